@@ -1,0 +1,213 @@
+//! The contract between front ends and engines.
+//!
+//! A front end decodes a program's system call, calls one of these methods and encodes the
+//! answer. The extent engine and the file tier both implement [`Engine`], so every front end
+//! serves both.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
+use std::time::SystemTime;
+
+use crate::device::Allocate;
+use crate::error::Result;
+
+/// Who calls: taken from the kernel, never from the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// Thread id as the kernel gives it; 0 when the kernel itself asks.
+    pub pid: u32,
+}
+
+/// What `stat` shows.
+#[derive(Debug, Clone, Copy)]
+pub struct Stat {
+    /// The origin's `statx` fields, with size, blocks and times corrected for cached bytes.
+    pub raw: libc::stat64,
+    /// Birth time, where the file system has one.
+    pub born: Option<SystemTime>,
+}
+
+/// Which attributes to change; `None` leaves one as it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes: a truncate.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+}
+
+/// A time to set.
+#[derive(Debug, Clone, Copy)]
+pub enum SetTime {
+    /// The server's clock.
+    Now,
+    /// A given time.
+    At(SystemTime),
+}
+
+/// What [`Engine::make`] makes.
+#[derive(Debug, Clone, Copy)]
+pub enum Make<'a> {
+    /// A directory with permission bits.
+    Directory(u32),
+    /// A symbolic link with its target.
+    Symlink(&'a OsStr),
+    /// A FIFO, socket, device or regular file: full mode and device number.
+    Special(u32, u64),
+}
+
+/// How the front end must treat an open file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenMode {
+    /// Every read reaches the engine: the kernel's page cache is not used.
+    pub direct: bool,
+    /// The page cache of earlier opens is still right.
+    pub keep_cache: bool,
+}
+
+/// One directory entry.
+#[derive(Debug, Clone)]
+pub struct DirEntry {
+    /// Inode number.
+    pub inode: u64,
+    /// Cookie from which reading goes on after this entry.
+    pub next: u64,
+    /// `DT_*` type.
+    pub kind: u8,
+    /// Name.
+    pub name: OsString,
+}
+
+/// Where a `seek` for data or a hole starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that may be data.
+    Data,
+    /// The next hole.
+    Hole,
+}
+
+/// An engine under a front end.
+///
+/// The caller guarantees that permissions were checked by the kernel (mount option
+/// `default_permissions`) and that a handle is used only between its open and its drop.
+/// An implementation MUST be safe to call from many threads at once and MUST keep I1-I10.
+pub trait Engine: Send + Sync + 'static {
+    /// A file, directory, link or special file that a front end refers to; cheap to clone.
+    /// Dropping the last clone lets the engine forget it.
+    type Node: Clone + Send + Sync + Debug + 'static;
+    /// An open regular file; dropping it closes it.
+    type Handle: Send + Sync + Debug + 'static;
+    /// An open directory; dropping it closes it.
+    type DirHandle: Send + Sync + Debug + 'static;
+
+    /// The root directory.
+    fn root(&self) -> Self::Node;
+    /// Identity of a node: equal exactly for names of one inode (device, inode).
+    fn key(&self, node: &Self::Node) -> (u64, u64);
+    /// Looks a name up.
+    fn lookup(&self, parent: &Self::Node, name: &OsStr) -> Result<(Self::Node, Stat)>;
+    /// Attributes.
+    fn stat(&self, node: &Self::Node, handle: Option<&Self::Handle>) -> Result<Stat>;
+    /// Changes attributes. Clears set-user-id bits as the origin would.
+    fn set_attr(
+        &self,
+        node: &Self::Node,
+        handle: Option<&Self::Handle>,
+        change: &SetAttr,
+        caller: Caller,
+    ) -> Result<Stat>;
+    /// Target of a symbolic link.
+    fn read_link(&self, node: &Self::Node) -> Result<OsString>;
+    /// Makes something other than an open regular file. `umask` is applied as POSIX says: not at
+    /// all where the parent has a default ACL. The new inode belongs to the caller.
+    fn make(
+        &self,
+        parent: &Self::Node,
+        name: &OsStr,
+        what: Make<'_>,
+        umask: u32,
+        caller: Caller,
+    ) -> Result<(Self::Node, Stat)>;
+    /// Creates and opens a regular file; `flags` are `open(2)`'s. Umask and owner as in `make`.
+    fn create(
+        &self,
+        parent: &Self::Node,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        caller: Caller,
+    ) -> Result<(Self::Node, Stat, Self::Handle)>;
+    /// Makes a hard link.
+    fn link(&self, node: &Self::Node, parent: &Self::Node, name: &OsStr) -> Result<Stat>;
+    /// Removes a name that is no directory.
+    fn unlink(&self, parent: &Self::Node, name: &OsStr) -> Result<()>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, parent: &Self::Node, name: &OsStr) -> Result<()>;
+    /// Renames; `flags` are `renameat2(2)`'s.
+    fn rename(
+        &self,
+        from: (&Self::Node, &OsStr),
+        to: (&Self::Node, &OsStr),
+        flags: u32,
+    ) -> Result<()>;
+
+    /// Opens a regular file; `flags` are `open(2)`'s, without `O_CREAT`, with `O_TRUNC` honoured.
+    fn open(&self, node: &Self::Node, flags: i32, caller: Caller) -> Result<Self::Handle>;
+    /// How the front end must treat the open file.
+    fn open_mode(&self, handle: &Self::Handle) -> OpenMode;
+    /// Reads at `offset`; short only at the end of the file.
+    fn read(
+        &self,
+        handle: &Self::Handle,
+        offset: u64,
+        buf: &mut [u8],
+        caller: Caller,
+    ) -> Result<usize>;
+    /// Writes all of `data` at `offset`, or at the end for a handle opened with `O_APPEND`.
+    fn write(&self, handle: &Self::Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()>;
+    /// A descriptor of the file was closed: report delayed errors.
+    fn flush(&self, handle: &Self::Handle) -> Result<()>;
+    /// Makes the file durable, on whichever side its bytes are.
+    fn fsync(&self, handle: &Self::Handle, data_only: bool) -> Result<()>;
+    /// `fallocate(2)` on `len` bytes from `offset`.
+    fn allocate(&self, handle: &Self::Handle, offset: u64, len: u64, how: Allocate) -> Result<()>;
+    /// Position of the next data or hole at or after `offset`; `ENXIO` past the end.
+    fn seek(&self, handle: &Self::Handle, offset: u64, what: Seek) -> Result<u64>;
+
+    /// Opens a directory.
+    fn open_dir(&self, node: &Self::Node) -> Result<Self::DirHandle>;
+    /// Reads entries from cookie `offset` (0 at first) until `take` returns `false`.
+    fn read_dir(
+        &self,
+        dir: &Self::DirHandle,
+        offset: u64,
+        take: &mut dyn FnMut(DirEntry) -> bool,
+    ) -> Result<()>;
+    /// Makes a directory durable.
+    fn sync_dir(&self, dir: &Self::DirHandle) -> Result<()>;
+
+    /// File-system totals as programs see them.
+    fn statfs(&self, node: &Self::Node) -> Result<libc::statvfs64>;
+    /// Value of an extended attribute.
+    fn get_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<Vec<u8>>;
+    /// NUL-separated names of the extended attributes.
+    fn list_xattr(&self, node: &Self::Node) -> Result<Vec<u8>>;
+    /// Sets an extended attribute; `flags` are `setxattr(2)`'s.
+    fn set_xattr(&self, node: &Self::Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()>;
+    /// Removes an extended attribute.
+    fn remove_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<()>;
+}

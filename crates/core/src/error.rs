@@ -1,0 +1,73 @@
+//! The error of the engine layer and the one road from it to an errno.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What went wrong, to which thing, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused; the errno goes to the program unchanged.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A system call on a named path failed outside a program's request.
+    #[error("{path}: cannot {action}: {source}")]
+    Path {
+        /// The path that was touched.
+        path: PathBuf,
+        /// What was tried, as an infinitive: "open", "create the directory".
+        action: &'static str,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// Something given by the user does not fit.
+    #[error("{what}; {remedy}")]
+    Invalid {
+        /// What is wrong, naming the thing.
+        what: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// The metadata store failed or is damaged.
+    #[error("metadata store {path}: {what}; {remedy}")]
+    Store {
+        /// The store's directory.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+        /// What to do about it.
+        remedy: String,
+    },
+}
+
+/// Result of the engine layer.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An [`Error::Invalid`] from anything printable.
+    pub fn invalid(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Invalid { what: what.into(), remedy: remedy.into() }
+    }
+
+    /// An [`Error::Path`], for `map_err`.
+    pub fn at(path: impl Into<PathBuf>, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Path { path, action, source }
+    }
+
+    /// The errno a program gets to see.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Io(source) | Self::Path { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            Self::Invalid { .. } => libc::EINVAL,
+            Self::Store { .. } => libc::EIO,
+        }
+    }
+}
+
+impl From<rustix::io::Errno> for Error {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}

@@ -1,0 +1,10 @@
+//! The hybrid-storage engine of Halocline.
+//!
+//! Data flows one way: [`engine`] (the contract with front ends; identify, redirect, rebuild) ->
+//! [`extent`] -> [`meta`] (which byte is where, durable) -> [`volume`] (servers and striping) ->
+//! [`device`] (one server). [`namespace`] is the origin's directory tree, by descriptors.
+
+pub mod device;
+pub mod engine;
+pub mod error;
+pub mod meta;

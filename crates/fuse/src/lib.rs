@@ -1,0 +1,1 @@
+//! FUSE front end: kernel requests to engine calls. No policy in here.

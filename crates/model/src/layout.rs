@@ -1,0 +1,103 @@
+//! The three layouts of the cache volume (SPEC section 1): 1-DH, 1-DV and 2-D.
+
+use serde::{Deserialize, Serialize};
+
+use crate::striping::Striping;
+
+/// How an extent lies on the cache servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Layout {
+    /// Striped over all servers.
+    #[serde(rename = "1dh")]
+    OneDh,
+    /// Whole on the owner's server.
+    #[serde(rename = "1dv")]
+    OneDv,
+    /// Striped inside the owner's group of servers.
+    #[serde(rename = "2d")]
+    TwoD,
+}
+
+impl Layout {
+    /// All layouts in the order in which ties are broken (SPEC section 2).
+    pub const ALL: [Self; 3] = [Self::OneDh, Self::OneDv, Self::TwoD];
+
+    /// The name used in reports, JSON and cache object names.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OneDh => "1dh",
+            Self::OneDv => "1dv",
+            Self::TwoD => "2d",
+        }
+    }
+}
+
+/// A layout with the group the owner chose: all that is needed to find an extent's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Placement {
+    /// The layout.
+    pub layout: Layout,
+    /// 0 for 1-DH, the server for 1-DV, the group for 2-D.
+    pub group: u16,
+}
+
+/// The cache volume's geometry: servers, stripe and, where 2-D is a candidate, its groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CacheGeometry {
+    servers: u32,
+    stripe: u64,
+    groups: Option<u32>,
+}
+
+impl CacheGeometry {
+    /// Geometry of `servers` servers. `groups` is dropped unless `1 < groups < servers` and it
+    /// divides `servers`: only then is 2-D a candidate.
+    pub const fn new(servers: u32, stripe: u64, groups: u32) -> Self {
+        assert!(servers > 0 && stripe > 0, "a cache volume needs a server and a stripe");
+        let usable = groups > 1 && groups < servers && servers % groups == 0;
+        Self { servers, stripe, groups: if usable { Some(groups) } else { None } }
+    }
+
+    /// Number of cache servers, N.
+    pub const fn servers(self) -> u32 {
+        self.servers
+    }
+
+    /// Stripe size in bytes.
+    pub const fn stripe(self) -> u64 {
+        self.stripe
+    }
+
+    /// Number of groups g of 2-D, where it is a candidate.
+    pub const fn groups(self) -> Option<u32> {
+        self.groups
+    }
+
+    /// Where `owner`'s data goes under `layout`. 2-D falls back to 1-DH where it is no candidate.
+    #[expect(clippy::cast_possible_truncation, reason = "a volume has far fewer than 2^16 servers")]
+    pub const fn place(self, layout: Layout, owner: u32) -> Placement {
+        match (layout, self.groups) {
+            (Layout::OneDv, _) => Placement { layout, group: (owner % self.servers) as u16 },
+            (Layout::TwoD, Some(groups)) => Placement { layout, group: (owner % groups) as u16 },
+            (Layout::OneDh | Layout::TwoD, _) => Placement { layout: Layout::OneDh, group: 0 },
+        }
+    }
+
+    /// The first server of a placement and the striping over it and its neighbours.
+    ///
+    /// # Panics
+    /// If the placement does not belong to this geometry.
+    pub const fn resolve(self, placement: Placement) -> (u32, Striping) {
+        let group = placement.group as u32;
+        let (first, count) = match (placement.layout, self.groups) {
+            (Layout::OneDh, _) => (0, self.servers),
+            (Layout::OneDv, _) => (group, 1),
+            (Layout::TwoD, Some(groups)) => {
+                (group * (self.servers / groups), self.servers / groups)
+            }
+            (Layout::TwoD, None) => panic!("2-D placement on a volume without groups"),
+        };
+        assert!(first + count <= self.servers, "placement outside the cache volume");
+        (first, Striping::new(count, self.stripe))
+    }
+}

@@ -1,0 +1,7 @@
+//! The pure part of Halocline: what a request is, which servers it touches, what it costs on
+//! either side, whether it deserves the SSD, and which extent leaves first. No files, no clocks,
+//! no threads: time and seeds are arguments.
+
+pub mod layout;
+pub mod request;
+pub mod striping;

@@ -1,0 +1,69 @@
+//! What a request is: file, byte range, direction, process.
+
+use serde::{Deserialize, Serialize};
+
+/// Direction of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// Bytes move from the servers to the program.
+    Read,
+    /// Bytes move from the program to the servers.
+    Write,
+}
+
+/// A half-open byte range `[start, end)` of a file; `start <= end` always holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ByteRange {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+impl ByteRange {
+    /// The range `[start, end)`.
+    ///
+    /// # Panics
+    /// If `start > end`.
+    pub const fn new(start: u64, end: u64) -> Self {
+        assert!(start <= end, "a byte range ends before it starts");
+        Self { start, end }
+    }
+
+    /// The range of `len` bytes from `offset`; saturates at the end of the address space.
+    pub const fn at(offset: u64, len: u64) -> Self {
+        Self { start: offset, end: offset.saturating_add(len) }
+    }
+
+    /// Length in bytes.
+    pub const fn len(self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether the range holds no byte.
+    pub const fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
+    /// Whether both ranges share at least one byte.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// Whether `other` lies inside this range.
+    pub const fn contains(self, other: Self) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
+    /// The shared bytes, or `None` when there are none.
+    pub fn intersect(self, other: Self) -> Option<Self> {
+        let (start, end) = (self.start.max(other.start), self.end.min(other.end));
+        (start < end).then_some(Self { start, end })
+    }
+
+    /// The smallest range of whole `unit`-byte blocks that covers this one.
+    pub const fn widen_to(self, unit: u64) -> Self {
+        Self { start: self.start / unit * unit, end: self.end.div_ceil(unit) * unit }
+    }
+}
