@@ -4,6 +4,8 @@
 //! answer. The extent engine and the file tier both implement [`Engine`], so every front end
 //! serves both.
 
+pub mod passthrough;
+
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
 use std::time::SystemTime;

@@ -8,3 +8,4 @@ pub mod device;
 pub mod engine;
 pub mod error;
 pub mod meta;
+pub mod namespace;

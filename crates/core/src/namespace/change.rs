@@ -1,0 +1,119 @@
+//! Changing names: link, unlink, rename. Nodes that lose a name get their descriptor first.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with, unlinkat};
+
+use super::{Namespace, Node, attributes, proc_path};
+use crate::engine::Stat;
+use crate::error::Result;
+
+/// What a name stood for that is gone now.
+#[derive(Debug, Clone)]
+pub struct Removed {
+    /// Device and inode number.
+    pub key: (u64, u64),
+    /// Whether that was the inode's last name.
+    pub last: bool,
+    /// The node, if somebody holds it; it stays usable.
+    pub node: Option<Node>,
+    /// Attributes just before the removal.
+    pub stat: Stat,
+    /// The live node's descriptor, kept until the node holds it for good.
+    fd: Option<Arc<OwnedFd>>,
+}
+
+impl Namespace {
+    /// Makes a hard link.
+    pub fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        let fd = self.descriptor(node)?;
+        let dir = self.descriptor(parent)?;
+        linkat(CWD, proc_path(&fd), &dir, name, AtFlags::SYMLINK_FOLLOW)?;
+        node.add_link(parent, name, false);
+        self.stat(node)
+    }
+
+    /// Removes a name that is no directory.
+    pub fn unlink(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+        self.remove(parent, name, AtFlags::empty())
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+        self.remove(parent, name, AtFlags::REMOVEDIR)
+    }
+
+    fn remove(&self, parent: &Node, name: &OsStr, how: AtFlags) -> Result<Removed> {
+        let dir = self.descriptor(parent)?;
+        let mut removed = self.before_removal(parent, name)?;
+        unlinkat(&dir, name, how)?;
+        self.forget_name(&mut removed, parent, name);
+        Ok(removed)
+    }
+
+    /// Renames; `flags` are `renameat2(2)`'s. Returns what the new name stood for before, if it
+    /// was replaced.
+    pub fn rename(
+        &self,
+        from: (&Node, &OsStr),
+        to: (&Node, &OsStr),
+        flags: u32,
+    ) -> Result<Option<Removed>> {
+        let (from_dir, to_dir) = (self.descriptor(from.0)?, self.descriptor(to.0)?);
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        let moved = attributes::stat_at(from_dir.as_fd(), from.1)?;
+        let mut target = self.before_removal(to.0, to.1).ok();
+        let flags = RenameFlags::from_bits_retain(flags);
+        renameat_with(&from_dir, from.1, &to_dir, to.1, flags)?;
+        if target.as_ref().is_some_and(|target| target.key == key_of(&moved)) {
+            // Two names of one file: rename(2) does nothing.
+            return Ok(None);
+        }
+        if let Some(target) = &mut target {
+            if exchange && let Some(node) = &target.node {
+                node.add_link(from.0, from.1, is_directory(&target.stat));
+            }
+            self.forget_name(target, to.0, to.1);
+        }
+        if let Some(node) = self.find(key_of(&moved)) {
+            node.add_link(to.0, to.1, is_directory(&moved));
+            node.remove_link(from.0, from.1);
+        }
+        Ok(target.filter(|_| !exchange))
+    }
+
+    /// Looks at what a name stands for and makes sure that a live node of it keeps a descriptor
+    /// when the name goes.
+    fn before_removal(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+        let dir = self.descriptor(parent)?;
+        let stat = attributes::stat_at(dir.as_fd(), name)?;
+        let node = self.find(key_of(&stat));
+        let mut fd = None;
+        if let Some(node) = &node {
+            node.add_link(parent, name, is_directory(&stat));
+            fd = Some(self.descriptor(node)?);
+        }
+        let last = is_directory(&stat) || stat.raw.st_nlink <= 1;
+        Ok(Removed { key: key_of(&stat), last, node, stat, fd })
+    }
+
+    /// Takes the name from the node; if it was the last one, the descriptor stays with the node.
+    fn forget_name(&self, removed: &mut Removed, parent: &Node, name: &OsStr) {
+        if let (Some(node), Some(fd)) = (&removed.node, removed.fd.take()) {
+            node.remove_link(parent, name);
+            if node.link().is_none() {
+                self.tree.descriptors.keep(node, fd);
+            }
+        }
+    }
+}
+
+fn key_of(stat: &Stat) -> (u64, u64) {
+    (stat.raw.st_dev, stat.raw.st_ino)
+}
+
+fn is_directory(stat: &Stat) -> bool {
+    stat.raw.st_mode & libc::S_IFMT == libc::S_IFDIR
+}

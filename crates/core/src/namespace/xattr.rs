@@ -1,0 +1,57 @@
+//! Extended attributes of any node, ACLs among them.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
+use rustix::io::Errno;
+
+use super::{Namespace, Node, proc_path};
+use crate::error::Result;
+
+/// Room tried first: most values fit.
+const FIRST_ROOM: usize = 512;
+/// The kernel's own limit of a value and of a list of names.
+const ROOM_MAX: usize = 1 << 16;
+
+impl Namespace {
+    /// Value of an extended attribute.
+    pub fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+        let fd = self.descriptor(node)?;
+        let path = proc_path(&fd);
+        with_room(|room| getxattr(&path, name.as_bytes(), room))
+    }
+
+    /// NUL-terminated names of the extended attributes.
+    pub fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
+        let fd = self.descriptor(node)?;
+        let path = proc_path(&fd);
+        with_room(|room| listxattr(&path, room))
+    }
+
+    /// Sets an extended attribute; `flags` are `setxattr(2)`'s.
+    pub fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        let fd = self.descriptor(node)?;
+        let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
+        Ok(setxattr(proc_path(&fd), name.as_bytes(), value, flags)?)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
+        let fd = self.descriptor(node)?;
+        Ok(removexattr(proc_path(&fd), name.as_bytes())?)
+    }
+}
+
+fn with_room(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>> {
+    let mut value = vec![0; FIRST_ROOM];
+    let len = match call(&mut value) {
+        Err(Errno::RANGE) => {
+            value.resize(ROOM_MAX, 0);
+            call(&mut value)?
+        }
+        other => other?,
+    };
+    value.truncate(len);
+    Ok(value)
+}
