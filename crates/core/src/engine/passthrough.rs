@@ -163,7 +163,8 @@ impl Engine for Passthrough {
     }
 
     fn fsync(&self, handle: &OpenFile, data_only: bool) -> Result<()> {
-        Ok(if data_only { fdatasync(&handle.file)? } else { fsync(&handle.file)? })
+        if data_only { fdatasync(&handle.file) } else { fsync(&handle.file) }?;
+        Ok(())
     }
 
     fn allocate(&self, handle: &OpenFile, offset: u64, len: u64, how: Allocate) -> Result<()> {

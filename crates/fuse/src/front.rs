@@ -1,0 +1,114 @@
+//! Kernel requests decoded, given to the engine, and its answers encoded.
+//!
+//! One [`Front`] serves all event-loop threads. Permissions are the kernel's business
+//! (`default_permissions`); what the kernel leaves to a file system is done here for every engine:
+//! set-id bits and capabilities go on a write ([`privileges`]), pages of a shared mapping are
+//! written where they belong even through an `O_APPEND` handle ([`open_files`]).
+
+mod attributes;
+mod filesystem;
+mod open_files;
+mod privileges;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{Errno, FileAttr, FileHandle, FopenFlags, INodeNo, Request};
+use halocline_core::engine::{Caller, Engine, OpenMode, Stat};
+use halocline_core::error::Error;
+
+use crate::inode_table::{Inode, InodeTable};
+use open_files::{Handles, OpenFile};
+
+/// How a front end serves its engine.
+#[derive(Debug, Clone, Copy)]
+pub struct FrontOptions {
+    /// How long the kernel may answer from its own copy of attributes and names.
+    pub attr_timeout: Duration,
+    /// Every file bypasses the kernel's page cache, whatever the engine says.
+    pub direct: bool,
+}
+
+/// The front end of one mount.
+#[derive(Debug)]
+pub struct Front<E: Engine> {
+    engine: Arc<E>,
+    options: FrontOptions,
+    inodes: InodeTable<E::Node>,
+    files: Handles<OpenFile<E>>,
+    dirs: Handles<E::DirHandle>,
+}
+
+/// Errors on their way to the kernel.
+struct Refused(Errno);
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        let errno = error.errno();
+        if matches!(errno, libc::EIO | libc::ENOSPC | libc::EMFILE | libc::ENFILE) {
+            tracing::warn!(%error, "a request failed");
+        }
+        Self(Errno::from_i32(errno))
+    }
+}
+
+impl From<Errno> for Refused {
+    fn from(errno: Errno) -> Self {
+        Self(errno)
+    }
+}
+
+type Answer<T> = Result<T, Refused>;
+
+impl<E: Engine> Front<E> {
+    /// A front end of `engine`.
+    pub fn new(engine: Arc<E>, options: FrontOptions) -> Self {
+        let root = engine.root();
+        Self {
+            inodes: InodeTable::new(engine.key(&root), root),
+            engine,
+            options,
+            files: Handles::default(),
+            dirs: Handles::default(),
+        }
+    }
+
+    fn inode(&self, number: INodeNo) -> Answer<Arc<Inode<E::Node>>> {
+        self.inodes.get(number.0).ok_or(Refused(Errno::ESTALE))
+    }
+
+    fn file(&self, handle: FileHandle) -> Answer<Arc<OpenFile<E>>> {
+        self.files.get(handle).ok_or(Refused(Errno::EBADF))
+    }
+
+    fn dir(&self, handle: FileHandle) -> Answer<Arc<E::DirHandle>> {
+        self.dirs.get(handle).ok_or(Refused(Errno::EBADF))
+    }
+
+    /// Registers a node that the kernel is about to be told of.
+    fn remember(&self, node: E::Node, stat: &Stat) -> (Arc<Inode<E::Node>>, FileAttr) {
+        let inode = self.inodes.remember(self.engine.key(&node), node);
+        let attr = Self::attr(&inode, stat);
+        (inode, attr)
+    }
+
+    /// The kernel's form of attributes, under the kernel's number.
+    fn attr(inode: &Inode<E::Node>, stat: &Stat) -> FileAttr {
+        privileges::notice(inode, stat);
+        attributes::file_attr(inode.number, stat)
+    }
+
+    fn fopen_flags(&self, mode: OpenMode) -> FopenFlags {
+        let mut flags = FopenFlags::empty();
+        if mode.direct || self.options.direct {
+            flags |= FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        } else if mode.keep_cache {
+            flags |= FopenFlags::FOPEN_KEEP_CACHE;
+        }
+        flags
+    }
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() }
+}

@@ -1,0 +1,716 @@
+//! The request table: each kernel operation in a few lines.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem,
+    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents,
+    PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use halocline_core::device::Allocate;
+use halocline_core::engine::{Engine, Make, Seek, SetAttr, SetTime, Stat};
+use halocline_core::error::Error;
+
+use super::open_files::OpenFile;
+use super::{Answer, Front, Refused, attributes, caller, privileges};
+
+/// Largest write and read of one request, in bytes.
+const REQUEST_MAX: u32 = 1 << 20;
+/// Read-ahead and asynchronous requests the kernel may have under way.
+const BACKGROUND: u16 = 128;
+
+thread_local! {
+    /// What reads of this thread are answered from; it grows to the largest read and stays.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Answers with the value, or with the error.
+macro_rules! answer {
+    ($reply:ident, $result:expr, $value:pat => $send:expr) => {
+        match $result {
+            Ok($value) => $send,
+            Err(Refused(errno)) => $reply.error(errno),
+        }
+    };
+}
+
+impl<E: Engine> Front<E> {
+    fn entry(&self, reply: ReplyEntry, found: Result<(E::Node, Stat), Error>) {
+        match found {
+            Ok((node, stat)) => {
+                let (inode, mut attr) = self.remember(node, &stat);
+                // Here the number is the kernel's name of the node, also for the root.
+                attr.ino = INodeNo(inode.number);
+                reply.entry(&self.options.attr_timeout, &attr, Generation(inode.generation));
+            }
+            Err(error) => reply.error(Refused::from(error).0),
+        }
+    }
+
+    fn set_attributes(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        handle: Option<FileHandle>,
+        change: &SetAttr,
+    ) -> Answer<FileAttr> {
+        let inode = self.inode(number)?;
+        let file = handle.and_then(|handle| self.files.get(handle));
+        let handle = file.as_ref().map(|file| &file.handle);
+        let caller = caller(request);
+        if change.size.is_some() && caller.uid != 0 {
+            self.drop_privileges(&inode, handle, caller)?;
+        }
+        privileges::forget(&inode);
+        let stat = self.engine.set_attr(&inode.node, handle, change, caller)?;
+        privileges::forget(&inode);
+        Ok(Self::attr(&inode, &stat))
+    }
+
+    fn open_file(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        flags: i32,
+    ) -> Answer<(FileHandle, fuser::FopenFlags)> {
+        let inode = self.inode(number)?;
+        let caller = caller(request);
+        if flags & libc::O_TRUNC != 0 && caller.uid != 0 {
+            self.drop_privileges(&inode, None, caller)?;
+        }
+        let handle = self.engine.open(&inode.node, flags, caller)?;
+        let mode = self.fopen_flags(self.engine.open_mode(&handle));
+        Ok((self.files.insert(OpenFile::new(inode, handle, flags)), mode))
+    }
+
+    fn write_bytes(
+        &self,
+        request: &Request,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Answer<u32> {
+        let file = self.file(handle)?;
+        let caller = caller(request);
+        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
+        }
+        let target = if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            file.for_pages(&self.engine, caller)?
+        } else {
+            &file.handle
+        };
+        self.engine.write(target, offset, data, caller)?;
+        Ok(u32::try_from(data.len()).expect("a request is at most 1 MiB"))
+    }
+
+    fn list(
+        &self,
+        dir: FileHandle,
+        parent: INodeNo,
+        offset: u64,
+        reply: &mut ReplyDirectory,
+    ) -> Answer<()> {
+        let dir = self.dir(dir)?;
+        let parent = self.inode(parent)?;
+        self.engine.read_dir(&dir, offset, &mut |entry| {
+            let kind = attributes::entry_kind(entry.kind).or_else(|| {
+                let found = self.engine.lookup(&parent.node, &entry.name);
+                found.ok().map(|(_, stat)| attributes::kind(stat.raw.st_mode))
+            });
+            let Some(kind) = kind else { return true };
+            !reply.add(INodeNo(entry.inode), entry.next, kind, &entry.name)
+        })?;
+        Ok(())
+    }
+
+    fn list_plus(
+        &self,
+        dir: FileHandle,
+        parent: INodeNo,
+        offset: u64,
+        reply: &mut ReplyDirectoryPlus,
+    ) -> Answer<()> {
+        let dir = self.dir(dir)?;
+        let parent = self.inode(parent)?;
+        let ttl = self.options.attr_timeout;
+        self.engine.read_dir(&dir, offset, &mut |entry| {
+            if entry.name == "." || entry.name == ".." {
+                // The kernel takes name and number of these and counts no lookup.
+                let attr = attributes::named_only(entry.inode);
+                return !reply.add(attr.ino, entry.next, &entry.name, &ttl, &attr, Generation(0));
+            }
+            let Ok((node, stat)) = self.engine.lookup(&parent.node, &entry.name) else {
+                // Gone since the directory was read.
+                return true;
+            };
+            let (inode, mut attr) = self.remember(node, &stat);
+            attr.ino = INodeNo(inode.number);
+            let generation = Generation(inode.generation);
+            let full = reply.add(attr.ino, entry.next, &entry.name, &ttl, &attr, generation);
+            if full {
+                self.inodes.forget(inode.number, 1, |node| self.engine.key(node));
+            }
+            !full
+        })?;
+        Ok(())
+    }
+}
+
+/// Answers a request for an extended attribute or their list, whose size may be asked for first.
+fn sized(reply: ReplyXattr, size: u32, value: Answer<Vec<u8>>) {
+    match value {
+        Ok(value) if size == 0 => {
+            reply.size(u32::try_from(value.len()).expect("at most 64 KiB"));
+        }
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(Refused(errno)) => reply.error(errno),
+    }
+}
+
+fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(at) => SetTime::At(at),
+    }
+}
+
+/// `fallocate(2)`'s mode; `None` for what no engine does.
+fn allocation(mode: i32) -> Option<Allocate> {
+    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | KEEP;
+    Some(match mode {
+        0 => Allocate::Reserve,
+        KEEP => Allocate::ReserveKeepSize,
+        PUNCH => Allocate::PunchHole,
+        libc::FALLOC_FL_ZERO_RANGE => Allocate::Zero { keep_size: false },
+        ZERO_KEEP => Allocate::Zero { keep_size: true },
+        _ => return None,
+    })
+}
+
+impl<E: Engine> Filesystem for Front<E> {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = InitFlags::FUSE_ASYNC_READ
+            | InitFlags::FUSE_BIG_WRITES
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DONT_MASK
+            | InitFlags::FUSE_POSIX_ACL
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            // The engine says at open whether cached pages are still right (I9); our own writes
+            // change the modification time and must not throw them away.
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA
+            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            | InitFlags::FUSE_ATOMIC_O_TRUNC
+            | InitFlags::FUSE_ASYNC_DIO;
+        if let Err(missing) = config.add_capabilities(wanted) {
+            tracing::debug!(?missing, "the kernel lacks FUSE features");
+            let supported = config.capabilities() & wanted;
+            config.add_capabilities(supported).expect("the kernel offered these");
+        }
+        config.set_max_write(REQUEST_MAX).expect("1 MiB fits the session's buffer");
+        if let Err(most) = config.set_max_readahead(REQUEST_MAX) {
+            config.set_max_readahead(most).expect("the kernel offered this");
+        }
+        config.set_max_background(BACKGROUND).expect("not zero");
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.inode(parent) {
+            Ok(parent) => self.entry(reply, self.engine.lookup(&parent.node, name)),
+            Err(Refused(errno)) => reply.error(errno),
+        }
+    }
+
+    fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
+        self.inodes.forget(number.0, lookups, |node| self.engine.key(node));
+    }
+
+    fn getattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        let attr = self.inode(number).and_then(|inode| {
+            let file = handle.and_then(|handle| self.files.get(handle));
+            let stat = self.engine.stat(&inode.node, file.as_ref().map(|file| &file.handle))?;
+            Ok(Self::attr(&inode, &stat))
+        });
+        answer!(reply, attr, attr => reply.attr(&self.options.attr_timeout, &attr));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let change = SetAttr {
+            mode,
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        let attr = self.set_attributes(request, number, handle, &change);
+        answer!(reply, attr, attr => reply.attr(&self.options.attr_timeout, &attr));
+    }
+
+    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
+        let target = self.inode(number).and_then(|inode| Ok(self.engine.read_link(&inode.node)?));
+        answer!(reply, target, target => reply.data(target.as_encoded_bytes()));
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let what = Make::Special(mode, u64::from(device));
+        answer!(reply, self.inode(parent), parent => self.entry(
+            reply,
+            self.engine.make(&parent.node, name, what, umask, caller(request)),
+        ));
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        answer!(reply, self.inode(parent), parent => self.entry(
+            reply,
+            self.engine.make(&parent.node, name, Make::Directory(mode), umask, caller(request)),
+        ));
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let what = Make::Symlink(target.as_os_str());
+        answer!(reply, self.inode(parent), parent => self.entry(
+            reply,
+            self.engine.make(&parent.node, name, what, 0, caller(request)),
+        ));
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done =
+            self.inode(parent).and_then(|parent| Ok(self.engine.unlink(&parent.node, name)?));
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done =
+            self.inode(parent).and_then(|parent| Ok(self.engine.remove_dir(&parent.node, name)?));
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.inode(parent).and_then(|from| {
+            let to = self.inode(new_parent)?;
+            Ok(self.engine.rename((&from.node, name), (&to.node, new_name), flags.bits())?)
+        });
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn link(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let linked = self.inode(number).and_then(|inode| {
+            let parent = self.inode(parent)?;
+            Ok((inode.node.clone(), self.engine.link(&inode.node, &parent.node, name)?))
+        });
+        answer!(reply, linked, linked => self.entry(reply, Ok(linked)));
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let created = self.inode(parent).and_then(|parent| {
+            let caller = caller(request);
+            Ok(self.engine.create(&parent.node, name, mode, umask, flags, caller)?)
+        });
+        answer!(reply, created, (node, stat, handle) => {
+            let (inode, attr) = self.remember(node, &stat);
+            let generation = Generation(inode.generation);
+            let open = self.fopen_flags(self.engine.open_mode(&handle));
+            let number = self.files.insert(OpenFile::new(inode, handle, flags));
+            reply.created(&self.options.attr_timeout, &attr, generation, number, open);
+        });
+    }
+
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let opened = self.open_file(request, number, flags.0);
+        answer!(reply, opened, (handle, mode) => reply.opened(handle, mode));
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let size = size as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let read = self.file(handle).and_then(|file| {
+                let room = &mut buffer[..size];
+                Ok(self.engine.read(&file.handle, offset, room, caller(request))?)
+            });
+            answer!(reply, read, count => reply.data(&buffer[..count]));
+        });
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let written = self.write_bytes(request, handle, offset, data, write_flags);
+        answer!(reply, written, count => reply.written(count));
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.file(handle).and_then(|file| Ok(self.engine.flush(&file.handle)?));
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        drop(self.files.remove(handle));
+        reply.ok();
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        let done =
+            self.file(handle).and_then(|file| Ok(self.engine.fsync(&file.handle, data_only)?));
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let opened = self.inode(number).and_then(|inode| Ok(self.engine.open_dir(&inode.node)?));
+        answer!(reply, opened, dir => {
+            reply.opened(self.dirs.insert(dir), fuser::FopenFlags::empty());
+        });
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let listed = self.list(handle, number, offset, &mut reply);
+        answer!(reply, listed, () => reply.ok());
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = self.list_plus(handle, number, offset, &mut reply);
+        answer!(reply, listed, () => reply.ok());
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        drop(self.dirs.remove(handle));
+        reply.ok();
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.dir(handle).and_then(|dir| Ok(self.engine.sync_dir(&dir)?));
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn statfs(&self, _request: &Request, number: INodeNo, reply: ReplyStatfs) {
+        let totals = self.inode(number).and_then(|inode| Ok(self.engine.statfs(&inode.node)?));
+        answer!(reply, totals, t => reply.statfs(
+            t.f_blocks,
+            t.f_bfree,
+            t.f_bavail,
+            t.f_files,
+            t.f_ffree,
+            u32::try_from(t.f_bsize).unwrap_or(4096),
+            u32::try_from(t.f_namemax).unwrap_or(255),
+            u32::try_from(t.f_frsize).unwrap_or(4096),
+        ));
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.inode(number).and_then(|inode| {
+            privileges::forget(&inode);
+            self.engine.set_xattr(&inode.node, name, value, flags)?;
+            privileges::forget(&inode);
+            if name == "system.posix_acl_access" {
+                self.after_acl_change(&inode, caller(request))?;
+            }
+            Ok(())
+        });
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn getxattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        let value =
+            self.inode(number).and_then(|inode| Ok(self.engine.get_xattr(&inode.node, name)?));
+        sized(reply, size, value);
+    }
+
+    fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self.inode(number).and_then(|inode| {
+            let names = self.engine.list_xattr(&inode.node)?;
+            Ok(if request.uid() == 0 { names } else { untrusted(&names) })
+        });
+        sized(reply, size, names);
+    }
+
+    fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done =
+            self.inode(number).and_then(|inode| Ok(self.engine.remove_xattr(&inode.node, name)?));
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let done = self.file(handle).and_then(|file| {
+            let how = allocation(mode).ok_or(Errno::EOPNOTSUPP)?;
+            let caller = caller(request);
+            if caller.uid != 0 {
+                self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
+            }
+            Ok(self.engine.allocate(&file.handle, offset, len, how)?)
+        });
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let found = self.file(handle).and_then(|file| {
+            let what = match whence {
+                libc::SEEK_DATA => Seek::Data,
+                libc::SEEK_HOLE => Seek::Hole,
+                _ => return Err(Refused(Errno::EINVAL)),
+            };
+            let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+            Ok(self.engine.seek(&file.handle, offset, what)?)
+        });
+        answer!(reply, found, at => reply.offset(at.cast_signed()));
+    }
+
+    // What follows is refused with the error that makes the kernel do it by itself, once and for
+    // all (copies in a loop, polls as always ready, checks by the mode bits).
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _number_in: INodeNo,
+        _handle_in: FileHandle,
+        _offset_in: u64,
+        _number_out: INodeNo,
+        _handle_out: FileHandle,
+        _offset_out: u64,
+        _len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn access(&self, _request: &Request, _number: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn poll(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _notifier: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _data: &[u8],
+        _room: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    fn bmap(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _block_size: u32,
+        _block: u64,
+        reply: ReplyBmap,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+}
+
+/// Names of extended attributes without those that only root may see.
+fn untrusted(names: &[u8]) -> Vec<u8> {
+    let each = names.split_inclusive(|byte| *byte == 0);
+    each.filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect()
+}

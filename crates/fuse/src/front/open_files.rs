@@ -1,0 +1,82 @@
+//! Open files and directories by the handle numbers that the kernel holds.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use fuser::FileHandle;
+use halocline_core::engine::{Caller, Engine};
+use halocline_core::error::Result;
+use parking_lot::RwLock;
+
+use crate::inode_table::Inode;
+
+/// Locks that handle numbers are spread over, so that threads seldom meet.
+const SHARDS: u64 = 64;
+
+/// A regular file that a program has open.
+#[derive(Debug)]
+pub(super) struct OpenFile<E: Engine> {
+    pub(super) inode: Arc<Inode<E::Node>>,
+    pub(super) handle: E::Handle,
+    /// Opened with `O_APPEND`: the engine writes at the end whatever the offset.
+    append: bool,
+    /// A second handle for writes that have a place although the first one appends.
+    positioned: OnceLock<E::Handle>,
+}
+
+impl<E: Engine> OpenFile<E> {
+    pub(super) fn new(inode: Arc<Inode<E::Node>>, handle: E::Handle, flags: i32) -> Self {
+        let append = flags & libc::O_APPEND != 0;
+        Self { inode, handle, append, positioned: OnceLock::new() }
+    }
+
+    /// The handle for pages of a shared mapping. The kernel writes them through any writable
+    /// handle of the file, an appending one included, and means their offset.
+    pub(super) fn for_pages(&self, engine: &E, caller: Caller) -> Result<&E::Handle> {
+        if !self.append {
+            return Ok(&self.handle);
+        }
+        if let Some(handle) = self.positioned.get() {
+            return Ok(handle);
+        }
+        let handle = engine.open(&self.inode.node, libc::O_RDWR, caller)?;
+        Ok(self.positioned.get_or_init(|| handle))
+    }
+}
+
+/// Things by handle number.
+#[derive(Debug)]
+pub(super) struct Handles<T> {
+    shards: Vec<RwLock<HashMap<u64, Arc<T>>>>,
+    next: AtomicU64,
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
+        Self { shards, next: AtomicU64::new(1) }
+    }
+}
+
+impl<T> Handles<T> {
+    pub(super) fn insert(&self, thing: T) -> FileHandle {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.shard(number).write().insert(number, Arc::new(thing));
+        FileHandle(number)
+    }
+
+    pub(super) fn get(&self, handle: FileHandle) -> Option<Arc<T>> {
+        self.shard(handle.0).read().get(&handle.0).cloned()
+    }
+
+    /// Takes a thing out; dropping it (outside the lock) closes it.
+    pub(super) fn remove(&self, handle: FileHandle) -> Option<Arc<T>> {
+        self.shard(handle.0).write().remove(&handle.0)
+    }
+
+    fn shard(&self, number: u64) -> &RwLock<HashMap<u64, Arc<T>>> {
+        let at = usize::try_from(number % SHARDS).expect("less than 64");
+        &self.shards[at]
+    }
+}

@@ -1,0 +1,123 @@
+//! Set-id bits and file capabilities go when somebody without the right to keep them changes a
+//! file's contents.
+//!
+//! The kernel leaves this to us (`HANDLE_KILLPRIV_V2`), which spares it a look at the extended
+//! attributes before each write; we look once per inode until something may have set them again.
+
+use std::ffi::OsStr;
+use std::sync::atomic::Ordering;
+
+use halocline_core::engine::{Caller, Engine, SetAttr, Stat};
+use halocline_core::error::Result;
+
+use super::Front;
+use crate::inode_table::Inode;
+
+const CAPABILITY: &str = "security.capability";
+
+/// Notes set-id bits that came to light.
+pub(super) fn notice<N>(inode: &Inode<N>, stat: &Stat) {
+    if stat.raw.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
+        forget(inode);
+    }
+}
+
+/// The next write must look again.
+pub(super) fn forget<N>(inode: &Inode<N>) {
+    if inode.plain.load(Ordering::Relaxed) {
+        inode.plain.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Permission bits without what a change of the contents takes away; `None` if nothing is lost.
+/// A set-group-id bit without group execution means mandatory locking and stays.
+pub(super) fn stripped(mode: u32) -> Option<u32> {
+    let mut lost = mode & libc::S_ISUID;
+    if mode & libc::S_IXGRP != 0 {
+        lost |= mode & libc::S_ISGID;
+    }
+    let regular = mode & libc::S_IFMT == libc::S_IFREG;
+    (regular && lost != 0).then_some((mode & 0o7777) & !lost)
+}
+
+impl<E: Engine> Front<E> {
+    /// Takes privileges off a file whose contents the caller is about to change.
+    pub(super) fn drop_privileges(
+        &self,
+        inode: &Inode<E::Node>,
+        handle: Option<&E::Handle>,
+        caller: Caller,
+    ) -> Result<()> {
+        if inode.plain.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        inode.plain.store(true, Ordering::Relaxed);
+        let dropped = self.look_and_drop(inode, handle, caller);
+        if dropped.is_err() {
+            forget(inode);
+        }
+        dropped
+    }
+
+    fn look_and_drop(
+        &self,
+        inode: &Inode<E::Node>,
+        handle: Option<&E::Handle>,
+        caller: Caller,
+    ) -> Result<()> {
+        let mode = self.engine.stat(&inode.node, handle)?.raw.st_mode;
+        if let Some(mode) = stripped(mode) {
+            let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            self.engine.set_attr(&inode.node, handle, &change, caller)?;
+        }
+        match self.engine.remove_xattr(&inode.node, OsStr::new(CAPABILITY)) {
+            Err(error)
+                if !matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP | libc::EPERM) =>
+            {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the set-group-id bit off when somebody outside the file's group sets its ACL: the
+    /// ACL's mask replaces the group permission the bit relied on.
+    pub(super) fn after_acl_change(&self, inode: &Inode<E::Node>, caller: Caller) -> Result<()> {
+        let raw = self.engine.stat(&inode.node, None)?.raw;
+        let outside = caller.uid != 0 && !in_group(caller, raw.st_gid);
+        if outside
+            && raw.st_mode & libc::S_ISGID != 0
+            && raw.st_mode & libc::S_IFMT != libc::S_IFDIR
+        {
+            let mode = Some(raw.st_mode & 0o7777 & !libc::S_ISGID);
+            let change = SetAttr { mode, ..SetAttr::default() };
+            self.engine.set_attr(&inode.node, None, &change, caller)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the caller's process has the group, its supplementary groups included.
+fn in_group(caller: Caller, gid: u32) -> bool {
+    if caller.gid == gid {
+        return true;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", caller.pid));
+    let status = status.unwrap_or_default();
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    groups.is_some_and(|groups| groups.split_whitespace().any(|group| group.parse() == Ok(gid)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_write_takes_away() {
+        assert_eq!(stripped(libc::S_IFREG | 0o4755), Some(0o755));
+        assert_eq!(stripped(libc::S_IFREG | 0o6755), Some(0o755));
+        assert_eq!(stripped(libc::S_IFREG | 0o2745), None);
+        assert_eq!(stripped(libc::S_IFREG | 0o644), None);
+        assert_eq!(stripped(libc::S_IFDIR | 0o2775), None);
+    }
+}
