@@ -37,6 +37,14 @@ pub enum Error {
         /// What to do about it.
         remedy: String,
     },
+    /// The mount process refused a command; the message is its own.
+    #[error("{message}")]
+    Refused {
+        /// What it said.
+        message: String,
+        /// The errno it gave.
+        errno: i32,
+    },
 }
 
 /// Result of the engine layer.
@@ -62,6 +70,7 @@ impl Error {
             }
             Self::Invalid { .. } => libc::EINVAL,
             Self::Store { .. } => libc::EIO,
+            Self::Refused { errno, .. } => *errno,
         }
     }
 }

@@ -4,6 +4,8 @@
 //! [`extent`] -> [`meta`] (which byte is where, durable) -> [`volume`] (servers and striping) ->
 //! [`device`] (one server). [`namespace`] is the origin's directory tree, by descriptors.
 
+pub mod config;
+pub mod control;
 pub mod device;
 pub mod engine;
 pub mod error;

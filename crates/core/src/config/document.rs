@@ -1,0 +1,140 @@
+//! `docs/CONFIG.md`, written from the table of options.
+
+use std::fmt::Write as _;
+
+use super::{OPTIONS, OptionSpec, Scope};
+
+const HEAD: &str = "\
+# Configuration
+
+<!-- Generated from crates/core/src/config/options.rs by `halocline docs`; do not edit. -->
+
+One TOML file, named by `--config FILE`; without the flag `$XDG_CONFIG_HOME/halocline/halocline.toml`
+(usually `~/.config/halocline/halocline.toml`) is read if it is there. Every option is also a flag: a
+flag wins over the file, the file over the default. An unknown key, a wrong type or a wrong unit is
+an error that names the file, the line and the key; nothing is started then.
+
+Bytes take K, M, G and T (powers of 1024), times take ms, s, m, h and d.
+";
+
+const TABLES: &str = "\
+## Tables
+
+`[profile.NAME]` describes an emulated device for `emulate`. A key that is left out has the value
+of the built-in profile of that kind.
+
+```toml
+emulate = \"8xslow+2xfast\"
+
+[profile.slow]
+kind = \"hdd\"
+seek_ms_min = 0.8      # shortest seek, milliseconds
+seek_ms_max = 16.0     # seek over the whole surface, milliseconds
+rpm = 5400.0           # revolutions a minute
+mb_per_s = 90.0        # transfer, 10^6 bytes a second
+capacity_gb = 250.0    # distance of a full seek, 10^9 bytes
+
+[profile.fast]
+kind = \"ssd\"
+read_startup_us = 60.0   # microseconds
+write_startup_us = 80.0
+read_mb_per_s = 740.0    # 10^6 bytes a second, all channels together
+write_mb_per_s = 700.0
+channels = 4             # requests in service at once
+```
+
+`[device.\"DIR\"]` is what `halocline calibrate DIR` measured. It holds for DIR and everything below
+it; without one, built-in values for a rotating or solid-state device are used.
+
+```toml
+[device.\"/mnt/hdd\"]
+read.sequential = { startup_ps = 90000000, ps_per_byte = 8300 }
+read.random = { startup_ps = 12000000000, ps_per_byte = 8300 }
+write.sequential = { startup_ps = 90000000, ps_per_byte = 8300 }
+write.random = { startup_ps = 12000000000, ps_per_byte = 8300 }
+```
+";
+
+/// The whole of `docs/CONFIG.md`.
+pub fn markdown() -> String {
+    let mut out = HEAD.to_owned();
+    for scope in Scope::ALL {
+        let _ = write!(out, "\n## {}\n", scope.heading());
+        for option in OPTIONS.iter().filter(|option| option.scope == scope) {
+            describe(&mut out, option);
+        }
+    }
+    out.push('\n');
+    out.push_str(TABLES);
+    out
+}
+
+fn describe(out: &mut String, option: &OptionSpec) {
+    let default = option.default_value();
+    let default = if default.is_empty() { "empty".into() } else { format!("`{default}`") };
+    let _ = write!(
+        out,
+        "\n### `{}`\n\n{}\n\n- flag: `--{} {}`\n- value: {}\n- default: {default}\n",
+        option.key,
+        option.doc,
+        option.flag(),
+        option.kind.placeholder(),
+        option.kind.describe(),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn every_option_is_documented_and_round_trips() {
+        let page = markdown();
+        for option in OPTIONS {
+            assert!(page.contains(&format!("### `{}`", option.key)), "{}", option.key);
+            assert!(option.doc.ends_with('.') && option.doc.len() > 15, "{}", option.key);
+            let mut config = Config::default();
+            let text = option.default_value();
+            assert_eq!((option.set)(&mut config, &text), Some(()), "{} = {text:?}", option.key);
+            assert_eq!(config, Config::default(), "{} changes by being set to itself", option.key);
+            assert!(option.key.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
+        }
+    }
+
+    #[test]
+    fn every_option_changes_the_configuration() {
+        let other = |option: &OptionSpec| match option.key {
+            "size" => "1G",
+            "mode" => "read-only",
+            "policy" | "eviction" => "other",
+            "pin" | "exclude" => "*.tmp\n{a,b}/*",
+            "emulate" => "8xhdd+4xssd",
+            "origin_volume" | "cache_volume" => "striped",
+            "flush_window" => "22-6",
+            "dirty_high" => "7.5%",
+            "rebuild" => "false",
+            "direct" | "allow_other" => "true",
+            "origin_stripe" | "cache_stripe" | "rebuild_rate" => "8M",
+            "attr_timeout" | "max_dirty_age" | "health_retry" => "90s",
+            _ => "7",
+        };
+        for option in OPTIONS {
+            let mut config = Config::default();
+            let text = other(option);
+            config.set(option, text).unwrap();
+            assert_ne!(config, Config::default(), "{} has no effect", option.key);
+            let again = (option.get)(&config);
+            let mut copy = Config::default();
+            copy.set(option, &again).unwrap();
+            assert_eq!(copy, config, "{}: {text:?} is written as {again:?}", option.key);
+        }
+    }
+
+    #[test]
+    fn the_page_in_the_repository_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIG.md");
+        let page = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(page == markdown(), "run `cargo run -p halocline-cli -- docs docs`");
+    }
+}

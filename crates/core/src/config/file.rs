@@ -1,0 +1,216 @@
+//! Reading a configuration file: every complaint names file, line, key and remedy.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use toml::de::{DeTable, DeValue};
+
+use super::{Config, Kind, OPTIONS, OptionSpec};
+use crate::error::{Error, Result};
+
+/// Tables that are no options: emulated devices and measured devices.
+const TABLES: [&str; 2] = ["profile", "device"];
+
+/// A file while it is read.
+struct Source<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+/// Reads `path` over the defaults.
+pub(super) fn load(path: &Path) -> Result<Config> {
+    let text = fs::read_to_string(path).map_err(|error| {
+        Error::invalid(
+            format!("configuration file {}: {error}", path.display()),
+            "name a readable file with --config",
+        )
+    })?;
+    let mut config = Config { source: Some(path.to_owned()), ..Config::default() };
+    Source { path, text: &text }.read_into(&mut config)?;
+    Ok(config)
+}
+
+impl Source<'_> {
+    fn read_into(&self, config: &mut Config) -> Result<()> {
+        let root = DeTable::parse(self.text).map_err(|error| {
+            self.complain(&error.span().unwrap_or_default(), error.message(), "correct the TOML")
+        })?;
+        let root = root.into_inner();
+        // Profiles come first: `emulate` refers to them wherever it stands in the file.
+        if let Some(table) = root.get("profile") {
+            self.named_tables("profile", table.span(), &mut |name, profile| {
+                config.profiles.insert(name, profile);
+            })?;
+        }
+        if let Some(table) = root.get("device") {
+            self.named_tables("device", table.span(), &mut |dir, profile| {
+                config.devices.insert(dir.into(), profile);
+            })?;
+        }
+        for (key, value) in &root {
+            let name: &str = key.get_ref();
+            if TABLES.contains(&name) {
+                continue;
+            }
+            let Some(option) = OptionSpec::find(name) else {
+                return Err(self.unknown(name, &key.span()));
+            };
+            self.set(config, option, value.get_ref(), &value.span())?;
+        }
+        Ok(())
+    }
+
+    /// Sets one option from its TOML value.
+    fn set(
+        &self,
+        config: &mut Config,
+        option: &OptionSpec,
+        value: &DeValue<'_>,
+        span: &Range<usize>,
+    ) -> Result<()> {
+        let done =
+            as_text(option.kind, value).map(|text| (config.set_quietly(option, &text), text));
+        match done {
+            Some((Some(()), _)) => Ok(()),
+            Some((None, text)) => {
+                let reason = config.why_not(option, &text);
+                let what = format!("{}: {reason}", option.key);
+                Err(self.complain(span, &what, &super::remedy(option)))
+            }
+            None => {
+                let what = format!("{} is a TOML {}", option.key, value.type_str());
+                Err(self.complain(span, &what, &super::remedy(option)))
+            }
+        }
+    }
+
+    /// Reads the entries of `[table.NAME]`.
+    fn named_tables<T: DeserializeOwned>(
+        &self,
+        table: &str,
+        span: Range<usize>,
+        take: &mut dyn FnMut(String, T),
+    ) -> Result<()> {
+        let whole: toml::Table = self.text.parse().map_err(|error: toml::de::Error| {
+            self.complain(&span, error.message(), "correct the TOML")
+        })?;
+        let Some(toml::Value::Table(entries)) = whole.get(table) else {
+            let what = format!("{table} is no table");
+            let remedy = format!("write [{table}.NAME] tables, as docs/CONFIG.md shows");
+            return Err(self.complain(&span, &what, &remedy));
+        };
+        for (name, entry) in entries {
+            let read = entry.clone().try_into().map_err(|error: toml::de::Error| {
+                let at = self.text.find(name.as_str()).map_or(span.clone(), |at| at..at);
+                let what = format!("[{table}.{name}]: {}", error.message());
+                self.complain(&at, &what, "see docs/CONFIG.md for the keys of this table")
+            })?;
+            take(name.clone(), read);
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, key: &str, span: &Range<usize>) -> Error {
+        let known = OPTIONS.iter().map(|option| option.key).chain(TABLES);
+        let nearest = known.min_by_key(|known| distance(key, known)).unwrap_or_default();
+        let what = format!("unknown key {key:?}");
+        self.complain(span, &what, &format!("did you mean {nearest:?}?"))
+    }
+
+    fn complain(&self, span: &Range<usize>, what: &str, remedy: &str) -> Error {
+        let before = self.text.get(..span.start).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        Error::invalid(format!("{}, line {line}: {what}", self.path.display()), remedy)
+    }
+}
+
+/// The text a flag would have given, or `None` when the TOML type does not fit the kind.
+fn as_text(kind: Kind, value: &DeValue<'_>) -> Option<String> {
+    match (kind, value) {
+        (Kind::Bool, DeValue::Boolean(value)) => Some(value.to_string()),
+        (Kind::Count | Kind::Bytes | Kind::Size, DeValue::Integer(value)) => {
+            i64::from_str_radix(value.as_str(), value.radix()).ok().map(|value| value.to_string())
+        }
+        (Kind::Bool | Kind::Count, _) => None,
+        (Kind::Globs, DeValue::Array(globs)) => {
+            let globs: Option<Vec<_>> = globs.iter().map(|glob| glob.get_ref().as_str()).collect();
+            Some(globs?.join("\n"))
+        }
+        (_, DeValue::String(text)) => Some(text.clone().into_owned()),
+        _ => None,
+    }
+}
+
+/// Edits that turn one word into the other (Levenshtein).
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in to.iter().enumerate() {
+            let replace = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = replace.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CacheSize, EmulatedDevice};
+
+    fn load_text(text: &str) -> Result<Config> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("halocline.toml");
+        fs::write(&path, text).unwrap();
+        load(&path)
+    }
+
+    #[test]
+    fn a_file_sets_options_profiles_and_devices() {
+        let config = load_text(
+            "emulate = \"2xslow+ssd\"\nsize = \"2G\"\ncdt_entries = 100\npin = [\"*.{idx,h5}\"]\n\
+             [profile.slow]\nkind = \"hdd\"\nrpm = 5400.0\n\
+             [device.\"/mnt/ssd\"]\n\
+             read.sequential = { startup_ps = 1, ps_per_byte = 2 }\n\
+             read.random = { startup_ps = 3, ps_per_byte = 4 }\n\
+             write.sequential = { startup_ps = 5, ps_per_byte = 6 }\n\
+             write.random = { startup_ps = 7, ps_per_byte = 8 }\n",
+        )
+        .unwrap();
+        assert_eq!(config.size, CacheSize::Bytes(2 << 30));
+        assert_eq!(config.pin, ["*.{idx,h5}"]);
+        let emulation = config.emulate.as_ref().unwrap();
+        assert!(matches!(emulation.origin.device, EmulatedDevice::Hdd(hdd) if hdd.rpm < 5401.0));
+        assert_eq!(config.origin_shape().servers, 2);
+        let device = config.device(Path::new("/mnt/ssd/cache")).unwrap();
+        assert_eq!(device.write.random.ps_per_byte, 8);
+        assert_eq!(config.device(Path::new("/mnt/other")), None);
+    }
+
+    #[test]
+    fn complaints_name_file_line_key_and_remedy() {
+        for (text, parts) in [
+            ("\nsise = \"2G\"\n", &["line 2", "unknown key \"sise\"", "\"size\""][..]),
+            ("direct = true\nsize = \"2X\"\n", &["line 2", "size", "\"2X\"", "2G"]),
+            ("threads = \"four\"\n", &["line 1", "threads", "string", "a whole number"]),
+            ("max_dirty_age = 30\n", &["line 1", "max_dirty_age", "30s"]),
+            ("mode = \"writeback\"\n", &["line 1", "mode", "write-back"]),
+            ("emulate = \"hdd+tape\"\n", &["line 1", "emulate", "tape", "hdd+ssd"]),
+            ("pin = [\"a[\"]\n", &["line 1", "pin", "globs"]),
+            ("size = \n", &["line 1"]),
+            ("[profile.x]\nkind = \"hdd\"\nrpn = 3\n", &["[profile.x]", "rpn"]),
+            ("[device.\"/a\"]\nread = 3\n", &["[device./a]"]),
+        ] {
+            let error = load_text(text).unwrap_err().to_string();
+            for part in parts.iter().chain(&["halocline.toml"]) {
+                assert!(error.contains(part), "{text:?} answers {error:?} without {part:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The table of options: everything that a configuration file or a flag can set.
+//!
+//! A new option is one field of [`Config`], one row here and one line in the default; help, man
+//! pages and `docs/CONFIG.md` follow. Keys are written `with_underscores` in the file and
+//! `--with-hyphens` as flags.
+
+use super::units::{HourWindow, Kind, format_bytes, format_duration, parse_bytes, parse_duration};
+use super::{CacheSize, Config, Emulation, Mode, VolumeKind};
+
+/// What an option is about: the headings of help and documentation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// The cache as a whole.
+    Cache,
+    /// The mount and its programs.
+    Mount,
+    /// Servers and layouts.
+    Volumes,
+    /// Moving data in the background.
+    Rebuilder,
+    /// Emulated devices.
+    Emulation,
+}
+
+impl Scope {
+    /// All scopes in the order of the documentation.
+    pub const ALL: [Self; 5] =
+        [Self::Cache, Self::Mount, Self::Volumes, Self::Rebuilder, Self::Emulation];
+
+    /// The heading.
+    pub const fn heading(self) -> &'static str {
+        match self {
+            Self::Cache => "Cache",
+            Self::Mount => "Mount",
+            Self::Volumes => "Servers and layouts",
+            Self::Rebuilder => "Rebuilder",
+            Self::Emulation => "Emulation",
+        }
+    }
+}
+
+/// One option. `set` gets text as a flag would give it, the values of a repeated flag one a line;
+/// `get` writes the text that sets it.
+#[derive(Debug)]
+pub struct OptionSpec {
+    /// Key in the configuration file.
+    pub key: &'static str,
+    /// What a value looks like.
+    pub kind: Kind,
+    /// What it is about.
+    pub scope: Scope,
+    /// What it does, in full sentences; the first is the short help.
+    pub doc: &'static str,
+    /// Writes the value of a configuration.
+    pub get: fn(&Config) -> String,
+    /// Sets the value; `None` when the text is not such a value.
+    pub set: fn(&mut Config, &str) -> Option<()>,
+}
+
+impl OptionSpec {
+    /// The flag, without its two hyphens.
+    pub fn flag(&self) -> String {
+        self.key.replace('_', "-")
+    }
+
+    /// The default as text.
+    pub fn default_value(&self) -> String {
+        (self.get)(&Config::default())
+    }
+
+    /// The option with this key.
+    pub fn find(key: &str) -> Option<&'static Self> {
+        OPTIONS.iter().find(|option| option.key == key)
+    }
+
+    /// The first sentence of the documentation.
+    pub fn short_doc(&self) -> &'static str {
+        self.doc.split_inclusive(". ").next().unwrap_or(self.doc).trim_end()
+    }
+}
+
+/// Makes one row of the table. `$get` and `$set` are closures over one value of the field.
+macro_rules! option {
+    ($key:literal, $scope:ident, $kind:expr, $get:expr, $set:expr, $doc:expr) => {
+        OptionSpec { key: $key, kind: $kind, scope: Scope::$scope, doc: $doc, get: $get, set: $set }
+    };
+}
+
+const MODES: &[&str] = &["write-back", "write-through", "read-only"];
+const VOLUMES: &[&str] = &["plain", "striped"];
+
+/// All options, in the order of the documentation.
+pub static OPTIONS: &[OptionSpec] = &[
+    option!(
+        "size",
+        Cache,
+        Kind::Size,
+        |c| size_text(c.size),
+        |c, v| put(&mut c.size, size(v)),
+        "Limit of the cache on disk. Bytes, or a share of the cache's file system. It is never \
+         passed: space is reserved before it is written, and a full cache sends writes to the \
+         origin."
+    ),
+    option!(
+        "mode",
+        Cache,
+        Kind::Word(MODES),
+        |c| mode_text(c.mode).into(),
+        |c, v| put(&mut c.mode, mode(v)),
+        "When a write is on the origin. `write-back`: later, admitted writes go to the cache and \
+         are flushed in the background. `write-through`: at once, so that losing the cache loses \
+         nothing. `read-only`: writes bypass the cache and only reads are cached."
+    ),
+    option!(
+        "policy",
+        Cache,
+        Kind::Name,
+        |c| c.policy.clone(),
+        |c, v| name(&mut c.policy, v),
+        "Admission policy: which requests deserve the cache. `adaptive` predicts both sides' cost \
+         and corrects itself by measurement; `sla` and `s4d` are the papers' models, `sla-paper` \
+         with their misprints; `always` and `never` are for comparison."
+    ),
+    option!(
+        "eviction",
+        Cache,
+        Kind::Name,
+        |c| c.eviction.clone(),
+        |c, v| name(&mut c.eviction, v),
+        "Eviction policy: which clean extent leaves first. `lru`, or one that resists scans."
+    ),
+    option!(
+        "pin",
+        Cache,
+        Kind::Globs,
+        |c| c.pin.join("\n"),
+        |c, v| globs(&mut c.pin, v),
+        "Globs of files that are never evicted. They match paths below the mount. A file is not \
+         fetched by being pinned; `halocline warm` does that."
+    ),
+    option!(
+        "exclude",
+        Cache,
+        Kind::Globs,
+        |c| c.exclude.join("\n"),
+        |c, v| globs(&mut c.exclude, v),
+        "Globs of files that are never cached. They match paths below the mount."
+    ),
+    option!(
+        "cdt_entries",
+        Cache,
+        Kind::Count,
+        |c| c.cdt_entries.to_string(),
+        |c, v| put(&mut c.cdt_entries, positive(v)),
+        "Most entries of the critical data table. It remembers ranges worth fetching; each takes \
+         about 100 bytes of memory."
+    ),
+    option!(
+        "health_retry",
+        Cache,
+        Kind::Duration,
+        |c| format_duration(c.health_retry),
+        |c, v| put(&mut c.health_retry, parse_duration(v)),
+        "How long a cache device that failed is not given new data. Then it is tried again; the \
+         time doubles while it goes on failing. Programs run at the origin's speed meanwhile."
+    ),
+    option!(
+        "direct",
+        Mount,
+        Kind::Bool,
+        |c| c.direct.to_string(),
+        |c, v| put(&mut c.direct, v.parse().ok()),
+        "Make every read reach the engine. The kernel's page cache is then not used for file data."
+    ),
+    option!(
+        "allow_other",
+        Mount,
+        Kind::Bool,
+        |c| c.allow_other.to_string(),
+        |c, v| put(&mut c.allow_other, v.parse().ok()),
+        "Let other users use the mount. The kernel checks the origin's permissions for each. \
+         Without root it needs `user_allow_other` in /etc/fuse.conf."
+    ),
+    option!(
+        "threads",
+        Mount,
+        Kind::Count,
+        |c| c.threads.to_string(),
+        |c, v| put(&mut c.threads, count(v)),
+        "Threads that serve the kernel. 0 chooses by the number of processors."
+    ),
+    option!(
+        "attr_timeout",
+        Mount,
+        Kind::Duration,
+        |c| format_duration(c.attr_timeout),
+        |c, v| put(&mut c.attr_timeout, parse_duration(v)),
+        "How long the kernel may keep names and attributes. 0s where the origin is also changed \
+         behind the mount."
+    ),
+    option!(
+        "origin_volume",
+        Volumes,
+        Kind::Word(VOLUMES),
+        |c| volume_text(c.origin.kind).into(),
+        |c, v| put(&mut c.origin.kind, volume(v)),
+        "How the origin's servers are found. `plain`: one directory, a local disk or a mounted \
+         parallel file system. `striped`: Halocline stripes over servers in sub-directories."
+    ),
+    option!(
+        "origin_servers",
+        Volumes,
+        Kind::Count,
+        |c| c.origin.servers.to_string(),
+        |c, v| put(&mut c.origin.servers, servers(v)),
+        "Number of origin servers, M of the cost model. For a plain origin this is the server \
+         count of the parallel file system mounted there."
+    ),
+    option!(
+        "origin_stripe",
+        Volumes,
+        Kind::Bytes,
+        |c| format_bytes(c.origin.stripe),
+        |c, v| put(&mut c.origin.stripe, stripe(v)),
+        "Stripe of the origin."
+    ),
+    option!(
+        "cache_volume",
+        Volumes,
+        Kind::Word(VOLUMES),
+        |c| volume_text(c.cache.kind).into(),
+        |c, v| put(&mut c.cache.kind, volume(v)),
+        "How the cache's servers are found. As for the origin."
+    ),
+    option!(
+        "cache_servers",
+        Volumes,
+        Kind::Count,
+        |c| c.cache.servers.to_string(),
+        |c, v| put(&mut c.cache.servers, servers(v)),
+        "Number of cache servers, N of the cost model."
+    ),
+    option!(
+        "cache_stripe",
+        Volumes,
+        Kind::Bytes,
+        |c| format_bytes(c.cache.stripe),
+        |c, v| put(&mut c.cache.stripe, stripe(v)),
+        "Stripe of the cache."
+    ),
+    option!(
+        "groups",
+        Volumes,
+        Kind::Count,
+        |c| c.groups.to_string(),
+        |c, v| put(&mut c.groups, servers(v)),
+        "Groups g of the 2-D layout. 2-D is a candidate only where g is more than 1, less than the \
+         number of cache servers, and divides it."
+    ),
+    option!(
+        "rebuild",
+        Rebuilder,
+        Kind::Bool,
+        |c| c.rebuild.to_string(),
+        |c, v| put(&mut c.rebuild, v.parse().ok()),
+        "Flush and fetch in the background. Without it dirty data is flushed by `halocline flush` \
+         and at unmount only."
+    ),
+    option!(
+        "max_dirty_age",
+        Rebuilder,
+        Kind::Duration,
+        |c| format_duration(c.max_dirty_age),
+        |c, v| put(&mut c.max_dirty_age, parse_duration(v)),
+        "Age at which dirty data is flushed, oldest first, whatever programs do."
+    ),
+    option!(
+        "dirty_high",
+        Rebuilder,
+        Kind::Percent,
+        |c| format!("{}%", c.dirty_high),
+        |c, v| put(&mut c.dirty_high, percent(v)),
+        "Share of the cache above which dirty data is flushed at once."
+    ),
+    option!(
+        "flush_window",
+        Rebuilder,
+        Kind::Hours,
+        |c| c.flush_window.map_or_else(|| "always".into(), |hours| hours.to_string()),
+        |c, v| hours(&mut c.flush_window, v),
+        "Hours of the local day in which dirty data is flushed. Outside them only what passes \
+         `max_dirty_age` or `dirty_high` is."
+    ),
+    option!(
+        "rebuild_rate",
+        Rebuilder,
+        Kind::Bytes,
+        |c| format_bytes(c.rebuild_rate),
+        |c, v| put(&mut c.rebuild_rate, parse_bytes(v)),
+        "Bytes a second the rebuilder moves while programs use the origin. 0 is no limit: it then \
+         only yields to programs."
+    ),
+    option!(
+        "flush_workers",
+        Rebuilder,
+        Kind::Count,
+        |c| c.flush_workers.to_string(),
+        |c, v| put(&mut c.flush_workers, servers(v)),
+        "Regions of the origin that are flushed at the same time."
+    ),
+    option!(
+        "emulate",
+        Emulation,
+        Kind::Emulation,
+        |c| c.emulate.as_ref().map_or_else(|| "none".into(), ToString::to_string),
+        |c, v| emulate(c, v),
+        "Put emulated devices under origin and cache. `hdd+ssd`: one of each over plain files; \
+         `8xhdd+4xssd`: striped servers in sub-directories; names other than hdd and ssd come from \
+         [profile.NAME] tables of the configuration file. `none`: real devices."
+    ),
+];
+
+/// Stores a value that could be read.
+fn put<T>(field: &mut T, value: Option<T>) -> Option<()> {
+    *field = value?;
+    Some(())
+}
+
+fn name(field: &mut String, text: &str) -> Option<()> {
+    let good = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    put(field, good.then(|| text.to_owned()))
+}
+
+fn globs(field: &mut Vec<String>, text: &str) -> Option<()> {
+    let list: Vec<_> = text.lines().filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
+    let good = list.iter().all(|glob| globset::Glob::new(glob).is_ok());
+    put(field, good.then_some(list))
+}
+
+fn emulate(config: &mut Config, text: &str) -> Option<()> {
+    config.emulate = match text {
+        "none" => None,
+        _ => Some(Emulation::parse(text, |name| config.profiles.get(name).copied()).ok()?),
+    };
+    Some(())
+}
+
+fn count<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+fn positive(text: &str) -> Option<usize> {
+    count(text).filter(|count| *count > 0)
+}
+
+/// A number of servers: their queues are threads, so there is a bound.
+fn servers(text: &str) -> Option<u32> {
+    count(text).filter(|count| (1..=256).contains(count))
+}
+
+/// Stripes are whole blocks, so that no block lies on two servers.
+fn stripe(text: &str) -> Option<u64> {
+    parse_bytes(text).filter(|bytes| *bytes >= 4096 && bytes.is_multiple_of(4096))
+}
+
+fn percent(text: &str) -> Option<f64> {
+    let number: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
+    (0.0..=100.0).contains(&number).then_some(number)
+}
+
+fn size(text: &str) -> Option<CacheSize> {
+    if text.trim_end().ends_with('%') {
+        return percent(text).filter(|share| *share > 0.0).map(CacheSize::Percent);
+    }
+    parse_bytes(text).filter(|bytes| *bytes > 0).map(CacheSize::Bytes)
+}
+
+fn size_text(size: CacheSize) -> String {
+    match size {
+        CacheSize::Bytes(bytes) => format_bytes(bytes),
+        CacheSize::Percent(share) => format!("{share}%"),
+    }
+}
+
+fn hours(field: &mut Option<HourWindow>, text: &str) -> Option<()> {
+    *field = if text == "always" { None } else { Some(HourWindow::parse(text)?) };
+    Some(())
+}
+
+fn mode(text: &str) -> Option<Mode> {
+    match text {
+        "write-back" => Some(Mode::WriteBack),
+        "write-through" => Some(Mode::WriteThrough),
+        "read-only" => Some(Mode::ReadOnly),
+        _ => None,
+    }
+}
+
+const fn mode_text(mode: Mode) -> &'static str {
+    match mode {
+        Mode::WriteBack => "write-back",
+        Mode::WriteThrough => "write-through",
+        Mode::ReadOnly => "read-only",
+    }
+}
+
+fn volume(text: &str) -> Option<VolumeKind> {
+    match text {
+        "plain" => Some(VolumeKind::Plain),
+        "striped" => Some(VolumeKind::Striped),
+        _ => None,
+    }
+}
+
+const fn volume_text(kind: VolumeKind) -> &'static str {
+    match kind {
+        VolumeKind::Plain => "plain",
+        VolumeKind::Striped => "striped",
+    }
+}

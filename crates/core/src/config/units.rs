@@ -1,0 +1,220 @@
+//! Kinds of values and their units: how text becomes bytes, times and hours, and back.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What a value looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `true` or `false`; as a flag without a value, `true`.
+    Bool,
+    /// A whole number.
+    Count,
+    /// A number of bytes with an optional suffix K, M, G or T (powers of 1024).
+    Bytes,
+    /// Bytes, or a percentage.
+    Size,
+    /// A percentage.
+    Percent,
+    /// A time: a number with ms, s, m, h or d.
+    Duration,
+    /// Hours of the day: `22-6`.
+    Hours,
+    /// One of a few words.
+    Word(&'static [&'static str]),
+    /// A name that another table explains.
+    Name,
+    /// A list of globs.
+    Globs,
+    /// An emulation: `hdd+ssd`, `8xhdd+4xssd`.
+    Emulation,
+}
+
+impl Kind {
+    /// The value's placeholder in help texts.
+    pub fn placeholder(self) -> &'static str {
+        match self {
+            Self::Bool => "BOOL",
+            Self::Count => "NUMBER",
+            Self::Bytes => "BYTES",
+            Self::Size => "SIZE",
+            Self::Percent => "PERCENT",
+            Self::Duration => "TIME",
+            Self::Hours => "HOURS",
+            Self::Word(_) => "WORD",
+            Self::Name => "NAME",
+            Self::Globs => "GLOB",
+            Self::Emulation => "DEVICES",
+        }
+    }
+
+    /// How a value is written.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Bool => "true or false".into(),
+            Self::Count => "a whole number".into(),
+            Self::Bytes => "bytes, such as 64K, 8M or 2G".into(),
+            Self::Size => "bytes such as 2G, or a share of the file system such as 80%".into(),
+            Self::Percent => "a percentage from 0 to 100, such as 20%".into(),
+            Self::Duration => "a time such as 250ms, 30s, 5m, 2h or 1d".into(),
+            Self::Hours => "hours of the day such as 22-6, or always".into(),
+            Self::Word(words) => format!("one of {}", words.join(", ")),
+            Self::Name => "a name".into(),
+            Self::Globs => "a list of globs such as [\"*.idx\", \"scratch/**\"]".into(),
+            Self::Emulation => "devices such as hdd+ssd or 8xhdd+4xssd".into(),
+        }
+    }
+}
+
+/// Hours of the local day, from `start` up to `end`, over midnight where `end <= start`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HourWindow {
+    /// First hour, 0 to 23.
+    pub start: u8,
+    /// The hour at which it ends, 0 to 24.
+    pub end: u8,
+}
+
+impl HourWindow {
+    /// Whether `hour` (0 to 23) is inside.
+    pub fn contains(self, hour: u8) -> bool {
+        if self.start < self.end {
+            (self.start..self.end).contains(&hour)
+        } else {
+            hour >= self.start || hour < self.end
+        }
+    }
+
+    /// Reads `22-6`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (start, end) = text.split_once('-')?;
+        let (start, end) = (start.trim().parse().ok()?, end.trim().parse().ok()?);
+        (start < 24 && end <= 24 && start != end).then_some(Self { start, end })
+    }
+}
+
+impl std::fmt::Display for HourWindow {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}-{}", self.start, self.end)
+    }
+}
+
+/// Suffixes of byte counts, powers of 1024, largest first.
+const BYTE_UNITS: [(&str, u64); 4] =
+    [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
+/// Units of time in milliseconds, largest first.
+const TIME_UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+
+/// Splits `12.5GiB` into 12.5 and `GiB`.
+fn split_number(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    Some((number.parse().ok()?, unit.trim()))
+}
+
+/// Reads bytes: `4096`, `64K`, `1.5G`, `2GiB`, `2GB` (all powers of 1024).
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a fraction of a unit is rounded down to bytes; exact below 2^53"
+)]
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let (number, unit) = split_number(text)?;
+    let unit = unit.to_ascii_uppercase();
+    let unit = unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')).unwrap_or(&unit);
+    let factor = match BYTE_UNITS.iter().find(|(name, _)| *name == unit) {
+        Some((_, factor)) => *factor,
+        None if unit.is_empty() => 1,
+        None => return None,
+    };
+    let bytes = number * factor as f64;
+    (bytes < 2f64.powi(63)).then_some(bytes as u64)
+}
+
+/// Reads a time: `250ms`, `30s`, `1.5h`.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let (number, unit) = split_number(text)?;
+    let (_, ms) = TIME_UNITS.iter().find(|(name, _)| *name == unit)?;
+    #[expect(clippy::cast_precision_loss, reason = "a unit's length is far below 2^53")]
+    let seconds = number * *ms as f64 / 1000.0;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// Writes bytes exactly, in the largest unit that divides them: what [`parse_bytes`] reads.
+pub fn format_bytes(bytes: u64) -> String {
+    BYTE_UNITS
+        .iter()
+        .find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor))
+        .map_or_else(|| bytes.to_string(), |(name, factor)| format!("{}{name}", bytes / factor))
+}
+
+/// Writes a time exactly, to the millisecond: what [`parse_duration`] reads.
+pub fn format_duration(time: Duration) -> String {
+    let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    if ms == 0 {
+        return "0s".into();
+    }
+    TIME_UNITS
+        .iter()
+        .find(|(_, unit)| ms.is_multiple_of(*unit))
+        .map_or_else(|| format!("{ms}ms"), |(name, unit)| format!("{}{name}", ms / unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_read_in_every_customary_spelling() {
+        for (text, bytes) in [
+            ("0", Some(0)),
+            ("4096", Some(4096)),
+            ("64K", Some(65536)),
+            ("64k", Some(65536)),
+            ("1.5G", Some(3 << 29)),
+            ("2GiB", Some(2 << 30)),
+            ("2 GB", Some(2 << 30)),
+            ("1T", Some(1 << 40)),
+            ("2X", None),
+            ("G", None),
+            ("-1", None),
+            ("9999999T", None),
+        ] {
+            assert_eq!(parse_bytes(text), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for bytes in [0, 1, 1023, 1024, 65536, 3 << 29, 1 << 40, (1 << 40) + 1] {
+            assert_eq!(parse_bytes(&format_bytes(bytes)), Some(bytes));
+        }
+        for ms in [0, 1, 999, 1000, 1500, 60_000, 90_000, 3_600_000, 86_400_000] {
+            let time = Duration::from_millis(ms);
+            assert_eq!(parse_duration(&format_duration(time)), Some(time));
+        }
+    }
+
+    #[test]
+    fn times_need_a_unit() {
+        assert_eq!(parse_duration("30"), None);
+        assert_eq!(parse_duration("30s"), Some(Duration::from_secs(30)));
+        assert_eq!(parse_duration("5m"), Some(Duration::from_mins(5)));
+        assert_eq!(parse_duration("5min"), None);
+    }
+
+    #[test]
+    fn an_hour_window_goes_over_midnight() {
+        let night = HourWindow::parse("22-6").unwrap();
+        assert!(night.contains(23) && night.contains(0) && night.contains(5));
+        assert!(!night.contains(6) && !night.contains(21));
+        let day = HourWindow::parse("9-17").unwrap();
+        assert!(day.contains(9) && !day.contains(17));
+        assert_eq!(HourWindow::parse("24-3"), None);
+        assert_eq!(HourWindow::parse("7-7"), None);
+    }
+}

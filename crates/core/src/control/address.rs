@@ -1,0 +1,35 @@
+//! Socket addresses for paths of any length: the kernel takes at most 107 bytes.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+/// Longest path that `sockaddr_un` holds, less its terminating NUL.
+const ADDRESS_BYTES_MAX: usize = 107;
+
+/// A path that names the same socket and is short enough; valid while the value lives.
+#[derive(Debug)]
+pub(super) struct Address {
+    path: PathBuf,
+    /// Keeps the `/proc/self/fd` detour open.
+    _parent: Option<File>,
+}
+
+impl Address {
+    pub(super) fn of(socket: &Path) -> io::Result<Self> {
+        let (Some(parent), Some(name)) = (socket.parent(), socket.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        if socket.as_os_str().len() <= ADDRESS_BYTES_MAX {
+            return Ok(Self { path: socket.to_owned(), _parent: None });
+        }
+        let parent = File::open(parent)?;
+        let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name);
+        Ok(Self { path, _parent: Some(parent) })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}

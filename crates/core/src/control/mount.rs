@@ -1,0 +1,158 @@
+//! Which halocline mount a path lies on, by `/proc/self/mountinfo`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::{Client, SOCKET_NAME, SOCKET_XATTR};
+use crate::error::{Error, Result};
+
+/// A place on a running mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The mount point; empty when the cache directory was named instead of a mounted path.
+    pub mountpoint: PathBuf,
+    /// The control socket of its owner.
+    pub socket: PathBuf,
+    /// The path relative to the mount's root; empty for the root.
+    pub inside: PathBuf,
+}
+
+impl Place {
+    /// Finds the mount of `path`. A cache directory in use stands for the root of its mount, so
+    /// that a private mount (`halocline run`) can be asked from outside.
+    pub fn find(path: &Path) -> Result<Self> {
+        let whole = fs::canonicalize(path).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOTCONN) => dead(path),
+            _ => Error::at(path, "find the path")(error),
+        })?;
+        let socket = whole.join(SOCKET_NAME);
+        if socket.exists() {
+            return Ok(Self { mountpoint: PathBuf::new(), socket, inside: PathBuf::new() });
+        }
+        let table = fs::read("/proc/self/mountinfo")
+            .map_err(Error::at("/proc/self/mountinfo", "read the mounts"))?;
+        let not_ours = || {
+            Error::invalid(
+                format!("{} is not on a halocline mount", path.display()),
+                "give a path below a mount point, or the cache directory of a running mount",
+            )
+        };
+        let mountpoint = fuse_mount_of(&table, &whole).ok_or_else(not_ours)?;
+        let socket = socket_of(&mountpoint)?.ok_or_else(not_ours)?;
+        let inside = whole.strip_prefix(&mountpoint).map_err(|_| not_ours())?.to_owned();
+        Ok(Self { mountpoint, socket, inside })
+    }
+
+    /// Connects to the mount's owner.
+    pub fn connect(&self) -> Result<Client> {
+        Client::connect(&self.socket)
+    }
+}
+
+/// The error for a mount point whose owner died.
+fn dead(path: &Path) -> Error {
+    Error::invalid(
+        format!("the process behind the mount at {} has ended", path.display()),
+        "detach it with `halocline umount --force`, then mount again: recovery is automatic",
+    )
+}
+
+/// Socket path that a mount's root tells; `None` where it is not ours.
+fn socket_of(root: &Path) -> Result<Option<PathBuf>> {
+    let mut value = vec![0; 4096];
+    match rustix::fs::getxattr(root, SOCKET_XATTR, &mut value[..]) {
+        Ok(len) => {
+            value.truncate(len);
+            Ok(Some(OsString::from_vec(value).into()))
+        }
+        Err(rustix::io::Errno::NOTCONN) => Err(dead(root)),
+        Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => Ok(None),
+        Err(error) => Err(Error::at(root, "ask the mount for its socket")(io::Error::from(error))),
+    }
+}
+
+/// The mount point that `path` lies on, if it is a FUSE mount. Of several mounts on one place the
+/// last listed is on top.
+fn fuse_mount_of(table: &[u8], path: &Path) -> Option<PathBuf> {
+    let mut best: Option<(PathBuf, bool)> = None;
+    for line in table.split(|byte| *byte == b'\n') {
+        let Some((point, kind)) = parse_line(line) else { continue };
+        let longer = best
+            .as_ref()
+            .is_none_or(|(other, _)| point.components().count() >= other.components().count());
+        if longer && path.starts_with(&point) {
+            best = Some((point, kind == b"fuse" || kind.starts_with(b"fuse.")));
+        }
+    }
+    best.filter(|(_, fuse)| *fuse).map(|(point, _)| point)
+}
+
+/// Mount point and file-system type of one line of mountinfo (`proc_pid_mountinfo(5)`).
+fn parse_line(line: &[u8]) -> Option<(PathBuf, &[u8])> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let point = unescape(fields.nth(4)?);
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    Some((OsString::from_vec(point).into(), kind))
+}
+
+/// Undoes the `\ooo` escapes of blanks and backslashes.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let code = (*first == b'\\')
+            .then(|| tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok()))
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        if let Some(code) = code {
+            out.push(code);
+            rest = &tail[3..];
+        } else {
+            out.push(*first);
+            rest = tail;
+        }
+    }
+    out
+}
+
+/// Whether anything is mounted exactly on `path`, as this process sees it.
+pub fn is_mountpoint(path: &Path) -> io::Result<bool> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    let bytes = path.as_os_str().as_bytes();
+    Ok(table
+        .split(|byte| *byte == b'\n')
+        .filter_map(parse_line)
+        .any(|(point, _)| point.as_os_str().as_bytes() == bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+40 22 0:40 / /mnt/a\\040b rw,nosuid shared:7 master:2 - fuse.halocline halocline rw,user_id=0\n\
+41 40 0:41 / /mnt/a\\040b/inner rw - tmpfs tmpfs rw\n\
+42 22 0:42 / /srv rw - ext4 /dev/sdb rw\n\
+43 42 0:43 / /srv rw - fuse halocline rw\n";
+
+    #[test]
+    fn the_longest_and_topmost_mount_wins() {
+        let of = |path: &str| fuse_mount_of(TABLE, Path::new(path));
+        assert_eq!(of("/mnt/a b/dir/file"), Some("/mnt/a b".into()));
+        assert_eq!(of("/mnt/a b/inner/file"), None, "a tmpfs inside the mount is not ours");
+        assert_eq!(of("/srv/x"), Some("/srv".into()), "the mount on top counts");
+        assert_eq!(of("/srvx"), None);
+        assert_eq!(of("/home"), None);
+    }
+
+    #[test]
+    fn a_path_elsewhere_is_refused_with_a_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Place::find(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("is not on a halocline mount"), "{error}");
+    }
+}

@@ -1,0 +1,124 @@
+//! The report of a run: the papers' request-distribution table and what the cache cost.
+
+use serde::{Deserialize, Serialize};
+
+/// What was served, by whom. The field names are an interface: scripts read them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Admission policy.
+    pub policy: String,
+    /// Seconds since the mount began.
+    pub elapsed_s: f64,
+    /// Exit status of the command that `run` started; `None` for a plain mount.
+    pub exit_status: Option<i32>,
+    /// Read requests.
+    pub read: RequestTotals,
+    /// Write requests.
+    pub write: RequestTotals,
+    /// What was admitted to the cache by writes and fetches.
+    pub admitted: Totals,
+    /// Bytes admitted by layout.
+    pub layouts: LayoutBytes,
+    /// Bytes written to the SSD for any reason: data, fills and metadata.
+    pub ssd_bytes_written: u64,
+    /// What was flushed.
+    pub flush: FlushTotals,
+    /// Bytes that only the cache has.
+    pub dirty_bytes_left: u64,
+    /// Bytes served by the cache over all bytes served, 0 when none were.
+    pub hit_ratio: f64,
+    /// Seconds saved as the cost model estimates: predicted origin time less predicted cache time
+    /// of what the cache served. Negative when the cache cost more than it saved.
+    pub time_saved_s: f64,
+}
+
+/// Requests of one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestTotals {
+    /// All requests.
+    pub requests: u64,
+    /// All bytes.
+    pub bytes: u64,
+    /// Requests of which the cache served at least one byte.
+    pub cache_requests: u64,
+    /// Bytes the cache served.
+    pub cache_bytes: u64,
+}
+
+/// A number of requests and their bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Requests.
+    pub requests: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Bytes by layout.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutBytes {
+    /// Striped over all servers.
+    #[serde(rename = "1dh")]
+    pub one_dh: u64,
+    /// Whole on the owner's server.
+    #[serde(rename = "1dv")]
+    pub one_dv: u64,
+    /// Striped inside the owner's group.
+    #[serde(rename = "2d")]
+    pub two_d: u64,
+}
+
+/// What was flushed and how long flushing took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlushTotals {
+    /// Bytes written to the origin.
+    pub bytes: u64,
+    /// Seconds spent flushing.
+    pub seconds: f64,
+}
+
+impl Report {
+    /// Bytes served by the cache over all bytes served, 0 when none were.
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+    pub fn byte_hit_ratio(&self) -> f64 {
+        let all = self.read.bytes + self.write.bytes;
+        let hit = self.read.cache_bytes + self.write.cache_bytes;
+        if all == 0 { 0.0 } else { hit as f64 / all as f64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Report;
+
+    #[test]
+    fn the_report_has_the_keys_that_scripts_read() {
+        let json = serde_json::to_value(Report::default()).unwrap();
+        for key in [
+            "/policy",
+            "/elapsed_s",
+            "/exit_status",
+            "/read/requests",
+            "/read/bytes",
+            "/read/cache_requests",
+            "/read/cache_bytes",
+            "/write/requests",
+            "/write/bytes",
+            "/write/cache_requests",
+            "/write/cache_bytes",
+            "/admitted/requests",
+            "/admitted/bytes",
+            "/layouts/1dh",
+            "/layouts/1dv",
+            "/layouts/2d",
+            "/ssd_bytes_written",
+            "/flush/bytes",
+            "/flush/seconds",
+            "/dirty_bytes_left",
+            "/hit_ratio",
+            "/time_saved_s",
+        ] {
+            assert!(json.pointer(key).is_some(), "{key} is missing in {json}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The serving end of the control socket: one thread a connection, the owner or root only.
+
+use std::fs::{self, Permissions};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::net::Shutdown;
+use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use halocline_model::request::ByteRange;
+use parking_lot::Mutex;
+use rustix::net::UCred;
+use serde::Serialize;
+
+use super::address::Address;
+use super::{Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
+use crate::error::{Error, Result};
+
+/// Longest request line in bytes; a `warm` list of some ten thousand paths fits.
+const REQUEST_BYTES_MAX: u64 = 16 << 20;
+/// Shortest time between two progress lines.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How the mount ends. Flushes, detaches the mount from the directory tree, waits until the
+/// front end is done and returns what was flushed.
+pub trait Unmount: Send + Sync {
+    /// Ends the mount. On an error the mount goes on as before.
+    fn unmount(
+        &self,
+        force: bool,
+        keep_dirty: bool,
+        progress: ProgressSink<'_>,
+    ) -> Result<MoveReport>;
+}
+
+/// What connections share.
+struct Shared {
+    controlled: Arc<dyn Controlled>,
+    unmount: Arc<dyn Unmount>,
+    /// Open connections by number, to wake their threads when the server stops.
+    open: Mutex<Vec<(u64, UnixStream)>>,
+}
+
+/// A listening control socket. Dropping it stops listening, lets requests in work finish and
+/// removes the socket.
+pub struct Server {
+    socket: PathBuf,
+    listener: UnixListener,
+    accepting: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Server").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Listens in `cache`. The caller holds the cache's lock (I8), so a socket that is already
+    /// there belongs to a dead owner and is replaced.
+    pub fn start(
+        cache: &Path,
+        controlled: Arc<dyn Controlled>,
+        unmount: Arc<dyn Unmount>,
+    ) -> Result<Self> {
+        let socket = cache.join(SOCKET_NAME);
+        match fs::remove_file(&socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::at(socket, "replace the control socket")(error));
+            }
+            _ => {}
+        }
+        let at = |error| Error::at(&socket, "listen on the control socket")(error);
+        let listener = UnixListener::bind(Address::of(&socket).map_err(at)?.path()).map_err(at)?;
+        fs::set_permissions(&socket, Permissions::from_mode(0o600)).map_err(at)?;
+        let shared = Arc::new(Shared { controlled, unmount, open: Mutex::default() });
+        let accepting = {
+            let listener = listener.try_clone()?;
+            thread::Builder::new()
+                .name("control".into())
+                .spawn(move || accept_all(&listener, &shared))?
+        };
+        Ok(Self { socket, listener, accepting: Some(accepting) })
+    }
+
+    /// Path of the socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Shutting a listening socket down makes its `accept` return; so do the connections'
+        // reads, while answers in work can still be written.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+/// Accepts until the listener is shut down, then waits for the connections.
+fn accept_all(listener: &UnixListener, shared: &Arc<Shared>) {
+    let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    for number in 0.. {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
+            Err(error) => {
+                tracing::warn!("control socket: cannot accept: {error}");
+                thread::sleep(PROGRESS_INTERVAL);
+                continue;
+            }
+        };
+        threads.retain(|thread| !thread.is_finished());
+        let shared = Arc::clone(shared);
+        let spawned = thread::Builder::new().name("control-peer".into()).spawn(move || {
+            let kept = stream.try_clone().map(|copy| shared.open.lock().push((number, copy)));
+            if let Err(error) = kept.and_then(|()| serve(&stream, &shared)) {
+                tracing::debug!("control socket: peer left: {error}");
+            }
+            shared.open.lock().retain(|(other, _)| *other != number);
+        });
+        match spawned {
+            Ok(thread) => threads.push(thread),
+            Err(error) => tracing::warn!("control socket: cannot serve a peer: {error}"),
+        }
+    }
+    loop {
+        for (_, stream) in shared.open.lock().iter() {
+            let _ = stream.shutdown(Shutdown::Read);
+        }
+        threads.retain(|thread| !thread.is_finished());
+        if threads.is_empty() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a peer is obeyed: the mount's owner or root, whatever the socket's mode says.
+fn is_obeyed(peer: UCred) -> bool {
+    peer.uid.is_root() || peer.uid == rustix::process::geteuid()
+}
+
+/// Answers the requests of one connection until it closes.
+fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)?;
+    let mut out = BufWriter::new(stream);
+    if !is_obeyed(peer) {
+        let error = io::Error::from_raw_os_error(libc::EPERM);
+        return send(&mut out, &Answer::<()>::from(Err(Error::from(error))));
+    }
+    let mut lines = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let len = lines.by_ref().take(REQUEST_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if len == 0 {
+            return Ok(());
+        }
+        match serde_json::from_slice::<Request>(&line) {
+            Ok(request) => answer(request, peer, shared, &mut out)?,
+            Err(error) => {
+                let error = Error::invalid(
+                    format!("the request is not understood: {error}"),
+                    "use the halocline command of the version that mounted",
+                );
+                send(&mut out, &Answer::<()>::from(Err(error)))?;
+            }
+        }
+    }
+}
+
+/// One line to the client.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer<T> {
+    Progress(Progress),
+    Ok(T),
+    Error { message: String, errno: i32 },
+}
+
+impl<T> From<Result<T>> for Answer<T> {
+    fn from(result: Result<T>) -> Self {
+        match result {
+            Ok(value) => Self::Ok(value),
+            Err(error) => Self::Error { message: error.to_string(), errno: error.errno() },
+        }
+    }
+}
+
+fn send<T: Serialize>(out: &mut impl Write, answer: &Answer<T>) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, answer)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Carries one request out and sends its answer.
+fn answer(request: Request, peer: UCred, shared: &Shared, out: &mut impl Write) -> io::Result<()> {
+    let engine = &shared.controlled;
+    match request {
+        Request::Status {} => send(out, &Answer::Ok(engine.status())),
+        Request::Report {} => send(out, &Answer::Ok(engine.report())),
+        Request::Locate { path, range } => {
+            let range = range.map(|(offset, length)| ByteRange::at(offset, length));
+            let found = below_root(&path).and_then(|()| engine.locate(&path, range));
+            send(out, &Answer::from(found))
+        }
+        Request::Explain(question) => {
+            let told = below_root(&question.path).and_then(|()| engine.explain(&question));
+            send(out, &Answer::from(told))
+        }
+        Request::Flush { path, dry_run } => moving(out, &[path], |paths, progress| {
+            let path = paths.first().filter(|path| !path.as_os_str().is_empty());
+            engine.flush(path.map(PathBuf::as_path), dry_run, progress)
+        }),
+        Request::Warm { paths, dry_run } => {
+            moving(out, &paths, |paths, progress| engine.warm(paths, dry_run, progress))
+        }
+        Request::Evict { path, dry_run } => {
+            moving(out, &[path], |paths, progress| engine.evict(&paths[0], dry_run, progress))
+        }
+        Request::Rules(change) => send(out, &Answer::from(engine.change_rules(&change))),
+        Request::Hint(mut hint) => {
+            hint.pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+            let noted = below_root(&hint.path).and_then(|()| engine.hint(&hint));
+            send(out, &Answer::from(noted))
+        }
+        Request::Unmount { force, keep_dirty } => {
+            moving(out, &[], |_, progress| shared.unmount.unmount(force, keep_dirty, progress))
+        }
+    }
+}
+
+/// Runs long work on `paths`: progress lines first, at most ten a second, then the report. A
+/// client that went away stops the work.
+fn moving(
+    out: &mut impl Write,
+    paths: &[PathBuf],
+    work: impl FnOnce(&[PathBuf], ProgressSink<'_>) -> Result<MoveReport>,
+) -> io::Result<()> {
+    let mut last: Option<Instant> = None;
+    let mut tell = |progress: Progress| {
+        if last.is_some_and(|last| last.elapsed() < PROGRESS_INTERVAL) {
+            return ControlFlow::Continue(());
+        }
+        last = Some(Instant::now());
+        match send(out, &Answer::<()>::Progress(progress)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    };
+    let done =
+        paths.iter().try_for_each(|path| below_root(path)).and_then(|()| work(paths, &mut tell));
+    send(out, &Answer::from(done))
+}
+
+/// Refuses paths that could leave the mount.
+fn below_root(path: &Path) -> Result<()> {
+    if path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("{} is not a path below the mount's root", path.display()),
+        "give it relative to the mount point, without \"..\"",
+    ))
+}

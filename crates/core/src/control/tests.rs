@@ -1,0 +1,175 @@
+//! The socket end to end: a stand-in for the engine behind a real server and client.
+
+use std::io::{Read, Write};
+use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::error::Error;
+
+/// Answers with what it was asked.
+#[derive(Default)]
+struct Fake {
+    hints: Mutex<Vec<ProcessHint>>,
+}
+
+impl Controlled for Fake {
+    fn status(&self) -> Status {
+        unimplemented!("the tests below do not ask")
+    }
+    fn report(&self) -> Report {
+        Report { policy: "adaptive".into(), ssd_bytes_written: 7, ..Report::default() }
+    }
+    fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
+        let range = range.ok_or_else(|| Error::at(path, "open")(from_errno(libc::ENOENT)))?;
+        Ok(vec![ExtentInfo {
+            offset: range.start,
+            length: range.len(),
+            side: Side::Cache,
+            layout: Some(Layout::OneDv),
+            group: 3,
+            dirty: true,
+            last_use_ms: Some(1),
+            dirty_since_ms: Some(1),
+        }])
+    }
+    fn explain(&self, _: &Question) -> Result<Explanation> {
+        Err(Error::invalid("no", "yes"))
+    }
+    fn flush(&self, path: Option<&Path>, _: bool, tell: ProgressSink<'_>) -> Result<MoveReport> {
+        for done_bytes in 0..3 {
+            let path = path.map(Path::to_owned).unwrap_or_default();
+            assert!(tell(Progress { done_bytes, total_bytes: 3, path }).is_continue());
+        }
+        Ok(MoveReport { bytes: 3, ..MoveReport::default() })
+    }
+    fn warm(&self, paths: &[PathBuf], _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
+        Ok(MoveReport { files: paths.len() as u64, ..MoveReport::default() })
+    }
+    fn evict(&self, _: &Path, _: bool, tell: ProgressSink<'_>) -> Result<MoveReport> {
+        // Works until the client is gone.
+        for done_bytes in 0.. {
+            let now = Progress { done_bytes, total_bytes: u64::MAX, path: PathBuf::new() };
+            if tell(now) == ControlFlow::Break(()) {
+                self.hints.lock().push(ProcessHint { pid: 4242, ..ProcessHint::default() });
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Ok(MoveReport::default())
+    }
+    fn change_rules(&self, change: &RuleChange) -> Result<Rules> {
+        let RuleChange::Pin(glob) = change else { return Ok(Rules::default()) };
+        Ok(Rules { pin: vec![glob.clone()], exclude: vec![] })
+    }
+    fn hint(&self, hint: &ProcessHint) -> Result<()> {
+        self.hints.lock().push(hint.clone());
+        Ok(())
+    }
+}
+
+impl Unmount for Fake {
+    fn unmount(&self, force: bool, _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
+        if force { Ok(MoveReport::default()) } else { Err(from_errno(libc::EBUSY).into()) }
+    }
+}
+
+fn from_errno(errno: i32) -> std::io::Error {
+    std::io::Error::from_raw_os_error(errno)
+}
+
+fn started(dir: &Path) -> (Server, Arc<Fake>) {
+    let fake = Arc::new(Fake::default());
+    (Server::start(dir, Arc::clone(&fake) as _, Arc::clone(&fake) as _).unwrap(), fake)
+}
+
+#[test]
+fn commands_reach_the_engine_and_answers_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, fake) = started(dir.path());
+    let mut client = Client::connect(server.socket()).unwrap();
+    let report: Report = client.call(&Request::Report {}, |_| {}).unwrap();
+    assert_eq!(report.ssd_bytes_written, 7);
+
+    let locate = |range| Request::Locate { path: "a/b".into(), range };
+    let found: Vec<ExtentInfo> = client.call(&locate(Some((4, 8))), |_| {}).unwrap();
+    assert_eq!((found[0].offset, found[0].length, found[0].group), (4, 8, 3));
+    let error = client.call::<Vec<ExtentInfo>>(&locate(None), |_| {}).unwrap_err();
+    assert_eq!(error.errno(), libc::ENOENT);
+    assert!(error.to_string().contains("a/b"), "{error}");
+
+    let mut seen = 0;
+    let flush = Request::Flush { path: "x".into(), dry_run: false };
+    let moved: MoveReport = client.call(&flush, |_| seen += 1).unwrap();
+    assert_eq!(moved.bytes, 3);
+    assert!(seen >= 1, "the first progress is always told");
+
+    let unmount = Request::Unmount { force: false, keep_dirty: false };
+    let busy = client.call::<MoveReport>(&unmount, |_| {}).unwrap_err();
+    assert_eq!(busy.errno(), libc::EBUSY);
+
+    let hint = ProcessHint { pid: 1, size: Some(8), ..ProcessHint::default() };
+    let () = client.call(&Request::Hint(hint), |_| {}).unwrap();
+    let noted = fake.hints.lock().pop().unwrap();
+    assert_eq!((noted.pid, noted.size), (std::process::id(), Some(8)), "the peer's pid counts");
+}
+
+#[test]
+fn paths_that_leave_the_mount_and_garbage_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _fake) = started(dir.path());
+    for path in ["../etc", "/etc", "a/../../b"] {
+        let mut client = Client::connect(server.socket()).unwrap();
+        let request = Request::Warm { paths: vec![path.into()], dry_run: false };
+        let error = client.call::<MoveReport>(&request, |_| {}).unwrap_err().to_string();
+        assert!(error.contains("below the mount"), "{path}: {error}");
+    }
+    let mut raw = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
+    raw.write_all(b"{\"command\":\"format-disk\"}\n").unwrap();
+    raw.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    raw.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("{\"error\""), "{answer}");
+}
+
+#[test]
+fn the_socket_is_private_replaces_a_stale_one_and_goes_away() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(SOCKET_NAME), "stale").unwrap();
+    let (server, _fake) = started(dir.path());
+    let socket = server.socket().to_owned();
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    // An idle client must not keep the server alive.
+    let _idle = Client::connect(&socket).unwrap();
+    drop(server);
+    assert!(!socket.exists());
+    let error = Client::connect(&socket).unwrap_err().to_string();
+    assert!(error.contains("no mount process answers"), "{error}");
+}
+
+#[test]
+fn a_client_that_goes_away_stops_its_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, fake) = started(dir.path());
+    let mut raw = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
+    raw.write_all(b"{\"command\":\"evict\"}\n").unwrap();
+    drop(raw);
+    drop(server);
+    assert_eq!(fake.hints.lock().pop().map(|hint| hint.pid), Some(4242));
+}
+
+#[test]
+fn a_cache_directory_of_any_depth_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("d".repeat(100)).join("e".repeat(100));
+    std::fs::create_dir_all(&deep).unwrap();
+    let (_server, _fake) = started(&deep);
+    let place = Place::find(&deep).unwrap();
+    assert_eq!(place.inside, PathBuf::new());
+    let report: Report = place.connect().unwrap().call(&Request::Report {}, |_| {}).unwrap();
+    assert_eq!(report.policy, "adaptive");
+}
