@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Installs what a Debian machine lacks to build, test or show Halocline.
+#
+#   scripts/dependencies.sh build|demo|test [--dry-run]
+#
+# Nothing is touched when everything is there. Otherwise packages come from apt-get (as root) and
+# cargo tools, at the versions below, go to $TARGET/tools (default target/tools). Without root the
+# command to type is printed and the exit status is 1 if something required is missing.
+set -euo pipefail
+
+# group  need      package            a file or command that proves it is there   what it is for
+packages='
+build    required  gcc                gcc                           linker and the MPI shim
+build    required  libc6-dev          /usr/include/stdio.h          headers for C programs
+build    required  make               make                          this build
+build    required  fuse3              fusermount3                   unprivileged mounts
+demo     required  mpich              mpiexec.hydra                 runs MPI programs
+demo     required  libmpich-dev       mpicc.mpich                   builds MPI programs
+test     required  git                git                           clone inside the mount
+test     required  python3            python3                       POSIX example programs
+test     required  libhdf5-mpich-dev  h5pcc.mpich                   parallel HDF5
+test     required  hdf5-tools         h5diff                        compares HDF5 files
+test     required  fio                fio                           throughput measurements
+test     required  mergerfs           mergerfs                      baseline of the FUSE overhead
+test     required  acl                setfacl                       access control lists
+test     required  attr               setfattr                      extended attributes
+test     required  sqlite3            sqlite3                       a database on the mount
+test     required  util-linux         unshare                       ordinary-user runs
+test     optional  openmpi-bin        mpiexec.openmpi               second MPI implementation
+test     optional  libopenmpi-dev     mpicc.openmpi                 second MPI implementation
+'
+# group  crate      version  what it is for
+tools='
+test     pjdfstest  0.2.2    POSIX conformance suite
+test     fsx        0.3.2    file system exerciser
+'
+
+wanted=${1:-}
+case $wanted in
+build) groups=' build ' ;;
+demo) groups=' build demo ' ;;
+test) groups=' build demo test ' ;;
+*)
+    echo "usage: $0 build|demo|test [--dry-run]" >&2
+    exit 2
+    ;;
+esac
+dry_run=${2:-}
+tools_dir=${TARGET:-target}/tools
+
+present() { case $1 in /*) [ -e "$1" ] ;; *) command -v "$1" >/dev/null ;; esac }
+
+required=() optional=()
+while read -r group need package proof _; do
+    [[ -n $group && $groups == *" $group "* ]] || continue
+    present "$proof" && continue
+    if [ "$need" = required ]; then required+=("$package"); else optional+=("$package"); fi
+done <<<"$packages"
+
+apt() {
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" \
+        -o Dpkg::Use-Pty=0 </dev/null >/dev/null
+}
+
+# The package lists may be absent (fresh image) or stale (404): refresh them once, when needed.
+install() {
+    apt "$@" 2>/dev/null && return
+    apt-get update -qq </dev/null
+    apt "$@"
+}
+
+missing=("${required[@]}" "${optional[@]}")
+if [ ${#missing[@]} -gt 0 ]; then
+    echo "missing packages: ${missing[*]}"
+    by_hand="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+    if [ "$dry_run" = --dry-run ]; then
+        echo "would run: $by_hand"
+    elif [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        [ ${#required[@]} -eq 0 ] || install "${required[@]}"
+        [ ${#optional[@]} -eq 0 ] || install "${optional[@]}" ||
+            echo "not available here, going on without: ${optional[*]}"
+    else
+        echo "run as root: $by_hand"
+        [ ${#required[@]} -eq 0 ] || exit 1
+    fi
+fi
+
+while read -r group crate version _; do
+    [[ -n $group && $groups == *" $group "* ]] || continue
+    grep -qs "^\"$crate $version " "$tools_dir/.crates.toml" && continue
+    echo "missing tool: $crate $version"
+    if [ "$dry_run" = --dry-run ]; then
+        echo "would run: cargo install --locked --root $tools_dir $crate@$version"
+    else
+        cargo install --quiet --locked --root "$tools_dir" "$crate@$version"
+    fi
+done <<<"$tools"

@@ -1,0 +1,66 @@
+//! `cargo x check`: every check in the order of its cost; all run, so one look shows all findings.
+
+use std::process::Command;
+use std::time::Instant;
+
+use crate::tidy;
+
+struct Step {
+    name: &'static str,
+    arguments: &'static [&'static str],
+    environment: &'static [(&'static str, &'static str)],
+}
+
+const STEPS: [Step; 4] = [
+    Step { name: "fmt", arguments: &["fmt", "--all", "--check"], environment: &[] },
+    Step {
+        name: "clippy",
+        arguments: &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--locked",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        environment: &[],
+    },
+    Step {
+        name: "docs",
+        arguments: &["doc", "--workspace", "--no-deps", "--locked", "--quiet"],
+        environment: &[("RUSTDOCFLAGS", "-D warnings")],
+    },
+    Step {
+        name: "tests",
+        arguments: &["test", "--workspace", "--locked", "--no-fail-fast"],
+        environment: &[],
+    },
+];
+
+/// Runs tidy, then each cargo step.
+pub(crate) fn run() -> Result<(), String> {
+    let mut failed = Vec::new();
+    if let Err(findings) = tidy::run() {
+        eprintln!("{findings}");
+        failed.push("tidy");
+    }
+    for step in &STEPS {
+        let start = Instant::now();
+        eprintln!("check: {}", step.name);
+        let passed = Command::new(env!("CARGO"))
+            .args(step.arguments)
+            .envs(step.environment.iter().copied())
+            .current_dir(tidy::root())
+            .status()
+            .is_ok_and(|status| status.success());
+        let verdict = if passed { "ok" } else { "FAILED" };
+        eprintln!("check: {} {verdict} in {:.0} s", step.name, start.elapsed().as_secs_f64());
+        if !passed {
+            failed.push(step.name);
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}

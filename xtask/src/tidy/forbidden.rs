@@ -1,0 +1,143 @@
+//! What may not stand in the repository: unfinished code, drawers without a label, paths of the
+//! machine somebody worked on.
+
+use std::path::Path;
+
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+use super::{Finding, Source};
+
+const MACROS: [&str; 3] = ["dbg", "todo", "unimplemented"];
+const STEMS: [&str; 6] = ["utils", "util", "common", "helpers", "helper", "misc"];
+/// Written in two halves so that this file does not find itself.
+const MACHINE_PATHS: [&str; 3] =
+    [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
+
+/// Finds forbidden macros, file names and paths.
+pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
+    sources
+        .iter()
+        .flat_map(|source| {
+            let mut findings = Vec::from_iter(unparsed(source));
+            findings.extend(macros(source));
+            findings.extend(name(source));
+            findings.extend(machine_paths(source));
+            findings
+        })
+        .collect()
+}
+
+fn is_rust(source: &Source) -> bool {
+    Path::new(&source.path).extension().is_some_and(|end| end == "rs")
+}
+
+/// The other rules are blind in a file that does not parse.
+fn unparsed(source: &Source) -> Option<Finding> {
+    (is_rust(source) && source.tree.is_none())
+        .then(|| Finding::new(source, 1, "does not parse as Rust"))
+}
+
+struct Macros<'a> {
+    source: &'a Source,
+    findings: Vec<Finding>,
+}
+
+impl<'ast> Visit<'ast> for Macros<'_> {
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        if let Some(last) = call.path.segments.last()
+            && MACROS.iter().any(|name| last.ident == name)
+        {
+            let line = call.path.span().start().line;
+            let what = format!("{}! is for work in progress", last.ident);
+            self.findings.push(Finding::new(self.source, line, what));
+        }
+        visit::visit_macro(self, call);
+    }
+
+    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
+        if attribute.path().is_ident("ignore") {
+            let line = attribute.span().start().line;
+            let what = "an ignored test tests nothing: let it print SKIP with the reason";
+            self.findings.push(Finding::new(self.source, line, what));
+        }
+    }
+}
+
+fn macros(source: &Source) -> Vec<Finding> {
+    let mut macros = Macros { source, findings: Vec::new() };
+    if let Some(tree) = &source.tree {
+        macros.visit_file(tree);
+    }
+    macros.findings
+}
+
+fn name(source: &Source) -> Option<Finding> {
+    let stem = Path::new(&source.path).file_stem()?.to_str()?;
+    let code = is_rust(source) || Path::new(&source.path).extension().is_some_and(|e| e == "c");
+    (code && STEMS.contains(&stem))
+        .then(|| Finding::new(source, 1, format!("a file named {stem} has no subject")))
+}
+
+fn machine_paths(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, line) in source.text.lines().enumerate() {
+        for path in MACHINE_PATHS {
+            let absolute = line.match_indices(path).any(|(at, _)| {
+                // Inside a longer path it is a relative part: `tests/work/`, `$DIR/home/`.
+                let before = line[..at].chars().next_back();
+                !before.is_some_and(|c| c.is_alphanumeric() || "._-~}*)/".contains(c))
+            });
+            if absolute {
+                findings.push(Finding::new(
+                    source,
+                    index + 1,
+                    format!("path of a machine: {path}"),
+                ));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, text: &str) -> usize {
+        check(&[Source::new(path, text)]).len()
+    }
+
+    #[test]
+    fn unfinished_code_is_found() {
+        assert_eq!(findings("a.rs", "fn f() { todo!() }"), 1);
+        assert_eq!(findings("a.rs", "fn f() { let x = std::dbg!(1); }"), 1);
+        assert_eq!(findings("a.rs", "fn f() -> u8 { unimplemented!(\"later\") }"), 1);
+        assert_eq!(findings("a.rs", "fn f() { println!(\"todo!()\") }"), 0);
+    }
+
+    #[test]
+    fn ignored_tests_are_found() {
+        assert_eq!(findings("a.rs", "#[test] #[ignore = \"slow\"] fn f() {}"), 1);
+    }
+
+    #[test]
+    fn drawers_are_found() {
+        assert_eq!(findings("crates/core/src/utils.rs", ""), 1);
+        assert_eq!(findings("crates/core/src/common.rs", ""), 1);
+        assert_eq!(findings("crates/core/src/volume.rs", ""), 0);
+    }
+
+    #[test]
+    fn machine_paths_are_found() {
+        let path = MACHINE_PATHS[0];
+        assert_eq!(findings("a.md", &format!("see {path}notes")), 1);
+        assert_eq!(findings("a.sh", &format!("cd \"{path}main\"")), 1);
+        assert_eq!(findings("a.sh", &format!("cd $OUT{path}x ./target{path}x")), 0);
+    }
+
+    #[test]
+    fn broken_rust_is_found() {
+        assert_eq!(findings("a.rs", "fn f( {"), 1);
+    }
+}
