@@ -8,6 +8,8 @@ use std::os::unix::fs::MetadataExt;
 
 use halocline_model::request::ByteRange;
 
+pub mod local;
+
 /// An open file on a server.
 #[derive(Debug)]
 pub struct ServerFile {

@@ -11,3 +11,4 @@ pub mod engine;
 pub mod error;
 pub mod meta;
 pub mod namespace;
+pub mod volume;

@@ -1,0 +1,203 @@
+//! The real thing: system calls on a directory of a mounted file system.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::path::Path;
+
+use halocline_model::request::ByteRange;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::{Allocate, Device, ServerFile, Space};
+use crate::error::{Error, Result};
+
+/// Buffers one vectored system call takes on Linux (`UIO_MAXIOV`).
+const IOV_MAX: usize = 1024;
+
+/// A directory of a mounted file system, without any decoration.
+#[derive(Debug)]
+pub struct LocalDevice {
+    dir: File,
+}
+
+impl LocalDevice {
+    /// A device over the file system that holds `dir`.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let dir = File::open(dir).map_err(Error::at(dir, "open the server's directory"))?;
+        Ok(Self { dir })
+    }
+}
+
+impl Device for LocalDevice {
+    fn read_at(
+        &self,
+        file: &ServerFile,
+        offset: u64,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> io::Result<usize> {
+        let (mut rest, mut done) = (bufs, 0);
+        while !rest.is_empty() {
+            let batch = rest.len().min(IOV_MAX);
+            if rest[..batch].iter().all(|buf| buf.is_empty()) {
+                rest = &mut rest[batch..];
+                continue;
+            }
+            match rustix::io::preadv(file.file(), &mut rest[..batch], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => {
+                    done += count;
+                    IoSliceMut::advance_slices(&mut rest, count);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
+        let mut at = offset;
+        for batch in bufs.chunks(IOV_MAX) {
+            let len = batch.iter().map(|buf| buf.len() as u64).sum::<u64>();
+            write_batch(file.file(), at, len, batch)?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
+        let flags = match how {
+            Allocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            Allocate::Reserve => FallocateFlags::empty(),
+            Allocate::ReserveKeepSize => FallocateFlags::KEEP_SIZE,
+            Allocate::Zero { keep_size: false } => FallocateFlags::ZERO_RANGE,
+            Allocate::Zero { keep_size: true } => {
+                FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE
+            }
+        };
+        retry(|| rustix::fs::fallocate(file.file(), flags, range.start, range.len()))
+    }
+
+    fn truncate(&self, file: &ServerFile, len: u64) -> io::Result<()> {
+        retry(|| rustix::fs::ftruncate(file.file(), len))
+    }
+
+    fn sync(&self, file: &ServerFile, data_only: bool) -> io::Result<()> {
+        retry(|| {
+            if data_only {
+                rustix::fs::fdatasync(file.file())
+            } else {
+                rustix::fs::fsync(file.file())
+            }
+        })
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let stat = rustix::fs::fstatvfs(&self.dir)?;
+        Ok(Space { total: stat.f_blocks * stat.f_frsize, available: stat.f_bavail * stat.f_frsize })
+    }
+}
+
+/// Writes all of `bufs`, which hold `len` bytes; goes on after interrupts and short writes.
+fn write_batch(file: &File, offset: u64, len: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    let first = interruptible(|| rustix::io::pwritev(file, bufs, offset))?;
+    if first as u64 == len {
+        return Ok(());
+    }
+    let mut copy = bufs.to_vec();
+    let mut rest = copy.as_mut_slice();
+    let (mut done, mut count) = (0, first);
+    loop {
+        if count == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        done += count as u64;
+        if done == len {
+            return Ok(());
+        }
+        IoSlice::advance_slices(&mut rest, count);
+        count = interruptible(|| rustix::io::pwritev(file, rest, offset + done))?;
+    }
+}
+
+fn interruptible<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+fn retry(call: impl FnMut() -> rustix::io::Result<()>) -> io::Result<()> {
+    interruptible(call)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch() -> (tempfile::TempDir, LocalDevice, ServerFile) {
+        let dir = tempfile::tempdir().unwrap();
+        let device = LocalDevice::open(dir.path()).unwrap();
+        let file = File::options()
+            .create_new(true)
+            .read(true)
+            .write(true)
+            .open(dir.path().join("file"))
+            .unwrap();
+        (dir, device, ServerFile::new(file).unwrap())
+    }
+
+    #[test]
+    fn transfers_more_buffers_than_one_system_call_takes() {
+        let (_dir, device, file) = scratch();
+        let data: Vec<u8> = (0..5 * 3000_u32).map(|at| (at % 251) as u8).collect();
+        let bufs: Vec<IoSlice<'_>> = data.chunks(5).map(IoSlice::new).collect();
+        device.write_at(&file, 7, &bufs).unwrap();
+
+        let mut back = vec![0; data.len() + 10];
+        let mut bufs: Vec<IoSliceMut<'_>> = back.chunks_mut(5).map(IoSliceMut::new).collect();
+        assert_eq!(device.read_at(&file, 7, &mut bufs).unwrap(), data.len());
+        assert_eq!(back[..data.len()], data[..]);
+    }
+
+    #[test]
+    fn empty_buffers_are_no_end_of_file() {
+        let (_dir, device, file) = scratch();
+        let bufs = [IoSlice::new(b""), IoSlice::new(b"abc")];
+        device.write_at(&file, 0, &bufs).unwrap();
+        let (mut none, mut some) = ([0; 0], [0; 3]);
+        let mut bufs: Vec<IoSliceMut<'_>> = (0..1500).map(|_| IoSliceMut::new(&mut [])).collect();
+        bufs.push(IoSliceMut::new(&mut none));
+        bufs.push(IoSliceMut::new(&mut some));
+        assert_eq!(device.read_at(&file, 0, &mut bufs).unwrap(), 3);
+        assert_eq!(&some, b"abc");
+    }
+
+    #[test]
+    fn punched_ranges_read_as_zeros_and_free_blocks() {
+        use std::os::unix::fs::MetadataExt;
+        let (_dir, device, file) = scratch();
+        device.write_at(&file, 0, &[IoSlice::new(&[1; 3 * 4096])]).unwrap();
+        device.sync(&file, true).unwrap();
+        let before = file.file().metadata().unwrap().blocks();
+        device.allocate(&file, ByteRange::at(4096, 4096), Allocate::PunchHole).unwrap();
+        assert_eq!(file.file().metadata().unwrap().blocks(), before - 8);
+        let mut back = [9; 3 * 4096];
+        device.read_at(&file, 0, &mut [IoSliceMut::new(&mut back)]).unwrap();
+        assert!(back[4096..8192].iter().all(|&byte| byte == 0));
+        assert!(back[8192..].iter().all(|&byte| byte == 1));
+    }
+
+    #[test]
+    fn errors_pass_through_unchanged() {
+        let (dir, device, _) = scratch();
+        let read_only = ServerFile::new(File::open(dir.path().join("file")).unwrap()).unwrap();
+        let error = device.write_at(&read_only, 0, &[IoSlice::new(b"x")]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+    }
+}

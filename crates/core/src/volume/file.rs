@@ -1,0 +1,319 @@
+//! A striped file: one request in, one vectored call for each server it touches.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use halocline_model::request::ByteRange;
+use halocline_model::striping::Striping;
+
+use super::Volume;
+use super::queue::scatter;
+use super::server::Server;
+use super::slot::Slot;
+use crate::device::{Allocate, ServerFile};
+
+/// A file over a row of servers. Its length is where its last byte lies on any of them; a caller
+/// that keeps the length elsewhere reads with [`read_filled`](Self::read_filled).
+#[derive(Debug)]
+pub struct VolumeFile {
+    striping: Striping,
+    slots: Vec<Slot>,
+    /// Changes made so far, counted after each has reached the operating system.
+    changes: AtomicU64,
+    /// How many of them a completed sync covers.
+    synced: AtomicU64,
+}
+
+/// What a request does on one server.
+struct Part<'a, B> {
+    slot: &'a Slot,
+    /// Index of the server in the striping.
+    server: u32,
+    local: ByteRange,
+    /// The pieces of the caller's buffer, in order.
+    bufs: Vec<B>,
+}
+
+impl VolumeFile {
+    /// The file at `path` on each of the `striping.servers()` servers from `first` on. The local
+    /// files are opened when they are first read and created when they are first written.
+    ///
+    /// # Panics
+    /// If the volume does not have these servers.
+    pub fn lazy(volume: &Volume, first: u32, striping: Striping, path: &Path) -> Self {
+        let row = first as usize..(first + striping.servers()) as usize;
+        let servers = volume.servers()[row].iter();
+        let slots = servers.map(|server| Slot::lazy(Arc::clone(server), path.to_owned()));
+        Self::over(striping, slots.collect())
+    }
+
+    /// A file that lies whole on one server and is open there.
+    pub fn single(server: Arc<Server>, file: ServerFile) -> Self {
+        Self::over(Striping::new(1, 1), vec![Slot::open(server, file)])
+    }
+
+    fn over(striping: Striping, slots: Vec<Slot>) -> Self {
+        Self { striping, slots, changes: AtomicU64::new(0), synced: AtomicU64::new(0) }
+    }
+
+    /// How the file is striped.
+    pub const fn striping(&self) -> Striping {
+        self.striping
+    }
+
+    /// Reads at `offset`; holes and missing local files read as zeros; short only at the file's
+    /// end, which is the last byte on any of the servers touched.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let range = ByteRange::at(offset, buf.len() as u64);
+        if let Some((slot, local)) = self.whole_on_one(range) {
+            let Some(file) = slot.existing()? else { return Ok(0) };
+            let mut bufs = [IoSliceMut::new(buf)];
+            return slot.server.device().read_at(file, local, &mut bufs);
+        }
+        let pieces = SplitMut(&mut *buf);
+        let parts = self.parts(range, pieces);
+        let locals: Vec<_> = parts.iter().map(|part| (part.server, part.local)).collect();
+        let counts = scatter(queued(parts), |mut part: Part<'_, IoSliceMut<'_>>| {
+            let Some(file) = part.slot.existing()? else { return Ok(0) };
+            part.slot.server.device().read_at(file, part.local.start, &mut part.bufs)
+        });
+        let mut end = offset;
+        for ((server, local), count) in locals.into_iter().zip(first_error(counts)?) {
+            let stop = local.start + count as u64;
+            if count > 0 {
+                end = end.max(self.file_offset(server, stop - 1) + 1);
+            }
+            self.zero(server, ByteRange::new(stop, local.end), offset, buf);
+        }
+        Ok(usize::try_from(end - offset).expect("no more than the buffer's length"))
+    }
+
+    /// Reads at `offset` and fills what lies past the local files' ends with zeros.
+    pub fn read_filled(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let count = self.read_at(offset, buf)?;
+        buf[count..].fill(0);
+        Ok(())
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let range = ByteRange::at(offset, data.len() as u64);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let outcome = if let Some((slot, local)) = self.whole_on_one(range) {
+            let device = slot.server.device();
+            slot.created().and_then(|file| device.write_at(file, local, &[IoSlice::new(data)]))
+        } else {
+            let outcomes = scatter(queued(self.parts(range, Split(data))), |part| {
+                let device = part.slot.server.device();
+                device.write_at(part.slot.created()?, part.local.start, &part.bufs)
+            });
+            first_error(outcomes).map(drop)
+        };
+        self.changed();
+        outcome
+    }
+
+    /// Frees the blocks of `range`, which then reads as zeros; the length stays.
+    pub fn punch(&self, range: ByteRange) -> io::Result<()> {
+        self.allocate(range, Allocate::PunchHole)
+    }
+
+    /// Punches, reserves or zeroes `range` on every server it touches.
+    pub fn allocate(&self, range: ByteRange, how: Allocate) -> io::Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.on_each(|slot, server| {
+            let local = self.striping.local_range(server, range);
+            let file = match how {
+                _ if local.is_empty() => None,
+                Allocate::PunchHole => slot.existing()?,
+                _ => Some(slot.created()?),
+            };
+            file.map_or(Ok(()), |file| slot.server.device().allocate(file, local, how))
+        });
+        self.changed();
+        outcome
+    }
+
+    /// Sets the length: cuts every local file or grows it with a hole.
+    pub fn truncate(&self, len: u64) -> io::Result<()> {
+        let outcome = self.on_each(|slot, server| {
+            let local = self.striping.local_len(server, len);
+            let file = if local == 0 { slot.existing()? } else { Some(slot.created()?) };
+            file.map_or(Ok(()), |file| slot.server.device().truncate(file, local))
+        });
+        self.changed();
+        outcome
+    }
+
+    /// Cuts every local file that goes past the length `len`; grows none.
+    pub fn cut(&self, len: u64) -> io::Result<()> {
+        let outcome = self.on_each(|slot, server| {
+            let local = self.striping.local_len(server, len);
+            match slot.existing()? {
+                Some(file) if file.file().metadata()?.len() > local => {
+                    slot.server.device().truncate(file, local)
+                }
+                _ => Ok(()),
+            }
+        });
+        self.changed();
+        outcome
+    }
+
+    /// Makes everything written so far durable: data, new names, and metadata unless `data_only`.
+    pub fn sync(&self, data_only: bool) -> io::Result<()> {
+        let changes = self.changes.load(Ordering::Acquire);
+        self.on_each(|slot, _| slot.sync(data_only))?;
+        self.synced.fetch_max(changes, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Whether something was written that no completed sync covers.
+    pub fn is_dirty(&self) -> bool {
+        self.changes.load(Ordering::Acquire) > self.synced.load(Ordering::Acquire)
+    }
+
+    /// Counts a change. Called after the bytes arrived, so that a sync that runs meanwhile does
+    /// not claim them; and after a failure too, because a part may have arrived.
+    fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Bytes of blocks in use on all servers.
+    pub fn allocated_bytes(&self) -> io::Result<u64> {
+        self.slots.iter().map(Slot::allocated).sum()
+    }
+
+    /// The next data (`true`) or hole (`false`) at or after `offset` on any server, as a file
+    /// offset; `None` where there is none. A local file's end counts as a hole.
+    pub fn seek(&self, offset: u64, data: bool) -> io::Result<Option<u64>> {
+        let mut nearest: Option<u64> = None;
+        for (server, slot) in (0..).zip(&self.slots) {
+            let from = self.striping.local_len(server, offset);
+            let found = match slot.existing()? {
+                Some(file) => seek_local(file, from, data)?,
+                None => (!data).then_some(from),
+            };
+            let found = found.map(|local| self.file_offset(server, local).max(offset));
+            nearest = [nearest, found].into_iter().flatten().min();
+        }
+        Ok(nearest)
+    }
+
+    /// Where `range` starts on the one server that holds all of it, if one does.
+    fn whole_on_one(&self, range: ByteRange) -> Option<(&Slot, u64)> {
+        let piece = self.striping.piece_at(range.start, range.end);
+        (piece.len == range.len()).then(|| (&self.slots[piece.server as usize], piece.local_offset))
+    }
+
+    /// The parts of `range` in file order, each with its pieces of the caller's buffer.
+    fn parts<S: Splitter>(&self, range: ByteRange, mut buf: S) -> Vec<Part<'_, S::Piece>> {
+        let mut parts: Vec<Part<'_, S::Piece>> = Vec::new();
+        for (at, piece) in self.striping.pieces(range).enumerate() {
+            let bytes = buf.take(usize::try_from(piece.len).expect("part of a buffer"));
+            if at < self.slots.len() {
+                let slot = &self.slots[piece.server as usize];
+                let local = self.striping.local_range(piece.server, range);
+                debug_assert_eq!(local.start, piece.local_offset, "one contiguous local range");
+                parts.push(Part { slot, server: piece.server, local, bufs: vec![bytes] });
+            } else {
+                parts[at % self.slots.len()].bufs.push(bytes);
+            }
+        }
+        parts
+    }
+
+    /// Runs `work` on every server's local file at once.
+    fn on_each<F>(&self, work: F) -> io::Result<()>
+    where
+        F: Fn(&Slot, u32) -> io::Result<()> + Sync,
+    {
+        if let [slot] = self.slots.as_slice() {
+            return work(slot, 0);
+        }
+        let parts =
+            (0..).zip(&self.slots).map(|(server, slot)| (slot.server.queue(), (slot, server)));
+        first_error(scatter(parts.collect(), |(slot, server)| work(slot, server))).map(drop)
+    }
+
+    /// The file offset of a byte of a server's local file.
+    fn file_offset(&self, server: u32, local: u64) -> u64 {
+        if self.striping.servers() == 1 {
+            return local;
+        }
+        let (row, within) = (local / self.striping.stripe(), local % self.striping.stripe());
+        (row * u64::from(self.striping.servers()) + u64::from(server)) * self.striping.stripe()
+            + within
+    }
+
+    /// Zeroes what a server's local range covers of a buffer that starts at file offset `offset`.
+    fn zero(&self, server: u32, local: ByteRange, offset: u64, buf: &mut [u8]) {
+        let mut at = local.start;
+        while at < local.end {
+            let stripe_end = (at / self.striping.stripe() + 1) * self.striping.stripe();
+            let len = stripe_end.min(local.end) - at;
+            let start = self.file_offset(server, at) - offset;
+            let range = ByteRange::at(start, len);
+            buf[to_index(range.start)..to_index(range.end)].fill(0);
+            at += len;
+        }
+    }
+}
+
+fn to_index(position: u64) -> usize {
+    usize::try_from(position).expect("a position inside a buffer")
+}
+
+fn queued<B>(parts: Vec<Part<'_, B>>) -> Vec<(&super::queue::Queue, Part<'_, B>)> {
+    parts.into_iter().map(|part| (part.slot.server.queue(), part)).collect()
+}
+
+/// The outcomes, or the first error in file order.
+fn first_error<T>(outcomes: Vec<io::Result<T>>) -> io::Result<Vec<T>> {
+    outcomes.into_iter().collect()
+}
+
+fn seek_local(file: &ServerFile, from: u64, data: bool) -> io::Result<Option<u64>> {
+    use rustix::fs::SeekFrom;
+    let whence = if data { SeekFrom::Data(from) } else { SeekFrom::Hole(from) };
+    match rustix::fs::seek(file.file(), whence) {
+        Ok(found) => Ok(Some(found)),
+        // Past the local file's end: no more data, and nothing but hole.
+        Err(rustix::io::Errno::NXIO) => Ok((!data).then_some(from)),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Cuts a caller's buffer into the pieces of a request.
+trait Splitter {
+    type Piece;
+    fn take(&mut self, len: usize) -> Self::Piece;
+}
+
+struct Split<'a>(&'a [u8]);
+
+impl<'a> Splitter for Split<'a> {
+    type Piece = IoSlice<'a>;
+    fn take(&mut self, len: usize) -> IoSlice<'a> {
+        let (head, rest) = self.0.split_at(len);
+        self.0 = rest;
+        IoSlice::new(head)
+    }
+}
+
+struct SplitMut<'a>(&'a mut [u8]);
+
+impl<'a> Splitter for SplitMut<'a> {
+    type Piece = IoSliceMut<'a>;
+    fn take(&mut self, len: usize) -> IoSliceMut<'a> {
+        let (head, rest) = std::mem::take(&mut self.0).split_at_mut(len);
+        self.0 = rest;
+        IoSliceMut::new(head)
+    }
+}

@@ -1,0 +1,171 @@
+//! One storage target: a directory, its device and its worker threads.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::Decorate;
+use super::queue::Queue;
+use crate::device::local::LocalDevice;
+use crate::device::{Device, ServerFile};
+use crate::error::{Error, Result};
+
+/// A storage target. The directory tree goes through descriptors; data goes through the device.
+#[derive(Debug)]
+pub struct Server {
+    name: String,
+    dir: PathBuf,
+    root: File,
+    device: Arc<dyn Device>,
+    queue: Queue,
+}
+
+impl Server {
+    /// The server `name` over the existing directory `dir`, whose data goes through `device`.
+    pub fn open(dir: &Path, name: &str, device: Arc<dyn Device>) -> Result<Arc<Self>> {
+        let root = File::open(dir).map_err(Error::at(dir, "open the server's directory"))?;
+        if !root.metadata().map_err(Error::at(dir, "stat the server's directory"))?.is_dir() {
+            return Err(Error::invalid(
+                format!("{}: not a directory", dir.display()),
+                "give a directory for each server",
+            ));
+        }
+        let (name, dir) = (name.to_owned(), dir.to_owned());
+        let queue = Queue::new(&name);
+        Ok(Arc::new(Self { name, dir, root, device, queue }))
+    }
+
+    /// The server `name` over the existing directory `dir`, on its file system's own device
+    /// inside the decorators that `decorate` gives the server of this index.
+    pub fn local(
+        dir: &Path,
+        name: &str,
+        index: usize,
+        decorate: Decorate<'_>,
+    ) -> Result<Arc<Self>> {
+        Self::open(dir, name, decorate(index, Arc::new(LocalDevice::open(dir)?)))
+    }
+
+    /// Name, for reports and threads.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The directory as it was given.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where the data operations go.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Opens the file at `path` below the server for reading and writing, or `None` where there
+    /// is none.
+    pub(super) fn open_object(&self, path: &Path) -> io::Result<Option<ServerFile>> {
+        self.open_with(path, OFlags::empty()).map_or_else(
+            |errno| if errno == Errno::NOENT { Ok(None) } else { Err(errno.into()) },
+            |file| ServerFile::new(file).map(Some),
+        )
+    }
+
+    /// Opens the file at `path` below the server, creating it and its directories, private to
+    /// the owner.
+    pub(super) fn create_object(&self, path: &Path) -> io::Result<ServerFile> {
+        let file = match self.open_with(path, OFlags::CREATE) {
+            Err(Errno::NOENT) => {
+                self.create_directories(path.parent().unwrap_or(Path::new("")))?;
+                self.open_with(path, OFlags::CREATE)
+            }
+            other => other,
+        };
+        ServerFile::new(file?)
+    }
+
+    fn open_with(&self, path: &Path, extra: OFlags) -> rustix::io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | extra;
+        rustix::fs::openat(&self.root, path, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+    }
+
+    fn create_directories(&self, path: &Path) -> io::Result<()> {
+        let mut made = PathBuf::new();
+        for part in path {
+            made.push(part);
+            match rustix::fs::mkdirat(&self.root, &made, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the file at `path` below the server; it is no error where there is none.
+    pub(super) fn remove_object(&self, path: &Path) -> io::Result<()> {
+        match rustix::fs::unlinkat(&self.root, path, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Makes the entries of every directory from the server's root down to `path`'s durable.
+    pub(super) fn sync_parents(&self, path: &Path) -> io::Result<()> {
+        for parent in path.ancestors().skip(1) {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            let dir = open_directory(&self.root, parent)?;
+            rustix::fs::fsync(&dir)?;
+        }
+        Ok(())
+    }
+
+    /// Names in the directory at `path` below the server; none where there is no directory.
+    pub(super) fn names(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        let dir = match open_directory(&self.root, path) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            other => other?,
+        };
+        let mut names = Vec::new();
+        for entry in Dir::new(dir)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Bytes of blocks that the file at `path` below the server uses; 0 where there is none.
+    pub(super) fn blocks_of(&self, path: &Path) -> io::Result<u64> {
+        match rustix::fs::statat(&self.root, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(stat.st_blocks.cast_unsigned() * BLOCK),
+            Err(Errno::NOENT) => Ok(0),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// The unit of `st_blocks`, whatever the file system's own block is.
+pub(super) const BLOCK: u64 = 512;
+
+fn open_directory(root: &File, path: &Path) -> rustix::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::openat(root, path, flags, Mode::empty()).map(File::from)
+}
+
+/// Makes the directory `path`, private to the owner, unless it is there.
+pub(super) fn make_directory(path: &Path) -> Result<()> {
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(Error::at(path, "create the directory")(errno.into())),
+    }
+}

@@ -1,0 +1,71 @@
+//! The part of a striped file on one server: a local file that may not exist yet.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::server::{BLOCK, Server};
+use crate::device::ServerFile;
+
+/// One server's local file. It is opened when it is first read and created when it is first
+/// written, so that a small file costs one inode however many servers there are.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) server: Arc<Server>,
+    path: PathBuf,
+    file: OnceLock<ServerFile>,
+    /// The directory entry may not be durable: it was created here and not synced since.
+    fresh: AtomicBool,
+}
+
+impl Slot {
+    /// The local file at `path` below `server`, opened on demand.
+    pub(super) fn lazy(server: Arc<Server>, path: PathBuf) -> Self {
+        Self { server, path, file: OnceLock::new(), fresh: AtomicBool::new(false) }
+    }
+
+    /// A local file that is open already.
+    pub(super) fn open(server: Arc<Server>, file: ServerFile) -> Self {
+        let path = PathBuf::new();
+        Self { server, path, file: OnceLock::from(file), fresh: AtomicBool::new(false) }
+    }
+
+    /// The local file, unless it does not exist.
+    pub(super) fn existing(&self) -> io::Result<Option<&ServerFile>> {
+        if let Some(file) = self.file.get() {
+            return Ok(Some(file));
+        }
+        let opened = self.server.open_object(&self.path)?;
+        Ok(opened.map(|file| self.file.get_or_init(|| file)))
+    }
+
+    /// The local file, created if need be.
+    pub(super) fn created(&self) -> io::Result<&ServerFile> {
+        if let Some(file) = self.existing()? {
+            return Ok(file);
+        }
+        let file = self.server.create_object(&self.path)?;
+        self.fresh.store(true, Ordering::Release);
+        Ok(self.file.get_or_init(|| file))
+    }
+
+    /// Makes the local file durable, and its name if it is new.
+    pub(super) fn sync(&self, data_only: bool) -> io::Result<()> {
+        let Some(file) = self.existing()? else { return Ok(()) };
+        let fresh = self.fresh.load(Ordering::Acquire);
+        self.server.device().sync(file, data_only)?;
+        if fresh {
+            self.server.sync_parents(&self.path)?;
+            self.fresh.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Bytes of blocks that the local file uses.
+    pub(super) fn allocated(&self) -> io::Result<u64> {
+        let Some(file) = self.existing()? else { return Ok(0) };
+        Ok(file.file().metadata()?.blocks() * BLOCK)
+    }
+}
