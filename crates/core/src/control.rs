@@ -4,9 +4,11 @@
 //! [`server`] answers on a Unix socket in the cache directory, [`client`] asks there, and
 //! [`mount`] finds the mount that a path lies on. The wire format is one JSON value a line: the
 //! client sends a [`Request`], the server answers any number of `{"progress": ...}` lines and
-//! then one `{"ok": ...}` or `{"error": {"message": ..., "errno": ...}}` line.
+//! then one `{"ok": ...}` or `{"error": {"message": ..., "errno": ...}}` line. A request is its
+//! name with its arguments: `{"status": {}}`, `{"flush": {"path": "a/b", "dry_run": true}}`.
 //!
-//! Paths on the wire are relative to the mount's root; the root itself is the empty path.
+//! Paths on the wire are relative to the mount's root, and the root itself is the empty path; a
+//! hint's path may also be absolute, as the program sees the mount.
 
 mod address;
 pub mod client;
@@ -81,7 +83,7 @@ pub trait Controlled: Send + Sync {
 
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// [`Controlled::status`]; answers [`Status`].
     Status {},

@@ -96,6 +96,17 @@ impl MountedSession {
         self.serving.as_ref().expect("taken only when the session ends").notifier()
     }
 
+    /// Whether somebody unmounted and the last user is gone.
+    pub fn is_ended(&self) -> bool {
+        self.serving.as_ref().is_none_or(|serving| serving.guard.is_finished())
+    }
+
+    /// Unmounts unless programs use the mount; `false` when they do, and then nothing changed.
+    /// After `true`, [`MountedSession::wait`] returns soon.
+    pub fn unmount_if_unused(&self) -> Result<bool> {
+        mounting::unmount_unused(&self.mountpoint)
+    }
+
     /// Waits until somebody unmounted and the last user is gone.
     pub fn wait(mut self) -> Result<()> {
         self.join()

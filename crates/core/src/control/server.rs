@@ -41,6 +41,7 @@ pub trait Unmount: Send + Sync {
 struct Shared {
     controlled: Arc<dyn Controlled>,
     unmount: Arc<dyn Unmount>,
+    mountpoint: PathBuf,
     /// Open connections by number, to wake their threads when the server stops.
     open: Mutex<Vec<(u64, UnixStream)>>,
 }
@@ -60,10 +61,11 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens in `cache`. The caller holds the cache's lock (I8), so a socket that is already
-    /// there belongs to a dead owner and is replaced.
+    /// Listens in `cache` for the mount at `mountpoint`. The caller holds the cache's lock (I8),
+    /// so a socket that is already there belongs to a dead owner and is replaced.
     pub fn start(
         cache: &Path,
+        mountpoint: &Path,
         controlled: Arc<dyn Controlled>,
         unmount: Arc<dyn Unmount>,
     ) -> Result<Self> {
@@ -77,7 +79,8 @@ impl Server {
         let at = |error| Error::at(&socket, "listen on the control socket")(error);
         let listener = UnixListener::bind(Address::of(&socket).map_err(at)?.path()).map_err(at)?;
         fs::set_permissions(&socket, Permissions::from_mode(0o600)).map_err(at)?;
-        let shared = Arc::new(Shared { controlled, unmount, open: Mutex::default() });
+        let mountpoint = mountpoint.to_owned();
+        let shared = Arc::new(Shared { controlled, unmount, mountpoint, open: Mutex::default() });
         let accepting = {
             let listener = listener.try_clone()?;
             thread::Builder::new()
@@ -230,6 +233,9 @@ fn answer(request: Request, peer: UCred, shared: &Shared, out: &mut impl Write) 
         Request::Rules(change) => send(out, &Answer::from(engine.change_rules(&change))),
         Request::Hint(mut hint) => {
             hint.pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+            if let Ok(inside) = hint.path.strip_prefix(&shared.mountpoint) {
+                hint.path = inside.to_owned();
+            }
             let noted = below_root(&hint.path).and_then(|()| engine.hint(&hint));
             send(out, &Answer::from(noted))
         }

@@ -19,7 +19,7 @@ struct Fake {
 
 impl Controlled for Fake {
     fn status(&self) -> Status {
-        unimplemented!("the tests below do not ask")
+        panic!("the tests below do not ask")
     }
     fn report(&self) -> Report {
         Report { policy: "adaptive".into(), ssd_bytes_written: 7, ..Report::default() }
@@ -84,7 +84,8 @@ fn from_errno(errno: i32) -> std::io::Error {
 
 fn started(dir: &Path) -> (Server, Arc<Fake>) {
     let fake = Arc::new(Fake::default());
-    (Server::start(dir, Arc::clone(&fake) as _, Arc::clone(&fake) as _).unwrap(), fake)
+    let mountpoint = Path::new("/mnt/x");
+    (Server::start(dir, mountpoint, Arc::clone(&fake) as _, Arc::clone(&fake) as _).unwrap(), fake)
 }
 
 #[test]
@@ -119,6 +120,25 @@ fn commands_reach_the_engine_and_answers_come_back() {
 }
 
 #[test]
+fn a_hint_names_its_file_as_the_program_sees_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, fake) = started(dir.path());
+    let mut raw = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
+    // As the MPI shim writes it.
+    raw.write_all(
+        b"{\"hint\":{\"pid\":1,\"rank\":2,\"size\":8,\"path\":\"/mnt/x/a/b\",\"cache\":null,\
+          \"policy\":null,\"direct\":true}}\n",
+    )
+    .unwrap();
+    raw.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    raw.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "{\"ok\":null}\n");
+    let noted = fake.hints.lock().pop().unwrap();
+    assert_eq!((noted.path, noted.rank, noted.direct), ("a/b".into(), Some(2), true));
+}
+
+#[test]
 fn paths_that_leave_the_mount_and_garbage_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (server, _fake) = started(dir.path());
@@ -129,7 +149,7 @@ fn paths_that_leave_the_mount_and_garbage_are_refused() {
         assert!(error.contains("below the mount"), "{path}: {error}");
     }
     let mut raw = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
-    raw.write_all(b"{\"command\":\"format-disk\"}\n").unwrap();
+    raw.write_all(b"{\"format-disk\":{}}\n").unwrap();
     raw.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answer = String::new();
     raw.read_to_string(&mut answer).unwrap();
@@ -156,7 +176,7 @@ fn a_client_that_goes_away_stops_its_work() {
     let dir = tempfile::tempdir().unwrap();
     let (server, fake) = started(dir.path());
     let mut raw = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
-    raw.write_all(b"{\"command\":\"evict\"}\n").unwrap();
+    raw.write_all(b"{\"evict\":{}}\n").unwrap();
     drop(raw);
     drop(server);
     assert_eq!(fake.hints.lock().pop().map(|hint| hint.pid), Some(4242));

@@ -145,40 +145,50 @@ fn mount_with_helper<E: Engine>(
 
 /// Unmounts; `false` if it was busy and is detached only. A mount that is gone already is fine.
 pub(super) fn unmount(mountpoint: &Path) -> Result<bool> {
+    if unmount_unused(mountpoint)? {
+        return Ok(true);
+    }
+    match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH) {
+        Ok(()) => Ok(false),
+        Err(Errno::INVAL | Errno::NOENT) => Ok(true),
+        Err(Errno::PERM) => {
+            let detached = helper(mountpoint, &["-u", "-z"])?;
+            if detached.status.success() {
+                return Ok(false);
+            }
+            let said = String::from_utf8_lossy(&detached.stderr);
+            Err(Error::invalid(
+                format!("{}: {}", mountpoint.display(), said.trim()),
+                "close what uses the mount and run: fusermount3 -u MOUNTPOINT",
+            ))
+        }
+        Err(errno) => Err(Error::at(mountpoint, "detach")(errno.into())),
+    }
+}
+
+/// Unmounts unless the mount is in use; `false` if it is, and then nothing has changed. A mount
+/// that is gone already is fine.
+pub(super) fn unmount_unused(mountpoint: &Path) -> Result<bool> {
     for attempt in 1..=TRIES {
         match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW) {
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => return Ok(true),
             Err(Errno::BUSY) if attempt < TRIES => thread::sleep(BETWEEN_TRIES),
             Err(Errno::BUSY) => {}
-            Err(Errno::PERM) => return unmount_with_helper(mountpoint),
+            Err(Errno::PERM) => return Ok(helper(mountpoint, &["-u", "-q"])?.status.success()),
             Err(errno) => return Err(Error::at(mountpoint, "unmount")(errno.into())),
         }
     }
-    rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
-        .map_err(|errno| Error::at(mountpoint, "detach")(errno.into()))?;
     Ok(false)
 }
 
-fn unmount_with_helper(mountpoint: &Path) -> Result<bool> {
-    let run = |options: &[&str]| {
-        Command::new("fusermount3")
-            .args(options)
-            .arg("--")
-            .arg(mountpoint)
-            .output()
-            .map_err(Error::at("fusermount3", "run"))
-    };
-    if run(&["-u", "-q"])?.status.success() {
-        return Ok(true);
-    }
-    let detached = run(&["-u", "-z"])?;
-    if detached.status.success() {
-        return Ok(false);
-    }
-    Err(Error::invalid(
-        format!("{}: {}", mountpoint.display(), String::from_utf8_lossy(&detached.stderr).trim()),
-        "close what uses the mount and run: fusermount3 -u MOUNTPOINT",
-    ))
+/// What an ordinary user outside a user namespace needs for unmounting.
+fn helper(mountpoint: &Path, options: &[&str]) -> Result<std::process::Output> {
+    Command::new("fusermount3")
+        .args(options)
+        .arg("--")
+        .arg(mountpoint)
+        .output()
+        .map_err(Error::at("fusermount3", "run"))
 }
 
 /// Raises the mount's read-ahead to the largest request. Only root may; without it sequential
