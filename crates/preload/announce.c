@@ -2,21 +2,27 @@
 #include "shim.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 #include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
 /* How long a program's open may wait for the mount's answer. */
 #define ANSWER_MS_MAX 200
-/* The mount answers to this attribute with the path of its control socket. */
+/* The mount's root answers to this attribute with the path of its control socket. */
 #define SOCKET_ATTRIBUTE "user.halocline.socket"
+/* A path as an array of bytes takes at most four characters a byte; the rest of a line is short. */
+#define LINE_MAX_BYTES (4 * PATH_MAX + 512)
 
 static long now_ms(void)
 {
@@ -66,76 +72,121 @@ static int resolve(const char *filename, char directory[PATH_MAX], char path[PAT
                : -1;
 }
 
-static int find_socket(const char *directory, struct sockaddr_un *address)
+/* The mount's root: the topmost directory on the file system of `directory`. */
+static int find_root(const char *directory, char root[PATH_MAX])
 {
-    const char *named = getenv("HALOCLINE_SOCKET");
-    char value[sizeof address->sun_path];
-    ssize_t length;
+    struct stat here, above;
+    char *slash;
 
-    address->sun_family = AF_UNIX;
-    if (named && *named) {
-        if (strlen(named) >= sizeof address->sun_path)
-            return -1;
-        strcpy(address->sun_path, named);
-        return 0;
-    }
-    length = getxattr(directory, SOCKET_ATTRIBUTE, value, sizeof value - 1);
-    if (length <= 0)
+    strcpy(root, directory);
+    if (stat(root, &here))
         return -1;
-    value[length] = '\0';
-    strcpy(address->sun_path, value);
-    return 0;
-}
+    while ((slash = strrchr(root, '/')) && root[1]) {
+        char kept = slash == root ? slash[1] : '/';
+        char *cut = slash + (slash == root);
 
-/* Appends `text` as a JSON string; -1 when it does not fit. */
-static int put_string(char *line, size_t size, size_t *used, const char *text)
-{
-    const unsigned char *byte = (const unsigned char *)text;
-
-    /* Six bytes for an escape, two for the quotes, one for the end. */
-    if (*used + 9 >= size)
-        return -1;
-    line[(*used)++] = '"';
-    for (; *byte; byte++) {
-        if (*used + 8 >= size)
+        *cut = '\0';
+        if (stat(root, &above))
             return -1;
-        if (*byte == '"' || *byte == '\\') {
-            line[(*used)++] = '\\';
-            line[(*used)++] = (char)*byte;
-        } else if (*byte < 0x20) {
-            *used += (size_t)sprintf(line + *used, "\\u%04x", *byte);
-        } else {
-            line[(*used)++] = (char)*byte;
+        if (above.st_dev != here.st_dev) {
+            *cut = kept;
+            return 0;
         }
     }
-    line[(*used)++] = '"';
-    line[*used] = '\0';
     return 0;
 }
 
-static int build_line(char *line, size_t size, const char *path, int rank, int ranks,
+/* Finds the mount's root and its socket: named by the environment for files below that root, told
+ * by the root itself elsewhere. */
+static int find_mount(const char *directory, char root[PATH_MAX], char socket_path[PATH_MAX])
+{
+    const char *named_socket = getenv("HALOCLINE_SOCKET"), *named_root = getenv("HALOCLINE_MOUNT");
+    struct statfs file_system;
+    ssize_t length;
+
+    if (named_socket && named_root && realpath(named_root, root)) {
+        size_t size = strlen(root);
+
+        if (!strncmp(directory, root, size) && (directory[size] == '/' || !directory[size]) &&
+            strlen(named_socket) < PATH_MAX) {
+            strcpy(socket_path, named_socket);
+            return 0;
+        }
+    }
+    if (statfs(directory, &file_system) || file_system.f_type != FUSE_SUPER_MAGIC)
+        return -1;
+    if (find_root(directory, root))
+        return -1;
+    length = getxattr(root, SOCKET_ATTRIBUTE, socket_path, PATH_MAX - 1);
+    if (length <= 0)
+        return -1;
+    socket_path[length] = '\0';
+    return 0;
+}
+
+/* Fills `address` with a name of the socket; a path too long for it goes by its directory, whose
+ * descriptor is returned in `directory_fd` and must stay open. */
+static int name_socket(char *socket_path, struct sockaddr_un *address, int *directory_fd)
+{
+    char *slash = strrchr(socket_path, '/');
+
+    address->sun_family = AF_UNIX;
+    if (strlen(socket_path) < sizeof address->sun_path) {
+        strcpy(address->sun_path, socket_path);
+        return 0;
+    }
+    if (!slash || strlen(slash) > 64)
+        return -1;
+    *slash = '\0';
+    *directory_fd = open(socket_path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    *slash = '/';
+    if (*directory_fd < 0)
+        return -1;
+    snprintf(address->sun_path, sizeof address->sun_path, "/proc/self/fd/%d%s", *directory_fd,
+             slash);
+    return 0;
+}
+
+/* Whether `text` can stand between quotes in JSON as it is. */
+static int is_plain(const char *text)
+{
+    for (; *text; text++)
+        if (*text < 0x20 || *text > 0x7e || *text == '"' || *text == '\\')
+            return 0;
+    return 1;
+}
+
+/* A path is a string, or an array of its bytes where it is not plain: the mount takes both. */
+static int put_path(char *line, size_t size, const char *path)
+{
+    size_t used = 0;
+
+    if (is_plain(path))
+        return snprintf(line, size, "\"%s\"", path);
+    for (; *path; path++)
+        used += (size_t)snprintf(line + used, size - used, "%c%d", used ? ',' : '[',
+                                 (unsigned char)*path);
+    return (int)used + snprintf(line + used, size - used, "]");
+}
+
+/* The line of the control interface (crates/core/src/control.rs, `Request::Hint`). `line` has
+ * room for four digits and a comma a byte of the longest path. */
+static int build_line(char line[LINE_MAX_BYTES], const char *path, int rank, int ranks,
                       const struct hints *hints)
 {
     static const char *const words[] = {"null", "false", "true"};
-    size_t used;
+    int has_policy = hints->policy[0] && is_plain(hints->policy);
+    const char *quote = has_policy ? "\"" : "";
+    int used;
 
-    used = (size_t)snprintf(line, size, "{\"hint\":{\"pid\":%ld,\"rank\":%d,\"size\":%d,\"path\":",
-                            (long)getpid(), rank, ranks);
-    if (put_string(line, size, &used, path))
-        return -1;
-    if (used + 64 >= size)
-        return -1;
-    used += (size_t)sprintf(line + used, ",\"cache\":%s,\"policy\":", words[hints->cache + 1]);
-    if (hints->policy[0]) {
-        if (put_string(line, size, &used, hints->policy))
-            return -1;
-    } else {
-        used += (size_t)sprintf(line + used, "null");
-    }
-    if (used + 32 >= size)
-        return -1;
-    used += (size_t)sprintf(line + used, ",\"direct\":%s}}\n", words[hints->direct + 1]);
-    return (int)used;
+    used = snprintf(line, LINE_MAX_BYTES,
+                    "{\"command\":\"hint\",\"pid\":%ld,\"rank\":%d,\"size\":%d,\"cache\":%s,"
+                    "\"policy\":%s%s%s,\"direct\":%s,\"path\":",
+                    (long)getpid(), rank, ranks, words[hints->cache + 1], quote,
+                    has_policy ? hints->policy : "null", quote, words[hints->direct + 1]);
+    used += put_path(line + used, LINE_MAX_BYTES - (size_t)used, path);
+    used += snprintf(line + used, LINE_MAX_BYTES - (size_t)used, "}\n");
+    return used;
 }
 
 static int wait_for(int fd, short events, long deadline)
@@ -196,29 +247,42 @@ static int exchange(int fd, const char *line, size_t length, long deadline)
     }
 }
 
-void announce(const char *filename, int rank, int size, const struct hints *hints)
+static void send_line(char *socket_path, const char *line, size_t length, long deadline)
 {
     struct sockaddr_un address;
-    char directory[PATH_MAX], path[PATH_MAX], line[2 * PATH_MAX];
-    long deadline = now_ms() + ANSWER_MS_MAX;
-    int fd, length;
+    int fd, directory_fd = -1;
 
-    if (resolve(without_driver(filename), directory, path)) {
-        debug("%s: no such directory", filename);
-        return;
-    }
-    if (find_socket(directory, &address)) {
-        debug("%s: not on a halocline mount", path);
-        return;
-    }
-    length = build_line(line, sizeof line, path, rank, size, hints);
-    if (length < 0)
-        return;
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return;
-    debug("to %s: %.*s", address.sun_path, length - 1, line);
-    if (connect_until(fd, &address, deadline) || exchange(fd, line, (size_t)length, deadline))
-        debug("%s: no answer: %s", address.sun_path, strerror(errno));
+    debug("to %s: %.*s", socket_path, (int)length - 1, line);
+    if (name_socket(socket_path, &address, &directory_fd) ||
+        connect_until(fd, &address, deadline) || exchange(fd, line, length, deadline))
+        debug("%s: no answer: %s", socket_path, strerror(errno));
     close(fd);
+    if (directory_fd >= 0)
+        close(directory_fd);
+}
+
+void announce(const char *filename, int rank, int size, const struct hints *hints)
+{
+    struct {
+        char directory[PATH_MAX], path[PATH_MAX], root[PATH_MAX], socket[PATH_MAX];
+        char line[LINE_MAX_BYTES];
+    } *space = malloc(sizeof *space);
+    const char *inside;
+    int length;
+
+    if (!space)
+        return;
+    if (resolve(without_driver(filename), space->directory, space->path) ||
+        find_mount(space->directory, space->root, space->socket)) {
+        debug("%s: not on a halocline mount", filename);
+    } else {
+        inside = space->path + strlen(space->root);
+        inside += *inside == '/';
+        length = build_line(space->line, inside, rank, size, hints);
+        send_line(space->socket, space->line, (size_t)length, now_ms() + ANSWER_MS_MAX);
+    }
+    free(space);
 }

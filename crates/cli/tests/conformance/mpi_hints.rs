@@ -1,0 +1,155 @@
+//! What the MPI shim tells a mount, seen by a server that stands in for the mount.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_core::control::Request;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::programs::{self, Mpi};
+
+/// Answers each line with `answer`, or never when it is `None`; hands on what arrived.
+fn listen(socket: &Path, answer: Option<&'static str>) -> Receiver<String> {
+    let listener = UnixListener::bind(socket).expect("bind");
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        let mut silent = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("accept");
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).expect("a line");
+            if sender.send(line).is_err() {
+                return;
+            }
+            match answer {
+                Some(answer) => stream.write_all(answer.as_bytes()).expect("answer"),
+                None => silent.push(stream),
+            }
+        }
+    });
+    lines
+}
+
+/// Runs two processes of the example with the shim on `file`, relative to the mount's root.
+fn run(mpi: Mpi, root: &Path, socket: &Path, file: &str, hints: &[&str]) -> bool {
+    let Some(shim) = programs::shim() else { return false };
+    let Some(mut command) = mpi.start(2, "independent") else { return false };
+    command.arg(root.join(file)).args(["--size", "65536"]);
+    for hint in hints {
+        command.args(["--hint", hint]);
+    }
+    let output = programs::run(
+        command
+            .env("LD_PRELOAD", shim)
+            .env("HALOCLINE_SOCKET", socket)
+            .env("HALOCLINE_MOUNT", root)
+            .current_dir(root),
+    );
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    true
+}
+
+/// The two ranks' lines, rank 0 first. Each must be a request that the mount understands.
+fn hints(lines: &Receiver<String>) -> Vec<Value> {
+    let mut all: Vec<Value> = (0..2)
+        .map(|_| {
+            let line = lines.recv_timeout(Duration::from_secs(10)).expect("a hint");
+            let request: Request = serde_json::from_str(&line).expect("a control request");
+            assert!(matches!(request, Request::Hint(_)), "{line}");
+            serde_json::from_str(&line).expect("JSON")
+        })
+        .collect();
+    all.sort_by_key(|hint| hint["rank"].as_u64());
+    all
+}
+
+fn tells_size_rank_and_hints(test: &str, mpi: Mpi) {
+    let root = TempDir::new().expect("scratch");
+    let aside = TempDir::new().expect("scratch");
+    let socket = aside.path().join("control.sock");
+    let lines = listen(&socket, Some("{\"ok\":null}\n"));
+    let given = ["halocline_cache=disable", "halocline_policy=sla"];
+    if !run(mpi, root.path(), &socket, "data.bin", &given) {
+        return programs::skip(test, "this MPI is not installed");
+    }
+    let told = hints(&lines);
+    for (rank, hint) in told.iter().enumerate() {
+        assert_eq!(hint["rank"], rank);
+        assert_eq!(hint["size"], 2);
+        assert_eq!(hint["path"], "data.bin");
+        assert_eq!(hint["cache"], false);
+        assert_eq!(hint["policy"], "sla");
+        assert_eq!(hint["direct"], true);
+        assert!(hint["pid"].as_u64() > Some(1));
+    }
+    assert_ne!(told[0]["pid"], told[1]["pid"]);
+
+    std::fs::create_dir(root.path().join("a \"ü\"")).expect("directory");
+    run(mpi, root.path(), &socket, "a \"ü\"/data.bin", &[]);
+    let told = hints(&lines);
+    assert_eq!(told[0]["cache"], Value::Null);
+    assert_eq!(told[0]["policy"], Value::Null);
+    let path: Vec<u8> = serde_json::from_value(told[0]["path"].clone()).expect("bytes");
+    assert_eq!(String::from_utf8(path).expect("UTF-8"), "a \"ü\"/data.bin");
+}
+
+#[test]
+fn mpich_tells_size_rank_and_hints() {
+    tells_size_rank_and_hints("mpich_tells_size_rank_and_hints", Mpi::Mpich);
+}
+
+#[test]
+fn open_mpi_tells_size_rank_and_hints() {
+    tells_size_rank_and_hints("open_mpi_tells_size_rank_and_hints", Mpi::OpenMpi);
+}
+
+#[test]
+fn a_silent_dead_or_absent_mount_does_no_harm() {
+    let root = TempDir::new().expect("scratch");
+    let aside = TempDir::new().expect("scratch");
+    let silent = aside.path().join("silent.sock");
+    let lines = listen(&silent, None);
+    let start = Instant::now();
+    if !run(Mpi::Mpich, root.path(), &silent, "silent", &[]) {
+        return programs::skip("a_silent_dead_or_absent_mount_does_no_harm", "no MPICH");
+    }
+    assert!(start.elapsed() < Duration::from_secs(20), "the shim waits at most 0.2 s an open");
+    assert_eq!(hints(&lines).len(), 2);
+
+    let dead = aside.path().join("dead.sock");
+    drop(UnixListener::bind(&dead).expect("bind"));
+    assert!(run(Mpi::Mpich, root.path(), &dead, "dead", &[]));
+    assert!(run(Mpi::Mpich, root.path(), &aside.path().join("absent.sock"), "absent", &[]));
+    // Without any word about a mount, and in a process without MPI.
+    let shim = programs::shim().expect("built above");
+    let mut plain = Mpi::Mpich.start(2, "independent").expect("started above");
+    programs::run(plain.arg(root.path().join("plain")).env("LD_PRELOAD", &shim));
+    let output = programs::run(std::process::Command::new("ls").env("LD_PRELOAD", &shim));
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn files_outside_the_mount_are_not_told() {
+    let root = TempDir::new().expect("scratch");
+    let outside = TempDir::new().expect("scratch");
+    let aside = TempDir::new().expect("scratch");
+    let socket = aside.path().join("control.sock");
+    let lines = listen(&socket, Some("{\"ok\":null}\n"));
+    let Some(mut command) = Mpi::Mpich.start(2, "independent") else {
+        return programs::skip("files_outside_the_mount_are_not_told", "no MPICH");
+    };
+    let shim = programs::shim().expect("MPICH is there");
+    programs::run(
+        command
+            .arg(outside.path().join("data.bin"))
+            .env("LD_PRELOAD", shim)
+            .env("HALOCLINE_SOCKET", &socket)
+            .env("HALOCLINE_MOUNT", root.path()),
+    );
+    assert!(lines.try_recv().is_err());
+}
