@@ -8,6 +8,7 @@
 mod attributes;
 mod filesystem;
 mod open_files;
+mod operations;
 mod privileges;
 
 use std::sync::Arc;

@@ -58,6 +58,18 @@ fn time(seconds: i64, nanoseconds: i64) -> SystemTime {
     base + Duration::from_nanos(nanoseconds.unsigned_abs())
 }
 
+/// Undoes how the library reads a time before 1970: it takes the kernel's nanoseconds, which
+/// count forwards from a negative second, for part of the distance to the epoch.
+pub(super) fn time_from_kernel(time: SystemTime) -> SystemTime {
+    match UNIX_EPOCH.duration_since(time) {
+        Ok(before) => {
+            let nanoseconds = Duration::from_nanos(u64::from(before.subsec_nanos()));
+            UNIX_EPOCH - Duration::from_secs(before.as_secs()) + nanoseconds
+        }
+        Err(_) => time,
+    }
+}
+
 /// File type of a mode.
 pub(super) fn kind(mode: u32) -> FileType {
     match mode & libc::S_IFMT {

@@ -1,4 +1,8 @@
 //! The request table: each kernel operation in a few lines.
+//!
+//! What is not here the library refuses with `ENOSYS`, and the kernel then does it by itself: it
+//! copies ranges in a loop, calls every file ready, and keeps locks (none are asked for at the
+//! start), as it does for a local file system.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -7,18 +11,16 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem,
-    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents,
-    PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData,
+    BsdFileFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use halocline_core::device::Allocate;
-use halocline_core::engine::{Engine, Make, Seek, SetAttr, SetTime, Stat};
-use halocline_core::error::Error;
+use halocline_core::engine::{Engine, Make, Seek, SetAttr};
 
 use super::open_files::OpenFile;
-use super::{Answer, Front, Refused, attributes, caller, privileges};
+use super::operations::{allocation, set_time, sized, untrusted};
+use super::{Front, Refused, caller, privileges};
 
 /// Largest write and read of one request, in bytes.
 const REQUEST_MAX: u32 = 1 << 20;
@@ -38,164 +40,6 @@ macro_rules! answer {
             Err(Refused(errno)) => $reply.error(errno),
         }
     };
-}
-
-impl<E: Engine> Front<E> {
-    fn entry(&self, reply: ReplyEntry, found: Result<(E::Node, Stat), Error>) {
-        match found {
-            Ok((node, stat)) => {
-                let (inode, mut attr) = self.remember(node, &stat);
-                // Here the number is the kernel's name of the node, also for the root.
-                attr.ino = INodeNo(inode.number);
-                reply.entry(&self.options.attr_timeout, &attr, Generation(inode.generation));
-            }
-            Err(error) => reply.error(Refused::from(error).0),
-        }
-    }
-
-    fn set_attributes(
-        &self,
-        request: &Request,
-        number: INodeNo,
-        handle: Option<FileHandle>,
-        change: &SetAttr,
-    ) -> Answer<FileAttr> {
-        let inode = self.inode(number)?;
-        let file = handle.and_then(|handle| self.files.get(handle));
-        let handle = file.as_ref().map(|file| &file.handle);
-        let caller = caller(request);
-        if change.size.is_some() && caller.uid != 0 {
-            self.drop_privileges(&inode, handle, caller)?;
-        }
-        privileges::forget(&inode);
-        let stat = self.engine.set_attr(&inode.node, handle, change, caller)?;
-        privileges::forget(&inode);
-        Ok(Self::attr(&inode, &stat))
-    }
-
-    fn open_file(
-        &self,
-        request: &Request,
-        number: INodeNo,
-        flags: i32,
-    ) -> Answer<(FileHandle, fuser::FopenFlags)> {
-        let inode = self.inode(number)?;
-        let caller = caller(request);
-        if flags & libc::O_TRUNC != 0 && caller.uid != 0 {
-            self.drop_privileges(&inode, None, caller)?;
-        }
-        let handle = self.engine.open(&inode.node, flags, caller)?;
-        let mode = self.fopen_flags(self.engine.open_mode(&handle));
-        Ok((self.files.insert(OpenFile::new(inode, handle, flags)), mode))
-    }
-
-    fn write_bytes(
-        &self,
-        request: &Request,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        flags: WriteFlags,
-    ) -> Answer<u32> {
-        let file = self.file(handle)?;
-        let caller = caller(request);
-        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
-        }
-        let target = if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            file.for_pages(&self.engine, caller)?
-        } else {
-            &file.handle
-        };
-        self.engine.write(target, offset, data, caller)?;
-        Ok(u32::try_from(data.len()).expect("a request is at most 1 MiB"))
-    }
-
-    fn list(
-        &self,
-        dir: FileHandle,
-        parent: INodeNo,
-        offset: u64,
-        reply: &mut ReplyDirectory,
-    ) -> Answer<()> {
-        let dir = self.dir(dir)?;
-        let parent = self.inode(parent)?;
-        self.engine.read_dir(&dir, offset, &mut |entry| {
-            let kind = attributes::entry_kind(entry.kind).or_else(|| {
-                let found = self.engine.lookup(&parent.node, &entry.name);
-                found.ok().map(|(_, stat)| attributes::kind(stat.raw.st_mode))
-            });
-            let Some(kind) = kind else { return true };
-            !reply.add(INodeNo(entry.inode), entry.next, kind, &entry.name)
-        })?;
-        Ok(())
-    }
-
-    fn list_plus(
-        &self,
-        dir: FileHandle,
-        parent: INodeNo,
-        offset: u64,
-        reply: &mut ReplyDirectoryPlus,
-    ) -> Answer<()> {
-        let dir = self.dir(dir)?;
-        let parent = self.inode(parent)?;
-        let ttl = self.options.attr_timeout;
-        self.engine.read_dir(&dir, offset, &mut |entry| {
-            if entry.name == "." || entry.name == ".." {
-                // The kernel takes name and number of these and counts no lookup.
-                let attr = attributes::named_only(entry.inode);
-                return !reply.add(attr.ino, entry.next, &entry.name, &ttl, &attr, Generation(0));
-            }
-            let Ok((node, stat)) = self.engine.lookup(&parent.node, &entry.name) else {
-                // Gone since the directory was read.
-                return true;
-            };
-            let (inode, mut attr) = self.remember(node, &stat);
-            attr.ino = INodeNo(inode.number);
-            let generation = Generation(inode.generation);
-            let full = reply.add(attr.ino, entry.next, &entry.name, &ttl, &attr, generation);
-            if full {
-                self.inodes.forget(inode.number, 1, |node| self.engine.key(node));
-            }
-            !full
-        })?;
-        Ok(())
-    }
-}
-
-/// Answers a request for an extended attribute or their list, whose size may be asked for first.
-fn sized(reply: ReplyXattr, size: u32, value: Answer<Vec<u8>>) {
-    match value {
-        Ok(value) if size == 0 => {
-            reply.size(u32::try_from(value.len()).expect("at most 64 KiB"));
-        }
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(Refused(errno)) => reply.error(errno),
-    }
-}
-
-fn set_time(time: TimeOrNow) -> SetTime {
-    match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(at) => SetTime::At(at),
-    }
-}
-
-/// `fallocate(2)`'s mode; `None` for what no engine does.
-fn allocation(mode: i32) -> Option<Allocate> {
-    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
-    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
-    const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | KEEP;
-    Some(match mode {
-        0 => Allocate::Reserve,
-        KEEP => Allocate::ReserveKeepSize,
-        PUNCH => Allocate::PunchHole,
-        libc::FALLOC_FL_ZERO_RANGE => Allocate::Zero { keep_size: false },
-        ZERO_KEEP => Allocate::Zero { keep_size: true },
-        _ => return None,
-    })
 }
 
 impl<E: Engine> Filesystem for Front<E> {
@@ -647,42 +491,6 @@ impl<E: Engine> Filesystem for Front<E> {
         answer!(reply, found, at => reply.offset(at.cast_signed()));
     }
 
-    // What follows is refused with the error that makes the kernel do it by itself, once and for
-    // all (copies in a loop, polls as always ready, checks by the mode bits).
-
-    fn copy_file_range(
-        &self,
-        _request: &Request,
-        _number_in: INodeNo,
-        _handle_in: FileHandle,
-        _offset_in: u64,
-        _number_out: INodeNo,
-        _handle_out: FileHandle,
-        _offset_out: u64,
-        _len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn access(&self, _request: &Request, _number: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn poll(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        _handle: FileHandle,
-        _notifier: PollNotifier,
-        _events: PollEvents,
-        _flags: PollFlags,
-        reply: ReplyPoll,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
     fn ioctl(
         &self,
         _request: &Request,
@@ -696,21 +504,4 @@ impl<E: Engine> Filesystem for Front<E> {
     ) {
         reply.error(Errno::ENOTTY);
     }
-
-    fn bmap(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        _block_size: u32,
-        _block: u64,
-        reply: ReplyBmap,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-}
-
-/// Names of extended attributes without those that only root may see.
-fn untrusted(names: &[u8]) -> Vec<u8> {
-    let each = names.split_inclusive(|byte| *byte == 0);
-    each.filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect()
 }

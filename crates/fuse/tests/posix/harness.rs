@@ -1,0 +1,98 @@
+//! A scratch origin and a mount of it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use halocline_core::engine::passthrough::Passthrough;
+use halocline_fuse::{MountOptions, MountedSession, mount};
+
+/// Somebody without rights.
+pub(crate) const NOBODY: u32 = 65534;
+
+/// A mounted scratch directory.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    // Dropped in this order: the session unmounts before the directory is removed.
+    pub(crate) session: Option<MountedSession>,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Mounted {
+    /// A path in the mount.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join("mount").join(name)
+    }
+
+    /// The same path below the mount.
+    pub(crate) fn origin(&self, name: &str) -> PathBuf {
+        self.dir.path().join("origin").join(name)
+    }
+}
+
+/// Mounts a scratch directory for all users; `None`, after saying why, where that is impossible.
+pub(crate) fn mounted(direct: bool) -> Option<Mounted> {
+    mounted_with(direct, |_| {})
+}
+
+pub(crate) fn mounted_with(
+    direct: bool,
+    adjust: impl FnOnce(&mut MountOptions),
+) -> Option<Mounted> {
+    if let Some(reason) = reason_to_skip() {
+        eprintln!("SKIP: {reason}");
+        return None;
+    }
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    open_to_all(dir.path());
+    for name in ["origin", "mount"] {
+        fs::create_dir(dir.path().join(name)).expect("make a directory");
+        open_to_all(&dir.path().join(name));
+    }
+    let mut options = MountOptions::new(dir.path().join("mount"));
+    options.allow_other = true;
+    options.threads = 4;
+    adjust(&mut options);
+    let engine = Passthrough::open(&dir.path().join("origin"), direct).expect("open the origin");
+    let session = mount(Arc::new(engine), &options).expect("mount");
+    Some(Mounted { session: Some(session), dir })
+}
+
+/// Runs a test in both cache modes.
+pub(crate) fn in_both_modes(test: impl Fn(&Mounted)) {
+    for direct in [false, true] {
+        let Some(mounted) = mounted(direct) else { return };
+        eprintln!("direct I/O: {direct}");
+        test(&mounted);
+    }
+}
+
+pub(crate) fn reason_to_skip() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("mounting for all users needs root");
+    }
+    (!Path::new("/dev/fuse").exists()).then_some("there is no /dev/fuse")
+}
+
+/// A shell script run as another user without supplementary groups.
+pub(crate) fn shell_as(uid: u32, gid: u32, dir: &Path, script: &str) -> Output {
+    Command::new("sh")
+        .args(["-c", script])
+        .uid(uid)
+        .gid(gid)
+        .current_dir(dir)
+        .output()
+        .expect("run sh")
+}
+
+pub(crate) fn open_to_all(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("chmod");
+}
+
+/// The errno of a failed call.
+pub(crate) fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+    result.expect_err("must fail").raw_os_error().expect("an errno")
+}

@@ -1,0 +1,12 @@
+//! What programs may expect of a mount, tried with real system calls on real mounts of the
+//! pass-through engine, with the kernel's page cache and without.
+//!
+//! The tests need root and `/dev/fuse`; without them each prints SKIP and why.
+
+mod contents;
+mod differential;
+mod directories;
+mod harness;
+mod names;
+mod permissions;
+mod private;
