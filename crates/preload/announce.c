@@ -180,12 +180,12 @@ static int build_line(char line[LINE_MAX_BYTES], const char *path, int rank, int
     int used;
 
     used = snprintf(line, LINE_MAX_BYTES,
-                    "{\"command\":\"hint\",\"pid\":%ld,\"rank\":%d,\"size\":%d,\"cache\":%s,"
+                    "{\"hint\":{\"pid\":%ld,\"rank\":%d,\"size\":%d,\"cache\":%s,"
                     "\"policy\":%s%s%s,\"direct\":%s,\"path\":",
                     (long)getpid(), rank, ranks, words[hints->cache + 1], quote,
                     has_policy ? hints->policy : "null", quote, words[hints->direct + 1]);
     used += put_path(line + used, LINE_MAX_BYTES - (size_t)used, path);
-    used += snprintf(line + used, LINE_MAX_BYTES - (size_t)used, "}\n");
+    used += snprintf(line + used, LINE_MAX_BYTES - (size_t)used, "}}\n");
     return used;
 }
 

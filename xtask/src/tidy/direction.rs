@@ -1,6 +1,7 @@
 //! In `crates/core`, modules use only what lies below them:
 //! engine -> extent | tier -> meta -> volume | namespace -> device. Modules that are not named
-//! here (errors, configuration, metrics) may be used by all.
+//! here (errors, configuration, metrics) may be used by all, and so may the contract with front
+//! ends: the types and the trait that stand in `engine.rs` itself, not in modules below it.
 
 use std::collections::BTreeSet;
 
@@ -74,7 +75,9 @@ impl Uses {
                 name => place.push(name.to_owned()),
             }
         }
-        if let Some(top) = place.into_iter().next() {
+        let contract = place.get(1).is_some_and(|name| name.starts_with(char::is_uppercase));
+        let Some(top) = place.into_iter().next() else { return };
+        if !(contract && top == "engine") {
             self.found.insert((line, top));
         }
     }
@@ -108,10 +111,11 @@ impl Uses {
             match tree {
                 TokenTree::Group(group) => self.note_tokens(group.stream()),
                 TokenTree::Ident(ident) if ident == "crate" => {
-                    if let Some(TokenTree::Ident(name)) = trees.get(index + 3) {
-                        let path = ["crate".to_owned(), name.to_string()];
-                        self.note(ident.span().start().line, &path);
-                    }
+                    // crate :: a :: b is seven tokens, each `::` two of them.
+                    let names = [index, index + 3, index + 6].map(|at| trees.get(at));
+                    let path: Vec<String> =
+                        names.into_iter().flatten().map(ToString::to_string).collect();
+                    self.note(ident.span().start().line, &path);
                 }
                 _ => {}
             }
@@ -160,12 +164,19 @@ mod tests {
     }
 
     #[test]
+    fn the_contract_with_front_ends_is_for_all() {
+        let text = "use crate::engine::{Caller, Stat}; fn f() { vec![crate::engine::Seek::Data] }";
+        assert_eq!(findings("crates/core/src/namespace/node.rs", text), 0);
+    }
+
+    #[test]
     fn upward_uses_are_found_in_every_form() {
         let path = "crates/core/src/volume/striped.rs";
         for text in [
             "use crate::meta::Dmt;",
             "use crate::{error::Error, extent::Cache};",
-            "use super::super::engine::Engine;",
+            "use super::super::engine::redirect::Redirector;",
+            "use crate::engine::*;",
             "fn f() { crate::engine::start() }",
             "fn f(x: &crate::meta::Extent) {}",
             "mod tests { use super::super::super::meta::Dmt; }",

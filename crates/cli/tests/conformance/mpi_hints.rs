@@ -61,7 +61,7 @@ fn hints(lines: &Receiver<String>) -> Vec<Value> {
             let line = lines.recv_timeout(Duration::from_secs(10)).expect("a hint");
             let request: Request = serde_json::from_str(&line).expect("a control request");
             assert!(matches!(request, Request::Hint(_)), "{line}");
-            serde_json::from_str(&line).expect("JSON")
+            serde_json::from_str::<Value>(&line).expect("JSON")["hint"].take()
         })
         .collect();
     all.sort_by_key(|hint| hint["rank"].as_u64());
