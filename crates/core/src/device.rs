@@ -8,7 +8,13 @@ use std::os::unix::fs::MetadataExt;
 
 use halocline_model::request::ByteRange;
 
+pub mod emulate;
+pub mod fault;
 pub mod local;
+pub mod meter;
+#[cfg(feature = "testing")]
+pub mod null;
+pub mod throttle;
 
 /// An open file on a server.
 #[derive(Debug)]

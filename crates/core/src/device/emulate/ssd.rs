@@ -1,0 +1,38 @@
+//! When a solid-state device would answer: startup and transfer on the channel that is free
+//! first. Pure arithmetic; the clock is an argument.
+
+use halocline_model::request::Direction;
+
+use super::{Access, transfer_ns, whole};
+use crate::config::EmulatedSsd;
+
+/// A device with its channels' work.
+#[derive(Debug)]
+pub(super) struct Ssd {
+    profile: EmulatedSsd,
+    /// When each channel is done with what it accepted.
+    busy_until: Vec<u64>,
+}
+
+impl Ssd {
+    pub(super) fn new(profile: EmulatedSsd) -> Self {
+        Self { profile, busy_until: vec![0; profile.channels.max(1) as usize] }
+    }
+
+    pub(super) fn serve(&mut self, now: u64, access: Access) -> u64 {
+        let (startup_us, mb_per_s) = one_channel(&self.profile, access.direction);
+        let service = whole(startup_us * 1e3) + transfer_ns(access.len, mb_per_s);
+        let free = self.busy_until.iter_mut().min().expect("there is a channel");
+        *free = now.max(*free) + service;
+        *free
+    }
+}
+
+/// Startup in microseconds and bandwidth in MB/s of one request: it has one channel's share.
+pub(super) fn one_channel(profile: &EmulatedSsd, direction: Direction) -> (f64, f64) {
+    let (startup_us, mb_per_s) = match direction {
+        Direction::Read => (profile.read_startup_us, profile.read_mb_per_s),
+        Direction::Write => (profile.write_startup_us, profile.write_mb_per_s),
+    };
+    (startup_us, mb_per_s / f64::from(profile.channels.max(1)))
+}

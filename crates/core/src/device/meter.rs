@@ -1,0 +1,130 @@
+//! Counts what passes: requests, bytes, time and errors by direction.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use halocline_model::request::{ByteRange, Direction};
+
+use super::{Allocate, Device, ServerFile, Space};
+
+/// Counters of one direction.
+#[derive(Debug, Default)]
+struct Counter {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    busy_ns: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// What passed in one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests that ended, failed ones too.
+    pub requests: u64,
+    /// Bytes moved by requests that succeeded.
+    pub bytes: u64,
+    /// Nanoseconds that requests took, waiting included; parallel requests add up.
+    pub busy_ns: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// Counters of one device; shared by the device and whoever reports them.
+#[derive(Debug, Default)]
+pub struct Meter {
+    read: Counter,
+    write: Counter,
+    /// Syncs, truncates and allocations: no bytes.
+    other: Counter,
+}
+
+impl Meter {
+    /// What passed in this direction so far.
+    pub fn traffic(&self, direction: Direction) -> Traffic {
+        match direction {
+            Direction::Read => self.read.value(),
+            Direction::Write => self.write.value(),
+        }
+    }
+
+    /// Syncs, truncates and allocations so far.
+    pub fn other(&self) -> Traffic {
+        self.other.value()
+    }
+}
+
+impl Counter {
+    fn value(&self) -> Traffic {
+        Traffic {
+            requests: self.requests.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            busy_ns: self.busy_ns.load(Ordering::Relaxed),
+            errors: self.errors.load(Ordering::Relaxed),
+        }
+    }
+
+    fn count<T>(
+        &self,
+        work: impl FnOnce() -> io::Result<T>,
+        bytes: impl FnOnce(&T) -> u64,
+    ) -> io::Result<T> {
+        let start = Instant::now();
+        let outcome = work();
+        let busy_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        match &outcome {
+            Ok(value) => self.bytes.fetch_add(bytes(value), Ordering::Relaxed),
+            Err(_) => self.errors.fetch_add(1, Ordering::Relaxed),
+        };
+        outcome
+    }
+}
+
+/// A device whose traffic is counted.
+#[derive(Debug)]
+pub struct MeteredDevice {
+    below: Arc<dyn Device>,
+    meter: Arc<Meter>,
+}
+
+impl MeteredDevice {
+    /// Counts on `meter` what goes through to `below`.
+    pub fn new(below: Arc<dyn Device>, meter: Arc<Meter>) -> Self {
+        Self { below, meter }
+    }
+}
+
+impl Device for MeteredDevice {
+    fn read_at(
+        &self,
+        file: &ServerFile,
+        offset: u64,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> io::Result<usize> {
+        self.meter.read.count(|| self.below.read_at(file, offset, bufs), |count| *count as u64)
+    }
+
+    fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
+        let bytes = |(): &()| bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.meter.write.count(|| self.below.write_at(file, offset, bufs), bytes)
+    }
+
+    fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
+        self.meter.other.count(|| self.below.allocate(file, range, how), |()| 0)
+    }
+
+    fn truncate(&self, file: &ServerFile, len: u64) -> io::Result<()> {
+        self.meter.other.count(|| self.below.truncate(file, len), |()| 0)
+    }
+
+    fn sync(&self, file: &ServerFile, data_only: bool) -> io::Result<()> {
+        self.meter.other.count(|| self.below.sync(file, data_only), |()| 0)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.below.space()
+    }
+}
