@@ -2,6 +2,10 @@
 //! either side, whether it deserves the SSD, and which extent leaves first. No files, no clocks,
 //! no threads: time and seeds are arguments.
 
+#![forbid(unsafe_code)]
+
+pub mod evict;
 pub mod layout;
+pub mod policy;
 pub mod request;
 pub mod striping;
