@@ -54,7 +54,7 @@ impl CacheGeometry {
     /// divides `servers`: only then is 2-D a candidate.
     pub const fn new(servers: u32, stripe: u64, groups: u32) -> Self {
         assert!(servers > 0 && stripe > 0, "a cache volume needs a server and a stripe");
-        let usable = groups > 1 && groups < servers && servers % groups == 0;
+        let usable = groups > 1 && groups < servers && servers.is_multiple_of(groups);
         Self { servers, stripe, groups: if usable { Some(groups) } else { None } }
     }
 

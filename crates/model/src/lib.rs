@@ -4,8 +4,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admit;
 pub mod evict;
 pub mod layout;
-pub mod policy;
+pub mod profile;
 pub mod request;
 pub mod striping;

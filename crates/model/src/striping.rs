@@ -9,6 +9,15 @@ pub struct Striping {
     stripe: u64,
 }
 
+/// What a request means for the servers of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Servers touched, m.
+    pub servers: u32,
+    /// Most bytes on one server, s_m.
+    pub largest: u64,
+}
+
 /// One piece of a request: contiguous in the file and on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
@@ -78,6 +87,31 @@ impl Striping {
         }
     }
 
+    /// Servers touched and most bytes on one of them, in closed form (SLA-Cache, equation 5 and
+    /// Table 2, repaired as in SPEC section 1).
+    pub const fn shape(self, range: ByteRange) -> Shape {
+        if range.is_empty() {
+            return Shape { servers: 0, largest: 0 };
+        }
+        let (length, stripe, servers) = (range.len(), self.stripe, self.servers as u64);
+        let first_unit = range.start / stripe;
+        let units_after = (range.end - 1) / stripe - first_unit;
+        if units_after == 0 || servers == 1 {
+            return Shape { servers: 1, largest: length };
+        }
+        let head = stripe - range.start % stripe;
+        let tail = (range.end - 1) % stripe + 1;
+        let (rounds, over) = (units_after / servers, units_after % servers);
+        let largest = match over {
+            0 => max(head + tail + (rounds - 1) * stripe, rounds * stripe),
+            1 => max(head, tail) + rounds * stripe,
+            _ => (rounds + 1) * stripe,
+        };
+        let touched = if units_after + 1 < servers { units_after + 1 } else { servers };
+        #[expect(clippy::cast_possible_truncation, reason = "at most `servers`, which is a u32")]
+        Shape { servers: touched as u32, largest }
+    }
+
     /// The pieces of `range` in file order.
     pub fn pieces(self, range: ByteRange) -> impl Iterator<Item = Piece> {
         let mut at = range.start;
@@ -88,5 +122,50 @@ impl Striping {
                 piece
             })
         })
+    }
+}
+
+const fn max(a: u64, b: u64) -> u64 {
+    if a > b { a } else { b }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_closed_form_is_what_the_pieces_add_up_to(
+            servers in 1u32..9, stripe in 1u64..40, start in 0u64..600, len in 0u64..600,
+        ) {
+            let striping = Striping::new(servers, stripe);
+            let mut bytes = vec![0u64; servers as usize];
+            for piece in striping.pieces(ByteRange::at(start, len)) {
+                bytes[piece.server as usize] += piece.len;
+            }
+            let touched = bytes.iter().filter(|bytes| **bytes > 0).count();
+            let shape = striping.shape(ByteRange::at(start, len));
+            prop_assert_eq!(shape.servers as usize, touched);
+            prop_assert_eq!(shape.largest, bytes.iter().copied().max().unwrap_or(0));
+        }
+
+        #[test]
+        fn a_servers_part_is_one_contiguous_local_range(
+            servers in 1u32..9, stripe in 1u64..40, start in 0u64..600, len in 1u64..600,
+        ) {
+            let striping = Striping::new(servers, stripe);
+            let range = ByteRange::at(start, len);
+            for server in 0..servers {
+                let local = striping.local_range(server, range);
+                let mut next = local.start;
+                for piece in striping.pieces(range).filter(|piece| piece.server == server) {
+                    prop_assert_eq!(piece.local_offset, next);
+                    next += piece.len;
+                }
+                prop_assert_eq!(next, local.end);
+            }
+        }
     }
 }
