@@ -5,12 +5,12 @@
 pub mod adaptive;
 pub mod fixed;
 
-use std::fmt;
 use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
 use crate::layout::{CacheGeometry, Layout};
+use crate::policy::UnknownPolicy;
 use crate::profile::DeviceProfile;
 use crate::request::{ByteRange, Direction};
 use crate::striping::Striping;
@@ -188,18 +188,9 @@ pub static POLICIES: &[Row] = &[
     },
 ];
 
-/// No policy has this name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownPolicy(pub String);
-
-impl fmt::Display for UnknownPolicy {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "no policy is called {:?}", self.0)
-    }
-}
-
 /// The policy called `name`, for `setting`.
 pub fn by_name(name: &str, setting: &Setting) -> Result<Box<dyn Admission>, UnknownPolicy> {
     let row = POLICIES.iter().find(|row| row.name == name);
-    row.map(|row| (row.make)(setting)).ok_or_else(|| UnknownPolicy(name.to_owned()))
+    row.map(|row| (row.make)(setting))
+        .ok_or_else(|| UnknownPolicy::new("admission", name, POLICIES.iter().map(|row| row.name)))
 }

@@ -1,60 +1,89 @@
-//! Eviction: which clean extent leaves first. A policy is one file below and one row in
-//! [`POLICIES`].
+//! Eviction: in which order extents leave a full cache.
+//!
+//! A policy orders dense slot numbers; what a slot is, only the caller knows. Ten million extents
+//! fit in about 100 MB, so a policy keeps at most 9 bytes a slot.
 
-pub mod lru;
+mod lru;
+mod s3fifo;
+mod slots;
+#[cfg(test)]
+mod suite;
 
 use std::fmt::Debug;
 
-use crate::admit::UnknownPolicy;
+pub use lru::Lru;
+pub use s3fifo::S3Fifo;
 
-/// What to do with a candidate.
+use crate::policy::UnknownPolicy;
+
+/// What the caller does with a slot that [`Eviction::victims`] offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Walk {
-    /// It leaves; go on.
+    /// The slot shall go: the caller calls [`Eviction::removed`] for it after the walk, or keeps it
+    /// after all.
     Take,
-    /// It stays; go on.
+    /// The slot stays (dirty, pinned, in use); offer the next one.
     Skip,
-    /// It stays; stop.
+    /// Enough; the slot just offered stays.
     Stop,
 }
 
-/// The order in which extents leave. Extents are slots of the caller's dense table.
+/// An eviction order.
 ///
-/// The caller guarantees that `touched` and `removed` name slots that are in, `inserted` ones that
-/// are not, and that slots answered `Take` are `removed` after the walk.
-/// An implementation MUST do `inserted`, `touched` and `removed` in constant time, MUST use at most
-/// 12 bytes a slot, and MUST visit every slot once in a walk that is not stopped.
+/// The caller guarantees that a slot is inserted once before it is touched or removed, that slot
+/// numbers are dense (they index arrays) and below `u32::MAX - 1`, and that slots which are never
+/// evictable for long (dirty ones by the million) are not inserted, as a walk passes over each.
+///
+/// An implementation MUST take constant time, amortised, for `inserted`, `touched` and `removed`;
+/// `victims` MUST offer each present slot at most once, offer all of them unless stopped, never
+/// offer a removed one, and forget a slot only when `removed` says so.
 pub trait Eviction: Send + Debug {
-    /// A slot came in with so many bytes.
+    /// The policy's name in [`POLICIES`].
+    fn name(&self) -> &'static str;
+    /// A slot of `bytes` bytes came in.
     fn inserted(&mut self, slot: u32, bytes: u64);
-    /// A slot was used.
+    /// A slot was read or written.
     fn touched(&mut self, slot: u32);
-    /// A slot left.
+    /// A slot is gone; its number may come back for something else.
     fn removed(&mut self, slot: u32);
-    /// Visits candidates, first to leave first.
-    fn victims(&mut self, visit: &mut dyn FnMut(u32) -> Walk);
+    /// Offers slots to `f` in eviction order until it says [`Walk::Stop`].
+    fn victims(&mut self, f: &mut dyn FnMut(u32) -> Walk);
+    /// Number of slots present.
+    fn len(&self) -> usize;
+    /// Whether no slot is present.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
-/// One policy.
-#[derive(Debug)]
-pub struct Row {
-    /// Name in configuration and flags.
+/// One eviction policy: its name, what it does in a sentence, how to make one.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// Name in configuration and reports.
     pub name: &'static str,
-    /// What it does, in one line.
-    pub doc: &'static str,
-    /// Makes one.
+    /// What it does, for help texts.
+    pub about: &'static str,
+    /// Makes an empty one.
     pub make: fn() -> Box<dyn Eviction>,
 }
 
-/// All eviction policies.
-pub static POLICIES: &[Row] = &[Row {
-    name: "lru",
-    doc: "the extent that was used longest ago (the papers')",
-    make: || Box::new(lru::Lru::default()),
-}];
+/// All eviction policies; the first is the default.
+pub const POLICIES: &[Policy] = &[
+    Policy {
+        name: "s3fifo",
+        about: "scan-resistant: what is used once leaves before what is used again",
+        make: || Box::<S3Fifo>::default(),
+    },
+    Policy {
+        name: "lru",
+        about: "least recently used first (the papers' order)",
+        make: || Box::<Lru>::default(),
+    },
+];
 
-/// The policy called `name`.
+/// Makes the policy called `name`.
 pub fn by_name(name: &str) -> Result<Box<dyn Eviction>, UnknownPolicy> {
-    let row = POLICIES.iter().find(|row| row.name == name);
-    row.map(|row| (row.make)()).ok_or_else(|| UnknownPolicy(name.to_owned()))
+    POLICIES.iter().find(|policy| policy.name == name).map(|policy| (policy.make)()).ok_or_else(
+        || UnknownPolicy::new("eviction", name, POLICIES.iter().map(|policy| policy.name)),
+    )
 }

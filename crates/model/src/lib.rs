@@ -7,6 +7,7 @@
 pub mod admit;
 pub mod evict;
 pub mod layout;
+pub mod policy;
 pub mod profile;
 pub mod request;
 pub mod striping;
