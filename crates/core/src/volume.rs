@@ -2,7 +2,8 @@
 //!
 //! [`Server`] is one directory with its device and its worker threads; [`Volume`] is a row of
 //! servers with a stripe; [`VolumeFile`] reads and writes a striped file. The cache keeps its
-//! bytes in [`objects::CacheObjects`].
+//! bytes in [`objects::CacheObjects`]; the origin's data is behind [`origin::Origin`], and
+//! [`unstripe`] makes its files plain again.
 //!
 //! What must hold: the part of a request on one server is one contiguous local range (SPEC
 //! section 1) and goes to the device as one vectored call; a request that touches one server runs
@@ -17,12 +18,15 @@ use crate::error::{Error, Result};
 
 pub mod file;
 pub mod objects;
+pub mod origin;
 mod queue;
 pub mod server;
 mod slot;
+pub mod unstripe;
 
 pub use file::VolumeFile;
 pub use objects::CacheObjects;
+pub use origin::{Origin, OriginFile};
 pub use server::Server;
 
 /// Puts decorators around the device of the server with the given index.

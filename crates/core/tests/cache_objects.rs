@@ -64,7 +64,7 @@ fn i5_allocated_bytes_are_the_blocks_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let objects = objects(dir.path());
     let file = objects.open(9, objects.geometry().place(Layout::OneDh, 0)).unwrap();
-    file.write_at(1 << 30, &[1; 8 * 4096]).unwrap();
+    file.write_at(1 << 30, &vec![1; 8 * 4096]).unwrap();
     objects.sync_dirty().unwrap();
     assert_eq!(objects.allocated_bytes().unwrap(), 8 * 4096);
     assert_eq!(file.allocated_bytes().unwrap(), 8 * 4096);

@@ -112,17 +112,17 @@ fn a_throttle_at_zero_lets_all_pass() {
     let throttle = Arc::new(Throttle::new(1));
     throttle.set_rate(0);
     let device = ThrottledDevice::new(Arc::new(device), throttle);
-    device.write_at(&file, 0, &[IoSlice::new(&[0; 1 << 20])]).unwrap();
+    device.write_at(&file, 0, &[IoSlice::new(&vec![0; 1 << 20])]).unwrap();
 }
 
 #[test]
 fn a_striped_request_ends_whole_and_returns_its_first_error_in_file_order() {
     let dir = tempfile::tempdir().unwrap();
     let faults: Vec<Arc<Faults>> = (0..4).map(|_| Arc::default()).collect();
-    let faulty = |index: usize, device: Arc<dyn Device>| -> Arc<dyn Device> {
+    let decorate = |index: usize, device: Arc<dyn Device>| -> Arc<dyn Device> {
         Arc::new(FaultyDevice::new(device, Arc::clone(&faults[index])))
     };
-    let volume = Volume::in_directory(dir.path(), 4, 10, &faulty).unwrap();
+    let volume = Volume::in_directory(dir.path(), 4, 10, &decorate).unwrap();
     let file = VolumeFile::lazy(&volume, 0, Striping::new(4, 10), "file".as_ref());
     faults[0].set(None, Effect::Errno(libc::EIO), When::Always);
     faults[3].set(None, Effect::Errno(libc::ENOSPC), When::Always);
@@ -143,10 +143,10 @@ fn a_striped_request_ends_whole_and_returns_its_first_error_in_file_order() {
 fn what_could_not_be_synced_stays_dirty() {
     let dir = tempfile::tempdir().unwrap();
     let faults: Arc<Faults> = Arc::default();
-    let faulty = |_: usize, device: Arc<dyn Device>| -> Arc<dyn Device> {
+    let decorate = |_: usize, device: Arc<dyn Device>| -> Arc<dyn Device> {
         Arc::new(FaultyDevice::new(device, Arc::clone(&faults)))
     };
-    let volume = Volume::in_directory(dir.path(), 2, 10, &faulty).unwrap();
+    let volume = Volume::in_directory(dir.path(), 2, 10, &decorate).unwrap();
     let file = VolumeFile::lazy(&volume, 0, Striping::new(2, 10), "file".as_ref());
     file.write_at(0, &[1; 20]).unwrap();
     faults.set(Some(Operation::Sync), Effect::Errno(libc::EIO), When::Always);

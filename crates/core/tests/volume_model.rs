@@ -37,16 +37,20 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// The array's answer to a read: as long as the file has bytes there.
 fn expected(model: &[u8], offset: u64, len: u64) -> &[u8] {
-    let start = (offset as usize).min(model.len());
-    &model[start..((offset + len) as usize).min(model.len()).max(start)]
+    let start = index(offset).min(model.len());
+    &model[start..index(offset + len).min(model.len()).max(start)]
 }
 
 fn write(model: &mut Vec<u8>, offset: u64, len: u64, byte: u8) {
-    let end = (offset + len) as usize;
-    if len > 0 && model.len() < end {
-        model.resize(end, 0);
+    if len > 0 {
+        let range = index(offset)..index(offset + len);
+        model.resize(model.len().max(range.end), 0);
+        model[range].fill(byte);
     }
-    model[offset as usize * usize::from(len > 0)..end * usize::from(len > 0)].fill(byte);
+}
+
+fn index(position: u64) -> usize {
+    usize::try_from(position).unwrap()
 }
 
 fn check(servers: u32, ops: &[Op]) {
@@ -59,11 +63,11 @@ fn check(servers: u32, ops: &[Op]) {
     for op in ops {
         match *op {
             Op::Write { offset, len, byte } => {
-                file.write_at(offset, &vec![byte; len as usize]).unwrap();
+                file.write_at(offset, &vec![byte; index(len)]).unwrap();
                 write(&mut model, offset, len, byte);
             }
             Op::Read { offset, len } => {
-                let mut filled = vec![0xaa; len as usize];
+                let mut filled = vec![0xaa; index(len)];
                 file.read_filled(offset, &mut filled).unwrap();
                 let want = expected(&model, offset, len);
                 assert_eq!(&filled[..want.len()], want, "{op:?}");
@@ -71,12 +75,12 @@ fn check(servers: u32, ops: &[Op]) {
             }
             Op::Punch { offset, len } => {
                 file.punch(ByteRange::at(offset, len)).unwrap();
-                let end = ((offset + len) as usize).min(model.len());
-                model[(offset as usize).min(end)..end].fill(0);
+                let end = index(offset + len).min(model.len());
+                model[index(offset).min(end)..end].fill(0);
             }
             Op::Truncate { len } => {
                 file.truncate(len).unwrap();
-                model.resize(len as usize, 0);
+                model.resize(index(len), 0);
             }
             Op::Reopen => file = open(),
             Op::Sync => {

@@ -68,7 +68,7 @@ fn half_turn_ns(profile: &EmulatedHdd) -> f64 {
     60e9 / profile.rpm / 2.0
 }
 
-/// Spreads neighbouring numbers over all of u64 (the finalizer of MurmurHash3).
+/// Spreads neighbouring numbers over all of u64 (the finalizer of `MurmurHash3`).
 fn spread(number: u64) -> u64 {
     let mut bits = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -1,0 +1,213 @@
+//! The origin: a directory tree with data, plain or striped.
+//!
+//! Plain: the directory itself, whose files hold their data. Striped: the tree lies in
+//! `namespace/` with sparse files of the real size, and the data in objects on the servers, so
+//! that renaming, linking and changing attributes touch the tree alone. `docs/FORMAT.md`
+//! describes the format.
+
+mod file;
+mod identity;
+mod marker;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use halocline_model::striping::Striping;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::server::make_directory;
+use super::{Decorate, Server, Volume};
+use crate::config::{VolumeKind, VolumeShape};
+use crate::device::ServerFile;
+use crate::engine::Stat;
+use crate::error::{Error, Result};
+
+pub use file::OriginFile;
+pub use identity::{ObjectId, hidden_xattr};
+
+use file::{Data, SizeLocks, Striped};
+use marker::Marker;
+
+/// An origin, opened.
+#[derive(Debug)]
+pub struct Origin {
+    dir: PathBuf,
+    volume: Volume,
+    striping: Striping,
+    striped: bool,
+    locks: Arc<SizeLocks>,
+}
+
+impl Origin {
+    /// Opens the origin in `dir`, whose servers' devices get `decorate`'s decorators. A directory
+    /// that is a striped volume is opened as what it says it is; an empty directory becomes one
+    /// where `shape` asks for that. Of a plain origin, `shape` says how the file system below
+    /// spreads files: it is what cost is computed from, and data goes to the one directory.
+    pub fn open_or_create(dir: &Path, shape: VolumeShape, decorate: Decorate<'_>) -> Result<Self> {
+        if shape.servers == 0 || shape.stripe == 0 {
+            let what = format!(
+                "{}: an origin of {} servers with a stripe of {} bytes",
+                dir.display(),
+                shape.servers,
+                shape.stripe
+            );
+            return Err(Error::invalid(what, "give at least one server and one byte"));
+        }
+        match (Marker::read(dir)?, shape.kind) {
+            (Some(found), VolumeKind::Striped)
+                if found != Marker::new(shape.servers, shape.stripe) =>
+            {
+                let what = format!(
+                    "{}: striped over {} servers in units of {} bytes, not over {} in units of {}",
+                    dir.display(),
+                    found.servers,
+                    found.stripe,
+                    shape.servers,
+                    shape.stripe
+                );
+                let remedy = "give the volume's own numbers, or unstripe it and stripe it anew";
+                Err(Error::invalid(what, remedy))
+            }
+            (Some(found), _) => Self::open_striped(dir, found, decorate),
+            (None, VolumeKind::Striped) => {
+                let marker = Marker::new(shape.servers, shape.stripe);
+                create_striped(dir, marker)?;
+                Self::open_striped(dir, marker, decorate)
+            }
+            (None, _) => {
+                let servers = vec![Server::local(dir, "origin", 0, decorate)?];
+                let volume = Volume::new(servers, shape.stripe);
+                let striping = Striping::new(shape.servers, shape.stripe);
+                Ok(Self::over(dir, volume, striping, false))
+            }
+        }
+    }
+
+    /// The striped volume in `dir`, without decorators; an error if it is none.
+    pub fn open_volume(dir: &Path) -> Result<Self> {
+        let marker = Marker::read(dir)?.ok_or_else(|| {
+            let what =
+                format!("{}: not a striped volume ({} is missing)", dir.display(), marker::NAME);
+            Error::invalid(what, "give the directory that was the origin of the mount")
+        })?;
+        Self::open_striped(dir, marker, &|_, device| device)
+    }
+
+    fn open_striped(dir: &Path, marker: Marker, decorate: Decorate<'_>) -> Result<Self> {
+        let open = |index: u32| {
+            let name = format!("server-{index}");
+            Server::local(&dir.join(&name), &name, index as usize, decorate)
+        };
+        let servers = (0..marker.servers).map(open).collect::<Result<_>>()?;
+        let volume = Volume::new(servers, marker.stripe);
+        Ok(Self::over(&dir.join(marker::NAMESPACE), volume, marker.striping(), true))
+    }
+
+    fn over(dir: &Path, volume: Volume, striping: Striping, striped: bool) -> Self {
+        let locks = Arc::new(std::array::from_fn(|_| parking_lot::Mutex::default()));
+        Self { dir: dir.to_owned(), volume, striping, striped, locks }
+    }
+
+    /// The directory with the tree that programs see.
+    pub fn namespace_dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// How files are spread: by us, or by the file system below a plain origin.
+    pub const fn striping(&self) -> Striping {
+        self.striping
+    }
+
+    /// The servers that data goes to: one for a plain origin.
+    pub fn servers(&self) -> &[Arc<Server>] {
+        self.volume.servers()
+    }
+
+    /// Whether we stripe the data.
+    pub const fn is_striped(&self) -> bool {
+        self.striped
+    }
+
+    /// Opens the data of a namespace file. `node` may be an `O_PATH` descriptor; `flags` are
+    /// `open(2)`'s and reach the file of a plain origin unchanged.
+    pub fn open_data(&self, node: BorrowedFd<'_>, flags: i32) -> io::Result<OriginFile> {
+        let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        if !self.striped {
+            return self.adopt_data(reopen(node, flags)?);
+        }
+        let access = flags & OFlags::ACCMODE;
+        let reads_too = if access == OFlags::WRONLY { OFlags::RDWR } else { access };
+        let file = match reopen(node, reads_too) {
+            // A file that its owner may write but not read.
+            Err(Errno::ACCESS) if reads_too != access => reopen(node, access),
+            other => other,
+        };
+        self.adopt_data(file?)
+    }
+
+    /// The data of a namespace file that is open already, with the access it was opened with.
+    pub fn adopt_data(&self, node: File) -> io::Result<OriginFile> {
+        let node = ServerFile::new(node)?;
+        if !self.striped {
+            let server = Arc::clone(&self.volume.servers()[0]);
+            return Ok(OriginFile(Data::Plain { server, file: node }));
+        }
+        Ok(OriginFile(Data::Striped(Striped {
+            volume: self.volume.clone(),
+            striping: self.striping,
+            locks: Arc::clone(&self.locks),
+            node,
+            object: OnceLock::new(),
+        })))
+    }
+
+    /// The object with a namespace file's data, if it has one.
+    pub fn object_of(&self, node: impl AsFd) -> io::Result<Option<ObjectId>> {
+        if self.striped { ObjectId::of(node) } else { Ok(None) }
+    }
+
+    /// Removes the data of a namespace file. The caller guarantees that its last name and its
+    /// last open file are gone.
+    pub fn remove_data(&self, node: impl AsFd) -> io::Result<()> {
+        let Some(id) = self.object_of(node)? else { return Ok(()) };
+        let path = id.path();
+        self.servers().iter().map(|server| server.remove_object(&path)).fold(Ok(()), Result::and)
+    }
+
+    /// Corrects what the namespace alone says wrong about a regular file: a striped file's blocks
+    /// are elsewhere. They are given as if it had no holes, because programs take a file without
+    /// blocks for one without data; [`OriginFile::blocks`] counts them.
+    pub fn complete_stat(&self, stat: &mut Stat) {
+        if self.striped {
+            stat.raw.st_blocks = (stat.raw.st_size + 511) / 512;
+        }
+    }
+}
+
+/// Makes an empty directory a striped volume. The mark comes last: without it there is none.
+fn create_striped(dir: &Path, marker: Marker) -> Result<()> {
+    marker::check_empty(dir)?;
+    for index in 0..marker.servers {
+        make_directory(&dir.join(format!("server-{index}")))?;
+    }
+    let namespace = dir.join(marker::NAMESPACE);
+    make_directory(&namespace)?;
+    // The tree's root has the owner and mode that the directory was given.
+    let copy = || {
+        use std::os::unix::fs::{MetadataExt, chown};
+        let given = dir.metadata()?;
+        std::fs::set_permissions(&namespace, given.permissions())?;
+        chown(&namespace, Some(given.uid()), Some(given.gid()))
+    };
+    copy().map_err(Error::at(&namespace, "set mode and owner"))?;
+    marker.write(dir)
+}
+
+fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {
+    let path = identity::by_descriptor(node);
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).map(File::from)
+}

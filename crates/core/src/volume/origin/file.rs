@@ -1,0 +1,270 @@
+//! The data of one open origin file, plain or striped.
+//!
+//! A striped file's size is that of its sparse namespace file. What must hold: no object holds
+//! bytes past that size, so that a file that grows later reads zeros there. Hence a write grows
+//! the size before it writes data, and a truncate cuts data before it cuts the size; a crash in
+//! between leaves zeros where a request was that nobody acknowledged, never old bytes.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, OnceLock};
+
+use halocline_model::request::ByteRange;
+use halocline_model::striping::Striping;
+use parking_lot::Mutex;
+use rustix::fs::{SeekFrom, Timespec, Timestamps};
+use rustix::io::Errno;
+
+use super::identity::ObjectId;
+use crate::device::{Allocate, ServerFile};
+use crate::engine::Seek;
+use crate::volume::server::BLOCK;
+use crate::volume::{Server, Volume, VolumeFile};
+
+/// Locks that guard sizes, one for many objects: they are held for a system call or two.
+pub(super) type SizeLocks = [Mutex<()>; 64];
+
+/// The data of an open origin file.
+///
+/// The caller guarantees that no two calls change overlapping ranges at once, and that a truncate
+/// runs alone.
+#[derive(Debug)]
+pub struct OriginFile(pub(super) Data);
+
+#[derive(Debug)]
+pub(super) enum Data {
+    Plain { server: Arc<Server>, file: ServerFile },
+    Striped(Striped),
+}
+
+/// A namespace file and, once it has data, its object.
+#[derive(Debug)]
+pub(super) struct Striped {
+    pub(super) volume: Volume,
+    pub(super) striping: Striping,
+    pub(super) locks: Arc<SizeLocks>,
+    pub(super) node: ServerFile,
+    pub(super) object: OnceLock<(ObjectId, VolumeFile)>,
+}
+
+impl OriginFile {
+    /// The open file that carries the attributes: the file itself where the origin is plain.
+    pub fn node(&self) -> &File {
+        match &self.0 {
+            Data::Plain { file, .. } => file.file(),
+            Data::Striped(striped) => striped.node.file(),
+        }
+    }
+
+    /// Reads at `offset`; short only at the end of the file.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        match &self.0 {
+            Data::Plain { server, file } => {
+                server.device().read_at(file, offset, &mut [IoSliceMut::new(buf)])
+            }
+            Data::Striped(striped) => striped.read_at(offset, buf),
+        }
+    }
+
+    /// Writes all of `data` at `offset`; grows the file where it passes the end.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { server, file } => {
+                server.device().write_at(file, offset, &[IoSlice::new(data)])
+            }
+            Data::Striped(striped) => striped.write_at(offset, data),
+        }
+    }
+
+    /// Sets the size.
+    pub fn truncate(&self, len: u64) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { server, file } => server.device().truncate(file, len),
+            Data::Striped(striped) => striped.truncate(len),
+        }
+    }
+
+    /// Punches, reserves or zeroes `range`, as `fallocate(2)`.
+    pub fn allocate(&self, range: ByteRange, how: Allocate) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { server, file } => server.device().allocate(file, range, how),
+            Data::Striped(striped) => striped.allocate(range, how),
+        }
+    }
+
+    /// Makes data and size durable, other attributes too unless `data_only`.
+    pub fn sync(&self, data_only: bool) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { server, file } => server.device().sync(file, data_only),
+            Data::Striped(striped) => striped.sync(data_only),
+        }
+    }
+
+    /// The next data or hole at or after `offset`; `ENXIO` where there is none, as `lseek(2)`.
+    pub fn seek(&self, offset: u64, what: Seek) -> io::Result<u64> {
+        match &self.0 {
+            Data::Plain { file, .. } => {
+                let whence = match what {
+                    Seek::Data => SeekFrom::Data(offset),
+                    Seek::Hole => SeekFrom::Hole(offset),
+                };
+                Ok(rustix::fs::seek(file.file(), whence)?)
+            }
+            Data::Striped(striped) => striped.seek(offset, what),
+        }
+    }
+
+    /// Blocks of 512 bytes in use.
+    pub fn blocks(&self) -> io::Result<u64> {
+        match &self.0 {
+            Data::Plain { file, .. } => Ok(file.file().metadata()?.blocks()),
+            Data::Striped(striped) => match striped.existing()? {
+                Some(object) => Ok(object.allocated_bytes()? / BLOCK),
+                None => Ok(0),
+            },
+        }
+    }
+}
+
+impl Striped {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.node.file().metadata()?.len())
+    }
+
+    /// The object, unless the file never had data.
+    fn existing(&self) -> io::Result<Option<&VolumeFile>> {
+        if let Some((_, object)) = self.object.get() {
+            return Ok(Some(object));
+        }
+        Ok(ObjectId::of(self.node.file())?.map(|id| self.attach(id)))
+    }
+
+    /// The object, whose number the namespace file has before there is data.
+    fn created(&self) -> io::Result<&VolumeFile> {
+        match self.existing()? {
+            Some(object) => Ok(object),
+            None => Ok(self.attach(ObjectId::ensure(self.node.file())?)),
+        }
+    }
+
+    fn attach(&self, id: ObjectId) -> &VolumeFile {
+        let open = || (id, VolumeFile::lazy(&self.volume, 0, self.striping, &id.path()));
+        let (attached, object) = self.object.get_or_init(open);
+        debug_assert_eq!(*attached, id, "a file's object never changes");
+        object
+    }
+
+    fn size_lock(&self) -> &Mutex<()> {
+        // The inode is what all open files of one object share even before there is an object.
+        let at = self.node.inode() % self.locks.len() as u64;
+        &self.locks[usize::try_from(at).expect("a small number")]
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let inside = self.size()?.saturating_sub(offset).min(buf.len() as u64);
+        let inside = usize::try_from(inside).expect("no more than the buffer's length");
+        let buf = &mut buf[..inside];
+        match self.existing()? {
+            Some(object) if inside > 0 => object.read_filled(offset, buf)?,
+            _ => buf.fill(0),
+        }
+        Ok(inside)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let object = self.created()?;
+        let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
+        let before = self.grow(end)?;
+        object.write_at(offset, data).inspect_err(|_| {
+            if before < end {
+                self.shrink_back(object, before.max(offset), end);
+            }
+        })
+    }
+
+    /// Makes the size at least `end` and stamps the modification; returns the size before.
+    fn grow(&self, end: u64) -> io::Result<u64> {
+        let _size = self.size_lock().lock();
+        let before = self.size()?;
+        if before < end {
+            self.set_size(end)?;
+        } else {
+            self.touch()?;
+        }
+        Ok(before)
+    }
+
+    /// Takes back the growth of a write that failed, unless somebody grew the file further. The
+    /// write's own range is all that is cut: nobody else writes there now.
+    fn shrink_back(&self, object: &VolumeFile, len: u64, end: u64) {
+        let _size = self.size_lock().lock();
+        if self.size().is_ok_and(|size| size == end) && object.cut(len).is_ok() {
+            // The write's own error is what the caller must see.
+            let _ = self.set_size(len);
+        }
+    }
+
+    fn set_size(&self, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(self.node.file(), len)?)
+    }
+
+    /// Stamps the modification as a write to the namespace file would.
+    fn touch(&self) -> io::Result<()> {
+        let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+        let times = Timestamps {
+            last_access: time(rustix::fs::UTIME_OMIT),
+            last_modification: time(rustix::fs::UTIME_NOW),
+        };
+        Ok(rustix::fs::futimens(self.node.file(), &times)?)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        let _size = self.size_lock().lock();
+        if let Some(object) = self.existing()? {
+            object.cut(len)?;
+        }
+        self.set_size(len)
+    }
+
+    fn allocate(&self, range: ByteRange, how: Allocate) -> io::Result<()> {
+        let (on_object, grows) = match how {
+            Allocate::PunchHole => (Allocate::PunchHole, false),
+            Allocate::Reserve => (Allocate::ReserveKeepSize, true),
+            Allocate::ReserveKeepSize => (Allocate::ReserveKeepSize, false),
+            Allocate::Zero { keep_size } => (Allocate::Zero { keep_size: true }, !keep_size),
+        };
+        if how != Allocate::PunchHole {
+            self.created()?.allocate(range, on_object)?;
+        } else if let Some(object) = self.existing()? {
+            object.punch(range)?;
+        }
+        self.grow(if grows { range.end } else { 0 }).map(drop)
+    }
+
+    /// Data first: a size that is durable never promises bytes that are not.
+    fn sync(&self, data_only: bool) -> io::Result<()> {
+        if let Some(object) = self.existing()? {
+            object.sync(data_only)?;
+        }
+        self.volume.servers()[0].device().sync(&self.node, data_only)
+    }
+
+    fn seek(&self, offset: u64, what: Seek) -> io::Result<u64> {
+        let size = self.size()?;
+        if offset >= size {
+            return Err(Errno::NXIO.into());
+        }
+        let found = match self.existing()? {
+            Some(object) => object.seek(offset, what == Seek::Data)?,
+            None => (what == Seek::Hole).then_some(offset),
+        };
+        match what {
+            Seek::Data => found.filter(|at| *at < size).ok_or_else(|| Errno::NXIO.into()),
+            Seek::Hole => Ok(found.unwrap_or(size).min(size)),
+        }
+    }
+}

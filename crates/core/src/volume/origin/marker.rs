@@ -1,0 +1,103 @@
+//! `halocline-volume.toml`: the mark of a striped origin with its geometry.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use halocline_model::striping::Striping;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// The only format so far.
+const FORMAT: u32 = 1;
+
+/// Name of the mark in the origin's directory.
+pub(super) const NAME: &str = "halocline-volume.toml";
+
+/// Name of the directory with the tree that programs see.
+pub(super) const NAMESPACE: &str = "namespace";
+
+const HEAD: &str = "\
+# This directory is a striped Halocline volume: docs/FORMAT.md describes it.
+# `halocline unstripe` turns its files back into plain ones. Do not edit.
+";
+
+/// What the mark says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Marker {
+    format: u32,
+    pub(super) servers: u32,
+    pub(super) stripe: u64,
+}
+
+impl Marker {
+    pub(super) const fn new(servers: u32, stripe: u64) -> Self {
+        Self { format: FORMAT, servers, stripe }
+    }
+
+    pub(super) const fn striping(self) -> Striping {
+        Striping::new(self.servers, self.stripe)
+    }
+
+    /// The mark of the origin in `dir`, if it has one.
+    pub(super) fn read(dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(NAME);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::at(path, "read")(error)),
+        };
+        let damaged = |what: String| {
+            let what = format!("{}: {what}", path.display());
+            Error::invalid(what, "restore the file: docs/FORMAT.md shows what it must hold")
+        };
+        let marker: Self = toml::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        if marker.format != FORMAT {
+            return Err(Error::invalid(
+                format!("{}: format {} of the volume is unknown", path.display(), marker.format),
+                "use the version of Halocline that made it, or a newer one",
+            ));
+        }
+        if marker.servers == 0 || marker.stripe == 0 {
+            return Err(damaged("servers and stripe must not be 0".into()));
+        }
+        Ok(Some(marker))
+    }
+
+    /// Makes the mark durable: it is whole or not there.
+    pub(super) fn write(self, dir: &Path) -> Result<()> {
+        let (path, temporary) = (dir.join(NAME), dir.join(format!("{NAME}.new")));
+        let body = toml::to_string(&self).expect("three numbers are TOML");
+        let write = || {
+            let mut file = File::create(&temporary)?;
+            file.write_all(HEAD.as_bytes())?;
+            file.write_all(body.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            File::open(dir)?.sync_all()
+        };
+        write().map_err(Error::at(&path, "write"))
+    }
+}
+
+/// Fails unless `dir` is empty or holds nothing but what an interrupted creation left.
+pub(super) fn check_empty(dir: &Path) -> Result<()> {
+    let entries = fs::read_dir(dir).map_err(Error::at(dir, "list the directory"))?;
+    for entry in entries {
+        let name = entry.map_err(Error::at(dir, "list the directory"))?.file_name();
+        let text = name.to_string_lossy();
+        let ours = text == NAMESPACE || text.starts_with("server-") || text.starts_with(NAME);
+        let empty =
+            || fs::read_dir(dir.join(&name)).is_ok_and(|mut inside| inside.next().is_none());
+        let harmless = text == "lost+found" || text.starts_with(NAME) || (ours && empty());
+        if !harmless {
+            return Err(Error::invalid(
+                format!("{}: cannot become a striped volume, it has files ({text})", dir.display()),
+                "give an empty directory, or leave the origin plain",
+            ));
+        }
+    }
+    Ok(())
+}
