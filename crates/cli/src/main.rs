@@ -1,2 +1,47 @@
-//! The `halocline` command.
-fn main() {}
+//! The `halocline` command: parses, calls one file of [`command`], answers with an exit status.
+//!
+//! - [`command`]: the subcommands, one file each;
+//! - [`options`]: flags from the table of options;
+//! - [`preflight`]: what is checked before anything changes;
+//! - [`host`]: a mount with its engine, session and control socket, until it ends;
+//! - [`child`]: the command that `run` starts, its signals and its status;
+//! - [`progress`], [`text`]: what people read;
+//! - [`failure`]: exit statuses.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command answers on standard output and complains on standard error"
+)]
+
+mod assemble;
+mod child;
+mod command;
+mod failure;
+mod host;
+mod mpi;
+mod options;
+mod preflight;
+mod progress;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = command::Cli::parse();
+    start_log(cli.verbose);
+    match cli.command.execute() {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Messages of the libraries go to standard error: warnings, or what `HALOCLINE_LOG` says.
+fn start_log(verbose: u8) {
+    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
+    let filter = tracing_subscriber::EnvFilter::try_from_env("HALOCLINE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -100,7 +100,7 @@ pub struct Config {
     pub direct: bool,
     /// Users other than the owner may use the mount.
     pub allow_other: bool,
-    /// Threads that serve the kernel; 0: chosen by the number of processors.
+    /// Threads that serve the kernel; 0: the front end's number.
     pub threads: u32,
     /// How long the kernel may keep attributes and names.
     pub attr_timeout: Duration,
@@ -147,7 +147,7 @@ impl Default for Config {
             size: CacheSize::Percent(80.0),
             mode: Mode::WriteBack,
             policy: "adaptive".into(),
-            eviction: "lru".into(),
+            eviction: "s3fifo".into(),
             direct: false,
             allow_other: false,
             threads: 0,
@@ -220,7 +220,7 @@ impl Config {
             Kind::Emulation => Emulation::parse(text, named)
                 .err()
                 .unwrap_or_else(|| format!("{text:?} does not fit")),
-            kind => format!("{text:?} is not {}", kind.describe()),
+            _ => format!("{text:?} does not fit"),
         }
     }
 }

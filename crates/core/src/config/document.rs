@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::{OPTIONS, OptionSpec, Scope};
+use halocline_model::{admit, evict};
+
+use super::{Kind, OPTIONS, OptionSpec, Scope};
 
 const HEAD: &str = "\
 # Configuration
 
-<!-- Generated from crates/core/src/config/options.rs by `halocline docs`; do not edit. -->
+<!-- Generated from crates/core/src/config/options.rs by `halocline docs --config-only docs`; do not edit. -->
 
 One TOML file, named by `--config FILE`; without the flag `$XDG_CONFIG_HOME/halocline/halocline.toml`
 (usually `~/.config/halocline/halocline.toml`) is read if it is there. Every option is also a flag: a
@@ -81,6 +83,14 @@ fn describe(out: &mut String, option: &OptionSpec) {
         option.kind.placeholder(),
         option.kind.describe(),
     );
+    let policies: Vec<_> = match option.kind {
+        Kind::Admission => admit::POLICIES.iter().map(|row| (row.name, row.doc)).collect(),
+        Kind::Eviction => evict::POLICIES.iter().map(|row| (row.name, row.about)).collect(),
+        _ => return,
+    };
+    for (name, about) in policies {
+        let _ = writeln!(out, "  - `{name}`: {about}");
+    }
 }
 
 #[cfg(test)]
@@ -107,7 +117,8 @@ mod tests {
         let other = |option: &OptionSpec| match option.key {
             "size" => "1G",
             "mode" => "read-only",
-            "policy" | "eviction" => "other",
+            "policy" => "never",
+            "eviction" => "lru",
             "pin" | "exclude" => "*.tmp\n{a,b}/*",
             "emulate" => "8xhdd+4xssd",
             "origin_volume" | "cache_volume" => "striped",
@@ -135,6 +146,6 @@ mod tests {
     fn the_page_in_the_repository_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIG.md");
         let page = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(page == markdown(), "run `cargo run -p halocline-cli -- docs docs`");
+        assert!(page == markdown(), "run `cargo run -p halocline-cli -- docs --config-only docs`");
     }
 }

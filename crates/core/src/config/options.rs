@@ -114,20 +114,19 @@ pub static OPTIONS: &[OptionSpec] = &[
     option!(
         "policy",
         Cache,
-        Kind::Name,
+        Kind::Admission,
         |c| c.policy.clone(),
-        |c, v| name(&mut c.policy, v),
-        "Admission policy: which requests deserve the cache. `adaptive` predicts both sides' cost \
-         and corrects itself by measurement; `sla` and `s4d` are the papers' models, `sla-paper` \
-         with their misprints; `always` and `never` are for comparison."
+        |c, v| name(&mut c.policy, v, Kind::Admission),
+        "Admission policy: which requests deserve the cache. The papers' policies are there for \
+         comparison, as are `always` and `never`."
     ),
     option!(
         "eviction",
         Cache,
-        Kind::Name,
+        Kind::Eviction,
         |c| c.eviction.clone(),
-        |c, v| name(&mut c.eviction, v),
-        "Eviction policy: which clean extent leaves first. `lru`, or one that resists scans."
+        |c, v| name(&mut c.eviction, v, Kind::Eviction),
+        "Eviction policy: which clean extent leaves first."
     ),
     option!(
         "pin",
@@ -187,7 +186,8 @@ pub static OPTIONS: &[OptionSpec] = &[
         Kind::Count,
         |c| c.threads.to_string(),
         |c, v| put(&mut c.threads, count(v)),
-        "Threads that serve the kernel. 0 chooses by the number of processors."
+        "Threads that serve the kernel. Calls wait for slow devices, so there are more of them than \
+         processors; 0 is the built-in number."
     ),
     option!(
         "attr_timeout",
@@ -326,9 +326,8 @@ fn put<T>(field: &mut T, value: Option<T>) -> Option<()> {
     Some(())
 }
 
-fn name(field: &mut String, text: &str) -> Option<()> {
-    let good = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    put(field, good.then(|| text.to_owned()))
+fn name(field: &mut String, text: &str, kind: Kind) -> Option<()> {
+    put(field, kind.names().contains(&text).then(|| text.to_owned()))
 }
 
 fn globs(field: &mut Vec<String>, text: &str) -> Option<()> {

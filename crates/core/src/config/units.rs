@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use halocline_model::{admit, evict};
 use serde::{Deserialize, Serialize};
 
 /// What a value looks like.
@@ -23,8 +24,10 @@ pub enum Kind {
     Hours,
     /// One of a few words.
     Word(&'static [&'static str]),
-    /// A name that another table explains.
-    Name,
+    /// An admission policy of the model's table.
+    Admission,
+    /// An eviction policy of the model's table.
+    Eviction,
     /// A list of globs.
     Globs,
     /// An emulation: `hdd+ssd`, `8xhdd+4xssd`.
@@ -43,9 +46,19 @@ impl Kind {
             Self::Duration => "TIME",
             Self::Hours => "HOURS",
             Self::Word(_) => "WORD",
-            Self::Name => "NAME",
+            Self::Admission | Self::Eviction => "POLICY",
             Self::Globs => "GLOB",
             Self::Emulation => "DEVICES",
+        }
+    }
+
+    /// The names that a value may be, where there are few.
+    pub fn names(self) -> Vec<&'static str> {
+        match self {
+            Self::Word(words) => words.to_vec(),
+            Self::Admission => admit::POLICIES.iter().map(|row| row.name).collect(),
+            Self::Eviction => evict::POLICIES.iter().map(|row| row.name).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -60,7 +73,7 @@ impl Kind {
             Self::Duration => "a time such as 250ms, 30s, 5m, 2h or 1d".into(),
             Self::Hours => "hours of the day such as 22-6, or always".into(),
             Self::Word(words) => format!("one of {}", words.join(", ")),
-            Self::Name => "a name".into(),
+            Self::Admission | Self::Eviction => format!("one of {}", self.names().join(", ")),
             Self::Globs => "a list of globs such as [\"*.idx\", \"scratch/**\"]".into(),
             Self::Emulation => "devices such as hdd+ssd or 8xhdd+4xssd".into(),
         }

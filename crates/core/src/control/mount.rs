@@ -56,7 +56,7 @@ impl Place {
 fn dead(path: &Path) -> Error {
     Error::invalid(
         format!("the process behind the mount at {} has ended", path.display()),
-        "detach it with `halocline umount --force`, then mount again: recovery is automatic",
+        "free the mount point with `halocline umount`, then mount again: recovery is automatic",
     )
 }
 
@@ -116,6 +116,14 @@ fn unescape(field: &[u8]) -> Vec<u8> {
         }
     }
     out
+}
+
+/// All halocline mount points that this process sees, in the order of mounting.
+pub fn mountpoints() -> Result<Vec<PathBuf>> {
+    let table = fs::read("/proc/self/mountinfo")
+        .map_err(Error::at("/proc/self/mountinfo", "read the mounts"))?;
+    let ours = |(point, kind): (PathBuf, &[u8])| (kind == b"fuse.halocline").then_some(point);
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).filter_map(ours).collect())
 }
 
 /// Whether anything is mounted exactly on `path`, as this process sees it.

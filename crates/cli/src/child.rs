@@ -1,0 +1,74 @@
+//! The command that `run` starts: its environment, its signals, its status.
+
+use std::io::ErrorKind;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
+use signal_hook::low_level::siginfo::Cause;
+
+use crate::failure::Failure;
+
+/// Signals that the command gets, too.
+const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
+
+/// From its making on, signals no longer end this process.
+pub(crate) struct Signals {
+    events: SignalsInfo<WithOrigin>,
+    /// The limit of open files that the command shall have: this process raises its own.
+    open_files: Rlimit,
+}
+
+impl Signals {
+    /// Starts to catch signals.
+    pub(crate) fn catch() -> Result<Self, Failure> {
+        let signals = FORWARDED.iter().chain([&SIGCHLD]);
+        let open_files = getrlimit(Resource::Nofile);
+        Ok(Self { events: SignalsInfo::new(signals)?, open_files })
+    }
+
+    /// Runs `command` to its end and gives its status as a shell would: 128+N for signal N.
+    pub(crate) fn run(&mut self, mut command: Command) -> Result<u8, Failure> {
+        let open_files = self.open_files;
+        // SAFETY: between fork and exec the closure only makes one system call; it touches no
+        // lock and no heap.
+        unsafe {
+            command.pre_exec(move || Ok(setrlimit(Resource::Nofile, open_files)?));
+        }
+        let mut child = command.spawn().map_err(|error| {
+            let program = command.get_program().to_string_lossy().into_owned();
+            let status = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
+            Failure::with_status(status, format!("{program}: cannot be started: {error}"))
+        })?;
+        loop {
+            // Everything that came before the wait is looked at after it.
+            if let Some(status) = child.try_wait()? {
+                let by_signal = status.signal().map(|signal| signal + 128);
+                let code = status.code().or(by_signal).unwrap_or(1);
+                return Ok(u8::try_from(code & 0xff).unwrap_or(1));
+            }
+            for event in self.events.wait() {
+                forward(&event, &child);
+            }
+        }
+    }
+
+    /// Whether somebody asked this process to stop since the last look.
+    pub(crate) fn stop_requested(&mut self) -> bool {
+        self.events.pending().any(|event| [SIGINT, SIGTERM, SIGHUP].contains(&event.signal))
+    }
+}
+
+/// Sends a signal on. What the terminal sent went to its whole foreground group already.
+fn forward(event: &Origin, child: &Child) {
+    if event.signal == SIGCHLD || event.cause == Cause::Kernel {
+        return;
+    }
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(event.signal)) {
+        let _ = kill_process(pid, signal);
+    }
+}

@@ -1,0 +1,82 @@
+//! The subcommands: one file each, one row each in [`Command`].
+
+mod docs;
+mod doctor;
+mod evict;
+mod explain;
+mod flush;
+mod locate;
+mod mount;
+mod rules;
+mod run;
+mod status;
+mod umount;
+mod unstripe;
+mod warm;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::{Outcome, STATUSES};
+
+/// Runs programs with an SSD cache in front of their HDD data.
+#[derive(Debug, Parser)]
+#[command(name = "halocline", version, after_help = STATUSES, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// Say more: -v what is done, -vv details
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What can be done.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<run::RunArgs>),
+    Mount(Box<mount::MountArgs>),
+    #[command(alias = "unmount")]
+    Umount(umount::UmountArgs),
+    Status(status::StatusArgs),
+    Where(locate::LocateArgs),
+    Explain(explain::ExplainArgs),
+    Flush(flush::FlushArgs),
+    Warm(warm::WarmArgs),
+    Evict(evict::EvictArgs),
+    Pin(rules::PinArgs),
+    Unpin(rules::UnpinArgs),
+    Exclude(rules::ExcludeArgs),
+    Doctor(doctor::DoctorArgs),
+    Unstripe(unstripe::UnstripeArgs),
+    #[command(hide = true)]
+    Docs(docs::DocsArgs),
+}
+
+impl Command {
+    /// Does it.
+    pub(crate) fn execute(&self) -> Outcome {
+        match self {
+            Self::Run(args) => run::execute(args),
+            Self::Mount(args) => mount::execute(args),
+            Self::Umount(args) => umount::execute(args),
+            Self::Status(args) => status::execute(args),
+            Self::Where(args) => locate::execute(args),
+            Self::Explain(args) => explain::execute(args),
+            Self::Flush(args) => flush::execute(args),
+            Self::Warm(args) => warm::execute(args),
+            Self::Evict(args) => evict::execute(args),
+            Self::Pin(args) => rules::pin(args),
+            Self::Unpin(args) => rules::unpin(args),
+            Self::Exclude(args) => rules::exclude(args),
+            Self::Doctor(args) => doctor::execute(args),
+            Self::Unstripe(args) => unstripe::execute(args),
+            Self::Docs(args) => docs::execute(args),
+        }
+    }
+}
+
+/// Prints a value as JSON for scripts.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Outcome {
+    let text = serde_json::to_string_pretty(value).map_err(std::io::Error::from)?;
+    println!("{text}");
+    Ok(std::process::ExitCode::SUCCESS)
+}

@@ -1,0 +1,60 @@
+//! `halocline docs DIR`: writes what is generated: CONFIG.md, man pages, shell completions.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, ValueEnum};
+use clap_complete::Shell;
+use halocline_core::config;
+use halocline_core::error::Error;
+
+use super::Cli;
+use crate::failure::{Failure, Outcome};
+
+/// Write CONFIG.md, man pages (DIR/man) and shell completions (DIR/completions)
+#[derive(Debug, Args)]
+pub(crate) struct DocsArgs {
+    /// Where they go
+    dir: PathBuf,
+    /// Only CONFIG.md: what the repository keeps
+    #[arg(long)]
+    config_only: bool,
+}
+
+/// Writes them.
+pub(crate) fn execute(args: &DocsArgs) -> Outcome {
+    write(&args.dir, "CONFIG.md", config::markdown().as_bytes())?;
+    if args.config_only {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut command = Cli::command();
+    command.build();
+    man_pages(&args.dir.join("man"), &command)?;
+    for shell in Shell::value_variants() {
+        let mut script = Vec::new();
+        clap_complete::generate(*shell, &mut Cli::command(), "halocline", &mut script);
+        write(&args.dir.join("completions"), &format!("halocline.{shell}"), &script)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One page for the command and one for each subcommand.
+fn man_pages(dir: &Path, command: &clap::Command) -> Result<(), Failure> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone()).render(&mut page)?;
+    write(dir, "halocline.1", &page)?;
+    for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        let name = format!("halocline-{}", subcommand.get_name());
+        let mut page = Vec::new();
+        clap_mangen::Man::new(subcommand.clone().name(name.clone())).render(&mut page)?;
+        write(dir, &format!("{name}.1"), &page)?;
+    }
+    Ok(())
+}
+
+fn write(dir: &Path, name: &str, content: &[u8]) -> Result<(), Failure> {
+    fs::create_dir_all(dir).map_err(Error::at(dir, "create the directory"))?;
+    let path = dir.join(name);
+    Ok(fs::write(&path, content).map_err(Error::at(&path, "write"))?)
+}

@@ -1,0 +1,82 @@
+//! `halocline where`: which side has which bytes.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_core::control::{ExtentInfo, Place, Request, Side};
+
+use super::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::text;
+
+/// Show the extents of a file: side, layout, dirty, last use
+#[derive(Debug, Args)]
+pub(crate) struct LocateArgs {
+    /// A file on the mount
+    path: PathBuf,
+    /// First byte
+    #[arg(requires = "length", value_parser = byte_count)]
+    offset: Option<u64>,
+    /// Length in bytes
+    #[arg(value_parser = byte_count)]
+    length: Option<u64>,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads `8K` and the like, for positions on the command line.
+pub(super) fn byte_count(text: &str) -> Result<u64, String> {
+    halocline_core::config::parse_bytes(text)
+        .ok_or_else(|| format!("{text:?} is not a number of bytes such as 65536 or 64K"))
+}
+
+/// Shows them.
+pub(crate) fn execute(args: &LocateArgs) -> Outcome {
+    let place = Place::find(&args.path)?;
+    if place.inside.as_os_str().is_empty() {
+        return Err(Failure::refused("the mount's root has no extents; name a file on it"));
+    }
+    let range = args.offset.zip(args.length);
+    let request = Request::Locate { path: place.inside.clone(), range };
+    let extents: Vec<ExtentInfo> = place.connect()?.call(&request, |_| {})?;
+    if args.json {
+        return print_json(&extents);
+    }
+    println!(
+        "{:>15} {:>15}  {:<7} {:<8} {:<6} last use",
+        "offset", "length", "side", "layout", "state"
+    );
+    for extent in &extents {
+        println!("{}", line(extent));
+    }
+    let cached: u64 = extents.iter().filter(|e| e.side == Side::Cache).map(|e| e.length).sum();
+    let dirty: u64 = extents.iter().filter(|e| e.dirty).map(|e| e.length).sum();
+    let all: u64 = extents.iter().map(|e| e.length).sum();
+    println!(
+        "{} of {} on the cache ({}), {} of it dirty",
+        text::bytes(cached),
+        text::bytes(all),
+        text::share(cached, all),
+        text::bytes(dirty)
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn line(extent: &ExtentInfo) -> String {
+    let side = if extent.side == Side::Cache { "cache" } else { "origin" };
+    let layout = extent.layout.map_or_else(String::new, |layout| match layout.name() {
+        "1dh" => "1dh".into(),
+        name => format!("{name}:{}", extent.group),
+    });
+    let state = match (extent.side, extent.dirty) {
+        (Side::Cache, true) => "dirty",
+        (Side::Cache, false) => "clean",
+        (Side::Origin, _) => "",
+    };
+    let used = extent.last_use_ms.map(text::ago).unwrap_or_default();
+    format!("{:>15} {:>15}  {side:<7} {layout:<8} {state:<6} {used}", extent.offset, extent.length)
+        .trim_end()
+        .to_owned()
+}

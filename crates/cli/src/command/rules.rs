@@ -1,0 +1,99 @@
+//! `halocline pin`, `unpin` and `exclude`: a person's word on what is cached.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_core::control::{Place, Request, RuleChange, Rules};
+
+use super::print_json;
+use crate::failure::Outcome;
+
+/// Never evict files that match
+#[derive(Debug, Args)]
+pub(crate) struct PinArgs {
+    #[command(flatten)]
+    rule: RuleArgs,
+}
+
+/// Take a pin back
+#[derive(Debug, Args)]
+pub(crate) struct UnpinArgs {
+    #[command(flatten)]
+    rule: RuleArgs,
+}
+
+/// Never cache files that match; what is cached of them is flushed and leaves
+#[derive(Debug, Args)]
+pub(crate) struct ExcludeArgs {
+    #[command(flatten)]
+    rule: RuleArgs,
+    /// Take the exclude back
+    #[arg(long)]
+    remove: bool,
+}
+
+/// What the three have in common.
+#[derive(Debug, Args)]
+struct RuleArgs {
+    /// Glob over paths below the mount point, quoted: "*.idx", "scratch/**"
+    glob: String,
+    /// A path on the mount, or the cache directory of a running mount
+    #[arg(long = "on", value_name = "PATH", default_value = ".")]
+    on: PathBuf,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Pins.
+pub(crate) fn pin(args: &PinArgs) -> Outcome {
+    change(&args.rule, RuleChange::Pin)
+}
+
+/// Unpins.
+pub(crate) fn unpin(args: &UnpinArgs) -> Outcome {
+    change(&args.rule, RuleChange::Unpin)
+}
+
+/// Excludes, or takes it back.
+pub(crate) fn exclude(args: &ExcludeArgs) -> Outcome {
+    change(&args.rule, if args.remove { RuleChange::Include } else { RuleChange::Exclude })
+}
+
+fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
+    let place = Place::find(&args.on)?;
+    let glob = relative(&args.glob, &place.mountpoint);
+    let rules: Rules = place.connect()?.call(&Request::Rules(how(glob)), |_| {})?;
+    if args.json {
+        return print_json(&rules);
+    }
+    for (name, globs) in [("pin", &rules.pin), ("exclude", &rules.exclude)] {
+        println!("{name}: {}", if globs.is_empty() { "nothing".into() } else { globs.join(" ") });
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A glob that a person wrote with the mount point in front, below it.
+fn relative(glob: &str, mountpoint: &Path) -> String {
+    Path::new(glob)
+        .strip_prefix(mountpoint)
+        .ok()
+        .filter(|_| glob.starts_with('/') && !mountpoint.as_os_str().is_empty())
+        .and_then(Path::to_str)
+        .map_or_else(|| glob.to_owned(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_are_taken_below_the_mount_point() {
+        let mountpoint = Path::new("/mnt/x");
+        assert_eq!(relative("*.idx", mountpoint), "*.idx");
+        assert_eq!(relative("/mnt/x/a/**", mountpoint), "a/**");
+        assert_eq!(relative("/mnt/xy/a", mountpoint), "/mnt/xy/a");
+        assert_eq!(relative("a/b", Path::new("")), "a/b");
+    }
+}

@@ -1,0 +1,155 @@
+//! `halocline run`: one command with a cache in front of its data.
+
+use std::ffi::OsString;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+
+use clap::Args;
+use halocline_core::config::Config;
+use halocline_core::control::{MoveReport, Report};
+use halocline_core::error::Error;
+
+use crate::assemble;
+use crate::child::Signals;
+use crate::failure::{Failure, Outcome};
+use crate::host::{Host, Where};
+use crate::mpi;
+use crate::options::ConfigArgs;
+use crate::preflight;
+use crate::progress::Meter;
+use crate::text;
+
+/// Run a command with the cache in front of DIR; only the command sees the mount
+///
+/// The mount is private and lies over the origin, so the command's paths do not change. When the
+/// command ends, dirty data is flushed and a report is printed.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The data on slow storage
+    #[arg(long, value_name = "DIR")]
+    origin: PathBuf,
+    /// A directory on the SSD, for nothing else
+    #[arg(long, value_name = "DIR")]
+    cache: PathBuf,
+    /// Write the report as JSON, too
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print neither progress nor report
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// Everything that was checked.
+struct Plan {
+    config: Config,
+    place: Where,
+    report: Option<PathBuf>,
+    program: PathBuf,
+    workdir: PathBuf,
+}
+
+/// Runs it.
+pub(crate) fn execute(args: &RunArgs) -> Outcome {
+    let plan = plan(args)?;
+    let mut signals = Signals::catch()?;
+    // Before the engine starts threads: a user namespace is entered with one thread only.
+    halocline_fuse::private_namespace().map_err(Failure::refused)?;
+    let engine = assemble::open(&plan.place, &plan.config).map_err(Failure::refused)?;
+    let host = Host::start(Arc::new(engine), &plan.config, &plan.place, false)?;
+    let mut command = Command::new(&plan.program);
+    // The directory's name leads into the mount; this process stands below it.
+    command.args(&args.command[1..]).current_dir(&plan.workdir);
+    mpi::prepare(&mut command, &plan.program, &host.socket());
+    let ran = signals.run(command);
+    let mut meter = Meter::new("flushing", args.quiet);
+    let finished = host.finish_with_report(|now| {
+        meter.tell(&now);
+        if signals.stop_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    drop(meter);
+    let status = ran?;
+    let (mut report, flushed) = finished.map_err(|error| {
+        let cache = plan.place.cache.display();
+        Failure::dirty_left(format!("{error}; the cache {cache} keeps what is not flushed"))
+    })?;
+    report.exit_status = Some(i32::from(status));
+    if !args.quiet {
+        eprint!("\n{}", text::report(&report));
+    }
+    conclude(&plan, status, &report, &flushed)
+}
+
+/// Checks all that can be wrong before anything changes.
+fn plan(args: &RunArgs) -> Result<Plan, Failure> {
+    let config = args.config.load().map_err(Failure::refused)?;
+    let sides = preflight::sides(&args.origin, &args.cache, &config).map_err(Failure::refused)?;
+    preflight::fuse_device().map_err(Failure::refused)?;
+    let report = args.report.as_deref().map(preflight::report_file).transpose();
+    let place =
+        Where { mountpoint: sides.origin.clone(), origin: sides.origin, cache: sides.cache };
+    Ok(Plan {
+        config,
+        place,
+        report: report.map_err(Failure::refused)?,
+        program: find_program(&args.command[0])?,
+        workdir: std::env::current_dir()
+            .map_err(|error| Failure::refused(format!("the working directory: {error}")))?,
+    })
+}
+
+/// Finds the program as a shell would, so that a wrong name is told before the mount is made.
+fn find_program(name: &OsString) -> Result<PathBuf, Failure> {
+    let executable = |path: &Path| {
+        path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+    };
+    let path = Path::new(name);
+    if path.components().count() > 1 || path.is_absolute() {
+        return match path.try_exists() {
+            Ok(true) if executable(path) => Ok(std::path::absolute(path)?),
+            Ok(true) => Err(not_started(126, name, "is not executable")),
+            _ => Err(not_started(127, name, "was not found")),
+        };
+    }
+    let dirs = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&dirs)
+        .map(|dir| dir.join(path))
+        .find(|path| executable(path))
+        .ok_or_else(|| not_started(127, name, "was not found in $PATH"))
+}
+
+fn not_started(status: u8, name: &OsString, why: &str) -> Failure {
+    let name = name.to_string_lossy();
+    Failure::with_status(status, format!("command {name:?} {why}; nothing was mounted"))
+}
+
+/// Writes the report and gives the command's status; a clean end that leaves dirty data is none.
+fn conclude(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> Outcome {
+    if let Some(file) = &plan.report {
+        let mut text = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
+        text.push('\n');
+        fs::write(file, text).map_err(Error::at(file, "write the report"))?;
+    }
+    for skipped in &flushed.skipped {
+        eprintln!("halocline: {}: {}", skipped.path.display(), skipped.reason);
+    }
+    if report.dirty_bytes_left > 0 {
+        let what = format!(
+            "{} stay on the cache {}; they are flushed when it is used again with this origin",
+            text::bytes(report.dirty_bytes_left),
+            plan.place.cache.display()
+        );
+        if status == 0 {
+            return Err(Failure::dirty_left(what));
+        }
+        eprintln!("halocline: {what}");
+    }
+    Ok(ExitCode::from(status))
+}

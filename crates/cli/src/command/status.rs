@@ -1,0 +1,128 @@
+//! `halocline status`: the state of a mount at a glance.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_core::control::{Health, Place, Rebuilder, Request, Side, Status, mount};
+
+use super::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::text;
+
+/// Show the state of a mount: space, dirty data, health, traffic
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// A path on the mount, or its cache directory; all mounts when left out
+    path: Option<PathBuf>,
+    /// Answer in JSON: one status, or a list of them without PATH
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows it.
+pub(crate) fn execute(args: &StatusArgs) -> Outcome {
+    if let Some(path) = &args.path {
+        let status = ask(&Place::find(path)?)?;
+        if args.json {
+            return print_json(&status);
+        }
+        print!("{}", describe(&status));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut all = Vec::new();
+    for mountpoint in mount::mountpoints()? {
+        match Place::find(&mountpoint).map_err(Failure::from).and_then(|place| ask(&place)) {
+            Ok(status) => all.push((mountpoint, status)),
+            Err(failure) => eprintln!("{}: {}", mountpoint.display(), failure.message()),
+        }
+    }
+    if args.json {
+        return print_json(&all.iter().map(|(_, status)| status).collect::<Vec<_>>());
+    }
+    if all.is_empty() {
+        println!("no halocline mount answers; a private one (run) is asked by its cache directory");
+    }
+    for (mountpoint, status) in &all {
+        print!("{}\n{}", mountpoint.display(), describe(status));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(place: &Place) -> Result<Status, Failure> {
+    Ok(place.connect()?.call(&Request::Status {}, |_| {})?)
+}
+
+fn describe(status: &Status) -> String {
+    let health = match &status.health {
+        Health::Ok => "ok".into(),
+        Health::Degraded { reason } => format!("DEGRADED, nothing new is cached: {reason}"),
+        Health::Full { reason } => format!("FULL, nothing new is cached: {reason}"),
+    };
+    let rebuilder = match status.rebuilder {
+        Rebuilder::Idle => "idle",
+        Rebuilder::Waiting => "waiting",
+        Rebuilder::Flushing => "flushing",
+        Rebuilder::Fetching => "fetching",
+    };
+    let age = status.oldest_dirty_age_ms.map_or_else(String::new, |age| {
+        format!(
+            ", the oldest for {}",
+            text::seconds(std::time::Duration::from_millis(age).as_secs_f64())
+        )
+    });
+    let mode = serde_json::to_value(status.mode).ok();
+    let mode = mode.as_ref().and_then(|mode| mode.as_str()).unwrap_or("?");
+    let mut lines = vec![
+        ("origin", status.origin.display().to_string()),
+        ("cache", status.cache.display().to_string()),
+        ("mode", format!("{mode}, policy {}, eviction {}", status.policy, status.eviction)),
+        ("health", health),
+        (
+            "space",
+            format!(
+                "{} of {} ({}), {} extents",
+                text::bytes(status.used_bytes),
+                text::bytes(status.limit_bytes),
+                text::share(status.used_bytes, status.limit_bytes),
+                status.extents
+            ),
+        ),
+        (
+            "dirty",
+            format!("{} in {} extents{age}", text::bytes(status.dirty_bytes), status.dirty_extents),
+        ),
+        ("rebuilder", format!("{rebuilder}, {} ranges wanted", status.wanted_ranges)),
+    ];
+    for (name, globs) in [("pinned", &status.rules.pin), ("excluded", &status.rules.exclude)] {
+        if !globs.is_empty() {
+            lines.push((name, globs.join(" ")));
+        }
+    }
+    let mut out = String::new();
+    for (name, value) in lines {
+        let _ = writeln!(out, "  {name:<10} {value}");
+    }
+    for server in &status.servers {
+        let side = if server.side == Side::Cache { "cache dev" } else { "origin dev" };
+        let _ = writeln!(
+            out,
+            "  {:<10} {} ({}): {} read, {} written, {} errors, {} queued",
+            side,
+            server.path.display(),
+            server.profile,
+            text::bytes(server.read_bytes),
+            text::bytes(server.written_bytes),
+            server.errors,
+            server.queued
+        );
+    }
+    for line in text::report(&status.report).lines() {
+        let _ = writeln!(out, "  {line}");
+    }
+    for note in &status.notes {
+        let _ = writeln!(out, "  note: {note}");
+    }
+    out
+}

@@ -1,0 +1,111 @@
+//! `halocline umount`: flush, unmount, and only then say so.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::Args;
+use halocline_core::control::{MoveReport, Place, Request, Status, mount};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::failure::{Failure, Outcome};
+use crate::preflight;
+use crate::progress::Meter;
+use crate::text;
+
+/// How long the mount process may take to end after the mount is gone.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Flush everything to the origin, then unmount
+#[derive(Debug, Args)]
+pub(crate) struct UmountArgs {
+    /// The mount point, or the cache directory of a running mount
+    mountpoint: PathBuf,
+    /// Detach even while programs use the mount, or although not everything can be flushed
+    #[arg(long)]
+    force: bool,
+    /// Leave dirty data on the cache; it is flushed after the next mount
+    #[arg(long)]
+    keep_dirty: bool,
+}
+
+/// Unmounts.
+pub(crate) fn execute(args: &UmountArgs) -> Outcome {
+    let absolute = std::path::absolute(&args.mountpoint)?;
+    if preflight::is_dead_mount(&absolute) {
+        return detach_dead(&absolute);
+    }
+    let place = Place::find(&args.mountpoint)?;
+    if !place.inside.as_os_str().is_empty() {
+        let (path, mountpoint) = (args.mountpoint.display(), place.mountpoint.display());
+        return Err(Failure::refused(format!(
+            "{path} is inside the mount at {mountpoint}; unmount that"
+        )));
+    }
+    let mut client = place.connect()?;
+    let status: Status = client.call(&Request::Status {}, |_| {})?;
+    let process = process(status.pid);
+    let request = Request::Unmount { force: args.force, keep_dirty: args.keep_dirty };
+    let mut meter = Meter::new("flushing", false);
+    let done: MoveReport = client.call(&request, |now| meter.tell(&now))?;
+    drop(meter);
+    if let Some(process) = process {
+        wait_for_end(&process, status.pid)?;
+    }
+    println!("unmounted; {}", text::moved("flushed", &done, false));
+    if done.left_bytes > 0 {
+        return Err(Failure::dirty_left(format!(
+            "{} stay on the cache {}; mount it again to flush them",
+            text::bytes(done.left_bytes),
+            status.cache.display()
+        )));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A handle on the mount process that a reused process id cannot confuse.
+fn process(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Waits until the mount process has let go of the cache, so that it can be mounted again.
+fn wait_for_end(process: &OwnedFd, pid: u32) -> Result<(), Failure> {
+    let timeout = Timespec::try_from(END_TIMEOUT).ok();
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(0) => Err(Failure::failed(format!(
+            "the mount is gone, but its process {pid} has not ended yet; programs may still have \
+             files open"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Takes away the mount point whose process died.
+fn detach_dead(mountpoint: &Path) -> Outcome {
+    let detached = match rustix::mount::unmount(mountpoint, UnmountFlags::DETACH) {
+        Err(Errno::PERM) => Command::new("fusermount3")
+            .args(["-u", "-z", "--"])
+            .arg(mountpoint)
+            .status()
+            .is_ok_and(|status| status.success()),
+        result => result.is_ok(),
+    };
+    if !detached {
+        let path = mountpoint.display();
+        return Err(Failure::failed(format!(
+            "{path}: cannot detach it; try as the user who mounted"
+        )));
+    }
+    debug_assert!(!mount::is_mountpoint(mountpoint).unwrap_or(false));
+    Err(Failure::dirty_left(format!(
+        "{}: the mount process had ended before; the mount point is free now. Mount again with \
+         the same cache: what was written is recovered",
+        mountpoint.display()
+    )))
+}

@@ -1,0 +1,57 @@
+//! `halocline unstripe`: a striped origin back as plain files, without an engine.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_core::control::Progress;
+use halocline_core::volume::unstripe::{tree_bytes, unstripe, unstripe_tree};
+
+use crate::failure::{Failure, Outcome};
+use crate::progress::Meter;
+use crate::text;
+
+/// Copy a file, or everything, from a striped origin to plain files
+///
+/// The origin must not be mounted: what its cache holds dirty is not in it. Flush or unmount first.
+#[derive(Debug, Args)]
+pub(crate) struct UnstripeArgs {
+    /// The striped origin
+    origin: PathBuf,
+    /// One file, as it was below the mount point; everything when left out
+    #[arg(value_name = "PATH")]
+    first: PathBuf,
+    /// The new file or directory
+    #[arg(value_name = "OUT")]
+    second: Option<PathBuf>,
+}
+
+/// Copies.
+pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
+    let (path, out) = match &args.second {
+        Some(out) => (Some(args.first.as_path()), out.as_path()),
+        None => (None, args.first.as_path()),
+    };
+    if out.symlink_metadata().is_ok() {
+        let out = out.display();
+        return Err(Failure::refused(format!("{out} exists; name a new file or directory")));
+    }
+    let total_bytes = match path {
+        Some(_) => 0,
+        None => tree_bytes(&args.origin)?,
+    };
+    let mut meter = Meter::new("copying", false);
+    let mut done_bytes = 0;
+    let mut tell = |bytes: u64| {
+        done_bytes += bytes;
+        let total_bytes = total_bytes.max(done_bytes);
+        meter.tell(&Progress { done_bytes, total_bytes, path: PathBuf::new() });
+    };
+    match path {
+        Some(path) => unstripe(&args.origin, path, out, &mut tell)?,
+        None => unstripe_tree(&args.origin, out, &mut tell)?,
+    }
+    drop(meter);
+    println!("{} copied to {}", text::bytes(done_bytes), out.display());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,71 @@
+//! Exit statuses, and what is said with them.
+
+use std::process::ExitCode;
+
+use halocline_core::error::Error;
+
+/// Every exit status of the command, for the man page.
+pub(crate) const STATUSES: &str = "\
+Exit status:
+  0    done
+  1    the operation failed
+  2    refused before anything was changed: wrong arguments, configuration or directories
+  3    dirty data stays on the cache; it is flushed after the next mount
+  126  the command given to `run` cannot be executed
+  127  the command given to `run` was not found
+  N    `run` otherwise exits as its command did, 128+S when signal S ended it";
+
+/// Why a command ends without success.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    status: u8,
+    message: String,
+}
+
+/// Result of a subcommand.
+pub(crate) type Outcome = Result<ExitCode, Failure>;
+
+impl Failure {
+    /// The operation failed.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self { status: 1, message: message.into() }
+    }
+
+    /// Nothing was changed.
+    pub(crate) fn refused(error: impl std::fmt::Display) -> Self {
+        Self { status: 2, message: error.to_string() }
+    }
+
+    /// Dirty data stays on the cache.
+    pub(crate) fn dirty_left(message: impl Into<String>) -> Self {
+        Self { status: 3, message: message.into() }
+    }
+
+    /// Another status.
+    pub(crate) fn with_status(status: u8, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+
+    /// What is said.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Says it, and gives the exit status.
+    pub(crate) fn report(&self) -> ExitCode {
+        eprintln!("halocline: {}", self.message);
+        self.status.into()
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::failed(error.to_string())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::failed(error.to_string())
+    }
+}

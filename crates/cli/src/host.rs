@@ -1,0 +1,248 @@
+//! A mount with its engine, session and control socket, from the first call to the last.
+//!
+//! What must hold: data is flushed before the mount goes, once more after the last program let
+//! go of it, and only then is the cache closed and the peer told (I7). A mount in use is never
+//! taken away unless somebody said `--force`.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use halocline_core::config::Config;
+use halocline_core::control::{
+    Controlled, MoveReport, Progress, ProgressSink, Report, Server, Unmount,
+};
+use halocline_core::engine::Engine;
+use halocline_core::error::{Error, Result};
+use halocline_fuse::{MountOptions, MountedSession, Unmounted};
+
+use crate::text;
+
+/// How often the end of the session is looked for.
+const TICK: Duration = Duration::from_millis(100);
+/// Longest path of a Unix socket's address.
+const ADDRESS_BYTES_MAX: usize = 107;
+
+/// An engine that a mount can be made of.
+pub(crate) trait Hosted: Engine + Controlled {
+    /// Makes durable what is to be and lets go of the cache. Nothing is called after it.
+    fn close(&self) -> Result<()>;
+}
+
+/// Somebody asks for the end of the mount.
+struct Ending {
+    force: bool,
+    keep_dirty: bool,
+    done: Sender<Result<MoveReport>>,
+}
+
+/// The control socket's way to the thread that owns the mount.
+struct Door<E> {
+    engine: Arc<E>,
+    endings: Option<Sender<Ending>>,
+}
+
+impl<E: Hosted> Unmount for Door<E> {
+    fn unmount(
+        &self,
+        force: bool,
+        keep_dirty: bool,
+        progress: ProgressSink<'_>,
+    ) -> Result<MoveReport> {
+        let Some(endings) = &self.endings else {
+            return Err(Error::invalid(
+                "this mount belongs to `halocline run`",
+                "it ends when its command does",
+            ));
+        };
+        let first = if keep_dirty {
+            MoveReport::default()
+        } else {
+            Controlled::flush(&*self.engine, None, false, progress)?
+        };
+        if first.left_bytes > 0 && !force {
+            return Err(not_flushed(&first));
+        }
+        let (done, answer) = channel();
+        let gone = |_| Error::from(std::io::Error::from_raw_os_error(libc::ESHUTDOWN));
+        endings
+            .send(Ending { force, keep_dirty, done })
+            .map_err(|_| std::io::Error::from_raw_os_error(libc::ESHUTDOWN))?;
+        let last = answer.recv().map_err(gone)??;
+        Ok(joined(&first, last))
+    }
+}
+
+fn not_flushed(report: &MoveReport) -> Error {
+    let why = report.skipped.first().map_or_else(String::new, |skipped| {
+        format!(", for example {}: {}", skipped.path.display(), skipped.reason)
+    });
+    Error::invalid(
+        format!("{} could not be flushed{why}", text::bytes(report.left_bytes)),
+        "mend the origin and try again, or unmount with --force: dirty data stays on the cache",
+    )
+}
+
+/// Two flushes as one.
+fn joined(first: &MoveReport, last: MoveReport) -> MoveReport {
+    MoveReport {
+        bytes: first.bytes + last.bytes,
+        files: first.files.max(last.files),
+        seconds: first.seconds + last.seconds,
+        left_bytes: last.left_bytes,
+        skipped: last.skipped,
+    }
+}
+
+/// A mount that is being served.
+pub(crate) struct Host<E: Hosted> {
+    engine: Arc<E>,
+    session: MountedSession,
+    server: Server,
+    endings: Receiver<Ending>,
+    /// Keeps the short name of the control socket alive.
+    cache: File,
+}
+
+/// Where a mount is made.
+#[derive(Debug, Clone)]
+pub(crate) struct Where {
+    /// The origin.
+    pub(crate) origin: PathBuf,
+    /// The cache.
+    pub(crate) cache: PathBuf,
+    /// The mount point; may be the origin.
+    pub(crate) mountpoint: PathBuf,
+}
+
+impl<E: Hosted> Host<E> {
+    /// Mounts `engine`. With `unmountable`, the control socket may end the mount.
+    pub(crate) fn start(
+        engine: Arc<E>,
+        config: &Config,
+        place: &Where,
+        unmountable: bool,
+    ) -> Result<Self> {
+        let mut options = MountOptions::new(&place.mountpoint);
+        options.allow_other = config.allow_other;
+        options.direct = config.direct;
+        options.attr_timeout = config.attr_timeout;
+        options.fsname = place.origin.display().to_string();
+        if config.threads > 0 {
+            options.threads = config.threads as usize;
+        }
+        let (sender, endings) = channel();
+        let door = Door { engine: Arc::clone(&engine), endings: unmountable.then_some(sender) };
+        let (controlled, door) = (Arc::clone(&engine), Arc::new(door));
+        let server = Server::start(&place.cache, &place.mountpoint, controlled, door)?;
+        let session = halocline_fuse::mount(Arc::clone(&engine), &options)?;
+        let cache = File::open(&place.cache)?;
+        Ok(Self { engine, session, server, endings, cache })
+    }
+
+    /// A path of the control socket that fits an address, for this process's children.
+    pub(crate) fn socket(&self) -> PathBuf {
+        let socket = self.server.socket();
+        match socket.file_name() {
+            Some(name) if socket.as_os_str().len() > ADDRESS_BYTES_MAX => {
+                let (pid, fd) = (std::process::id(), self.cache.as_raw_fd());
+                Path::new("/proc").join(format!("{pid}/fd/{fd}")).join(name)
+            }
+            _ => socket.to_owned(),
+        }
+    }
+
+    /// Serves until the control socket, a signal (`stop`) or somebody's `umount` ends the mount.
+    pub(crate) fn serve(self, mut stop: impl FnMut() -> bool) -> Result<MoveReport> {
+        loop {
+            let ending = match self.endings.recv_timeout(TICK) {
+                Ok(ending) => ending,
+                Err(RecvTimeoutError::Timeout) if self.session.is_ended() => {
+                    tracing::info!("unmounted by somebody else: flushing");
+                    return self.end(false, &mut |_| ControlFlow::Continue(()));
+                }
+                Err(RecvTimeoutError::Timeout) if stop() => {
+                    tracing::info!("told to stop: flushing");
+                    let mut silent = |_| ControlFlow::Continue(());
+                    Controlled::flush(&*self.engine, None, false, &mut silent)?;
+                    return self.end(false, &mut silent);
+                }
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return self.end(false, &mut |_| ControlFlow::Continue(()));
+                }
+            };
+            if !ending.force && !self.session.unmount_if_unused()? {
+                let _ = ending.done.send(Err(Error::invalid(
+                    "programs use the mount",
+                    "end them (`fuser -vm MOUNTPOINT` lists them), or detach it with --force",
+                )));
+                continue;
+            }
+            let Ending { keep_dirty, done, .. } = ending;
+            return self.end_telling(keep_dirty, &done);
+        }
+    }
+
+    /// Ends the mount and tells who asked for it.
+    fn end_telling(
+        self,
+        keep_dirty: bool,
+        done: &Sender<Result<MoveReport>>,
+    ) -> Result<MoveReport> {
+        let Self { engine, session, server, .. } = self;
+        let ended = finish(&engine, session, keep_dirty, &mut |_| ControlFlow::Continue(()));
+        let copy = match &ended {
+            Ok(report) => Ok(report.clone()),
+            Err(error) => Err(Error::Refused { message: error.to_string(), errno: error.errno() }),
+        };
+        let _ = done.send(copy);
+        // Waits for the answer to be sent.
+        drop(server);
+        ended
+    }
+
+    /// Unmounts, flushes what came last, closes the engine. A busy mount is detached, and its
+    /// last user waited for.
+    fn end(self, keep_dirty: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
+        let Self { engine, session, server, .. } = self;
+        let ended = finish(&engine, session, keep_dirty, progress);
+        drop(server);
+        ended
+    }
+
+    /// Flushes, unmounts and closes, and gives the report of the whole mount.
+    pub(crate) fn finish_with_report(
+        self,
+        mut progress: impl FnMut(Progress) -> ControlFlow<()> + Send,
+    ) -> Result<(Report, MoveReport)> {
+        let engine = Arc::clone(&self.engine);
+        let first = Controlled::flush(&*engine, None, false, &mut progress)?;
+        let stopped = first.left_bytes > 0;
+        let last = self.end(stopped, &mut progress)?;
+        Ok((engine.report(), joined(&first, last)))
+    }
+}
+
+/// The end of a mount: see [`Host::end`].
+fn finish<E: Hosted>(
+    engine: &Arc<E>,
+    session: MountedSession,
+    keep_dirty: bool,
+    progress: ProgressSink<'_>,
+) -> Result<MoveReport> {
+    if let Unmounted::Busy(session) = session.unmount()? {
+        session.wait()?;
+    }
+    let flushed = if keep_dirty {
+        MoveReport { left_bytes: engine.report().dirty_bytes_left, ..MoveReport::default() }
+    } else {
+        Controlled::flush(&**engine, None, false, progress)?
+    };
+    engine.close()?;
+    Ok(flushed)
+}

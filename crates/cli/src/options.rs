@@ -1,0 +1,138 @@
+//! Flags from the table of options, and the configuration they make with the file.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use halocline_core::config::{Config, Kind, OPTIONS, OptionSpec};
+use halocline_core::error::Result;
+
+/// `--config` and one flag for each option of the table.
+#[derive(Debug, Clone)]
+pub(crate) struct ConfigArgs {
+    file: Option<PathBuf>,
+    given: Vec<(&'static OptionSpec, String)>,
+}
+
+impl ConfigArgs {
+    /// The file's values, overridden by the flags.
+    pub(crate) fn load(&self) -> Result<Config> {
+        let mut config = match self.file.clone().or_else(default_file) {
+            Some(file) => Config::load(&file)?,
+            None => Config::default(),
+        };
+        for (option, text) in &self.given {
+            config.set(option, text)?;
+        }
+        Ok(config)
+    }
+}
+
+/// Where the configuration is looked for without `--config`.
+pub(crate) fn user_file() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .filter(|dir| dir.is_absolute())
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")))?;
+    Some(base.join("halocline/halocline.toml"))
+}
+
+fn default_file() -> Option<PathBuf> {
+    user_file().filter(|file| file.exists())
+}
+
+/// The flag of one option.
+fn argument(option: &'static OptionSpec) -> Arg {
+    let default = option.default_value();
+    let default = if default.is_empty() { "empty".into() } else { default };
+    let arg = Arg::new(option.key)
+        .long(option.flag())
+        .value_name(option.kind.placeholder())
+        .help_heading(option.scope.heading())
+        .help(format!("{} [default: {default}]", option.short_doc()))
+        .long_help(format!(
+            "{}\n\nValue: {}. [default: {default}]",
+            option.doc,
+            option.kind.describe()
+        ));
+    match option.kind {
+        Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+        Kind::Globs => arg.action(ArgAction::Append),
+        _ => arg,
+    }
+}
+
+impl Args for ConfigArgs {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("Configuration file; a flag wins over it");
+        command.arg(file).args(OPTIONS.iter().map(argument))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ConfigArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = OPTIONS.iter().filter_map(|option| {
+            let values: Vec<_> = matches.get_many::<String>(option.key)?.cloned().collect();
+            Some((option, values.join("\n")))
+        });
+        Ok(Self { file: matches.get_one("config").cloned(), given: given.collect() })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Config> {
+        let command = ConfigArgs::augment_args(Command::new("test").no_binary_name(true));
+        let matches = command.try_get_matches_from(args).unwrap();
+        ConfigArgs::from_arg_matches(&matches).unwrap().load()
+    }
+
+    #[test]
+    fn every_option_has_a_flag_with_help() {
+        let mut command = ConfigArgs::augment_args(Command::new("test"));
+        let help = command.render_long_help().to_string();
+        for option in OPTIONS {
+            assert!(help.contains(&format!("--{}", option.flag())), "{}", option.key);
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.toml");
+        std::fs::write(&file, "policy = \"always\"\nthreads = 3\ndirect = true\n").unwrap();
+        let file = file.to_str().unwrap();
+        let config = parse(&["--config", file, "--policy", "never", "--direct=false"]).unwrap();
+        assert_eq!((config.policy.as_str(), config.threads, config.direct), ("never", 3, false));
+    }
+
+    #[test]
+    fn a_repeated_glob_flag_makes_a_list() {
+        let config = parse(&["--pin", "*.{a,b}", "--pin", "c/**", "--direct"]).unwrap();
+        assert_eq!(config.pin, ["*.{a,b}", "c/**"]);
+        assert!(config.direct);
+    }
+
+    #[test]
+    fn a_wrong_value_names_flag_and_remedy() {
+        let error = parse(&["--size", "2X"]).unwrap_err().to_string();
+        assert!(
+            error.contains("--size") && error.contains("\"2X\"") && error.contains("2G"),
+            "{error}"
+        );
+    }
+}

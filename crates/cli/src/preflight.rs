@@ -1,0 +1,195 @@
+//! What is checked before anything changes: every complaint names the thing and the remedy.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use halocline_core::config::{CacheSize, Config, Mode};
+use halocline_core::control::mount::is_mountpoint;
+use halocline_core::error::{Error, Result};
+use rustix::fs::{Access, AtFlags, CWD, accessat, statvfs};
+
+use crate::text;
+
+/// A cache's file system needs at least this much room to be of use.
+const ROOM_BYTES_MIN: u64 = 16 << 20;
+
+/// The two directories, as real paths.
+#[derive(Debug, Clone)]
+pub(crate) struct Sides {
+    /// The origin.
+    pub(crate) origin: PathBuf,
+    /// The cache.
+    pub(crate) cache: PathBuf,
+}
+
+/// Checks origin and cache.
+pub(crate) fn sides(origin: &Path, cache: &Path, config: &Config) -> Result<Sides> {
+    let sides = Sides { origin: directory("origin", origin)?, cache: directory("cache", cache)? };
+    apart(&sides)?;
+    writable("cache", &sides.cache)?;
+    if config.mode != Mode::ReadOnly {
+        writable("origin", &sides.origin)?;
+    }
+    room(&sides.cache, config)?;
+    Ok(sides)
+}
+
+/// Checks a mount point. It may be the origin itself.
+pub(crate) fn mountpoint(mountpoint: &Path, sides: &Sides) -> Result<PathBuf> {
+    if is_dead_mount(mountpoint) {
+        return Err(Error::invalid(
+            format!("mount point {}: the process of an earlier mount has died", shown(mountpoint)),
+            "free it with `halocline umount` first",
+        ));
+    }
+    let path = directory("mount point", mountpoint)?;
+    if is_mountpoint(&path).unwrap_or(false) && path != sides.origin {
+        return Err(Error::invalid(
+            format!("mount point {}: something is mounted here already", shown(&path)),
+            "unmount it first, or choose another directory",
+        ));
+    }
+    for (name, side) in [("origin", &sides.origin), ("cache", &sides.cache)] {
+        if path.starts_with(side) && path != sides.origin {
+            return Err(Error::invalid(
+                format!("mount point {} lies inside the {name} {}", shown(&path), shown(side)),
+                "choose a directory outside both",
+            ));
+        }
+    }
+    if path != sides.origin && !is_empty(&path)? {
+        return Err(Error::invalid(
+            format!(
+                "mount point {} is not empty: the mount would hide what is there",
+                shown(&path)
+            ),
+            "choose an empty directory, or the origin itself",
+        ));
+    }
+    Ok(path)
+}
+
+/// Whether `path` is the mount point of a process that died.
+pub(crate) fn is_dead_mount(path: &Path) -> bool {
+    // Not `stat`: the kernel may answer that from its own copy.
+    statvfs(path).err() == Some(rustix::io::Errno::NOTCONN)
+}
+
+/// Checks the device that mounts are made with.
+pub(crate) fn fuse_device() -> Result<()> {
+    let device = Path::new("/dev/fuse");
+    match fs::OpenOptions::new().read(true).write(true).open(device) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::invalid(
+            "/dev/fuse does not exist",
+            "load the module (modprobe fuse), or give the container --device /dev/fuse",
+        )),
+        Err(error) => Err(Error::invalid(
+            format!("/dev/fuse cannot be opened: {error}"),
+            "as root: chmod 666 /dev/fuse (the usual setting), or run as root",
+        )),
+    }
+}
+
+/// Checks that a file can be written where a report shall go.
+pub(crate) fn report_file(path: &Path) -> Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    directory("directory of the report", parent)?;
+    if path.is_dir() {
+        return Err(Error::invalid(
+            format!("report {} is a directory", shown(&path)),
+            "name a file with --report",
+        ));
+    }
+    writable("place of the report", if path.exists() { &path } else { parent })?;
+    Ok(path)
+}
+
+fn shown(path: &Path) -> std::path::Display<'_> {
+    path.display()
+}
+
+fn directory(name: &str, path: &Path) -> Result<PathBuf> {
+    let complain = |what: String, remedy: &str| {
+        Err(Error::invalid(format!("{name} {}: {what}", shown(path)), remedy))
+    };
+    let real = match fs::canonicalize(path) {
+        Ok(real) => real,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return complain("there is no such directory".into(), "create it, or correct the path");
+        }
+        Err(error) => return complain(error.to_string(), "correct the path or its permissions"),
+    };
+    if !real.is_dir() {
+        return complain("this is not a directory".into(), "name a directory");
+    }
+    if let Err(error) = fs::read_dir(&real) {
+        return complain(format!("cannot be read: {error}"), "correct its owner or permissions");
+    }
+    Ok(real)
+}
+
+fn writable(name: &str, path: &Path) -> Result<()> {
+    accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).map_err(|errno| {
+        let remedy = match errno {
+            rustix::io::Errno::ROFS => "mount its file system for writing",
+            _ => "correct its owner or permissions",
+        };
+        Error::invalid(
+            format!("{name} {} cannot be written: {}", shown(path), io::Error::from(errno)),
+            remedy,
+        )
+    })
+}
+
+/// Neither side may lie in the other, by name or by identity.
+fn apart(sides: &Sides) -> Result<()> {
+    let Sides { origin, cache } = sides;
+    let identity = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    let same = origin == cache || identity(origin)? == identity(cache)?;
+    let problem = if same {
+        format!("origin and cache are the same directory {}", shown(origin))
+    } else if cache.starts_with(origin) {
+        format!("cache {} lies inside the origin {}", shown(cache), shown(origin))
+    } else if origin.starts_with(cache) {
+        format!("origin {} lies inside the cache {}", shown(origin), shown(cache))
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(problem, "give the cache a directory of its own, on the SSD"))
+}
+
+/// The cache's file system must have room, and be as large as the limit.
+fn room(cache: &Path, config: &Config) -> Result<()> {
+    let space =
+        statvfs(cache).map_err(|errno| Error::at(cache, "ask for space in")(errno.into()))?;
+    let (total, left) = (space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize);
+    // A cache that fills the disk itself may go on.
+    if left < ROOM_BYTES_MIN && is_empty(cache)? {
+        return Err(Error::invalid(
+            format!("cache {}: its file system has only {} left", shown(cache), text::bytes(left)),
+            format!("free at least {}, or choose another", text::bytes(ROOM_BYTES_MIN)),
+        ));
+    }
+    if let CacheSize::Bytes(size) = config.size
+        && size > total
+    {
+        return Err(Error::invalid(
+            format!(
+                "size {} is more than the file system of the cache {} has ({})",
+                text::bytes(size),
+                shown(cache),
+                text::bytes(total)
+            ),
+            "give a smaller --size, or a share such as 80%",
+        ));
+    }
+    Ok(())
+}
+
+fn is_empty(path: &Path) -> Result<bool> {
+    Ok(fs::read_dir(path).map_err(Error::at(path, "list"))?.next().is_none())
+}

@@ -1,0 +1,180 @@
+//! What people read: sizes, rates, times and the report's table.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime};
+
+use halocline_core::control::{MoveReport, Report, RequestTotals};
+
+/// Bytes in binary units with three digits: `1.50 GiB`.
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        return format!("{bytes} B");
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// Seconds with a fitting unit: `12 us`, `3.40 ms`, `1.25 s`, `2 min 5 s`.
+pub(crate) fn seconds(seconds: f64) -> String {
+    let size = seconds.abs();
+    if size == 0.0 {
+        "0 s".into()
+    } else if size < 1e-3 {
+        format!("{:.1} us", seconds * 1e6)
+    } else if size < 1.0 {
+        format!("{:.2} ms", seconds * 1e3)
+    } else if size < 100.0 {
+        format!("{seconds:.2} s")
+    } else {
+        let whole = Duration::try_from_secs_f64(size).unwrap_or(Duration::MAX).as_secs();
+        let sign = if seconds < 0.0 { "-" } else { "" };
+        format!("{sign}{} min {} s", whole / 60, whole % 60)
+    }
+}
+
+/// Bytes a second, or a dash when no time passed.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "three digits are shown"
+)]
+pub(crate) fn rate(total: u64, seconds: f64) -> String {
+    if seconds <= 0.0 {
+        return "-".into();
+    }
+    format!("{}/s", bytes((total as f64 / seconds) as u64))
+}
+
+/// A share in percent; a dash of nothing.
+#[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
+pub(crate) fn share(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".into();
+    }
+    format!("{:.1} %", part as f64 / whole as f64 * 100.0)
+}
+
+/// How long ago a time in milliseconds since the epoch was.
+pub(crate) fn ago(ms: u64) -> String {
+    let then = SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
+    let passed = SystemTime::now().duration_since(then).unwrap_or_default().as_secs();
+    match passed {
+        0..100 => format!("{passed} s ago"),
+        100..6000 => format!("{} min ago", passed / 60),
+        6000..360_000 => format!("{} h ago", passed / 3600),
+        _ => format!("{} days ago", passed / 86_400),
+    }
+}
+
+/// The report as a table: the papers' request distribution, then what the cache cost.
+pub(crate) fn report(report: &Report) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{:<8}{:>12}{:>12}{:>14}{:>14}{:>10}",
+        "", "requests", "bytes", "by cache", "bytes", "share"
+    );
+    for (name, totals) in [("read", &report.read), ("write", &report.write)] {
+        row(&mut out, name, totals);
+    }
+    let layouts = [
+        ("1-DH", report.layouts.one_dh),
+        ("1-DV", report.layouts.one_dv),
+        ("2-D", report.layouts.two_d),
+    ];
+    let layouts: Vec<_> = layouts
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name} {}", bytes(*count)))
+        .collect();
+    let layouts = if layouts.is_empty() { "none".into() } else { layouts.join(", ") };
+    let flush_rate = rate(report.flush.bytes, report.flush.seconds);
+    let lines = [
+        ("policy", report.policy.clone()),
+        ("elapsed", seconds(report.elapsed_s)),
+        ("hit ratio", format!("{:.1} % of bytes", report.hit_ratio * 100.0)),
+        (
+            "admitted",
+            format!("{} in {} requests", bytes(report.admitted.bytes), report.admitted.requests),
+        ),
+        ("layouts", layouts),
+        ("SSD writes", bytes(report.ssd_bytes_written)),
+        (
+            "flushed",
+            format!(
+                "{} in {} ({flush_rate})",
+                bytes(report.flush.bytes),
+                seconds(report.flush.seconds)
+            ),
+        ),
+        ("left dirty", bytes(report.dirty_bytes_left)),
+        ("time saved", format!("{} as the cost model estimates", seconds(report.time_saved_s))),
+    ];
+    for (name, value) in lines {
+        let _ = writeln!(out, "{name:<12}{value}");
+    }
+    out
+}
+
+fn row(out: &mut String, name: &str, totals: &RequestTotals) {
+    let _ = writeln!(
+        out,
+        "{name:<8}{:>12}{:>12}{:>14}{:>14}{:>10}",
+        totals.requests,
+        bytes(totals.bytes),
+        totals.cache_requests,
+        bytes(totals.cache_bytes),
+        share(totals.cache_bytes, totals.bytes),
+    );
+}
+
+/// One line on what was moved, and one for each file that was not.
+pub(crate) fn moved(verb: &str, done: &MoveReport, dry_run: bool) -> String {
+    let would = if dry_run { "would be " } else { "" };
+    let mut out = format!(
+        "{} in {} file{} {would}{verb}",
+        bytes(done.bytes),
+        done.files,
+        if done.files == 1 { "" } else { "s" },
+    );
+    if !dry_run {
+        let _ = write!(out, " in {} ({})", seconds(done.seconds), rate(done.bytes, done.seconds));
+    }
+    if done.left_bytes > 0 {
+        let _ = write!(out, "; {} left", bytes(done.left_bytes));
+    }
+    for skipped in &done.skipped {
+        let _ = write!(out, "\n  {}: {}", skipped.path.display(), skipped.reason);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_and_a_unit() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1024), "1.00 KiB");
+        assert_eq!(bytes(1536 << 20), "1.50 GiB");
+        assert_eq!(bytes(1023 << 20), "1023 MiB");
+        assert_eq!(bytes(u64::MAX), "16384 PiB");
+        assert_eq!(seconds(0.0), "0 s");
+        assert_eq!(seconds(12e-6), "12.0 us");
+        assert_eq!(seconds(-1.25), "-1.25 s");
+        assert_eq!(seconds(125.0), "2 min 5 s");
+        assert_eq!(share(1, 0), "-");
+        assert_eq!(rate(1 << 20, 0.0), "-");
+    }
+}
