@@ -3,26 +3,12 @@
 //! The contract is [`Dmt`]; [`local`] keeps it in memory as range maps over an embedded
 //! log-structured store. A second implementation over a distributed store can follow (D6).
 
-mod cdt;
-mod journal;
-pub mod local;
-mod names;
-mod owner;
-mod rangemap;
-mod record;
-mod recover;
-mod slab;
-mod space;
-
 use std::path::{Path, PathBuf};
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
 use crate::error::Result;
-
-/// Bytes of a block: space on the cache is counted, reserved and freed in whole blocks.
-pub const BLOCK: u64 = 4096;
 
 /// Identity of a file in the cache; never reused within one cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -186,18 +172,9 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     /// Takes the queued ranges whose unmapping is durable. The caller locks each exclusively, asks
     /// `lookup` what of it is mapped again meanwhile, discards the rest, then tells `discarded`.
     fn take_discards(&self) -> Vec<Discard>;
-    /// What of a range that `take_discards` gave is still to be freed, asked while the caller
-    /// holds it exclusively: not what was mapped or reserved since, nor what was unmapped anew
-    /// and waits for a barrier. The caller frees it all and tells `discarded`.
-    fn still_discardable(&self, discard: &Discard) -> Vec<Discard>;
     /// Tells that a range was discarded: its blocks are free again.
     fn discarded(&self, discard: &Discard);
-    /// Begins a barrier: what was changed before this call is made durable by the next
-    /// `barrier`. The caller syncs the data in between, so that no record becomes durable whose
-    /// data is not. Without it `barrier` covers what was changed before itself.
-    fn seal(&self);
-    /// Makes all changes before the last `seal` durable against power loss. The caller has synced
-    /// the data.
+    /// Makes all earlier changes durable against power loss. The caller has synced the data.
     fn barrier(&self) -> Result<()>;
 
     /// Notes a critical range; `fetch` sets C_flag (SPEC 3.6).
