@@ -4,6 +4,7 @@
 //! [`extent`] -> [`meta`] (which byte is where, durable) -> [`volume`] (servers and striping) ->
 //! [`device`] (one server). [`namespace`] is the origin's directory tree, by descriptors.
 
+pub mod calibrate;
 pub mod config;
 pub mod control;
 pub mod device;

@@ -10,6 +10,20 @@ use halocline_model::request::ByteRange;
 
 use crate::error::Result;
 
+mod cdt;
+mod files;
+mod journal;
+pub mod local;
+mod order;
+pub mod owner;
+mod rangemap;
+mod record;
+pub mod recover;
+mod space;
+
+/// Space on the cache is counted and discarded in blocks of this many bytes.
+pub const BLOCK: u64 = 4096;
+
 /// Identity of a file in the cache; never reused within one cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u64);
@@ -59,7 +73,7 @@ pub struct Extent {
     pub range: ByteRange,
     /// Where they lie on the cache volume.
     pub placement: Placement,
-    /// D_flag: the cache holds the only newest copy.
+    /// `D_flag`: the cache holds the only newest copy.
     pub dirty: bool,
     /// Changes with every write to the extent; a flush marks clean only what did not change.
     pub generation: u64,
@@ -134,10 +148,10 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     fn touch(&self, file: FileId, range: ByteRange);
     /// Publishes `range`, whose data is on the cache at `placement`. The range MUST be unmapped.
     fn map(&self, file: FileId, range: ByteRange, placement: Placement, dirty: bool) -> Result<()>;
-    /// Sets D_flag on the mapped bytes of `range`, splitting clean extents at its bounds, and
+    /// Sets `D_flag` on the mapped bytes of `range`, splitting clean extents at its bounds, and
     /// gives them a new generation; extents already dirty stay whole.
     fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()>;
-    /// Clears D_flag of every extent inside `range` whose generation equals the one given; returns
+    /// Clears `D_flag` of every extent inside `range` whose generation equals the one given; returns
     /// the bytes cleared. They become evictable at the next `barrier`.
     fn mark_clean(&self, file: FileId, extents: &[(ByteRange, u64)]) -> Result<u64>;
     /// Unmaps all of `range`, dirty or not, and queues its space for discarding.
@@ -153,13 +167,15 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     /// Reserves blocks for `range` before its data is written; `false` when the limit does not
     /// allow it even though nothing was evicted. `map` turns the reservation into use.
     fn reserve(&self, file: FileId, range: ByteRange, placement: Placement) -> bool;
-    /// Gives a reservation back.
+    /// Gives a reservation back. Its blocks may have been written: they are queued for discarding
+    /// and count as used until then.
     fn release(&self, file: FileId, range: ByteRange, placement: Placement);
     /// Unmaps clean, durable, unpinned extents in the policy's order until `bytes` are freed,
-    /// never one that overlaps `keep`, and returns what the caller now discards. `lock` is asked
-    /// before each extent and must not wait: `false` skips it. The caller holds what `lock`
-    /// locked until it has discarded, so readers in flight are never cut off (I2). If the
-    /// evictable bytes are not enough, evicts nothing and returns an empty list.
+    /// never one that overlaps `keep`, and returns what the caller now discards and tells
+    /// `discarded`. `lock` is asked for the whole blocks of each extent, never twice for the same
+    /// byte, and must not wait: `false` skips the extent. The caller holds what `lock` locked
+    /// until it has discarded, so readers in flight are never cut off (I2). If the evictable bytes
+    /// are not enough, evicts nothing and returns an empty list.
     fn evict(
         &self,
         bytes: u64,
@@ -174,16 +190,24 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     fn take_discards(&self) -> Vec<Discard>;
     /// Tells that a range was discarded: its blocks are free again.
     fn discarded(&self, discard: &Discard);
-    /// Makes all earlier changes durable against power loss. The caller has synced the data.
+    /// Begins a barrier: what is mapped or dirtied from now on belongs to the next one. Call it
+    /// before syncing data, or data written during the sync would count as synced.
+    fn cut(&self);
+    /// Makes all changes before the last `cut` durable against power loss (and before this call,
+    /// if there was no `cut` since the last barrier). The caller has synced the data of these, and
+    /// lets one barrier pass from `cut` to `barrier` at a time.
     fn barrier(&self) -> Result<()>;
+    /// Marks the store as cleanly closed. The caller has synced all data. Afterwards every change
+    /// is refused.
+    fn close(&self) -> Result<()>;
 
-    /// Notes a critical range; `fetch` sets C_flag (SPEC 3.6).
+    /// Notes a critical range; `fetch` sets `C_flag` (SPEC 3.6).
     fn note_critical(&self, wanted: Wanted, fetch: bool);
-    /// Entries with C_flag in the order in which it was set, at most `limit`.
+    /// Entries with `C_flag` in the order in which it was set, at most `limit`.
     fn wanted(&self, limit: usize) -> Vec<Wanted>;
-    /// Clears C_flag of an entry.
+    /// Clears `C_flag` of an entry.
     fn fetched(&self, file: FileId, range: ByteRange);
-    /// Drops the entries of `file` inside `range`.
+    /// Drops the entries of `file` that share a byte with `range`.
     fn drop_critical(&self, file: FileId, range: ByteRange);
 
     /// Bytes and numbers.

@@ -15,9 +15,10 @@ use crate::front::{Front, FrontOptions};
 
 pub use private_namespace::private_namespace;
 
-/// Event-loop threads by default. Engine calls wait for slow devices, so there are many more than
-/// cores; an idle one costs a stack and no time.
-pub const THREADS: usize = 32;
+/// Event-loop threads by default. Engine calls wait for slow devices, so there are more than cores;
+/// but the kernel gives requests to idle threads in turn, and each has buffers of its own: with 8
+/// threads 4 KiB requests were up to 1.5 times as fast as with 32 on two cores.
+pub const THREADS: usize = 16;
 
 /// Where and how to mount.
 #[derive(Debug, Clone)]
@@ -84,7 +85,8 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
         FrontOptions { attr_timeout: options.attr_timeout, direct: options.direct },
     );
     let session = mounting::mount(front, &mountpoint, options, &origin)?;
-    let serving = session.spawn().map_err(Error::at(&mountpoint, "start serving the mount"))?;
+    let serving = mounting::with_priority(|| session.spawn())
+        .map_err(Error::at(&mountpoint, "start serving the mount"))?;
     let mounted = MountedSession { serving: Some(serving), mountpoint };
     mounting::widen_read_ahead(&mounted.mountpoint);
     Ok(mounted)

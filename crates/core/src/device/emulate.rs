@@ -17,11 +17,12 @@ mod ssd;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+use halocline_model::profile::{DeviceProfile, ServiceProfile};
 use halocline_model::request::{ByteRange, Direction};
 use parking_lot::Mutex;
 
 use super::{Allocate, Device, ServerFile, Space};
-use crate::config::{DeviceProfile, DirectionProfile, EmulatedDevice, ServiceTime};
+use crate::config::EmulatedDevice;
 
 /// A request as an emulated device sees it.
 #[derive(Debug, Clone, Copy)]
@@ -118,32 +119,36 @@ impl Device for EmulatedServer {
     }
 }
 
-/// The service times that one caller should see on an idle emulated device: what calibration has
-/// to find. "Random" means uniformly random within `span` bytes, because a seek costs by distance.
+/// The service times that one caller sees on an idle emulated device: what calibration has to
+/// find. "Random" means uniformly random within `span` bytes, because a seek costs by distance.
 pub fn expected(device: &EmulatedDevice, span: u64) -> DeviceProfile {
     match device {
         EmulatedDevice::Hdd(profile) => {
-            let service = |startup_ns| service_time(startup_ns, profile.mb_per_s);
-            let direction = DirectionProfile {
-                sequential: service(0.0),
-                random: service(hdd::random_startup_ns(profile, span)),
+            let service = ServiceProfile {
+                startup_sequential_ps: 0,
+                startup_random_ps: whole(hdd::random_startup_ns(profile, span) * 1e3),
+                per_byte_ps: per_byte_ps(profile.mb_per_s),
             };
-            DeviceProfile { read: direction, write: direction }
+            DeviceProfile { read: service, write: service }
         }
         EmulatedDevice::Ssd(profile) => {
-            let direction = |direction| {
+            let service = |direction| {
                 let (startup_us, mb_per_s) = ssd::one_channel(profile, direction);
-                let service = service_time(startup_us * 1e3, mb_per_s);
-                DirectionProfile { sequential: service, random: service }
+                let startup = whole(startup_us * 1e6);
+                ServiceProfile {
+                    startup_sequential_ps: startup,
+                    startup_random_ps: startup,
+                    per_byte_ps: per_byte_ps(mb_per_s),
+                }
             };
-            DeviceProfile { read: direction(Direction::Read), write: direction(Direction::Write) }
+            DeviceProfile { read: service(Direction::Read), write: service(Direction::Write) }
         }
     }
 }
 
-/// `mb_per_s` is 10^6 bytes a second, as everywhere: 10^6 picoseconds a byte divided by it.
-fn service_time(startup_ns: f64, mb_per_s: f64) -> ServiceTime {
-    ServiceTime { startup_ps: whole(startup_ns * 1e3), ps_per_byte: whole(1e6 / mb_per_s) }
+/// 1 MB/s is 10^6 bytes a second, so a byte takes 10^6 picoseconds.
+fn per_byte_ps(mb_per_s: f64) -> u64 {
+    whole(1e6 / mb_per_s)
 }
 
 /// Nanoseconds that `len` bytes take at `mb_per_s`.

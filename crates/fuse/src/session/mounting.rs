@@ -15,7 +15,7 @@ use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::process::{getegid, geteuid};
+use rustix::process::{getegid, geteuid, getpriority_process, setpriority_process};
 
 use super::MountOptions;
 use crate::front::Front;
@@ -25,6 +25,9 @@ const DEVICE: &str = "/dev/fuse";
 const SUBTYPE: &str = "halocline";
 /// Read-ahead per file, in KiB: the largest request.
 const READ_AHEAD_KIB: &str = "1024";
+
+/// Nice value of the event-loop threads.
+const PRIORITY: i32 = -10;
 
 /// How often and how long a busy mount is tried before it is detached.
 const TRIES: u32 = 10;
@@ -189,6 +192,19 @@ fn helper(mountpoint: &Path, options: &[&str]) -> Result<std::process::Output> {
         .arg(mountpoint)
         .output()
         .map_err(Error::at("fusermount3", "run"))
+}
+
+/// Runs `spawn` so that the threads it starts go before ordinary ones, where we may: every program
+/// on the mount waits for them, and a busy machine must not make them wait in turn.
+pub(super) fn with_priority<T>(spawn: impl FnOnce() -> T) -> T {
+    // Zero means the calling thread, and new threads inherit.
+    let before = getpriority_process(None).unwrap_or(0);
+    let raised = before > PRIORITY && setpriority_process(None, PRIORITY).is_ok();
+    let spawned = spawn();
+    if raised && let Err(error) = setpriority_process(None, before) {
+        tracing::debug!(%error, "the mounting thread keeps its raised priority");
+    }
+    spawned
 }
 
 /// Raises the mount's read-ahead to the largest request. Only root may; without it sequential

@@ -1,0 +1,134 @@
+//! The files that the cache knows: by id, by identity on the origin, by path.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::rangemap::RangeMap;
+use super::space::Blocks;
+use super::{FileId, FileRecord, OriginKey};
+
+/// A file's extents and blocks, changed together.
+#[derive(Debug, Default)]
+pub(crate) struct Mapped {
+    /// The extents.
+    pub(crate) extents: RangeMap,
+    /// Reservations and waiting blocks.
+    pub(crate) blocks: Blocks,
+}
+
+/// One file. Locks are taken in the order of the fields; of several files, by id.
+#[derive(Debug)]
+pub(crate) struct FileState {
+    /// Identity in the cache.
+    pub(crate) id: FileId,
+    /// Held from reading the extents until a change of them is in the store and in memory.
+    pub(crate) change: Mutex<()>,
+    /// What is mapped.
+    pub(crate) mapped: RwLock<Mapped>,
+    /// The record.
+    pub(crate) record: Mutex<FileRecord>,
+    /// Kept from eviction.
+    pub(crate) pinned: AtomicBool,
+    /// No file any more: only blocks wait to be discarded.
+    pub(crate) forgotten: AtomicBool,
+}
+
+/// All files.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    by_id: HashMap<FileId, Arc<FileState>>,
+    by_key: HashMap<OriginKey, FileId>,
+    by_path: BTreeSet<(PathBuf, FileId)>,
+    /// The id of the next file; never reused.
+    pub(crate) next: u64,
+}
+
+impl Files {
+    /// One file, forgotten or not.
+    pub(crate) fn get(&self, file: FileId) -> Option<&Arc<FileState>> {
+        self.by_id.get(&file)
+    }
+
+    /// The file with an identity on the origin.
+    pub(crate) fn find(&self, key: OriginKey) -> Option<FileId> {
+        self.by_key.get(&key).copied()
+    }
+
+    /// All files, forgotten or not.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<FileState>> {
+        self.by_id.values()
+    }
+
+    /// Adds a file. Whatever else was seen under its path is not there any more.
+    pub(crate) fn add(&mut self, record: FileRecord) -> Arc<FileState> {
+        self.unlist(&record.path, |path, at| path == at);
+        self.next = self.next.max(record.id.0 + 1);
+        self.by_key.insert(record.key, record.id);
+        self.by_path.insert((record.path.clone(), record.id));
+        let state = Arc::new(FileState {
+            id: record.id,
+            change: Mutex::default(),
+            mapped: RwLock::default(),
+            record: Mutex::new(record),
+            pinned: AtomicBool::new(false),
+            forgotten: AtomicBool::new(false),
+        });
+        self.by_id.insert(state.id, Arc::clone(&state));
+        state
+    }
+
+    /// Takes a file out of the indexes; it can still be reached by id.
+    pub(crate) fn unregister(&mut self, record: &FileRecord) {
+        if self.by_key.get(&record.key) == Some(&record.id) {
+            self.by_key.remove(&record.key);
+        }
+        self.by_path.remove(&(record.path.clone(), record.id));
+    }
+
+    /// Takes a file out for good.
+    pub(crate) fn remove(&mut self, file: FileId) {
+        self.by_id.remove(&file);
+    }
+
+    /// The files at and below `from`, with the paths they get when it becomes `to`.
+    pub(crate) fn renamed(&self, from: &Path, to: &Path) -> Vec<(Arc<FileState>, PathBuf)> {
+        self.below(from)
+            .map(|(path, id)| {
+                let rest = path.strip_prefix(from).expect("it lies below");
+                let path = if rest.as_os_str().is_empty() { to.to_owned() } else { to.join(rest) };
+                (Arc::clone(&self.by_id[id]), path)
+            })
+            .collect()
+    }
+
+    /// Moves the listed files from `from` to `to`. What was listed at `to` was replaced: it keeps
+    /// its record, but no rename will find it.
+    pub(crate) fn rename(&mut self, from: &Path, to: &Path, moved: &[(Arc<FileState>, PathBuf)]) {
+        let below_from: Vec<_> = self.below(from).cloned().collect();
+        for listed in &below_from {
+            self.by_path.remove(listed);
+        }
+        self.unlist(to, |path, to| path.starts_with(to));
+        for (state, path) in moved {
+            self.by_path.insert((path.clone(), state.id));
+        }
+    }
+
+    fn below(&self, at: &Path) -> impl Iterator<Item = &(PathBuf, FileId)> {
+        // Paths sort by component, so everything below a directory follows it.
+        let first = (at.to_owned(), FileId(0));
+        let at = at.to_owned();
+        self.by_path.range(first..).take_while(move |(path, _)| path.starts_with(&at))
+    }
+
+    fn unlist(&mut self, at: &Path, hit: impl Fn(&Path, &Path) -> bool) {
+        let gone: Vec<_> = self.below(at).filter(|(path, _)| hit(path, at)).cloned().collect();
+        for listed in gone {
+            self.by_path.remove(&listed);
+        }
+    }
+}

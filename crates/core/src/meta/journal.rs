@@ -1,0 +1,179 @@
+//! The durable side: one keyspace of an embedded log-structured store.
+//!
+//! What must hold here:
+//! - a committed change was handed to the operating system: it survives `kill -9` (I4);
+//! - a change is one batch: it is there as a whole or not at all, and recovery is a prefix;
+//! - after a failed write nothing is accepted any more: memory never runs ahead of the store.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+
+use super::record;
+use crate::error::{Error, Result};
+
+/// Journals are recycled once they reach this size together.
+const JOURNALS_BYTES_MAX: u64 = 256 << 20;
+/// Blocks of the store are only read while it is opened, so a small cache is enough.
+const BLOCK_CACHE_BYTES: u64 = 8 << 20;
+const REMEDY: &str = "flush is impossible from here: unmount, check the device under it (space, \
+                      health), then mount again";
+const OPEN_REMEDY: &str = "nothing was changed: restore the directory from a copy, or move it \
+                           away and mount with an empty cache (dirty data in it is then lost)";
+
+/// An open store.
+pub(crate) struct Journal {
+    path: PathBuf,
+    database: Database,
+    keyspace: Keyspace,
+    failed: OnceLock<String>,
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal")
+            .field("path", &self.path)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Changes that become one batch.
+pub(crate) struct Changes<'a> {
+    journal: &'a Journal,
+    batch: fjall::OwnedWriteBatch,
+}
+
+impl fmt::Debug for Changes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changes").field("len", &self.batch.len()).finish()
+    }
+}
+
+impl Changes<'_> {
+    /// Writes a record.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.batch.insert(&self.journal.keyspace, key, value);
+    }
+
+    /// Removes a record.
+    pub(crate) fn remove(&mut self, key: &[u8]) {
+        self.batch.remove(&self.journal.keyspace, key);
+    }
+
+    /// Hands the batch to the operating system.
+    pub(crate) fn commit(self) -> Result<()> {
+        self.journal.check()?;
+        let Self { journal, batch } = self;
+        batch.commit().map_err(|error| journal.fail(&error))
+    }
+}
+
+impl Journal {
+    /// Opens or creates the store in `path`. A damaged store is an error, never a panic.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let damaged = |what: String| Error::Store {
+            path: path.to_owned(),
+            what,
+            remedy: OPEN_REMEDY.to_owned(),
+        };
+        let open = || -> fjall::Result<(Database, Keyspace)> {
+            let database = Database::builder(path)
+                .cache_size(BLOCK_CACHE_BYTES)
+                .max_journaling_size(JOURNALS_BYTES_MAX)
+                .worker_threads(2)
+                .open()?;
+            let keyspace = database.keyspace("dmt", KeyspaceCreateOptions::default)?;
+            Ok((database, keyspace))
+        };
+        let (database, keyspace) = catch_unwind(AssertUnwindSafe(open))
+            .map_err(|_| damaged("it is damaged beyond what the store can read".into()))?
+            .map_err(|error| damaged(format!("it cannot be opened: {error}")))?;
+        Ok(Self { path: path.to_owned(), database, keyspace, failed: OnceLock::new() })
+    }
+
+    /// An empty batch.
+    pub(crate) fn changes(&self) -> Changes<'_> {
+        let batch = self.database.batch().durability(Some(PersistMode::Buffer));
+        Changes { journal: self, batch }
+    }
+
+    /// Writes one record as a batch of its own.
+    pub(crate) fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.check()?;
+        self.keyspace.insert(key, value).map_err(|error| self.fail(&error))
+    }
+
+    /// Removes one record as a batch of its own.
+    pub(crate) fn remove(&self, key: &[u8]) -> Result<()> {
+        self.check()?;
+        self.keyspace.remove(key).map_err(|error| self.fail(&error))
+    }
+
+    /// One record.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
+        self.keyspace.get(key).map_err(|error| self.damaged(&error.to_string()))
+    }
+
+    /// Calls `each` with all records of a kind in key order, until it fails.
+    pub(crate) fn scan(
+        &self,
+        kind: u8,
+        mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        for guard in self.keyspace.prefix([kind]) {
+            let (key, value) =
+                guard.into_inner().map_err(|error| self.damaged(&error.to_string()))?;
+            each(&key, &value)?;
+        }
+        Ok(())
+    }
+
+    /// Makes all that was committed durable against power loss.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.check()?;
+        self.database.persist(PersistMode::SyncAll).map_err(|error| self.fail(&error))
+    }
+
+    /// Records that the owner closed the store; every later change is refused.
+    pub(crate) fn close(&self, untrimmed: bool) -> Result<()> {
+        let value = self.get(record::STATE_KEY)?;
+        let value = value.ok_or_else(|| self.damaged("its state is missing"))?;
+        let state = record::decode_state(&value).map_err(|bad| self.damaged(bad.0))?;
+        let state = record::State { closed: true, untrimmed, ..state };
+        self.put(record::STATE_KEY, &record::encode_state(&state))?;
+        self.sync()?;
+        self.failed.get_or_init(|| "it was closed".to_owned());
+        Ok(())
+    }
+
+    /// Bytes on disk.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        self.database.disk_space().unwrap_or(0)
+    }
+
+    /// The error for a record that cannot be right.
+    pub(crate) fn damaged(&self, what: &str) -> Error {
+        Error::Store {
+            path: self.path.clone(),
+            what: format!("it is damaged: {what}"),
+            remedy: OPEN_REMEDY.to_owned(),
+        }
+    }
+
+    /// Fails once a write failed: from then on memory and store could disagree.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.failed.get().map_or(Ok(()), |what| Err(self.failure(what)))
+    }
+
+    fn fail(&self, error: &fjall::Error) -> Error {
+        self.failure(self.failed.get_or_init(|| format!("a write failed: {error}")))
+    }
+
+    fn failure(&self, what: &str) -> Error {
+        Error::Store { path: self.path.clone(), what: what.to_owned(), remedy: REMEDY.to_owned() }
+    }
+}

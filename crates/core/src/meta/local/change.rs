@@ -1,0 +1,285 @@
+//! Changes of one file's extents: each is planned, committed as one batch, then applied.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+
+use super::LocalDmt;
+use crate::error::{Error, Result};
+use crate::meta::files::{FileState, Mapped};
+use crate::meta::journal::Changes;
+use crate::meta::order::Order;
+use crate::meta::rangemap::Entry;
+use crate::meta::record::{self, ExtentRecord};
+use crate::meta::{BLOCK, FileId};
+
+/// Extents end here at the latest: the largest file offset, rounded down to a block.
+pub(super) const END_MAX: u64 = i64::MAX as u64 / BLOCK * BLOCK;
+
+/// What becomes of one extent: `pieces` in its place, in order.
+#[derive(Debug)]
+struct Replace {
+    start: u64,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    record: ExtentRecord,
+    generation: u64,
+}
+
+/// The parts of `whole` before and after `cut`, where they hold a byte.
+fn outside(whole: ByteRange, cut: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let before = ByteRange::new(whole.start, cut.start.clamp(whole.start, whole.end));
+    let after = ByteRange::new(cut.end.clamp(whole.start, whole.end), whole.end);
+    [before, after].into_iter().filter(|part| !part.is_empty())
+}
+
+impl LocalDmt {
+    pub(super) fn map_range(
+        &self,
+        file: FileId,
+        range: ByteRange,
+        placement: Placement,
+        dirty: bool,
+    ) -> Result<()> {
+        let state = self.known(file)?;
+        let _change = state.change.lock();
+        check_mappable(&state, range)?;
+        let now = self.now_ms();
+        let mut record = ExtentRecord {
+            range,
+            placement,
+            dirty,
+            // Its data was written before this call, so the sync of this epoch's barrier, which
+            // follows its cut, covers it.
+            epoch: if dirty { self.epochs.current.load(Acquire) } else { 0 },
+            dirty_since_ms: if dirty { now } else { 0 },
+            last_use_ms: now,
+        };
+        let key = record::extent_key(file, range.start);
+        self.journal.put(&key, &record::encode_extent(&record))?;
+
+        let mut mapped = state.mapped.write();
+        let Mapped { extents, blocks } = &mut *mapped;
+        let epoch = blocks.occupy(extents, &self.space, range, placement);
+        if !dirty {
+            record.epoch = epoch;
+        }
+        let slot = self.order.lock().insert(file, range.start, range.len());
+        extents.insert(range.start, Entry::new(&record, self.next_generation(), slot));
+        self.count(&record, 1);
+        Ok(())
+    }
+
+    pub(super) fn dirty_range(&self, file: FileId, range: ByteRange) -> Result<()> {
+        let state = self.known(file)?;
+        if self.redirty(&state, range) {
+            return self.journal.check();
+        }
+        let _change = state.change.lock();
+        let now = self.now_ms();
+        let epoch = self.epochs.current.load(Acquire);
+        let mut plan = Vec::new();
+        for (start, entry) in state.mapped.read().extents.overlapping(range) {
+            if entry.dirty {
+                entry.generation.store(self.next_generation(), Relaxed);
+                continue;
+            }
+            let whole = ByteRange::new(start, entry.end);
+            let inside = whole.intersect(range).expect("the extent overlaps");
+            let generation = entry.generation.load(Relaxed);
+            let mut pieces: Vec<_> = outside(whole, inside)
+                .map(|part| Piece { record: entry.record(part), generation })
+                .collect();
+            let record = ExtentRecord {
+                dirty: true,
+                epoch,
+                dirty_since_ms: now,
+                last_use_ms: now,
+                ..entry.record(inside)
+            };
+            pieces.push(Piece { record, generation: self.next_generation() });
+            pieces.sort_by_key(|piece| piece.record.range);
+            plan.push(Replace { start, pieces });
+        }
+        self.commit(file, &plan)?;
+        let mut mapped = state.mapped.write();
+        for replace in plan {
+            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+        }
+        Ok(())
+    }
+
+    /// Gives dirty extents under `range` new generations, if all of them are dirty already: the
+    /// store then has nothing to learn.
+    fn redirty(&self, state: &FileState, range: ByteRange) -> bool {
+        let mapped = state.mapped.read();
+        if mapped.extents.overlapping(range).any(|(_, entry)| !entry.dirty) {
+            return false;
+        }
+        for (_, entry) in mapped.extents.overlapping(range) {
+            entry.generation.store(self.next_generation(), Relaxed);
+        }
+        true
+    }
+
+    pub(super) fn clean_extents(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
+        let state = self.known(file)?;
+        let _change = state.change.lock();
+        let mut plan = Vec::new();
+        let mut bytes = 0;
+        let mapped = state.mapped.read();
+        for &(range, generation) in cleaned {
+            for (start, entry) in mapped.extents.overlapping(range) {
+                let whole = ByteRange::new(start, entry.end);
+                let unchanged = entry.generation.load(Relaxed) == generation;
+                if entry.dirty && unchanged && range.contains(whole) {
+                    let record = ExtentRecord {
+                        dirty: false,
+                        epoch: 0,
+                        dirty_since_ms: 0,
+                        ..entry.record(whole)
+                    };
+                    bytes += whole.len();
+                    plan.push(Replace { start, pieces: vec![Piece { record, generation }] });
+                }
+            }
+        }
+        drop(mapped);
+        plan.dedup_by_key(|replace| replace.start);
+        self.commit(file, &plan)?;
+        // Read after the commit: a barrier that completes this epoch syncs the commit.
+        let epoch = self.epochs.current.load(Acquire);
+        let mut mapped = state.mapped.write();
+        for mut replace in plan {
+            replace.pieces[0].record.epoch = epoch;
+            let mut order = self.order.lock();
+            let slot = mapped.extents.get(replace.start).expect("planned under `change`").slot;
+            self.apply(file, &mut mapped, &mut order, replace);
+            order.unpark(slot);
+        }
+        Ok(bytes)
+    }
+
+    pub(super) fn unmap_range(&self, file: FileId, range: ByteRange) -> Result<()> {
+        let state = self.known(file)?;
+        let _change = state.change.lock();
+        let mut plan = Vec::new();
+        let mut gone = Vec::new();
+        for (start, entry) in state.mapped.read().extents.overlapping(range) {
+            let whole = ByteRange::new(start, entry.end);
+            let generation = entry.generation.load(Relaxed);
+            let pieces = outside(whole, range)
+                .map(|part| Piece { record: entry.record(part), generation })
+                .collect();
+            plan.push(Replace { start, pieces });
+            gone.push(entry.record(whole.intersect(range).expect("the extent overlaps")));
+        }
+        self.commit(file, &plan)?;
+        let epoch = self.epochs.current.load(Acquire);
+        let mut mapped = state.mapped.write();
+        for replace in plan {
+            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+        }
+        for record in gone {
+            // Punching may begin once no record of these bytes can come back.
+            let due = if record.dirty { epoch } else { record.epoch };
+            retire(&mut mapped, &record, due);
+        }
+        Ok(())
+    }
+
+    /// Commits a plan for one file as one batch.
+    fn commit(&self, file: FileId, plan: &[Replace]) -> Result<()> {
+        let mut changes = self.journal.changes();
+        for replace in plan {
+            write_replace(&mut changes, file, replace);
+        }
+        changes.commit()
+    }
+
+    /// Applies a committed replacement. The first piece that was not used just now keeps the
+    /// extent's place in the eviction order.
+    fn apply(&self, file: FileId, mapped: &mut Mapped, order: &mut Order, replace: Replace) {
+        let old = mapped.extents.remove(replace.start).expect("planned under `change`");
+        let old_record = old.record(ByteRange::new(replace.start, old.end));
+        self.count(&old_record, -1);
+        let heir = replace
+            .pieces
+            .iter()
+            .position(|piece| piece.record.last_use_ms == old_record.last_use_ms)
+            .unwrap_or(0);
+        if replace.pieces.is_empty() {
+            order.remove(old.slot);
+        }
+        for (index, piece) in replace.pieces.into_iter().enumerate() {
+            let ByteRange { start, end } = piece.record.range;
+            let slot = if index == heir {
+                order.renamed(old.slot, start, end - start);
+                if piece.record.last_use_ms != old_record.last_use_ms {
+                    order.touch(old.slot);
+                }
+                old.slot
+            } else {
+                order.insert(file, start, end - start)
+            };
+            self.count(&piece.record, 1);
+            mapped.extents.insert(start, Entry::new(&piece.record, piece.generation, slot));
+        }
+    }
+
+    /// Adds an extent to the sums (`sign` 1) or takes it out (-1).
+    pub(super) fn count(&self, record: &ExtentRecord, sign: i64) {
+        let bytes = sign.cast_unsigned().wrapping_mul(record.range.len());
+        let one = sign.cast_unsigned();
+        self.sums.mapped.fetch_add(bytes, Relaxed);
+        self.sums.extents.fetch_add(one, Relaxed);
+        if record.dirty {
+            self.sums.dirty.fetch_add(bytes, Relaxed);
+            self.sums.dirty_extents.fetch_add(one, Relaxed);
+        }
+    }
+}
+
+fn write_replace(changes: &mut Changes<'_>, file: FileId, replace: &Replace) {
+    if replace.pieces.first().is_none_or(|piece| piece.record.range.start != replace.start) {
+        changes.remove(&record::extent_key(file, replace.start));
+    }
+    for piece in &replace.pieces {
+        let key = record::extent_key(file, piece.record.range.start);
+        changes.put(&key, &record::encode_extent(&piece.record));
+    }
+}
+
+/// Lets the blocks of an unmapped range wait for `epoch`. Blocks that a clean neighbour still
+/// needs wait with it: it must not be evicted earlier.
+fn retire(mapped: &mut Mapped, record: &ExtentRecord, epoch: u64) {
+    let Mapped { extents, blocks } = mapped;
+    blocks.retire(extents, record.range, record.placement, epoch);
+    let neighbours: Vec<u64> = extents
+        .overlapping(record.range.widen_to(BLOCK))
+        .filter(|(_, entry)| entry.placement == record.placement && !entry.dirty)
+        .map(|(start, _)| start)
+        .collect();
+    for start in neighbours {
+        let entry = extents.get_mut(start).expect("it was just seen");
+        entry.epoch = entry.epoch.max(epoch);
+    }
+}
+
+fn check_mappable(state: &FileState, range: ByteRange) -> Result<()> {
+    let fault = |what: &str| {
+        let what = format!("bytes {}..{} of file {} {what}", range.start, range.end, state.id.0);
+        Err(Error::invalid(what, "this is a fault of the program"))
+    };
+    if range.is_empty() || range.end > END_MAX || range.len() > record::EXTENT_LEN_MAX {
+        return fault("cannot be one extent");
+    }
+    if state.mapped.read().extents.overlapping(range).next().is_some() {
+        return fault("are mapped already");
+    }
+    Ok(())
+}

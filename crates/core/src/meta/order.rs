@@ -1,0 +1,138 @@
+//! The eviction order over all extents of all files: a policy that knows slots, and what each
+//! slot stands for.
+//!
+//! Dirty and pinned extents that a search for victims meets are parked: they leave the order
+//! until they can be evicted again, so that no search meets them twice.
+
+use halocline_model::evict::{Eviction, Walk};
+
+use super::FileId;
+
+/// What a slot stands for.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    file: FileId,
+    start: u64,
+    bytes: u64,
+    parked: bool,
+}
+
+/// What a search does with the extent it is offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Not now.
+    Skip,
+    /// Not before it is put back: it is dirty or pinned.
+    Park,
+    /// Taken.
+    Take,
+    /// Taken, and enough.
+    TakeLast,
+}
+
+/// The eviction order.
+#[derive(Debug)]
+pub(crate) struct Order {
+    policy: Box<dyn Eviction>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Order {
+    /// An empty order under a policy.
+    pub(crate) fn new(policy: Box<dyn Eviction>) -> Self {
+        Self { policy, slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// Adds an extent as just used.
+    pub(crate) fn insert(&mut self, file: FileId, start: u64, bytes: u64) -> u32 {
+        let entry = Slot { file, start, bytes, parked: false };
+        let slot = if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = entry;
+            slot
+        } else {
+            self.slots.push(entry);
+            slot_number(self.slots.len() - 1)
+        };
+        self.policy.inserted(slot, bytes);
+        slot
+    }
+
+    /// Adds an extent that [`Order::start`] puts in its place.
+    pub(crate) fn load(&mut self, file: FileId, start: u64, bytes: u64) -> u32 {
+        self.slots.push(Slot { file, start, bytes, parked: false });
+        slot_number(self.slots.len() - 1)
+    }
+
+    /// Puts the loaded extents in the order of their last use, oldest first.
+    pub(crate) fn start(&mut self, mut uses: Vec<(u64, u32)>) {
+        uses.sort_unstable();
+        for (_, slot) in uses {
+            self.policy.inserted(slot, self.slots[slot as usize].bytes);
+        }
+    }
+
+    /// Takes an extent out.
+    pub(crate) fn remove(&mut self, slot: u32) {
+        if !self.slots[slot as usize].parked {
+            self.policy.removed(slot);
+        }
+        self.free.push(slot);
+    }
+
+    /// Moves a slot to the extent that begins at `start`: what is left of the one it stood for.
+    pub(crate) fn renamed(&mut self, slot: u32, start: u64, bytes: u64) {
+        let entry = &mut self.slots[slot as usize];
+        entry.start = start;
+        entry.bytes = bytes;
+    }
+
+    /// Notes a use.
+    pub(crate) fn touch(&mut self, slot: u32) {
+        if !self.slots[slot as usize].parked {
+            self.policy.touched(slot);
+        }
+    }
+
+    /// Puts a parked extent back, which can be evicted again.
+    pub(crate) fn unpark(&mut self, slot: u32) {
+        let entry = &mut self.slots[slot as usize];
+        if std::mem::take(&mut entry.parked) {
+            let bytes = entry.bytes;
+            self.policy.inserted(slot, bytes);
+        }
+    }
+
+    /// Offers extents in the policy's order to `judge` until it has enough.
+    pub(crate) fn search(&mut self, mut judge: impl FnMut(FileId, u64) -> Verdict) {
+        let mut park = Vec::new();
+        let mut enough = false;
+        let Self { policy, slots, .. } = self;
+        policy.victims(&mut |slot| {
+            if enough {
+                return Walk::Stop;
+            }
+            let entry = slots[slot as usize];
+            match judge(entry.file, entry.start) {
+                Verdict::Skip => Walk::Skip,
+                Verdict::Take => Walk::Take,
+                Verdict::Park => {
+                    park.push(slot);
+                    Walk::Skip
+                }
+                Verdict::TakeLast => {
+                    enough = true;
+                    Walk::Take
+                }
+            }
+        });
+        for slot in park {
+            self.slots[slot as usize].parked = true;
+            self.policy.removed(slot);
+        }
+    }
+}
+
+fn slot_number(index: usize) -> u32 {
+    u32::try_from(index).expect("fewer than 2^32 extents fit in memory")
+}

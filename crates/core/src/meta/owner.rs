@@ -1,0 +1,217 @@
+//! Who owns a cache directory (I8): one living process, and only a directory that is a cache.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Name of the file that says that a directory is a cache.
+pub const CACHE_FILE: &str = "halocline-cache.toml";
+/// Name of the file whose lock says who owns the cache.
+pub const LOCK_FILE: &str = "halocline.lock";
+
+/// Version of everything in the directory.
+const FORMAT: u32 = 1;
+
+/// What [`CACHE_FILE`] says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheIdentity {
+    /// Version of the format of the directory.
+    pub format: u32,
+    /// Tells caches apart; random.
+    pub cache_id: String,
+}
+
+/// Ownership of a cache directory, until dropped.
+#[derive(Debug)]
+pub struct Owner {
+    _lock: File,
+    dir: PathBuf,
+    identity: CacheIdentity,
+}
+
+impl Owner {
+    /// Takes a cache directory, making it a cache if it is empty or missing.
+    pub fn take(dir: &Path) -> Result<Self> {
+        fs::create_dir_all(dir).map_err(Error::at(dir, "create the cache directory"))?;
+        let marker = dir.join(CACHE_FILE);
+        let known = marker.try_exists().map_err(Error::at(&marker, "look for"))?;
+        if !known {
+            refuse_foreign(dir)?;
+        }
+        let lock = lock(dir)?;
+        let identity = if known { read_identity(&marker)? } else { make_identity(dir, &marker)? };
+        Ok(Self { _lock: lock, dir: dir.to_owned(), identity })
+    }
+
+    /// The cache directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What the directory says it is.
+    pub fn identity(&self) -> &CacheIdentity {
+        &self.identity
+    }
+}
+
+/// The boot id of the running kernel.
+pub(crate) fn boot_id() -> Result<String> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let id = fs::read_to_string(path).map_err(Error::at(path, "read"))?;
+    Ok(id.trim().to_owned())
+}
+
+/// Refuses a directory that holds something else. A lock file alone, or a half-made identity, is
+/// what a crash during the first use leaves.
+fn refuse_foreign(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir).map_err(Error::at(dir, "read the cache directory"))? {
+        let name = entry.map_err(Error::at(dir, "read the cache directory"))?.file_name();
+        let ours = name == LOCK_FILE || name == fresh_name().as_str() || name == "lost+found";
+        if !ours {
+            return Err(Error::invalid(
+                format!(
+                    "{} is neither empty nor a cache: it holds {}",
+                    dir.display(),
+                    Path::new(&name).display()
+                ),
+                "name an empty or a new directory as the cache",
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn fresh_name() -> String {
+    format!("{CACHE_FILE}.new")
+}
+
+/// The lock ends with its process, so a crashed owner's lock is stale by itself (I8).
+fn lock(dir: &Path) -> Result<File> {
+    let path = dir.join(LOCK_FILE);
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(Error::at(&path, "open the lock"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(owned(dir, &mut file)),
+        Err(errno) => return Err(Error::at(&path, "lock")(errno.into())),
+    }
+    let text = format!("pid {} boot {} started {}\n", std::process::id(), boot_id()?, start_time());
+    file.set_len(0)
+        .and_then(|()| file.seek(SeekFrom::Start(0)))
+        .and_then(|_| file.write_all(text.as_bytes()))
+        .map_err(Error::at(&path, "write the lock"))?;
+    Ok(file)
+}
+
+fn owned(dir: &Path, file: &mut File) -> Error {
+    let mut text = String::new();
+    let who = match file.read_to_string(&mut text) {
+        Ok(_) => text.split_whitespace().nth(1).unwrap_or("unknown").to_owned(),
+        Err(_) => "unknown".to_owned(),
+    };
+    Error::invalid(
+        format!("the cache {} is in use by process {who}", dir.display()),
+        "unmount it there first, or name another cache directory",
+    )
+}
+
+/// When this process started, in clock ticks since boot, for messages.
+fn start_time() -> String {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    after_name.split_whitespace().nth(19).unwrap_or("?").to_owned()
+}
+
+fn read_identity(marker: &Path) -> Result<CacheIdentity> {
+    let text = fs::read_to_string(marker).map_err(Error::at(marker, "read"))?;
+    let damaged = |what: String| Error::Store {
+        path: marker.parent().unwrap_or(marker).to_owned(),
+        what,
+        remedy: format!(
+            "restore {CACHE_FILE} from a copy, or move the directory away and start with an empty \
+             cache (dirty data in it is then lost)"
+        ),
+    };
+    let identity: CacheIdentity = toml::from_str(&text)
+        .map_err(|error| damaged(format!("{CACHE_FILE} cannot be read: {}", error.message())))?;
+    if identity.format != FORMAT {
+        return Err(Error::Store {
+            path: marker.parent().unwrap_or(marker).to_owned(),
+            what: format!("its format is {}, this program knows {FORMAT}", identity.format),
+            remedy:
+                "use the version of halocline that made it, and flush the cache with it before \
+                     changing versions"
+                    .to_owned(),
+        });
+    }
+    Ok(identity)
+}
+
+fn make_identity(dir: &Path, marker: &Path) -> Result<CacheIdentity> {
+    let random = Path::new("/proc/sys/kernel/random/uuid");
+    let cache_id = fs::read_to_string(random).map_err(Error::at(random, "read"))?;
+    let identity = CacheIdentity { format: FORMAT, cache_id: cache_id.trim().to_owned() };
+    let text = toml::to_string(&identity).expect("an identity is two plain fields");
+    let fresh = dir.join(fresh_name());
+    let write = || {
+        let mut file = File::create(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&fresh, marker)?;
+        File::open(dir)?.sync_all()
+    };
+    write().map_err(Error::at(marker, "write"))?;
+    Ok(identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn i8_two_owners_are_refused_and_a_dead_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = dir.path().join("cache");
+        let first = Owner::take(&cache).unwrap();
+        let error = Owner::take(&cache).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        assert!(error.contains("unmount"), "{error}");
+        let id = first.identity().clone();
+        drop(first);
+        assert_eq!(*Owner::take(&cache).unwrap().identity(), id);
+    }
+
+    #[test]
+    fn a_directory_with_something_else_is_refused_untouched() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("thesis.tex"), "x").unwrap();
+        let error = Owner::take(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("thesis.tex"), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_strange_version_and_a_damaged_identity_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Owner::take(dir.path()).unwrap());
+        let marker = dir.path().join(CACHE_FILE);
+        let good = fs::read_to_string(&marker).unwrap();
+        fs::write(&marker, good.replace("format = 1", "format = 7")).unwrap();
+        let error = Owner::take(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("format is 7"), "{error}");
+        fs::write(&marker, &good[..good.len() / 2]).unwrap();
+        let error = Owner::take(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("cannot be read"), "{error}");
+    }
+}

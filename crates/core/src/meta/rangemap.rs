@@ -1,0 +1,195 @@
+//! The extents of one file, by offset.
+//!
+//! What must hold here: extents do not overlap and are not empty; the set of dirty offsets and
+//! the ages say exactly which extents are dirty and how old the oldest is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+
+use super::record::ExtentRecord;
+use super::{Extent, Segment};
+
+/// Ages of dirty extents are kept in classes of this many milliseconds.
+const AGE_CLASS_MS: u64 = 256;
+
+/// A mapped extent; its first byte is its key in the map.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// One past the last byte.
+    pub(crate) end: u64,
+    /// The epoch of [`ExtentRecord::epoch`].
+    pub(crate) epoch: u64,
+    /// When it became dirty, in milliseconds since the epoch; 0 when clean.
+    pub(crate) dirty_since_ms: u64,
+    /// Changes with every write.
+    pub(crate) generation: AtomicU64,
+    /// Last use in milliseconds since the epoch.
+    pub(crate) last_use_ms: AtomicU64,
+    /// Its place in the eviction order.
+    pub(crate) slot: u32,
+    /// The object its bytes lie in.
+    pub(crate) placement: Placement,
+    /// `D_flag`.
+    pub(crate) dirty: bool,
+}
+
+impl Entry {
+    /// The extent in memory for a record.
+    pub(crate) fn new(record: &ExtentRecord, generation: u64, slot: u32) -> Self {
+        Self {
+            end: record.range.end,
+            epoch: record.epoch,
+            dirty_since_ms: record.dirty_since_ms,
+            generation: AtomicU64::new(generation),
+            last_use_ms: AtomicU64::new(record.last_use_ms),
+            slot,
+            placement: record.placement,
+            dirty: record.dirty,
+        }
+    }
+
+    /// The record of the part of this extent that is `range`.
+    pub(crate) fn record(&self, range: ByteRange) -> ExtentRecord {
+        ExtentRecord {
+            range,
+            placement: self.placement,
+            dirty: self.dirty,
+            epoch: self.epoch,
+            dirty_since_ms: self.dirty_since_ms,
+            last_use_ms: self.last_use_ms.load(Relaxed),
+        }
+    }
+
+    fn extent(&self, start: u64) -> Extent {
+        Extent {
+            range: ByteRange::new(start, self.end),
+            placement: self.placement,
+            dirty: self.dirty,
+            generation: self.generation.load(Relaxed),
+            dirty_since_ms: self.dirty_since_ms,
+            last_use_ms: self.last_use_ms.load(Relaxed),
+        }
+    }
+}
+
+/// The extents of one file.
+#[derive(Debug, Default)]
+pub(crate) struct RangeMap {
+    extents: BTreeMap<u64, Entry>,
+    dirty: BTreeSet<u64>,
+    ages: BTreeMap<u64, u64>,
+}
+
+impl RangeMap {
+    /// The extents of a file from sorted ones; `None` if they overlap.
+    pub(crate) fn from_sorted(extents: Vec<(u64, Entry)>) -> Option<Self> {
+        if extents.windows(2).any(|pair| pair[0].1.end > pair[1].0) {
+            return None;
+        }
+        let mut map = Self::default();
+        for (start, entry) in extents.iter().filter(|(_, entry)| entry.dirty) {
+            map.dirty.insert(*start);
+            *map.ages.entry(entry.dirty_since_ms / AGE_CLASS_MS).or_default() += 1;
+        }
+        map.extents = extents.into_iter().collect();
+        Some(map)
+    }
+
+    /// Extents that share a byte with `range`, in order.
+    pub(crate) fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = (u64, &Entry)> {
+        let first = self.extents.range(..=range.start).next_back();
+        let first = first.filter(|(_, entry)| entry.end > range.start).map(|(&start, _)| start);
+        self.extents
+            .range(first.unwrap_or(range.start)..range.end.max(first.unwrap_or(range.start)))
+            .filter(move |_| !range.is_empty())
+            .map(|(&start, entry)| (start, entry))
+    }
+
+    /// The extent that starts at `start`.
+    pub(crate) fn get(&self, start: u64) -> Option<&Entry> {
+        self.extents.get(&start)
+    }
+
+    /// The extent that starts at `start`; its bounds and its `D_flag` MUST NOT be changed.
+    pub(crate) fn get_mut(&mut self, start: u64) -> Option<&mut Entry> {
+        self.extents.get_mut(&start)
+    }
+
+    /// Adds an extent where nothing is mapped.
+    pub(crate) fn insert(&mut self, start: u64, entry: Entry) {
+        debug_assert!(start < entry.end, "an extent holds a byte");
+        debug_assert!(
+            self.overlapping(ByteRange::new(start, entry.end)).next().is_none(),
+            "extents do not overlap (I2)"
+        );
+        if entry.dirty {
+            self.dirty.insert(start);
+            *self.ages.entry(entry.dirty_since_ms / AGE_CLASS_MS).or_default() += 1;
+        }
+        self.extents.insert(start, entry);
+    }
+
+    /// Takes out the extent that starts at `start`.
+    pub(crate) fn remove(&mut self, start: u64) -> Option<Entry> {
+        let entry = self.extents.remove(&start)?;
+        if entry.dirty {
+            self.dirty.remove(&start);
+            let class = entry.dirty_since_ms / AGE_CLASS_MS;
+            let count = self.ages.get_mut(&class).expect("each dirty extent has an age");
+            *count -= 1;
+            if *count == 0 {
+                self.ages.remove(&class);
+            }
+        }
+        Some(entry)
+    }
+
+    /// Splits `range` into maximal segments by coverage, in order.
+    pub(crate) fn split(&self, range: ByteRange, out: &mut Vec<Segment>) {
+        let mut at = range.start;
+        for (start, entry) in self.overlapping(range) {
+            if start > at {
+                out.push(Segment { range: ByteRange::new(at, start), extent: None });
+            }
+            let part = ByteRange::new(start.max(at), entry.end.min(range.end));
+            out.push(Segment { range: part, extent: Some(entry.extent(start)) });
+            at = part.end;
+        }
+        if at < range.end {
+            out.push(Segment { range: ByteRange::new(at, range.end), extent: None });
+        }
+    }
+
+    /// Dirty extents that share a byte with `range`, in order.
+    pub(crate) fn dirty(&self, range: ByteRange) -> impl Iterator<Item = Extent> {
+        let first = self.overlapping(range).next().map_or(range.start, |(start, _)| start);
+        self.dirty
+            .range(first..range.end.max(first))
+            .filter(move |_| !range.is_empty())
+            .map(|start| self.extents[start].extent(*start))
+    }
+
+    /// All extents in order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Extent> {
+        self.extents.iter().map(|(&start, entry)| entry.extent(start))
+    }
+
+    /// All extents in order, with their places in the eviction order.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (u64, &Entry)> {
+        self.extents.iter().map(|(&start, entry)| (start, entry))
+    }
+
+    /// Whether nothing is mapped.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    /// When the oldest dirty extent became dirty, in milliseconds since the epoch: at most 256 ms
+    /// before it did.
+    pub(crate) fn oldest_dirty_ms(&self) -> Option<u64> {
+        self.ages.keys().next().map(|class| class * AGE_CLASS_MS)
+    }
+}

@@ -1,0 +1,335 @@
+//! How records look in the store: keys that sort by file and offset, values of fixed width.
+//!
+//! All integers are big-endian. The store checksums its journal batches and its blocks, so a
+//! record carries only a version; decoding still rejects whatever cannot be right.
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `x` file:8 start:8 | version:1 flags:1 layout:1 group:2 length:6 epoch:6 dirty since:6 last use:6 |
+//! | `f` file:8 | version:1 inode:8 born:8 stamp:1+24 path |
+//! | `c` file:8 start:8 end:8 | version:1 layout:1 group:2 flag order:8 |
+//! | `s` name | version:1 and what the name says |
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use halocline_model::layout::{Layout, Placement};
+use halocline_model::request::ByteRange;
+
+use super::{FileId, FileRecord, OriginKey, Stamp, Wanted};
+
+/// First byte of an extent's key.
+pub(crate) const EXTENT: u8 = b'x';
+/// First byte of a file's key.
+pub(crate) const FILE: u8 = b'f';
+/// First byte of a critical range's key.
+pub(crate) const CRITICAL: u8 = b'c';
+
+/// The state of the store itself.
+pub(crate) const STATE_KEY: &[u8] = b"s/state";
+/// The last completed barrier.
+pub(crate) const EPOCH_KEY: &[u8] = b"s/epoch";
+/// The next file id.
+pub(crate) const NEXT_FILE_KEY: &[u8] = b"s/next-file";
+
+const VERSION: u8 = 1;
+const DIRTY: u8 = 1;
+const EXTENT_LEN: usize = 29;
+const FILE_FIXED_LEN: usize = 42;
+const CRITICAL_LEN: usize = 12;
+
+/// Longest extent: what a length of 48 bits can say, in whole blocks.
+pub(crate) const EXTENT_LEN_MAX: u64 = (1 << 48) - 4096;
+
+/// An extent as the store keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExtentRecord {
+    /// Bytes of the file.
+    pub(crate) range: ByteRange,
+    /// The object they lie in.
+    pub(crate) placement: Placement,
+    /// `D_flag`.
+    pub(crate) dirty: bool,
+    /// Dirty: the epoch in which it became dirty, so whose barrier synced its data. Clean: the
+    /// epoch after whose barrier it may be evicted, 0 for at once.
+    pub(crate) epoch: u64,
+    /// When it became dirty, in milliseconds since the epoch; 0 when clean.
+    pub(crate) dirty_since_ms: u64,
+    /// Last use known when the record was written, in milliseconds since the epoch.
+    pub(crate) last_use_ms: u64,
+}
+
+/// How the store was left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct State {
+    /// Whether the owner closed it.
+    pub(crate) closed: bool,
+    /// Whether blocks were left to discard when the owner closed it.
+    pub(crate) untrimmed: bool,
+    /// Boot id of the machine when the owner opened it.
+    pub(crate) boot_id: String,
+}
+
+/// Why a record was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+/// Key of the extent of `file` that starts at `start`.
+pub(crate) fn extent_key(file: FileId, start: u64) -> [u8; 17] {
+    let mut key = [EXTENT; 17];
+    key[1..9].copy_from_slice(&file.0.to_be_bytes());
+    key[9..].copy_from_slice(&start.to_be_bytes());
+    key
+}
+
+/// Key of a file.
+pub(crate) fn file_key(file: FileId) -> [u8; 9] {
+    let mut key = [FILE; 9];
+    key[1..].copy_from_slice(&file.0.to_be_bytes());
+    key
+}
+
+/// Key of a critical range.
+pub(crate) fn critical_key(file: FileId, range: ByteRange) -> [u8; 25] {
+    let mut key = [CRITICAL; 25];
+    key[1..9].copy_from_slice(&file.0.to_be_bytes());
+    key[9..17].copy_from_slice(&range.start.to_be_bytes());
+    key[17..].copy_from_slice(&range.end.to_be_bytes());
+    key
+}
+
+/// Value of an extent.
+pub(crate) fn encode_extent(record: &ExtentRecord) -> [u8; EXTENT_LEN] {
+    let mut value = [0; EXTENT_LEN];
+    value[0] = VERSION;
+    value[1] = u8::from(record.dirty) * DIRTY;
+    value[2..5].copy_from_slice(&encode_placement(record.placement));
+    put48(&mut value[5..11], record.range.len());
+    put48(&mut value[11..17], record.epoch);
+    put48(&mut value[17..23], record.dirty_since_ms);
+    put48(&mut value[23..29], record.last_use_ms);
+    value
+}
+
+/// The extent in a key and its value.
+pub(crate) fn decode_extent(key: &[u8], value: &[u8]) -> Result<(FileId, ExtentRecord), Malformed> {
+    let key: &[u8; 17] = key.try_into().map_err(|_| Malformed("extent key of a wrong length"))?;
+    let value: &[u8; EXTENT_LEN] =
+        value.try_into().map_err(|_| Malformed("extent record of a wrong length"))?;
+    if value[0] != VERSION || value[1] & !DIRTY != 0 {
+        return Err(Malformed("extent record of an unknown version"));
+    }
+    let (start, len) = (get64(&key[9..]), get48(&value[5..11]));
+    let end = start.checked_add(len).ok_or(Malformed("extent past the end of the file range"))?;
+    if len == 0 {
+        return Err(Malformed("empty extent"));
+    }
+    let record = ExtentRecord {
+        range: ByteRange::new(start, end),
+        placement: decode_placement(&value[2..5])?,
+        dirty: value[1] & DIRTY != 0,
+        epoch: get48(&value[11..17]),
+        dirty_since_ms: get48(&value[17..23]),
+        last_use_ms: get48(&value[23..29]),
+    };
+    Ok((FileId(get64(&key[1..9])), record))
+}
+
+/// Value of a file.
+pub(crate) fn encode_file(record: &FileRecord) -> Vec<u8> {
+    let path = record.path.as_os_str().as_bytes();
+    let mut value = Vec::with_capacity(FILE_FIXED_LEN + path.len());
+    value.push(VERSION);
+    value.extend_from_slice(&record.key.inode.to_be_bytes());
+    value.extend_from_slice(&record.key.born_ns.to_be_bytes());
+    let (tag, size, mtime_ns, ctime_ns) = match record.stamp {
+        Stamp::Writing => (0, 0, 0, 0),
+        Stamp::Closed { size, mtime_ns, ctime_ns } => (1, size, mtime_ns, ctime_ns),
+    };
+    value.push(tag);
+    value.extend_from_slice(&size.to_be_bytes());
+    value.extend_from_slice(&mtime_ns.to_be_bytes());
+    value.extend_from_slice(&ctime_ns.to_be_bytes());
+    debug_assert_eq!(value.len(), FILE_FIXED_LEN, "the fixed part has its documented width");
+    value.extend_from_slice(path);
+    value
+}
+
+/// The file in a key and its value.
+pub(crate) fn decode_file(key: &[u8], value: &[u8]) -> Result<FileRecord, Malformed> {
+    let key: &[u8; 9] = key.try_into().map_err(|_| Malformed("file key of a wrong length"))?;
+    let (fixed, path) =
+        value.split_at_checked(FILE_FIXED_LEN).ok_or(Malformed("short file record"))?;
+    if fixed[0] != VERSION {
+        return Err(Malformed("file record of an unknown version"));
+    }
+    let stamp = match fixed[17] {
+        0 => Stamp::Writing,
+        1 => Stamp::Closed {
+            size: get64(&fixed[18..26]),
+            mtime_ns: get64(&fixed[26..34]).cast_signed(),
+            ctime_ns: get64(&fixed[34..42]).cast_signed(),
+        },
+        _ => return Err(Malformed("file record with an unknown stamp")),
+    };
+    Ok(FileRecord {
+        id: FileId(get64(&key[1..])),
+        key: OriginKey { inode: get64(&fixed[1..9]), born_ns: get64(&fixed[9..17]) },
+        path: PathBuf::from(OsString::from_vec(path.to_vec())),
+        stamp,
+    })
+}
+
+/// Value of a critical range; `order` sorts entries by the time their `C_flag` was set.
+pub(crate) fn encode_critical(placement: Placement, order: u64) -> [u8; CRITICAL_LEN] {
+    let mut value = [VERSION; CRITICAL_LEN];
+    value[1..4].copy_from_slice(&encode_placement(placement));
+    value[4..].copy_from_slice(&order.to_be_bytes());
+    value
+}
+
+/// The critical range in a key and its value.
+pub(crate) fn decode_critical(key: &[u8], value: &[u8]) -> Result<(Wanted, u64), Malformed> {
+    let key: &[u8; 25] = key.try_into().map_err(|_| Malformed("critical key of a wrong length"))?;
+    let value: &[u8; CRITICAL_LEN] =
+        value.try_into().map_err(|_| Malformed("critical record of a wrong length"))?;
+    let (start, end) = (get64(&key[9..17]), get64(&key[17..]));
+    if value[0] != VERSION || start >= end {
+        return Err(Malformed("critical record of an unknown version or without bytes"));
+    }
+    let wanted = Wanted {
+        file: FileId(get64(&key[1..9])),
+        range: ByteRange::new(start, end),
+        placement: decode_placement(&value[1..4])?,
+    };
+    Ok((wanted, get64(&value[4..])))
+}
+
+/// Value of [`STATE_KEY`].
+pub(crate) fn encode_state(state: &State) -> Vec<u8> {
+    let mut value = vec![VERSION, u8::from(state.closed), u8::from(state.untrimmed)];
+    value.extend_from_slice(state.boot_id.as_bytes());
+    value
+}
+
+/// What [`STATE_KEY`] says.
+pub(crate) fn decode_state(value: &[u8]) -> Result<State, Malformed> {
+    let [VERSION, closed @ 0..=1, untrimmed @ 0..=1, boot_id @ ..] = value else {
+        return Err(Malformed("state record of an unknown version"));
+    };
+    let boot_id = str::from_utf8(boot_id).map_err(|_| Malformed("state record without boot id"))?;
+    Ok(State { closed: *closed == 1, untrimmed: *untrimmed == 1, boot_id: boot_id.to_owned() })
+}
+
+/// Value of a counter.
+pub(crate) fn encode_counter(counter: u64) -> [u8; 9] {
+    let mut value = [VERSION; 9];
+    value[1..].copy_from_slice(&counter.to_be_bytes());
+    value
+}
+
+/// What a counter says.
+pub(crate) fn decode_counter(value: &[u8]) -> Result<u64, Malformed> {
+    let [VERSION, counter @ ..] = value else {
+        return Err(Malformed("counter of an unknown version"));
+    };
+    Ok(u64::from_be_bytes(counter.try_into().map_err(|_| Malformed("counter of a wrong length"))?))
+}
+
+fn encode_placement(placement: Placement) -> [u8; 3] {
+    let layout = match placement.layout {
+        Layout::OneDh => 0,
+        Layout::OneDv => 1,
+        Layout::TwoD => 2,
+    };
+    let [high, low] = placement.group.to_be_bytes();
+    [layout, high, low]
+}
+
+fn decode_placement(bytes: &[u8]) -> Result<Placement, Malformed> {
+    let layout = match bytes[0] {
+        0 => Layout::OneDh,
+        1 => Layout::OneDv,
+        2 => Layout::TwoD,
+        _ => return Err(Malformed("unknown layout")),
+    };
+    Ok(Placement { layout, group: u16::from_be_bytes([bytes[1], bytes[2]]) })
+}
+
+fn put48(into: &mut [u8], value: u64) {
+    debug_assert!(value < 1 << 48, "a 48-bit field overflows");
+    into.copy_from_slice(&value.to_be_bytes()[2..]);
+}
+
+fn get48(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |value, &byte| value << 8 | u64::from(byte))
+}
+
+fn get64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |value, &byte| value << 8 | u64::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_sort_by_file_then_offset() {
+        let key = |file, start| extent_key(FileId(file), start);
+        assert!(key(1, u64::MAX) < key(2, 0));
+        assert!(key(1, 255) < key(1, 256));
+    }
+
+    #[test]
+    fn records_come_back_as_they_went() {
+        let placement = Placement { layout: Layout::TwoD, group: 513 };
+        let extent = ExtentRecord {
+            range: ByteRange::new(77, 4_000_000_000_077),
+            placement,
+            dirty: true,
+            epoch: 99,
+            dirty_since_ms: 1_763_000_000_000,
+            last_use_ms: 1_763_000_000_001,
+        };
+        let key = extent_key(FileId(5), 77);
+        assert_eq!(decode_extent(&key, &encode_extent(&extent)), Ok((FileId(5), extent)));
+
+        let file = FileRecord {
+            id: FileId(7),
+            key: OriginKey { inode: 12, born_ns: 34 },
+            path: PathBuf::from("a/b c"),
+            stamp: Stamp::Closed { size: 1, mtime_ns: -2, ctime_ns: 3 },
+        };
+        assert_eq!(decode_file(&file_key(file.id), &encode_file(&file)), Ok(file));
+
+        let wanted = Wanted { file: FileId(9), range: ByteRange::new(1, 2), placement };
+        let key = critical_key(wanted.file, wanted.range);
+        assert_eq!(decode_critical(&key, &encode_critical(placement, 6)), Ok((wanted, 6)));
+
+        let state = State { closed: true, untrimmed: false, boot_id: "b-1".into() };
+        assert_eq!(decode_state(&encode_state(&state)), Ok(state));
+        assert_eq!(decode_counter(&encode_counter(u64::MAX)), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_refused() {
+        let record = ExtentRecord {
+            range: ByteRange::new(0, 1),
+            placement: Placement { layout: Layout::OneDh, group: 0 },
+            dirty: false,
+            epoch: 0,
+            dirty_since_ms: 0,
+            last_use_ms: 0,
+        };
+        let (key, good) = (extent_key(FileId(1), 0), encode_extent(&record));
+        for (at, with) in [(0, 2), (1, 2), (2, 3), (10, 0)] {
+            let mut bad = good;
+            bad[at] = with;
+            assert!(decode_extent(&key, &bad).is_err(), "byte {at} = {with} was accepted");
+        }
+        assert!(decode_extent(&key[1..], &good).is_err());
+        assert!(decode_extent(&key, &good[1..]).is_err());
+        assert!(decode_extent(&extent_key(FileId(1), u64::MAX), &good).is_err());
+    }
+}

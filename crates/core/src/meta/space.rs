@@ -1,0 +1,319 @@
+//! Whole blocks on the cache, counted before they are written (I5).
+//!
+//! An object is a file under one placement. A block of an object counts once if a mapped extent
+//! or a reservation of that object touches it, or if it waits to be discarded. What must hold:
+//! waiting blocks touch neither extents nor reservations of their object, so the sum is exact.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+
+use super::rangemap::RangeMap;
+use super::{BLOCK, Discard, FileId};
+
+/// Bytes of the whole cache.
+#[derive(Debug)]
+pub(crate) struct Space {
+    limit: u64,
+    used: AtomicU64,
+}
+
+impl Space {
+    /// An empty cache of `limit` bytes.
+    pub(crate) fn new(limit: u64) -> Self {
+        Self { limit, used: AtomicU64::new(0) }
+    }
+
+    /// The limit in bytes.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Bytes in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// Counts the blocks of one file's loaded extents.
+    pub(crate) fn count_loaded(&self, extents: &RangeMap) {
+        let mut ends: BTreeMap<Placement, u64> = BTreeMap::new();
+        for (start, entry) in extents.entries() {
+            let blocks = ByteRange::new(start, entry.end).widen_to(BLOCK);
+            // In offset order, only the object's last block so far can be shared.
+            let counted = ends.entry(entry.placement).or_default();
+            self.take_anyway(blocks.end - blocks.start.max((*counted).min(blocks.end)));
+            *counted = (*counted).max(blocks.end);
+        }
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        let within = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.limit);
+        bytes == 0 || self.used.fetch_update(Relaxed, Relaxed, within).is_ok()
+    }
+
+    fn take_anyway(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Relaxed);
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let before = self.used.fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes, "I5: more bytes given back than were in use");
+    }
+}
+
+/// Blocks that will be written for a range that is not mapped yet.
+#[derive(Debug, Clone, Copy)]
+struct Reservation {
+    range: ByteRange,
+    placement: Placement,
+    /// Records of what lay here before are gone for good once this epoch is complete.
+    epoch: u64,
+}
+
+/// Blocks that wait to be discarded.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    end: u64,
+    /// They may be discarded once this epoch is complete.
+    epoch: u64,
+    /// Somebody is about to discard them.
+    taken: bool,
+}
+
+/// The blocks of one file that are not simply those of its extents.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks {
+    reserved: Vec<Reservation>,
+    waiting: BTreeMap<(Placement, u64), Waiting>,
+}
+
+impl Blocks {
+    /// Whether neither a reservation nor a waiting block is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reserved.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Whether blocks wait to be discarded.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Counts the blocks of `range` as used; `false` if the limit does not allow it.
+    pub(crate) fn reserve(
+        &mut self,
+        extents: &RangeMap,
+        space: &Space,
+        range: ByteRange,
+        placement: Placement,
+    ) -> bool {
+        let blocks = range.widen_to(BLOCK);
+        if !space.take(self.growth(extents, blocks, placement)) {
+            return false;
+        }
+        let epoch = self.cancel(blocks, placement);
+        self.reserved.push(Reservation { range, placement, epoch });
+        true
+    }
+
+    /// Turns the reservation of `range` into use, or counts its blocks now if there is none.
+    /// Returns the epoch that must be complete before they may be discarded. The extent is added
+    /// to `extents` after this call and before the lock on both is released.
+    pub(crate) fn occupy(
+        &mut self,
+        extents: &RangeMap,
+        space: &Space,
+        range: ByteRange,
+        placement: Placement,
+    ) -> u64 {
+        if let Some(epoch) = self.take_reservation(range, placement) {
+            return epoch;
+        }
+        let blocks = range.widen_to(BLOCK);
+        space.take_anyway(self.growth(extents, blocks, placement));
+        self.cancel(blocks, placement)
+    }
+
+    /// Gives the reservation of `range` back: its blocks may have been written, so they wait.
+    pub(crate) fn release(&mut self, extents: &RangeMap, range: ByteRange, placement: Placement) {
+        if let Some(epoch) = self.take_reservation(range, placement) {
+            self.retire(extents, range, placement, epoch);
+        }
+    }
+
+    /// Lets the blocks of `range`, which is not mapped any more, wait until `epoch` is complete;
+    /// returns those that nothing else needs.
+    pub(crate) fn retire(
+        &mut self,
+        extents: &RangeMap,
+        range: ByteRange,
+        placement: Placement,
+        epoch: u64,
+    ) -> Vec<ByteRange> {
+        let blocks = range.widen_to(BLOCK);
+        let free = self.uncovered(extents, blocks, placement);
+        for &part in &free {
+            let epoch = epoch.max(self.cancel(part, placement));
+            let waiting = Waiting { end: part.end, epoch, taken: false };
+            self.waiting.insert((placement, part.start), waiting);
+        }
+        for reservation in &mut self.reserved {
+            let touched = reservation.range.widen_to(BLOCK).overlaps(blocks);
+            if touched && reservation.placement == placement {
+                reservation.epoch = reservation.epoch.max(epoch);
+            }
+        }
+        free
+    }
+
+    /// Takes the waiting blocks whose epoch is complete.
+    pub(crate) fn take_due(&mut self, file: FileId, completed: u64, out: &mut Vec<Discard>) {
+        for (&(placement, start), waiting) in &mut self.waiting {
+            if !waiting.taken && waiting.epoch <= completed {
+                waiting.taken = true;
+                let range = ByteRange::new(start, waiting.end);
+                push_joined(out, Discard { file, range, placement });
+            }
+        }
+    }
+
+    /// Takes the waiting blocks of `range` for a discard that follows at once.
+    pub(crate) fn take_now(&mut self, range: ByteRange, placement: Placement) {
+        for part in self.carve(range, placement) {
+            let waiting = Waiting { taken: true, ..part.1 };
+            self.waiting.insert((placement, part.0), waiting);
+        }
+    }
+
+    /// Frees the blocks of a discarded range that nobody claimed meanwhile.
+    pub(crate) fn discarded(&mut self, space: &Space, range: ByteRange, placement: Placement) {
+        for (start, waiting) in self.carve(range, placement) {
+            if waiting.taken {
+                space.give_back(waiting.end - start);
+            } else {
+                self.waiting.insert((placement, start), waiting);
+            }
+        }
+    }
+
+    /// Parts of `blocks` that neither an extent nor a reservation of the object touches.
+    fn uncovered(
+        &self,
+        extents: &RangeMap,
+        blocks: ByteRange,
+        placement: Placement,
+    ) -> Vec<ByteRange> {
+        self.uncovered_without(extents, blocks, placement, |_| false)
+    }
+
+    /// The same as if the extents that start where `ignore` says were gone.
+    pub(crate) fn uncovered_without(
+        &self,
+        extents: &RangeMap,
+        blocks: ByteRange,
+        placement: Placement,
+        ignore: impl Fn(u64) -> bool,
+    ) -> Vec<ByteRange> {
+        let mapped = extents
+            .overlapping(blocks)
+            .filter(|(start, entry)| entry.placement == placement && !ignore(*start))
+            .map(|(start, entry)| ByteRange::new(start, entry.end));
+        let reserved = self.reserved.iter().filter(|r| r.placement == placement).map(|r| r.range);
+        let mut cover: Vec<_> = mapped
+            .chain(reserved)
+            .filter_map(|range| range.widen_to(BLOCK).intersect(blocks))
+            .collect();
+        cover.sort_unstable();
+        gaps(blocks, &cover)
+    }
+
+    fn growth(&self, extents: &RangeMap, blocks: ByteRange, placement: Placement) -> u64 {
+        let new: u64 = self.uncovered(extents, blocks, placement).iter().map(|r| r.len()).sum();
+        let waiting: u64 = self.waiting_in(blocks, placement).map(ByteRange::len).sum();
+        debug_assert!(waiting <= new, "I5: waiting blocks touch no extent and no reservation");
+        new - waiting
+    }
+
+    fn waiting_in(
+        &self,
+        blocks: ByteRange,
+        placement: Placement,
+    ) -> impl Iterator<Item = ByteRange> {
+        let before = self.waiting.range((placement, 0)..(placement, blocks.start)).next_back();
+        let within = self.waiting.range((placement, blocks.start)..(placement, blocks.end));
+        before
+            .into_iter()
+            .chain(within)
+            .filter_map(move |(&(_, start), w)| ByteRange::new(start, w.end).intersect(blocks))
+    }
+
+    /// Takes the waiting blocks out of `blocks`, leaving what sticks out on both sides.
+    fn carve(&mut self, blocks: ByteRange, placement: Placement) -> Vec<(u64, Waiting)> {
+        let parts: Vec<_> = self.waiting_in(blocks, placement).collect();
+        let mut carved = Vec::with_capacity(parts.len());
+        for part in parts {
+            let (&(_, start), &whole) = self
+                .waiting
+                .range(..=(placement, part.start))
+                .next_back()
+                .expect("each part lies in a waiting range");
+            self.waiting.remove(&(placement, start));
+            if start < part.start {
+                self.waiting.insert((placement, start), Waiting { end: part.start, ..whole });
+            }
+            if part.end < whole.end {
+                self.waiting.insert((placement, part.end), whole);
+            }
+            carved.push((part.start, Waiting { end: part.end, ..whole }));
+        }
+        carved
+    }
+
+    /// Stops waiting for `blocks`; returns the epoch that they waited for, 0 if none did.
+    fn cancel(&mut self, blocks: ByteRange, placement: Placement) -> u64 {
+        self.carve(blocks, placement).iter().map(|(_, waiting)| waiting.epoch).max().unwrap_or(0)
+    }
+
+    fn take_reservation(&mut self, range: ByteRange, placement: Placement) -> Option<u64> {
+        let at = self
+            .reserved
+            .iter()
+            .position(|r| r.placement == placement && r.range.contains(range))?;
+        let whole = self.reserved.swap_remove(at);
+        let before = ByteRange::new(whole.range.start, range.start);
+        let after = ByteRange::new(range.end, whole.range.end);
+        for rest in [before, after].into_iter().filter(|rest| !rest.is_empty()) {
+            self.reserved.push(Reservation { range: rest, ..whole });
+        }
+        Some(whole.epoch)
+    }
+}
+
+/// Adds a discard to a list, as part of the last one where it continues that.
+pub(crate) fn push_joined(discards: &mut Vec<Discard>, next: Discard) {
+    match discards.last_mut() {
+        Some(last)
+            if (last.file, last.placement, last.range.end)
+                == (next.file, next.placement, next.range.start) =>
+        {
+            last.range.end = next.range.end;
+        }
+        _ => discards.push(next),
+    }
+}
+
+fn gaps(whole: ByteRange, sorted: &[ByteRange]) -> Vec<ByteRange> {
+    let mut gaps = Vec::new();
+    let mut at = whole.start;
+    for cover in sorted {
+        if cover.start > at {
+            gaps.push(ByteRange::new(at, cover.start));
+        }
+        at = at.max(cover.end);
+    }
+    if at < whole.end {
+        gaps.push(ByteRange::new(at, whole.end));
+    }
+    gaps
+}
