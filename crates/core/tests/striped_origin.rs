@@ -308,3 +308,26 @@ fn a_whole_tree_comes_back_plain() {
     let outside = unstripe(&volume, "../x".as_ref(), &dir.path().join("x"), &mut |_| ());
     assert!(outside.unwrap_err().to_string().contains("below the origin"));
 }
+
+#[test]
+fn the_recipe_in_the_format_document_works() {
+    if std::process::Command::new("getfattr").arg("--version").output().is_err() {
+        // The package "attr" is not on every machine; Halocline itself does not need it.
+        return;
+    }
+    let document = include_str!("../../../docs/FORMAT.md");
+    let recipe = document.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let origin = striped(dir.path());
+    let file = create(&origin, "FILE");
+    for (at, byte) in [(0, 1), (20_000, 2), (70_001, 3)] {
+        file.write_at(at, &[byte; 9999]).unwrap();
+    }
+    let mut shell = std::process::Command::new("bash");
+    shell.env("M", "3").env("S", "4096").current_dir(dir.path()).args(["-c", recipe]);
+    match shell.status() {
+        Ok(status) => assert!(status.success(), "the recipe ends with {status}"),
+        Err(error) => panic!("bash: {error}"),
+    }
+    assert_eq!(fs::read(dir.path().join("OUT")).unwrap(), content(&file));
+}
