@@ -21,6 +21,7 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
         .flat_map(|source| {
             let mut findings = Vec::from_iter(unparsed(source));
             findings.extend(macros(source));
+            findings.extend(hidden_skips(source));
             findings.extend(name(source));
             findings.extend(machine_paths(source));
             findings
@@ -62,9 +63,17 @@ impl<'ast> Visit<'ast> for Macros<'_> {
     }
 
     fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
-        if attribute.path().is_ident("ignore") {
+        let runs_elsewhere = matches!(
+            &attribute.meta,
+            syn::Meta::NameValue(syn::MetaNameValue {
+                value: syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(reason), .. }),
+                ..
+            }) if reason.value().starts_with("run by ")
+        );
+        if attribute.path().is_ident("ignore") && !runs_elsewhere {
             let line = attribute.span().start().line;
-            let what = "an ignored test tests nothing: let it print SKIP with the reason";
+            let what = "an ignored test tests nothing: let it print SKIP with the reason, or say \
+                        which test starts it with `#[ignore = \"run by ...\"]`";
             self.findings.push(Finding::new(self.source, line, what));
         }
     }
@@ -76,6 +85,19 @@ fn macros(source: &Source) -> Vec<Finding> {
         macros.visit_file(tree);
     }
     macros.findings
+}
+
+/// The test harness captures what `eprintln!` prints: nobody would see that a test did not run.
+fn hidden_skips(source: &Source) -> Vec<Finding> {
+    let hidden = concat!("println!(\"SK", "IP");
+    let lines = source.text.lines().enumerate().filter(|(_, line)| line.contains(hidden));
+    lines
+        .map(|(index, _)| {
+            let what = "write SKIP lines with writeln!(io::stderr(), \"SKIP test: reason\"): \
+                        eprintln! is captured";
+            Finding::new(source, index + 1, what)
+        })
+        .collect()
 }
 
 fn name(source: &Source) -> Option<Finding> {
@@ -127,6 +149,14 @@ mod tests {
     #[test]
     fn ignored_tests_are_found() {
         assert_eq!(findings("a.rs", "#[test] #[ignore = \"slow\"] fn f() {}"), 1);
+        assert_eq!(findings("a.rs", "#[test] #[ignore] fn f() {}"), 1);
+        assert_eq!(findings("a.rs", "#[test] #[ignore = \"run by g\"] fn f() {}"), 0);
+    }
+
+    #[test]
+    fn hidden_skips_are_found() {
+        let line = concat!("fn f() { eprintln!(\"SK", "IP: no FUSE\") }");
+        assert_eq!(findings("a.rs", line), 1);
     }
 
     #[test]

@@ -1,4 +1,13 @@
 //! Real programs and conformance suites on real mounts; docs/TESTING.md says how to run one.
 
+mod differential;
+mod fsx;
+mod kill;
+mod ledger;
+mod mount;
 mod mpi_hints;
+mod mpi_programs;
+mod pjdfstest;
 mod programs;
+mod source_tree;
+mod sqlite;

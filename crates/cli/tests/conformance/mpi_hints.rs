@@ -68,14 +68,14 @@ fn hints(lines: &Receiver<String>) -> Vec<Value> {
     all
 }
 
-fn tells_size_rank_and_hints(test: &str, mpi: Mpi) {
+fn tells_size_rank_and_hints(mpi: Mpi) {
     let root = TempDir::new().expect("scratch");
     let aside = TempDir::new().expect("scratch");
     let socket = aside.path().join("control.sock");
     let lines = listen(&socket, Some("{\"ok\":null}\n"));
     let given = ["halocline_cache=disable", "halocline_policy=sla"];
     if !run(mpi, root.path(), &socket, "data.bin", &given) {
-        return programs::skip(test, "this MPI is not installed");
+        return programs::skip("this MPI is not installed");
     }
     let told = hints(&lines);
     for (rank, hint) in told.iter().enumerate() {
@@ -100,12 +100,12 @@ fn tells_size_rank_and_hints(test: &str, mpi: Mpi) {
 
 #[test]
 fn mpich_tells_size_rank_and_hints() {
-    tells_size_rank_and_hints("mpich_tells_size_rank_and_hints", Mpi::Mpich);
+    tells_size_rank_and_hints(Mpi::Mpich);
 }
 
 #[test]
 fn open_mpi_tells_size_rank_and_hints() {
-    tells_size_rank_and_hints("open_mpi_tells_size_rank_and_hints", Mpi::OpenMpi);
+    tells_size_rank_and_hints(Mpi::OpenMpi);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_silent_dead_or_absent_mount_does_no_harm() {
     let lines = listen(&silent, None);
     let start = Instant::now();
     if !run(Mpi::Mpich, root.path(), &silent, "silent", &[]) {
-        return programs::skip("a_silent_dead_or_absent_mount_does_no_harm", "no MPICH");
+        return programs::skip("no MPICH");
     }
     assert!(start.elapsed() < Duration::from_secs(20), "the shim waits at most 0.2 s an open");
     assert_eq!(hints(&lines).len(), 2);
@@ -141,7 +141,7 @@ fn files_outside_the_mount_are_not_told() {
     let socket = aside.path().join("control.sock");
     let lines = listen(&socket, Some("{\"ok\":null}\n"));
     let Some(mut command) = Mpi::Mpich.start(2, "independent") else {
-        return programs::skip("files_outside_the_mount_are_not_told", "no MPICH");
+        return programs::skip("no MPICH");
     };
     let shim = programs::shim().expect("MPICH is there");
     programs::run(

@@ -5,6 +5,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+/// The command under test: the one of this build, or another named by the environment.
+pub(crate) fn halocline() -> Command {
+    let other = std::env::var_os("HALOCLINE_UNDER_TEST");
+    Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_halocline").into()))
+}
+
+/// A conformance suite that `make test` installs; `None` where it did not run.
+pub(crate) fn suite(name: &str) -> Option<PathBuf> {
+    let installed = target().join("tools/bin").join(name);
+    if installed.exists() { Some(installed) } else { is_installed(name).then(|| name.into()) }
+}
+
 /// The repository's root.
 pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two levels up").to_owned()
@@ -15,10 +27,11 @@ pub(crate) fn target() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_halocline")).ancestors().nth(2).expect("in target").to_owned()
 }
 
-/// Tells that a test cannot run here; `.ci/run` counts the line. Unlike `eprintln`, this is not
-/// captured by the test harness.
-pub(crate) fn skip(test: &str, reason: &str) {
-    let _ = writeln!(io::stderr(), "\nSKIP {test}: {reason}");
+/// Tells that this test cannot run here; `.ci/run` counts the line. Unlike `eprintln`, this is not
+/// captured by the test harness, which names a test's thread after it.
+pub(crate) fn skip(reason: &str) {
+    let thread = std::thread::current();
+    let _ = writeln!(io::stderr(), "\nSKIP {}: {reason}", thread.name().unwrap_or("main"));
 }
 
 /// Whether a command is on the search path.

@@ -1,0 +1,81 @@
+//! fsx: 100,000 random operations a seed, every byte checked, on a cache smaller than the file,
+//! so that admission, eviction, flush and fetch all run under it.
+
+use std::fs;
+use std::process::Command;
+
+use crate::mount::{self, Mount};
+use crate::programs;
+
+const OPERATIONS: &str = "100000";
+/// A file of 2 MiB over a cache of 1 MiB. Sizes are checked by fsx after each operation.
+const CONFIG: &str = "
+flen = 2097152
+[opsize]
+max = 65536
+[weights]
+close_open = 1
+read = 10
+write = 10
+mapread = 5
+mapwrite = 5
+invalidate = 1
+truncate = 3
+fsync = 0.2
+fdatasync = 0.2
+posix_fallocate = 1
+punch_hole = 2
+sendfile = 1
+posix_fadvise = 1
+copy_file_range = 2
+";
+
+fn exercise(seed: &str, options: &[&str]) {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let Some(fsx) = programs::suite("fsx") else {
+        return programs::skip("fsx is not installed; make test installs it");
+    };
+    let always = ["--policy", "always", "--size", "1M", "--max-dirty-age", "300ms"];
+    let mut mount = Mount::new(&[&always, options].concat());
+    let aside = tempfile::tempdir().expect("scratch");
+    let config = aside.path().join("fsx.toml");
+    fs::write(&config, CONFIG).expect("configuration");
+    programs::run(
+        Command::new(fsx)
+            .args(["-q", "-N", OPERATIONS, "-S", seed, "-f"])
+            .arg(&config)
+            .arg("-P")
+            .arg(aside.path())
+            .arg(mount.path().join("file")),
+    );
+    let status = mount.status();
+    let report = &status["report"];
+    assert!(report["admitted"]["requests"].as_u64() > Some(1000), "not cached: {status}");
+    assert!(status["used_bytes"].as_u64() <= Some(1 << 20), "I5: {status}");
+    let shown = fs::read(mount.path().join("file")).expect("the file through the mount");
+    mount.unmount();
+    let kept = fs::read(mount.origin().join("file")).expect("the file on the origin");
+    assert!(shown == kept, "I7: the origin alone holds everything after unmount");
+}
+
+#[test]
+fn fsx_write_back_seed_1() {
+    exercise("1", &[]);
+}
+
+#[test]
+fn fsx_write_back_seed_2() {
+    exercise("2", &["--eviction", "lru"]);
+}
+
+#[test]
+fn fsx_direct_seed_3() {
+    exercise("3", &["--direct=true"]);
+}
+
+#[test]
+fn fsx_write_through_seed_4() {
+    exercise("4", &["--mode", "write-through"]);
+}

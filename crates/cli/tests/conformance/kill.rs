@@ -1,0 +1,115 @@
+//! I4 under fire: `kill -9` of the mount process while programs write, a hundred times on one
+//! cache. After each, the next mount must hold every acknowledged write, and `fsck` find nothing.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::ledger::Ledger;
+use crate::mount::{self, Mount};
+use crate::programs;
+
+const ROUNDS: u64 = 100;
+const WRITERS: usize = 4;
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Less than the files together, so that eviction and spilling run too.
+const OPTIONS: [&str; 6] = ["--policy", "always", "--size", "2M", "--max-dirty-age", "100ms"];
+
+/// A small generator (xorshift64*), so that a round can be repeated from its number.
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// A generator; equal seeds give equal numbers.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `limit`.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % limit
+    }
+}
+
+/// Works on one file until the mount is gone; all errors before `dying` are failures.
+fn write_until_killed(path: &Path, ledger: &mut Ledger, random: &mut Random, dying: &AtomicBool) {
+    let outcome = (|| {
+        let file =
+            File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        loop {
+            let offset = random.below(FILE_BYTES_MAX);
+            let most = [300, 4096, 40_000][to_usize(random.below(3))];
+            let length = 1 + random.below(most);
+            match random.below(100) {
+                0 => ledger.truncate(&file, offset)?,
+                1..5 => file.sync_all()?,
+                5..20 if ledger.size() > 0 => {
+                    let start = offset % ledger.size();
+                    ledger.check_read(&file, start, length.min(ledger.size() - start))?;
+                }
+                _ => ledger.write(&file, offset, length)?,
+            }
+        }
+    })();
+    let error: std::io::Error = match outcome {
+        Ok(never) => never,
+        Err(error) => error,
+    };
+    assert!(dying.load(Ordering::Acquire), "{}: {error}", path.display());
+}
+
+fn to_usize(number: u64) -> usize {
+    usize::try_from(number).expect("small")
+}
+
+/// One round: work, kill, check the store, mount again, check every byte.
+fn round(mount: &mut Mount, ledgers: &mut [Ledger], number: u64) {
+    let pid = u32::try_from(mount.status()["pid"].as_u64().expect("a pid")).expect("a pid");
+    let dying = AtomicBool::new(false);
+    let root = mount.path();
+    let mut random = Random::new(number);
+    thread::scope(|scope| {
+        for (index, ledger) in ledgers.iter_mut().enumerate() {
+            let (path, dying) = (root.join(format!("file{index}")), &dying);
+            let mut random = Random::new(number * 1000 + index as u64);
+            scope.spawn(move || write_until_killed(&path, ledger, &mut random, dying));
+        }
+        thread::sleep(Duration::from_millis(20 + random.below(200)));
+        dying.store(true, Ordering::Release);
+        mount.kill(pid);
+    });
+    programs::run(
+        programs::halocline().arg("fsck").arg("--cache").arg(mount.cache()).arg(mount.origin()),
+    );
+    mount.start();
+    for (index, ledger) in ledgers.iter_mut().enumerate() {
+        let content = fs::read(root.join(format!("file{index}"))).unwrap_or_default();
+        if let Err(loss) = ledger.recover(&content) {
+            panic!("round {number}, file{index}: {loss}\n{}", mount.log());
+        }
+    }
+}
+
+#[test]
+fn i4_a_hundred_kills_lose_no_acknowledged_write() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let mut mount = Mount::new(&OPTIONS);
+    let mut ledgers: Vec<Ledger> = (0..WRITERS).map(|_| Ledger::default()).collect();
+    for number in 0..ROUNDS {
+        round(&mut mount, &mut ledgers, number);
+    }
+    let issued: u32 = ledgers.iter().map(Ledger::issued).sum();
+    assert!(issued > 1000, "only {issued} operations: nothing was attacked");
+    // I7: the origin alone holds everything after unmount.
+    mount.unmount();
+    for (index, ledger) in ledgers.iter_mut().enumerate() {
+        let content = fs::read(mount.origin().join(format!("file{index}"))).unwrap_or_default();
+        ledger.recover(&content).unwrap_or_else(|loss| panic!("origin, file{index}: {loss}"));
+    }
+}

@@ -1,0 +1,173 @@
+//! A real mount over a scratch origin, started and ended by the command under test.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_core::control::mount::is_mountpoint;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::programs;
+
+/// How long a mount may take to appear or to end; generous, for slow machines.
+const PATIENCE: Duration = Duration::from_mins(1);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A mount, its origin, its cache and its mount point. Dropping it unmounts.
+pub(crate) struct Mount {
+    scratch: TempDir,
+    options: Vec<String>,
+    process: Option<Child>,
+}
+
+/// Why no mount can be tested here, if so.
+pub(crate) fn obstacle() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root");
+    }
+    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
+    fuse.is_err().then_some("/dev/fuse cannot be opened")
+}
+
+impl Mount {
+    /// Mounts a new origin with these flags of `halocline mount`.
+    pub(crate) fn new(options: &[&str]) -> Self {
+        let scratch = TempDir::new().expect("scratch directory");
+        for name in ["origin", "cache", "mnt"] {
+            fs::create_dir(scratch.path().join(name)).expect("directory");
+        }
+        // Other users take part in some suites; TempDir is for the owner only.
+        let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+        fs::set_permissions(scratch.path(), open).expect("permissions");
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        let mut mount = Self { scratch, options, process: None };
+        mount.start();
+        mount
+    }
+
+    /// The origin directory.
+    pub(crate) fn origin(&self) -> PathBuf {
+        self.scratch.path().join("origin")
+    }
+
+    /// The cache directory.
+    pub(crate) fn cache(&self) -> PathBuf {
+        self.scratch.path().join("cache")
+    }
+
+    /// The mount point.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.scratch.path().join("mnt")
+    }
+
+    /// Mounts again after [`Mount::unmount`] or [`Mount::kill`].
+    pub(crate) fn start(&mut self) {
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.scratch.path().join("mount.log"))
+            .expect("log");
+        let mut process = programs::halocline()
+            .arg("mount")
+            .args([self.origin(), self.path()])
+            .arg("--cache")
+            .arg(self.cache())
+            .args(&self.options)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("log"))
+            .stderr(log)
+            .spawn()
+            .expect("halocline mount starts");
+        let start = Instant::now();
+        while !is_mountpoint(&self.path()).expect("mountinfo") || fs::metadata(self.path()).is_err()
+        {
+            let ended = process.try_wait().expect("wait");
+            let failed = ended.is_some_and(|status| !status.success());
+            if failed || start.elapsed() > PATIENCE {
+                let _ = process.kill();
+                panic!("the mount did not appear ({ended:?}):\n{}", self.log());
+            }
+            thread::sleep(PAUSE);
+        }
+        self.process = Some(process);
+    }
+
+    /// What the mount process said.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("mount.log")).unwrap_or_default()
+    }
+
+    /// `halocline status --json`.
+    pub(crate) fn status(&self) -> Value {
+        let output =
+            programs::run(programs::halocline().arg("status").arg(self.path()).arg("--json"));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// Flushes and unmounts; the origin alone then holds everything (I7).
+    pub(crate) fn unmount(&mut self) {
+        let start = Instant::now();
+        loop {
+            let output = programs::halocline().arg("umount").arg(self.path()).output();
+            let output = output.expect("halocline umount starts");
+            if output.status.success() {
+                return self.reap();
+            }
+            // A process that another test starts holds our files between its fork and exec.
+            let message = String::from_utf8_lossy(&output.stderr);
+            let in_use = message.contains("programs use the mount");
+            assert!(in_use && start.elapsed() < PATIENCE, "{message}\n{}", self.log());
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// `kill -9` of the mount process; the dead mount is detached.
+    pub(crate) fn kill(&mut self, pid: u32) {
+        let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not 0");
+        kill_process(pid, Signal::KILL).expect("kill");
+        let start = Instant::now();
+        let gone = || match rustix::process::test_kill_process(pid) {
+            Ok(()) => fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
+                .map_or(true, |stat| stat.contains(") Z ")),
+            Err(_) => true,
+        };
+        while !gone() {
+            assert!(start.elapsed() < PATIENCE, "the mount process does not die");
+            thread::sleep(PAUSE);
+        }
+        programs::run(Command::new("umount").arg("-l").arg(self.path()));
+        self.reap();
+    }
+
+    fn reap(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.wait();
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.process.is_none() {
+            return;
+        }
+        let unmounted = programs::halocline().arg("umount").arg(self.path()).output();
+        if !unmounted.is_ok_and(|output| output.status.success()) {
+            let _ = Command::new("umount").arg("-l").arg(self.path()).output();
+        }
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        if thread::panicking() {
+            let log = self.log();
+            if !log.is_empty() {
+                println!("the mount process said:\n{log}");
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! pjdfstest on a caching mount. Each case that is skipped or fails stands with its reason in
+//! `pjdfstest-expected.toml`; any other difference, better or worse, fails the test.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde::Deserialize;
+
+use crate::mount::{self, Mount};
+use crate::programs;
+
+const CONFIG: &str = "
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.02
+allow_remount = ALLOWED
+[dummy_auth]
+entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
+";
+
+/// Case to reason.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expected {
+    skipped: BTreeMap<String, String>,
+    #[serde(default)]
+    failing: BTreeMap<String, String>,
+}
+
+/// Outcome of each case, from lines such as `chmod::eloop      ok`.
+fn outcomes(output: &str) -> BTreeMap<String, String> {
+    output
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, rest)| (name.to_owned(), rest.trim().to_owned()))
+        .filter(|(_, outcome)| ["ok", "skipped", "FAILED"].contains(&outcome.as_str()))
+        .collect()
+}
+
+/// Runs the cases whose names contain `pattern`.
+fn run(mount: &Mount, aside: &Path, pattern: &str, remount: bool) -> String {
+    let suite = programs::suite("pjdfstest").expect("found before");
+    let config = aside.join("pjdfstest.toml");
+    fs::write(&config, CONFIG.replace("ALLOWED", &remount.to_string())).expect("configuration");
+    let mut command = Command::new(suite);
+    if remount {
+        command.env("PATH", path_with_plain_mount(aside));
+    }
+    command.arg("-c").arg(&config).arg("-p").arg(mount.path()).arg("-s").arg(aside).arg(pattern);
+    let output = command.output().expect("pjdfstest starts");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The suite remounts read-only with `mount -o remount,ro PATH`, which mount(8) would hand to the
+/// helper of FUSE mounts, which mounts anew; this asks the kernel, for this mount point.
+fn path_with_plain_mount(folder: &Path) -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let script = format!("#!/bin/sh\nPATH='{path}' exec mount -i -o \"bind,$2\" \"$3\"\n");
+    let file = folder.join("mount");
+    fs::write(&file, script).expect("script");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("permissions");
+    format!("{}:{path}", folder.display())
+}
+
+#[test]
+fn pjdfstest_as_expected() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    if programs::suite("pjdfstest").is_none() {
+        return programs::skip("pjdfstest is not installed; make test installs it");
+    }
+    let expected: Expected =
+        toml::from_str(include_str!("pjdfstest-expected.toml")).expect("pjdfstest-expected.toml");
+    let mount = Mount::new(&["--policy", "always", "--size", "64M", "--allow-other=true"]);
+    let aside = tempfile::tempdir_in("/dev/shm").expect("a second file system");
+    // Some cases leave files open for writing, which forbids to remount read-only: the cases that
+    // remount have a process of their own.
+    let all = run(&mount, aside.path(), "", false);
+    let remounting = run(&mount, aside.path(), "::erofs_", true);
+    let mut found = outcomes(&all);
+    found.extend(outcomes(&remounting));
+    assert!(found.len() > 390, "pjdfstest did not run:\n{all}\n{remounting}");
+    let names = |outcome: &str| -> Vec<&String> {
+        found.iter().filter(|(_, seen)| *seen == outcome).map(|(name, _)| name).collect()
+    };
+    println!("{all}\n{remounting}");
+    assert_eq!(names("skipped"), expected.skipped.keys().collect::<Vec<_>>());
+    assert_eq!(names("FAILED"), expected.failing.keys().collect::<Vec<_>>());
+}
