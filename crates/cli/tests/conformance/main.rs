@@ -7,6 +7,7 @@ mod ledger;
 mod mount;
 mod mpi_hints;
 mod mpi_programs;
+mod ordinary_user;
 mod pjdfstest;
 mod programs;
 mod source_tree;

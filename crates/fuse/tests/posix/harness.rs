@@ -1,6 +1,7 @@
 //! A scratch origin and a mount of it.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,13 @@ impl Mounted {
     }
 }
 
+/// Tells that this test cannot run here, and why; `.ci/run` counts the line. Unlike `eprintln`
+/// this is not captured by the test harness, which names a test's thread after it.
+pub(crate) fn skip(reason: impl std::fmt::Display) {
+    let thread = std::thread::current();
+    let _ = writeln!(std::io::stderr(), "\nSKIP {}: {reason}", thread.name().unwrap_or("main"));
+}
+
 /// Mounts a scratch directory for all users; `None`, after saying why, where that is impossible.
 pub(crate) fn mounted(direct: bool) -> Option<Mounted> {
     mounted_with(direct, |_| {})
@@ -43,7 +51,7 @@ pub(crate) fn mounted_with(
     adjust: impl FnOnce(&mut MountOptions),
 ) -> Option<Mounted> {
     if let Some(reason) = reason_to_skip() {
-        eprintln!("SKIP: {reason}");
+        skip(reason);
         return None;
     }
     let dir = tempfile::tempdir().expect("a scratch directory");

@@ -9,4 +9,3 @@ mod directories;
 mod harness;
 mod names;
 mod permissions;
-mod private;

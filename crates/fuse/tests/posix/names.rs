@@ -8,7 +8,7 @@ use halocline_fuse::Unmounted;
 use rustix::fs::{CWD, RenameFlags, XattrFlags, getxattr, listxattr, renameat_with, setxattr};
 use rustix::io::Errno;
 
-use crate::harness::{errno, in_both_modes, mounted, mounted_with};
+use crate::harness::{errno, in_both_modes, mounted, mounted_with, skip};
 
 #[test]
 fn rename_honours_its_flags() {
@@ -63,8 +63,7 @@ fn extended_attributes_pass() {
         fs::write(&path, "").unwrap();
         let set = setxattr(&path, "user.colour", b"blue", XattrFlags::CREATE);
         if set == Err(Errno::OPNOTSUPP) {
-            eprintln!("SKIP: the scratch file system has no extended attributes");
-            return;
+            return skip("the scratch file system has no extended attributes");
         }
         set.unwrap();
         let again = setxattr(&path, "user.colour", b"red", XattrFlags::CREATE);

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Mounted, NOBODY, in_both_modes, mounted_with, open_to_all, shell_as};
+use crate::harness::{Mounted, NOBODY, in_both_modes, mounted_with, open_to_all, shell_as, skip};
 
 fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -106,8 +106,7 @@ fn a_supplementary_group_is_enough_to_create() {
             .arg(mounted.path("d/f"))
             .status();
         let Ok(made) = made else {
-            eprintln!("SKIP: there is no setpriv");
-            return;
+            return skip("there is no setpriv");
         };
         assert!(made.success());
         assert_eq!(fs::metadata(mounted.origin("d/f")).unwrap().uid(), NOBODY);
@@ -125,8 +124,7 @@ fn a_default_acl_replaces_the_umask() {
             .arg(mounted.path("d"))
             .output();
         if !set.is_ok_and(|set| set.status.success()) {
-            eprintln!("SKIP: no setfacl, or no ACLs on the scratch file system");
-            return;
+            return skip("no setfacl, or no ACLs on the scratch file system");
         }
         // The same on the mount and below it.
         for dir in [mounted.path("d"), mounted.origin("d")] {
@@ -149,8 +147,7 @@ fn an_acl_is_checked() {
         assert_ne!(as_nobody(mounted, "cat f").0, Some(0));
         let set = Command::new("setfacl").args(["-m", "u:65534:r"]).arg(mounted.path("f")).status();
         if !set.is_ok_and(|set| set.success()) {
-            eprintln!("SKIP: no setfacl, or no ACLs on the scratch file system");
-            return;
+            return skip("no setfacl, or no ACLs on the scratch file system");
         }
         assert_eq!(as_nobody(mounted, "cat f"), (Some(0), "s".into()));
         assert_ne!(as_nobody(mounted, "echo x >> f").0, Some(0));
