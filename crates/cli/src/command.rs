@@ -1,5 +1,6 @@
 //! The subcommands: one file each, one row each in [`Command`].
 
+mod calibrate;
 mod docs;
 mod doctor;
 mod evict;
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Unpin(rules::UnpinArgs),
     Exclude(rules::ExcludeArgs),
     Doctor(doctor::DoctorArgs),
+    Calibrate(calibrate::CalibrateArgs),
     Unstripe(unstripe::UnstripeArgs),
     #[command(hide = true)]
     Docs(docs::DocsArgs),
@@ -68,6 +70,7 @@ impl Command {
             Self::Unpin(args) => rules::unpin(args),
             Self::Exclude(args) => rules::exclude(args),
             Self::Doctor(args) => doctor::execute(args),
+            Self::Calibrate(args) => calibrate::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),
             Self::Docs(args) => docs::execute(args),
         }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use halocline_core::config::{CacheSize, Config, Mode};
 use halocline_core::control::mount::is_mountpoint;
 use halocline_core::error::{Error, Result};
-use rustix::fs::{Access, AtFlags, CWD, accessat, statvfs};
+use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
+use rustix::io::Errno;
 
 use crate::text;
 
@@ -74,7 +75,7 @@ pub(crate) fn mountpoint(mountpoint: &Path, sides: &Sides) -> Result<PathBuf> {
 /// Whether `path` is the mount point of a process that died.
 pub(crate) fn is_dead_mount(path: &Path) -> bool {
     // Not `stat`: the kernel may answer that from its own copy.
-    statvfs(path).err() == Some(rustix::io::Errno::NOTCONN)
+    statvfs(path).err() == Some(Errno::NOTCONN)
 }
 
 /// Checks the device that mounts are made with.
@@ -133,9 +134,18 @@ fn directory(name: &str, path: &Path) -> Result<PathBuf> {
 }
 
 fn writable(name: &str, path: &Path) -> Result<()> {
-    accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).map_err(|errno| {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    // A file without a name tells most; not every file system has them.
+    let tried = match open(path, flags, FileMode::RUSR | FileMode::WUSR) {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOTDIR | Errno::NOENT) => {
+            accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)
+        }
+        tried => tried.map(drop),
+    };
+    tried.map_err(|errno| {
         let remedy = match errno {
-            rustix::io::Errno::ROFS => "mount its file system for writing",
+            Errno::ROFS => "mount its file system for writing",
+            Errno::NOSPC | Errno::DQUOT => "free some space",
             _ => "correct its owner or permissions",
         };
         Error::invalid(

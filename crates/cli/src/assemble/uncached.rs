@@ -13,6 +13,7 @@ use halocline_core::device::Allocate;
 use halocline_core::engine::passthrough::Passthrough;
 use halocline_core::engine::{Caller, DirEntry, Engine, Make, OpenMode, Seek, SetAttr, Stat};
 use halocline_core::error::{Error, Result};
+use halocline_core::meta::owner::Owner;
 use halocline_model::request::ByteRange;
 
 use crate::host::{Hosted, Where};
@@ -23,12 +24,14 @@ pub(crate) struct Uncached {
     below: Passthrough,
     place: Where,
     config: Config,
+    _owner: Owner,
 }
 
 impl Uncached {
     pub(super) fn open(place: &Where, config: &Config) -> Result<Self> {
+        let owner = Owner::take(&place.cache)?;
         let below = Passthrough::open(&place.origin, config.direct)?;
-        Ok(Self { below, place: place.clone(), config: config.clone() })
+        Ok(Self { below, place: place.clone(), config: config.clone(), _owner: owner })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Which emulated devices lie under the two directories, and what they are like.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,21 @@ pub enum EmulatedDevice {
     Ssd(EmulatedSsd),
 }
 
+impl EmulatedDevice {
+    /// The device called `name` in a configuration's profiles, or a built-in one.
+    pub fn named(name: &str, profiles: &BTreeMap<String, Self>) -> Option<Self> {
+        profiles.get(name).copied().or_else(|| Self::builtin(name))
+    }
+
+    fn builtin(name: &str) -> Option<Self> {
+        match name {
+            "hdd" => Some(Self::Hdd(EmulatedHdd::default())),
+            "ssd" => Some(Self::Ssd(EmulatedSsd::default())),
+            _ => None,
+        }
+    }
+}
+
 /// Like devices of one side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EmulatedGroup {
@@ -118,13 +134,7 @@ fn parse_group(
     if count == 0 || count > SERVERS_MAX {
         return Err(format!("{text:?}: the count is not from 1 to {SERVERS_MAX}"));
     }
-    let builtin = match name {
-        "hdd" => Some(EmulatedDevice::Hdd(EmulatedHdd::default())),
-        "ssd" => Some(EmulatedDevice::Ssd(EmulatedSsd::default())),
-        _ => None,
-    };
-    let device = named(name)
-        .or(builtin)
+    let device = named(name).or_else(|| EmulatedDevice::builtin(name))
         .ok_or_else(|| format!("no emulated device is called {name:?}: hdd, ssd, or a [profile.NAME] of the configuration file"))?;
     Ok(EmulatedGroup { count, name: name.to_owned(), device })
 }

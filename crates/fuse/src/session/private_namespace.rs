@@ -31,8 +31,9 @@ pub fn private_namespace() -> Result<()> {
     if uid != 0 {
         map_own_ids(uid, gid)?;
     }
-    // Or mounts would travel back to where the namespace came from.
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+    // Mounts must not travel back to where the namespace came from. What is unmounted there goes
+    // here, too, where it is shared: or this namespace would keep it busy.
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .map_err(|errno| Error::at("/", "make the mounts private below")(errno.into()))
 }
 

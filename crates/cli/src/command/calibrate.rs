@@ -1,0 +1,220 @@
+//! `halocline calibrate`: measure devices and remember them in the configuration.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use halocline_core::calibrate::{Calibration, Effort, calibrate};
+use halocline_core::config::{
+    Config, DeviceProfile, DirectionProfile, EmulatedDevice, ServiceTime, parse_bytes,
+};
+use halocline_core::control::Progress;
+use halocline_core::device::Device;
+use halocline_core::device::emulate::EmulatedServer;
+use halocline_core::device::local::LocalDevice;
+use halocline_core::error::Error;
+use halocline_model::profile::ServiceProfile;
+use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
+
+use super::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::options::user_file;
+use crate::progress::Meter;
+use crate::text;
+
+/// Measure startup and per-byte time of devices, and write them to the configuration
+///
+/// Issues thousands of reads and writes, sequential and random, to a scratch file without a name
+/// in each directory. Nothing else should use the devices meanwhile.
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArgs {
+    /// Directories, one on each device: the origin, the cache
+    #[arg(required = true)]
+    dirs: Vec<PathBuf>,
+    /// Configuration file to write to; without it the user's own
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Size of the scratch file: the larger, the better random requests on a disk are measured
+    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = bytes)]
+    span: u64,
+    /// Requests for each direction, pattern and size
+    #[arg(long, default_value_t = 200, value_name = "NUMBER")]
+    requests: usize,
+    /// Measure an emulated device (hdd, ssd, or a [profile.NAME] of the configuration) instead
+    #[arg(long, value_name = "NAME")]
+    emulate_as: Option<String>,
+    /// Only show what was measured
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| format!("{text:?} is not a size such as 1G"))
+}
+
+/// Measures and writes.
+pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
+    let Some(file) = args.config.clone().or_else(user_file) else {
+        return Err(Failure::refused("$HOME is not set: name a configuration with --config"));
+    };
+    let config = if file.exists() { Config::load(&file) } else { Ok(Config::default()) };
+    let config = config.map_err(Failure::refused)?;
+    let emulated = emulated(args, &config)?;
+    let mut measured = Vec::new();
+    for dir in &args.dirs {
+        let dir = fs::canonicalize(dir)
+            .map_err(|error| Failure::refused(format!("{}: {error}", dir.display())))?;
+        let found = measure(args, &dir, emulated)?;
+        if !found.direct && emulated.is_none() {
+            eprintln!(
+                "halocline: {}: the page cache cannot be passed by (no O_DIRECT); reads may have \
+                 measured memory",
+                dir.display()
+            );
+        }
+        measured.push((dir, profile_of(&found)));
+    }
+    if args.json {
+        let list: Vec<_> = measured.iter().map(|(dir, profile)| (dir, profile)).collect();
+        print_json(&list)?;
+    } else {
+        for (dir, profile) in &measured {
+            print!("{}", describe(dir, profile));
+        }
+    }
+    if !args.dry_run {
+        write(&file, &measured)?;
+        println!("written to {}", file.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn emulated(args: &CalibrateArgs, config: &Config) -> Result<Option<EmulatedDevice>, Failure> {
+    let Some(name) = &args.emulate_as else { return Ok(None) };
+    EmulatedDevice::named(name, &config.profiles).map(Some).ok_or_else(|| {
+        Failure::refused(format!(
+            "--emulate-as {name:?}: give hdd, ssd, or a [profile.NAME] of the configuration"
+        ))
+    })
+}
+
+fn measure(
+    args: &CalibrateArgs,
+    dir: &Path,
+    emulated: Option<EmulatedDevice>,
+) -> Result<Calibration, Failure> {
+    let local: Arc<dyn Device> = Arc::new(LocalDevice::open(dir)?);
+    let device = match emulated {
+        Some(profile) => Arc::new(EmulatedServer::new(profile, local)),
+        None => local,
+    };
+    let effort = Effort {
+        span: args.span,
+        requests: args.requests,
+        direct: emulated.is_none(),
+        ..Effort::default()
+    };
+    let mut meter = Meter::new("measuring", args.json);
+    let mut tell = |done_bytes, total_bytes| {
+        meter.tell(&Progress { done_bytes, total_bytes, path: dir.to_owned() });
+    };
+    Ok(calibrate(dir, &*device, &effort, &mut tell)?)
+}
+
+fn profile_of(found: &Calibration) -> DeviceProfile {
+    let direction = |service: &ServiceProfile| {
+        let time = |startup_ps| ServiceTime { startup_ps, ps_per_byte: service.per_byte_ps };
+        DirectionProfile {
+            sequential: time(service.startup_sequential_ps),
+            random: time(service.startup_random_ps),
+        }
+    };
+    DeviceProfile { read: direction(&found.profile.read), write: direction(&found.profile.write) }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn describe(dir: &Path, profile: &DeviceProfile) -> String {
+    let mut out = format!("{}\n", dir.display());
+    for (name, direction) in [("read", &profile.read), ("write", &profile.write)] {
+        let rate = 1e6 / direction.sequential.ps_per_byte.max(1) as f64;
+        let startup = |time: &ServiceTime| text::seconds(time.startup_ps as f64 * 1e-12);
+        out += &[
+            format!("  {name:<6} startup {} sequential, ", startup(&direction.sequential)),
+            format!("{} random; {rate:.0} MB/s\n", startup(&direction.random)),
+        ]
+        .concat();
+    }
+    out
+}
+
+/// Puts the measured devices into the file and leaves the rest of it, comments too, as it is.
+fn write(file: &Path, measured: &[(PathBuf, DeviceProfile)]) -> Result<(), Failure> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let mut document: DocumentMut =
+        text.parse().map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
+    let devices = document.entry("device").or_insert_with(|| {
+        let mut table = Table::new();
+        table.set_implicit(true);
+        Item::Table(table)
+    });
+    for (dir, profile) in measured {
+        devices[&*dir.to_string_lossy()] = Item::Table(table_of(profile));
+    }
+    if let Some(parent) = file.parent() {
+        fs::create_dir_all(parent).map_err(Error::at(parent, "create the directory"))?;
+    }
+    // A reader sees the old file or the new one.
+    let new = file.with_extension("toml.new");
+    fs::write(&new, document.to_string()).map_err(Error::at(&new, "write"))?;
+    Ok(fs::rename(&new, file).map_err(Error::at(file, "replace"))?)
+}
+
+fn table_of(profile: &DeviceProfile) -> Table {
+    let mut table = Table::new();
+    for (name, direction) in [("read", &profile.read), ("write", &profile.write)] {
+        let mut entries = Table::new();
+        entries.set_dotted(true);
+        for (pattern, time) in
+            [("sequential", &direction.sequential), ("random", &direction.random)]
+        {
+            let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+            let mut values = InlineTable::new();
+            values.insert("startup_ps", whole(time.startup_ps).into());
+            values.insert("ps_per_byte", whole(time.ps_per_byte).into());
+            entries[pattern] = Item::Value(Value::InlineTable(values));
+        }
+        table[name] = Item::Table(entries);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writing_keeps_the_rest_and_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("sub/c.toml");
+        let time = |startup_ps| ServiceTime { startup_ps, ps_per_byte: 9 };
+        let direction = |n| DirectionProfile { sequential: time(n), random: time(n + 1) };
+        let old = DeviceProfile { read: direction(1), write: direction(3) };
+        let new = DeviceProfile { read: direction(5), write: direction(7) };
+        write(&file, &[("/mnt/a b".into(), old), ("/mnt/c".into(), old)]).unwrap();
+        let text =
+            format!("# by hand\ndirect = true # yes\n\n{}", fs::read_to_string(&file).unwrap());
+        fs::write(&file, text).unwrap();
+        write(&file, &[("/mnt/a b".into(), new)]).unwrap();
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with("# by hand\ndirect = true # yes\n"), "{text}");
+        let config = Config::load(&file).unwrap();
+        assert!(config.direct);
+        assert_eq!(config.device(Path::new("/mnt/a b")), Some(&new));
+        assert_eq!(config.device(Path::new("/mnt/c")), Some(&old));
+    }
+}

@@ -1,0 +1,238 @@
+//! `run`, `mount` and `umount` from beginning to end, as a person uses them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Longest time that anything here may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Origin with a file, cache and mount point. Dropping it ends a mount that is left over.
+struct Scratch {
+    dir: TempDir,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = self.halocline(&["umount", "--force", "mnt"]);
+    }
+}
+
+impl Scratch {
+    /// `None`, with the reason, where no mount can be made.
+    fn new(test: &str) -> Option<Self> {
+        if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+            eprintln!("SKIP {test}: /dev/fuse cannot be opened");
+            return None;
+        }
+        let dir = TempDir::new().unwrap();
+        for name in ["origin", "cache", "mnt"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("origin/data"), "precious").unwrap();
+        Some(Self { dir })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_halocline"));
+        command.args(args).current_dir(self.dir.path());
+        command.env("XDG_CONFIG_HOME", self.path("config"));
+        command
+    }
+
+    fn halocline(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs a shell script on the origin, with these flags.
+    fn run(&self, flags: &[&str], script: &str) -> Output {
+        let head = ["run", "--origin", "origin", "--cache", "cache", "--size", "64M"];
+        self.halocline(&[&head[..], flags, &["--", "sh", "-c", script]].concat())
+    }
+
+    #[track_caller]
+    fn succeed(&self, args: &[&str]) -> String {
+        let output = self.halocline(args);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {:?} {message}", output.status);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn mount(&self) {
+        self.succeed(&["mount", "origin", "mnt", "--cache", "cache", "--size", "64M"]);
+    }
+
+    fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&self.succeed(&["status", "mnt", "--json"])).unwrap()
+    }
+
+    fn mount_process(&self) -> Pid {
+        let pid = self.status()["pid"].as_i64().unwrap();
+        Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what} did not come true");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[track_caller]
+fn end_of(child: &mut Child) -> std::process::ExitStatus {
+    let mut status = None;
+    eventually("the end of the process", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap()
+}
+
+#[test]
+fn run_shows_the_mount_to_its_command_only() {
+    let Some(scratch) = Scratch::new("run_shows_the_mount_to_its_command_only") else { return };
+    let origin = scratch.path("origin");
+    let script = "cat origin/data && printf new > origin/new && grep -c \"$PWD/origin \" /proc/self/mountinfo";
+    let output = scratch.run(&["--report", "r.json"], script);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "precious1\n");
+    assert!(text(&output.stderr).contains("by cache"), "the report is printed");
+    assert_eq!(fs::read(origin.join("new")).unwrap(), b"new", "all is on the origin after it");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(origin.to_str().unwrap()), "nobody else saw the mount");
+    let report: serde_json::Value =
+        serde_json::from_slice(&fs::read(scratch.path("r.json")).unwrap()).unwrap();
+    assert_eq!(report["exit_status"], 0);
+    assert_eq!(report["dirty_bytes_left"], 0);
+}
+
+#[test]
+fn run_starts_its_command_on_the_mount_where_it_stands() {
+    let test = "run_starts_its_command_on_the_mount_where_it_stands";
+    let Some(scratch) = Scratch::new(test) else { return };
+    let args =
+        ["run", "--origin", ".", "--cache", "../cache", "-q", "--", "stat", "-f", "-c", "%T", "."];
+    let output = scratch.command(&args).current_dir(scratch.path("origin")).output().unwrap();
+    assert_eq!(text(&output.stdout).trim(), "fuseblk", "{}", text(&output.stderr));
+}
+
+#[test]
+fn run_ends_as_its_command_did() {
+    let Some(scratch) = Scratch::new("run_ends_as_its_command_did") else { return };
+    for (script, status) in [("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
+        let output = scratch.run(&["-q"], script);
+        assert_eq!(output.status.code(), Some(status), "{script}: {}", text(&output.stderr));
+        assert!(output.stderr.is_empty(), "quiet says {:?}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn run_forwards_signals_and_flushes_after_them() {
+    let test = "run_forwards_signals_and_flushes_after_them";
+    let Some(scratch) = Scratch::new(test) else { return };
+    let script =
+        "trap 'kill $!; printf late > origin/late; exit 5' TERM; sleep 60 & : > origin/up; wait";
+    let head = ["run", "--origin", "origin", "--cache", "cache", "-q", "--", "sh", "-c", script];
+    let mut child = scratch.command(&head).spawn().unwrap();
+    eventually("the start of the command", || scratch.path("origin/up").exists());
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(end_of(&mut child).code(), Some(5));
+    assert_eq!(fs::read(scratch.path("origin/late")).unwrap(), b"late");
+}
+
+#[test]
+fn mount_returns_when_the_mount_works_and_umount_when_it_is_gone() {
+    let test = "mount_returns_when_the_mount_works_and_umount_when_it_is_gone";
+    let Some(scratch) = Scratch::new(test) else { return };
+    for round in 0..3 {
+        scratch.mount();
+        assert_eq!(fs::read(scratch.path("mnt/data")).unwrap(), b"precious");
+        let name = format!("file{round}");
+        fs::write(scratch.path("mnt").join(&name), &name).unwrap();
+        scratch.succeed(&["flush", "mnt", "--wait"]);
+        scratch.succeed(&["umount", "mnt"]);
+        assert!(!scratch.path("mnt/data").exists());
+        assert_eq!(fs::read(scratch.path("origin").join(&name)).unwrap(), name.as_bytes());
+    }
+}
+
+#[test]
+fn a_mount_in_use_stays() {
+    let Some(scratch) = Scratch::new("a_mount_in_use_stays") else { return };
+    scratch.mount();
+    let open = fs::File::open(scratch.path("mnt/data")).unwrap();
+    let output = scratch.halocline(&["umount", "mnt"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("--force"), "{}", text(&output.stderr));
+    assert_eq!(fs::read(scratch.path("mnt/data")).unwrap(), b"precious");
+    drop(open);
+    scratch.succeed(&["umount", "mnt"]);
+}
+
+#[test]
+fn a_cache_has_one_owner() {
+    let Some(scratch) = Scratch::new("a_cache_has_one_owner") else { return };
+    scratch.mount();
+    fs::create_dir(scratch.path("other")).unwrap();
+    let output = scratch.halocline(&["mount", "origin", "other", "--cache", "cache"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("cache"), "{}", text(&output.stderr));
+    assert_eq!(fs::read(scratch.path("mnt/data")).unwrap(), b"precious", "the owner goes on");
+    assert!(scratch.status()["pid"].is_number(), "its socket is still its own");
+}
+
+#[test]
+fn signals_end_a_mount_after_a_flush() {
+    let Some(scratch) = Scratch::new("signals_end_a_mount_after_a_flush") else { return };
+    scratch.mount();
+    fs::write(scratch.path("mnt/new"), "new").unwrap();
+    kill_process(scratch.mount_process(), Signal::TERM).unwrap();
+    eventually("the unmount", || !scratch.path("mnt/data").exists());
+    eventually("the flush", || fs::read(scratch.path("origin/new")).is_ok_and(|new| new == b"new"));
+}
+
+#[test]
+fn a_dead_mount_is_told_and_can_be_mounted_again() {
+    let test = "a_dead_mount_is_told_and_can_be_mounted_again";
+    let Some(scratch) = Scratch::new(test) else { return };
+    scratch.mount();
+    fs::write(scratch.path("mnt/new"), "acknowledged").unwrap();
+    kill_process(scratch.mount_process(), Signal::KILL).unwrap();
+    eventually("the end", || fs::read_dir(scratch.path("mnt")).is_err());
+    let again = scratch.halocline(&["mount", "origin", "mnt", "--cache", "cache"]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(text(&again.stderr).contains("halocline umount"), "{}", text(&again.stderr));
+    let freed = scratch.halocline(&["umount", "mnt"]);
+    assert_eq!(freed.status.code(), Some(3), "{}", text(&freed.stderr));
+    scratch.mount();
+    assert_eq!(fs::read(scratch.path("mnt/new")).unwrap(), b"acknowledged");
+}
+
+#[test]
+fn a_foreground_mount_ends_with_its_mount_point() {
+    let Some(scratch) = Scratch::new("a_foreground_mount_ends_with_its_mount_point") else {
+        return;
+    };
+    let args = ["mount", "--foreground", "origin", "mnt", "--cache", "cache"];
+    let mut child = scratch.command(&args).stderr(Stdio::null()).spawn().unwrap();
+    eventually("the mount", || scratch.path("mnt/data").exists());
+    let done = Command::new("umount").arg(scratch.path("mnt")).status().unwrap();
+    assert!(done.success());
+    assert_eq!(end_of(&mut child).code(), Some(0));
+}

@@ -1,0 +1,239 @@
+//! Bad input is refused before anything changes: status 2, a message that names the thing and the
+//! remedy, and nothing lost.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// Origin with a file, cache and mount point in a scratch directory.
+struct Scratch {
+    dir: TempDir,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        for name in ["origin", "cache", "mnt"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("origin/data"), "precious").unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs the command in the scratch directory, without anybody's own configuration.
+    fn halocline(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_halocline"))
+            .args(args)
+            .current_dir(self.dir.path())
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .output()
+            .unwrap()
+    }
+
+    /// Expects status 2, each of `parts` in the message, and everything as it was.
+    #[track_caller]
+    fn refused(&self, args: &[&str], parts: &[&str]) {
+        let before = names(&self.path("cache"));
+        let output = self.halocline(args);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+        for part in parts {
+            assert!(message.contains(part), "{args:?} says {message:?} without {part:?}");
+        }
+        assert_eq!(fs::read(self.path("origin/data")).unwrap(), b"precious");
+        assert_eq!(names(&self.path("cache")), before, "{args:?} changed the cache");
+    }
+
+    /// Expects the same of `mount` and of `run` with these directories and flags.
+    #[track_caller]
+    fn both_refused(&self, origin: &str, cache: &str, flags: &[&str], parts: &[&str]) {
+        let mount = ["mount", origin, "mnt", "--cache", cache];
+        self.refused(&[&mount[..], flags].concat(), parts);
+        let run = ["run", "--origin", origin, "--cache", cache];
+        self.refused(&[&run[..], flags, &["--", "true"]].concat(), parts);
+    }
+}
+
+fn names(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn missing_directories() {
+    let scratch = Scratch::new();
+    scratch.both_refused("nowhere", "cache", &[], &["origin nowhere", "create it"]);
+    scratch.both_refused("origin", "nowhere", &[], &["cache nowhere", "create it"]);
+    scratch.refused(
+        &["mount", "origin", "nowhere", "--cache", "cache"],
+        &["mount point nowhere", "create it"],
+    );
+}
+
+#[test]
+fn files_where_directories_belong() {
+    let scratch = Scratch::new();
+    scratch.both_refused("origin/data", "cache", &[], &["origin/data", "not a directory"]);
+    scratch.both_refused("origin", "origin/data", &[], &["cache", "not a directory"]);
+}
+
+#[test]
+fn unwritable_directories() {
+    for name in ["origin", "cache"] {
+        let scratch = Scratch::new();
+        if rustix::process::geteuid().is_root() {
+            // Permissions do not stop root; a file system that is mounted read-only does.
+            let script = format!(
+                "mount --bind {name} {name} && mount -o remount,ro,bind {name} && exec \"$0\" \"$@\""
+            );
+            let run = ["run", "--origin", "origin", "--cache", "cache", "--", "true"];
+            let output = Command::new("unshare")
+                .args(["-m", "sh", "-c", &script, env!("CARGO_BIN_EXE_halocline")])
+                .args(run)
+                .current_dir(scratch.dir.path())
+                .output()
+                .unwrap();
+            let message = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{message}");
+            assert!(message.contains(name) && message.contains("for writing"), "{message}");
+        } else {
+            fs::set_permissions(scratch.path(name), fs::Permissions::from_mode(0o555)).unwrap();
+            let parts = [name, "cannot be written", "permissions"];
+            scratch.both_refused("origin", "cache", &[], &parts);
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_under_the_cache() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIP a_full_disk_under_the_cache: only root can make a small file system");
+        return;
+    }
+    let scratch = Scratch::new();
+    let script = "mount -t tmpfs -o size=1M small cache && exec \"$0\" \"$@\"";
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_halocline")])
+        .args(["run", "--origin", "origin", "--cache", "cache", "--", "true"])
+        .current_dir(scratch.dir.path())
+        .output()
+        .unwrap();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    for part in ["cache", "1.00 MiB left", "free at least"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn one_side_inside_the_other() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("origin/inner")).unwrap();
+    fs::create_dir(scratch.path("cache/inner")).unwrap();
+    scratch.both_refused("origin", "origin", &[], &["same directory", "of its own"]);
+    scratch.both_refused("origin", "origin/inner", &[], &["inside the origin", "of its own"]);
+    scratch.both_refused("cache/inner", "cache", &[], &["inside the cache", "of its own"]);
+    std::os::unix::fs::symlink("origin", scratch.path("alias")).unwrap();
+    scratch.both_refused("origin", "alias", &[], &["same directory"]);
+}
+
+#[test]
+fn mount_points_that_would_hide_something() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("full")).unwrap();
+    fs::write(scratch.path("full/file"), "x").unwrap();
+    fs::create_dir(scratch.path("origin/sub")).unwrap();
+    let mount = |point| ["mount", "origin", point, "--cache", "cache"];
+    scratch.refused(&mount("full"), &["full", "not empty"]);
+    scratch.refused(&mount("origin/sub"), &["inside the origin"]);
+    scratch.refused(&mount("cache"), &["inside the cache"]);
+}
+
+#[test]
+fn configurations_that_do_not_fit() {
+    let scratch = Scratch::new();
+    for (text, parts) in [
+        ("sise = \"2G\"", &["halocline.toml, line 1", "\"sise\"", "\"size\""][..]),
+        ("\nsize = \"2X\"", &["line 2", "size", "2G"]),
+        ("policy = \"best\"", &["policy", "adaptive"]),
+        ("direct = \"yes\"", &["direct", "true or false"]),
+        ("= 3", &["line 1"]),
+    ] {
+        fs::write(scratch.path("halocline.toml"), text).unwrap();
+        scratch.both_refused("origin", "cache", &["--config", "halocline.toml"], parts);
+    }
+    scratch.both_refused("origin", "cache", &["--config", "none.toml"], &["none.toml"]);
+    scratch.both_refused("origin", "cache", &["--size", "0"], &["--size"]);
+    scratch.both_refused("origin", "cache", &["--emulate", "tape"], &["--emulate", "hdd+ssd"]);
+    scratch.both_refused("origin", "cache", &["--policy", "best"], &["--policy", "adaptive"]);
+    scratch.both_refused("origin", "cache", &["--size", "8000T"], &["size", "more than"]);
+}
+
+#[test]
+fn the_own_configuration_file_is_read() {
+    let scratch = Scratch::new();
+    fs::create_dir_all(scratch.path("config/halocline")).unwrap();
+    fs::write(scratch.path("config/halocline/halocline.toml"), "sise = 1").unwrap();
+    scratch.both_refused("origin", "cache", &[], &["halocline.toml", "\"sise\""]);
+}
+
+#[test]
+fn commands_that_cannot_be_started() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("script"), "#!/bin/sh\n").unwrap();
+    for (program, status) in [("no-such-program", 127), ("./none", 127), ("./script", 126)] {
+        let run = ["run", "--origin", "origin", "--cache", "cache", "--", program];
+        let output = scratch.halocline(&run);
+        assert_eq!(output.status.code(), Some(status), "{program}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(message.contains(program) && message.contains("nothing was mounted"), "{message}");
+        assert!(names(&scratch.path("cache")).is_empty());
+    }
+}
+
+#[test]
+fn reports_that_cannot_be_written() {
+    let scratch = Scratch::new();
+    let run =
+        |file| ["run", "--origin", "origin", "--cache", "cache", "--report", file, "--", "true"];
+    scratch.refused(&run("none/r.json"), &["directory of the report", "none"]);
+    scratch.refused(&run("mnt"), &["report", "is a directory"]);
+}
+
+#[test]
+fn places_that_are_on_no_mount() {
+    let scratch = Scratch::new();
+    let commands: [&[&str]; 7] = [
+        &["status", "origin"],
+        &["where", "origin/data"],
+        &["explain", "origin/data", "0", "8K"],
+        &["flush", "origin"],
+        &["warm", "origin/data"],
+        &["evict", "origin"],
+        &["pin", "*.x", "--on", "origin"],
+    ];
+    for command in commands.iter().chain(&[&["umount", "origin"][..]]) {
+        let output = scratch.halocline(command);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {message}");
+        assert!(message.contains("is not on a halocline mount"), "{command:?}: {message}");
+    }
+}
+
+#[test]
+fn arguments_that_make_no_sense() {
+    let scratch = Scratch::new();
+    for args in [&["frobnicate"][..], &[], &["run"], &["explain", "f", "0", "lots"]] {
+        let output = scratch.halocline(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+    }
+}
