@@ -1,28 +1,43 @@
-//! Admission: which requests deserve the SSD servers, and with which layout.
+//! Admission: which requests deserve the cache, and in which layout.
 //!
-//! A policy is one file below and one row in [`POLICIES`].
+//! The contract is [`Admission`]; each policy is one file and one row of [`POLICIES`].
 
-pub mod adaptive;
-pub mod fixed;
+mod adaptive;
+mod always;
+mod correction;
+mod forecast;
+mod never;
+mod s4d;
+mod sla;
+#[cfg(test)]
+mod suite;
 
 use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
+pub use adaptive::Adaptive;
+pub use always::Always;
+pub use never::Never;
+pub use s4d::S4d;
+pub use sla::Sla;
+
+use crate::cost::Cost;
+use crate::cost::sla::Mode;
 use crate::layout::{CacheGeometry, Layout};
-use crate::policy::UnknownPolicy;
+pub use crate::policy::UnknownPolicy;
 use crate::profile::DeviceProfile;
 use crate::request::{ByteRange, Direction};
 use crate::striping::Striping;
 
-/// The origin as the cost models see it.
-#[derive(Debug, Clone)]
+/// The origin: its servers, how files are striped over them, and what one of them costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Side {
     /// Number of servers, M.
     pub servers: u32,
-    /// Stripe in bytes.
+    /// Stripe size in bytes.
     pub stripe: u64,
-    /// What one server costs.
+    /// Service times of one server.
     pub profile: DeviceProfile,
 }
 
@@ -33,17 +48,17 @@ impl Side {
     }
 }
 
-/// The cache as the cost models see it.
-#[derive(Debug, Clone)]
+/// The cache: its servers and layouts, and what one server costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheSide {
-    /// Servers N, stripe and groups g.
+    /// Servers, stripe and groups.
     pub geometry: CacheGeometry,
-    /// What one server costs.
+    /// Service times of one server.
     pub profile: DeviceProfile,
 }
 
-/// Both sides.
-#[derive(Debug, Clone)]
+/// Both sides: what a policy is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The slow side.
     pub origin: Side,
@@ -51,24 +66,25 @@ pub struct Setting {
     pub cache: CacheSide,
 }
 
-/// A request to be judged, with what its process did before.
-#[derive(Debug, Clone)]
+/// A request and its surroundings, as the engine saw it.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Query {
     /// Read or write.
     pub direction: Direction,
-    /// The bytes.
+    /// Bytes of the file.
     pub range: ByteRange,
-    /// Processes with I/O on the file, p, at least 1.
+    /// Processes with requests on the file, p; at least 1.
     pub processes: u32,
-    /// Rank or number of the process.
+    /// Rank, or a stable hash of the process.
     pub owner: u32,
-    /// Bytes between the end of the process's last request and this one; `None` for its first.
+    /// `|f_i - (f_{i-1} + r_{i-1})|` of this process on this file; `None` for its first request.
     pub distance: Option<u64>,
-    /// Bytes of the contiguous run that ends with this request.
+    /// Bytes this process has streamed contiguously up to and including this request.
     pub run_bytes: u64,
-    /// Length the run is expected to reach: at least `run_bytes`, and what earlier runs reached.
+    /// Length the run is expected to reach: at least `run_bytes`, and what the process's last run
+    /// reached.
     pub expected_run_bytes: u64,
-    /// Share of the cache that dirty bytes fill, 0 to 1.
+    /// 0 for an empty cache to 1 for one full of dirty data.
     pub cache_pressure: f32,
 }
 
@@ -77,120 +93,161 @@ pub struct Query {
 pub struct Verdict {
     /// Whether the request deserves the cache.
     pub critical: bool,
-    /// The layout that suits it.
+    /// The cache layout with the least predicted cost.
     pub layout: Layout,
-    /// Predicted time on the origin, in picoseconds.
+    /// Predicted time on the origin.
     pub origin_ps: u64,
-    /// Predicted time on the cache in that layout, in picoseconds.
+    /// Predicted time on the cache in `layout`.
     pub cache_ps: u64,
 }
 
-/// How long a side took.
-#[derive(Debug, Clone, Copy)]
-pub struct Observation {
-    /// Whether it was the cache.
-    pub on_cache: bool,
-    /// Read or write.
-    pub direction: Direction,
-    /// Whether the request continued a stream.
-    pub sequential: bool,
-    /// Bytes moved.
-    pub bytes: u64,
-    /// Servers touched.
-    pub parts: u32,
-    /// What the verdict predicted for the whole request, in picoseconds.
-    pub predicted_ps: u64,
-    /// What it took, in picoseconds.
-    pub measured_ps: u64,
-}
-
-/// One candidate's cost, T = startup + transfer.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// One predicted cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostTerms {
-    /// Whether it is the cache.
+    /// The cache, or else the origin.
     pub on_cache: bool,
-    /// The layout, on the cache.
+    /// Layout, on the cache.
     pub layout: Option<Layout>,
     /// Servers touched, m.
     pub servers: u64,
-    /// most bytes on one server, `s_m`.
+    /// Most bytes on one server, `s_m`.
     pub largest_part_bytes: u64,
-    /// Startup in picoseconds.
+    /// Startup, waiting for others' startups included.
     pub startup_ps: u64,
-    /// Transfer in picoseconds.
+    /// Transfer, waiting for others' transfers included where the model has that.
     pub transfer_ps: u64,
-    /// Their sum, corrected by measurement where the policy does so, in picoseconds.
+    /// Startup and transfer, corrected by measured times where the policy does so.
     pub total_ps: u64,
 }
 
-/// A verdict with its reasons.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// Why a request is critical or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Name of the policy.
+    /// The policy's name.
     pub policy: String,
-    /// Processes that the model used, p.
+    /// Number of processes the model used.
     pub processes: u32,
-    /// Every candidate's cost, the origin first.
-    pub costs: Vec<CostTerms>,
-    /// Whether the request deserves the cache.
+    /// The decision.
     pub critical: bool,
-    /// The best layout, where the cache is a candidate.
-    pub layout: Option<Layout>,
-    /// Cost on the origin less the least cost on the cache, in picoseconds.
-    pub benefit_ps: i64,
-    /// Why, in one sentence.
+    /// The reason in one sentence.
     pub reason: String,
+    /// The best layout.
+    pub layout: Option<Layout>,
+    /// The origin's cost and each candidate layout's.
+    pub costs: Vec<CostTerms>,
+    /// Cost on the origin less the least cost on the cache.
+    pub benefit_ps: i64,
 }
 
-/// Decides which requests are critical.
+/// A served request, timed: how predictions meet reality.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Observation {
+    /// Served by the cache, or else by the origin.
+    pub on_cache: bool,
+    /// Read or write.
+    pub direction: Direction,
+    /// Whether the request continued its process's stream.
+    pub sequential: bool,
+    /// Bytes served.
+    pub bytes: u64,
+    /// Number of contiguous parts they were served in.
+    pub parts: u32,
+    /// What the verdict predicted for this side.
+    pub predicted_ps: u64,
+    /// What it took.
+    pub measured_ps: u64,
+}
+
+/// An admission policy.
 ///
-/// The caller guarantees that `processes` is at least 1 and that ranges are not empty.
-/// An implementation MUST answer `judge` without locks, allocation or I/O, and MUST give the same
-/// answer in `judge` and `explain`.
+/// The caller guarantees that `processes` is at least 1 and `run_bytes` covers the request.
+/// An implementation MUST answer `judge` without locks or allocation, well under 300 ns; MUST
+/// give `explain` the decision that `judge` gives (a policy that learns may learn in between);
+/// MUST NOT find an empty request critical; and MUST make `observe` lock-free.
 pub trait Admission: Send + Sync + Debug {
-    /// Name in [`POLICIES`].
+    /// The policy's name in [`POLICIES`].
     fn name(&self) -> &'static str;
-    /// Judges a request.
+    /// Decides one request.
     fn judge(&self, query: &Query) -> Verdict;
-    /// Judges a request and says why.
+    /// Decides one request and says why.
     fn explain(&self, query: &Query) -> Explanation;
-    /// Learns how long a side took. Most policies do not.
-    fn observe(&self, _observation: &Observation) {}
+    /// Learns how long a request took. Most policies do not care.
+    fn observe(&self, observation: &Observation) {
+        let _ = observation;
+    }
 }
 
-/// One policy.
-#[derive(Debug)]
-pub struct Row {
-    /// Name in configuration, flags and hints.
+/// One admission policy: its name, what it does in a sentence, how to make one.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// Name in configuration, hints and reports.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// What it admits, for help texts.
     pub doc: &'static str,
     /// Makes one for a setting.
     pub make: fn(&Setting) -> Box<dyn Admission>,
 }
 
-/// All admission policies.
-pub static POLICIES: &[Row] = &[
-    Row {
+/// All admission policies; the first is the default.
+pub const POLICIES: &[Policy] = &[
+    Policy {
         name: "adaptive",
-        doc: "ours: what saves much disk time per SSD byte; streams stay home",
-        make: |setting| Box::new(adaptive::Adaptive::new(setting.clone())),
+        doc: "what saves most disk time per SSD byte; learns from measured service times",
+        make: |setting| Box::new(Adaptive::new(setting)),
     },
-    Row {
+    Policy {
+        name: "sla",
+        doc: "the cost model of SLA-Cache, in the default reading",
+        make: |setting| Box::new(Sla::new(setting, Mode::Spec)),
+    },
+    Policy {
+        name: "sla-paper",
+        doc: "the cost model of SLA-Cache with its formulas as printed",
+        make: |setting| Box::new(Sla::new(setting, Mode::Paper)),
+    },
+    Policy {
+        name: "s4d",
+        doc: "the cost model of S4D-Cache: seek by distance",
+        make: |setting| Box::new(S4d::new(setting)),
+    },
+    Policy {
         name: "always",
-        doc: "everything (the papers' NSCA)",
-        make: |setting| Box::new(fixed::Fixed::always(setting.clone())),
+        doc: "everything, striped over all cache servers (the papers' NSCA)",
+        make: |setting| Box::new(Always::new(setting)),
     },
-    Row {
+    Policy {
         name: "never",
-        doc: "nothing: the origin alone",
-        make: |setting| Box::new(fixed::Fixed::never(setting.clone())),
+        doc: "nothing: programs run on the origin",
+        make: |setting| Box::new(Never::new(setting)),
     },
 ];
 
-/// The policy called `name`, for `setting`.
+/// Makes the policy called `name` for `setting`.
 pub fn by_name(name: &str, setting: &Setting) -> Result<Box<dyn Admission>, UnknownPolicy> {
-    let row = POLICIES.iter().find(|row| row.name == name);
-    row.map(|row| (row.make)(setting))
-        .ok_or_else(|| UnknownPolicy::new("admission", name, POLICIES.iter().map(|row| row.name)))
+    POLICIES
+        .iter()
+        .find(|policy| policy.name == name)
+        .map(|policy| (policy.make)(setting))
+        .ok_or_else(|| {
+            UnknownPolicy::new("admission", name, POLICIES.iter().map(|policy| policy.name))
+        })
+}
+
+/// `origin - cache`, saturating.
+fn benefit_ps(origin_ps: u64, cache_ps: u64) -> i64 {
+    let size = i64::try_from(origin_ps.abs_diff(cache_ps)).unwrap_or(i64::MAX);
+    if origin_ps >= cache_ps { size } else { -size }
+}
+
+/// An exact cost as terms for people.
+fn terms_of(cost: &Cost, layout: Option<Layout>) -> CostTerms {
+    CostTerms {
+        on_cache: layout.is_some(),
+        layout,
+        servers: cost.servers,
+        largest_part_bytes: u64::try_from(cost.largest).unwrap_or(0),
+        startup_ps: cost.startup_ps.to_ps(),
+        transfer_ps: cost.transfer_ps.to_ps(),
+        total_ps: cost.total_ps().to_ps(),
+    }
 }

@@ -62,7 +62,7 @@ pub struct Policy {
     /// Name in configuration and reports.
     pub name: &'static str,
     /// What it does, for help texts.
-    pub about: &'static str,
+    pub doc: &'static str,
     /// Makes an empty one.
     pub make: fn() -> Box<dyn Eviction>,
 }
@@ -71,12 +71,12 @@ pub struct Policy {
 pub const POLICIES: &[Policy] = &[
     Policy {
         name: "s3fifo",
-        about: "scan-resistant: what is used once leaves before what is used again",
+        doc: "scan-resistant: what is used once leaves before what is used again",
         make: || Box::<S3Fifo>::default(),
     },
     Policy {
         name: "lru",
-        about: "least recently used first (the papers' order)",
+        doc: "least recently used first (the papers' order)",
         make: || Box::<Lru>::default(),
     },
 ];

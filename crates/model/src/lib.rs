@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 pub mod admit;
+pub mod cost;
 pub mod evict;
+pub mod exact;
 pub mod layout;
 pub mod policy;
 pub mod profile;

@@ -1,22 +1,26 @@
-//! What a server costs: the parameters of the cost models, by direction and pattern.
+//! What one server costs, as calibrated: startup and transfer by direction and pattern.
+//!
+//! These are parameters of the cost models. How a device is emulated is no concern of this crate.
 
 use serde::{Deserialize, Serialize};
 
 use crate::request::Direction;
 
-/// Service time of one direction: `startup + bytes * per_byte`.
+const MICROSECOND_PS: u64 = 1_000_000;
+
+/// Service times of one server in one direction, in integer picoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceProfile {
-    /// Startup of a request that continues a stream, in picoseconds.
+    /// Startup of a request that continues a stream on the server.
     pub startup_sequential_ps: u64,
-    /// Startup of a request anywhere else (alpha of the papers), in picoseconds.
+    /// Startup of a request anywhere else: seek and rotation on a disk.
     pub startup_random_ps: u64,
-    /// Transfer (beta of the papers), in picoseconds a byte.
+    /// Transfer of one byte.
     pub per_byte_ps: u64,
 }
 
-/// One server as calibrated, or as its kind usually is.
+/// Service times of one server in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceProfile {
@@ -26,10 +30,16 @@ pub struct DeviceProfile {
     pub write: ServiceProfile,
 }
 
-const MICROSECOND_PS: u64 = 1_000_000;
-
 impl DeviceProfile {
-    /// A 7200 rpm SATA disk: 8 ms average seek, half a turn of 8.33 ms, 120 MB/s.
+    /// Service times of `direction`.
+    pub const fn of(&self, direction: Direction) -> &ServiceProfile {
+        match direction {
+            Direction::Read => &self.read,
+            Direction::Write => &self.write,
+        }
+    }
+
+    /// A 7200 rpm SATA disk: 8 ms average seek, 4.17 ms half a turn, 120 MB/s.
     pub const fn hdd_7200() -> Self {
         let service = ServiceProfile {
             startup_sequential_ps: 100 * MICROSECOND_PS,
@@ -39,26 +49,64 @@ impl DeviceProfile {
         Self { read: service, write: service }
     }
 
-    /// The papers' PCIe SSD (`OCZ RevoDrive X2`): 740 MB/s read, 690 MB/s written by its data sheet.
-    pub const fn ssd_paper() -> Self {
-        Self { read: flash(60 * MICROSECOND_PS, 1_351), write: flash(80 * MICROSECOND_PS, 1_449) }
-    }
-
-    /// A SATA or NVMe SSD of no particular make: 500 MB/s.
-    pub const fn ssd_generic() -> Self {
-        Self { read: flash(90 * MICROSECOND_PS, 2_000), write: flash(60 * MICROSECOND_PS, 2_000) }
-    }
-
-    /// The service times of one direction.
-    pub const fn of(&self, direction: Direction) -> &ServiceProfile {
-        match direction {
-            Direction::Read => &self.read,
-            Direction::Write => &self.write,
+    /// The PCI Express SSD of the papers (OCZ `RevoDrive` X2, 100 GB; 740 and 700 MB/s by its data
+    /// sheet, and no startup of its own in the papers).
+    pub const fn ssd_revodrive_x2() -> Self {
+        Self {
+            read: ServiceProfile {
+                startup_sequential_ps: 60 * MICROSECOND_PS,
+                startup_random_ps: 60 * MICROSECOND_PS,
+                per_byte_ps: 1_351,
+            },
+            write: ServiceProfile {
+                startup_sequential_ps: 80 * MICROSECOND_PS,
+                startup_random_ps: 80 * MICROSECOND_PS,
+                per_byte_ps: 1_429,
+            },
         }
+    }
+
+    /// A SATA SSD of no particular make: 500 MB/s.
+    pub const fn ssd_generic() -> Self {
+        Self {
+            read: ServiceProfile {
+                startup_sequential_ps: 40 * MICROSECOND_PS,
+                startup_random_ps: 90 * MICROSECOND_PS,
+                per_byte_ps: 2_000,
+            },
+            write: ServiceProfile {
+                startup_sequential_ps: 40 * MICROSECOND_PS,
+                startup_random_ps: 60 * MICROSECOND_PS,
+                per_byte_ps: 2_000,
+            },
+        }
+    }
+
+    /// The built-in profile called `name`: a row of [`PROFILES`].
+    pub fn by_name(name: &str) -> Option<Self> {
+        PROFILES.iter().find(|row| row.0 == name).map(|row| row.1)
     }
 }
 
-/// Flash starts up alike wherever the request goes.
-const fn flash(startup_ps: u64, per_byte_ps: u64) -> ServiceProfile {
-    ServiceProfile { startup_sequential_ps: startup_ps, startup_random_ps: startup_ps, per_byte_ps }
+/// The built-in profiles by name.
+pub const PROFILES: &[(&str, DeviceProfile)] = &[
+    ("hdd-7200", DeviceProfile::hdd_7200()),
+    ("revodrive-x2", DeviceProfile::ssd_revodrive_x2()),
+    ("generic-ssd", DeviceProfile::ssd_generic()),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_are_found_by_name_and_survive_serialization() {
+        for (name, profile) in PROFILES {
+            assert_eq!(DeviceProfile::by_name(name), Some(*profile));
+            let json = serde_json::to_string(profile).expect("plain data");
+            assert!(json.contains("startup_random_ps"), "{json}");
+            assert_eq!(serde_json::from_str::<DeviceProfile>(&json).expect("the same"), *profile);
+        }
+        assert_eq!(DeviceProfile::by_name("drum"), None);
+    }
 }

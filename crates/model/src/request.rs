@@ -63,6 +63,7 @@ impl ByteRange {
     }
 
     /// The smallest range of whole `unit`-byte blocks that covers this one.
+    #[must_use]
     pub const fn widen_to(self, unit: u64) -> Self {
         Self { start: self.start / unit * unit, end: self.end.div_ceil(unit) * unit }
     }

@@ -9,15 +9,6 @@ pub struct Striping {
     stripe: u64,
 }
 
-/// What a request means for the servers of a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Servers touched, m.
-    pub servers: u32,
-    /// Most bytes on one server, s_m.
-    pub largest: u64,
-}
-
 /// One piece of a request: contiguous in the file and on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
@@ -29,6 +20,52 @@ pub struct Piece {
     pub file_offset: u64,
     /// Length in bytes, never 0.
     pub len: u64,
+}
+
+/// What a request means for the servers of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Servers touched, m.
+    pub servers: u32,
+    /// Most bytes on one server, `s_m`.
+    pub largest: u64,
+}
+
+/// Round-robin striping in which server i has a stripe width of its own; 0 leaves it out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VariedStriping {
+    widths: Vec<u64>,
+    offsets: Vec<u64>,
+    round: u64,
+}
+
+impl VariedStriping {
+    /// Striping with these widths in bytes; `None` if all are 0 or their sum overflows.
+    pub fn new(widths: Vec<u64>) -> Option<Self> {
+        let mut round = 0u64;
+        let mut offsets = Vec::with_capacity(widths.len());
+        for width in &widths {
+            offsets.push(round);
+            round = round.checked_add(*width)?;
+        }
+        (round > 0).then_some(Self { widths, offsets, round })
+    }
+
+    /// Number of servers, unused ones included.
+    pub fn servers(&self) -> usize {
+        self.widths.len()
+    }
+
+    /// `P_i(x)`: bytes of `[0, x)` on `server`.
+    pub fn local_len(&self, server: usize, x: u64) -> u64 {
+        let (width, offset) = (self.widths[server], self.offsets[server]);
+        x / self.round * width + (x % self.round).saturating_sub(offset).min(width)
+    }
+
+    /// The one contiguous local range that `range` occupies on `server`; empty when it has none.
+    pub fn local_range(&self, server: usize, range: ByteRange) -> ByteRange {
+        ByteRange::new(self.local_len(server, range.start), self.local_len(server, range.end))
+    }
 }
 
 impl Striping {
@@ -93,23 +130,52 @@ impl Striping {
         if range.is_empty() {
             return Shape { servers: 0, largest: 0 };
         }
-        let (length, stripe, servers) = (range.len(), self.stripe, self.servers as u64);
-        let first_unit = range.start / stripe;
-        let units_after = (range.end - 1) / stripe - first_unit;
-        if units_after == 0 || servers == 1 {
-            return Shape { servers: 1, largest: length };
+        let (stripe, servers) = (self.stripe, self.servers as u64);
+        let units = (range.end - 1) / stripe - range.start / stripe;
+        if units == 0 || servers == 1 {
+            return Shape { servers: 1, largest: range.len() };
         }
-        let head = stripe - range.start % stripe;
-        let tail = (range.end - 1) % stripe + 1;
-        let (rounds, over) = (units_after / servers, units_after % servers);
-        let largest = match over {
-            0 => max(head + tail + (rounds - 1) * stripe, rounds * stripe),
-            1 => max(head, tail) + rounds * stripe,
+        let first = stripe - range.start % stripe;
+        let last = (range.end - 1) % stripe + 1;
+        let rounds = units / servers;
+        let largest = match units % servers {
+            0 => {
+                let with_both_ends = first + last + (rounds - 1) * stripe;
+                let whole = rounds * stripe;
+                if with_both_ends > whole { with_both_ends } else { whole }
+            }
+            1 => (if first > last { first } else { last }) + rounds * stripe,
             _ => (rounds + 1) * stripe,
         };
-        let touched = if units_after + 1 < servers { units_after + 1 } else { servers };
+        let touched = if units + 1 < servers { units + 1 } else { servers };
         #[expect(clippy::cast_possible_truncation, reason = "at most `servers`, which is a u32")]
         Shape { servers: touched as u32, largest }
+    }
+
+    /// What the papers print instead: m from `E = floor((f+r)/str)`, `s_m` from Table 2 with it.
+    /// `s_m` is signed and may differ from any real part size (mode `paper`).
+    pub const fn shape_as_printed(self, range: ByteRange) -> (u64, i128) {
+        if range.is_empty() {
+            return (0, 0);
+        }
+        let (stripe, servers) = (self.stripe, self.servers as u64);
+        let units = range.end / stripe - range.start / stripe;
+        let touched = if units + 1 < servers { units + 1 } else { servers };
+        if units == 0 {
+            return (touched, range.len() as i128);
+        }
+        let first = (stripe - range.start % stripe) as i128;
+        let last = (range.end % stripe) as i128;
+        let rounds = units.div_ceil(servers) as i128;
+        let stripe = stripe as i128;
+        let (a, b) = if units.is_multiple_of(servers) {
+            (first + last + (rounds - 1) * stripe, rounds * stripe)
+        } else if units % servers == 1 {
+            (first + (rounds - 1) * stripe, last + (rounds - 1) * stripe)
+        } else {
+            (rounds * stripe, 0)
+        };
+        (touched, if a > b { a } else { b })
     }
 
     /// The pieces of `range` in file order.
@@ -125,30 +191,63 @@ impl Striping {
     }
 }
 
-const fn max(a: u64, b: u64) -> u64 {
-    if a > b { a } else { b }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
 
+    /// m and `s_m` by adding up every piece.
+    fn counted(striping: Striping, range: ByteRange) -> Shape {
+        let mut parts = BTreeMap::<u32, u64>::new();
+        for piece in striping.pieces(range) {
+            *parts.entry(piece.server).or_default() += piece.len;
+        }
+        let largest = parts.values().copied().max().unwrap_or(0);
+        Shape { servers: u32::try_from(parts.len()).expect("few"), largest }
+    }
+
+    #[test]
+    fn the_closed_form_equals_counting_everywhere_small() {
+        for (servers, stripe) in [(1, 3), (2, 1), (2, 4), (3, 4), (4, 3), (5, 2), (8, 1)] {
+            let striping = Striping::new(servers, stripe);
+            for start in 0..20 {
+                for len in 0..60 {
+                    let range = ByteRange::at(start, len);
+                    assert_eq!(
+                        striping.shape(range),
+                        counted(striping, range),
+                        "{striping:?} {range:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_printed_formula_counts_a_server_too_many_at_a_stripe_end() {
+        let striping = Striping::new(8, 65536);
+        let range = ByteRange::at(65536, 2 * 65536);
+        assert_eq!(striping.shape(range), Shape { servers: 2, largest: 65536 });
+        assert_eq!(striping.shape_as_printed(range), (3, 65536));
+        // Table 2 with one server: two stripes and a bit give less than the whole request.
+        assert_eq!(Striping::new(1, 10).shape_as_printed(ByteRange::at(5, 20)), (1, 20));
+        assert_eq!(Striping::new(1, 10).shape_as_printed(ByteRange::at(0, 10)), (1, 10));
+    }
+
     proptest! {
         #[test]
-        fn the_closed_form_is_what_the_pieces_add_up_to(
-            servers in 1u32..9, stripe in 1u64..40, start in 0u64..600, len in 0u64..600,
+        fn the_closed_form_equals_counting(
+            servers in 1..20u32,
+            stripe in 1..5000u64,
+            start in 0..1_000_000u64,
+            len in 0..200_000u64,
         ) {
             let striping = Striping::new(servers, stripe);
-            let mut bytes = vec![0u64; servers as usize];
-            for piece in striping.pieces(ByteRange::at(start, len)) {
-                bytes[piece.server as usize] += piece.len;
-            }
-            let touched = bytes.iter().filter(|bytes| **bytes > 0).count();
-            let shape = striping.shape(ByteRange::at(start, len));
-            prop_assert_eq!(shape.servers as usize, touched);
-            prop_assert_eq!(shape.largest, bytes.iter().copied().max().unwrap_or(0));
+            let range = ByteRange::at(start, len);
+            prop_assert_eq!(striping.shape(range), counted(striping, range));
         }
 
         #[test]
@@ -165,6 +264,50 @@ mod tests {
                     next += piece.len;
                 }
                 prop_assert_eq!(next, local.end);
+            }
+        }
+
+        #[test]
+        fn varied_stripes_place_every_byte_once(
+            widths in prop::collection::vec(0..6u64, 1..6),
+            start in 0..40u64,
+            len in 0..40u64,
+        ) {
+            prop_assume!(widths.iter().sum::<u64>() > 0);
+            let striping = VariedStriping::new(widths.clone()).expect("a width");
+            // Server by byte, counted by walking the rounds.
+            let round: Vec<usize> = widths
+                .iter()
+                .enumerate()
+                .flat_map(|(server, &width)| std::iter::repeat_n(server, usize::try_from(width).expect("small")))
+                .collect();
+            let range = ByteRange::at(start, len);
+            for server in 0..widths.len() {
+                let on_server = |x: u64| {
+                    (0..x).filter(|&at| {
+                        round[usize::try_from(at).expect("small") % round.len()] == server
+                    })
+                    .count() as u64
+                };
+                prop_assert_eq!(
+                    striping.local_range(server, range),
+                    ByteRange::new(on_server(range.start), on_server(range.end))
+                );
+            }
+        }
+
+        #[test]
+        fn equal_widths_are_uniform_striping(
+            servers in 1..6u32, stripe in 1..9u64, start in 0..99u64, len in 0..99u64,
+        ) {
+            let uniform = Striping::new(servers, stripe);
+            let varied = VariedStriping::new(vec![stripe; servers as usize]).expect("a width");
+            let range = ByteRange::at(start, len);
+            for server in 0..servers {
+                prop_assert_eq!(
+                    uniform.local_range(server, range),
+                    varied.local_range(server as usize, range)
+                );
             }
         }
     }

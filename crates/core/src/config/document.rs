@@ -85,7 +85,7 @@ fn describe(out: &mut String, option: &OptionSpec) {
     );
     let policies: Vec<_> = match option.kind {
         Kind::Admission => admit::POLICIES.iter().map(|row| (row.name, row.doc)).collect(),
-        Kind::Eviction => evict::POLICIES.iter().map(|row| (row.name, row.about)).collect(),
+        Kind::Eviction => evict::POLICIES.iter().map(|row| (row.name, row.doc)).collect(),
         _ => return,
     };
     for (name, about) in policies {

@@ -164,7 +164,9 @@ fn hot_left_after_scan(name: &str) -> usize {
         policy.inserted(slot, 1);
     }
     for _ in 0..5 {
-        hot.iter().for_each(|&slot| policy.touched(slot));
+        for &slot in &hot {
+            policy.touched(slot);
+        }
     }
     let mut left: BTreeSet<u32> = hot.into_iter().collect();
     for _ in 0..1000 {

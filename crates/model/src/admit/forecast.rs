@@ -1,0 +1,167 @@
+//! How long a request takes on one side, in floating point, for judging (ours).
+//!
+//! p processes with one request each at a time, each touching m of a side's servers, keep
+//! q = p*m/servers requests waiting at each server on average. A request therefore takes q times
+//! startup and transfer: transfer contends as startup does. q is at least 1.
+
+use super::{CacheSide, CostTerms, Query, Side};
+use crate::layout::Layout;
+use crate::profile::ServiceProfile;
+use crate::striping::{Shape, Striping};
+
+/// A first request up to this size may be the first of many at random places.
+pub(super) const FIRST_BYTES_MAX: u64 = 64 << 10;
+/// A contiguous run up to this size, cut into requests by the kernel or the program, counts as
+/// one random request; what goes on beyond it is a stream.
+pub(super) const RUN_BYTES_MAX: u64 = 512 << 10;
+/// A request this large, or of a process whose last run was this long, is part of a stream
+/// wherever it begins: kernels cut streams into requests of at most this size.
+pub(super) const STREAM_REQUEST_BYTES: u64 = 1 << 20;
+/// Requests at least this large that miss their predecessor's end by a few lengths are a stream
+/// that several threads deliver out of order.
+const NEAR_REQUEST_BYTES: u64 = 64 << 10;
+const NEAR_LENGTHS: u64 = 4;
+
+/// How a request continues what its process did before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pattern {
+    /// Somewhere else: a startup, shared by bytes if the process's runs are longer.
+    Jump,
+    /// Inside a short contiguous run: the run's startup, shared by bytes.
+    ShortRun,
+    /// Part of a stream: sequential startup.
+    Stream,
+    /// Too large for the first of many random requests: taken for a stream's beginning.
+    LargeFirst,
+}
+
+impl Pattern {
+    /// The pattern of `query`.
+    pub(super) const fn of(query: &Query) -> Self {
+        let len = query.range.len();
+        let run = run_bytes(query);
+        match query.distance {
+            None if len <= FIRST_BYTES_MAX => Self::Jump,
+            None => Self::LargeFirst,
+            Some(0) if run <= RUN_BYTES_MAX => Self::ShortRun,
+            Some(0) => Self::Stream,
+            Some(_) if run >= STREAM_REQUEST_BYTES => Self::Stream,
+            Some(gap) if len >= NEAR_REQUEST_BYTES && gap <= NEAR_LENGTHS * len => Self::Stream,
+            Some(_) => Self::Jump,
+        }
+    }
+
+    /// Whether the pattern is served at the sequential startup.
+    pub(super) const fn streams(self) -> bool {
+        matches!(self, Self::Stream | Self::LargeFirst)
+    }
+
+    /// Startup in picoseconds on one server.
+    fn startup_ps(self, service: &ServiceProfile, query: &Query) -> f64 {
+        let (sequential, random) =
+            (float(service.startup_sequential_ps), float(service.startup_random_ps));
+        match self {
+            Self::Stream | Self::LargeFirst => sequential,
+            Self::Jump | Self::ShortRun => {
+                let share = float(query.range.len()) / float(run_bytes(query).max(1));
+                sequential + (random - sequential) * share
+            }
+        }
+    }
+}
+
+/// Length that the request's run is expected to reach.
+const fn run_bytes(query: &Query) -> u64 {
+    let run = if query.expected_run_bytes > query.run_bytes {
+        query.expected_run_bytes
+    } else {
+        query.run_bytes
+    };
+    if run > query.range.len() { run } else { query.range.len() }
+}
+
+/// A predicted time with what it is made of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Forecast {
+    /// Servers touched, m.
+    pub(super) touched: f64,
+    /// Most bytes on one server.
+    pub(super) largest: u64,
+    /// Requests at each server, q.
+    pub(super) queue: f64,
+    /// Startup on one server without waiting.
+    pub(super) startup_ps: f64,
+    /// Transfer of the largest part without waiting.
+    pub(super) transfer_ps: f64,
+}
+
+impl Forecast {
+    /// On the origin.
+    pub(super) fn origin(side: &Side, query: &Query) -> Self {
+        let shape = side.striping().shape(query.range);
+        Self::new(shape, side.servers, side.profile.of(query.direction), query)
+    }
+
+    /// On the cache in `layout`, if that is a candidate.
+    pub(super) fn cache(side: &CacheSide, layout: Layout, query: &Query) -> Option<Self> {
+        let geometry = side.geometry;
+        let servers = geometry.servers();
+        let over = match layout {
+            Layout::OneDh => servers,
+            Layout::OneDv => 1,
+            Layout::TwoD => servers / geometry.groups()?,
+        };
+        let shape = Striping::new(over, geometry.stripe()).shape(query.range);
+        Some(Self::new(shape, servers, side.profile.of(query.direction), query))
+    }
+
+    fn new(shape: Shape, servers: u32, service: &ServiceProfile, query: &Query) -> Self {
+        let touched = f64::from(shape.servers);
+        let queue = (f64::from(query.processes) * touched / f64::from(servers)).max(1.0);
+        Self {
+            touched,
+            largest: shape.largest,
+            queue,
+            startup_ps: Pattern::of(query).startup_ps(service, query),
+            transfer_ps: float(shape.largest) * float(service.per_byte_ps),
+        }
+    }
+
+    /// Startup and transfer with waiting.
+    pub(super) fn response_ps(&self) -> f64 {
+        if self.touched == 0.0 { 0.0 } else { self.queue * (self.startup_ps + self.transfer_ps) }
+    }
+
+    /// The response times `correction`, in whole picoseconds.
+    pub(super) fn total_ps(&self, correction: f64) -> u64 {
+        whole(self.response_ps() * correction)
+    }
+
+    /// As terms for people.
+    pub(super) fn terms(&self, layout: Option<Layout>, correction: f64) -> CostTerms {
+        CostTerms {
+            on_cache: layout.is_some(),
+            layout,
+            servers: whole(self.touched),
+            largest_part_bytes: self.largest,
+            startup_ps: whole(self.queue * self.startup_ps),
+            transfer_ps: whole(self.queue * self.transfer_ps),
+            total_ps: self.total_ps(correction),
+        }
+    }
+}
+
+/// A count as a number to reckon with.
+#[expect(clippy::cast_precision_loss, reason = "a part in 2^53 decides nothing here")]
+pub(super) fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "saturates, and times are not negative"
+)]
+fn whole(value: f64) -> u64 {
+    value.round() as u64
+}

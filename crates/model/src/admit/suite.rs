@@ -1,0 +1,282 @@
+//! What every admission policy must do, and what the adaptive one promises.
+
+use proptest::prelude::*;
+
+use super::{
+    Admission, CacheSide, Explanation, Observation, POLICIES, Query, Setting, Side, by_name,
+};
+use crate::layout::{CacheGeometry, Layout};
+use crate::profile::DeviceProfile;
+use crate::request::{ByteRange, Direction};
+
+const KB: u64 = 1024;
+const MB: u64 = 1024 * KB;
+
+/// M disks and N of the papers' SSDs.
+fn setting(origin: u32, cache: u32) -> Setting {
+    Setting {
+        origin: Side { servers: origin, stripe: 64 * KB, profile: DeviceProfile::hdd_7200() },
+        cache: CacheSide {
+            geometry: CacheGeometry::new(cache, 64 * KB, 2),
+            profile: DeviceProfile::ssd_revodrive_x2(),
+        },
+    }
+}
+
+fn query(offset: u64, len: u64, distance: Option<u64>, run_bytes: u64) -> Query {
+    Query {
+        direction: Direction::Write,
+        range: ByteRange::at(offset, len),
+        processes: 16,
+        owner: 3,
+        distance,
+        run_bytes,
+        expected_run_bytes: run_bytes,
+        cache_pressure: 0.0,
+    }
+}
+
+fn random(len: u64) -> Query {
+    query(77 * MB, len, Some(500 * MB), len)
+}
+
+fn make(name: &str, setting: &Setting) -> Box<dyn Admission> {
+    by_name(name, setting).expect("a row")
+}
+
+/// Bytes that a stream of `total` bytes in requests of `piece` has admitted.
+fn admitted_of_stream(policy: &dyn Admission, total: u64, piece: u64) -> u64 {
+    (0..total / piece)
+        .map(|index| {
+            let distance = (index > 0).then_some(0);
+            query(index * piece, piece, distance, (index + 1) * piece)
+        })
+        .filter(|query| policy.judge(query).critical)
+        .map(|query| query.range.len())
+        .sum()
+}
+
+fn any_query() -> impl Strategy<Value = Query> {
+    (
+        any::<bool>(),
+        0..(1u64 << 40),
+        0..(1u64 << 28),
+        1..5000u32,
+        any::<u32>(),
+        prop::option::of(0..(1u64 << 40)),
+        (0..(1u64 << 30), 0.0..=1.0f32),
+    )
+        .prop_map(
+            |(read, start, len, processes, owner, distance, (before, cache_pressure))| Query {
+                direction: if read { Direction::Read } else { Direction::Write },
+                range: ByteRange::at(start, len),
+                processes,
+                owner,
+                distance,
+                run_bytes: len + if distance == Some(0) { before } else { 0 },
+                expected_run_bytes: len + before,
+                cache_pressure,
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn every_policy_explains_what_it_judges(query in any_query(), m in 1..9u32, n in 1..9u32) {
+        let setting = setting(m, n);
+        for row in POLICIES {
+            let policy = (row.make)(&setting);
+            let (verdict, said) = (policy.judge(&query), policy.explain(&query));
+            prop_assert_eq!(verdict.critical, said.critical, "{}", row.name);
+            prop_assert_eq!(Some(verdict.layout), said.layout);
+            prop_assert!(!said.reason.is_empty());
+            let cost = |layout| said.costs.iter().find(|cost| cost.layout == layout);
+            prop_assert_eq!(cost(None).expect("the origin").total_ps, verdict.origin_ps);
+            let on_cache = cost(Some(verdict.layout)).expect("the layout chosen");
+            prop_assert_eq!(on_cache.total_ps, verdict.cache_ps);
+            if verdict.layout == Layout::TwoD {
+                prop_assert!(setting.cache.geometry.groups().is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_request_is_never_critical(query in any_query()) {
+        let query = Query { range: ByteRange::at(query.range.start, 0), run_bytes: 0, ..query };
+        for row in POLICIES {
+            prop_assert!(!(row.make)(&setting(8, 4)).judge(&query).critical, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn more_processes_never_make_either_side_faster(query in any_query(), more in 0..100u32) {
+        for name in ["adaptive", "sla"] {
+            let policy = make(name, &setting(8, 4));
+            let few = policy.judge(&query);
+            let many = policy.judge(&Query { processes: query.processes + more, ..query });
+            prop_assert!(many.origin_ps >= few.origin_ps && many.cache_ps >= few.cache_ps);
+        }
+    }
+
+    #[test]
+    fn a_fuller_cache_admits_no_more(query in any_query()) {
+        let policy = make("adaptive", &setting(8, 4));
+        let at = |cache_pressure| policy.judge(&Query { cache_pressure, ..query }).critical;
+        prop_assert!(at(0.0) || !at(1.0));
+    }
+
+    #[test]
+    fn adaptive_admits_nothing_between_equals(query in any_query(), servers in 1..9u32) {
+        let mut equal = setting(servers, servers);
+        equal.origin.profile = equal.cache.profile;
+        // One layout only: with others the cache could still be the better laid out of two equals.
+        equal.cache.geometry = CacheGeometry::new(servers, 64 * KB, 0);
+        let query = Query { processes: 1, ..query };
+        let policy = make("adaptive", &equal);
+        prop_assert!(!policy.judge(&query).critical);
+    }
+}
+
+#[test]
+fn names_are_unique_and_found() {
+    for row in POLICIES {
+        assert_eq!(make(row.name, &setting(8, 4)).name(), row.name);
+    }
+    let error = by_name("adaptiv", &setting(8, 4)).expect_err("no row").to_string();
+    assert!(error.contains("\"adaptiv\"") && error.contains("adaptive, sla"), "{error}");
+}
+
+#[test]
+fn adaptive_admits_random_requests_however_full_the_cache_is() {
+    for (origin, cache) in [(1, 1), (8, 4)] {
+        let policy = make("adaptive", &setting(origin, cache));
+        for len in [4 * KB, 8 * KB, 64 * KB, 512 * KB] {
+            for processes in [1, 4, 16, 128] {
+                for cache_pressure in [0.0, 0.5, 1.0] {
+                    for direction in [Direction::Read, Direction::Write] {
+                        let query = Query { direction, processes, cache_pressure, ..random(len) };
+                        assert!(policy.judge(&query).critical, "{:?}", policy.explain(&query));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn adaptive_admits_all_of_a_random_request_that_the_kernel_cut() {
+    let policy = make("adaptive", &setting(8, 4));
+    let piece = 128 * KB;
+    for index in 0..4 {
+        let distance = if index == 0 { Some(500 * MB) } else { Some(0) };
+        let query = query(77 * MB + index * piece, piece, distance, (index + 1) * piece);
+        assert!(policy.judge(&query).critical, "{:?}", policy.explain(&query));
+    }
+}
+
+#[test]
+fn adaptive_leaves_streams_on_the_origin() {
+    for (origin, cache) in [(1, 1), (8, 4)] {
+        let policy = make("adaptive", &setting(origin, cache));
+        for (piece, most) in [(4 * MB, 0), (MB, 0), (128 * KB, 384 * KB), (8 * KB, 512 * KB)] {
+            let admitted = admitted_of_stream(policy.as_ref(), 64 * MB, piece);
+            assert!(admitted <= most, "{piece}: {admitted} bytes of a stream admitted");
+        }
+        // A stream that several threads deliver out of order.
+        for distance in [MB, 2 * MB, 3 * MB] {
+            assert!(!policy.judge(&query(9 * MB, MB, Some(distance), MB)).critical);
+        }
+    }
+}
+
+#[test]
+fn adaptive_learns_from_the_last_run_how_long_this_one_gets() {
+    let policy = make("adaptive", &setting(8, 4));
+    let after = |expected_run_bytes| {
+        let query = Query { expected_run_bytes, ..random(128 * KB) };
+        policy.judge(&query).critical
+    };
+    assert!(after(128 * KB) && after(512 * KB));
+    assert!(!after(4 * MB) && !after(64 * MB));
+}
+
+#[test]
+fn sla_caches_the_streams_that_adaptive_leaves() {
+    // The known weakness of SPEC section 2.
+    let stream = Query { processes: 32, ..query(64 * MB, 4 * MB, Some(0), 64 * MB) };
+    assert!(make("sla", &setting(8, 4)).judge(&stream).critical);
+    assert!(!make("adaptive", &setting(8, 4)).judge(&stream).critical);
+}
+
+fn serve(policy: &dyn Admission, query: &Query, times_slower: u64, rounds: u32) {
+    for _ in 0..rounds {
+        let verdict = policy.judge(query);
+        let honest = make("adaptive", &setting(8, 4)).judge(query).cache_ps;
+        policy.observe(&Observation {
+            on_cache: true,
+            direction: query.direction,
+            sequential: false,
+            bytes: query.range.len(),
+            parts: 1,
+            predicted_ps: verdict.cache_ps,
+            measured_ps: honest * times_slower,
+        });
+    }
+}
+
+#[test]
+fn adaptive_turns_from_a_sick_cache_probes_it_and_comes_back() {
+    let policy = make("adaptive", &setting(8, 4));
+    let query = random(8 * KB);
+    serve(policy.as_ref(), &query, 1000, 20);
+    assert!(policy.judge(&query).critical, "a moment's trouble turns nothing");
+    serve(policy.as_ref(), &query, 1000, 400);
+    let Explanation { critical, reason, .. } = policy.explain(&query);
+    assert!(!critical && reason.contains("slower than its profile"), "{reason}");
+    let probes = (0..1280).filter(|_| policy.judge(&query).critical).count();
+    assert_eq!(probes, 10);
+    serve(policy.as_ref(), &query, 1, 400);
+    assert!(policy.judge(&query).critical);
+}
+
+#[test]
+fn adaptive_keeps_admitting_where_service_is_as_expected() {
+    let policy = make("adaptive", &setting(8, 4));
+    let query = random(8 * KB);
+    serve(policy.as_ref(), &query, 2, 1000);
+    assert!(policy.judge(&query).critical, "{:?}", policy.explain(&query));
+}
+
+#[test]
+fn reads_that_the_origin_serves_from_ram_are_not_cached() {
+    let policy = make("adaptive", &setting(8, 4));
+    let query = Query { direction: Direction::Read, ..random(8 * KB) };
+    for _ in 0..1000 {
+        policy.observe(&Observation {
+            on_cache: false,
+            direction: Direction::Read,
+            sequential: false,
+            bytes: 8 * KB,
+            parts: 1,
+            predicted_ps: policy.judge(&query).origin_ps,
+            measured_ps: 5_000_000,
+        });
+    }
+    let said = policy.explain(&query);
+    assert!(!said.critical && said.reason.contains("equally fast"), "{}", said.reason);
+}
+
+#[test]
+fn golden_numbers_of_adaptive() {
+    // 16 processes, 8 KB at random, 8 disks: q = 2; 2 * (12.17 ms + 8192 * 8333 ps).
+    // 4 SSDs: q = 4; 4 * (80 us + 8192 * 1429 ps).
+    let verdict = make("adaptive", &setting(8, 4)).judge(&random(8 * KB));
+    assert_eq!(verdict.origin_ps, 2 * (12_170_000_000 + 8192 * 8333));
+    assert_eq!(verdict.cache_ps, 4 * (80_000_000 + 8192 * 1429));
+    assert_eq!(verdict.layout, Layout::OneDh);
+    // 512 KB touch all servers: one whole request each is better than a part of every one.
+    let verdict = make("adaptive", &setting(8, 4)).judge(&random(512 * KB));
+    assert_eq!(verdict.origin_ps, 16 * (12_170_000_000 + 64 * KB * 8333));
+    assert_eq!(verdict.layout, Layout::OneDv);
+    assert_eq!(verdict.cache_ps, 4 * (80_000_000 + 512 * KB * 1429));
+}
