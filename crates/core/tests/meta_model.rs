@@ -102,6 +102,8 @@ struct Model {
     pinned: Vec<bool>,
     reserved: Vec<(u64, ByteRange, bool)>,
     waiting: BTreeSet<Block>,
+    /// Of these, what was handed out and not claimed since.
+    handed_out: BTreeSet<Block>,
     epoch: u64,
     cut: u64,
     completed: u64,
@@ -168,6 +170,7 @@ impl Model {
     fn forget_unstored(&mut self) {
         self.reserved.clear();
         self.waiting.clear();
+        self.handed_out.clear();
         self.pinned = vec![false; FILES as usize];
     }
 }
@@ -278,6 +281,8 @@ impl Pair {
             self.model.reserved.pop();
             self.model.waiting = waited;
         }
+        let Model { waiting, handed_out, .. } = &mut self.model;
+        handed_out.retain(|block| waiting.contains(block));
         fits
     }
 
@@ -359,6 +364,7 @@ impl Pair {
             let file = self.file(discard.file);
             for block in blocks(file, discard.range, discard.placement == placement(true)) {
                 prop_assert!(self.model.waiting.contains(&block), "I2: {block:?} is still needed");
+                self.model.handed_out.insert(block);
             }
         }
         if discards.is_empty() && !self.model.unsettled {
@@ -401,7 +407,10 @@ impl Pair {
                 // As the caller does: what is in use again is neither punched nor given back.
                 if !covered.contains(&block) {
                     self.dmt().discarded(&Discard { range, ..discard });
-                    self.model.waiting.remove(&block);
+                    // What was claimed and given up since waits for another turn.
+                    if self.model.handed_out.remove(&block) {
+                        self.model.waiting.remove(&block);
+                    }
                 }
             }
         }
@@ -444,6 +453,7 @@ impl Pair {
                     let file = self.file(discard.file);
                     for block in blocks(file, discard.range, discard.placement == placement(true)) {
                         prop_assert!(self.model.waiting.contains(&block), "I2: {block:?} in use");
+                        self.model.handed_out.insert(block);
                     }
                 }
                 self.taken.extend(due);

@@ -36,6 +36,8 @@ pub(crate) struct Cdt {
     /// Uses of entries, those without `C_flag` first.
     uses: BTreeMap<(bool, u64), Key>,
     flags: BTreeMap<u64, Key>,
+    /// Bytes of the longest range that was ever in the table.
+    longest: u64,
 }
 
 fn key(file: FileId, range: ByteRange) -> Key {
@@ -55,6 +57,7 @@ impl Cdt {
             entries: BTreeMap::new(),
             uses: BTreeMap::new(),
             flags: BTreeMap::new(),
+            longest: 0,
         }
     }
 
@@ -110,7 +113,9 @@ impl Cdt {
         range: ByteRange,
         changes: &mut Vec<Durable>,
     ) {
-        let of_file = self.entries.range((file, 0, 0)..(file, range.end, 0));
+        // An entry that reaches into the range begins no further before it than the longest is.
+        let first = range.start.saturating_sub(self.longest);
+        let of_file = self.entries.range((file, first, 0)..(file, range.end.max(first), 0));
         let doomed: Vec<Key> =
             of_file.map(|(&key, _)| key).filter(|key| key.2 > range.start).collect();
         for key in doomed {
@@ -135,6 +140,7 @@ impl Cdt {
         if let Some(order) = entry.flagged {
             self.flags.insert(order, key);
         }
+        self.longest = self.longest.max(key.2 - key.1);
         self.entries.insert(key, entry);
         debug_assert!(self.entries.len() <= self.capacity, "the table is bounded");
         debug_assert_eq!(self.entries.len(), self.uses.len(), "each entry is in the use order");

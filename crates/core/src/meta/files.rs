@@ -1,6 +1,6 @@
 //! The files that the cache knows: by id, by identity on the origin, by path.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -31,10 +31,61 @@ pub(crate) struct FileState {
     pub(crate) mapped: RwLock<Mapped>,
     /// The record.
     pub(crate) record: Mutex<FileRecord>,
+    /// What [`Busy`] says of this file, so that most changes need not ask it.
+    listed: Mutex<Listed>,
     /// Kept from eviction.
     pub(crate) pinned: AtomicBool,
     /// No file any more: only blocks wait to be discarded.
     pub(crate) forgotten: AtomicBool,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Listed {
+    oldest_dirty_ms: Option<u64>,
+    waits: bool,
+}
+
+/// The files that the rebuilder has work with, found without a look at all the others.
+#[derive(Debug, Default)]
+pub(crate) struct Busy {
+    dirty: Mutex<BTreeMap<FileId, u64>>,
+    waiting: Mutex<BTreeSet<FileId>>,
+}
+
+impl Busy {
+    /// Lists a file by what it is now. The caller holds its `mapped` for writing.
+    pub(crate) fn update(&self, state: &FileState, mapped: &Mapped) {
+        let now = Listed {
+            oldest_dirty_ms: mapped.extents.oldest_dirty_ms(),
+            waits: mapped.blocks.has_waiting(),
+        };
+        let before = std::mem::replace(&mut *state.listed.lock(), now);
+        if before.oldest_dirty_ms != now.oldest_dirty_ms {
+            let mut dirty = self.dirty.lock();
+            match now.oldest_dirty_ms {
+                Some(oldest) => dirty.insert(state.id, oldest),
+                None => dirty.remove(&state.id),
+            };
+        }
+        if before.waits != now.waits {
+            let mut waiting = self.waiting.lock();
+            if now.waits {
+                waiting.insert(state.id)
+            } else {
+                waiting.remove(&state.id)
+            };
+        }
+    }
+
+    /// Files with dirty extents, with the time of their oldest in milliseconds since the epoch.
+    pub(crate) fn dirty(&self) -> Vec<(FileId, u64)> {
+        self.dirty.lock().iter().map(|(&file, &oldest)| (file, oldest)).collect()
+    }
+
+    /// Files with blocks that wait to be discarded.
+    pub(crate) fn waiting(&self) -> Vec<FileId> {
+        self.waiting.lock().iter().copied().collect()
+    }
 }
 
 /// All files.
@@ -74,6 +125,7 @@ impl Files {
             change: Mutex::default(),
             mapped: RwLock::default(),
             record: Mutex::new(record),
+            listed: Mutex::default(),
             pinned: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
         });

@@ -115,7 +115,7 @@ impl Journal {
 
     /// One record.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
-        self.keyspace.get(key).map_err(|error| self.damaged(&error.to_string()))
+        self.guarded(|| self.keyspace.get(key))
     }
 
     /// Calls `each` with all records of a kind in key order, until it fails.
@@ -124,12 +124,20 @@ impl Journal {
         kind: u8,
         mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
-        for guard in self.keyspace.prefix([kind]) {
-            let (key, value) =
-                guard.into_inner().map_err(|error| self.damaged(&error.to_string()))?;
+        let mut records = self.guarded(|| Ok(self.keyspace.prefix([kind])))?;
+        while let Some((key, value)) =
+            self.guarded(|| records.next().map(fjall::Guard::into_inner).transpose())?
+        {
             each(&key, &value)?;
         }
         Ok(())
+    }
+
+    /// Reads from the store. Its library may panic on bytes that it did not write; we must not.
+    fn guarded<T>(&self, read: impl FnOnce() -> fjall::Result<T>) -> Result<T> {
+        catch_unwind(AssertUnwindSafe(read))
+            .map_err(|_| self.damaged("it cannot be read"))?
+            .map_err(|error| self.damaged(&error.to_string()))
     }
 
     /// Makes all that was committed durable against power loss.

@@ -22,7 +22,7 @@ use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
 use super::cdt::{Cdt, Durable};
-use super::files::{FileState, Files};
+use super::files::{Busy, FileState, Files};
 use super::journal::Journal;
 use super::order::Order;
 use super::owner::{self, CacheIdentity, Owner};
@@ -97,6 +97,7 @@ pub struct LocalDmt {
     space: Space,
     names: Mutex<()>,
     files: RwLock<Files>,
+    busy: Busy,
     order: Mutex<Order>,
     cdt: Mutex<Cdt>,
     sums: Sums,
@@ -142,6 +143,7 @@ impl LocalDmt {
             space,
             names: Mutex::default(),
             files: RwLock::new(loaded.files),
+            busy: Busy::default(),
             order: Mutex::new(loaded.order),
             cdt: Mutex::new(loaded.cdt),
             sums: Sums {
@@ -157,6 +159,9 @@ impl LocalDmt {
             },
             generation: loaded.generation.into(),
         };
+        for state in dmt.files.read().all() {
+            dmt.busy.update(state, &state.mapped.write());
+        }
         Ok((dmt, loaded.recovery))
     }
 
@@ -295,13 +300,7 @@ impl Dmt for LocalDmt {
     }
 
     fn dirty_files(&self) -> Vec<(FileId, u64)> {
-        let states: Vec<_> = self.files.read().all().cloned().collect();
-        let mut dirty: Vec<_> = states
-            .iter()
-            .filter_map(|s| s.mapped.read().extents.oldest_dirty_ms().map(|ms| (s.id, ms)))
-            .collect();
-        dirty.sort_unstable();
-        dirty
+        self.busy.dirty()
     }
 
     fn extents(&self, file: FileId) -> Vec<Extent> {
@@ -317,7 +316,9 @@ impl Dmt for LocalDmt {
         }
         let mut mapped = state.mapped.write();
         let mapped = &mut *mapped;
-        mapped.blocks.reserve(&mapped.extents, &self.space, range, placement)
+        let reserved = mapped.blocks.reserve(&mapped.extents, &self.space, range, placement);
+        self.busy.update(&state, mapped);
+        reserved
     }
 
     fn release(&self, file: FileId, range: ByteRange, placement: Placement) {
@@ -325,6 +326,7 @@ impl Dmt for LocalDmt {
         let mut mapped = state.mapped.write();
         let mapped = &mut *mapped;
         mapped.blocks.release(&mapped.extents, range, placement);
+        self.busy.update(&state, mapped);
     }
 
     fn evict(
@@ -350,11 +352,10 @@ impl Dmt for LocalDmt {
 
     fn take_discards(&self) -> Vec<Discard> {
         let completed = self.epochs.completed.load(Acquire);
-        let states: Vec<_> = self.files.read().all().cloned().collect();
         let mut due = Vec::new();
-        for state in states {
-            if state.mapped.read().blocks.has_waiting() {
-                state.mapped.write().blocks.take_due(state.id, completed, &mut due);
+        for file in self.busy.waiting() {
+            if let Some(state) = self.state(file) {
+                state.mapped.write().blocks.take_due(file, completed, &mut due);
             }
         }
         due
@@ -365,6 +366,7 @@ impl Dmt for LocalDmt {
         let Some(state) = self.state(discard.file) else { return };
         let mut mapped = state.mapped.write();
         mapped.blocks.discarded(&self.space, discard.range, discard.placement);
+        self.busy.update(&state, &mapped);
         let done = mapped.blocks.is_empty() && state.forgotten.load(Relaxed);
         drop(mapped);
         if done {

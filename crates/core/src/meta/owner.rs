@@ -134,7 +134,8 @@ fn start_time() -> String {
 }
 
 fn read_identity(marker: &Path) -> Result<CacheIdentity> {
-    let text = fs::read_to_string(marker).map_err(Error::at(marker, "read"))?;
+    let bytes = fs::read(marker).map_err(Error::at(marker, "read"))?;
+    let text = String::from_utf8_lossy(&bytes);
     let damaged = |what: String| Error::Store {
         path: marker.parent().unwrap_or(marker).to_owned(),
         what,

@@ -71,15 +71,19 @@ impl LocalDmt {
         let slot = self.order.lock().insert(file, range.start, range.len());
         extents.insert(range.start, Entry::new(&record, self.next_generation(), slot));
         self.count(&record, 1);
+        self.busy.update(&state, &mapped);
         Ok(())
     }
 
     pub(super) fn dirty_range(&self, file: FileId, range: ByteRange) -> Result<()> {
         let state = self.known(file)?;
-        if self.redirty(&state, range) {
-            return self.journal.check();
-        }
+        // Before `redirty` looks: a flush that ends now must see the new generation or be over.
         let _change = state.change.lock();
+        if self.redirty(&state, range) {
+            // Nothing to record, so a failed store is no obstacle: refused, the write would go
+            // home under a dirty extent and be undone by the next flush.
+            return Ok(());
+        }
         let now = self.now_ms();
         let epoch = self.epochs.current.load(Acquire);
         let mut plan = Vec::new();
@@ -110,6 +114,7 @@ impl LocalDmt {
         for replace in plan {
             self.apply(file, &mut mapped, &mut self.order.lock(), replace);
         }
+        self.busy.update(&state, &mapped);
         Ok(())
     }
 
@@ -161,6 +166,7 @@ impl LocalDmt {
             self.apply(file, &mut mapped, &mut order, replace);
             order.unpark(slot);
         }
+        self.busy.update(&state, &mapped);
         Ok(bytes)
     }
 
@@ -189,6 +195,7 @@ impl LocalDmt {
             let due = if record.dirty { epoch } else { record.epoch };
             retire(&mut mapped, &record, due);
         }
+        self.busy.update(&state, &mapped);
         Ok(())
     }
 

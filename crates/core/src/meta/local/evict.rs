@@ -95,6 +95,7 @@ impl LocalDmt {
         for (file, start) in doomed {
             let mut mapped = found[&file].state.mapped.write();
             self.drop_victim(file, &mut mapped, start, &mut discards);
+            self.busy.update(&found[&file].state, &mapped);
         }
         Ok(discards)
     }
