@@ -6,6 +6,7 @@ mod doctor;
 mod evict;
 mod explain;
 mod flush;
+mod fsck;
 mod locate;
 mod mount;
 mod rules;
@@ -46,6 +47,7 @@ pub(crate) enum Command {
     Pin(rules::PinArgs),
     Unpin(rules::UnpinArgs),
     Exclude(rules::ExcludeArgs),
+    Fsck(fsck::FsckArgs),
     Doctor(doctor::DoctorArgs),
     Calibrate(calibrate::CalibrateArgs),
     Unstripe(unstripe::UnstripeArgs),
@@ -69,6 +71,7 @@ impl Command {
             Self::Pin(args) => rules::pin(args),
             Self::Unpin(args) => rules::unpin(args),
             Self::Exclude(args) => rules::exclude(args),
+            Self::Fsck(args) => fsck::execute(args),
             Self::Doctor(args) => doctor::execute(args),
             Self::Calibrate(args) => calibrate::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),

@@ -4,6 +4,7 @@
 //! line, their help, the man pages and `docs/CONFIG.md` are all derived from it, so they cannot
 //! disagree. A value given as a flag wins over the file, which wins over the default.
 
+mod binding;
 mod device;
 mod document;
 mod emulation;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
+pub use binding::{BINDING_FILE, Binding};
 pub use device::{DeviceProfile, DeviceProfiles, DirectionProfile, ServiceTime};
 pub use document::markdown;
 pub use emulation::{EmulatedDevice, EmulatedGroup, EmulatedHdd, EmulatedSsd, Emulation};

@@ -1,0 +1,258 @@
+//! `halocline fsck`: is a cache in order, and what would be lost without it?
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_core::config::{Binding, Config};
+use halocline_core::error::{Error, Result};
+use halocline_core::meta::local::{self, LocalDmt};
+use halocline_core::meta::{Dmt, Extent, FileId, FileRecord};
+use halocline_core::volume::{CacheObjects, Volume};
+use halocline_model::evict;
+use halocline_model::request::ByteRange;
+use serde::Serialize;
+
+use super::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::text;
+
+/// Check a cache that is not mounted: records against objects, dirty files against the origin
+///
+/// Opening the cache recovers it as a mount would. The status is 1 when something is wrong.
+#[derive(Debug, Args)]
+pub(crate) struct FsckArgs {
+    /// The cache directory
+    cache: PathBuf,
+    /// Drop records whose data is missing, and objects that no record names
+    #[arg(long)]
+    repair: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Something that is wrong.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "problem", rename_all = "kebab-case")]
+enum Problem {
+    /// A power loss took these bytes; the cache has forgotten them already.
+    LostAtPowerLoss { path: PathBuf, dirty_bytes: u64 },
+    /// A record says that these bytes are on the cache, and they are not.
+    MissingData { path: PathBuf, offset: u64, length: u64, dirty: bool },
+    /// An object of a file that no record names: it costs space and nothing else.
+    StrayObject { file: u64 },
+    /// The origin has no such file any more: its dirty bytes have no place to go.
+    NoOrigin { path: PathBuf, dirty_bytes: u64 },
+    /// More blocks are in use than the records know of (I5).
+    Uncounted { allocated_bytes: u64, counted_bytes: u64 },
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Findings {
+    origin: Option<PathBuf>,
+    files: usize,
+    extents: u64,
+    mapped_bytes: u64,
+    dirty_bytes: u64,
+    problems: Vec<Problem>,
+    repaired: bool,
+}
+
+/// A cache that is open for checking.
+struct Cache {
+    dmt: LocalDmt,
+    objects: CacheObjects,
+    binding: Option<Binding>,
+    problems: Vec<Problem>,
+}
+
+/// Checks, and mends if asked.
+pub(crate) fn execute(args: &FsckArgs) -> Outcome {
+    let dir = fs::canonicalize(&args.cache)
+        .map_err(|error| Failure::refused(format!("cache {}: {error}", args.cache.display())))?;
+    if !dir.join(halocline_core::meta::owner::CACHE_FILE).exists() {
+        let dir = dir.display();
+        return Err(Failure::refused(format!("{dir} is no cache: nothing was ever cached here")));
+    }
+    let mut cache = Cache::open(&dir).map_err(Failure::refused)?;
+    for file in cache.dmt.files() {
+        cache.check_file(&file, args.repair)?;
+    }
+    cache.check_objects(args.repair)?;
+    let usage = cache.dmt.usage();
+    let findings = Findings {
+        origin: cache.binding.as_ref().map(|binding| binding.origin.clone()),
+        files: cache.dmt.files().len(),
+        extents: usage.extents,
+        mapped_bytes: usage.mapped,
+        dirty_bytes: usage.dirty,
+        repaired: args.repair,
+        problems: cache.problems,
+    };
+    if args.json {
+        print_json(&findings)?;
+    } else {
+        tell(&findings);
+    }
+    let clean = findings.problems.is_empty();
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Cache {
+    fn open(dir: &Path) -> Result<Self> {
+        let binding = Binding::load(dir)?;
+        let eviction = evict::POLICIES.first().map(|policy| (policy.make)());
+        let options = local::Options {
+            limit_bytes: u64::MAX,
+            eviction: eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?,
+            cdt_entries: Config::default().cdt_entries,
+            clock: local::system_clock(),
+        };
+        let (dmt, recovery) = LocalDmt::open(dir, options)?;
+        let problems = recovery
+            .dropped
+            .into_iter()
+            .filter(|dropped| dropped.dirty_bytes > 0)
+            .map(|dropped| Problem::LostAtPowerLoss {
+                path: dropped.path,
+                dirty_bytes: dropped.dirty_bytes,
+            })
+            .collect();
+        let geometry = match &binding {
+            Some(binding) => binding.geometry(),
+            None => halocline_model::layout::CacheGeometry::new(1, 1, 0),
+        };
+        let volume =
+            Volume::in_directory(dir, geometry.servers(), geometry.stripe(), &|_, device| device)?;
+        Ok(Self { dmt, objects: CacheObjects::new(volume, geometry), binding, problems })
+    }
+
+    /// Holds the records of one file against its objects and its place on the origin.
+    fn check_file(&mut self, file: &FileRecord, repair: bool) -> Result<()> {
+        let extents = self.dmt.extents(file.id);
+        for extent in &extents {
+            for range in self.missing(file.id, extent)? {
+                self.problems.push(Problem::MissingData {
+                    path: file.path.clone(),
+                    offset: range.start,
+                    length: range.len(),
+                    dirty: extent.dirty,
+                });
+                if repair {
+                    self.dmt.unmap(file.id, range)?;
+                }
+            }
+        }
+        let dirty_bytes: u64 =
+            extents.iter().filter(|extent| extent.dirty).map(|extent| extent.range.len()).sum();
+        if dirty_bytes > 0 && !self.is_on_origin(file) {
+            self.problems.push(Problem::NoOrigin { path: file.path.clone(), dirty_bytes });
+        }
+        Ok(())
+    }
+
+    /// Parts of an extent without data below: holes, or past the object's end.
+    fn missing(&self, file: FileId, extent: &Extent) -> Result<Vec<ByteRange>> {
+        let object = self.objects.open(file.0, extent.placement)?;
+        let mut gaps = Vec::new();
+        let mut at = extent.range.start;
+        while at < extent.range.end {
+            let hole = object.seek(at, false)?.unwrap_or(at).min(extent.range.end);
+            if hole == extent.range.end {
+                break;
+            }
+            let data = object.seek(hole, true)?.unwrap_or(u64::MAX).min(extent.range.end);
+            gaps.push(ByteRange::new(hole, data));
+            at = data.max(hole + 1);
+        }
+        Ok(gaps)
+    }
+
+    fn is_on_origin(&self, file: &FileRecord) -> bool {
+        let Some(binding) = &self.binding else { return true };
+        let plain = binding.origin.join(&file.path);
+        let striped = binding.origin.join("namespace").join(&file.path);
+        [plain, striped]
+            .iter()
+            .any(|path| fs::symlink_metadata(path).is_ok_and(|found| found.ino() == file.key.inode))
+    }
+
+    /// Looks for objects that no record names, and for blocks that nobody counts.
+    fn check_objects(&mut self, repair: bool) -> Result<()> {
+        let known: HashSet<u64> = self.dmt.files().iter().map(|file| file.id.0).collect();
+        let mut stray: Vec<u64> = self.objects.list()?.iter().map(|key| key.file).collect();
+        stray.retain(|file| !known.contains(file));
+        stray.sort_unstable();
+        stray.dedup();
+        for file in stray {
+            self.problems.push(Problem::StrayObject { file });
+            if repair {
+                self.objects.remove(file)?;
+            }
+        }
+        let (allocated_bytes, counted_bytes) =
+            (self.objects.allocated_bytes()?, self.dmt.usage().used);
+        if allocated_bytes > counted_bytes && self.problems.is_empty() {
+            self.problems.push(Problem::Uncounted { allocated_bytes, counted_bytes });
+        }
+        if repair {
+            self.dmt.barrier()?;
+        }
+        Ok(())
+    }
+}
+
+fn tell(findings: &Findings) {
+    if let Some(origin) = &findings.origin {
+        println!("cache of {}", origin.display());
+    }
+    println!(
+        "{} files, {} extents, {} cached, {} of it dirty",
+        findings.files,
+        findings.extents,
+        text::bytes(findings.mapped_bytes),
+        text::bytes(findings.dirty_bytes)
+    );
+    for problem in &findings.problems {
+        println!("{}", describe(problem));
+    }
+    match (findings.problems.len(), findings.repaired) {
+        (0, _) => println!("clean"),
+        (count, true) => println!("{count} problems, repaired where that is possible"),
+        (count, false) => println!("{count} problems; --repair drops what is missing or stray"),
+    }
+}
+
+fn describe(problem: &Problem) -> String {
+    match problem {
+        Problem::LostAtPowerLoss { path, dirty_bytes } => format!(
+            "{}: {} that no fsync had covered were lost when the machine lost power",
+            path.display(),
+            text::bytes(*dirty_bytes)
+        ),
+        Problem::MissingData { path, offset, length, dirty } => format!(
+            "{}: {} at {offset} are not on the cache device: {}",
+            path.display(),
+            text::bytes(*length),
+            if *dirty { "these bytes are lost" } else { "the origin has them" }
+        ),
+        Problem::StrayObject { file } => {
+            format!("object {file:016x}: no record names it; it only takes space")
+        }
+        Problem::NoOrigin { path, dirty_bytes } => format!(
+            "{}: {} are dirty, and the origin has no such file; the next mount saves them",
+            path.display(),
+            text::bytes(*dirty_bytes)
+        ),
+        Problem::Uncounted { allocated_bytes, counted_bytes } => format!(
+            "{} are in use and {} are counted: the next mount frees the rest",
+            text::bytes(*allocated_bytes),
+            text::bytes(*counted_bytes)
+        ),
+    }
+}

@@ -1,0 +1,154 @@
+//! `fsck` finds what is wrong with a cache, and mends what can be mended.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use halocline_core::config::{Binding, Config};
+use halocline_core::meta::local::{self, LocalDmt};
+use halocline_core::meta::{Dmt, FileId, OriginKey};
+use halocline_core::volume::{CacheObjects, Volume};
+use halocline_model::evict;
+use halocline_model::layout::{CacheGeometry, Layout, Placement};
+use halocline_model::request::ByteRange;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PLACEMENT: Placement = Placement { layout: Layout::OneDh, group: 0 };
+const EXTENT: ByteRange = ByteRange::new(8192, 24576);
+
+struct Scratch {
+    dir: TempDir,
+}
+
+impl Scratch {
+    /// A cache with one dirty extent of `origin/data`, and its data.
+    fn new() -> (Self, FileId) {
+        let scratch = Self { dir: TempDir::new().unwrap() };
+        for name in ["origin", "cache"] {
+            fs::create_dir(scratch.path(name)).unwrap();
+        }
+        let data = scratch.path("origin/data");
+        fs::write(&data, vec![1; 32768]).unwrap();
+        let dmt = scratch.tables();
+        Binding::of(&scratch.path("origin"), &Config::default())
+            .unwrap()
+            .record(&scratch.path("cache"))
+            .unwrap();
+        let inode = fs::metadata(&data).unwrap().ino();
+        let file = dmt.register(OriginKey { inode, born_ns: 0 }, Path::new("data")).unwrap();
+        assert!(dmt.reserve(file, EXTENT, PLACEMENT));
+        scratch
+            .objects()
+            .open(file.0, PLACEMENT)
+            .unwrap()
+            .write_at(EXTENT.start, &[2; 16384])
+            .unwrap();
+        dmt.map(file, EXTENT, PLACEMENT, true).unwrap();
+        (scratch, file)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn tables(&self) -> LocalDmt {
+        let options = local::Options {
+            limit_bytes: 1 << 30,
+            eviction: (evict::POLICIES[0].make)(),
+            cdt_entries: 16,
+            clock: local::system_clock(),
+        };
+        LocalDmt::open(&self.path("cache"), options).unwrap().0
+    }
+
+    fn objects(&self) -> CacheObjects {
+        let volume = Volume::in_directory(&self.path("cache"), 1, 4096, &|_, device| device);
+        CacheObjects::new(volume.unwrap(), CacheGeometry::new(1, 4096, 0))
+    }
+
+    /// Status and findings.
+    fn fsck(&self, flags: &[&str]) -> (Option<i32>, Value) {
+        let output = Command::new(env!("CARGO_BIN_EXE_halocline"))
+            .args(["fsck", "--json"])
+            .args(flags)
+            .arg(self.path("cache"))
+            .output()
+            .unwrap();
+        let found = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+        (output.status.code(), found)
+    }
+
+    fn problems(&self, flags: &[&str]) -> Vec<String> {
+        let (status, found) = self.fsck(flags);
+        let names: Vec<_> = found["problems"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|problem| problem["problem"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(status, Some(i32::from(!names.is_empty())), "{found}");
+        names
+    }
+}
+
+#[test]
+fn a_cache_in_order_is_clean() {
+    let (scratch, _) = Scratch::new();
+    let (status, found) = scratch.fsck(&[]);
+    assert_eq!(status, Some(0), "{found}");
+    assert_eq!((&found["files"], &found["dirty_bytes"]), (&1.into(), &16384.into()));
+}
+
+#[test]
+fn missing_data_is_found_and_its_records_dropped() {
+    let (scratch, file) = Scratch::new();
+    let hole = ByteRange::new(12288, 16384);
+    scratch.objects().open(file.0, PLACEMENT).unwrap().punch(hole).unwrap();
+    let (status, found) = scratch.fsck(&[]);
+    assert_eq!(status, Some(1));
+    let problem = &found["problems"][0];
+    assert_eq!(problem["problem"], "missing-data", "{found}");
+    assert_eq!((&problem["offset"], &problem["length"]), (&12288.into(), &4096.into()));
+    assert_eq!(problem["dirty"], true);
+    scratch.problems(&["--repair"]);
+    assert!(scratch.problems(&[]).is_empty());
+    assert_eq!(scratch.tables().usage().dirty, 12288);
+}
+
+#[test]
+fn stray_objects_are_found_and_removed() {
+    let (scratch, _) = Scratch::new();
+    scratch.objects().open(0x77, PLACEMENT).unwrap().write_at(0, &[3; 4096]).unwrap();
+    assert_eq!(scratch.problems(&[]), ["stray-object"]);
+    assert_eq!(scratch.problems(&["--repair"]), ["stray-object"]);
+    assert!(scratch.problems(&[]).is_empty());
+}
+
+#[test]
+fn dirty_bytes_without_a_place_are_told() {
+    let (scratch, _) = Scratch::new();
+    fs::rename(scratch.path("origin/data"), scratch.path("origin/elsewhere")).unwrap();
+    assert_eq!(scratch.problems(&[]), ["no-origin"]);
+}
+
+#[test]
+fn a_cache_in_use_and_a_directory_that_is_none_are_refused() {
+    let (scratch, _) = Scratch::new();
+    let fsck = |dir: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_halocline"));
+        let output = command.arg("fsck").arg(scratch.path(dir)).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (status, message) = fsck("origin");
+    assert_eq!(status, Some(2), "{message}");
+    assert!(message.contains("is no cache"), "{message}");
+    let owner = scratch.tables();
+    let (status, message) = fsck("cache");
+    assert_eq!(status, Some(2), "{message}");
+    assert!(message.contains("cache"), "{message}");
+    drop(owner);
+    assert_eq!(fsck("cache").0, Some(0));
+}

@@ -1,0 +1,179 @@
+//! What a cache belongs to: its origin, and the shape that its objects were written in.
+//!
+//! Extents are found by file number, layout and group. With another origin, or other servers, the
+//! same records would name other bytes (I1, I2); so a cache that does not fit is refused.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use halocline_model::layout::CacheGeometry;
+use serde::{Deserialize, Serialize};
+
+use super::Config;
+use crate::error::{Error, Result};
+
+/// Name of the file in the cache directory.
+pub const BINDING_FILE: &str = "halocline-binding.toml";
+
+/// An origin and a shape.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Binding {
+    /// The origin's path when the cache was last used.
+    pub origin: PathBuf,
+    /// Inode number of the origin directory.
+    pub origin_inode: u64,
+    /// Birth time of the origin directory in nanoseconds since the epoch; 0 where the file system
+    /// knows none.
+    pub origin_born_ns: u64,
+    /// Number of cache servers.
+    pub cache_servers: u32,
+    /// Stripe of the cache in bytes; 0 on one server, where it has no effect.
+    pub cache_stripe: u64,
+    /// Groups of the 2-D layout; 0 where it is no candidate.
+    pub groups: u32,
+}
+
+impl Binding {
+    /// The binding that a mount of `origin` with `config` needs.
+    pub fn of(origin: &Path, config: &Config) -> Result<Self> {
+        let found = fs::metadata(origin).map_err(Error::at(origin, "look at the origin"))?;
+        let born = found.created().unwrap_or(SystemTime::UNIX_EPOCH);
+        let born_ns = born.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let shape = config.cache_shape();
+        let geometry = CacheGeometry::new(shape.servers, shape.stripe, config.groups);
+        Ok(Self {
+            origin: origin.to_owned(),
+            origin_inode: found.ino(),
+            origin_born_ns: u64::try_from(born_ns).unwrap_or(u64::MAX),
+            cache_servers: geometry.servers(),
+            cache_stripe: if geometry.servers() == 1 { 0 } else { geometry.stripe() },
+            groups: geometry.groups().unwrap_or(0),
+        })
+    }
+
+    /// What the cache in `dir` is bound to; `None` when it was never used.
+    pub fn load(dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(BINDING_FILE);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(Error::at(&path, "read"))?,
+        };
+        toml::from_str(&text).map(Some).map_err(|error: toml::de::Error| {
+            Error::invalid(
+                format!("{}: {}", path.display(), error.message()),
+                "restore the file, or, if nothing dirty is on the cache, empty its directory",
+            )
+        })
+    }
+
+    /// The geometry in which the cache's objects are written.
+    pub fn geometry(&self) -> CacheGeometry {
+        CacheGeometry::new(self.cache_servers, self.cache_stripe.max(1), self.groups)
+    }
+
+    /// Refuses the cache in `dir` if it belongs to something else.
+    pub fn check(&self, dir: &Path) -> Result<()> {
+        let Some(before) = Self::load(dir)? else { return Ok(()) };
+        let shape = |binding: &Self| {
+            format!(
+                "{} server(s), stripe {}, {} group(s)",
+                binding.cache_servers, binding.cache_stripe, binding.groups
+            )
+        };
+        if before.geometry() != self.geometry() {
+            return Err(Error::invalid(
+                format!(
+                    "cache {} was written in another shape: {}, and not {}",
+                    dir.display(),
+                    shape(&before),
+                    shape(self)
+                ),
+                "use the same --emulate, --cache-servers, --cache-stripe and --groups as before; \
+                 or unmount it once with these, which flushes it, and empty its directory",
+            ));
+        }
+        let identity = |binding: &Self| (binding.origin_inode, binding.origin_born_ns);
+        if identity(&before) != identity(self) {
+            return Err(Error::invalid(
+                format!(
+                    "cache {} belongs to the origin {}, and {} is another directory",
+                    dir.display(),
+                    before.origin.display(),
+                    self.origin.display()
+                ),
+                "see whether the origin's disk is mounted; or, if nothing dirty is on the cache \
+                 (halocline fsck tells), empty its directory",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Writes the binding into the cache directory, whose lock the caller holds.
+    pub fn record(&self, dir: &Path) -> Result<()> {
+        if Self::load(dir)?.as_ref() == Some(self) {
+            return Ok(());
+        }
+        let path = dir.join(BINDING_FILE);
+        let failed = |error: toml::ser::Error| {
+            Error::invalid(format!("{}: {error}", path.display()), "use a path that is UTF-8")
+        };
+        let text = toml::to_string(self).map_err(failed)?;
+        let new = path.with_extension("new");
+        let written = fs::write(&new, text)
+            .and_then(|()| fs::File::open(&new)?.sync_all())
+            .and_then(|()| fs::rename(&new, &path))
+            .and_then(|()| fs::File::open(dir)?.sync_all());
+        written.map_err(Error::at(&path, "write"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_fits_its_origin_and_shape_only() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = |name: &str| {
+            let path = scratch.path().join(name);
+            fs::create_dir_all(&path).unwrap();
+            path
+        };
+        let (origin, other, cache) = (dir("origin"), dir("other"), dir("cache"));
+        let plain = Config::default();
+        let mut striped = Config::default();
+        let emulate = crate::config::OptionSpec::find("emulate").unwrap();
+        striped.set(emulate, "8xhdd+4xssd").unwrap();
+
+        let bound = Binding::of(&origin, &plain).unwrap();
+        bound.check(&cache).unwrap();
+        bound.record(&cache).unwrap();
+        bound.check(&cache).unwrap();
+        assert_eq!(Binding::load(&cache).unwrap(), Some(bound));
+        let shape = Binding::of(&origin, &striped).unwrap().check(&cache).unwrap_err().to_string();
+        assert!(shape.contains("another shape") && shape.contains("4 server(s)"), "{shape}");
+        let stray = Binding::of(&other, &plain).unwrap().check(&cache).unwrap_err().to_string();
+        assert!(stray.contains("belongs to the origin"), "{stray}");
+
+        let moved = scratch.path().join("moved");
+        fs::rename(&origin, &moved).unwrap();
+        let moved = Binding::of(&moved, &plain).unwrap();
+        moved.check(&cache).unwrap();
+        moved.record(&cache).unwrap();
+        assert_eq!(Binding::load(&cache).unwrap(), Some(moved));
+    }
+
+    #[test]
+    fn the_stripe_of_one_server_has_no_effect() {
+        let scratch = tempfile::tempdir().unwrap();
+        let small = Config::default();
+        let mut large = Config::default();
+        large.cache.stripe = 1 << 20;
+        let bind = |config| Binding::of(scratch.path(), config).unwrap();
+        assert_eq!(bind(&small), bind(&large));
+    }
+}
