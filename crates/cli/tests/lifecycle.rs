@@ -1,6 +1,7 @@
 //! `run`, `mount` and `umount` from beginning to end, as a person uses them.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -27,7 +28,7 @@ impl Scratch {
     /// `None`, with the reason, where no mount can be made.
     fn new(test: &str) -> Option<Self> {
         if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
-            eprintln!("SKIP {test}: /dev/fuse cannot be opened");
+            let _ = writeln!(std::io::stderr(), "SKIP {test}: /dev/fuse cannot be opened");
             return None;
         }
         let dir = TempDir::new().unwrap();

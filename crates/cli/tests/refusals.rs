@@ -2,6 +2,7 @@
 //! remedy, and nothing lost.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -116,7 +117,8 @@ fn unwritable_directories() {
 #[test]
 fn a_full_disk_under_the_cache() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIP a_full_disk_under_the_cache: only root can make a small file system");
+        let reason = "only root can make a small file system";
+        let _ = writeln!(std::io::stderr(), "SKIP a_full_disk_under_the_cache: {reason}");
         return;
     }
     let scratch = Scratch::new();

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{Health, Place, Rebuilder, Request, Side, Status, mount};
+use halocline_core::control::{
+    Health, Place, Rebuilder, Request, ServerStatus, Side, Status, mount,
+};
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
@@ -104,7 +106,18 @@ fn describe(status: &Status) -> String {
     for (name, value) in lines {
         let _ = writeln!(out, "  {name:<10} {value}");
     }
-    for server in &status.servers {
+    servers(&mut out, &status.servers);
+    for line in text::report(&status.report).lines() {
+        let _ = writeln!(out, "  {line}");
+    }
+    for note in &status.notes {
+        let _ = writeln!(out, "  note: {note}");
+    }
+    out
+}
+
+fn servers(out: &mut String, servers: &[ServerStatus]) {
+    for server in servers {
         let side = if server.side == Side::Cache { "cache dev" } else { "origin dev" };
         let _ = writeln!(
             out,
@@ -118,11 +131,4 @@ fn describe(status: &Status) -> String {
             server.queued
         );
     }
-    for line in text::report(&status.report).lines() {
-        let _ = writeln!(out, "  {line}");
-    }
-    for note in &status.notes {
-        let _ = writeln!(out, "  note: {note}");
-    }
-    out
 }
