@@ -185,9 +185,13 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     /// Keeps a file's extents from eviction, or lets them go again. Not durable: the engine
     /// applies its globs anew at each mount.
     fn pin(&self, file: FileId, pinned: bool);
-    /// Takes the queued ranges whose unmapping is durable. The caller locks each exclusively, asks
-    /// `lookup` what of it is mapped again meanwhile, discards the rest, then tells `discarded`.
+    /// Takes the queued ranges whose unmapping is durable. The caller locks each exclusively,
+    /// asks `still_due` what of it is to be freed, frees that, then tells `discarded`.
     fn take_discards(&self) -> Vec<Discard>;
+    /// The parts of a taken range that nobody claimed since. Not the same as what `lookup` shows
+    /// as unmapped: what was mapped again, made durable by a barrier and unmapped again since
+    /// would come back after a power loss, and find its data gone.
+    fn still_due(&self, discard: &Discard) -> Vec<Discard>;
     /// Tells that a range was discarded: its blocks are free again.
     fn discarded(&self, discard: &Discard);
     /// Begins a barrier: what is mapped or dirtied from now on belongs to the next one. Call it

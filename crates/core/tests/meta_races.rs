@@ -57,6 +57,40 @@ fn i3_a_write_during_the_end_of_a_flush_stays_dirty() {
     assert_eq!(table.usage().dirty, BLOCK);
 }
 
+/// Between taking a discard and freeing it a program may write the range, fsync it and cut it off
+/// again. Freed now, its data would be missing if a power loss brought the fsynced record back.
+#[test]
+fn i4_a_discard_that_was_overtaken_is_not_due() {
+    let dir = tempfile::tempdir().unwrap();
+    let (table, file) = open(dir.path(), 1 << 20);
+    let range = ByteRange::new(0, 3 * BLOCK);
+    map(&table, file, range, true);
+    table.unmap(file, range).unwrap();
+    assert!(table.take_discards().is_empty(), "the old record could come back");
+    table.barrier().unwrap();
+    let taken = table.take_discards();
+    assert_eq!(taken.iter().map(|discard| discard.range).collect::<Vec<_>>(), [range]);
+
+    let middle = ByteRange::new(BLOCK + 1, BLOCK + 2);
+    map(&table, file, middle, true);
+    table.barrier().unwrap();
+    table.unmap(file, middle).unwrap();
+    let due = table.still_due(&taken[0]);
+    assert_eq!(
+        due.iter().map(|part| part.range).collect::<Vec<_>>(),
+        [ByteRange::new(0, BLOCK), ByteRange::new(2 * BLOCK, 3 * BLOCK)]
+    );
+    due.iter().for_each(|part| table.discarded(part));
+    assert_eq!(table.usage().used, BLOCK);
+
+    assert!(table.take_discards().is_empty());
+    table.barrier().unwrap();
+    let taken = table.take_discards();
+    assert_eq!(table.still_due(&taken[0]), taken);
+    table.discarded(&taken[0]);
+    assert_eq!(table.usage().used, 0);
+}
+
 /// Threads fill, empty and evict a small cache: the count never passes the limit, and is what
 /// the extents need once all is quiet.
 #[test]

@@ -361,6 +361,13 @@ impl Dmt for LocalDmt {
         due
     }
 
+    fn still_due(&self, discard: &Discard) -> Vec<Discard> {
+        let Some(state) = self.state(discard.file) else { return Vec::new() };
+        let mapped = state.mapped.read();
+        let parts = mapped.blocks.still_due(discard.range, discard.placement);
+        parts.map(|range| Discard { range, ..*discard }).collect()
+    }
+
     fn discarded(&self, discard: &Discard) {
         debug_assert!(discard.range == discard.range.widen_to(BLOCK), "I5: whole blocks only");
         let Some(state) = self.state(discard.file) else { return };

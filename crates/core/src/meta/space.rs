@@ -178,6 +178,16 @@ impl Blocks {
         }
     }
 
+    /// The blocks of a taken range that nobody claimed since.
+    pub(crate) fn still_due(
+        &self,
+        range: ByteRange,
+        placement: Placement,
+    ) -> impl Iterator<Item = ByteRange> {
+        let waiting = self.waiting_in(range, placement);
+        waiting.filter(|(_, waiting)| waiting.taken).map(|(part, _)| part)
+    }
+
     /// Takes the waiting blocks of `range` for a discard that follows at once.
     pub(crate) fn take_now(&mut self, range: ByteRange, placement: Placement) {
         for part in self.carve(range, placement) {
@@ -230,7 +240,7 @@ impl Blocks {
 
     fn growth(&self, extents: &RangeMap, blocks: ByteRange, placement: Placement) -> u64 {
         let new: u64 = self.uncovered(extents, blocks, placement).iter().map(|r| r.len()).sum();
-        let waiting: u64 = self.waiting_in(blocks, placement).map(ByteRange::len).sum();
+        let waiting: u64 = self.waiting_in(blocks, placement).map(|(part, _)| part.len()).sum();
         debug_assert!(waiting <= new, "I5: waiting blocks touch no extent and no reservation");
         new - waiting
     }
@@ -239,18 +249,17 @@ impl Blocks {
         &self,
         blocks: ByteRange,
         placement: Placement,
-    ) -> impl Iterator<Item = ByteRange> {
+    ) -> impl Iterator<Item = (ByteRange, Waiting)> {
         let before = self.waiting.range((placement, 0)..(placement, blocks.start)).next_back();
         let within = self.waiting.range((placement, blocks.start)..(placement, blocks.end));
-        before
-            .into_iter()
-            .chain(within)
-            .filter_map(move |(&(_, start), w)| ByteRange::new(start, w.end).intersect(blocks))
+        before.into_iter().chain(within).filter_map(move |(&(_, start), waiting)| {
+            Some((ByteRange::new(start, waiting.end).intersect(blocks)?, *waiting))
+        })
     }
 
     /// Takes the waiting blocks out of `blocks`, leaving what sticks out on both sides.
     fn carve(&mut self, blocks: ByteRange, placement: Placement) -> Vec<(u64, Waiting)> {
-        let parts: Vec<_> = self.waiting_in(blocks, placement).collect();
+        let parts: Vec<_> = self.waiting_in(blocks, placement).map(|(part, _)| part).collect();
         let mut carved = Vec::with_capacity(parts.len());
         for part in parts {
             let (&(_, start), &whole) = self
