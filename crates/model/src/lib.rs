@@ -11,5 +11,8 @@ pub mod exact;
 pub mod layout;
 pub mod policy;
 pub mod profile;
+pub mod psa;
+pub mod query;
 pub mod request;
 pub mod striping;
+pub mod tier;
