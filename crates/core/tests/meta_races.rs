@@ -80,7 +80,9 @@ fn i4_a_discard_that_was_overtaken_is_not_due() {
         due.iter().map(|part| part.range).collect::<Vec<_>>(),
         [ByteRange::new(0, BLOCK), ByteRange::new(2 * BLOCK, 3 * BLOCK)]
     );
-    due.iter().for_each(|part| table.discarded(part));
+    for part in &due {
+        table.discarded(part);
+    }
     assert_eq!(table.usage().used, BLOCK);
 
     assert!(table.take_discards().is_empty());

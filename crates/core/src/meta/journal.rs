@@ -9,6 +9,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
@@ -30,6 +31,19 @@ pub(crate) struct Journal {
     database: Database,
     keyspace: Keyspace,
     failed: OnceLock<String>,
+    /// A batch that failed may still lie in the store's buffer.
+    leftover: AtomicBool,
+}
+
+impl Drop for Journal {
+    /// What was refused must not become true: a store that is dropped writes its buffer out, with
+    /// the end of the batch that failed, if its disk works again by then. Such a store is never
+    /// dropped; its lock goes with the process.
+    fn drop(&mut self) {
+        if self.leftover.load(Relaxed) {
+            std::mem::forget((self.database.clone(), self.keyspace.clone()));
+        }
+    }
 }
 
 impl fmt::Debug for Journal {
@@ -92,7 +106,13 @@ impl Journal {
         let (database, keyspace) = catch_unwind(AssertUnwindSafe(open))
             .map_err(|_| damaged("it is damaged beyond what the store can read".into()))?
             .map_err(|error| damaged(format!("it cannot be opened: {error}")))?;
-        Ok(Self { path: path.to_owned(), database, keyspace, failed: OnceLock::new() })
+        Ok(Self {
+            path: path.to_owned(),
+            database,
+            keyspace,
+            failed: OnceLock::new(),
+            leftover: AtomicBool::new(false),
+        })
     }
 
     /// An empty batch.
@@ -178,6 +198,7 @@ impl Journal {
     }
 
     fn fail(&self, error: &fjall::Error) -> Error {
+        self.leftover.store(true, Relaxed);
         self.failure(self.failed.get_or_init(|| format!("a write failed: {error}")))
     }
 
