@@ -8,6 +8,7 @@ mod explain;
 mod flush;
 mod fsck;
 mod locate;
+mod model;
 mod mount;
 mod rules;
 mod run;
@@ -50,6 +51,7 @@ pub(crate) enum Command {
     Fsck(fsck::FsckArgs),
     Doctor(doctor::DoctorArgs),
     Calibrate(calibrate::CalibrateArgs),
+    Model(model::ModelArgs),
     Unstripe(unstripe::UnstripeArgs),
     #[command(hide = true)]
     Docs(docs::DocsArgs),
@@ -73,6 +75,7 @@ impl Command {
             Self::Exclude(args) => rules::exclude(args),
             Self::Fsck(args) => fsck::execute(args),
             Self::Doctor(args) => doctor::execute(args),
+            Self::Model(args) => model::execute(args),
             Self::Calibrate(args) => calibrate::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),
             Self::Docs(args) => docs::execute(args),

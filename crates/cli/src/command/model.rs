@@ -1,0 +1,33 @@
+//! `halocline model`: the pure functions as JSON lines (SPEC section 6).
+
+use std::io::{BufRead, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::failure::Outcome;
+
+/// Answer layout and cost queries: one JSON query a line in, one answer a line out
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {}
+
+/// Answers until the input ends. The status is 1 when a line was bad.
+pub(crate) fn execute(_: &ModelArgs) -> Outcome {
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut all_good = true;
+    for line in std::io::stdin().lock().split(b'\n') {
+        let line = line?;
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        let answer = str::from_utf8(&line)
+            .map_err(|error| error.to_string())
+            .and_then(halocline_model::query::answer);
+        all_good &= answer.is_ok();
+        writeln!(out, "{}", answer.unwrap_or_else(|error| json!({ "error": error })))?;
+        // Somebody may wait for this answer before the next question.
+        out.flush()?;
+    }
+    Ok(if all_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
