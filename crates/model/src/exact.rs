@@ -14,6 +14,9 @@ pub struct Exact {
 
 const ROOM: &str = "cost inputs are bounded so that exact arithmetic fits 128 bits";
 
+/// Fractions with smaller denominators are not put into lowest terms until they are printed.
+const SMALL_DENOMINATOR: i128 = 1 << 32;
+
 impl Exact {
     /// Zero.
     pub const ZERO: Self = Self { num: 0, den: 1 };
@@ -62,8 +65,12 @@ impl Exact {
             return Self { num: join(self.num, other.num).expect(ROOM), den: self.den };
         }
         let (a, b) = (Self::times(self.num, other.den), Self::times(other.num, self.den));
-        let (num, den) = (join(a, b).expect(ROOM), Self::times(self.den, other.den));
-        let (num, den) = Self { num, den }.reduced();
+        let sum = Self { num: join(a, b).expect(ROOM), den: Self::times(self.den, other.den) };
+        // Lowest terms cost more than the sum itself; they are for denominators that pile up.
+        if sum.den < SMALL_DENOMINATOR {
+            return sum;
+        }
+        let (num, den) = sum.reduced();
         Self { num, den }
     }
 }
@@ -91,6 +98,9 @@ impl Mul for Exact {
 
 impl Ord for Exact {
     fn cmp(&self, other: &Self) -> Ordering {
+        if self.den == other.den {
+            return self.num.cmp(&other.num);
+        }
         Self::times(self.num, other.den).cmp(&Self::times(other.num, self.den))
     }
 }

@@ -88,12 +88,13 @@ impl Sla {
         let processes = within("p", self.p, 0, PROCESSES_MAX)?;
         let processes = u32::try_from(processes).map_err(|error| error.to_string())?;
         let said = self.model()?.judge(range(self.f, self.r)?, processes);
+        let least = said.best_cost().total_ps();
         let (mut costs, mut benefits, mut best_set) = (Map::new(), Map::new(), Vec::new());
         for (layout, cost) in said.candidates() {
             let benefit = said.origin.total_ps() - cost.total_ps();
             costs.insert(layout.name().to_owned(), terms(&cost));
             benefits.insert(layout.name().to_owned(), time(benefit));
-            if benefit == said.benefit_ps {
+            if cost.total_ps() == least {
                 best_set.push(layout.name());
             }
         }
