@@ -20,6 +20,7 @@ mod rangemap;
 mod record;
 pub mod recover;
 mod space;
+mod verify;
 
 /// Space on the cache is counted and discarded in blocks of this many bytes.
 pub const BLOCK: u64 = 4096;

@@ -6,23 +6,29 @@
 //! - after a failed write nothing is accepted any more: memory never runs ahead of the store.
 
 use std::fmt;
+use std::fs::{self, File};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::config::{BlockSizePolicy, CompressionPolicy};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 use super::record;
+use super::verify::verify;
 use crate::error::{Error, Result};
 
 /// Journals are recycled once they reach this size together.
 const JOURNALS_BYTES_MAX: u64 = 256 << 20;
 /// Blocks of the store are only read while it is opened, so a small cache is enough.
 const BLOCK_CACHE_BYTES: u64 = 8 << 20;
+/// Blocks are read in order, so large ones cost nothing and compress better.
+const BLOCK_BYTES: u32 = 16 << 10;
 const REMEDY: &str = "flush is impossible from here: unmount, check the device under it (space, \
                       health), then mount again";
-const OPEN_REMEDY: &str = "nothing was changed: restore the directory from a copy, or move it \
+const OPEN_REMEDY: &str = "restore the directory from a copy, or move it \
                            away and mount with an empty cache (dirty data in it is then lost)";
 
 /// An open store.
@@ -87,23 +93,38 @@ impl Changes<'_> {
 }
 
 impl Journal {
-    /// Opens or creates the store in `path`. A damaged store is an error, never a panic.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    /// Makes an empty store in `path`, which does not exist, or is left as it was.
+    pub(crate) fn create(path: &Path, memtable_bytes: u64) -> Result<()> {
+        let fresh = path.with_extension("new");
+        // What a crash left here was never used.
+        match fs::remove_dir_all(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::at(&fresh, "remove the half-made store")(error));
+            }
+            _ => {}
+        }
+        drop(build(&fresh, memtable_bytes).map_err(|error| Error::Store {
+            path: path.to_owned(),
+            what: format!("it cannot be made: {error}"),
+            remedy: "check that the directory is writable and its device has space".to_owned(),
+        })?);
+        fs::rename(&fresh, path).map_err(Error::at(path, "make the store"))?;
+        let parent = path.parent().unwrap_or(path);
+        File::open(parent)
+            .and_then(|parent| parent.sync_all())
+            .map_err(Error::at(parent, "sync the cache directory"))
+    }
+
+    /// Opens the store in `path`. A damaged store is an error, never a panic. `torn` says that a
+    /// power loss may have left any part of the journal unwritten.
+    pub(crate) fn open(path: &Path, memtable_bytes: u64, torn: bool) -> Result<Self> {
         let damaged = |what: String| Error::Store {
             path: path.to_owned(),
             what,
             remedy: OPEN_REMEDY.to_owned(),
         };
-        let open = || -> fjall::Result<(Database, Keyspace)> {
-            let database = Database::builder(path)
-                .cache_size(BLOCK_CACHE_BYTES)
-                .max_journaling_size(JOURNALS_BYTES_MAX)
-                .worker_threads(2)
-                .open()?;
-            let keyspace = database.keyspace("dmt", KeyspaceCreateOptions::default)?;
-            Ok((database, keyspace))
-        };
-        let (database, keyspace) = catch_unwind(AssertUnwindSafe(open))
+        verify(path, torn).map_err(|what| damaged(format!("it is damaged: {what}")))?;
+        let (database, keyspace) = catch_unwind(AssertUnwindSafe(|| build(path, memtable_bytes)))
             .map_err(|_| damaged("it is damaged beyond what the store can read".into()))?
             .map_err(|error| damaged(format!("it cannot be opened: {error}")))?;
         Ok(Self {
@@ -205,4 +226,22 @@ impl Journal {
     fn failure(&self, what: &str) -> Error {
         Error::Store { path: self.path.clone(), what: what.to_owned(), remedy: REMEDY.to_owned() }
     }
+}
+
+fn build(path: &Path, memtable_bytes: u64) -> fjall::Result<(Database, Keyspace)> {
+    let database = Database::builder(path)
+        .cache_size(BLOCK_CACHE_BYTES)
+        .max_journaling_size(JOURNALS_BYTES_MAX)
+        .worker_threads(2)
+        .open()?;
+    let options = || {
+        KeyspaceCreateOptions::default()
+            .max_memtable_size(memtable_bytes)
+            .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
+            .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
+            // Nothing is ever looked for that may not be there.
+            .expect_point_read_hits(true)
+    };
+    let keyspace = database.keyspace("dmt", options)?;
+    Ok((database, keyspace))
 }

@@ -51,6 +51,16 @@ pub struct Options {
     pub cdt_entries: usize,
     /// The time.
     pub clock: Clock,
+    /// Records are sorted into tables once the newest take this many bytes of memory.
+    pub memtable_bytes: u64,
+}
+
+impl Options {
+    /// Options with the system's clock and memory for an ordinary cache.
+    pub fn new(limit_bytes: u64, eviction: Box<dyn Eviction>, cdt_entries: usize) -> Self {
+        let clock = system_clock();
+        Self { limit_bytes, eviction, cdt_entries, clock, memtable_bytes: 32 << 20 }
+    }
 }
 
 impl fmt::Debug for Options {
@@ -59,6 +69,7 @@ impl fmt::Debug for Options {
             .field("limit_bytes", &self.limit_bytes)
             .field("eviction", &self.eviction)
             .field("cdt_entries", &self.cdt_entries)
+            .field("memtable_bytes", &self.memtable_bytes)
             .finish_non_exhaustive()
     }
 }
@@ -123,8 +134,8 @@ impl LocalDmt {
 
     /// The same on a machine whose boot id is `boot_id`: how a power loss is told from a crash.
     pub fn open_on_boot(dir: &Path, options: Options, boot_id: &str) -> Result<(Self, Recovery)> {
-        let owner = Owner::take(dir)?;
-        let journal = Journal::open(&dir.join(STORE_DIR))?;
+        let owner = Owner::take_on_boot(dir, boot_id)?;
+        let journal = open_store(&owner, &options, boot_id)?;
         let space = Space::new(options.limit_bytes);
         let order = Order::new(options.eviction);
         let cdt = Cdt::new(options.cdt_entries);
@@ -214,6 +225,26 @@ impl LocalDmt {
             }
         }
     }
+}
+
+/// Opens the store of an owned cache, or makes it in one that holds nothing yet.
+fn open_store(owner: &Owner, options: &Options, boot_id: &str) -> Result<Journal> {
+    let path = owner.dir().join(STORE_DIR);
+    if !path.try_exists().map_err(Error::at(&path, "look for"))? {
+        let half_made = format!("{STORE_DIR}.new");
+        if owner.holds_data(&[&half_made])? {
+            return Err(Error::Store {
+                path,
+                what: "it is missing, but the cache holds data".to_owned(),
+                remedy: "restore it from a copy, or move the cache directory away and start with \
+                         an empty one (dirty data in it is then lost)"
+                    .to_owned(),
+            });
+        }
+        Journal::create(&path, options.memtable_bytes)?;
+    }
+    let torn = owner.last_boot() != Some(boot_id);
+    Journal::open(&path, options.memtable_bytes, torn)
 }
 
 impl Dmt for LocalDmt {

@@ -32,26 +32,50 @@ pub struct CacheIdentity {
 pub struct Owner {
     _lock: File,
     dir: PathBuf,
+    last_boot: Option<String>,
     identity: CacheIdentity,
 }
 
 impl Owner {
     /// Takes a cache directory, making it a cache if it is empty or missing.
     pub fn take(dir: &Path) -> Result<Self> {
+        Self::take_on_boot(dir, &boot_id()?)
+    }
+
+    /// The same on a machine whose boot id is `boot_id`.
+    pub(crate) fn take_on_boot(dir: &Path, boot_id: &str) -> Result<Self> {
         fs::create_dir_all(dir).map_err(Error::at(dir, "create the cache directory"))?;
         let marker = dir.join(CACHE_FILE);
         let known = marker.try_exists().map_err(Error::at(&marker, "look for"))?;
         if !known {
             refuse_foreign(dir)?;
         }
-        let lock = lock(dir)?;
+        let (lock, last_boot) = lock(dir, boot_id)?;
         let identity = if known { read_identity(&marker)? } else { make_identity(dir, &marker)? };
-        Ok(Self { _lock: lock, dir: dir.to_owned(), identity })
+        Ok(Self { _lock: lock, dir: dir.to_owned(), last_boot, identity })
     }
 
     /// The cache directory.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The boot id of the owner before this one.
+    pub(crate) fn last_boot(&self) -> Option<&str> {
+        self.last_boot.as_deref()
+    }
+
+    /// Whether the directory holds more than what says that it is a cache, and `besides`.
+    pub(crate) fn holds_data(&self, besides: &[&str]) -> Result<bool> {
+        let read = || Error::at(&self.dir, "read the cache directory");
+        for entry in fs::read_dir(&self.dir).map_err(read())? {
+            let name = entry.map_err(read())?.file_name();
+            let plain = [CACHE_FILE, LOCK_FILE, "lost+found"].iter().chain(besides);
+            if !plain.into_iter().any(|plain| name == *plain) && name != fresh_name().as_str() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// What the directory says it is.
@@ -92,7 +116,7 @@ fn fresh_name() -> String {
 }
 
 /// The lock ends with its process, so a crashed owner's lock is stale by itself (I8).
-fn lock(dir: &Path) -> Result<File> {
+fn lock(dir: &Path, boot_id: &str) -> Result<(File, Option<String>)> {
     let path = dir.join(LOCK_FILE);
     let mut file = OpenOptions::new()
         .read(true)
@@ -106,12 +130,15 @@ fn lock(dir: &Path) -> Result<File> {
         Err(rustix::io::Errno::WOULDBLOCK) => return Err(owned(dir, &mut file)),
         Err(errno) => return Err(Error::at(&path, "lock")(errno.into())),
     }
-    let text = format!("pid {} boot {} started {}\n", std::process::id(), boot_id()?, start_time());
+    let mut before = String::new();
+    file.read_to_string(&mut before).map_err(Error::at(&path, "read the lock"))?;
+    let last_boot = before.split_whitespace().nth(3).map(str::to_owned);
+    let text = format!("pid {} boot {boot_id} started {}\n", std::process::id(), start_time());
     file.set_len(0)
         .and_then(|()| file.seek(SeekFrom::Start(0)))
         .and_then(|_| file.write_all(text.as_bytes()))
         .map_err(Error::at(&path, "write the lock"))?;
-    Ok(file)
+    Ok((file, last_boot))
 }
 
 fn owned(dir: &Path, file: &mut File) -> Error {

@@ -1,0 +1,143 @@
+//! What the store does not check itself before it acts on it, checked before it is opened.
+//!
+//! The store verifies its data blocks and the contents of journal batches. It does not verify the
+//! lists of its tables, though it keeps their checksums, nor the order of journal batches; and it
+//! cuts a journal at the first batch that it cannot read. That is right for the last batch of a
+//! killed process and for whatever a power loss left, but not for damage in the middle of a
+//! journal: the batches behind it were acknowledged.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Bytes that end each batch.
+const BATCH_END: [u8; 4] = *b"FJL\x03";
+const START: u8 = 1;
+const ITEM: u8 = 2;
+const END: u8 = 3;
+const CLEAR: u8 = 4;
+/// Fixed bytes of an item after its tag: type, compression, keyspace, three lengths.
+const ITEM_FIXED: usize = 20;
+
+/// Why a store is refused.
+pub(crate) type Damage = String;
+
+/// Checks the store in `path`. `torn` says that a power loss may have left any part of the
+/// journal unwritten.
+pub(crate) fn verify(path: &Path, torn: bool) -> Result<(), Damage> {
+    let read = |error: io::Error| format!("it cannot be read: {error}");
+    if !path.join("version").exists() {
+        return Err("its version marker is missing".to_owned());
+    }
+    for entry in fs::read_dir(path.join("keyspaces")).map_err(read)? {
+        let entry = entry.map_err(read)?;
+        if entry.path().join("current").exists() {
+            verify_table_list(&entry.path())?;
+        }
+    }
+    let mut next = 0;
+    for journal in journals(path).map_err(read)? {
+        verify_journal(&journal, torn, &mut next)?;
+    }
+    Ok(())
+}
+
+/// The list of tables that `current` names has the checksum that `current` says.
+fn verify_table_list(tree: &Path) -> Result<(), Damage> {
+    let read = |error: io::Error| format!("{}: {error}", tree.display());
+    let current = fs::read(tree.join("current")).map_err(read)?;
+    let (id, checksum) = current
+        .split_first_chunk::<8>()
+        .and_then(|(id, rest)| Some((u64::from_le_bytes(*id), rest.first_chunk::<16>()?)))
+        .ok_or_else(|| format!("{}/current is too short", tree.display()))?;
+    let list = fs::read(tree.join(format!("v{id}"))).map_err(read)?;
+    if xxh3_128(&list) == u128::from_le_bytes(*checksum) {
+        Ok(())
+    } else {
+        Err(format!("{}/v{id} does not match its checksum", tree.display()))
+    }
+}
+
+fn journals(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let path = entry?.path();
+        let number = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u64>().ok());
+        if let (Some(number), Some("jnl")) = (number, path.extension().and_then(|e| e.to_str())) {
+            found.push((number, path));
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Batches follow each other with rising numbers, and no batch follows one that cannot be read.
+fn verify_journal(path: &Path, torn: bool, next: &mut u64) -> Result<(), Damage> {
+    let mut journal = BufReader::with_capacity(
+        1 << 18,
+        File::open(path).map_err(|error| format!("{}: {error}", path.display()))?,
+    );
+    loop {
+        match batch(&mut journal) {
+            Ok(number) if number >= *next => *next = number.saturating_add(1),
+            Ok(number) => {
+                let name = path.display();
+                return Err(format!("{name}: batch {number} where {next} or more must follow"));
+            }
+            Err(_) if torn => return Ok(()),
+            Err(_) => break,
+        }
+    }
+    let mut rest = Vec::new();
+    journal.read_to_end(&mut rest).map_err(|error| format!("{}: {error}", path.display()))?;
+    if rest.windows(BATCH_END.len()).any(|bytes| bytes == BATCH_END) {
+        return Err(format!("{}: batch {next} or a later one is damaged", path.display()));
+    }
+    Ok(())
+}
+
+/// Reads one batch and returns its number.
+fn batch(journal: &mut impl Read) -> io::Result<u64> {
+    if tag(journal)? != START {
+        return Err(malformed());
+    }
+    let _items = array::<4>(journal)?;
+    let number = u64::from_le_bytes(array(journal)?);
+    loop {
+        match tag(journal)? {
+            ITEM => {
+                let fixed: [u8; ITEM_FIXED] = array(journal)?;
+                let key = u16::from_le_bytes([fixed[10], fixed[11]]);
+                let value = u32::from_le_bytes([fixed[16], fixed[17], fixed[18], fixed[19]]);
+                skip(journal, u64::from(key) + u64::from(value))?;
+            }
+            CLEAR => drop(array::<8>(journal)?),
+            END => {
+                let _checksum = array::<8>(journal)?;
+                return if array(journal)? == BATCH_END { Ok(number) } else { Err(malformed()) };
+            }
+            _ => return Err(malformed()),
+        }
+    }
+}
+
+fn tag(journal: &mut impl Read) -> io::Result<u8> {
+    array::<1>(journal).map(|[tag]| tag)
+}
+
+fn array<const N: usize>(journal: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    journal.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn skip(journal: &mut impl Read, bytes: u64) -> io::Result<()> {
+    let skipped = io::copy(&mut journal.take(bytes), &mut io::sink())?;
+    if skipped == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+fn malformed() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}

@@ -1,0 +1,317 @@
+//! Crash images of the metadata store: the directory copied after each operation, the journal cut
+//! at any byte, and bytes flipped. What is recovered is a consistent prefix of what was done, or a
+//! clear error; never a panic, never a mixture (I4, D6).
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use halocline_core::error::Error;
+use halocline_core::meta::local::{LocalDmt, Options};
+use halocline_core::meta::recover::{Left, Recovery};
+use halocline_core::meta::{Dmt, FileId, FileRecord, OriginKey, Stamp, Wanted};
+use halocline_model::evict::Lru;
+use halocline_model::layout::{Layout, Placement};
+use halocline_model::request::ByteRange;
+
+const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
+/// A size of tables in memory that no story here reaches.
+const JOURNAL_ONLY: u64 = 64 << 20;
+const ALL: ByteRange = ByteRange::new(0, u64::MAX);
+
+fn open(dir: &Path, boot: &str) -> Result<(LocalDmt, Recovery), Error> {
+    open_with(dir, boot, JOURNAL_ONLY)
+}
+
+/// The same with a size of tables in memory, so that a short story reaches those on disk.
+fn open_with(dir: &Path, boot: &str, memtable_bytes: u64) -> Result<(LocalDmt, Recovery), Error> {
+    static CLOCK: AtomicU64 = AtomicU64::new(1_000_000);
+    let options = Options {
+        limit_bytes: 1 << 30,
+        eviction: Box::<Lru>::default(),
+        cdt_entries: 64,
+        clock: Box::new(|| CLOCK.fetch_add(300, Relaxed)),
+        memtable_bytes,
+    };
+    LocalDmt::open_on_boot(dir, options, boot)
+}
+
+/// What a program can see of the tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Dump {
+    files: Vec<FileRecord>,
+    extents: Vec<(FileId, ByteRange, Placement, bool)>,
+    wanted: Vec<Wanted>,
+}
+
+fn dump(dmt: &LocalDmt) -> Dump {
+    let files = dmt.files();
+    let extents = files
+        .iter()
+        .flat_map(|file| dmt.extents(file.id).into_iter().map(move |extent| (file.id, extent)))
+        .map(|(file, extent)| (file, extent.range, extent.placement, extent.dirty))
+        .collect();
+    Dump { files, extents, wanted: dmt.wanted(usize::MAX) }
+}
+
+/// In memory where that exists: each case opens a store, and each open syncs.
+fn scratch() -> tempfile::TempDir {
+    let fast = Path::new("/dev/shm");
+    let builder = tempfile::Builder::new();
+    if fast.is_dir() { builder.tempdir_in(fast) } else { builder.tempdir() }.unwrap()
+}
+
+/// A small deterministic generator: the same story in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    fn range(&mut self) -> ByteRange {
+        let start = self.below(60) * 1000;
+        ByteRange::at(start, 1 + self.below(9) * 1000)
+    }
+}
+
+/// Does one random change that the store must remember.
+fn step(dmt: &LocalDmt, random: &mut Random, number: u64) {
+    let file = FileId(1 + random.below(3));
+    let range = random.range();
+    match random.below(12) {
+        0..=4 => {
+            let mut segments = Vec::new();
+            dmt.lookup(file, range, &mut segments);
+            let hole = segments.iter().find(|segment| segment.extent.is_none());
+            if let Some(hole) = hole {
+                assert!(dmt.reserve(file, hole.range, HERE));
+                dmt.map(file, hole.range, HERE, random.below(2) == 0).unwrap();
+            }
+        }
+        5 | 6 => dmt.mark_dirty(file, range).unwrap(),
+        7 => {
+            let dirty = dmt.dirty(file, ALL, 4);
+            let list: Vec<_> =
+                dirty.iter().map(|extent| (extent.range, extent.generation)).collect();
+            dmt.mark_clean(file, &list).unwrap();
+        }
+        8 => dmt.unmap(file, range).unwrap(),
+        9 => dmt.note_critical(Wanted { file, range, placement: HERE }, true),
+        10 => dmt.rename(Path::new("d"), Path::new(&format!("d{number}"))).unwrap(),
+        _ => dmt.stamp(file, Stamp::Closed { size: number, mtime_ns: 1, ctime_ns: 2 }).unwrap(),
+    }
+}
+
+fn begin(dir: &Path, memtable_bytes: u64) -> LocalDmt {
+    let (dmt, recovery) = open_with(dir, "boot", memtable_bytes).unwrap();
+    assert_eq!(recovery.left, Left::Never);
+    for (inode, path) in [(1, "d/a"), (2, "d/b"), (3, "c")] {
+        dmt.register(OriginKey { inode, born_ns: 9 }, Path::new(path)).unwrap();
+    }
+    dmt
+}
+
+/// Copies a directory, holes as holes.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (entry, target) = entry
+            .map(|e| {
+                let t = to.join(e.file_name());
+                (e, t)
+            })
+            .unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            copy_file(&entry.path(), &target);
+        }
+    }
+}
+
+fn copy_file(from: &Path, to: &Path) {
+    let (mut source, mut target) = (File::open(from).unwrap(), File::create(to).unwrap());
+    let len = source.metadata().unwrap().len();
+    target.set_len(len).unwrap();
+    let mut at = 0;
+    while let Ok(data) = rustix::fs::seek(&source, rustix::fs::SeekFrom::Data(at)) {
+        let hole = rustix::fs::seek(&source, rustix::fs::SeekFrom::Hole(data)).unwrap();
+        let mut bytes = vec![0; usize::try_from(hole - data).unwrap()];
+        source.seek(SeekFrom::Start(data)).unwrap();
+        source.read_exact(&mut bytes).unwrap();
+        target.seek(SeekFrom::Start(data)).unwrap();
+        target.write_all(&bytes).unwrap();
+        at = hole;
+    }
+}
+
+fn journal(dir: &Path) -> PathBuf {
+    let files = fs::read_dir(dir.join("meta")).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|ext| ext == "jnl")).max().unwrap()
+}
+
+/// Bytes of the journal that were written: it is made larger than it is used.
+fn written(journal: &Path) -> u64 {
+    let bytes = fs::read(journal).unwrap();
+    bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1)
+}
+
+#[test]
+fn i4_a_killed_process_loses_nothing_at_any_operation() {
+    let dir = scratch();
+    let (live, image) = (dir.path().join("live"), dir.path().join("image"));
+    let dmt = begin(&live, JOURNAL_ONLY);
+    let mut random = Random(7);
+    for number in 0..150 {
+        step(&dmt, &mut random, number);
+        if number % 3 == 0 {
+            copy(&live, &image);
+            let (copied, recovery) = open(&image, "boot").unwrap();
+            assert_eq!((recovery.left, recovery.trim), (Left::Crashed, true));
+            assert_eq!(dump(&copied), dump(&dmt), "after operation {number}");
+            drop(copied);
+            fs::remove_dir_all(&image).unwrap();
+        }
+    }
+}
+
+/// A story with what the tables looked like after each operation.
+fn story(dir: &Path, steps: u64, memtable_bytes: u64) -> Vec<Dump> {
+    let dmt = begin(dir, memtable_bytes);
+    let mut random = Random(11);
+    let mut dumps = vec![Dump { files: Vec::new(), extents: Vec::new(), wanted: Vec::new() }];
+    for file in dmt.files() {
+        let mut dump = dumps.last().unwrap().clone();
+        dump.files.push(file);
+        dumps.push(dump);
+    }
+    for number in 0..steps {
+        step(&dmt, &mut random, number);
+        dumps.push(dump(&dmt));
+        if number % 16 == 15 {
+            dmt.cut();
+            dmt.barrier().unwrap();
+        }
+    }
+    dumps
+}
+
+#[test]
+fn a_journal_cut_anywhere_is_a_prefix() {
+    let dir = scratch();
+    let (whole, image) = (dir.path().join("whole"), dir.path().join("image"));
+    let dumps = story(&whole, 60, JOURNAL_ONLY);
+    let end = written(&journal(&whole));
+    let mut reached = 0;
+    for cut in (0..=end).step_by(3).chain([end]) {
+        for fill in [false, true] {
+            copy(&whole, &image);
+            let path = journal(&image);
+            let file = File::options().write(true).open(&path).unwrap();
+            let full = file.metadata().unwrap().len();
+            file.set_len(cut).unwrap();
+            if fill {
+                file.set_len(full).unwrap();
+            }
+            drop(file);
+            let (dmt, _) = open(&image, "boot").unwrap();
+            let found = dump(&dmt);
+            let at = dumps[reached..].iter().position(|dump| *dump == found);
+            reached += at.unwrap_or_else(|| panic!("cut at {cut}: no prefix has {found:?}"));
+            drop(dmt);
+            fs::remove_dir_all(&image).unwrap();
+        }
+    }
+    assert_eq!(reached, dumps.iter().position(|dump| dump == dumps.last().unwrap()).unwrap());
+}
+
+#[test]
+fn a_power_loss_keeps_what_a_barrier_covered_and_lists_the_rest() {
+    let dir = scratch();
+    let dmt = begin(dir.path(), JOURNAL_ONLY);
+    let map = |start, dirty| {
+        let range = ByteRange::at(start, 4096);
+        assert!(dmt.reserve(FileId(1), range, HERE));
+        dmt.map(FileId(1), range, HERE, dirty).unwrap();
+    };
+    map(0, true);
+    map(8192, false);
+    dmt.cut();
+    // Written while the caller syncs: the sync may have missed it.
+    map(16384, true);
+    dmt.barrier().unwrap();
+    // Dirty before and after: it stays covered.
+    dmt.mark_dirty(FileId(1), ByteRange::at(0, 10)).unwrap();
+    dmt.mark_dirty(FileId(1), ByteRange::at(8192, 100)).unwrap();
+    drop(dmt);
+
+    let (dmt, recovery) = open(dir.path(), "next boot").unwrap();
+    assert_eq!((recovery.left, recovery.trim), (Left::PowerLost, true));
+    assert_eq!(recovery.dropped.len(), 1);
+    let dropped = &recovery.dropped[0];
+    assert_eq!(dropped.path, Path::new("d/a"));
+    assert_eq!((dropped.clean_bytes, dropped.dirty_bytes), (3996, 4196), "I6: the loss is listed");
+    assert_eq!(dump(&dmt).extents, [(FileId(1), ByteRange::at(0, 4096), HERE, true)]);
+    drop(dmt);
+    let (dmt, recovery) = open(dir.path(), "next boot").unwrap();
+    assert_eq!((recovery.left, recovery.dropped.len()), (Left::Crashed, 0));
+    assert_eq!(dmt.usage().used, 4096);
+}
+
+#[test]
+fn bytes_flipped_in_the_journal_are_an_error_or_a_prefix() {
+    flip(30, JOURNAL_ONLY);
+}
+
+#[test]
+fn bytes_flipped_in_tables_are_an_error_or_a_prefix() {
+    flip(120, 2048);
+}
+
+fn flip(steps: u64, memtable_bytes: u64) {
+    let dir = scratch();
+    let (whole, image) = (dir.path().join("whole"), dir.path().join("image"));
+    let dumps = story(&whole, steps, memtable_bytes);
+    fs::create_dir(&image).unwrap();
+    let mut victims = Vec::new();
+    list(&whole.join("meta"), &mut victims);
+    let mut errors = 0;
+    for victim in victims {
+        let path = image.join(victim.strip_prefix(&whole).unwrap());
+        let end = written(&victim);
+        let step = if end > 2000 { 7 } else { 1 };
+        for at in (0..end).step_by(step) {
+            fs::remove_dir_all(&image).unwrap();
+            copy(&whole, &image);
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at).unwrap();
+            file.write_all_at(&[byte[0] ^ (1 << (at % 8))], at).unwrap();
+            drop(file);
+            match open(&image, "boot") {
+                Ok((dmt, _)) => {
+                    let found = dump(&dmt);
+                    assert!(dumps.contains(&found), "{victim:?} byte {at}: a mixture: {found:?}");
+                }
+                Err(Error::Store { path, remedy, .. }) => {
+                    assert!(path.starts_with(&image) && !remedy.is_empty());
+                    errors += 1;
+                }
+                Err(other) => panic!("{victim:?} byte {at}: unclear: {other}"),
+            }
+        }
+    }
+    assert!(errors > 0, "some damage is beyond recovery");
+}
+
+fn list(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { list(&path, files) } else { files.push(path) }
+    }
+}
