@@ -30,6 +30,7 @@ fn main() -> Outcome {
     fs::create_dir(&dir)?;
     println!("{extents} extents of {LEN} bytes over {FILES} files in {}", dir.display());
     let empty = resident_bytes()?;
+    journal_alone(&dir, extents)?;
     fill(&dir, extents)?;
     println!("disk       {:8.1} bytes an extent, while open", per(disk_bytes(&dir)?, extents));
     let dmt = reopen(&dir, extents, empty, "kill")?;
@@ -37,7 +38,7 @@ fn main() -> Outcome {
     drop(dmt);
     println!("disk       {:8.1} bytes an extent, closed", per(disk_bytes(&dir)?, extents));
     let dmt = reopen(&dir, extents, empty, "close")?;
-    probe(&dmt, extents)?;
+    probe(&dmt, extents);
     change(&dmt, extents)?;
     drop(dmt);
     fs::remove_dir_all(&dir)?;
@@ -48,6 +49,27 @@ fn open(dir: &Path) -> Outcome<LocalDmt> {
     let eviction = halocline_model::evict::by_name("s3fifo")?;
     let options = Options::new(1 << 50, eviction, 65536);
     Ok(LocalDmt::open(dir, options)?.0)
+}
+
+/// The store under the tables by itself, with keys and values like theirs: what a `map` costs
+/// beyond this is ours.
+fn journal_alone(dir: &Path, extents: u64) -> Outcome {
+    let database = fjall::Database::builder(dir.join("alone")).worker_threads(2).open()?;
+    let keyspace = database.keyspace("alone", || {
+        fjall::KeyspaceCreateOptions::default().max_memtable_size(32 << 20)
+    })?;
+    let begin = Instant::now();
+    for index in 0..extents {
+        let (file, range) = place(index, extents);
+        let mut key = [b'x'; 17];
+        key[1..9].copy_from_slice(&file.0.to_be_bytes());
+        key[9..].copy_from_slice(&range.start.to_be_bytes());
+        keyspace.insert(key, [7; 29])?;
+    }
+    report("store alone", begin.elapsed(), extents);
+    drop((keyspace, database));
+    fs::remove_dir_all(dir.join("alone"))?;
+    Ok(())
 }
 
 fn fill(dir: &Path, extents: u64) -> Outcome {
@@ -77,7 +99,7 @@ fn fill(dir: &Path, extents: u64) -> Outcome {
 /// Extent number `index` of a random order over all extents.
 fn place(index: u64, extents: u64) -> (FileId, ByteRange) {
     // A step that shares no factor with the count visits each extent once.
-    let mut step = 0x9E37_79B9_7F4A_7C15 % extents.max(2) | 1;
+    let mut step = (0x9E37_79B9_7F4A_7C15 % extents.max(2)) | 1;
     while gcd(step, extents) != 1 {
         step += 2;
     }
@@ -100,7 +122,7 @@ fn reopen(dir: &Path, extents: u64, empty: u64, after: &str) -> Outcome<LocalDmt
     Ok(dmt)
 }
 
-fn probe(dmt: &LocalDmt, extents: u64) -> Outcome {
+fn probe(dmt: &LocalDmt, extents: u64) {
     let mut segments = Vec::new();
     let begin = Instant::now();
     for index in 0..PROBES {
@@ -120,7 +142,6 @@ fn probe(dmt: &LocalDmt, extents: u64) -> Outcome {
         black_box(place(index * 11, extents));
     }
     report("(probe)", begin.elapsed(), PROBES);
-    Ok(())
 }
 
 fn change(dmt: &LocalDmt, extents: u64) -> Outcome {
@@ -155,7 +176,9 @@ fn change(dmt: &LocalDmt, extents: u64) -> Outcome {
     while evicted < changes * LEN {
         let discards = dmt.evict(4 << 20, None, &mut |_, _| true)?;
         evicted += discards.iter().map(|discard| discard.range.len()).sum::<u64>();
-        discards.iter().for_each(|discard| dmt.discarded(discard));
+        for discard in &discards {
+            dmt.discarded(discard);
+        }
     }
     report("evict", begin.elapsed(), evicted / LEN);
     Ok(())

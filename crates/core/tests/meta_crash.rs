@@ -282,7 +282,9 @@ fn flip(steps: u64, memtable_bytes: u64) {
     list(&whole.join("meta"), &mut victims);
     let mut errors = 0;
     for victim in victims {
-        let path = image.join(victim.strip_prefix(&whole).unwrap());
+        let name = victim.strip_prefix(&whole).unwrap();
+        let path = image.join(name);
+        let name = name.display();
         let end = written(&victim);
         let step = if end > 2000 { 7 } else { 1 };
         for at in (0..end).step_by(step) {
@@ -296,13 +298,13 @@ fn flip(steps: u64, memtable_bytes: u64) {
             match open(&image, "boot") {
                 Ok((dmt, _)) => {
                     let found = dump(&dmt);
-                    assert!(dumps.contains(&found), "{victim:?} byte {at}: a mixture: {found:?}");
+                    assert!(dumps.contains(&found), "{name} byte {at}: a mixture: {found:?}");
                 }
                 Err(Error::Store { path, remedy, .. }) => {
                     assert!(path.starts_with(&image) && !remedy.is_empty());
                     errors += 1;
                 }
-                Err(other) => panic!("{victim:?} byte {at}: unclear: {other}"),
+                Err(other) => panic!("{name} byte {at}: unclear: {other}"),
             }
         }
     }

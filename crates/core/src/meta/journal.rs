@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use fjall::config::{BlockSizePolicy, CompressionPolicy};
+use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 use super::record;
@@ -239,8 +239,8 @@ fn build(path: &Path, memtable_bytes: u64) -> fjall::Result<(Database, Keyspace)
             .max_memtable_size(memtable_bytes)
             .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
             .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
-            // Nothing is ever looked for that may not be there.
-            .expect_point_read_hits(true)
+            // Nothing is looked up by key while the store is open, so filters would be dead weight.
+            .filter_policy(FilterPolicy::disabled())
     };
     let keyspace = database.keyspace("dmt", options)?;
     Ok((database, keyspace))

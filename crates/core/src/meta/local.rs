@@ -187,7 +187,7 @@ impl LocalDmt {
     }
 
     fn now_ms(&self) -> u64 {
-        (self.clock)().min((1 << 48) - 1)
+        (self.clock)().clamp(1, (1 << 48) - 1)
     }
 
     fn state(&self, file: FileId) -> Option<Arc<FileState>> {
@@ -375,8 +375,8 @@ impl Dmt for LocalDmt {
         if was && !pinned {
             let mapped = state.mapped.read();
             let mut order = self.order.lock();
-            for (_, entry) in mapped.extents.entries().filter(|(_, entry)| !entry.dirty) {
-                order.unpark(entry.slot);
+            for (start, entry) in mapped.extents.entries().filter(|(_, entry)| !entry.dirty()) {
+                order.unpark(entry.slot, entry.end - start);
             }
         }
     }

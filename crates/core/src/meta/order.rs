@@ -8,13 +8,26 @@ use halocline_model::evict::{Eviction, Walk};
 
 use super::FileId;
 
-/// What a slot stands for.
+/// What a slot stands for, in 16 bytes: there is one for each extent.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    file: FileId,
     start: u64,
-    bytes: u64,
-    parked: bool,
+    /// Twice the file's id, plus one while the slot is parked.
+    file_parked: u64,
+}
+
+impl Slot {
+    fn new(file: FileId, start: u64) -> Self {
+        Self { start, file_parked: file.0 << 1 }
+    }
+
+    fn file(self) -> FileId {
+        FileId(self.file_parked >> 1)
+    }
+
+    fn parked(self) -> bool {
+        self.file_parked & 1 == 1
+    }
 }
 
 /// What a search does with the extent it is offered.
@@ -28,6 +41,14 @@ pub(crate) enum Verdict {
     Take,
     /// Taken, and enough.
     TakeLast,
+}
+
+/// A loaded extent and when it was last used, in milliseconds since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LoadedUse {
+    pub(crate) last_use_ms: u64,
+    pub(crate) slot: u32,
+    pub(crate) bytes: u64,
 }
 
 /// The eviction order.
@@ -46,7 +67,7 @@ impl Order {
 
     /// Adds an extent as just used.
     pub(crate) fn insert(&mut self, file: FileId, start: u64, bytes: u64) -> u32 {
-        let entry = Slot { file, start, bytes, parked: false };
+        let entry = Slot::new(file, start);
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = entry;
             slot
@@ -59,46 +80,44 @@ impl Order {
     }
 
     /// Adds an extent that [`Order::start`] puts in its place.
-    pub(crate) fn load(&mut self, file: FileId, start: u64, bytes: u64) -> u32 {
-        self.slots.push(Slot { file, start, bytes, parked: false });
+    pub(crate) fn load(&mut self, file: FileId, start: u64) -> u32 {
+        self.slots.push(Slot::new(file, start));
         slot_number(self.slots.len() - 1)
     }
 
     /// Puts the loaded extents in the order of their last use, oldest first.
-    pub(crate) fn start(&mut self, mut uses: Vec<(u64, u32)>) {
+    pub(crate) fn start(&mut self, mut uses: Vec<LoadedUse>) {
         uses.sort_unstable();
-        for (_, slot) in uses {
-            self.policy.inserted(slot, self.slots[slot as usize].bytes);
+        for LoadedUse { slot, bytes, .. } in uses {
+            self.policy.inserted(slot, bytes);
         }
     }
 
     /// Takes an extent out.
     pub(crate) fn remove(&mut self, slot: u32) {
-        if !self.slots[slot as usize].parked {
+        if !self.slots[slot as usize].parked() {
             self.policy.removed(slot);
         }
         self.free.push(slot);
     }
 
     /// Moves a slot to the extent that begins at `start`: what is left of the one it stood for.
-    pub(crate) fn renamed(&mut self, slot: u32, start: u64, bytes: u64) {
-        let entry = &mut self.slots[slot as usize];
-        entry.start = start;
-        entry.bytes = bytes;
+    pub(crate) fn renamed(&mut self, slot: u32, start: u64) {
+        self.slots[slot as usize].start = start;
     }
 
     /// Notes a use.
     pub(crate) fn touch(&mut self, slot: u32) {
-        if !self.slots[slot as usize].parked {
+        if !self.slots[slot as usize].parked() {
             self.policy.touched(slot);
         }
     }
 
-    /// Puts a parked extent back, which can be evicted again.
-    pub(crate) fn unpark(&mut self, slot: u32) {
+    /// Puts a parked extent of `bytes` bytes back, which can be evicted again.
+    pub(crate) fn unpark(&mut self, slot: u32, bytes: u64) {
         let entry = &mut self.slots[slot as usize];
-        if std::mem::take(&mut entry.parked) {
-            let bytes = entry.bytes;
+        if entry.parked() {
+            entry.file_parked &= !1;
             self.policy.inserted(slot, bytes);
         }
     }
@@ -113,7 +132,7 @@ impl Order {
                 return Walk::Stop;
             }
             let entry = slots[slot as usize];
-            match judge(entry.file, entry.start) {
+            match judge(entry.file(), entry.start) {
                 Verdict::Skip => Walk::Skip,
                 Verdict::Take => Walk::Take,
                 Verdict::Park => {
@@ -127,7 +146,7 @@ impl Order {
             }
         });
         for slot in park {
-            self.slots[slot as usize].parked = true;
+            self.slots[slot as usize].file_parked |= 1;
             self.policy.removed(slot);
         }
     }

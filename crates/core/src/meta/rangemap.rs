@@ -4,6 +4,7 @@
 //! the ages say exactly which extents are dirty and how old the oldest is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::Excluded;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use halocline_model::layout::Placement;
@@ -22,7 +23,7 @@ pub(crate) struct Entry {
     pub(crate) end: u64,
     /// The epoch of [`ExtentRecord::epoch`].
     pub(crate) epoch: u64,
-    /// When it became dirty, in milliseconds since the epoch; 0 when clean.
+    /// When it became dirty, in milliseconds since the epoch; 0 exactly when clean.
     pub(crate) dirty_since_ms: u64,
     /// Changes with every write.
     pub(crate) generation: AtomicU64,
@@ -32,13 +33,17 @@ pub(crate) struct Entry {
     pub(crate) slot: u32,
     /// The object its bytes lie in.
     pub(crate) placement: Placement,
-    /// `D_flag`.
-    pub(crate) dirty: bool,
 }
 
 impl Entry {
+    /// `D_flag`.
+    pub(crate) fn dirty(&self) -> bool {
+        self.dirty_since_ms != 0
+    }
+
     /// The extent in memory for a record.
     pub(crate) fn new(record: &ExtentRecord, generation: u64, slot: u32) -> Self {
+        debug_assert_eq!(record.dirty, record.dirty_since_ms != 0, "dirty extents have an age");
         Self {
             end: record.range.end,
             epoch: record.epoch,
@@ -47,7 +52,6 @@ impl Entry {
             last_use_ms: AtomicU64::new(record.last_use_ms),
             slot,
             placement: record.placement,
-            dirty: record.dirty,
         }
     }
 
@@ -56,7 +60,7 @@ impl Entry {
         ExtentRecord {
             range,
             placement: self.placement,
-            dirty: self.dirty,
+            dirty: self.dirty(),
             epoch: self.epoch,
             dirty_since_ms: self.dirty_since_ms,
             last_use_ms: self.last_use_ms.load(Relaxed),
@@ -67,7 +71,7 @@ impl Entry {
         Extent {
             range: ByteRange::new(start, self.end),
             placement: self.placement,
-            dirty: self.dirty,
+            dirty: self.dirty(),
             generation: self.generation.load(Relaxed),
             dirty_since_ms: self.dirty_since_ms,
             last_use_ms: self.last_use_ms.load(Relaxed),
@@ -90,7 +94,7 @@ impl RangeMap {
             return None;
         }
         let mut map = Self::default();
-        for (start, entry) in extents.iter().filter(|(_, entry)| entry.dirty) {
+        for (start, entry) in extents.iter().filter(|(_, entry)| entry.dirty()) {
             map.dirty.insert(*start);
             *map.ages.entry(entry.dirty_since_ms / AGE_CLASS_MS).or_default() += 1;
         }
@@ -100,12 +104,13 @@ impl RangeMap {
 
     /// Extents that share a byte with `range`, in order.
     pub(crate) fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = (u64, &Entry)> {
-        let first = self.extents.range(..=range.start).next_back();
-        let first = first.filter(|(_, entry)| entry.end > range.start).map(|(&start, _)| start);
-        self.extents
-            .range(first.unwrap_or(range.start)..range.end.max(first.unwrap_or(range.start)))
-            .filter(move |_| !range.is_empty())
-            .map(|(&start, entry)| (start, entry))
+        let before = self.extents.range(..=range.start).next_back();
+        let before = before.filter(|(_, entry)| entry.end > range.start && !range.is_empty());
+        // One descent is enough where one extent holds all of the range.
+        let reached = before.map_or(range.start, |(_, entry)| entry.end);
+        let rest = (reached < range.end)
+            .then(|| self.extents.range((Excluded(range.start), Excluded(range.end))));
+        before.into_iter().chain(rest.into_iter().flatten()).map(|(&start, entry)| (start, entry))
     }
 
     /// The extent that starts at `start`.
@@ -125,7 +130,7 @@ impl RangeMap {
             self.overlapping(ByteRange::new(start, entry.end)).next().is_none(),
             "extents do not overlap (I2)"
         );
-        if entry.dirty {
+        if entry.dirty() {
             self.dirty.insert(start);
             *self.ages.entry(entry.dirty_since_ms / AGE_CLASS_MS).or_default() += 1;
         }
@@ -135,7 +140,7 @@ impl RangeMap {
     /// Takes out the extent that starts at `start`.
     pub(crate) fn remove(&mut self, start: u64) -> Option<Entry> {
         let entry = self.extents.remove(&start)?;
-        if entry.dirty {
+        if entry.dirty() {
             self.dirty.remove(&start);
             let class = entry.dirty_since_ms / AGE_CLASS_MS;
             let count = self.ages.get_mut(&class).expect("each dirty extent has an age");

@@ -125,6 +125,9 @@ pub(crate) fn decode_extent(key: &[u8], value: &[u8]) -> Result<(FileId, ExtentR
     if len == 0 {
         return Err(Malformed("empty extent"));
     }
+    if (value[1] & DIRTY != 0) != (get48(&value[17..23]) != 0) {
+        return Err(Malformed("extent dirty without an age or aged without being dirty"));
+    }
     let record = ExtentRecord {
         range: ByteRange::new(start, end),
         placement: decode_placement(&value[2..5])?,

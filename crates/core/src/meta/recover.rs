@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::cdt::Cdt;
 use super::files::{FileState, Files};
 use super::journal::Journal;
-use super::order::Order;
+use super::order::{LoadedUse, Order};
 use super::rangemap::{Entry, RangeMap};
 use super::record::{self, ExtentRecord, State};
 use super::{FileId, space::Space};
@@ -177,7 +177,7 @@ struct Loader<'a> {
     journal: &'a Journal,
     space: &'a Space,
     loaded: &'a mut Loaded,
-    uses: Vec<(u64, u32)>,
+    uses: Vec<LoadedUse>,
     doomed: Vec<[u8; 17]>,
     dropped: HashMap<FileId, Dropped>,
 }
@@ -241,8 +241,9 @@ impl Loader<'_> {
             // `begin` syncs the store, so no older dirty record can come back.
             record.epoch = 0;
         }
-        let slot = loaded.order.load(reading.state.id, record.range.start, record.range.len());
-        self.uses.push((record.last_use_ms, slot));
+        let slot = loaded.order.load(reading.state.id, record.range.start);
+        let (last_use_ms, bytes) = (record.last_use_ms, record.range.len());
+        self.uses.push(LoadedUse { last_use_ms, slot, bytes });
         loaded.generation += 1;
         let entry = Entry::new(&record, loaded.generation, slot);
         reading.extents.push((record.range.start, entry));

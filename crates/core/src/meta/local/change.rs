@@ -88,7 +88,7 @@ impl LocalDmt {
         let epoch = self.epochs.current.load(Acquire);
         let mut plan = Vec::new();
         for (start, entry) in state.mapped.read().extents.overlapping(range) {
-            if entry.dirty {
+            if entry.dirty() {
                 entry.generation.store(self.next_generation(), Relaxed);
                 continue;
             }
@@ -122,7 +122,7 @@ impl LocalDmt {
     /// store then has nothing to learn.
     fn redirty(&self, state: &FileState, range: ByteRange) -> bool {
         let mapped = state.mapped.read();
-        if mapped.extents.overlapping(range).any(|(_, entry)| !entry.dirty) {
+        if mapped.extents.overlapping(range).any(|(_, entry)| !entry.dirty()) {
             return false;
         }
         for (_, entry) in mapped.extents.overlapping(range) {
@@ -141,7 +141,7 @@ impl LocalDmt {
             for (start, entry) in mapped.extents.overlapping(range) {
                 let whole = ByteRange::new(start, entry.end);
                 let unchanged = entry.generation.load(Relaxed) == generation;
-                if entry.dirty && unchanged && range.contains(whole) {
+                if entry.dirty() && unchanged && range.contains(whole) {
                     let record = ExtentRecord {
                         dirty: false,
                         epoch: 0,
@@ -163,8 +163,9 @@ impl LocalDmt {
             replace.pieces[0].record.epoch = epoch;
             let mut order = self.order.lock();
             let slot = mapped.extents.get(replace.start).expect("planned under `change`").slot;
+            let bytes = replace.pieces[0].record.range.len();
             self.apply(file, &mut mapped, &mut order, replace);
-            order.unpark(slot);
+            order.unpark(slot, bytes);
         }
         self.busy.update(&state, &mapped);
         Ok(bytes)
@@ -225,7 +226,7 @@ impl LocalDmt {
         for (index, piece) in replace.pieces.into_iter().enumerate() {
             let ByteRange { start, end } = piece.record.range;
             let slot = if index == heir {
-                order.renamed(old.slot, start, end - start);
+                order.renamed(old.slot, start);
                 if piece.record.last_use_ms != old_record.last_use_ms {
                     order.touch(old.slot);
                 }
@@ -268,7 +269,7 @@ fn retire(mapped: &mut Mapped, record: &ExtentRecord, epoch: u64) {
     blocks.retire(extents, record.range, record.placement, epoch);
     let neighbours: Vec<u64> = extents
         .overlapping(record.range.widen_to(BLOCK))
-        .filter(|(_, entry)| entry.placement == record.placement && !entry.dirty)
+        .filter(|(_, entry)| entry.placement == record.placement && !entry.dirty())
         .map(|(start, _)| start)
         .collect();
     for start in neighbours {

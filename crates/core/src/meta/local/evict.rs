@@ -84,7 +84,7 @@ impl LocalDmt {
             let mapped = victims.state.mapped.read();
             for &start in &victims.starts {
                 let still = mapped.extents.get(start);
-                if still.is_some_and(|entry| !entry.dirty && entry.epoch <= completed) {
+                if still.is_some_and(|entry| !entry.dirty() && entry.epoch <= completed) {
                     changes.remove(&record::extent_key(file, start));
                     doomed.push((file, start));
                 }
@@ -125,7 +125,7 @@ impl Search<'_> {
         let Some(state) = self.files.get(file) else { return Verdict::Skip };
         let Some(mapped) = state.mapped.try_read() else { return Verdict::Skip };
         let Some(entry) = mapped.extents.get(start) else { return Verdict::Skip };
-        if entry.dirty || state.pinned.load(Relaxed) {
+        if entry.dirty() || state.pinned.load(Relaxed) {
             return Verdict::Park;
         }
         let range = ByteRange::new(start, entry.end);
