@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use halocline_core::error::Error;
-use halocline_core::meta::local::{LocalDmt, Options, system_clock};
+use halocline_core::meta::local::{LocalDmt, Options};
 use halocline_core::meta::{BLOCK, Dmt, Extent, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
@@ -15,12 +15,7 @@ const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 const WHOLE: ByteRange = ByteRange::new(0, 1 << 40);
 
 fn open(dir: &Path) -> LocalDmt {
-    let options = Options {
-        limit_bytes: 1 << 30,
-        eviction: Box::<Lru>::default(),
-        cdt_entries: 8,
-        clock: system_clock(),
-    };
+    let options = Options::new(1 << 30, Box::<Lru>::default(), 8);
     LocalDmt::open(dir, options).unwrap().0
 }
 

@@ -196,9 +196,9 @@ fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64) -> (LocalDmt, Left) {
         eviction: Box::<Lru>::default(),
         cdt_entries: 8,
         clock: Box::new(move || clock.fetch_add(1, Relaxed)),
-        memtable_bytes: 4096,
     };
-    let (dmt, recovery) = LocalDmt::open_on_boot(dir, options, &format!("boot-{boot}")).unwrap();
+    let (dmt, recovery) =
+        LocalDmt::open_tuned(dir, options, &format!("boot-{boot}"), 4096).unwrap();
     (dmt, recovery.left)
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
-use halocline_core::meta::local::{LocalDmt, Options, system_clock};
+use halocline_core::meta::local::{LocalDmt, Options};
 use halocline_core::meta::{BLOCK, Dmt, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
@@ -13,12 +13,7 @@ use halocline_model::request::ByteRange;
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 
 fn open(dir: &Path, limit_bytes: u64) -> (LocalDmt, FileId) {
-    let options = Options {
-        limit_bytes,
-        eviction: Box::<Lru>::default(),
-        cdt_entries: 8,
-        clock: system_clock(),
-    };
+    let options = Options::new(limit_bytes, Box::<Lru>::default(), 8);
     let (table, _) = LocalDmt::open(dir, options).unwrap();
     let file = table.register(OriginKey { inode: 1, born_ns: 1 }, Path::new("a")).unwrap();
     (table, file)

@@ -227,16 +227,18 @@ fn a_file_is_forgotten_with_its_critical_ranges_but_not_its_waiting_blocks() {
 fn a_closed_store_refuses_changes_and_memory_does_not_run_ahead() {
     let (dir, dmt) = cache();
     write(&dmt, A, blocks(0, 1), true);
+    write(&dmt, B, blocks(0, 1), false);
+    let empty = dmt.register(OriginKey { inode: 3, born_ns: 0 }, Path::new("e")).unwrap();
     assert!(dmt.reserve(A, blocks(1, 1), HERE));
     let before = (dmt.usage(), dmt.files(), dmt.extents(A));
     dmt.close().unwrap();
     let refused = [
         dmt.map(A, blocks(1, 1), HERE, true),
-        dmt.mark_dirty(A, blocks(0, 1)),
+        dmt.mark_dirty(B, blocks(0, 1)),
         dmt.unmap(A, blocks(0, 1)),
         dmt.stamp(A, Stamp::Closed { size: 1, mtime_ns: 1, ctime_ns: 1 }),
         dmt.rename(Path::new("a"), Path::new("c")),
-        dmt.forget(B),
+        dmt.forget(empty),
         dmt.barrier(),
         dmt.register(OriginKey { inode: 9, born_ns: 0 }, Path::new("n")).map(drop),
         dmt.evict(BLOCK, None, &mut |_, _| true).map(drop),
@@ -249,7 +251,7 @@ fn a_closed_store_refuses_changes_and_memory_does_not_run_ahead() {
     let (dmt, recovery) = LocalDmt::open(dir.path(), options()).unwrap();
     assert_eq!(recovery.left, Left::Closed);
     assert!(recovery.trim, "a reservation was open: its blocks may have been written");
-    assert_eq!(dmt.usage().used, BLOCK);
+    assert_eq!(dmt.usage().used, 2 * BLOCK);
 }
 
 #[test]

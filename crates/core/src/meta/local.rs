@@ -38,6 +38,10 @@ use halocline_model::evict::Eviction;
 /// Name of the store's directory in the cache directory.
 pub const STORE_DIR: &str = "meta";
 
+/// Records are sorted into tables once the newest take this many bytes of memory: enough for
+/// 200,000 extents, and little to read again after a crash.
+const MEMTABLE_BYTES: u64 = 32 << 20;
+
 /// Where the time comes from, in milliseconds since the epoch.
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
@@ -51,15 +55,12 @@ pub struct Options {
     pub cdt_entries: usize,
     /// The time.
     pub clock: Clock,
-    /// Records are sorted into tables once the newest take this many bytes of memory.
-    pub memtable_bytes: u64,
 }
 
 impl Options {
-    /// Options with the system's clock and memory for an ordinary cache.
+    /// Options with the system's clock.
     pub fn new(limit_bytes: u64, eviction: Box<dyn Eviction>, cdt_entries: usize) -> Self {
-        let clock = system_clock();
-        Self { limit_bytes, eviction, cdt_entries, clock, memtable_bytes: 32 << 20 }
+        Self { limit_bytes, eviction, cdt_entries, clock: system_clock() }
     }
 }
 
@@ -69,7 +70,6 @@ impl fmt::Debug for Options {
             .field("limit_bytes", &self.limit_bytes)
             .field("eviction", &self.eviction)
             .field("cdt_entries", &self.cdt_entries)
-            .field("memtable_bytes", &self.memtable_bytes)
             .finish_non_exhaustive()
     }
 }
@@ -134,8 +134,19 @@ impl LocalDmt {
 
     /// The same on a machine whose boot id is `boot_id`: how a power loss is told from a crash.
     pub fn open_on_boot(dir: &Path, options: Options, boot_id: &str) -> Result<(Self, Recovery)> {
+        Self::open_tuned(dir, options, boot_id, MEMTABLE_BYTES)
+    }
+
+    /// The same, and a new store sorts its records into tables whenever the newest take
+    /// `memtable_bytes` bytes of memory: small in tests, so that a few records reach tables.
+    pub fn open_tuned(
+        dir: &Path,
+        options: Options,
+        boot_id: &str,
+        memtable_bytes: u64,
+    ) -> Result<(Self, Recovery)> {
         let owner = Owner::take_on_boot(dir, boot_id)?;
-        let journal = open_store(&owner, &options, boot_id)?;
+        let journal = open_store(&owner, boot_id, memtable_bytes)?;
         let space = Space::new(options.limit_bytes);
         let order = Order::new(options.eviction);
         let cdt = Cdt::new(options.cdt_entries);
@@ -228,7 +239,7 @@ impl LocalDmt {
 }
 
 /// Opens the store of an owned cache, or makes it in one that holds nothing yet.
-fn open_store(owner: &Owner, options: &Options, boot_id: &str) -> Result<Journal> {
+fn open_store(owner: &Owner, boot_id: &str, memtable_bytes: u64) -> Result<Journal> {
     let path = owner.dir().join(STORE_DIR);
     if !path.try_exists().map_err(Error::at(&path, "look for"))? {
         let half_made = format!("{STORE_DIR}.new");
@@ -241,10 +252,12 @@ fn open_store(owner: &Owner, options: &Options, boot_id: &str) -> Result<Journal
                     .to_owned(),
             });
         }
-        Journal::create(&path, options.memtable_bytes)?;
+        Journal::create(&path, memtable_bytes)?;
     }
     let torn = owner.last_boot() != Some(boot_id);
-    Journal::open(&path, options.memtable_bytes, torn)
+    let journal = Journal::open(&path, memtable_bytes, torn)?;
+    owner.opened_on(boot_id)?;
+    Ok(journal)
 }
 
 impl Dmt for LocalDmt {

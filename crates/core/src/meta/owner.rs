@@ -1,7 +1,7 @@
 //! Who owns a cache directory (I8): one living process, and only a directory that is a cache.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -30,7 +30,7 @@ pub struct CacheIdentity {
 /// Ownership of a cache directory, until dropped.
 #[derive(Debug)]
 pub struct Owner {
-    _lock: File,
+    lock: File,
     dir: PathBuf,
     last_boot: Option<String>,
     identity: CacheIdentity,
@@ -52,7 +52,7 @@ impl Owner {
         }
         let (lock, last_boot) = lock(dir, boot_id)?;
         let identity = if known { read_identity(&marker)? } else { make_identity(dir, &marker)? };
-        Ok(Self { _lock: lock, dir: dir.to_owned(), last_boot, identity })
+        Ok(Self { lock, dir: dir.to_owned(), last_boot, identity })
     }
 
     /// The cache directory.
@@ -60,7 +60,13 @@ impl Owner {
         &self.dir
     }
 
-    /// The boot id of the owner before this one.
+    /// Notes that the store is open on this boot. Not earlier: until then a power loss may have
+    /// torn it, however often its opening is tried.
+    pub(crate) fn opened_on(&self, boot_id: &str) -> Result<()> {
+        sign(&self.lock, boot_id).map_err(Error::at(self.dir.join(LOCK_FILE), "write the lock"))
+    }
+
+    /// The boot id on which the store was opened last.
     pub(crate) fn last_boot(&self) -> Option<&str> {
         self.last_boot.as_deref()
     }
@@ -133,12 +139,17 @@ fn lock(dir: &Path, boot_id: &str) -> Result<(File, Option<String>)> {
     let mut before = String::new();
     file.read_to_string(&mut before).map_err(Error::at(&path, "read the lock"))?;
     let last_boot = before.split_whitespace().nth(3).map(str::to_owned);
-    let text = format!("pid {} boot {boot_id} started {}\n", std::process::id(), start_time());
-    file.set_len(0)
-        .and_then(|()| file.seek(SeekFrom::Start(0)))
-        .and_then(|_| file.write_all(text.as_bytes()))
+    sign(&file, last_boot.as_deref().unwrap_or(boot_id))
         .map_err(Error::at(&path, "write the lock"))?;
     Ok((file, last_boot))
+}
+
+/// Writes who owns the lock, and on which boot the store was opened last.
+fn sign(mut lock: &File, boot_id: &str) -> io::Result<()> {
+    let text = format!("pid {} boot {boot_id} started {}\n", std::process::id(), start_time());
+    lock.set_len(0)?;
+    lock.seek(SeekFrom::Start(0))?;
+    lock.write_all(text.as_bytes())
 }
 
 fn owned(dir: &Path, file: &mut File) -> Error {
