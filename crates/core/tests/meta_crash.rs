@@ -286,7 +286,9 @@ fn flip(steps: u64, memtable_bytes: u64) {
         let name = name.display();
         let end = written(&victim);
         let step = if end > 2000 { 7 } else { 1 };
-        for at in (0..end).step_by(step) {
+        // The ends of tables say how to read the rest.
+        let tail = end.saturating_sub(300)..end;
+        for at in (0..tail.start).step_by(step).chain(tail) {
             fs::remove_dir_all(&image).unwrap();
             copy(&whole, &image);
             let file = File::options().read(true).write(true).open(&path).unwrap();

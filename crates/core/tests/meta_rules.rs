@@ -120,6 +120,22 @@ fn i2_unmapped_blocks_are_discarded_after_a_barrier_and_only_if_nothing_needs_th
 }
 
 #[test]
+fn i5_a_block_claimed_and_given_up_again_waits_for_its_own_discard() {
+    let (_dir, dmt) = cache();
+    write(&dmt, A, blocks(0, 1), true);
+    dmt.unmap(A, blocks(0, 1)).unwrap();
+    barrier(&dmt);
+    let overtaken = dmt.take_discards();
+    write(&dmt, A, blocks(0, 1), true);
+    dmt.unmap(A, blocks(0, 1)).unwrap();
+    dmt.discarded(&overtaken[0]);
+    assert_eq!(dmt.usage().used, BLOCK, "what was written since is still on disk");
+    barrier(&dmt);
+    dmt.discarded(&dmt.take_discards()[0]);
+    assert_eq!(dmt.usage().used, 0);
+}
+
+#[test]
 fn i5_a_block_counts_once_an_object_and_never_above_the_limit() {
     let (_dir, dmt) = cache();
     write(&dmt, A, ByteRange::new(0, 10), true);

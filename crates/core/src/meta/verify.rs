@@ -1,13 +1,15 @@
 //! What the store does not check itself before it acts on it, checked before it is opened.
 //!
 //! The store verifies its data blocks and the contents of journal batches. It does not verify the
-//! lists of its tables, though it keeps their checksums, nor the order of journal batches; and it
+//! lists of its tables, though it keeps their checksums, reads the directories of tables before
+//! it verifies them, and takes journal batches in any order; and it
 //! cuts a journal at the first batch that it cannot read. That is right for the last batch of a
 //! killed process and for whatever a power loss left, but not for damage in the middle of a
 //! journal: the batches behind it were acknowledged.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_128;
@@ -20,6 +22,12 @@ const END: u8 = 3;
 const CLEAR: u8 = 4;
 /// Fixed bytes of an item after its tag: type, compression, keyspace, three lengths.
 const ITEM_FIXED: usize = 20;
+
+/// Bytes at a table's end: mark, version, kind of checksum, checksum, place and length of its
+/// directory.
+const TRAILER_LEN: usize = 38;
+/// A table's directory has about ten entries.
+const DIRECTORY_MAX: usize = 1 << 16;
 
 /// Why a store is refused.
 pub(crate) type Damage = String;
@@ -35,6 +43,10 @@ pub(crate) fn verify(path: &Path, torn: bool) -> Result<(), Damage> {
         let entry = entry.map_err(read)?;
         if entry.path().join("current").exists() {
             verify_table_list(&entry.path())?;
+            // A table that no list names yet, torn by a power loss, is not damage.
+            if !torn {
+                verify_tables(&entry.path().join("tables"))?;
+            }
         }
     }
     let mut next = 0;
@@ -58,6 +70,41 @@ fn verify_table_list(tree: &Path) -> Result<(), Damage> {
     } else {
         Err(format!("{}/v{id} does not match its checksum", tree.display()))
     }
+}
+
+/// The directory at the end of each table has its checksum: the store makes room for as many
+/// entries as it says before it compares, and runs out of memory.
+fn verify_tables(folder: &Path) -> Result<(), Damage> {
+    let read = |error: io::Error| format!("{}: {error}", folder.display());
+    for entry in fs::read_dir(folder).map_err(read)? {
+        let path = entry.map_err(read)?.path();
+        let file = File::open(&path).map_err(read)?;
+        if !directory_is_whole(&file).map_err(read)? {
+            return Err(format!("{} does not match its checksum", path.display()));
+        }
+    }
+    Ok(())
+}
+
+/// A table without a trailer was never finished: the store refuses or removes it.
+fn directory_is_whole(table: &File) -> io::Result<bool> {
+    let Some(end) = table.metadata()?.len().checked_sub(TRAILER_LEN as u64) else {
+        return Ok(true);
+    };
+    let mut trailer = [0; TRAILER_LEN];
+    table.read_exact_at(&mut trailer, end)?;
+    let Some(rest) = trailer.strip_prefix(b"SFA!\x01\x00") else { return Ok(true) };
+    let (checksum, rest) = rest.split_first_chunk::<16>().expect("a trailer is 38 bytes long");
+    let (start, _) = rest.split_first_chunk::<8>().expect("a trailer is 38 bytes long");
+    let len = end.checked_sub(u64::from_le_bytes(*start));
+    let Some(len) =
+        len.and_then(|len| usize::try_from(len).ok()).filter(|&len| len < DIRECTORY_MAX)
+    else {
+        return Ok(false);
+    };
+    let mut directory = vec![0; len];
+    table.read_exact_at(&mut directory, u64::from_le_bytes(*start))?;
+    Ok(xxh3_128(&directory) == u128::from_le_bytes(*checksum))
 }
 
 fn journals(path: &Path) -> io::Result<Vec<PathBuf>> {
