@@ -41,7 +41,7 @@ pub const SOCKET_NAME: &str = "control.sock";
 
 /// What receives the progress of long work. `Break` asks for a stop at the next file or extent;
 /// what was moved until then stays moved and is in the report.
-pub type ProgressSink<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+pub type ProgressSink<'a> = &'a mut (dyn FnMut(Progress) -> ControlFlow<()> + Send);
 
 /// A running cache, as the control socket sees it.
 ///

@@ -4,7 +4,31 @@
 //! answer. The extent engine and the file tier both implement [`Engine`], so every front end
 //! serves both.
 
+mod changes;
+mod clock;
+pub mod counters;
+mod explain;
+pub mod extents;
+mod globs;
+mod handle;
+mod health;
+mod hints;
+mod identify;
+mod lifecycle;
+mod movers;
+mod open;
+mod operate;
+mod parts;
 pub mod passthrough;
+mod processes;
+mod rebuild;
+mod recover;
+mod redirect;
+mod resize;
+mod sides;
+mod space;
+pub(crate) mod streams;
+mod surroundings;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;

@@ -10,6 +10,8 @@ pub mod control;
 pub mod device;
 pub mod engine;
 pub mod error;
+mod extent;
 pub mod meta;
 pub mod namespace;
+pub mod sync;
 pub mod volume;

@@ -199,14 +199,19 @@ impl<T> From<Result<T>> for Answer<T> {
     }
 }
 
-fn send<T: Serialize>(out: &mut impl Write, answer: &Answer<T>) -> io::Result<()> {
+fn send<T: Serialize>(out: &mut (impl Write + Send), answer: &Answer<T>) -> io::Result<()> {
     serde_json::to_writer(&mut *out, answer)?;
     out.write_all(b"\n")?;
     out.flush()
 }
 
 /// Carries one request out and sends its answer.
-fn answer(request: Request, peer: UCred, shared: &Shared, out: &mut impl Write) -> io::Result<()> {
+fn answer(
+    request: Request,
+    peer: UCred,
+    shared: &Shared,
+    out: &mut (impl Write + Send),
+) -> io::Result<()> {
     let engine = &shared.controlled;
     match request {
         Request::Status {} => send(out, &Answer::Ok(engine.status())),
@@ -248,7 +253,7 @@ fn answer(request: Request, peer: UCred, shared: &Shared, out: &mut impl Write) 
 /// Runs long work on `paths`: progress lines first, at most ten a second, then the report. A
 /// client that went away stops the work.
 fn moving(
-    out: &mut impl Write,
+    out: &mut (impl Write + Send),
     paths: &[PathBuf],
     work: impl FnOnce(&[PathBuf], ProgressSink<'_>) -> Result<MoveReport>,
 ) -> io::Result<()> {

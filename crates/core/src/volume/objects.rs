@@ -131,6 +131,23 @@ impl CacheObjects {
         Ok(())
     }
 
+    /// Deletes the objects of file number `file` that hold no block any more. The caller
+    /// guarantees that nobody uses one.
+    pub fn remove_empty(&self, file: u64) -> io::Result<()> {
+        let dir = directory_of(file);
+        for server in self.volume.servers() {
+            for name in server.names(&dir)? {
+                let path = dir.join(&name);
+                if parse(&name).is_some_and(|key| key.file == file) && server.blocks_of(&path)? == 0
+                {
+                    server.remove_object(&path)?;
+                }
+            }
+        }
+        self.open.write().retain(|key, open| key.file != file || open.file.is_dirty());
+        Ok(())
+    }
+
     /// Makes every write that returned before the call durable. This is the barrier before the
     /// metadata that points to the data is made durable (I2, I4). All objects are tried; the first
     /// error is returned, and what failed is tried again at the next call.

@@ -1,0 +1,350 @@
+//! The extent engine: an origin with byte ranges of its files on a cache.
+//!
+//! This file answers the calls of a front end. Data goes through [`redirect`](super::redirect);
+//! names go straight to the origin's tree, with the cache's records following.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use halocline_model::request::ByteRange;
+
+use super::handle::Handle;
+use super::parts::{Parts, origin_key};
+use super::rebuild::Rebuilder;
+use super::sides::Meters;
+use super::{Caller, DirEntry, Engine, Make, OpenMode, Seek, SetAttr, SetTime, Stat};
+use crate::control::{SOCKET_NAME, SOCKET_XATTR};
+use crate::device::Allocate;
+use crate::error::Result;
+use crate::extent::file::CachedFile;
+use crate::namespace::{Directory, Node, Removed};
+use crate::volume::origin::hidden_xattr;
+
+/// An origin with a cache in front of it.
+#[derive(Debug)]
+pub struct ExtentEngine {
+    pub(super) parts: Arc<Parts>,
+    pub(super) rebuilder: Rebuilder,
+    pub(super) meters: Meters,
+}
+
+impl ExtentEngine {
+    /// Attributes as programs see them: a time that the origin is still to be given, and blocks
+    /// for bytes that only the cache has, so that nobody takes the file for a hole.
+    fn shown(&self, mut stat: Stat) -> Stat {
+        if stat.raw.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return stat;
+        }
+        self.parts.origin.complete_stat(&mut stat);
+        let Some(file) = self.parts.files.by_key(origin_key(&stat)) else { return stat };
+        if let Some(held_ns) = file.held_mtime_ns() {
+            let (seconds, rest) =
+                (held_ns.div_euclid(1_000_000_000), held_ns.rem_euclid(1_000_000_000));
+            (stat.raw.st_mtime, stat.raw.st_mtime_nsec) = (seconds, rest);
+            if (stat.raw.st_ctime, stat.raw.st_ctime_nsec) < (seconds, rest) {
+                (stat.raw.st_ctime, stat.raw.st_ctime_nsec) = (seconds, rest);
+            }
+        }
+        if file.mover.lock().is_some() {
+            stat.raw.st_blocks = stat.raw.st_blocks.max((stat.raw.st_size + 511) / 512);
+        }
+        stat
+    }
+
+    fn is_regular(stat: &Stat) -> bool {
+        stat.raw.st_mode & libc::S_IFMT == libc::S_IFREG
+    }
+
+    /// What must happen to a regular file that lost a name.
+    fn name_gone(&self, removed: &Removed) -> Result<()> {
+        if !Self::is_regular(&removed.stat) {
+            return Ok(());
+        }
+        let key = origin_key(&removed.stat);
+        let file = self.parts.files.by_key(key);
+        if !removed.last {
+            return Ok(());
+        }
+        if let Some(file) = file {
+            file.unlinked.store(true, Ordering::Release);
+            if file.is_open() {
+                return Ok(());
+            }
+            return match file.id() {
+                Some(id) => self.parts.forget_file(&file, id),
+                None => self.parts.forget_data(&file),
+            };
+        }
+        self.parts.forget_key(key, removed)
+    }
+
+    /// Before one of several names of a file goes: the records know the file by one name, so what
+    /// is dirty goes home and the cache starts anew with it.
+    fn before_name_goes(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        let Ok((node, stat)) = self.parts.namespace.lookup(parent, name) else { return Ok(()) };
+        if !Self::is_regular(&stat) || stat.raw.st_nlink <= 1 {
+            return Ok(());
+        }
+        if self.parts.store.dmt.find(origin_key(&stat)).is_some() {
+            let file = self.parts.file_of(&node)?;
+            self.parts.flush_file(&file)?;
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, node: &Node, handle: Option<&Handle>, size: u64) -> Result<()> {
+        let opened;
+        let (file, origin) = if let Some(handle) = handle {
+            (Arc::clone(&handle.file), &handle.origin)
+        } else {
+            opened = self.parts.open_origin(node, libc::O_WRONLY)?;
+            (self.parts.file_of(node)?, &opened)
+        };
+        self.parts.truncate(&file, origin, size)
+    }
+
+    fn path_under(&self, parent: &Node, name: &OsStr) -> std::path::PathBuf {
+        self.parts.namespace.path_of(parent).join(name)
+    }
+
+    fn rename_records(&self, from: &Path, to: &Path, exchange: bool) -> Result<()> {
+        let dmt = &self.parts.store.dmt;
+        if !exchange {
+            return dmt.rename(from, to);
+        }
+        // A name that no file of the origin can have: it contains a NUL.
+        let aside = Path::new(OsStr::new("\0exchange"));
+        dmt.rename(from, aside)?;
+        dmt.rename(to, from)?;
+        dmt.rename(aside, to)
+    }
+}
+
+impl Engine for ExtentEngine {
+    type Node = Node;
+    type Handle = Handle;
+    type DirHandle = Directory;
+
+    fn root(&self) -> Node {
+        self.parts.namespace.root()
+    }
+
+    fn key(&self, node: &Node) -> (u64, u64) {
+        node.key()
+    }
+
+    fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+        let (node, stat) = self.parts.namespace.lookup(parent, name)?;
+        Ok((node, self.shown(stat)))
+    }
+
+    fn stat(&self, node: &Node, _handle: Option<&Handle>) -> Result<Stat> {
+        Ok(self.shown(self.parts.namespace.stat(node)?))
+    }
+
+    fn set_attr(
+        &self,
+        node: &Node,
+        handle: Option<&Handle>,
+        change: &SetAttr,
+        _caller: Caller,
+    ) -> Result<Stat> {
+        let mut change = *change;
+        if let Some(size) = change.size.take() {
+            self.truncate(node, handle, size)?;
+        }
+        if let Some(time) = change.mtime {
+            // A time set by a program is the file's time; nothing is held back any more.
+            if let Some(file) = self.parts.file_of_known(node)? {
+                file.let_mtime_go(None);
+                if matches!(time, SetTime::Now) {
+                    file.note_write(self.parts.clock.now_ns(), false);
+                }
+            }
+        }
+        let stat = self.parts.namespace.set_attr(node, &change)?;
+        self.parts.restamp(node)?;
+        Ok(self.shown(stat))
+    }
+
+    fn read_link(&self, node: &Node) -> Result<OsString> {
+        self.parts.namespace.read_link(node)
+    }
+
+    fn make(
+        &self,
+        parent: &Node,
+        name: &OsStr,
+        what: Make<'_>,
+        umask: u32,
+        caller: Caller,
+    ) -> Result<(Node, Stat)> {
+        self.parts.namespace.make(parent, name, what, umask, caller)
+    }
+
+    fn create(
+        &self,
+        parent: &Node,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        caller: Caller,
+    ) -> Result<(Node, Stat, Handle)> {
+        // O_TRUNC of a file that exists is ours to do: the cache may hold bytes of it.
+        let below = flags & !(libc::O_TRUNC | libc::O_APPEND);
+        let (node, stat, file) =
+            self.parts.namespace.create(parent, name, mode, umask, below, caller)?;
+        let handle = Handle::created(&self.parts, &node, file, flags, caller)?;
+        if flags & libc::O_TRUNC != 0 && stat.raw.st_size > 0 {
+            self.truncate(&node, Some(&handle), 0)?;
+        }
+        let stat = self.stat(&node, Some(&handle))?;
+        Ok((node, stat, handle))
+    }
+
+    fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        let stat = self.parts.namespace.link(node, parent, name)?;
+        self.parts.restamp(node)?;
+        Ok(self.shown(stat))
+    }
+
+    fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        self.before_name_goes(parent, name)?;
+        let removed = self.parts.namespace.unlink(parent, name)?;
+        self.name_gone(&removed)
+    }
+
+    fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        self.parts.namespace.remove_dir(parent, name).map(drop)
+    }
+
+    fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
+        self.before_name_goes(to.0, to.1)?;
+        let paths = (self.path_under(from.0, from.1), self.path_under(to.0, to.1));
+        let replaced = self.parts.namespace.rename(from, to, flags)?;
+        if let Some(replaced) = &replaced {
+            self.name_gone(replaced)?;
+        }
+        self.rename_records(&paths.0, &paths.1, flags & libc::RENAME_EXCHANGE != 0)?;
+        if let Ok((node, stat)) = self.parts.namespace.lookup(to.0, to.1)
+            && Self::is_regular(&stat)
+        {
+            self.parts.restamp(&node)?;
+        }
+        Ok(())
+    }
+
+    fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
+        let handle = Handle::open(&self.parts, node, flags, caller)?;
+        if flags & libc::O_TRUNC != 0 {
+            self.truncate(node, Some(&handle), 0)?;
+        }
+        Ok(handle)
+    }
+
+    fn open_mode(&self, handle: &Handle) -> OpenMode {
+        handle.mode()
+    }
+
+    fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], caller: Caller) -> Result<usize> {
+        self.parts.read(handle, offset, buf, caller.pid)
+    }
+
+    fn write(&self, handle: &Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()> {
+        self.parts.write(handle, offset, data, caller.pid)?;
+        self.rebuilder.maybe_wake(&self.parts);
+        Ok(())
+    }
+
+    fn flush(&self, _handle: &Handle) -> Result<()> {
+        Ok(())
+    }
+
+    fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
+        // The origin first: its size and its share of the bytes; then what the cache holds.
+        handle.origin.sync(data_only)?;
+        if handle.file.id().is_some() {
+            self.parts.store.barrier()?;
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        self.parts.allocate(handle, ByteRange::at(offset, len), how)
+    }
+
+    fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
+        self.parts.seek(handle, offset, what)
+    }
+
+    fn open_dir(&self, node: &Node) -> Result<Directory> {
+        self.parts.namespace.open_dir(node)
+    }
+
+    fn read_dir(
+        &self,
+        dir: &Directory,
+        offset: u64,
+        take: &mut dyn FnMut(DirEntry) -> bool,
+    ) -> Result<()> {
+        dir.read(offset, take)
+    }
+
+    fn sync_dir(&self, dir: &Directory) -> Result<()> {
+        dir.sync()
+    }
+
+    fn statfs(&self, node: &Node) -> Result<libc::statvfs64> {
+        self.parts.namespace.statfs(node)
+    }
+
+    fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+        if name == SOCKET_XATTR {
+            let socket = self.parts.around.cache_dir.join(SOCKET_NAME);
+            return Ok(socket.into_os_string().into_encoded_bytes());
+        }
+        if hidden_xattr(name) {
+            return Err(rustix::io::Errno::NODATA.into());
+        }
+        self.parts.namespace.get_xattr(node, name)
+    }
+
+    fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
+        use std::os::unix::ffi::OsStrExt;
+        let all = self.parts.namespace.list_xattr(node)?;
+        let shown = all.split_inclusive(|&byte| byte == 0).filter(|name| {
+            !hidden_xattr(OsStr::from_bytes(name.strip_suffix(&[0]).unwrap_or(name)))
+        });
+        Ok(shown.flatten().copied().collect())
+    }
+
+    fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        if hidden_xattr(name) {
+            return Err(rustix::io::Errno::PERM.into());
+        }
+        self.parts.namespace.set_xattr(node, name, value, flags)?;
+        self.parts.restamp(node)
+    }
+
+    fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
+        if hidden_xattr(name) {
+            return Err(rustix::io::Errno::PERM.into());
+        }
+        self.parts.namespace.remove_xattr(node, name)?;
+        self.parts.restamp(node)
+    }
+}
+
+impl Parts {
+    /// The file of a node that the cache or an open handle knows.
+    pub(super) fn file_of_known(&self, node: &Node) -> Result<Option<Arc<CachedFile>>> {
+        let (key, _) = self.key_of(node)?;
+        match self.files.by_key(key) {
+            None if self.store.dmt.find(key).is_some() => self.file_of(node).map(Some),
+            known => Ok(known),
+        }
+    }
+}

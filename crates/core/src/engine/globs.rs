@@ -1,0 +1,187 @@
+//! Pin and exclude globs over paths below the origin.
+
+use std::fs;
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// The two sets of globs, with their sources for `status`.
+#[derive(Debug, Default)]
+pub(crate) struct Globs {
+    pin: Set,
+    exclude: Set,
+}
+
+/// File in the cache directory that keeps the globs set by commands.
+const RULES: &str = "rules.json";
+
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    pin: Vec<String>,
+    exclude: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Set {
+    sources: Vec<String>,
+    matcher: GlobSet,
+}
+
+impl Globs {
+    /// Compiles both lists.
+    pub(crate) fn new(pin: &[String], exclude: &[String]) -> Result<Self> {
+        Ok(Self { pin: Set::new(pin.to_vec())?, exclude: Set::new(exclude.to_vec())? })
+    }
+
+    /// Whether no glob is set.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pin.sources.is_empty() && self.exclude.sources.is_empty()
+    }
+
+    /// Whether cached bytes of `path` stay.
+    pub(crate) fn pins(&self, path: &Path) -> bool {
+        self.pin.matcher.is_match(path)
+    }
+
+    /// Whether `path` is never cached.
+    pub(crate) fn excludes(&self, path: &Path) -> bool {
+        self.exclude.matcher.is_match(path)
+    }
+
+    /// Adds a pin; a glob that is there already stays once.
+    pub(crate) fn add_pin(&mut self, glob: &str) -> Result<()> {
+        self.pin.add(glob)
+    }
+
+    /// Removes a pin; an error if it was never set.
+    pub(crate) fn remove_pin(&mut self, glob: &str) -> Result<()> {
+        self.pin.remove(glob, "pinned")
+    }
+
+    /// Adds an exclusion.
+    pub(crate) fn add_exclude(&mut self, glob: &str) -> Result<()> {
+        self.exclude.add(glob)
+    }
+
+    /// Removes an exclusion; an error if it was never set.
+    pub(crate) fn remove_exclude(&mut self, glob: &str) -> Result<()> {
+        self.exclude.remove(glob, "excluded")
+    }
+
+    /// The globs that commands set in earlier sessions of this cache, with `configured` ones.
+    pub(crate) fn load(cache_dir: &Path, pin: &[String], exclude: &[String]) -> Result<Self> {
+        let path = cache_dir.join(RULES);
+        let mut globs = Self::new(pin, exclude)?;
+        let saved: Saved = match fs::read(&path) {
+            Ok(json) => serde_json::from_slice(&json).map_err(|error| {
+                Error::invalid(
+                    format!("{}: {error}", path.display()),
+                    "delete the file and set the pins and excludes again",
+                )
+            })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(globs),
+            Err(error) => return Err(Error::at(path, "read")(error)),
+        };
+        for glob in &saved.pin {
+            globs.add_pin(glob)?;
+        }
+        for glob in &saved.exclude {
+            globs.add_exclude(glob)?;
+        }
+        Ok(globs)
+    }
+
+    /// Saves the globs for the next mount of this cache.
+    pub(crate) fn save(&self, cache_dir: &Path) -> Result<()> {
+        let (path, new) = (cache_dir.join(RULES), cache_dir.join(format!("{RULES}.new")));
+        let saved = Saved { pin: self.pin.sources.clone(), exclude: self.exclude.sources.clone() };
+        let json = serde_json::to_vec_pretty(&saved).expect("globs are plain data");
+        fs::write(&new, json).map_err(Error::at(&new, "write"))?;
+        fs::rename(&new, &path).map_err(Error::at(&path, "replace"))
+    }
+
+    /// The pins as they were given.
+    pub(crate) fn pin_sources(&self) -> &[String] {
+        &self.pin.sources
+    }
+
+    /// The exclusions as they were given.
+    pub(crate) fn exclude_sources(&self) -> &[String] {
+        &self.exclude.sources
+    }
+}
+
+impl Set {
+    fn new(sources: Vec<String>) -> Result<Self> {
+        let mut builder = GlobSetBuilder::new();
+        for source in &sources {
+            // `*` stays within a directory, as in a shell; `**` crosses them.
+            let glob =
+                GlobBuilder::new(source).literal_separator(true).build().map_err(|error| {
+                    Error::invalid(
+                        format!("glob {source:?}: {}", error.kind()),
+                        "write it as in a shell; ** matches across directories",
+                    )
+                })?;
+            builder.add(glob);
+        }
+        let matcher = builder.build().map_err(|error| {
+            Error::invalid(format!("globs: {error}"), "use fewer or simpler globs")
+        })?;
+        Ok(Self { sources, matcher })
+    }
+
+    fn add(&mut self, glob: &str) -> Result<()> {
+        if self.sources.iter().any(|source| source == glob) {
+            return Ok(());
+        }
+        let mut sources = self.sources.clone();
+        sources.push(glob.to_owned());
+        *self = Self::new(sources)?;
+        Ok(())
+    }
+
+    fn remove(&mut self, glob: &str, what: &str) -> Result<()> {
+        let mut sources = self.sources.clone();
+        sources.retain(|source| source != glob);
+        if sources.len() == self.sources.len() {
+            return Err(Error::invalid(
+                format!("{glob:?} is not {what}"),
+                format!("`status` lists what is {what}"),
+            ));
+        }
+        *self = Self::new(sources)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_match_as_in_a_shell() {
+        let globs = Globs::new(&["a/*.h5".into(), "keep/**".into()], &["**/*.log".into()]).unwrap();
+        assert!(globs.pins(Path::new("a/x.h5")));
+        assert!(!globs.pins(Path::new("a/b/x.h5")));
+        assert!(globs.pins(Path::new("keep/deep/down")));
+        assert!(globs.excludes(Path::new("x.log")));
+        assert!(globs.excludes(Path::new("d/e/x.log")));
+    }
+
+    #[test]
+    fn globs_come_and_go_and_bad_ones_are_refused() {
+        let mut globs = Globs::default();
+        globs.add_pin("x").unwrap();
+        globs.add_pin("x").unwrap();
+        assert_eq!(globs.pin_sources(), ["x"]);
+        globs.remove_pin("x").unwrap();
+        assert!(globs.is_empty());
+        assert!(globs.remove_pin("x").unwrap_err().to_string().contains("not pinned"));
+        assert!(globs.add_exclude("a[").unwrap_err().to_string().contains("a["));
+        assert!(globs.is_empty(), "a refused glob changes nothing");
+    }
+}

@@ -1,0 +1,134 @@
+//! Puts an extent engine together from two directories and a configuration, and takes it apart.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use halocline_model::admit::{CacheSide, Setting, Side};
+use halocline_model::evict;
+use halocline_model::layout::CacheGeometry;
+use parking_lot::{Mutex, RwLock};
+
+use super::clock::Clock;
+use super::counters::Counters;
+use super::extents::ExtentEngine;
+use super::globs::Globs;
+use super::health::Health;
+use super::hints::Hints;
+use super::identify::Identifier;
+use super::parts::Parts;
+use super::rebuild::Rebuilder;
+use super::sides::{self, Meters};
+use super::surroundings::Surroundings;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use crate::meta::local::{self, LocalDmt};
+use crate::namespace::Namespace;
+use crate::volume::objects::CacheObjects;
+
+impl ExtentEngine {
+    /// Opens the origin with its cache. What an earlier session left dirty is found again; what
+    /// cannot be is saved and noted (I4, I9).
+    ///
+    /// # Errors
+    /// Names the directory, file or option that does not fit, and the remedy. Nothing is changed
+    /// on the origin then.
+    pub fn open(origin_dir: &Path, cache_dir: &Path, config: &Config) -> Result<Self> {
+        let mut meters = Meters::default();
+        let origin = sides::open_origin(origin_dir, config, &mut meters)?;
+        let namespace = Namespace::open(origin.namespace_dir())?;
+        let shape = config.cache_shape();
+        let geometry = CacheGeometry::new(shape.servers, shape.stripe, config.groups);
+        let options = local::Options {
+            limit_bytes: sides::limit_bytes(cache_dir, config)?,
+            eviction: eviction(&config.eviction)?,
+            cdt_entries: config.cdt_entries,
+            clock: local::system_clock(),
+        };
+        // The store comes before the volume: it finds out whether the directory is ours (I8).
+        let (dmt, recovery) = LocalDmt::open(cache_dir, options)?;
+        let cache = sides::open_cache(cache_dir, config, &mut meters)?;
+        let setting = Setting {
+            origin: Side {
+                servers: origin.striping().servers(),
+                stripe: origin.striping().stripe(),
+                profile: sides::origin_profile(origin_dir, config),
+            },
+            cache: CacheSide { geometry, profile: sides::cache_profile(cache_dir, config) },
+        };
+        let around = Surroundings {
+            config: config.clone(),
+            setting: setting.clone(),
+            origin_dir: origin_dir.to_owned(),
+            cache_dir: cache_dir.to_owned(),
+        };
+        let parts = Arc::new(Parts {
+            namespace,
+            origin,
+            store: ExtentStore::new(Box::new(dmt), CacheObjects::new(cache, geometry), geometry),
+            files: FileTable::default(),
+            identifier: Identifier::new(setting, &config.policy)?,
+            counters: Counters::default(),
+            health: Health::default(),
+            globs: RwLock::new(Globs::load(cache_dir, &config.pin, &config.exclude)?),
+            around,
+            clock: Clock::default(),
+            hints: Hints::default(),
+            notes: Mutex::default(),
+            begun: Instant::now(),
+            barrier_mark: AtomicU64::new(0),
+            wants_noted: AtomicU64::new(1),
+            wants_without_room: AtomicU64::new(0),
+            origin_used_ms: AtomicU64::new(0),
+            origin_busy: AtomicU64::new(0),
+        });
+        if recovery.trim {
+            parts.store.trim()?;
+        }
+        for dropped in &recovery.dropped {
+            parts.note(format!(
+                "{}: the machine lost power; {} bytes that no fsync had covered are lost",
+                dropped.path.display(),
+                dropped.dirty_bytes
+            ));
+        }
+        parts.recover()?;
+        parts.check_space();
+        let rebuilder = Rebuilder::start(&parts);
+        Ok(Self { parts, rebuilder, meters })
+    }
+
+    /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as
+    /// left in order. Flush first to leave the origin complete (I7).
+    pub fn close(&self) -> Result<()> {
+        self.rebuilder.stop();
+        self.parts.discard_queued()?;
+        self.parts.store.barrier()?;
+        self.parts.discard_queued()?;
+        self.parts.store.dmt.close()
+    }
+
+    /// Bytes of blocks that the cache's objects use on disk: what I5 is checked against.
+    pub fn cache_allocated_bytes(&self) -> Result<u64> {
+        Ok(self.parts.store.objects.allocated_bytes()?)
+    }
+
+    /// Fetches wanted ranges (C_flag) until none is left or the cache has no room; returns the
+    /// bytes fetched. The rebuilder does the same by itself whenever the origin is idle.
+    pub fn fetch_wanted(&self) -> Result<u64> {
+        self.parts.fetch_all()
+    }
+}
+
+fn eviction(name: &str) -> Result<Box<dyn evict::Eviction>> {
+    evict::by_name(name).map_err(|unknown| {
+        let known: Vec<_> = evict::POLICIES.iter().map(|row| row.name).collect();
+        Error::invalid(
+            unknown.to_string(),
+            format!("choose one of the eviction policies {}", known.join(", ")),
+        )
+    })
+}

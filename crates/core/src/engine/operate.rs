@@ -1,0 +1,301 @@
+//! What a person or a script may ask of a running engine: the control interface.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use halocline_model::request::ByteRange;
+
+use super::extents::ExtentEngine;
+use super::movers::{Moving, Walk};
+use super::rebuild::Doing;
+use crate::control::{
+    Controlled, Explanation, ExtentInfo, FlushTotals, Health, LayoutBytes, MoveReport, ProcessHint,
+    ProgressSink, Question, Rebuilder, Report, RequestTotals, RuleChange, Rules, Side, Status,
+    Totals,
+};
+use crate::engine::counters::Distribution;
+use crate::engine::health::HealthState;
+use crate::error::{Error, Result};
+use crate::extent::file::{CachedFile, FileHint, WHOLE};
+use crate::meta::Segment;
+
+impl Controlled for ExtentEngine {
+    fn status(&self) -> Status {
+        let parts = &self.parts;
+        let usage = parts.store.dmt.usage();
+        let now_ms = parts.clock.now_ms();
+        let oldest = parts.store.dmt.dirty_files().iter().map(|(_, since)| *since).min();
+        let health = parts.health.report(now_ms);
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            origin: parts.around.origin_dir.clone(),
+            cache: parts.around.cache_dir.clone(),
+            mode: parts.around.config.mode,
+            policy: parts.identifier.policy_name().to_owned(),
+            eviction: parts.around.config.eviction.clone(),
+            limit_bytes: parts.store.dmt.limit(),
+            used_bytes: usage.used,
+            mapped_bytes: usage.mapped,
+            dirty_bytes: usage.dirty,
+            oldest_dirty_age_ms: oldest.map(|since| now_ms.saturating_sub(since)),
+            extents: usage.extents,
+            dirty_extents: usage.dirty_extents,
+            wanted_ranges: parts.store.dmt.wanted(usize::MAX).len() as u64,
+            health: match (health.state, health.reason) {
+                (HealthState::Healthy, _) => Health::Ok,
+                (_, reason) => Health::Degraded { reason: reason.unwrap_or_default() },
+            },
+            rebuilder: match self.rebuilder.doing() {
+                Doing::Idle => Rebuilder::Idle,
+                Doing::Waiting => Rebuilder::Waiting,
+                Doing::Flushing => Rebuilder::Flushing,
+                Doing::Fetching => Rebuilder::Fetching,
+            },
+            servers: self.server_states(),
+            rules: self.rules(),
+            report: self.report(),
+            notes: parts.notes.lock().clone(),
+        }
+    }
+
+    fn report(&self) -> Report {
+        let counts = self.parts.counters.snapshot();
+        let totals = |side: Distribution| RequestTotals {
+            requests: side.requests,
+            bytes: side.bytes,
+            cache_requests: side.cache_requests,
+            cache_bytes: side.cache_bytes,
+        };
+        let [one_dh, one_dv, two_d] = counts.layout_bytes;
+        let mut report = Report {
+            policy: self.parts.identifier.policy_name().to_owned(),
+            elapsed_s: self.parts.begun.elapsed().as_secs_f64(),
+            exit_status: None,
+            read: totals(counts.read),
+            write: totals(counts.write),
+            admitted: Totals { requests: counts.admitted_requests, bytes: counts.admitted_bytes },
+            layouts: LayoutBytes { one_dh, one_dv, two_d },
+            ssd_bytes_written: counts.ssd_bytes_written,
+            flush: FlushTotals {
+                bytes: counts.flushed_bytes,
+                seconds: std::time::Duration::from_micros(counts.flush_us).as_secs_f64(),
+            },
+            dirty_bytes_left: self.parts.store.dmt.usage().dirty,
+            hit_ratio: 0.0,
+            time_saved_s: std::time::Duration::from_micros(counts.saved_us).as_secs_f64(),
+        };
+        report.hit_ratio = report.byte_hit_ratio();
+        report
+    }
+
+    fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
+        let file = self.regular(path)?;
+        let all = ByteRange::new(0, file.size());
+        let Some(range) = range.map_or(Some(all), |range| range.intersect(all)) else {
+            return Ok(Vec::new());
+        };
+        let mut segments = Vec::new();
+        match file.id() {
+            Some(id) => self.parts.store.dmt.lookup(id, range, &mut segments),
+            None if range.is_empty() => {}
+            None => segments.push(Segment { range, extent: None }),
+        }
+        Ok(segments.iter().map(extent_info).collect())
+    }
+
+    fn explain(&self, question: &Question) -> Result<Explanation> {
+        let file = self.regular(&question.path)?;
+        let range = ByteRange::at(question.offset, question.length);
+        let terms = self.parts.identifier.explain(
+            Some(&file),
+            question.direction,
+            range,
+            question.processes,
+        );
+        let mut segments = Vec::new();
+        if let Some(id) = file.id() {
+            self.parts.store.dmt.lookup(id, range, &mut segments);
+        }
+        let cached_bytes =
+            segments.iter().filter(|s| s.extent.is_some()).map(|s| s.range.len()).sum();
+        let mut explanation = super::explain::explanation(&terms, cached_bytes);
+        if file.excluded.load(std::sync::atomic::Ordering::Relaxed) {
+            explanation.decision = Side::Origin;
+            explanation.reason = "an exclude glob keeps the file off the cache".to_owned();
+        }
+        Ok(explanation)
+    }
+
+    fn flush(
+        &self,
+        path: Option<&Path>,
+        dry_run: bool,
+        progress: ProgressSink<'_>,
+    ) -> Result<MoveReport> {
+        let mut moving = Moving::new(progress, self.parts.store.dmt.usage().dirty);
+        for (id, _) in self.parts.store.dmt.dirty_files() {
+            let Some(file) = self.parts.file_by_id(id)? else { continue };
+            let name = self.parts.namespace.path_of(&file.node.read());
+            if path.is_some_and(|path| !name.starts_with(path)) {
+                continue;
+            }
+            if self.flush_one(&file, &name, dry_run, &mut moving)?.is_break() {
+                break;
+            }
+        }
+        if !dry_run {
+            self.parts.store.barrier()?;
+            self.parts.discard_queued()?;
+        }
+        Ok(moving.report(0))
+    }
+
+    fn warm(
+        &self,
+        paths: &[PathBuf],
+        dry_run: bool,
+        progress: ProgressSink<'_>,
+    ) -> Result<MoveReport> {
+        let files = Walk::below(&self.parts, paths)?;
+        let total = files.iter().map(|(_, file)| self.missing_bytes(file)).sum();
+        let mut moving = Moving::new(progress, total);
+        for (name, file) in &files {
+            if self.warm_one(file, name, dry_run, &mut moving)?.is_break() {
+                break;
+            }
+        }
+        Ok(moving.report(0))
+    }
+
+    fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
+        let files = Walk::below(&self.parts, &[path.to_owned()])?;
+        let total = files.iter().map(|(_, file)| self.mapped_bytes(file)).sum();
+        let mut moving = Moving::new(progress, total);
+        for (name, file) in &files {
+            if self.evict_one(file, name, dry_run, &mut moving)?.is_break() {
+                break;
+            }
+        }
+        if !dry_run {
+            self.parts.store.barrier()?;
+            self.parts.discard_queued()?;
+        }
+        Ok(moving.report(0))
+    }
+
+    fn change_rules(&self, change: &RuleChange) -> Result<Rules> {
+        if let RuleChange::Pin(glob) = change {
+            self.check_pin(glob)?;
+        }
+        let mut globs = self.parts.globs.write();
+        match change {
+            RuleChange::Pin(glob) => globs.add_pin(glob)?,
+            RuleChange::Unpin(glob) => globs.remove_pin(glob)?,
+            RuleChange::Exclude(glob) => globs.add_exclude(glob)?,
+            RuleChange::Include(glob) => globs.remove_exclude(glob)?,
+        }
+        globs.save(&self.parts.around.cache_dir)?;
+        drop(globs);
+        for file in self.parts.files.all() {
+            self.parts.apply_globs(&file);
+        }
+        for record in self.parts.store.dmt.files() {
+            let pinned = self.parts.globs.read().pins(&record.path);
+            self.parts.store.dmt.pin(record.id, pinned);
+        }
+        if matches!(change, RuleChange::Exclude(_)) {
+            self.evict_excluded()?;
+        }
+        Ok(self.rules())
+    }
+
+    fn hint(&self, hint: &ProcessHint) -> Result<()> {
+        if let Some(rank) = hint.rank {
+            self.parts.identifier.processes.set_rank(hint.pid, rank);
+        }
+        if let Some(policy) = &hint.policy {
+            self.parts.identifier.learn(policy)?;
+        }
+        if !hint.path.as_os_str().is_empty() {
+            let wish = FileHint {
+                processes: hint.size,
+                cache: hint.cache,
+                policy: hint.policy.clone(),
+                direct: hint.direct,
+            };
+            self.parts.hints.note(&hint.path, wish);
+        }
+        Ok(())
+    }
+}
+
+impl ExtentEngine {
+    fn rules(&self) -> Rules {
+        let globs = self.parts.globs.read();
+        Rules { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
+    }
+
+    /// The regular file at a path below the origin.
+    fn regular(&self, path: &Path) -> Result<Arc<CachedFile>> {
+        let node = self.parts.node_at(path).ok_or_else(|| {
+            Error::invalid(
+                format!("{} is not on this mount", path.display()),
+                "name a file below the mount point",
+            )
+        })?;
+        let stat = self.parts.namespace.stat(&node)?;
+        if stat.raw.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(Error::invalid(
+                format!("{} is not a regular file", path.display()),
+                "name a regular file",
+            ));
+        }
+        self.parts.file_of(&node)
+    }
+
+    fn flush_one(
+        &self,
+        file: &Arc<CachedFile>,
+        name: &Path,
+        dry_run: bool,
+        moving: &mut Moving<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let Some(id) = file.id() else { return Ok(ControlFlow::Continue(())) };
+        let dirty = || -> u64 {
+            let extents = self.parts.store.dmt.dirty(id, WHOLE, usize::MAX);
+            extents.iter().map(|extent| extent.range.len()).sum()
+        };
+        if dry_run {
+            return Ok(moving.file(name, dirty()));
+        }
+        let begun = Instant::now();
+        let shared = moving.shared(name);
+        let flushed =
+            self.parts.flush_regions(file, id, &|bytes| shared.advance(bytes).is_continue());
+        self.parts.counters.flush_time(begun.elapsed());
+        match flushed {
+            Ok(_) => Ok(moving.end_file(dirty())),
+            Err(error) => {
+                moving.skip(name, error.to_string(), dirty());
+                Ok(ControlFlow::Continue(()))
+            }
+        }
+    }
+}
+
+fn extent_info(segment: &Segment) -> ExtentInfo {
+    let extent = segment.extent;
+    ExtentInfo {
+        offset: segment.range.start,
+        length: segment.range.len(),
+        side: if extent.is_some() { Side::Cache } else { Side::Origin },
+        layout: extent.map(|extent| extent.placement.layout),
+        group: extent.map_or(0, |extent| extent.placement.group),
+        dirty: extent.is_some_and(|extent| extent.dirty),
+        last_use_ms: extent.map(|extent| extent.last_use_ms),
+        dirty_since_ms: extent.filter(|e| e.dirty).map(|extent| extent.dirty_since_ms),
+    }
+}

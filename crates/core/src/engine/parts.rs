@@ -1,0 +1,194 @@
+//! The parts of the extent engine wired together: what identify, redirect and rebuild share.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use halocline_model::request::ByteRange;
+use parking_lot::{Mutex, RwLock};
+
+use crate::engine::clock::Clock;
+use crate::engine::counters::Counters;
+use crate::engine::globs::Globs;
+use crate::engine::health::Health;
+use crate::engine::hints::Hints;
+use crate::engine::identify::Identifier;
+use crate::engine::surroundings::Surroundings;
+use crate::error::{Error, Result};
+use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use crate::meta::{FileId, OriginKey, Stamp};
+use crate::namespace::{Namespace, Node};
+use crate::volume::origin::{Origin, OriginFile};
+
+/// Notes kept at most; the oldest go first.
+pub(crate) const NOTES_MAX: usize = 100;
+
+/// Everything that the extent engine's modules work on.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) namespace: Namespace,
+    pub(crate) origin: Origin,
+    pub(crate) store: ExtentStore,
+    pub(crate) files: FileTable,
+    pub(crate) identifier: Identifier,
+    pub(crate) counters: Counters,
+    pub(crate) health: Health,
+    pub(crate) globs: RwLock<Globs>,
+    pub(crate) around: Surroundings,
+    pub(crate) clock: Clock,
+    pub(crate) hints: Hints,
+    /// What a person should know, newest last.
+    pub(crate) notes: Mutex<Vec<String>>,
+    /// When the engine began.
+    pub(crate) begun: Instant,
+    /// Sum of the moving counters at the last barrier.
+    pub(crate) barrier_mark: AtomicU64,
+    /// Ranges that programs wanted so far.
+    pub(crate) wants_noted: AtomicU64,
+    /// `wants_noted` when fetching last ran out of room: until programs want more, fetching
+    /// evicts nothing, or two halves of a working set would push each other out for ever.
+    pub(crate) wants_without_room: AtomicU64,
+    /// When a program last used the origin, in milliseconds since the epoch.
+    pub(crate) origin_used_ms: AtomicU64,
+    /// Requests of programs under way on the origin.
+    pub(crate) origin_busy: AtomicU64,
+}
+
+impl Parts {
+    /// Identity of `node` on the origin.
+    pub(crate) fn key_of(&self, node: &Node) -> Result<(OriginKey, libc::stat64)> {
+        let stat = self.namespace.stat(node)?;
+        Ok((origin_key(&stat), stat.raw))
+    }
+
+    /// The one [`CachedFile`] of `node`. What the store maps beyond the file's end (a crash
+    /// between a truncate and its records) is dropped here, before anybody can read it.
+    pub(crate) fn file_of(&self, node: &Node) -> Result<Arc<CachedFile>> {
+        let (key, raw) = self.key_of(node)?;
+        let file = self.files.get_or_insert(key, || {
+            let id = self.store.dmt.find(key);
+            #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
+            let file = CachedFile::new(key, id, raw.st_size as u64, node.clone());
+            if let Some(id) = id {
+                crate::engine::changes::check(self, &file, id, &raw)?;
+            }
+            Ok::<_, Error>(file)
+        })?;
+        if file.opens.load(Ordering::Acquire) == 0 {
+            self.apply_globs(&file);
+        }
+        Ok(file)
+    }
+
+    /// The file's identity in the cache, given to it now if it has none.
+    pub(crate) fn id_of(&self, file: &Arc<CachedFile>) -> Result<FileId> {
+        if let Some(id) = file.id() {
+            return Ok(id);
+        }
+        let path = self.namespace.path_of(&file.node.read());
+        let id = self.store.dmt.register(file.key, &path)?;
+        self.files.identified(id, file);
+        self.apply_globs(file);
+        Ok(id)
+    }
+
+    /// Applies the pin and exclude globs to a file.
+    pub(crate) fn apply_globs(&self, file: &CachedFile) {
+        let globs = self.globs.read();
+        if globs.is_empty() {
+            return;
+        }
+        let path = self.namespace.path_of(&file.node.read());
+        file.excluded.store(globs.excludes(&path), Ordering::Relaxed);
+        if let Some(id) = file.id() {
+            self.store.dmt.pin(id, globs.pins(&path));
+        }
+    }
+
+    /// A descriptor that can flush the file, kept until its last dirty byte is home.
+    pub(crate) fn mover_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
+        let mut mover = file.mover.lock();
+        if let Some(open) = mover.as_ref() {
+            return Ok(Arc::clone(open));
+        }
+        let node = file.node.read().clone();
+        let open = Arc::new(self.open_origin(&node, libc::O_RDWR)?);
+        *mover = Some(Arc::clone(&open));
+        Ok(open)
+    }
+
+    /// Opens the origin's data of a node; `flags` are `open(2)`'s.
+    pub(crate) fn open_origin(&self, node: &Node, flags: i32) -> Result<OriginFile> {
+        let descriptor = self.namespace.descriptor(node)?;
+        Ok(self.origin.open_data(descriptor.as_fd(), flags)?)
+    }
+
+    /// Records once that the origin's file is being changed by us (I9): after a crash its stat
+    /// says nothing about others.
+    pub(crate) fn stamp_writing(&self, file: &CachedFile, id: FileId) -> Result<()> {
+        if !file.stamped_writing.swap(true, Ordering::AcqRel) {
+            let stamped = self.store.dmt.stamp(id, Stamp::Writing);
+            if stamped.is_err() {
+                file.stamped_writing.store(false, Ordering::Release);
+            }
+            stamped?;
+        }
+        Ok(())
+    }
+
+    /// Records what the origin's file looks like now that we leave it alone (I9).
+    pub(crate) fn stamp_closed(&self, file: &CachedFile, id: FileId) -> Result<()> {
+        let node = file.node.read().clone();
+        let raw = self.namespace.stat(&node)?.raw;
+        self.store.dmt.stamp(id, stamp_of(&raw))?;
+        file.stamped_writing.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Share of the cache that dirty bytes fill, 0 to 1.
+    pub(crate) fn pressure(&self) -> f32 {
+        let limit = self.store.dmt.limit().max(1);
+        #[expect(clippy::cast_precision_loss, reason = "a share, not an amount")]
+        let share = self.store.dmt.usage().dirty as f32 / limit as f32;
+        share.min(1.0)
+    }
+
+    /// Runs a program's request on the origin, so that the rebuilder sees it is in use.
+    pub(crate) fn on_origin<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.origin_busy.fetch_add(1, Ordering::Relaxed);
+        let done = work();
+        self.origin_busy.fetch_sub(1, Ordering::Relaxed);
+        self.origin_used_ms.store(self.clock.now_ms(), Ordering::Relaxed);
+        done
+    }
+
+    /// Unmaps `range` of a file and frees its blocks as soon as that is safe.
+    pub(crate) fn drop_range(&self, id: FileId, range: ByteRange) -> Result<()> {
+        self.store.dmt.unmap(id, range)?;
+        self.store.dmt.drop_critical(id, range);
+        Ok(())
+    }
+}
+
+/// Identity on the origin of what `stat` describes.
+pub(crate) fn origin_key(stat: &crate::engine::Stat) -> OriginKey {
+    let born_ns = stat
+        .born
+        .and_then(|born| born.duration_since(std::time::UNIX_EPOCH).ok())
+        .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
+    OriginKey { inode: stat.raw.st_ino, born_ns }
+}
+
+/// The stamp of a file at rest.
+pub(crate) fn stamp_of(raw: &libc::stat64) -> Stamp {
+    #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
+    let size = raw.st_size as u64;
+    Stamp::Closed {
+        size,
+        mtime_ns: raw.st_mtime * 1_000_000_000 + raw.st_mtime_nsec,
+        ctime_ns: raw.st_ctime * 1_000_000_000 + raw.st_ctime_nsec,
+    }
+}

@@ -1,0 +1,387 @@
+//! The rebuilder of SLA-Cache: writes dirty extents home, fetches what critical reads missed,
+//! returns space. One thread decides; several flush regions side by side.
+//!
+//! Programs come first: while they use the origin and nothing presses, the rebuilder rests longer
+//! than it works. Pressed (the cache fills up with dirty bytes, or some are older than allowed)
+//! it works without rest, because the programs wait for its room.
+
+mod discard;
+mod fetch;
+mod flush;
+mod sieve;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+pub(crate) use self::fetch::Fetched;
+use crate::engine::parts::Parts;
+use crate::error::{Error, Result};
+use crate::extent::file::CachedFile;
+use crate::meta::FileId;
+
+/// How often the rebuilder looks around when nobody wakes it.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The origin counts as idle when no program used it for this long.
+const IDLE_MS: u64 = 200;
+
+/// Dirty bytes rest this long before an idle origin gets them: rewrites in place are free.
+const REST_MS: u64 = 1_000;
+
+/// While programs use the origin, the rebuilder rests this many times as long as it worked.
+const COURTESY: u32 = 3;
+
+/// Durability barriers without an fsync, so that flushed extents become evictable and a power
+/// loss costs little.
+const BARRIER_EVERY: Duration = Duration::from_secs(5);
+
+/// What the rebuilder is doing, for `status`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Nothing to do.
+    Idle,
+    /// Dirty bytes wait for age, idleness or the flush window.
+    Waiting,
+    /// Writing dirty extents home.
+    Flushing,
+    /// Fetching wanted ranges.
+    Fetching,
+}
+
+/// The rebuilder's thread.
+#[derive(Debug)]
+pub(crate) struct Rebuilder {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    doing: AtomicU8,
+    woken: Mutex<bool>,
+    wake: Condvar,
+}
+
+/// Why dirty bytes are flushed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// Too many of them, or too old: programs do not come first.
+    Pressed,
+    /// The origin has nothing better to do.
+    Idle,
+}
+
+impl Rebuilder {
+    /// Starts the rebuilder unless the options keep it still.
+    pub(crate) fn start(parts: &Arc<Parts>) -> Self {
+        let shared = Arc::new(Shared::default());
+        let thread = parts.around.config.rebuild.then(|| {
+            let (parts, shared) = (Arc::clone(parts), Arc::clone(&shared));
+            thread::Builder::new()
+                .name("rebuilder".to_owned())
+                .spawn(move || run(&parts, &shared))
+                .expect("the system can start one more thread")
+        });
+        Self { shared, thread: Mutex::new(thread) }
+    }
+
+    /// Wakes the rebuilder if dirty bytes press. Cheap: called after every write.
+    pub(crate) fn maybe_wake(&self, parts: &Parts) {
+        if parts.is_pressed() && !*self.shared.woken.lock() {
+            *self.shared.woken.lock() = true;
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// What the rebuilder is doing.
+    pub(crate) fn doing(&self) -> Doing {
+        match self.shared.doing.load(Ordering::Relaxed) {
+            1 => Doing::Waiting,
+            2 => Doing::Flushing,
+            3 => Doing::Fetching,
+            _ => Doing::Idle,
+        }
+    }
+
+    /// Stops the rebuilder after the region it is at.
+    pub(crate) fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        *self.shared.woken.lock() = true;
+        self.shared.wake.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Rebuilder {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn set(&self, doing: Doing) {
+        self.doing.store(doing as u8, Ordering::Relaxed);
+    }
+}
+
+fn run(parts: &Parts, shared: &Shared) {
+    let mut barrier = Instant::now();
+    let mut housekeeping = Instant::now();
+    while !shared.stopping() {
+        if housekeeping.elapsed() >= Duration::from_secs(1) {
+            housekeeping = Instant::now();
+            parts.check_space();
+        }
+        let worked = round(parts, shared, &mut barrier);
+        if let Err(error) = &worked {
+            parts.note(format!("rebuilder: {error}; tried again"));
+            shared.set(Doing::Waiting);
+        }
+        if !matches!(worked, Ok(true)) {
+            let mut woken = shared.woken.lock();
+            if !*woken {
+                shared.wake.wait_for(&mut woken, TICK);
+            }
+            *woken = false;
+        }
+    }
+}
+
+/// One look around; `true` when there is more to do at once.
+fn round(parts: &Parts, shared: &Shared, barrier: &mut Instant) -> Result<bool> {
+    parts.discard_queued()?;
+    let reason = parts.reason_to_flush();
+    if let Some(reason) = reason {
+        shared.set(Doing::Flushing);
+        let flushed = parts.flush_pass(shared, reason)?;
+        parts.store.barrier()?;
+        *barrier = Instant::now();
+        parts.discard_queued()?;
+        return Ok(flushed > 0);
+    }
+    if barrier.elapsed() >= BARRIER_EVERY && parts.changed_since_barrier() {
+        parts.store.barrier()?;
+        *barrier = Instant::now();
+    }
+    if parts.origin_is_idle() {
+        let fetched = parts.fetch_pass(shared)?;
+        if fetched {
+            return Ok(true);
+        }
+    }
+    let dirty = parts.store.dmt.usage().dirty > 0;
+    shared.set(if dirty { Doing::Waiting } else { Doing::Idle });
+    Ok(false)
+}
+
+impl Parts {
+    /// Whether dirty bytes fill more of the cache than they should.
+    fn is_pressed(&self) -> bool {
+        self.store.dmt.usage().dirty > self.dirty_high_bytes()
+    }
+
+    /// Dirty bytes above which flushing no longer yields to programs.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a threshold needs no exact bytes"
+    )]
+    fn dirty_high_bytes(&self) -> u64 {
+        (self.store.dmt.limit() as f64 * self.around.config.dirty_high / 100.0) as u64
+    }
+
+    pub(crate) fn origin_is_idle(&self) -> bool {
+        self.origin_busy.load(Ordering::Relaxed) == 0
+            && self.clock.now_ms().saturating_sub(self.origin_used_ms.load(Ordering::Relaxed))
+                >= IDLE_MS
+    }
+
+    fn reason_to_flush(&self) -> Option<Reason> {
+        let usage = self.store.dmt.usage();
+        if usage.dirty == 0 {
+            return None;
+        }
+        if self.is_pressed() {
+            return Some(Reason::Pressed);
+        }
+        let now_ms = self.clock.now_ms();
+        let oldest = self.store.dmt.dirty_files().iter().map(|(_, since)| *since).min()?;
+        let age_ms = now_ms.saturating_sub(oldest);
+        if age_ms >= self.max_dirty_age_ms() {
+            return Some(Reason::Pressed);
+        }
+        let window = self.around.config.flush_window;
+        let open = window.is_none_or(|window| window.contains(local_hour(now_ms)));
+        (open && age_ms >= REST_MS && self.origin_is_idle()).then_some(Reason::Idle)
+    }
+
+    /// Flushes file after file, the longest dirty first, until nothing presses or idles any more.
+    fn flush_pass(&self, shared: &Shared, reason: Reason) -> Result<u64> {
+        let mut files = self.store.dmt.dirty_files();
+        files.sort_by_key(|(_, since)| *since);
+        let low = self.dirty_high_bytes() / 2;
+        let mut total = 0;
+        let mut failed = None;
+        for (id, _) in files {
+            if shared.stopping() || (reason == Reason::Idle && !self.origin_is_idle()) {
+                break;
+            }
+            let Some(file) = self.file_by_id(id)? else {
+                // Being renamed this instant, or gone behind the mount: the next mount searches.
+                self.note(format!("dirty file {:016x} is not where its record says", id.0));
+                continue;
+            };
+            let go_on = |_: u64| match reason {
+                _ if shared.stopping() => false,
+                Reason::Idle => self.origin_is_idle(),
+                Reason::Pressed => true,
+            };
+            match self.flush_regions(&file, id, &go_on) {
+                Ok(flushed) => total += flushed,
+                // One file that cannot be flushed must not hold up the others.
+                Err(error) => failed = Some(self.flush_failed(&file, error)),
+            }
+            if reason == Reason::Pressed && self.store.dmt.usage().dirty < low && self.young() {
+                break;
+            }
+        }
+        match failed {
+            Some(error) if total == 0 => Err(error),
+            _ => Ok(total),
+        }
+    }
+
+    fn max_dirty_age_ms(&self) -> u64 {
+        u64::try_from(self.around.config.max_dirty_age.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn young(&self) -> bool {
+        let oldest = self.store.dmt.dirty_files().iter().map(|(_, since)| *since).min();
+        oldest
+            .is_none_or(|since| self.clock.now_ms().saturating_sub(since) < self.max_dirty_age_ms())
+    }
+
+    fn flush_failed(&self, file: &CachedFile, error: Error) -> Error {
+        let path = self.namespace.path_of(&file.node.read());
+        Error::invalid(
+            format!("{} cannot be flushed: {error}", path.display()),
+            "its dirty bytes stay on the cache; mend the origin and flush again",
+        )
+    }
+
+    /// One sweep over a file in offset order, several regions at a time.
+    pub(crate) fn flush_regions(
+        &self,
+        file: &Arc<CachedFile>,
+        id: FileId,
+        go_on: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<u64> {
+        let _one = file.flushing.lock();
+        let cursor = Mutex::new(Some(0));
+        let total = Mutex::new(Ok(0));
+        let work = || {
+            let swept = self.sweep(file, id, &cursor, go_on);
+            let mut total = total.lock();
+            match (swept, total.as_mut()) {
+                (Ok(bytes), Ok(sum)) => *sum += bytes,
+                (Err(error), Ok(_)) => *total = Err(error),
+                (_, Err(_)) => {}
+            }
+        };
+        let workers = self.around.config.flush_workers.max(1);
+        thread::scope(|scope| {
+            for _ in 1..workers {
+                scope.spawn(work);
+            }
+            work();
+        });
+        self.settle(file, id)?;
+        total.into_inner()
+    }
+
+    /// Takes region after region from `cursor` until there is none or `go_on` says no.
+    fn sweep(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        cursor: &Mutex<Option<u64>>,
+        go_on: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<u64> {
+        let mut total = 0;
+        loop {
+            let begun = Instant::now();
+            let Some(region) = self.claim_region(id, cursor) else { return Ok(total) };
+            let flushed = self.flush_region(file, id, region)?;
+            if !flushed.extents.is_empty() {
+                total += self.finish_flush(file, id, &flushed.extents)?;
+                // Only what a barrier has covered can be evicted: pressed, each region counts.
+                if self.is_pressed() {
+                    self.store.barrier()?;
+                }
+            }
+            if !go_on(flushed.bytes) {
+                *cursor.lock() = None;
+                return Ok(total);
+            }
+            self.be_courteous(begun.elapsed(), flushed.bytes);
+        }
+    }
+
+    /// Rests after work while programs use the origin and nothing presses.
+    fn be_courteous(&self, worked: Duration, bytes: u64) {
+        if self.is_pressed() || self.origin_is_idle() {
+            return;
+        }
+        let mut rest = worked * COURTESY;
+        let limit = self.around.config.rebuild_rate;
+        if limit > 0 {
+            #[expect(clippy::cast_precision_loss, reason = "a pause, not an amount")]
+            let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
+            rest = rest.max(due.saturating_sub(worked));
+        }
+        thread::sleep(rest.min(Duration::from_secs(2)));
+    }
+
+    /// Fetches one batch of wanted ranges while the origin is idle; whether it got any.
+    fn fetch_pass(&self, shared: &Shared) -> Result<bool> {
+        if self.store.dmt.wanted(1).is_empty() || !self.health.admits(self.clock.now_ms()) {
+            return Ok(false);
+        }
+        shared.set(Doing::Fetching);
+        let go_on = || !shared.stopping() && self.origin_is_idle();
+        Ok(self.fetch_batch(&go_on)?.unwrap_or(0) > 0)
+    }
+
+    /// Fetches batch after batch until nothing is wanted or there is no room.
+    pub(crate) fn fetch_all(&self) -> Result<u64> {
+        let mut total = 0;
+        while let Some(bytes) = self.fetch_batch(&|| true)? {
+            total += bytes;
+        }
+        Ok(total)
+    }
+}
+
+/// The hour of the local day.
+fn local_hour(now_ms: u64) -> u8 {
+    let seconds = libc::time_t::try_from(now_ms / 1000).unwrap_or(0);
+    // SAFETY: both pointers are to live values of the right type for the length of the call.
+    let hour = unsafe {
+        let mut local: libc::tm = std::mem::zeroed();
+        libc::localtime_r(&raw const seconds, &raw mut local);
+        local.tm_hour
+    };
+    u8::try_from(hour).unwrap_or(0)
+}

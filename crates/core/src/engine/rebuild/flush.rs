@@ -1,0 +1,256 @@
+//! Flushing: dirty extents go home in large pieces, and only what is safely there becomes clean.
+//!
+//! One region at a time: hold `home` so that no program writes to the gaps, take a snapshot of the
+//! dirty extents with their generations, write the planned stretches, sync the origin, and mark
+//! clean what has not changed meanwhile (I3). A writer never waits for more than one region, and
+//! only if it writes to the origin's side of that very region.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use halocline_model::request::ByteRange;
+use parking_lot::Mutex;
+
+use crate::engine::parts::Parts;
+use crate::engine::rebuild::sieve::{OriginCost, Stretch};
+use crate::engine::{SetAttr, SetTime};
+use crate::error::Result;
+use crate::extent::file::{CachedFile, tail};
+use crate::meta::{Extent, FileId};
+use crate::volume::origin::OriginFile;
+
+/// Bytes of file that one region covers on each server of the origin.
+pub(crate) const REGION_BYTES_PER_SERVER: u64 = 1 << 20;
+
+/// Extents of a region looked at in one go; a denser region is flushed in several.
+const EXTENTS_PER_REGION: usize = 4096;
+
+/// What a region's flush wrote and may mark clean after the origin was synced.
+#[derive(Debug, Default)]
+pub(crate) struct Flushed {
+    /// Extents with the generations that were written.
+    pub(crate) extents: Vec<(ByteRange, u64)>,
+    /// Dirty bytes written.
+    pub(crate) bytes: u64,
+}
+
+/// Bytes of dirty extents held in memory while they travel.
+struct Snapshot {
+    start: u64,
+    data: Vec<u8>,
+    runs: Vec<ByteRange>,
+    extents: Vec<(ByteRange, u64)>,
+}
+
+impl Parts {
+    /// Length in bytes of a region: a long sequential piece on each of the origin's servers.
+    pub(crate) fn region_bytes(&self) -> u64 {
+        REGION_BYTES_PER_SERVER * u64::from(self.origin.striping().servers())
+    }
+
+    /// Takes the first region at or after `cursor` with dirty extents and moves the cursor past
+    /// it. The region begins at a dirty extent and ends at a region boundary or after
+    /// [`EXTENTS_PER_REGION`] extents.
+    pub(crate) fn claim_region(
+        &self,
+        id: FileId,
+        cursor: &Mutex<Option<u64>>,
+    ) -> Option<ByteRange> {
+        let mut cursor = cursor.lock();
+        let from = (*cursor)?;
+        let Some(start) = self
+            .store
+            .dmt
+            .dirty(id, tail(from), 2)
+            .iter()
+            .map(|extent| extent.range.start)
+            .find(|&start| start >= from)
+        else {
+            *cursor = None;
+            return None;
+        };
+        let bytes = self.region_bytes();
+        let end = (start / bytes + 1).saturating_mul(bytes);
+        *cursor = Some(end);
+        Some(ByteRange::new(start, end))
+    }
+
+    /// Writes home the dirty extents that begin in `region`. What the answer names may be marked
+    /// clean after the origin was synced.
+    pub(crate) fn flush_region(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        region: ByteRange,
+    ) -> Result<Flushed> {
+        let mut all = Flushed::default();
+        let mut from = region.start;
+        while let Some(next) =
+            self.flush_some(file, id, ByteRange::new(from, region.end), &mut all)?
+        {
+            from = next;
+        }
+        Ok(all)
+    }
+
+    /// Flushes at most [`EXTENTS_PER_REGION`] extents that begin in `region`; answers where the
+    /// rest begins, if there is one.
+    fn flush_some(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        region: ByteRange,
+        all: &mut Flushed,
+    ) -> Result<Option<u64>> {
+        let mut dirty = self.store.dmt.dirty(id, region, EXTENTS_PER_REGION);
+        let rest = (dirty.len() == EXTENTS_PER_REGION).then(|| dirty[dirty.len() - 1].range.end);
+        dirty.retain(|extent| extent.range.start >= region.start);
+        let (Some(first), Some(last)) = (dirty.first(), dirty.last()) else { return Ok(None) };
+        let span = ByteRange::new(first.range.start, last.range.end);
+        let mover = self.mover_of(file)?;
+        self.hold_origin_time(file)?;
+        self.stamp_writing(file, id)?;
+        let _home = file.home.exclusive(span);
+        if let Some(snapshot) = self.snapshot(file, id, &dirty)? {
+            let origin = &self.around.setting.origin;
+            let plan = OriginCost::new(&origin.profile, self.origin.striping().servers())
+                .plan(&snapshot.runs, self.region_bytes());
+            for stretch in &plan {
+                write_stretch(&mover, stretch, &snapshot)?;
+            }
+            all.bytes += snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
+            all.extents.extend(snapshot.extents);
+        }
+        Ok(rest.filter(|&next| next < region.end))
+    }
+
+    /// After the origin has the bytes: makes them durable there, then clears D_flag of what did
+    /// not change (I3), and gives the origin's file its time back.
+    pub(crate) fn finish_flush(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        extents: &[(ByteRange, u64)],
+    ) -> Result<u64> {
+        let mover = self.mover_of(file)?;
+        // A clean extent may be evicted, so the origin's copy must be durable before (I4).
+        mover.sync(true)?;
+        let cleaned = self.store.dmt.mark_clean(id, extents)?;
+        self.counters.flushed(cleaned);
+        Ok(cleaned)
+    }
+
+    /// Flushes the whole file now; returns the bytes flushed.
+    pub(crate) fn flush_file(&self, file: &Arc<CachedFile>) -> Result<u64> {
+        match file.id() {
+            Some(id) => self.flush_regions(file, id, &|_| true),
+            None => Ok(0),
+        }
+    }
+
+    /// Lets go of what a file without dirty bytes no longer needs.
+    pub(crate) fn settle(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
+        if !self.store.dmt.dirty(id, crate::extent::file::WHOLE, 1).is_empty() {
+            return Ok(());
+        }
+        self.give_time(file)?;
+        if !file.is_open() {
+            if file.stamped_writing.load(std::sync::atomic::Ordering::Acquire)
+                && !file.unlinked.load(std::sync::atomic::Ordering::Acquire)
+            {
+                self.stamp_closed(file, id)?;
+            }
+            *file.mover.lock() = None;
+        }
+        Ok(())
+    }
+
+    /// Copies the dirty extents that nobody is writing to right now.
+    fn snapshot(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        dirty: &[Extent],
+    ) -> Result<Option<Snapshot>> {
+        let (Some(first), Some(last)) = (dirty.first(), dirty.last()) else { return Ok(None) };
+        let start = first.range.start;
+        let length = usize::try_from(last.range.end - start).expect("a region fits in memory");
+        let mut snapshot =
+            Snapshot { start, data: vec![0; length], runs: Vec::new(), extents: Vec::new() };
+        let mut segments = Vec::new();
+        for extent in dirty {
+            // Only tried: a program may hold the range and wait for `home`, which we hold.
+            let Some(_guard) = file.range.try_shared(extent.range) else { continue };
+            self.store.dmt.lookup(id, extent.range, &mut segments);
+            let [segment] = segments.as_slice() else { continue };
+            let Some(now) = segment.extent.filter(|now| now.dirty && now.range == extent.range)
+            else {
+                continue;
+            };
+            let part = snapshot.part_mut(now.range);
+            self.store.read(id, now.placement, now.range.start, part)?;
+            snapshot.extents.push((now.range, now.generation));
+            match snapshot.runs.last_mut() {
+                Some(run) if run.end == now.range.start => run.end = now.range.end,
+                _ => snapshot.runs.push(now.range),
+            }
+        }
+        Ok((!snapshot.runs.is_empty()).then_some(snapshot))
+    }
+
+    /// Before the first flush write: the origin's time is what programs see, not ours.
+    fn hold_origin_time(&self, file: &CachedFile) -> Result<()> {
+        if file.held_mtime_ns().is_none() {
+            let raw = self.namespace.stat(&file.node.read().clone())?.raw;
+            file.hold_mtime(raw.st_mtime * 1_000_000_000 + raw.st_mtime_nsec);
+        }
+        Ok(())
+    }
+
+    /// Gives the origin's file the modification time that was held back.
+    pub(crate) fn give_time(&self, file: &CachedFile) -> Result<()> {
+        if let Some(held) = file.held_mtime_ns() {
+            let node = file.node.read().clone();
+            let time = SetTime::At(system_time_ns(held));
+            self.namespace.set_attr(&node, &SetAttr { mtime: Some(time), ..SetAttr::default() })?;
+            file.let_mtime_go(Some(held));
+        }
+        Ok(())
+    }
+}
+
+impl Snapshot {
+    fn part_mut(&mut self, range: ByteRange) -> &mut [u8] {
+        let at = |offset: u64| usize::try_from(offset - self.start).expect("inside the region");
+        &mut self.data[at(range.start)..at(range.end)]
+    }
+
+    fn part(&self, range: ByteRange) -> &[u8] {
+        let at = |offset: u64| usize::try_from(offset - self.start).expect("inside the region");
+        &self.data[at(range.start)..at(range.end)]
+    }
+}
+
+/// The time `ns` nanoseconds after the epoch, or before it.
+fn system_time_ns(ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(ns.unsigned_abs());
+    if ns < 0 { SystemTime::UNIX_EPOCH - distance } else { SystemTime::UNIX_EPOCH + distance }
+}
+
+/// Writes one stretch; where it has gaps, the origin's bytes fill them.
+fn write_stretch(mover: &OriginFile, stretch: &Stretch, snapshot: &Snapshot) -> Result<()> {
+    if !stretch.gaps {
+        return Ok(mover.write_at(stretch.range.start, snapshot.part(stretch.range))?);
+    }
+    let length = usize::try_from(stretch.range.len()).expect("a stretch fits in memory");
+    let mut whole = vec![0; length];
+    // Short only where the origin has a hole at its end: zeros are right there.
+    mover.read_at(stretch.range.start, &mut whole)?;
+    for run in snapshot.runs.iter().filter(|run| stretch.range.contains(**run)) {
+        let at = |offset: u64| {
+            usize::try_from(offset - stretch.range.start).expect("inside the stretch")
+        };
+        whole[at(run.start)..at(run.end)].copy_from_slice(snapshot.part(*run));
+    }
+    Ok(mover.write_at(stretch.range.start, &whole)?)
+}

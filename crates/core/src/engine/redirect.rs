@@ -1,0 +1,404 @@
+//! The redirector of SLA-Cache (Algorithm 1, repaired as SPEC section 3 says): sends each part of
+//! a request to the side that holds it or deserves it.
+//!
+//! Identify first, then redirect. Every path keeps I1: the caller of a read gets the newest byte
+//! of either side, because both directions hold the file's range lock while they look and move.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use halocline_model::admit::Observation;
+use halocline_model::request::{ByteRange, Direction};
+
+use crate::config::Mode;
+use crate::engine::handle::Handle;
+use crate::engine::identify::Identified;
+use crate::engine::parts::Parts;
+use crate::error::Result;
+use crate::extent::file::CachedFile;
+use crate::meta::{Extent, Segment, Wanted};
+
+/// Missing parts of a read that lie at most this far apart are fetched from the origin in one
+/// request: reading over the cached bytes between them costs less than another seek.
+const READ_OVER_BYTES: u64 = 256 << 10;
+
+thread_local! {
+    /// Segments of the request under way: the hot path does not allocate.
+    static SEGMENTS: RefCell<Vec<Segment>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `work` on this thread's segment list.
+fn with_segments<T>(work: impl FnOnce(&mut Vec<Segment>) -> T) -> T {
+    SEGMENTS.with(|segments| match segments.try_borrow_mut() {
+        Ok(mut segments) => work(&mut segments),
+        // A write that moves bytes while another of the same thread is under way (none today).
+        Err(_) => work(&mut Vec::new()),
+    })
+}
+
+/// The bytes of `data`, which begins at file offset `start`, that belong to `part`.
+fn slice(data: &[u8], start: u64, part: ByteRange) -> &[u8] {
+    &data[index(part.start - start)..index(part.end - start)]
+}
+
+fn slice_mut(data: &mut [u8], start: u64, part: ByteRange) -> &mut [u8] {
+    &mut data[index(part.start - start)..index(part.end - start)]
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset inside a buffer fits a usize")
+}
+
+impl Parts {
+    /// Serves a write of thread `tid`. On success every byte is on the side that the records name,
+    /// handed to the operating system there (I4).
+    pub(crate) fn write(&self, handle: &Handle, offset: u64, data: &[u8], tid: u32) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let file = &handle.file;
+        let asked = ByteRange::at(offset, data.len() as u64);
+        let (range, _guard) = if handle.append {
+            let guard = file.range.exclusive(ByteRange::new(file.size().min(offset), u64::MAX));
+            (ByteRange::at(file.size(), data.len() as u64), guard)
+        } else {
+            (asked, file.range.exclusive(asked))
+        };
+        let identified = self.identify(file, Direction::Write, range, tid);
+        let grows = (range.end > file.size()).then(|| file.growth.lock());
+        let growing = grows.is_some() && range.end > file.size();
+        let cached = with_segments(|segments| {
+            self.segments(file, range, segments);
+            self.write_segments(handle, &identified, range, data, segments, growing)
+        })?;
+        if growing {
+            file.set_size(range.end);
+        }
+        file.note_write(self.clock.now_ns(), cached > 0);
+        self.counters.request(Direction::Write, range.len(), cached);
+        self.count_saved(&identified, range.len(), cached);
+        Ok(())
+    }
+
+    /// Serves a read of thread `tid`; short only at the end of the file.
+    pub(crate) fn read(
+        &self,
+        handle: &Handle,
+        offset: u64,
+        buf: &mut [u8],
+        tid: u32,
+    ) -> Result<usize> {
+        let file = &handle.file;
+        let asked = ByteRange::at(offset, buf.len() as u64);
+        let _guard = file.range.shared(asked);
+        let range = ByteRange::new(offset, asked.end.min(file.size()).max(offset));
+        if range.is_empty() {
+            return Ok(0);
+        }
+        let buf = &mut buf[..index(range.len())];
+        let identified = self.identify(file, Direction::Read, range, tid);
+        let cached = with_segments(|segments| {
+            self.segments(file, range, segments);
+            self.read_segments(handle, &identified, range, buf, segments)
+        })?;
+        if identified.verdict.critical && cached < range.len() {
+            self.want(file, &identified, range)?;
+        }
+        self.counters.request(Direction::Read, range.len(), cached);
+        self.count_saved(&identified, range.len(), cached);
+        Ok(buf.len())
+    }
+
+    fn identify(
+        &self,
+        file: &CachedFile,
+        direction: Direction,
+        range: ByteRange,
+        tid: u32,
+    ) -> Identified {
+        let now_ms = self.clock.now_ms();
+        let pressure = self.pressure();
+        let mut identified = self.identifier.judge(file, direction, range, tid, now_ms, pressure);
+        identified.verdict.critical &= self.health.admits(now_ms);
+        identified
+    }
+
+    fn segments(&self, file: &CachedFile, range: ByteRange, segments: &mut Vec<Segment>) {
+        segments.clear();
+        match file.id() {
+            Some(id) => self.store.dmt.lookup(id, range, segments),
+            None => segments.push(Segment { range, extent: None }),
+        }
+    }
+
+    /// Writes every segment; returns the bytes that are on the cache now.
+    fn write_segments(
+        &self,
+        handle: &Handle,
+        identified: &Identified,
+        range: ByteRange,
+        data: &[u8],
+        segments: &[Segment],
+        growing: bool,
+    ) -> Result<u64> {
+        let mut cached = 0;
+        let mut grown = !growing;
+        for segment in segments {
+            let bytes = slice(data, range.start, segment.range);
+            // The origin's file gets its new size before anything of it is published on the
+            // cache, so that size, stat and reads never depend on the cache alone.
+            let mut grow = || -> io::Result<()> {
+                if !std::mem::replace(&mut grown, true) {
+                    self.on_origin(|| handle.origin.truncate(range.end))?;
+                }
+                Ok(())
+            };
+            let on_cache = match segment.extent {
+                Some(extent) => {
+                    grow()?;
+                    self.overwrite(handle, extent, segment.range, bytes)?
+                }
+                None => {
+                    let admit = identified.verdict.critical
+                        && self.around.config.mode != Mode::ReadOnly
+                        && handle.may_flush;
+                    admit && {
+                        grow()?;
+                        self.admit(handle, identified, segment.range, bytes)?
+                    }
+                }
+            };
+            if on_cache {
+                cached += segment.range.len();
+            } else {
+                self.write_home(handle, identified, segment.range, bytes)?;
+            }
+        }
+        Ok(cached)
+    }
+
+    /// Writes over a mapped extent. `false` says that the part is unmapped now and belongs home.
+    fn overwrite(
+        &self,
+        handle: &Handle,
+        extent: Extent,
+        part: ByteRange,
+        data: &[u8],
+    ) -> Result<bool> {
+        let id = handle.file.id().expect("a file with an extent has an identity");
+        if self.around.config.mode != Mode::WriteBack && !extent.dirty {
+            // The mapping goes first: a crash after the origin changed must not leave old bytes
+            // published on the cache.
+            self.drop_range(id, part)?;
+            return Ok(false);
+        }
+        // Line 26 of the paper's Algorithm 1 forgets D_flag here. It is set before the data
+        // changes: a crash in between leaves a dirty extent that equals the origin.
+        self.stamp_writing(&handle.file, id)?;
+        self.store.dmt.mark_dirty(id, part)?;
+        match self.timed(true, Direction::Write, None, part.len(), || {
+            self.store.write(id, extent.placement, part.start, data)
+        }) {
+            Ok(()) => {
+                self.counters.ssd_written(part.len());
+                Ok(true)
+            }
+            Err(error) => {
+                // The new bytes cover all of the part, so nothing of the old is needed; but the
+                // origin must have them before the mapping goes.
+                self.cache_failed(&error);
+                self.write_origin(handle, part, data)?;
+                self.drop_range(id, part)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Puts a missing part of a critical write on the cache. `false` says there was no room or
+    /// the cache failed: the part goes home.
+    fn admit(
+        &self,
+        handle: &Handle,
+        identified: &Identified,
+        part: ByteRange,
+        data: &[u8],
+    ) -> Result<bool> {
+        let file = &handle.file;
+        if self.mover_of(file).is_err() {
+            return Ok(false);
+        }
+        let id = self.id_of(file)?;
+        self.stamp_writing(file, id)?;
+        let placement = identified.placement;
+        let Some(evicted) = self.store.make_room(&self.files, id, part, placement)? else {
+            self.counters.no_room(part.len());
+            return Ok(false);
+        };
+        self.counters.evicted(evicted);
+        let through = self.around.config.mode == Mode::WriteThrough;
+        if through && let Err(error) = self.write_origin(handle, part, data) {
+            self.store.dmt.release(id, part, placement);
+            return Err(error);
+        }
+        let written = self.timed(true, Direction::Write, Some(identified), part.len(), || {
+            self.store.write(id, placement, part.start, data)
+        });
+        if let Err(error) = written {
+            self.store.dmt.release(id, part, placement);
+            self.cache_failed(&error);
+            return Ok(through);
+        }
+        if let Err(error) = self.store.dmt.map(id, part, placement, !through) {
+            self.store.dmt.release(id, part, placement);
+            self.cache_failed(&error);
+            return Ok(through);
+        }
+        self.health.worked();
+        self.counters.ssd_written(part.len());
+        self.counters.admitted(part.len(), placement.layout);
+        Ok(true)
+    }
+
+    fn write_home(
+        &self,
+        handle: &Handle,
+        identified: &Identified,
+        part: ByteRange,
+        data: &[u8],
+    ) -> Result<()> {
+        if let Some(id) = handle.file.id() {
+            self.stamp_writing(&handle.file, id)?;
+        }
+        self.timed(false, Direction::Write, Some(identified), part.len(), || {
+            self.write_origin(handle, part, data)
+        })
+    }
+
+    /// Writes to the origin while no flush rewrites the region.
+    fn write_origin(&self, handle: &Handle, part: ByteRange, data: &[u8]) -> Result<()> {
+        let _home = handle.file.home.shared(part);
+        Ok(self.on_origin(|| handle.origin.write_at(part.start, data))?)
+    }
+
+    /// Reads every segment from its side; returns the bytes that came from the cache.
+    fn read_segments(
+        &self,
+        handle: &Handle,
+        identified: &Identified,
+        range: ByteRange,
+        buf: &mut [u8],
+        segments: &[Segment],
+    ) -> Result<u64> {
+        // The origin first, in few large pieces that may run over cached bytes; then the cached
+        // bytes on top, which are at least as new.
+        for span in missing_spans(segments) {
+            self.timed(false, Direction::Read, Some(identified), span.len(), || {
+                self.read_origin(handle, span, slice_mut(buf, range.start, span))
+            })?;
+        }
+        let Some(id) = handle.file.id() else { return Ok(0) };
+        let mut cached = 0;
+        for segment in segments {
+            let Some(extent) = segment.extent else { continue };
+            let part = slice_mut(buf, range.start, segment.range);
+            let read =
+                self.timed(true, Direction::Read, Some(identified), part.len() as u64, || {
+                    self.store.read(id, extent.placement, segment.range.start, part)
+                });
+            match read {
+                Ok(()) => cached += segment.range.len(),
+                Err(error) => {
+                    self.cache_failed(&error);
+                    if extent.dirty {
+                        // Only the cache has these bytes: an error is the only true answer.
+                        return Err(error.into());
+                    }
+                    self.read_origin(handle, segment.range, part)?;
+                }
+            }
+        }
+        if cached > 0 {
+            self.store.dmt.touch(id, range);
+        }
+        Ok(cached)
+    }
+
+    /// Reads from the origin; what it does not have below the file's size is a hole.
+    fn read_origin(&self, handle: &Handle, part: ByteRange, buf: &mut [u8]) -> Result<()> {
+        let got = self.on_origin(|| handle.origin.read_at(part.start, buf))?;
+        buf[got..].fill(0);
+        Ok(())
+    }
+
+    /// Notes in the CDT that a critical read missed bytes (C_flag): the rebuilder fetches them.
+    fn want(
+        &self,
+        file: &Arc<CachedFile>,
+        identified: &Identified,
+        range: ByteRange,
+    ) -> Result<()> {
+        let id = self.id_of(file)?;
+        let wanted = Wanted { file: id, range, placement: identified.placement };
+        self.store.dmt.note_critical(wanted, true);
+        self.wants_noted.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Runs I/O on one side and tells the policy how long it took.
+    fn timed<T, E>(
+        &self,
+        on_cache: bool,
+        direction: Direction,
+        identified: Option<&Identified>,
+        bytes: u64,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let Some(identified) = identified else { return work() };
+        let begun = Instant::now();
+        let done = work()?;
+        let verdict = &identified.verdict;
+        self.identifier.observe(
+            identified,
+            &Observation {
+                on_cache,
+                direction,
+                sequential: identified.sequential,
+                bytes,
+                parts: 1,
+                predicted_ps: if on_cache { verdict.cache_ps } else { verdict.origin_ps },
+                measured_ps: u64::try_from(begun.elapsed().as_nanos())
+                    .unwrap_or(u64::MAX)
+                    .saturating_mul(1000),
+            },
+        );
+        Ok(done)
+    }
+
+    /// A device of the cache failed: count it, rest it, say so.
+    pub(crate) fn cache_failed(&self, error: &dyn std::error::Error) {
+        self.counters.cache_error();
+        self.health.failed(&error.to_string(), self.clock.now_ms());
+    }
+
+    fn count_saved(&self, identified: &Identified, bytes: u64, cached: u64) {
+        let verdict = &identified.verdict;
+        if cached == bytes {
+            self.counters.saved_ps(verdict.origin_ps.saturating_sub(verdict.cache_ps));
+        }
+    }
+}
+
+/// Missing segments, joined where little lies between them.
+fn missing_spans(segments: &[Segment]) -> impl Iterator<Item = ByteRange> {
+    let mut missing = segments.iter().filter(|s| s.extent.is_none()).map(|s| s.range).peekable();
+    std::iter::from_fn(move || {
+        let mut span = missing.next()?;
+        while let Some(next) = missing.next_if(|next| next.start - span.end <= READ_OVER_BYTES) {
+            span.end = next.end;
+        }
+        Some(span)
+    })
+}

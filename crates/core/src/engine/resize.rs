@@ -1,0 +1,139 @@
+//! Truncate, fallocate and seek: what the papers leave out and must be right (SPEC 3.9).
+
+use std::sync::Arc;
+
+use halocline_model::request::ByteRange;
+
+use super::Seek;
+use super::handle::Handle;
+use super::parts::Parts;
+use crate::device::Allocate;
+use crate::error::Result;
+use crate::extent::file::{CachedFile, tail};
+use crate::meta::Segment;
+use crate::volume::origin::OriginFile;
+
+/// Segments looked at in one go while seeking for data or a hole.
+const SEEK_WINDOW_BYTES: u64 = 64 << 20;
+
+impl Parts {
+    /// Sets a file's size; cached bytes past a smaller size are dropped, dirty or not.
+    pub(crate) fn truncate(
+        &self,
+        file: &Arc<CachedFile>,
+        origin: &OriginFile,
+        size: u64,
+    ) -> Result<()> {
+        let _range = file.range.exclusive(tail(size.min(file.size())));
+        let _growth = file.growth.lock();
+        let _home = file.home.exclusive(tail(size.min(file.size())));
+        if let Some(id) = file.id() {
+            self.stamp_writing(file, id)?;
+        }
+        // The origin first: a crash before the records leaves extents past its end, which are
+        // dropped before the file is next read. The other order would lose acknowledged bytes
+        // of a truncate that did not happen.
+        self.on_origin(|| origin.truncate(size))?;
+        let shrunk = size < file.size();
+        file.set_size(size);
+        if shrunk && let Some(id) = file.id() {
+            self.drop_range(id, tail(size))?;
+        }
+        file.note_write(self.clock.now_ns(), false);
+        Ok(())
+    }
+
+    /// `fallocate(2)`.
+    pub(crate) fn allocate(&self, handle: &Handle, range: ByteRange, how: Allocate) -> Result<()> {
+        let file = &handle.file;
+        let _range = file.range.exclusive(range);
+        let keeps_size = matches!(
+            how,
+            Allocate::PunchHole | Allocate::ReserveKeepSize | Allocate::Zero { keep_size: true }
+        );
+        let grows = (!keeps_size).then(|| file.growth.lock());
+        let _home = file.home.exclusive(range);
+        let clears = matches!(how, Allocate::PunchHole | Allocate::Zero { .. });
+        if let Some(id) = file.id() {
+            self.stamp_writing(file, id)?;
+            if clears {
+                // Until the records are gone the cache's bytes stay the file's: a crash in
+                // between must not show old bytes now and zeros after an eviction.
+                self.store.dmt.mark_dirty(id, range)?;
+            }
+        }
+        self.on_origin(|| handle.origin.allocate(range, how))?;
+        if clears && let Some(id) = file.id() {
+            self.drop_range(id, range)?;
+        }
+        if grows.is_some() && range.end > file.size() {
+            file.set_size(range.end);
+        }
+        if clears {
+            file.note_write(self.clock.now_ns(), false);
+        }
+        Ok(())
+    }
+
+    /// Position of the next data or hole: mapped bytes are data, whatever the origin has there.
+    pub(crate) fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
+        let file = &handle.file;
+        let _range = file.range.shared(tail(offset));
+        let size = file.size();
+        if offset >= size {
+            return Err(rustix::io::Errno::NXIO.into());
+        }
+        match what {
+            Seek::Data => self.seek_data(handle, offset, size),
+            Seek::Hole => self.seek_hole(handle, offset, size),
+        }
+    }
+
+    fn seek_data(&self, handle: &Handle, offset: u64, size: u64) -> Result<u64> {
+        let below = match handle.origin.seek(offset, Seek::Data) {
+            Ok(at) => Some(at),
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let end = below.unwrap_or(size).min(size);
+        let cached = self.first_segment(handle, ByteRange::new(offset, end.max(offset)), true);
+        cached.or(below).ok_or_else(|| rustix::io::Errno::NXIO.into())
+    }
+
+    fn seek_hole(&self, handle: &Handle, offset: u64, size: u64) -> Result<u64> {
+        let mut at = offset;
+        loop {
+            at = handle.origin.seek(at, Seek::Hole)?.min(size);
+            // The origin's hole may be filled on the cache: the hole is where both have nothing.
+            let hole_end = match handle.origin.seek(at, Seek::Data) {
+                Ok(end) => end.min(size),
+                Err(_) => size,
+            };
+            if at >= size {
+                return Ok(size);
+            }
+            if let Some(hole) = self.first_segment(handle, ByteRange::new(at, hole_end), false) {
+                return Ok(hole);
+            }
+            at = hole_end;
+        }
+    }
+
+    /// Start of the first part of `range` that is mapped, or that is not.
+    fn first_segment(&self, handle: &Handle, range: ByteRange, mapped: bool) -> Option<u64> {
+        let Some(id) = handle.file.id() else {
+            return (!mapped && !range.is_empty()).then_some(range.start);
+        };
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min(start.saturating_add(SEEK_WINDOW_BYTES));
+            self.store.dmt.lookup(id, ByteRange::new(start, end), &mut segments);
+            if let Some(found) = segments.iter().find(|s| s.extent.is_some() == mapped) {
+                return Some(found.range.start);
+            }
+            start = end;
+        }
+        None
+    }
+}

@@ -1,0 +1,162 @@
+//! Opens both sides with their decorators and finds the profiles that the cost models use.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use halocline_model::profile::{DeviceProfile, ServiceProfile};
+use halocline_model::request::Direction;
+
+use super::extents::ExtentEngine;
+use crate::config::{self, Config, EmulatedGroup};
+use crate::control::{ServerStatus, Side};
+use crate::device::emulate::{self, EmulatedServer};
+use crate::device::meter::{Meter, MeteredDevice};
+use crate::device::{Device, local::LocalDevice};
+use crate::error::Result;
+use crate::volume::origin::Origin;
+use crate::volume::{Server, Volume};
+
+/// Bytes of disk over which emulated requests are taken to spread, for predicting their seeks.
+const EMULATED_SPAN_BYTES: u64 = 64 << 30;
+
+/// The meters of both sides' servers, in the servers' order.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    origin: Vec<Arc<Meter>>,
+    cache: Vec<Arc<Meter>>,
+}
+
+/// A metered device, emulated where the configuration says so.
+fn decorated(
+    group: Option<&EmulatedGroup>,
+    below: Arc<dyn Device>,
+    meter: &Arc<Meter>,
+) -> Arc<dyn Device> {
+    let device = match group {
+        Some(group) => Arc::new(EmulatedServer::new(group.device, below)),
+        None => below,
+    };
+    Arc::new(MeteredDevice::new(device, Arc::clone(meter)))
+}
+
+fn new_meters(count: u32) -> Vec<Arc<Meter>> {
+    (0..count).map(|_| Arc::default()).collect()
+}
+
+/// Opens the origin.
+pub(crate) fn open_origin(dir: &Path, config: &Config, meters: &mut Meters) -> Result<Origin> {
+    let shape = config.origin_shape();
+    meters.origin = new_meters(shape.servers);
+    let group = config.emulate.as_ref().map(|emulation| &emulation.origin);
+    Origin::open_or_create(dir, shape, &|index, device| {
+        decorated(group, device, &meters.origin[index])
+    })
+}
+
+/// Opens the cache volume.
+pub(crate) fn open_cache(dir: &Path, config: &Config, meters: &mut Meters) -> Result<Volume> {
+    let shape = config.cache_shape();
+    meters.cache = new_meters(shape.servers);
+    let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
+    Volume::in_directory(dir, shape.servers, shape.stripe, &|index, device| {
+        decorated(group, device, &meters.cache[index])
+    })
+}
+
+/// A file system needs blocks of its own to find the blocks of a sparse file: 1 for about 340
+/// extents on ext4. This share of the limit is set aside for them (I5).
+const INDEX_SHARE: u64 = 128;
+
+/// The cache's limit for data, in bytes on disk.
+pub(crate) fn limit_bytes(cache_dir: &Path, config: &Config) -> Result<u64> {
+    let space = LocalDevice::open(cache_dir)?
+        .space()
+        .map_err(crate::error::Error::at(cache_dir, "read the free space of"))?;
+    let bytes = config.size.bytes(space.total);
+    Ok(bytes - bytes / INDEX_SHARE)
+}
+
+/// What the cost models take the origin's servers for: emulated, calibrated, or by kind.
+pub(crate) fn origin_profile(dir: &Path, config: &Config) -> DeviceProfile {
+    let group = config.emulate.as_ref().map(|emulation| &emulation.origin);
+    profile(dir, config, group, DeviceProfile::hdd_7200)
+}
+
+/// What the cost models take the cache's servers for.
+pub(crate) fn cache_profile(dir: &Path, config: &Config) -> DeviceProfile {
+    let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
+    profile(dir, config, group, DeviceProfile::ssd_generic)
+}
+
+fn profile(
+    dir: &Path,
+    config: &Config,
+    group: Option<&EmulatedGroup>,
+    unknown: fn() -> DeviceProfile,
+) -> DeviceProfile {
+    if let Some(group) = group {
+        return emulate::expected(&group.device, EMULATED_SPAN_BYTES);
+    }
+    if let Some(calibrated) = config.device(dir) {
+        return of_config(calibrated);
+    }
+    match crate::calibrate::rotational(dir) {
+        Some(true) => DeviceProfile::hdd_7200(),
+        Some(false) => DeviceProfile::ssd_generic(),
+        // A network file system: taken for what its side usually is until calibration ran.
+        None => unknown(),
+    }
+}
+
+fn of_config(profile: &config::DeviceProfile) -> DeviceProfile {
+    let service = |direction: &config::DirectionProfile| ServiceProfile {
+        startup_sequential_ps: direction.sequential.startup_ps,
+        startup_random_ps: direction.random.startup_ps,
+        per_byte_ps: direction.sequential.ps_per_byte,
+    };
+    DeviceProfile { read: service(&profile.read), write: service(&profile.write) }
+}
+
+impl ExtentEngine {
+    /// State of every server of both sides.
+    pub(super) fn server_states(&self) -> Vec<ServerStatus> {
+        let origin = self.parts.origin.servers().iter().zip(&self.meters.origin);
+        let cache = self.parts.store.objects.volume().servers().iter().zip(&self.meters.cache);
+        let state = |side, server: &Arc<Server>, meter: &Meter| self.state(side, server, meter);
+        origin
+            .map(|(server, meter)| state(Side::Origin, server, meter))
+            .chain(cache.map(|(server, meter)| state(Side::Cache, server, meter)))
+            .collect()
+    }
+
+    fn state(&self, side: Side, server: &Server, meter: &Meter) -> ServerStatus {
+        let (read, write) = (meter.traffic(Direction::Read), meter.traffic(Direction::Write));
+        ServerStatus {
+            side,
+            path: server.dir().to_owned(),
+            profile: self.profile_name(side, server),
+            reads: read.requests,
+            read_bytes: read.bytes,
+            writes: write.requests,
+            written_bytes: write.bytes,
+            errors: read.errors + write.errors + meter.other().errors,
+            queued: 0,
+        }
+    }
+
+    fn profile_name(&self, side: Side, server: &Server) -> String {
+        let config = &self.parts.around.config;
+        if let Some(emulation) = &config.emulate {
+            let group = if side == Side::Origin { &emulation.origin } else { &emulation.cache };
+            return format!("emulated {}", group.name);
+        }
+        if config.device(server.dir()).is_some() {
+            return "calibrated".to_owned();
+        }
+        match crate::calibrate::rotational(server.dir()) {
+            Some(true) => "hdd, not calibrated".to_owned(),
+            Some(false) => "ssd, not calibrated".to_owned(),
+            None => "not calibrated".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What each process does on one file: where its last request ended, how long its stream is, and
+//! how many processes are active at all (p of the cost model).
+
+use std::collections::HashMap;
+
+use halocline_model::request::ByteRange;
+
+/// A process counts towards p for this long after its last request on the file.
+pub(crate) const WINDOW_MS: u64 = 10_000;
+
+/// Processes remembered per file; idle ones leave first.
+const PROCESSES_MAX: usize = 4096;
+
+/// Ends of the file's latest requests: processes that take turns in one stream (blocks of a
+/// shared file, one after the other) go on where another one ended.
+const ENDS: usize = 64;
+
+/// The streams of one file by process and direction-less position, as the papers define distance.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    by_process: HashMap<u32, Stream>,
+    ends: [u64; ENDS],
+    next_end: usize,
+    /// p counted at `counted_ms`; counting anew at every request would be linear in p.
+    active: u32,
+    counted_ms: u64,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        // No request begins at the end of the address space.
+        let ends = [u64::MAX; ENDS];
+        Self { by_process: HashMap::new(), ends, next_end: 0, active: 0, counted_ms: 0 }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    end: u64,
+    run_bytes: u64,
+    /// Length of the run before this one.
+    last_run_bytes: u64,
+    seen_ms: u64,
+}
+
+/// What a request looks like beside the earlier ones of its process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    /// `|f_i - (f_{i-1} + r_{i-1})|` (S4D-Cache), 0 also where another process's request ended
+    /// lately; `None` for the first request.
+    pub(crate) distance: Option<u64>,
+    /// Bytes of the contiguous run that ends with this request.
+    pub(crate) run_bytes: u64,
+    /// Length that the run is expected to reach: what it has, or what the last one had.
+    pub(crate) expected_run_bytes: u64,
+    /// Processes with requests on the file within [`WINDOW_MS`], this one included.
+    pub(crate) processes: u32,
+}
+
+impl Streams {
+    /// Notes a request and says how it continues its process's stream.
+    pub(crate) fn note(&mut self, pid: u32, range: ByteRange, now_ms: u64) -> Pattern {
+        let pattern = self.peek(pid, range);
+        let last = self.by_process.get(&pid);
+        let last_run_bytes = match last {
+            Some(last) if pattern.distance == Some(0) => last.last_run_bytes,
+            Some(last) => last.run_bytes,
+            None => 0,
+        };
+        self.active += u32::from(last.is_none());
+        let run_bytes = pattern.run_bytes;
+        let stream = Stream { end: range.end, run_bytes, last_run_bytes, seen_ms: now_ms };
+        self.by_process.insert(pid, stream);
+        self.ends[self.next_end] = range.end;
+        self.next_end = (self.next_end + 1) % ENDS;
+        if now_ms.saturating_sub(self.counted_ms) > WINDOW_MS / 10
+            || self.by_process.len() > PROCESSES_MAX
+        {
+            self.recount(now_ms);
+        }
+        Pattern { processes: self.active.max(1), ..pattern }
+    }
+
+    /// What [`Streams::note`] would answer, without noting anything: for `explain`.
+    pub(crate) fn peek(&self, pid: u32, range: ByteRange) -> Pattern {
+        let last = self.by_process.get(&pid);
+        let shared = self.ends.contains(&range.start);
+        let distance = last.map(|stream| range.start.abs_diff(stream.end));
+        let carried = last.filter(|stream| stream.end == range.start || shared);
+        let run_bytes = carried.map_or(0, |stream| stream.run_bytes) + range.len();
+        let last_run_bytes = last.map_or(0, |stream| {
+            if carried.is_some() { stream.last_run_bytes } else { stream.run_bytes }
+        });
+        Pattern {
+            distance: if shared { distance.map(|_| 0) } else { distance },
+            run_bytes,
+            expected_run_bytes: run_bytes.max(last_run_bytes),
+            processes: self.active.max(1),
+        }
+    }
+
+    fn recount(&mut self, now_ms: u64) {
+        let oldest = now_ms.saturating_sub(WINDOW_MS);
+        self.by_process.retain(|_, stream| stream.seen_ms >= oldest);
+        if self.by_process.len() > PROCESSES_MAX {
+            self.by_process.clear();
+        }
+        self.active = u32::try_from(self.by_process.len()).unwrap_or(u32::MAX);
+        self.counted_ms = now_ms;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(distance: Option<u64>, run_bytes: u64, expected_run_bytes: u64) -> Pattern {
+        Pattern { distance, run_bytes, expected_run_bytes, processes: 1 }
+    }
+
+    #[test]
+    fn a_stream_is_told_from_jumps() {
+        let mut streams = Streams::default();
+        assert_eq!(streams.note(1, ByteRange::at(0, 100), 0), pattern(None, 100, 100));
+        assert_eq!(streams.note(1, ByteRange::at(100, 50), 1), pattern(Some(0), 150, 150));
+        assert_eq!(streams.note(1, ByteRange::at(10, 5), 2), pattern(Some(140), 5, 150));
+        assert_eq!(streams.note(1, ByteRange::at(30, 5), 3), pattern(Some(15), 5, 5));
+    }
+
+    #[test]
+    fn processes_that_take_turns_are_one_stream() {
+        let mut streams = Streams::default();
+        for turn in 0..8 {
+            for pid in 0..4 {
+                let seen =
+                    streams.note(pid, ByteRange::at((turn * 4 + u64::from(pid)) * 64, 64), 0);
+                assert!(turn == 0 || seen.distance == Some(0), "turn {turn} of {pid}: {seen:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn p_counts_processes_that_were_active_lately() {
+        let mut streams = Streams::default();
+        for pid in 0..16 {
+            streams.note(pid, ByteRange::at(0, 1), 0);
+        }
+        assert_eq!(streams.note(0, ByteRange::at(1, 1), 1).processes, 16);
+        assert_eq!(streams.note(0, ByteRange::at(2, 1), 2 * WINDOW_MS).processes, 1);
+    }
+}

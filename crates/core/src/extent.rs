@@ -1,0 +1,7 @@
+//! Byte ranges of files cached on the cache volume: the part of the extent engine below the
+//! policies. [`file`] is one file's locks, size and times, [`table`] finds it, [`store`] keeps the
+//! data mapping table and the cache objects in step.
+
+pub(crate) mod file;
+pub(crate) mod store;
+pub(crate) mod table;

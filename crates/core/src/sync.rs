@@ -1,0 +1,3 @@
+//! Locks that the engine needs and no library offers in the shape it needs them.
+
+pub mod range_lock;

@@ -1,0 +1,224 @@
+//! A reader-writer lock over byte ranges of one file.
+//!
+//! Overlapping readers share, a writer excludes everything that overlaps it, and requests that
+//! do not overlap never meet. Waiters are served in the order in which they came as far as they
+//! overlap each other, so a stream of readers cannot starve a writer.
+//!
+//! A handful of requests are under way on one file at a time, so a short list under one mutex
+//! beats a tree.
+
+use std::sync::Arc;
+
+use halocline_model::request::ByteRange;
+use parking_lot::{Condvar, Mutex};
+
+/// A reader-writer lock over byte ranges.
+#[derive(Debug, Default)]
+pub struct RangeLock {
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: Vec<Entry>,
+    /// Requests that wait, oldest first: a newcomer may not overtake one it conflicts with.
+    waiting: Vec<Entry>,
+    next_ticket: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    range: ByteRange,
+    exclusive: bool,
+    ticket: u64,
+}
+
+impl Entry {
+    fn conflicts(&self, other: &Self) -> bool {
+        (self.exclusive || other.exclusive) && self.range.overlaps(other.range)
+    }
+}
+
+/// A held range; dropping it lets the range go.
+#[derive(Debug)]
+#[must_use = "the range is let go when the guard is dropped"]
+pub struct RangeGuard<'a> {
+    lock: &'a RangeLock,
+    ticket: u64,
+}
+
+/// A held range that keeps its lock alive; dropping it lets the range go.
+#[derive(Debug)]
+#[must_use = "the range is let go when the guard is dropped"]
+pub struct OwnedRangeGuard {
+    lock: Arc<RangeLock>,
+    ticket: u64,
+}
+
+impl RangeLock {
+    /// Waits until nobody writes in `range`, then holds it against writers.
+    pub fn shared(&self, range: ByteRange) -> RangeGuard<'_> {
+        self.acquire(range, false)
+    }
+
+    /// Waits until nobody is in `range`, then holds it alone.
+    pub fn exclusive(&self, range: ByteRange) -> RangeGuard<'_> {
+        self.acquire(range, true)
+    }
+
+    /// Holds `range` against writers, or returns `None` where it would have to wait.
+    pub fn try_shared(&self, range: ByteRange) -> Option<RangeGuard<'_>> {
+        self.try_acquire(range, false)
+    }
+
+    /// Holds `range` alone, or returns `None` where it would have to wait.
+    pub fn try_exclusive(&self, range: ByteRange) -> Option<RangeGuard<'_>> {
+        self.try_acquire(range, true)
+    }
+
+    /// As [`RangeLock::try_exclusive`], with a guard that is bound to no scope.
+    pub fn try_exclusive_owned(self: &Arc<Self>, range: ByteRange) -> Option<OwnedRangeGuard> {
+        let ticket = self.try_enter(range, true)?;
+        Some(OwnedRangeGuard { lock: Arc::clone(self), ticket })
+    }
+
+    fn acquire(&self, range: ByteRange, exclusive: bool) -> RangeGuard<'_> {
+        let mut state = self.state.lock();
+        let mine = state.entry(range, exclusive);
+        if state.may_enter(&mine) {
+            state.held.push(mine);
+        } else {
+            state.waiting.push(mine);
+            while !state.may_enter(&mine) {
+                self.freed.wait(&mut state);
+            }
+            state.waiting.retain(|entry| entry.ticket != mine.ticket);
+            state.held.push(mine);
+            // Others that waited only behind this one's place in the queue may enter beside it.
+            if !state.waiting.is_empty() {
+                self.freed.notify_all();
+            }
+        }
+        RangeGuard { lock: self, ticket: mine.ticket }
+    }
+
+    fn try_acquire(&self, range: ByteRange, exclusive: bool) -> Option<RangeGuard<'_>> {
+        let ticket = self.try_enter(range, exclusive)?;
+        Some(RangeGuard { lock: self, ticket })
+    }
+
+    fn try_enter(&self, range: ByteRange, exclusive: bool) -> Option<u64> {
+        let mut state = self.state.lock();
+        let mine = state.entry(range, exclusive);
+        state.may_enter(&mine).then(|| {
+            state.held.push(mine);
+            mine.ticket
+        })
+    }
+
+    fn leave(&self, ticket: u64) {
+        let mut state = self.state.lock();
+        let at = state.held.iter().position(|entry| entry.ticket == ticket);
+        state.held.swap_remove(at.expect("a guard's range is held until it is dropped"));
+        if !state.waiting.is_empty() {
+            self.freed.notify_all();
+        }
+    }
+}
+
+impl State {
+    fn entry(&mut self, range: ByteRange, exclusive: bool) -> Entry {
+        self.next_ticket += 1;
+        Entry { range, exclusive, ticket: self.next_ticket }
+    }
+
+    fn may_enter(&self, mine: &Entry) -> bool {
+        let older = |entry: &&Entry| entry.ticket < mine.ticket;
+        !self.held.iter().any(|entry| entry.conflicts(mine))
+            && !self.waiting.iter().filter(older).any(|entry| entry.conflicts(mine))
+    }
+}
+
+impl Drop for RangeGuard<'_> {
+    fn drop(&mut self) {
+        self.lock.leave(self.ticket);
+    }
+}
+
+impl Drop for OwnedRangeGuard {
+    fn drop(&mut self) {
+        self.lock.leave(self.ticket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    const fn range(start: u64, end: u64) -> ByteRange {
+        ByteRange::new(start, end)
+    }
+
+    #[test]
+    fn readers_share_and_writers_exclude() {
+        let lock = RangeLock::default();
+        let reader = lock.shared(range(0, 10));
+        assert!(lock.try_shared(range(5, 15)).is_some());
+        assert!(lock.try_exclusive(range(9, 12)).is_none());
+        assert!(lock.try_exclusive(range(10, 12)).is_some(), "ranges are half-open");
+        drop(reader);
+        let _writer = lock.exclusive(range(0, 10));
+        assert!(lock.try_shared(range(9, 10)).is_none());
+    }
+
+    #[test]
+    fn a_waiting_writer_is_not_overtaken_by_new_readers() {
+        let lock = RangeLock::default();
+        let (entered, order) = mpsc::channel();
+        let first = lock.shared(range(0, 10));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _guard = lock.exclusive(range(0, 10));
+                entered.send("writer").expect("the receiver lives");
+            });
+            while lock.state.lock().waiting.is_empty() {
+                thread::yield_now();
+            }
+            assert!(lock.try_shared(range(0, 1)).is_none(), "a reader overtook the writer");
+            assert!(lock.try_shared(range(20, 30)).is_some(), "an unrelated reader had to wait");
+            drop(first);
+            assert_eq!(order.recv(), Ok("writer"));
+        });
+    }
+
+    #[test]
+    fn increments_under_exclusive_ranges_are_never_lost() {
+        const THREADS: u64 = 8;
+        const ROUNDS: u64 = 2000;
+        let lock = RangeLock::default();
+        let cells: Vec<AtomicU64> = (0..16).map(|_| AtomicU64::new(0)).collect();
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (lock, cells) = (&lock, &cells);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let start = (thread * 7 + round * 5) % 13;
+                        let _guard = lock.exclusive(range(start, start + 3));
+                        for cell in &cells[usize::try_from(start).unwrap()..][..3] {
+                            // Not fetch_add: a race must be able to lose an increment.
+                            let seen = cell.load(Ordering::Relaxed);
+                            cell.store(seen + 1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        let total: u64 = cells.iter().map(|cell| cell.load(Ordering::Relaxed)).sum();
+        assert_eq!(total, THREADS * ROUNDS * 3);
+    }
+}
