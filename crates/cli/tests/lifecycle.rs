@@ -56,7 +56,9 @@ impl Scratch {
 
     /// Runs a shell script on the origin, with these flags.
     fn run(&self, flags: &[&str], script: &str) -> Output {
-        let head = ["run", "--origin", "origin", "--cache", "cache", "--size", "64M"];
+        let head = [
+            "run", "--origin", "origin", "--cache", "cache", "--size", "64M", "--policy", "always",
+        ];
         self.halocline(&[&head[..], flags, &["--", "sh", "-c", script]].concat())
     }
 
@@ -69,7 +71,9 @@ impl Scratch {
     }
 
     fn mount(&self) {
-        self.succeed(&["mount", "origin", "mnt", "--cache", "cache", "--size", "64M"]);
+        self.succeed(&[
+            "mount", "origin", "mnt", "--cache", "cache", "--size", "64M", "--policy", "always",
+        ]);
     }
 
     fn status(&self) -> serde_json::Value {
@@ -121,6 +125,8 @@ fn run_shows_the_mount_to_its_command_only() {
         serde_json::from_slice(&fs::read(scratch.path("r.json")).unwrap()).unwrap();
     assert_eq!(report["exit_status"], 0);
     assert_eq!(report["dirty_bytes_left"], 0);
+    assert_eq!(report["write"]["cache_bytes"], 3);
+    assert_eq!(report["flush"]["bytes"], 3);
 }
 
 #[test]
@@ -171,6 +177,56 @@ fn mount_returns_when_the_mount_works_and_umount_when_it_is_gone() {
         assert!(!scratch.path("mnt/data").exists());
         assert_eq!(fs::read(scratch.path("origin").join(&name)).unwrap(), name.as_bytes());
     }
+}
+
+#[test]
+fn writes_are_cached_then_flushed_and_both_are_told() {
+    let test = "writes_are_cached_then_flushed_and_both_are_told";
+    let Some(scratch) = Scratch::new(test) else { return };
+    let mount = ["mount", "origin", "mnt", "--cache", "cache", "--size", "64M"];
+    scratch.succeed(&[&mount[..], &["--policy", "always", "--rebuild=false"]].concat());
+    let content: Vec<u8> = (0..64 << 10).map(|byte: u32| byte.to_le_bytes()[1] ^ 0x5a).collect();
+    fs::write(scratch.path("mnt/new"), &content).unwrap();
+    assert_eq!(scratch.status()["dirty_bytes"], content.len());
+    let extents = scratch.succeed(&["where", "mnt/new", "--json"]);
+    let extents: serde_json::Value = serde_json::from_str(&extents).unwrap();
+    let extents = extents.as_array().unwrap();
+    assert!(extents.iter().all(|extent| extent["side"] == "cache" && extent["dirty"] == true));
+    let dry = scratch.succeed(&["flush", "mnt", "--dry-run"]);
+    assert!(dry.contains("64.0 KiB in 1 file would be flushed"), "{dry}");
+    assert_eq!(scratch.status()["dirty_bytes"], content.len(), "a dry run moves nothing");
+    scratch.succeed(&["flush", "mnt"]);
+    assert_eq!(scratch.status()["dirty_bytes"], 0);
+    assert_eq!(fs::read(scratch.path("origin/new")).unwrap(), content);
+    scratch.succeed(&["evict", "mnt/new"]);
+    assert_eq!(scratch.status()["mapped_bytes"], 0);
+    let told = scratch.succeed(&["explain", "mnt/new", "0", "8K", "--processes", "4", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["processes"], &told["decision"]), (&4.into(), &"cache".into()));
+    scratch.succeed(&["warm", "mnt/new"]);
+    assert_eq!(scratch.status()["mapped_bytes"], content.len());
+    assert_eq!(fs::read(scratch.path("mnt/new")).unwrap(), content);
+    scratch.succeed(&["umount", "mnt"]);
+    scratch.succeed(&["fsck", "cache"]);
+}
+
+#[test]
+fn dirty_data_that_is_kept_is_there_at_the_next_mount() {
+    let test = "dirty_data_that_is_kept_is_there_at_the_next_mount";
+    let Some(scratch) = Scratch::new(test) else { return };
+    let mount = ["mount", "origin", "mnt", "--cache", "cache", "--policy", "always"];
+    scratch.succeed(&[&mount[..], &["--rebuild=false"]].concat());
+    fs::write(scratch.path("mnt/new"), "kept").unwrap();
+    let output = scratch.halocline(&["umount", "mnt", "--keep-dirty"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert_ne!(fs::read(scratch.path("origin/new")).unwrap(), b"kept");
+    let other = scratch.halocline(&[&mount[..], &["--emulate", "2xhdd+2xssd"]].concat());
+    assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));
+    assert!(text(&other.stderr).contains("another shape"), "{}", text(&other.stderr));
+    scratch.mount();
+    assert_eq!(fs::read(scratch.path("mnt/new")).unwrap(), b"kept");
+    scratch.succeed(&["umount", "mnt"]);
+    assert_eq!(fs::read(scratch.path("origin/new")).unwrap(), b"kept");
 }
 
 #[test]
