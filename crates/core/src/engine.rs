@@ -27,7 +27,6 @@ mod redirect;
 mod resize;
 mod sides;
 mod space;
-pub(crate) mod streams;
 mod surroundings;
 
 use std::ffi::{OsStr, OsString};

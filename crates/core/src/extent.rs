@@ -4,4 +4,5 @@
 
 pub(crate) mod file;
 pub(crate) mod store;
+pub(crate) mod streams;
 pub(crate) mod table;

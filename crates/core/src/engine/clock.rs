@@ -1,29 +1,17 @@
-//! The engine's clock: one place that reads the time, so that tests and simulation can set it.
+//! The engine's clock: one place that reads the time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where the engine gets its time from.
 #[derive(Debug, Default)]
-pub(crate) enum Clock {
-    /// The system's.
-    #[default]
-    System,
-    /// A time that a test sets, in nanoseconds since the epoch.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for tests of ages and quarantines"))]
-    Manual(AtomicU64),
-}
+pub(crate) struct Clock;
 
 impl Clock {
     /// Nanoseconds since the epoch.
+    #[expect(clippy::unused_self, reason = "the place where a simulated time will come in")]
     pub(crate) fn now_ns(&self) -> i64 {
-        let since = match self {
-            Self::System => SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
-            Self::Manual(now) => now.load(Ordering::Relaxed),
-        };
-        i64::try_from(since).unwrap_or(i64::MAX)
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
     }
 
     /// Milliseconds since the epoch.

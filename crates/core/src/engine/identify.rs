@@ -13,9 +13,6 @@ use crate::engine::processes::{Process, Processes};
 use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
 
-/// A request's contiguous continuation counts as sequential for measuring service times.
-const SEQUENTIAL_DISTANCE: u64 = 0;
-
 /// Decides which requests are critical.
 #[derive(Debug)]
 pub(crate) struct Identifier {
@@ -80,7 +77,7 @@ impl Identifier {
             hint.cache != Some(false) && !file.excluded.load(std::sync::atomic::Ordering::Relaxed);
         Identified {
             placement: self.setting.cache.geometry.place(verdict.layout, process.owner),
-            sequential: pattern.distance.is_some_and(|d| d <= SEQUENTIAL_DISTANCE),
+            sequential: pattern.distance == Some(0),
             verdict,
             policy: named,
         }

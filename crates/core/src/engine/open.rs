@@ -75,7 +75,7 @@ impl ExtentEngine {
             health: Health::default(),
             globs: RwLock::new(Globs::load(cache_dir, &config.pin, &config.exclude)?),
             around,
-            clock: Clock::default(),
+            clock: Clock,
             hints: Hints::default(),
             notes: Mutex::default(),
             begun: Instant::now(),
@@ -116,7 +116,7 @@ impl ExtentEngine {
         Ok(self.parts.store.objects.allocated_bytes()?)
     }
 
-    /// Fetches wanted ranges (C_flag) until none is left or the cache has no room; returns the
+    /// Fetches wanted ranges (`C_flag`) until none is left or the cache has no room; returns the
     /// bytes fetched. The rebuilder does the same by itself whenever the origin is idle.
     pub fn fetch_wanted(&self) -> Result<u64> {
         self.parts.fetch_all()

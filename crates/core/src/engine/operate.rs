@@ -69,7 +69,7 @@ impl Controlled for ExtentEngine {
             cache_requests: side.cache_requests,
             cache_bytes: side.cache_bytes,
         };
-        let [one_dh, one_dv, two_d] = counts.layout_bytes;
+        let layouts = counts.layout_bytes;
         let mut report = Report {
             policy: self.parts.identifier.policy_name().to_owned(),
             elapsed_s: self.parts.begun.elapsed().as_secs_f64(),
@@ -77,7 +77,7 @@ impl Controlled for ExtentEngine {
             read: totals(counts.read),
             write: totals(counts.write),
             admitted: Totals { requests: counts.admitted_requests, bytes: counts.admitted_bytes },
-            layouts: LayoutBytes { one_dh, one_dv, two_d },
+            layouts: LayoutBytes { one_dh: layouts[0], one_dv: layouts[1], two_d: layouts[2] },
             ssd_bytes_written: counts.ssd_bytes_written,
             flush: FlushTotals {
                 bytes: counts.flushed_bytes,
@@ -124,7 +124,7 @@ impl Controlled for ExtentEngine {
         let mut explanation = super::explain::explanation(&terms, cached_bytes);
         if file.excluded.load(std::sync::atomic::Ordering::Relaxed) {
             explanation.decision = Side::Origin;
-            explanation.reason = "an exclude glob keeps the file off the cache".to_owned();
+            "an exclude glob keeps the file off the cache".clone_into(&mut explanation.reason);
         }
         Ok(explanation)
     }
@@ -142,7 +142,7 @@ impl Controlled for ExtentEngine {
             if path.is_some_and(|path| !name.starts_with(path)) {
                 continue;
             }
-            if self.flush_one(&file, &name, dry_run, &mut moving)?.is_break() {
+            if self.flush_one(&file, &name, dry_run, &mut moving).is_break() {
                 break;
             }
         }
@@ -262,14 +262,14 @@ impl ExtentEngine {
         name: &Path,
         dry_run: bool,
         moving: &mut Moving<'_>,
-    ) -> Result<ControlFlow<()>> {
-        let Some(id) = file.id() else { return Ok(ControlFlow::Continue(())) };
+    ) -> ControlFlow<()> {
+        let Some(id) = file.id() else { return ControlFlow::Continue(()) };
         let dirty = || -> u64 {
             let extents = self.parts.store.dmt.dirty(id, WHOLE, usize::MAX);
             extents.iter().map(|extent| extent.range.len()).sum()
         };
         if dry_run {
-            return Ok(moving.file(name, dirty()));
+            return moving.file(name, dirty());
         }
         let begun = Instant::now();
         let shared = moving.shared(name);
@@ -277,10 +277,10 @@ impl ExtentEngine {
             self.parts.flush_regions(file, id, &|bytes| shared.advance(bytes).is_continue());
         self.parts.counters.flush_time(begun.elapsed());
         match flushed {
-            Ok(_) => Ok(moving.end_file(dirty())),
+            Ok(_) => moving.end_file(dirty()),
             Err(error) => {
                 moving.skip(name, error.to_string(), dirty());
-                Ok(ControlFlow::Continue(()))
+                ControlFlow::Continue(())
             }
         }
     }

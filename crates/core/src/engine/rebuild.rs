@@ -251,7 +251,7 @@ impl Parts {
             match self.flush_regions(&file, id, &go_on) {
                 Ok(flushed) => total += flushed,
                 // One file that cannot be flushed must not hold up the others.
-                Err(error) => failed = Some(self.flush_failed(&file, error)),
+                Err(error) => failed = Some(self.flush_failed(&file, &error)),
             }
             if reason == Reason::Pressed && self.store.dmt.usage().dirty < low && self.young() {
                 break;
@@ -273,7 +273,7 @@ impl Parts {
             .is_none_or(|since| self.clock.now_ms().saturating_sub(since) < self.max_dirty_age_ms())
     }
 
-    fn flush_failed(&self, file: &CachedFile, error: Error) -> Error {
+    fn flush_failed(&self, file: &CachedFile, error: &Error) -> Error {
         let path = self.namespace.path_of(&file.node.read());
         Error::invalid(
             format!("{} cannot be flushed: {error}", path.display()),

@@ -156,20 +156,17 @@ impl Parts {
                 }
                 Ok(())
             };
-            let on_cache = match segment.extent {
-                Some(extent) => {
-                    grow()?;
-                    self.overwrite(handle, extent, segment.range, bytes)?
-                }
-                None => {
-                    let admit = identified.verdict.critical
-                        && self.around.config.mode != Mode::ReadOnly
-                        && handle.may_flush;
-                    admit && {
-                        grow()?;
-                        self.admit(handle, identified, segment.range, bytes)?
-                    }
-                }
+            let admit = identified.verdict.critical
+                && self.around.config.mode != Mode::ReadOnly
+                && handle.may_flush;
+            let on_cache = if let Some(extent) = segment.extent {
+                grow()?;
+                self.overwrite(handle, extent, segment.range, bytes)?
+            } else if admit {
+                grow()?;
+                self.admit(handle, identified, segment.range, bytes)?
+            } else {
+                false
             };
             if on_cache {
                 cached += segment.range.len();
@@ -333,7 +330,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Notes in the CDT that a critical read missed bytes (C_flag): the rebuilder fetches them.
+    /// Notes in the CDT that a critical read missed bytes (`C_flag`): the rebuilder fetches them.
     fn want(
         &self,
         file: &Arc<CachedFile>,

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
-use crate::engine::streams::Streams;
+use crate::extent::streams::Streams;
 use crate::meta::{FileId, OriginKey};
 use crate::namespace::Node;
 use crate::sync::range_lock::RangeLock;

@@ -1,5 +1,4 @@
 //! An extent engine over two temporary directories, driven as a front end drives it.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
@@ -13,18 +12,18 @@ use halocline_core::engine::{Caller, Engine, SetAttr};
 use tempfile::TempDir;
 
 /// The caller of every request.
-pub const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+pub(crate) const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 
 /// An engine with its directories.
-pub struct Fixture {
-    pub origin: TempDir,
-    pub cache: TempDir,
-    pub config: Config,
+pub(crate) struct Fixture {
+    pub(crate) origin: TempDir,
+    pub(crate) cache: TempDir,
+    pub(crate) config: Config,
     engine: Option<Arc<ExtentEngine>>,
 }
 
 /// A configuration in which nothing moves unless a test asks for it.
-pub fn still(size: u64, policy: &str) -> Config {
+pub(crate) fn still(size: u64, policy: &str) -> Config {
     Config {
         size: CacheSize::Bytes(size),
         policy: policy.to_owned(),
@@ -34,18 +33,18 @@ pub fn still(size: u64, policy: &str) -> Config {
 }
 
 impl Fixture {
-    pub fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config) -> Self {
         let (origin, cache) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let mut fixture = Self { origin, cache, config, engine: None };
         fixture.open();
         fixture
     }
 
-    pub fn engine(&self) -> &Arc<ExtentEngine> {
+    pub(crate) fn engine(&self) -> &Arc<ExtentEngine> {
         self.engine.as_ref().expect("the engine is open")
     }
 
-    pub fn open(&mut self) {
+    pub(crate) fn open(&mut self) {
         assert!(self.engine.is_none());
         let engine = ExtentEngine::open(self.origin.path(), self.cache.path(), &self.config)
             .unwrap_or_else(|error| panic!("the engine opens: {error}"));
@@ -53,83 +52,81 @@ impl Fixture {
     }
 
     /// Closes as an unmount does, flushing first.
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.flush();
         let engine = self.engine.take().unwrap();
         engine.close().unwrap();
     }
 
     /// Closes without flushing, as `umount --keep-dirty` does.
-    pub fn close_dirty(&mut self) {
+    pub(crate) fn close_dirty(&mut self) {
         let engine = self.engine.take().unwrap();
         engine.close().unwrap();
     }
 
     /// Drops everything in memory, as `kill -9` does.
-    pub fn crash(&mut self) {
+    pub(crate) fn crash(&mut self) {
         let engine = self.engine.take().unwrap();
         let engine = Arc::into_inner(engine).expect("no handle outlives the crash");
         drop(engine);
     }
 
-    pub fn flush(&self) -> MoveReport {
+    pub(crate) fn flush(&self) -> MoveReport {
         let engine: &ExtentEngine = self.engine();
         Controlled::flush(engine, None, false, &mut |_| ControlFlow::Continue(())).unwrap()
     }
 
-    pub fn evict(&self, name: &str) -> MoveReport {
+    pub(crate) fn evict(&self, name: &str) -> MoveReport {
         self.engine().evict(Path::new(name), false, &mut |_| ControlFlow::Continue(())).unwrap()
     }
 
-    pub fn warm(&self, name: &str) -> MoveReport {
+    pub(crate) fn warm(&self, name: &str) -> MoveReport {
         let paths = [Path::new(name).to_owned()];
         self.engine().warm(&paths, false, &mut |_| ControlFlow::Continue(())).unwrap()
     }
 
-    pub fn node(&self, name: &str) -> <ExtentEngine as Engine>::Node {
+    pub(crate) fn node(&self, name: &str) -> <ExtentEngine as Engine>::Node {
         let engine = self.engine();
         engine.lookup(&engine.root(), OsStr::new(name)).unwrap().0
     }
 
-    pub fn handle(&self, name: &str) -> <ExtentEngine as Engine>::Handle {
+    pub(crate) fn handle(&self, name: &str) -> <ExtentEngine as Engine>::Handle {
         let engine = self.engine();
-        match engine.lookup(&engine.root(), OsStr::new(name)) {
-            Ok((node, _)) => engine.open(&node, libc::O_RDWR, ME).unwrap(),
-            Err(_) => {
-                let flags = libc::O_RDWR | libc::O_CREAT;
-                engine.create(&engine.root(), OsStr::new(name), 0o644, 0, flags, ME).unwrap().2
-            }
+        if let Ok((node, _)) = engine.lookup(&engine.root(), OsStr::new(name)) {
+            return engine.open(&node, libc::O_RDWR, ME).unwrap();
         }
+        let flags = libc::O_RDWR | libc::O_CREAT;
+        engine.create(&engine.root(), OsStr::new(name), 0o644, 0, flags, ME).unwrap().2
     }
 
-    pub fn write(&self, name: &str, offset: u64, data: &[u8]) {
+    pub(crate) fn write(&self, name: &str, offset: u64, data: &[u8]) {
         self.engine().write(&self.handle(name), offset, data, ME).unwrap();
     }
 
-    pub fn read(&self, name: &str, offset: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn read(&self, name: &str, offset: u64, len: usize) -> Vec<u8> {
         let mut buf = vec![0xEE; len];
         let got = self.engine().read(&self.handle(name), offset, &mut buf, ME).unwrap();
         buf.truncate(got);
         buf
     }
 
-    pub fn truncate(&self, name: &str, size: u64) {
+    pub(crate) fn truncate(&self, name: &str, size: u64) {
         let change = SetAttr { size: Some(size), ..SetAttr::default() };
         self.engine().set_attr(&self.node(name), None, &change, ME).unwrap();
     }
 
-    pub fn size(&self, name: &str) -> u64 {
+    pub(crate) fn size(&self, name: &str) -> u64 {
         let stat = self.engine().stat(&self.node(name), None).unwrap();
         u64::try_from(stat.raw.st_size).unwrap()
     }
 
-    pub fn exists(&self, name: &str) -> bool {
+    pub(crate) fn exists(&self, name: &str) -> bool {
         let engine = self.engine();
         engine.lookup(&engine.root(), OsStr::new(name)).is_ok()
     }
 
     /// Bytes of blocks that the cache's objects use on disk.
-    pub fn cache_blocks(&self) -> u64 {
+    pub(crate) fn cache_blocks(&self) -> u64 {
         self.engine().cache_allocated_bytes().unwrap()
     }
 }

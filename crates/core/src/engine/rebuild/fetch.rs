@@ -1,4 +1,4 @@
-//! Fetching: what critical reads missed (C_flag) comes to the cache, lazily and in order.
+//! Fetching: what critical reads missed (`C_flag`) comes to the cache, lazily and in order.
 
 use std::sync::atomic::Ordering;
 

@@ -124,7 +124,7 @@ impl Parts {
         Ok(rest.filter(|&next| next < region.end))
     }
 
-    /// After the origin has the bytes: makes them durable there, then clears D_flag of what did
+    /// After the origin has the bytes: makes them durable there, then clears `D_flag` of what did
     /// not change (I3), and gives the origin's file its time back.
     pub(crate) fn finish_flush(
         &self,
