@@ -82,9 +82,7 @@ fn round(mount: &mut Mount, ledgers: &mut [Ledger], number: u64) {
         dying.store(true, Ordering::Release);
         mount.kill(pid);
     });
-    programs::run(
-        programs::halocline().arg("fsck").arg("--cache").arg(mount.cache()).arg(mount.origin()),
-    );
+    programs::run(programs::halocline().arg("fsck").arg(mount.cache()));
     mount.start();
     for (index, ledger) in ledgers.iter_mut().enumerate() {
         let content = fs::read(root.join(format!("file{index}"))).unwrap_or_default();

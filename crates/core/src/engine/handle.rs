@@ -31,8 +31,10 @@ impl Handle {
         flags: i32,
         caller: Caller,
     ) -> Result<Self> {
-        // The engine writes at offsets; O_APPEND below would send them elsewhere.
-        let below = flags & !(libc::O_APPEND | libc::O_TRUNC | libc::O_DIRECT);
+        // The engine writes at offsets; O_APPEND below would send them elsewhere. The node is
+        // reopened through /proc, a link that O_NOFOLLOW would refuse.
+        let never = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC;
+        let below = flags & !(never | libc::O_APPEND | libc::O_DIRECT);
         let origin = parts.open_origin(node, below)?;
         Self::over(parts, node, origin, flags, caller)
     }
