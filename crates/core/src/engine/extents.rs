@@ -96,7 +96,9 @@ impl ExtentEngine {
 
     fn truncate(&self, node: &Node, handle: Option<&Handle>, size: u64) -> Result<()> {
         let opened;
-        let (file, origin) = if let Some(handle) = handle {
+        // O_TRUNC is allowed with O_RDONLY, whose descriptor below cannot truncate.
+        let writable = handle.filter(|handle| handle.may_flush);
+        let (file, origin) = if let Some(handle) = writable {
             (Arc::clone(&handle.file), &handle.origin)
         } else {
             opened = self.parts.open_origin(node, libc::O_WRONLY)?;
