@@ -30,8 +30,16 @@ const STEPS: [Step; 4] = [
     },
     Step {
         name: "docs",
-        arguments: &["doc", "--workspace", "--no-deps", "--locked", "--quiet"],
-        environment: &[("RUSTDOCFLAGS", "-D warnings")],
+        arguments: &[
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+            "--locked",
+            "--quiet",
+        ],
+        // The pages are for people who read the code: a link to a private item is right there.
+        environment: &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links")],
     },
     Step {
         name: "tests",

@@ -1,5 +1,5 @@
 //! Byte ranges of files cached on the cache volume: the part of the extent engine below the
-//! policies. [`file`] is one file's locks, size and times, [`table`] finds it, [`store`] keeps the
+//! policies. [`mod@file`] is one file's locks, size and times, [`table`] finds it, [`store`] keeps the
 //! data mapping table and the cache objects in step.
 
 pub(crate) mod file;
