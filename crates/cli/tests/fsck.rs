@@ -7,6 +7,7 @@ use std::process::Command;
 
 use halocline_core::config::{Binding, Config};
 use halocline_core::meta::local::{self, LocalDmt};
+use halocline_core::meta::recover::Left;
 use halocline_core::meta::{Dmt, FileId, OriginKey};
 use halocline_core::volume::{CacheObjects, Volume};
 use halocline_model::evict;
@@ -100,6 +101,21 @@ fn a_cache_in_order_is_clean() {
     let (status, found) = scratch.fsck(&[]);
     assert_eq!(status, Some(0), "{found}");
     assert_eq!((&found["files"], &found["dirty_bytes"]), (&1.into(), &16384.into()));
+}
+
+/// Opening a cache marks it as in use; left so, the next boot would take it for one that lost
+/// power and drop what is clean.
+#[test]
+fn a_check_leaves_the_cache_as_it_was() {
+    let (scratch, _) = Scratch::new();
+    scratch.tables().close().unwrap();
+    assert_eq!(scratch.fsck(&[]).0, Some(0));
+    let left = |boot| {
+        let options = local::Options::new(1 << 30, (evict::POLICIES[0].make)(), 16);
+        LocalDmt::open_on_boot(&scratch.path("cache"), options, boot).unwrap().1.left
+    };
+    assert_eq!(left("the next boot"), Left::Closed);
+    assert_eq!(scratch.fsck(&[]).0, Some(0));
 }
 
 #[test]

@@ -140,6 +140,8 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     fn stamp(&self, file: FileId, stamp: Stamp) -> Result<()>;
     /// Renames `from`, and everything below it if it is a directory, to `to`.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+    /// Exchanges the paths `a` and `b`, with everything below each.
+    fn exchange(&self, a: &Path, b: &Path) -> Result<()>;
     /// Forgets a file without extents.
     fn forget(&self, file: FileId) -> Result<()>;
 
@@ -202,6 +204,9 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     /// if there was no `cut` since the last barrier). The caller has synced the data of these, and
     /// lets one barrier pass from `cut` to `barrier` at a time.
     fn barrier(&self) -> Result<()>;
+    /// Tells that nothing lies on the cache but what the extents need: the trim that recovery
+    /// asked for is done. Until then every clean close passes the duty on (I5).
+    fn trimmed(&self);
     /// Marks the store as cleanly closed. The caller has synced all data. Afterwards every change
     /// is refused.
     fn close(&self) -> Result<()>;

@@ -101,6 +101,10 @@ fn step(dmt: &LocalDmt, random: &mut Random, number: u64) {
         }
         8 => dmt.unmap(file, range).unwrap(),
         9 => dmt.note_critical(Wanted { file, range, placement: HERE }, true),
+        10 if number.is_multiple_of(2) => {
+            let files = dmt.files();
+            dmt.exchange(&files[0].path, &files[2].path).unwrap();
+        }
         10 => dmt.rename(Path::new("d"), Path::new(&format!("d{number}"))).unwrap(),
         _ => dmt.stamp(file, Stamp::Closed { size: number, mtime_ns: 1, ctime_ns: 2 }).unwrap(),
     }

@@ -204,6 +204,47 @@ fn eviction_is_all_or_nothing_and_respects_pins_locks_and_the_request() {
 }
 
 #[test]
+fn an_exchange_carries_both_trees_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dmt, _) = LocalDmt::open(dir.path(), options()).unwrap();
+    let paths = ["d/x", "d/y/z", "e", "d2"];
+    for (inode, path) in (1..).zip(paths) {
+        dmt.register(OriginKey { inode, born_ns: 0 }, Path::new(path)).unwrap();
+    }
+    let of = |dmt: &LocalDmt| -> Vec<String> {
+        dmt.files().iter().map(|file| file.path.display().to_string()).collect()
+    };
+    dmt.exchange(Path::new("d"), Path::new("e")).unwrap();
+    assert_eq!(of(&dmt), ["e/x", "e/y/z", "d", "d2"]);
+    dmt.exchange(Path::new("e/x"), Path::new("not cached")).unwrap();
+    assert_eq!(of(&dmt), ["not cached", "e/y/z", "d", "d2"]);
+    // The lists by path follow: a later rename finds each where it is now.
+    dmt.rename(Path::new("e"), Path::new("f")).unwrap();
+    drop(dmt);
+    let (dmt, _) = LocalDmt::open(dir.path(), options()).unwrap();
+    assert_eq!(of(&dmt), ["not cached", "f/y/z", "d", "d2"]);
+}
+
+/// A check opens a crashed cache and closes it, and trims nothing: the next owner must.
+#[test]
+fn i5_a_close_without_a_trim_passes_the_duty_on() {
+    let (dir, dmt) = cache();
+    write(&dmt, A, blocks(0, 1), true);
+    drop(dmt);
+    let (dmt, recovery) = LocalDmt::open(dir.path(), options()).unwrap();
+    assert_eq!((recovery.left, recovery.trim), (Left::Crashed, true));
+    dmt.close().unwrap();
+    drop(dmt);
+    let (dmt, recovery) = LocalDmt::open(dir.path(), options()).unwrap();
+    assert_eq!((recovery.left, recovery.trim), (Left::Closed, true), "nobody trimmed");
+    dmt.trimmed();
+    dmt.close().unwrap();
+    drop(dmt);
+    let (_, recovery) = LocalDmt::open(dir.path(), options()).unwrap();
+    assert_eq!((recovery.left, recovery.trim), (Left::Closed, false));
+}
+
+#[test]
 fn renames_carry_directories_and_leave_the_replaced_alone() {
     let (dir, dmt) = cache();
     let register =

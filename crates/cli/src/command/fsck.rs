@@ -10,6 +10,7 @@ use clap::Args;
 use halocline_core::config::{Binding, Config};
 use halocline_core::error::{Error, Result};
 use halocline_core::meta::local::{self, LocalDmt};
+use halocline_core::meta::recover::Left;
 use halocline_core::meta::{Dmt, Extent, FileId, FileRecord};
 use halocline_core::volume::{CacheObjects, Volume};
 use halocline_model::evict;
@@ -69,6 +70,7 @@ struct Cache {
     objects: CacheObjects,
     binding: Option<Binding>,
     problems: Vec<Problem>,
+    left: Left,
 }
 
 /// Checks, and mends if asked.
@@ -84,6 +86,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
         cache.check_file(&file, args.repair)?;
     }
     cache.check_objects(args.repair)?;
+    cache.leave()?;
     let usage = cache.dmt.usage();
     let findings = Findings {
         origin: cache.binding.as_ref().map(|binding| binding.origin.clone()),
@@ -138,7 +141,14 @@ impl Cache {
         };
         let volume =
             Volume::in_directory(dir, geometry.servers(), geometry.stripe(), &|_, device| device)?;
-        Ok(Self { dmt, objects: CacheObjects::new(volume, geometry), binding, problems })
+        let objects = CacheObjects::new(volume, geometry);
+        Ok(Self { dmt, objects, binding, problems, left: recovery.left })
+    }
+
+    /// Leaves the cache in the order in which it was found. A crashed one stays so: what its
+    /// process wrote was never synced, and must not pass for durable if the machine goes down.
+    fn leave(&self) -> Result<()> {
+        if self.left == Left::Crashed { Ok(()) } else { self.dmt.close() }
     }
 
     /// Holds the records of one file against its objects and its place on the origin.

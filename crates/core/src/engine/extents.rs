@@ -4,7 +4,6 @@
 //! names go straight to the origin's tree, with the cache's records following.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -111,16 +110,12 @@ impl ExtentEngine {
         self.parts.namespace.path_of(parent).join(name)
     }
 
-    fn rename_records(&self, from: &Path, to: &Path, exchange: bool) -> Result<()> {
-        let dmt = &self.parts.store.dmt;
-        if !exchange {
-            return dmt.rename(from, to);
+    /// Lets the record of the file behind a name follow our own change of its ctime.
+    fn restamp_name(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        match self.parts.namespace.lookup(parent, name) {
+            Ok((node, stat)) if Self::is_regular(&stat) => self.parts.restamp(&node),
+            _ => Ok(()),
         }
-        // A name that no file of the origin can have: it contains a NUL.
-        let aside = Path::new(OsStr::new("\0exchange"));
-        dmt.rename(from, aside)?;
-        dmt.rename(to, from)?;
-        dmt.rename(aside, to)
     }
 }
 
@@ -230,13 +225,14 @@ impl Engine for ExtentEngine {
         if let Some(replaced) = &replaced {
             self.name_gone(replaced)?;
         }
-        self.rename_records(&paths.0, &paths.1, flags & libc::RENAME_EXCHANGE != 0)?;
-        if let Ok((node, stat)) = self.parts.namespace.lookup(to.0, to.1)
-            && Self::is_regular(&stat)
-        {
-            self.parts.restamp(&node)?;
+        let dmt = &self.parts.store.dmt;
+        if flags & libc::RENAME_EXCHANGE != 0 {
+            dmt.exchange(&paths.0, &paths.1)?;
+            self.restamp_name(from.0, from.1)?;
+        } else {
+            dmt.rename(&paths.0, &paths.1)?;
         }
-        Ok(())
+        self.restamp_name(to.0, to.1)
     }
 
     fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {

@@ -163,6 +163,7 @@ impl ExtentStore {
             // call it durable.
             object.sync(true)?;
         }
+        self.dmt.trimmed();
         Ok(())
     }
 

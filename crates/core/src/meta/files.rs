@@ -157,14 +157,18 @@ impl Files {
             .collect()
     }
 
-    /// Moves the listed files from `from` to `to`. What was listed at `to` was replaced: it keeps
-    /// its record, but no rename will find it.
-    pub(crate) fn rename(&mut self, from: &Path, to: &Path, moved: &[(Arc<FileState>, PathBuf)]) {
-        let below_from: Vec<_> = self.below(from).cloned().collect();
-        for listed in &below_from {
-            self.by_path.remove(listed);
-        }
+    /// What was listed at `to` and below is replaced by a rename: it keeps its record, but no
+    /// later rename will find it.
+    pub(crate) fn unlist_below(&mut self, to: &Path) {
         self.unlist(to, |path, to| path.starts_with(to));
+    }
+
+    /// Gives listed files their new paths, in the list and in their records.
+    pub(crate) fn relist(&mut self, moved: &[(Arc<FileState>, PathBuf)]) {
+        for (state, path) in moved {
+            let before = std::mem::replace(&mut state.record.lock().path, path.clone());
+            self.by_path.remove(&(before, state.id));
+        }
         for (state, path) in moved {
             self.by_path.insert((path.clone(), state.id));
         }

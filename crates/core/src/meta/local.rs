@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicU64,
+    AtomicBool, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
@@ -114,6 +114,8 @@ pub struct LocalDmt {
     sums: Sums,
     epochs: Epochs,
     generation: AtomicU64,
+    /// Objects may hold blocks that nothing here counts, until somebody has trimmed them.
+    untrimmed: AtomicBool,
 }
 
 impl fmt::Debug for LocalDmt {
@@ -180,6 +182,7 @@ impl LocalDmt {
                 completed: loaded.completed.into(),
             },
             generation: loaded.generation.into(),
+            untrimmed: loaded.recovery.trim.into(),
         };
         for state in dmt.files.read().all() {
             dmt.busy.update(state, &state.mapped.write());
@@ -289,6 +292,10 @@ impl Dmt for LocalDmt {
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         self.rename_below(from, to)
+    }
+
+    fn exchange(&self, a: &Path, b: &Path) -> Result<()> {
+        self.exchange_below(a, b)
     }
 
     fn forget(&self, file: FileId) -> Result<()> {
@@ -443,8 +450,13 @@ impl Dmt for LocalDmt {
 
     fn close(&self) -> Result<()> {
         let states: Vec<_> = self.files.read().all().cloned().collect();
-        let untrimmed = states.iter().any(|state| !state.mapped.read().blocks.is_empty());
+        let untrimmed = self.untrimmed.load(Acquire)
+            || states.iter().any(|state| !state.mapped.read().blocks.is_empty());
         self.journal.close(untrimmed)
+    }
+
+    fn trimmed(&self) {
+        self.untrimmed.store(false, Release);
     }
 
     fn note_critical(&self, wanted: Wanted, fetch: bool) {

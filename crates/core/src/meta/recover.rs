@@ -58,7 +58,8 @@ pub struct Recovery {
     /// What was dropped, by path.
     pub dropped: Vec<Dropped>,
     /// Cache objects may hold blocks that no extent and no count knows: the caller MUST punch
-    /// everything outside the extents, and remove objects of unknown files, before it writes (I5).
+    /// everything outside the extents, and remove objects of unknown files, before it writes, and
+    /// tell `trimmed` (I5).
     pub trim: bool,
 }
 

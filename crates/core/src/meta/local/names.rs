@@ -1,11 +1,13 @@
 //! Files by identity and by path, in the store and in memory.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::LocalDmt;
 use crate::error::{Error, Result};
 use crate::meta::cdt::Durable;
+use crate::meta::files::FileState;
 use crate::meta::record::{NEXT_FILE_KEY, critical_key, encode_counter, encode_file, file_key};
 use crate::meta::{FileId, FileRecord, OriginKey, Stamp};
 use halocline_model::request::ByteRange;
@@ -45,18 +47,34 @@ impl LocalDmt {
     pub(super) fn rename_below(&self, from: &Path, to: &Path) -> Result<()> {
         let _names = self.names.lock();
         let moved = self.files.read().renamed(from, to);
+        self.commit_paths(&moved)?;
+        let mut files = self.files.write();
+        files.unlist_below(to);
+        files.relist(&moved);
+        Ok(())
+    }
+
+    pub(super) fn exchange_below(&self, a: &Path, b: &Path) -> Result<()> {
+        let _names = self.names.lock();
+        let moved = {
+            let files = self.files.read();
+            let mut moved = files.renamed(a, b);
+            moved.extend(files.renamed(b, a));
+            moved
+        };
+        // One batch: a crash finds both names exchanged or neither.
+        self.commit_paths(&moved)?;
+        self.files.write().relist(&moved);
+        Ok(())
+    }
+
+    fn commit_paths(&self, moved: &[(Arc<FileState>, PathBuf)]) -> Result<()> {
         let mut changes = self.journal.changes();
-        for (state, path) in &moved {
+        for (state, path) in moved {
             let record = FileRecord { path: path.clone(), ..state.record.lock().clone() };
             changes.put(&file_key(state.id), &encode_file(&record));
         }
-        changes.commit()?;
-        let mut files = self.files.write();
-        files.rename(from, to, &moved);
-        for (state, path) in moved {
-            state.record.lock().path = path;
-        }
-        Ok(())
+        changes.commit()
     }
 
     pub(super) fn forget_file(&self, file: FileId) -> Result<()> {
