@@ -8,6 +8,7 @@ use std::process::Command;
 
 mod direction;
 mod forbidden;
+mod options;
 mod promises;
 mod records;
 mod size;
@@ -66,6 +67,7 @@ pub(crate) fn run() -> Result<(), String> {
     findings.extend(size::check(&sources, &ratchet));
     findings.extend(forbidden::check(&sources));
     findings.extend(records::check(&sources));
+    findings.extend(options::check(&sources));
     findings.extend(promises::check(&sources));
     if findings.is_empty() {
         return Ok(());

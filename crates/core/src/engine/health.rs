@@ -4,15 +4,14 @@
 //! only it holds, and is tried again after a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// After an error the cache is not given new data for this long.
-const QUARANTINE_MS: u64 = 10_000;
-
-/// Errors within one quarantine after which it doubles, up to [`QUARANTINE_MS_MAX`].
-const QUARANTINE_MS_MAX: u64 = 320_000;
+/// The rest after an error doubles while the cache goes on failing, up to this many times
+/// `health_retry`.
+const RESTS_MAX: u64 = 32;
 
 /// State of the cache side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +35,10 @@ pub(crate) struct HealthReport {
 }
 
 /// Tracks the health of the cache side.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Health {
+    /// Length of the first rest after an error.
+    retry_ms: u64,
     closed: AtomicBool,
     reopen_ms: AtomicU64,
     full: AtomicBool,
@@ -46,13 +47,24 @@ pub(crate) struct Health {
 
 #[derive(Debug, Default)]
 struct Detail {
-    quarantine_ms: u64,
+    rest_ms: u64,
     error: Option<String>,
     full: Option<String>,
 }
 
 impl Health {
-    /// Whether the cache may be given new data at `now_ms`. After a quarantine the answer is yes
+    /// Health of a cache that is tried again `retry` after it failed.
+    pub(crate) fn new(retry: Duration) -> Self {
+        Self {
+            retry_ms: u64::try_from(retry.as_millis()).unwrap_or(u64::MAX),
+            closed: AtomicBool::new(false),
+            reopen_ms: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            detail: Mutex::default(),
+        }
+    }
+
+    /// Whether the cache may be given new data at `now_ms`. After a rest the answer is yes
     /// again: the next request is the probe.
     pub(crate) fn admits(&self, now_ms: u64) -> bool {
         if self.full.load(Ordering::Relaxed) {
@@ -64,23 +76,26 @@ impl Health {
     /// A device of the cache failed with `what`.
     pub(crate) fn failed(&self, what: &str, now_ms: u64) {
         let mut detail = self.detail.lock();
-        if self.closed.swap(true, Ordering::Relaxed) && !self.quarantine_over(now_ms) {
+        if self.closed.swap(true, Ordering::Relaxed) && !self.rest_over(now_ms) {
             return;
         }
-        detail.quarantine_ms = (detail.quarantine_ms * 2).clamp(QUARANTINE_MS, QUARANTINE_MS_MAX);
-        self.reopen_ms.store(now_ms + detail.quarantine_ms, Ordering::Relaxed);
+        detail.rest_ms = detail
+            .rest_ms
+            .saturating_mul(2)
+            .clamp(self.retry_ms, self.retry_ms.saturating_mul(RESTS_MAX));
+        self.reopen_ms.store(now_ms.saturating_add(detail.rest_ms), Ordering::Relaxed);
         tracing::error!(
             "cache: {what}; nothing new is admitted for {} s, programs go on at the origin's speed",
-            detail.quarantine_ms / 1000
+            detail.rest_ms / 1000
         );
         detail.error = Some(what.to_owned());
     }
 
-    /// The cache took new data: if it was in quarantine, that is over.
+    /// The cache took new data: if it was resting, that is over.
     pub(crate) fn worked(&self) {
         if self.closed.load(Ordering::Relaxed) && self.closed.swap(false, Ordering::Relaxed) {
             let mut detail = self.detail.lock();
-            detail.quarantine_ms = 0;
+            detail.rest_ms = 0;
             detail.error = None;
             tracing::info!("cache: works again, admitting");
         }
@@ -100,14 +115,14 @@ impl Health {
     /// State and reason at `now_ms`.
     pub(crate) fn report(&self, now_ms: u64) -> HealthReport {
         let detail = self.detail.lock();
-        if self.closed.load(Ordering::Relaxed) && !self.quarantine_over(now_ms) {
+        if self.closed.load(Ordering::Relaxed) && !self.rest_over(now_ms) {
             return HealthReport { state: HealthState::Degraded, reason: detail.error.clone() };
         }
         let state = if detail.full.is_some() { HealthState::Full } else { HealthState::Healthy };
         HealthReport { state, reason: detail.full.clone() }
     }
 
-    fn quarantine_over(&self, now_ms: u64) -> bool {
+    fn rest_over(&self, now_ms: u64) -> bool {
         now_ms >= self.reopen_ms.load(Ordering::Relaxed)
     }
 }
@@ -117,23 +132,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_cache_rests_is_tried_again_and_recovers() {
-        let health = Health::default();
+    fn a_failed_cache_rests_as_configured_is_tried_again_and_recovers() {
+        let health = Health::new(Duration::from_secs(3));
         assert!(health.admits(0));
         health.failed("/ssd: input/output error", 1000);
-        assert!(!health.admits(1000 + QUARANTINE_MS - 1));
+        assert!(!health.admits(3999));
         assert_eq!(health.report(1001).state, HealthState::Degraded);
-        assert!(health.admits(1000 + QUARANTINE_MS), "the next request is the probe");
-        health.failed("/ssd: input/output error", 1000 + QUARANTINE_MS);
-        assert!(!health.admits(1000 + 3 * QUARANTINE_MS - 1), "the second rest is longer");
+        assert!(health.admits(4000), "the next request is the probe");
+        health.failed("/ssd: input/output error", 4000);
+        assert!(!health.admits(9999), "the second rest is longer");
         health.worked();
-        assert!(health.admits(2000));
-        assert_eq!(health.report(2000).state, HealthState::Healthy);
+        assert!(health.admits(5000));
+        assert_eq!(health.report(5000).state, HealthState::Healthy);
+    }
+
+    #[test]
+    fn without_a_retry_time_every_request_is_a_probe() {
+        let health = Health::new(Duration::ZERO);
+        health.failed("/ssd: input/output error", 1000);
+        assert!(health.admits(1000));
     }
 
     #[test]
     fn a_full_side_closes_admission_until_there_is_room() {
-        let health = Health::default();
+        let health = Health::new(Duration::from_secs(10));
         health.set_full(Some("/ssd has 1 MiB left".to_owned()));
         assert!(!health.admits(0));
         assert_eq!(health.report(0).state, HealthState::Full);
