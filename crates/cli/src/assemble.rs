@@ -1,6 +1,6 @@
 //! Opens what a mount serves.
 
-use halocline_core::config::{Binding, Config};
+use halocline_core::config::Config;
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::Result;
 
@@ -12,11 +12,7 @@ impl Hosted for ExtentEngine {
     }
 }
 
-/// Opens the engine of a mount, if the cache belongs to its origin and has its shape.
+/// Opens the engine of a mount.
 pub(crate) fn open(place: &Where, config: &Config) -> Result<ExtentEngine> {
-    let binding = Binding::of(&place.origin, config)?;
-    binding.check(&place.cache)?;
-    let engine = ExtentEngine::open(&place.origin, &place.cache, config)?;
-    binding.record(&place.cache)?;
-    Ok(engine)
+    ExtentEngine::open(&place.origin, &place.cache, config)
 }

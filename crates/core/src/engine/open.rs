@@ -21,7 +21,7 @@ use super::parts::Parts;
 use super::rebuild::Rebuilder;
 use super::sides::{self, Meters};
 use super::surroundings::Surroundings;
-use crate::config::Config;
+use crate::config::{Binding, Config};
 use crate::error::{Error, Result};
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
@@ -30,13 +30,16 @@ use crate::namespace::Namespace;
 use crate::volume::objects::CacheObjects;
 
 impl ExtentEngine {
-    /// Opens the origin with its cache. What an earlier session left dirty is found again; what
+    /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). What an earlier session left dirty is found again; what
     /// cannot be is saved and noted (I4, I9).
     ///
     /// # Errors
     /// Names the directory, file or option that does not fit, and the remedy. Nothing is changed
     /// on the origin then.
     pub fn open(origin_dir: &Path, cache_dir: &Path, config: &Config) -> Result<Self> {
+        // Before anything is touched; once more under the cache's lock, when it is claimed.
+        let binding = Binding::of(origin_dir, config)?;
+        binding.check(cache_dir)?;
         let mut meters = Meters::default();
         let origin = sides::open_origin(origin_dir, config, &mut meters)?;
         let namespace = Namespace::open(origin.namespace_dir())?;
@@ -50,6 +53,8 @@ impl ExtentEngine {
         };
         // The store comes before the volume: it finds out whether the directory is ours (I8).
         let (dmt, recovery) = LocalDmt::open(cache_dir, options)?;
+        binding.check(cache_dir)?;
+        binding.record(cache_dir)?;
         let cache = sides::open_cache(cache_dir, config, &mut meters)?;
         let setting = Setting {
             origin: Side {
@@ -72,7 +77,7 @@ impl ExtentEngine {
             files: FileTable::default(),
             identifier: Identifier::new(setting, &config.policy)?,
             counters: Counters::default(),
-            health: Health::default(),
+            health: Health::new(config.health_retry),
             globs: RwLock::new(Globs::load(cache_dir, &config.pin, &config.exclude)?),
             around,
             clock: Clock,

@@ -1,17 +1,15 @@
 //! The extent engine against plain byte arrays: random operations with reopen and crash between
 //! them; contents, sizes and limits are compared after each (I1, I2, I3, I4, I5, I7).
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
+use crate::fixture::{Fixture, still};
 use halocline_core::config::Mode;
 use halocline_core::control::Controlled;
 use halocline_core::device::Allocate;
 use halocline_core::engine::Engine;
 use proptest::prelude::*;
-use support::{Fixture, still};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const LENGTH_MAX: u64 = 256 << 10;

@@ -1,0 +1,55 @@
+//! A cache belongs to one origin and one shape: the engine refuses any other, whoever opens it,
+//! and leaves both directories as they were (I1, I2, I8).
+
+use std::fs;
+
+use crate::fixture::{Fixture, still};
+use halocline_core::config::{Binding, VolumeKind};
+use halocline_core::engine::extents::ExtentEngine;
+
+#[test]
+fn a_cache_of_another_origin_is_refused_and_nothing_is_made_there() {
+    let mut fixture = Fixture::new(still(1 << 20, "always"));
+    fixture.write("a", 0, b"dirty");
+    fixture.close_dirty();
+    let bound = Binding::load(fixture.cache.path()).unwrap().unwrap();
+    assert_eq!(bound.origin, fixture.origin.path());
+
+    let other = tempfile::tempdir().unwrap();
+    let mut striped = fixture.config.clone();
+    striped.origin.kind = VolumeKind::Striped;
+    for config in [&fixture.config, &striped] {
+        let refused = ExtentEngine::open(other.path(), fixture.cache.path(), config);
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("belongs to the origin"), "{message}");
+        assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0, "the other origin is untouched");
+    }
+    fixture.open();
+    assert_eq!(fixture.read("a", 0, 5), b"dirty");
+}
+
+#[test]
+fn a_cache_in_another_shape_is_refused() {
+    let mut fixture = Fixture::new(still(1 << 20, "always"));
+    fixture.close();
+    let mut wide = fixture.config.clone();
+    wide.cache.kind = VolumeKind::Striped;
+    wide.cache.servers = 4;
+    let refused = ExtentEngine::open(fixture.origin.path(), fixture.cache.path(), &wide);
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("another shape"), "{message}");
+    assert!(!fixture.cache.path().join("server-0").exists());
+}
+
+#[test]
+fn i8_a_second_engine_on_one_cache_is_refused_and_a_crashed_one_is_not() {
+    let mut fixture = Fixture::new(still(1 << 20, "always"));
+    fixture.write("a", 0, b"first");
+    let second = ExtentEngine::open(fixture.origin.path(), fixture.cache.path(), &fixture.config);
+    let message = second.unwrap_err().to_string();
+    assert!(message.contains("in use by process"), "{message}");
+    assert_eq!(fixture.read("a", 0, 5), b"first", "the owner goes on");
+    fixture.crash();
+    fixture.open();
+    assert_eq!(fixture.read("a", 0, 5), b"first");
+}

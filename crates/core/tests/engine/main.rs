@@ -1,0 +1,5 @@
+//! The extent engine as a whole, over real directories and devices that fail or wait on demand.
+
+mod binding;
+mod fixture;
+mod reference;
