@@ -1,5 +1,6 @@
 //! The subcommands: one file each, one row each in [`Command`].
 
+mod bench;
 mod calibrate;
 mod docs;
 mod doctor;
@@ -51,6 +52,7 @@ pub(crate) enum Command {
     Fsck(fsck::FsckArgs),
     Doctor(doctor::DoctorArgs),
     Calibrate(calibrate::CalibrateArgs),
+    Bench(bench::BenchArgs),
     Model(model::ModelArgs),
     Unstripe(unstripe::UnstripeArgs),
     #[command(hide = true)]
@@ -75,6 +77,7 @@ impl Command {
             Self::Exclude(args) => rules::exclude(args),
             Self::Fsck(args) => fsck::execute(args),
             Self::Doctor(args) => doctor::execute(args),
+            Self::Bench(args) => bench::execute(args),
             Self::Model(args) => model::execute(args),
             Self::Calibrate(args) => calibrate::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),

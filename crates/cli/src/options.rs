@@ -14,6 +14,12 @@ pub(crate) struct ConfigArgs {
 }
 
 impl ConfigArgs {
+    /// Takes one flag's text out, for a command that gives it a meaning of its own.
+    pub(crate) fn take(&mut self, key: &str) -> Option<String> {
+        let at = self.given.iter().position(|(option, _)| option.key == key)?;
+        Some(self.given.remove(at).1)
+    }
+
     /// The file's values, overridden by the flags.
     pub(crate) fn load(&self) -> Result<Config> {
         let mut config = match self.file.clone().or_else(default_file) {

@@ -1,0 +1,45 @@
+//! `halocline bench`: what the cache gains, measured through real mounts.
+//!
+//! - [`ior`]: the command and its options;
+//! - [`workload`]: which process asks for which bytes, in which order;
+//! - [`content`]: bytes that tell where they belong;
+//! - [`worker`]: one process of a run; [`crew`]: all of them, from the parent's side;
+//! - [`case`](self::case): one policy and cache size over one workload, from mount to unmount;
+//! - [`scratch`]: where it all lies, and its end;
+//! - [`record`]: the results as JSON; [`table`]: for people.
+
+mod case;
+mod content;
+mod crew;
+mod ior;
+mod record;
+mod scratch;
+mod table;
+mod worker;
+mod workload;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::Outcome;
+
+/// Measure what the cache gains on this machine or on emulated devices
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Ior(Box<ior::IorArgs>),
+    #[command(hide = true)]
+    Worker(worker::WorkerArgs),
+}
+
+/// Measures.
+pub(crate) fn execute(args: &BenchArgs) -> Outcome {
+    match &args.what {
+        What::Ior(args) => ior::execute(args),
+        What::Worker(args) => worker::execute(args),
+    }
+}

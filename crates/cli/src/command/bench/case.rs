@@ -1,0 +1,464 @@
+//! One policy and cache size over one workload: mount, phases, unmount, comparison of the origin.
+
+use std::fs::{File, OpenOptions};
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_core::config::{CacheSize, Config, VolumeKind};
+use halocline_core::control::{Controlled, Report};
+use halocline_core::engine::extents::ExtentEngine;
+use halocline_core::error::Error;
+use halocline_core::volume::origin::{Origin, OriginFile};
+use halocline_model::request::Direction;
+
+use super::content::Content;
+use super::crew::{self, Watch};
+use super::record::{self, Key, Phase, Run};
+use super::scratch::{self, Scratch};
+use super::worker::{Done, Job, Wrong};
+use super::workload::{Instance, Workload};
+use crate::assemble;
+use crate::failure::Failure;
+use crate::host::{Host, Where};
+
+/// The data is written once; a later generation would differ in every byte.
+const GENERATION: u64 = 1;
+/// Bytes of the origin compared at once.
+const CHUNK: usize = 4 << 20;
+/// How often a wish to stop is looked for.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What serves the programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Setup {
+    /// The origin's directory, without a mount.
+    Bare,
+    /// A mount that caches nothing: all is as in [`Setup::Cached`] but the cache.
+    Origin,
+    /// A mount with a cache.
+    Cached { policy: String, bytes: u64 },
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phases {
+    /// A write, then a read of the same by a second run.
+    WriteRead,
+    Write,
+    /// Data that was there before is read twice; between, the cache fetches what it wants.
+    Read,
+}
+
+/// Where a byte is flipped, to prove that it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Canary {
+    /// Before the second run reads.
+    Read,
+    /// After unmount, before the origin is compared.
+    Origin,
+}
+
+/// One measurement.
+#[derive(Debug)]
+pub(super) struct Case<'a> {
+    pub(super) workload: &'a Workload,
+    pub(super) setup: &'a Setup,
+    pub(super) phases: Phases,
+    /// Whether all is flushed between write and read.
+    pub(super) flush: bool,
+    /// Options of the mount.
+    pub(super) config: &'a Config,
+    pub(super) canary: Option<Canary>,
+    pub(super) repetition: u32,
+}
+
+impl Case<'_> {
+    /// Bytes that its programs move.
+    pub(super) fn transfers(&self) -> u64 {
+        let passes = if self.phases == Phases::Write { 1 } else { 2 };
+        self.workload.bytes() * passes
+    }
+
+    /// What it is, for people.
+    pub(super) fn key(&self) -> Key {
+        let (setup, policy, cache_size) = match self.setup {
+            Setup::Bare => ("bare", None, 0),
+            Setup::Origin => ("origin", Some("never".to_owned()), 0),
+            Setup::Cached { policy, bytes } => ("cached", Some(policy.clone()), *bytes),
+        };
+        let Workload { pattern, shape, .. } = self.workload;
+        Key {
+            pattern: pattern.to_string(),
+            request_size: shape.request_size,
+            setup,
+            policy,
+            cache_size,
+        }
+    }
+
+    /// Measures.
+    pub(super) fn run(&self, scratch: &Scratch, watch: &mut impl Watch) -> Result<Run, Failure> {
+        let place = scratch.place()?;
+        if self.phases == Phases::Read {
+            self.prepare(&place, watch)?;
+        }
+        let mut run = Run {
+            key: self.key(),
+            repetition: self.repetition,
+            data_bytes: self.workload.bytes(),
+            phases: Vec::new(),
+            layouts: <_>::default(),
+            ssd_bytes_written: 0,
+            verified_origin_bytes: 0,
+        };
+        if *self.setup == Setup::Bare {
+            self.go_through(&mut Bench { dir: &place.origin, place: &place, engine: None }, watch)
+                .map(|phases| run.phases = phases)?;
+        } else {
+            let config = self.mount_config();
+            let (phases, report) = mounted(&place, &config, watch, |engine, watch| {
+                let dir = &place.mountpoint;
+                self.go_through(&mut Bench { dir, place: &place, engine: Some(engine) }, watch)
+            })?;
+            run.phases = phases;
+            (run.layouts, run.ssd_bytes_written) = (report.layouts, report.ssd_bytes_written);
+        }
+        if self.canary == Some(Canary::Origin) {
+            self.flip(&place)?;
+        }
+        run.verified_origin_bytes = self.verify_origin(&place, watch)?;
+        Ok(run)
+    }
+
+    fn mount_config(&self) -> Config {
+        let (policy, bytes) = match self.setup {
+            Setup::Cached { policy, bytes } => (policy.clone(), *bytes),
+            Setup::Bare | Setup::Origin => ("never".to_owned(), self.workload.bytes()),
+        };
+        Config { policy, size: CacheSize::Bytes(bytes), ..self.config.clone() }
+    }
+
+    /// Writes the data without emulated devices and without a cache.
+    fn prepare(&self, place: &Where, watch: &mut impl Watch) -> Result<(), Failure> {
+        if *self.setup == Setup::Bare {
+            self.all_instances(&place.origin, Direction::Write, watch)?;
+            return Ok(());
+        }
+        let config = Config {
+            policy: "never".to_owned(),
+            size: CacheSize::Bytes(self.workload.bytes()),
+            emulate: None,
+            origin: self.config.origin_shape(),
+            cache: self.config.cache_shape(),
+            ..self.config.clone()
+        };
+        mounted(place, &config, watch, |_, watch| {
+            self.all_instances(&place.mountpoint, Direction::Write, watch)
+        })?;
+        scratch::clear(&place.cache)?;
+        Ok(())
+    }
+
+    fn go_through(
+        &self,
+        bench: &mut Bench<'_>,
+        watch: &mut impl Watch,
+    ) -> Result<Vec<Phase>, Failure> {
+        let mut phases = Vec::new();
+        if self.phases == Phases::Read {
+            self.forget_pages(bench)?;
+            phases.push(self.transfer("first_read", Direction::Read, bench, watch)?);
+            phases.extend(bench.fetch(watch)?);
+        } else {
+            phases.push(self.transfer("write", Direction::Write, bench, watch)?);
+            if self.flush
+                && let Some(flush) = bench.flush(watch)?
+            {
+                drained(&mut phases[0], flush.seconds);
+                phases.push(flush);
+            }
+        }
+        if self.phases != Phases::Write {
+            if self.canary == Some(Canary::Read) {
+                self.flip(bench.place)?;
+            }
+            self.forget_pages(bench)?;
+            phases.push(self.transfer("read", Direction::Read, bench, watch)?);
+        }
+        if !self.flush && self.phases != Phases::Read {
+            phases.extend(bench.flush(watch)?);
+        }
+        Ok(phases)
+    }
+
+    /// Emulated devices cost what they cost; real ones must not answer from memory.
+    fn forget_pages(&self, bench: &Bench<'_>) -> Result<(), Failure> {
+        if self.config.emulate.is_none() {
+            scratch::forget_pages(&bench.place.origin)?;
+            scratch::forget_pages(&bench.place.cache)?;
+        }
+        Ok(())
+    }
+
+    /// Lets all programs read or write everything.
+    fn transfer(
+        &self,
+        name: &'static str,
+        direction: Direction,
+        bench: &Bench<'_>,
+        watch: &mut impl Watch,
+    ) -> Result<Phase, Failure> {
+        let before = bench.state();
+        let passed = self.all_instances(bench.dir, direction, watch)?;
+        let mut phase = Phase::new(name, passed.bytes, passed.requests, passed.seconds);
+        if let (Some(before), Some(after)) = (before, bench.state()) {
+            let totals = |report: &Report| match direction {
+                Direction::Read => report.read,
+                Direction::Write => report.write,
+            };
+            phase.served = Some(record::difference(totals(&before.report), totals(&after.report)));
+            phase.ssd_bytes_written = record::ssd_difference(&before.report, &after.report);
+            phase.cached_share_before = Some(share(before.mapped_bytes, self.workload.bytes()));
+        }
+        if direction == Direction::Write {
+            phase.fsynced_seconds = Some(passed.seconds + passed.fsync_seconds);
+        }
+        Ok(phase)
+    }
+
+    /// The instances one after the other, as separate programs.
+    fn all_instances(
+        &self,
+        dir: &Path,
+        direction: Direction,
+        watch: &mut impl Watch,
+    ) -> Result<Passed, Failure> {
+        let mut passed = Passed::default();
+        for instance in &self.workload.instances {
+            let path = dir.join(instance.file_name());
+            if direction == Direction::Write {
+                File::create(&path).map_err(Error::at(&path, "create"))?;
+            }
+            let jobs: Vec<_> = self.jobs(instance, &path, direction).collect();
+            let done = crew::run(&jobs, watch)?;
+            if let Some(wrong) = done.iter().find_map(|done| done.wrong.as_ref()) {
+                return Err(wrong_bytes(wrong, "read through the mount"));
+            }
+            passed.add(&done);
+        }
+        Ok(passed)
+    }
+
+    fn jobs(
+        &self,
+        instance: &Instance,
+        path: &Path,
+        direction: Direction,
+    ) -> impl Iterator<Item = Job> {
+        let (instance, shape, path) = (*instance, self.workload.shape, path.to_owned());
+        (0..shape.processes).map(move |rank| Job {
+            path: path.clone(),
+            instance,
+            shape,
+            rank,
+            direction,
+            generation: GENERATION,
+        })
+    }
+
+    /// Compares every byte of the origin, below all caches.
+    fn verify_origin(&self, place: &Where, watch: &mut impl Watch) -> Result<u64, Failure> {
+        let origin = self.origin_files(place)?;
+        let (mut found, mut expected) = (vec![0; CHUNK], vec![0; CHUNK]);
+        for instance in &self.workload.instances {
+            let (path, file) = origin.open(instance, libc::O_RDONLY)?;
+            let content =
+                Content::new(self.workload.shape.seed, u64::from(instance.number), GENERATION);
+            let mut offset = 0;
+            while offset < instance.bytes {
+                if watch.stop_requested() {
+                    return Err(crew::interrupted());
+                }
+                let want = usize::try_from(instance.bytes - offset).unwrap_or(CHUNK).min(CHUNK);
+                let count =
+                    file.read_at(offset, &mut found[..want]).map_err(Error::at(&path, "read"))?;
+                let wrong = content.check(offset, &found[..count], &mut expected[..count]);
+                if let Some(mismatch) = wrong {
+                    return Err(wrong_bytes(&Wrong::new(path, mismatch), "on the origin"));
+                }
+                if count == 0 {
+                    return Err(Failure::failed(format!(
+                        "{} ends at {offset} of {} bytes",
+                        path.display(),
+                        instance.bytes
+                    )));
+                }
+                offset += count as u64;
+            }
+        }
+        Ok(self.workload.bytes())
+    }
+
+    fn origin_files(&self, place: &Where) -> Result<OriginFiles, Failure> {
+        let shape = self.config.origin_shape();
+        let striped = shape.kind == VolumeKind::Striped && *self.setup != Setup::Bare;
+        let origin = if striped {
+            Origin::open_volume(&place.origin)?
+        } else {
+            let plain = Config::default().origin;
+            Origin::open_or_create(&place.origin, plain, &|_, device| device)?
+        };
+        Ok(OriginFiles(origin))
+    }
+
+    /// Flips one byte of the first file on the origin.
+    fn flip(&self, place: &Where) -> Result<(), Failure> {
+        let (path, file) =
+            self.origin_files(place)?.open(&self.workload.instances[0], libc::O_RDWR)?;
+        let mut byte = [0];
+        let at = self.workload.bytes() / 2;
+        file.read_at(at, &mut byte).map_err(Error::at(&path, "read"))?;
+        file.write_at(at, &[!byte[0]]).map_err(Error::at(&path, "write"))?;
+        Ok(())
+    }
+}
+
+/// What one phase works on.
+struct Bench<'a> {
+    /// Where programs see the files.
+    dir: &'a Path,
+    place: &'a Where,
+    engine: Option<&'a Arc<ExtentEngine>>,
+}
+
+/// State of the engine between phases.
+struct State {
+    report: Report,
+    mapped_bytes: u64,
+}
+
+impl Bench<'_> {
+    fn state(&self) -> Option<State> {
+        let engine = self.engine?;
+        Some(State { report: engine.report(), mapped_bytes: engine.status().mapped_bytes })
+    }
+
+    /// Waits until everything is on the origin.
+    fn flush(&self, watch: &mut impl Watch) -> Result<Option<Phase>, Failure> {
+        let Some(engine) = self.engine else { return Ok(None) };
+        let start = Instant::now();
+        let engine = Arc::clone(engine);
+        let report = in_background(watch, move || {
+            Controlled::flush(&*engine, None, false, &mut |_| ControlFlow::Continue(()))
+        })?;
+        if report.left_bytes > 0 {
+            return Err(Failure::failed(format!(
+                "{} bytes could not be flushed",
+                report.left_bytes
+            )));
+        }
+        Ok(Some(Phase::new("flush", report.bytes, 0, start.elapsed().as_secs_f64())))
+    }
+
+    /// Waits until the cache has fetched what it wants, as the rebuilder does when all is idle.
+    fn fetch(&self, watch: &mut impl Watch) -> Result<Option<Phase>, Failure> {
+        let (Some(engine), Some(before)) = (self.engine, self.state()) else { return Ok(None) };
+        let start = Instant::now();
+        let fetching = Arc::clone(engine);
+        let bytes = in_background(watch, move || fetching.fetch_wanted())?;
+        let mut phase = Phase::new("fetch", bytes, 0, start.elapsed().as_secs_f64());
+        phase.ssd_bytes_written = record::ssd_difference(&before.report, &engine.report());
+        Ok(Some(phase))
+    }
+}
+
+/// Does `work` in a thread of its own, so that a wish to stop is heard.
+fn in_background<T: Send + 'static>(
+    watch: &mut impl Watch,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Failure> {
+    let working = thread::spawn(work);
+    while !working.is_finished() {
+        if watch.stop_requested() {
+            return Err(crew::interrupted());
+        }
+        thread::sleep(TICK.min(Duration::from_millis(5)));
+    }
+    let done = working.join().map_err(|_| Failure::failed("a thread of the benchmark died"))?;
+    Ok(done?)
+}
+
+/// What the programs of a phase did.
+#[derive(Debug, Default)]
+struct Passed {
+    bytes: u64,
+    requests: u64,
+    seconds: f64,
+    fsync_seconds: f64,
+}
+
+impl Passed {
+    /// Adds one instance: its slowest process makes its time.
+    fn add(&mut self, done: &[Done]) {
+        let longest = |time: &dyn Fn(&Done) -> u64| {
+            Duration::from_nanos(done.iter().map(time).max().unwrap_or(0)).as_secs_f64()
+        };
+        let io = longest(&|done| done.io_ns);
+        self.seconds += io;
+        self.fsync_seconds += longest(&|done| done.io_ns + done.fsync_ns) - io;
+        for done in done {
+            self.bytes += done.bytes;
+            self.requests += done.requests;
+        }
+    }
+}
+
+fn drained(write: &mut Phase, flush_seconds: f64) {
+    let seconds = write.fsynced_seconds.unwrap_or(write.seconds) + flush_seconds;
+    write.drained_seconds = Some(seconds);
+    write.drained_mb_per_s = Some(record::rate(write.bytes, seconds));
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share for people")]
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+fn wrong_bytes(wrong: &Wrong, place: &str) -> Failure {
+    Failure::failed(format!("verification failed {place}: {wrong}"))
+}
+
+/// Mounts, does `work`, flushes and unmounts, whatever came of it.
+fn mounted<T, W: Watch>(
+    place: &Where,
+    config: &Config,
+    watch: &mut W,
+    work: impl FnOnce(&Arc<ExtentEngine>, &mut W) -> Result<T, Failure>,
+) -> Result<(T, Report), Failure> {
+    let engine = Arc::new(assemble::open(place, config).map_err(Failure::refused)?);
+    let host = Host::start(Arc::clone(&engine), config, place, false)?;
+    let worked = work(&engine, watch);
+    // What goes to the bin need not be flushed.
+    let go_on = worked.is_ok();
+    let finished = host.finish_with_report(move |_| {
+        if go_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    let worked = worked?;
+    Ok((worked, finished?.0))
+}
+
+/// The origin's files without devices, mount or cache.
+struct OriginFiles(Origin);
+
+impl OriginFiles {
+    fn open(&self, instance: &Instance, flags: i32) -> Result<(PathBuf, OriginFile), Failure> {
+        let path = self.0.namespace_dir().join(instance.file_name());
+        let node = OpenOptions::new().read(true).open(&path).map_err(Error::at(&path, "open"))?;
+        let file = self.0.open_data(node.as_fd(), flags).map_err(Error::at(&path, "open"))?;
+        Ok((path, file))
+    }
+}

@@ -1,0 +1,117 @@
+//! All processes of a run from the parent's side: started, begun together, listened to, ended.
+
+use std::io::{BufRead, BufReader, PipeReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use super::worker::{Done, Job, Word};
+use crate::failure::Failure;
+
+/// How often a wish to stop is looked for.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Exit status after Ctrl-C, as a shell gives it.
+pub(super) const INTERRUPTED: u8 = 130;
+
+/// What the parent does while it waits.
+pub(super) trait Watch {
+    /// Whether somebody asked for the end.
+    fn stop_requested(&mut self) -> bool;
+    /// So many more bytes were moved.
+    fn advance(&mut self, bytes: u64);
+}
+
+/// The failure that an interrupted benchmark ends with.
+pub(super) fn interrupted() -> Failure {
+    Failure::with_status(INTERRUPTED, "interrupted; the scratch directory was removed")
+}
+
+/// Runs one process for each job, all at once, to their ends.
+pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Failure> {
+    let (gate, mut starter) = std::io::pipe()?;
+    let (sender, words) = channel();
+    let mut crew = Crew { children: Vec::new(), words };
+    for job in jobs {
+        crew.start(job, &gate, &sender)?;
+    }
+    drop((gate, sender));
+    let mut ready = 0;
+    let mut done = Vec::new();
+    while done.len() < jobs.len() {
+        if watch.stop_requested() {
+            return Err(interrupted());
+        }
+        match crew.words.recv_timeout(TICK) {
+            Ok(Word::Ready) => {
+                ready += 1;
+                if ready == jobs.len() {
+                    // One byte for each: whoever reads first takes no other's.
+                    starter.write_all(&vec![0; jobs.len()])?;
+                }
+            }
+            Ok(Word::Progress(bytes)) => watch.advance(bytes),
+            Ok(Word::Done(what)) => done.push(what),
+            // Ctrl-C reaches the whole group; the processes may end before we hear of it.
+            Ok(Word::Failed(_)) if watch.stop_requested() => return Err(interrupted()),
+            Ok(Word::Failed(why)) => return Err(Failure::failed(why)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::failed("a benchmark process ended without an answer"));
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// Dropping it ends processes that still run.
+struct Crew {
+    children: Vec<Child>,
+    words: Receiver<Word>,
+}
+
+impl Crew {
+    fn start(&mut self, job: &Job, gate: &PipeReader, words: &Sender<Word>) -> Result<(), Failure> {
+        let job = serde_json::to_string(job).map_err(std::io::Error::from)?;
+        let mut child = Command::new("/proc/self/exe")
+            .args(["bench", "worker", &job])
+            .stdin(Stdio::from(gate.try_clone()?))
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let said = child.stdout.take();
+        self.children.push(child);
+        let words = words.clone();
+        thread::spawn(move || said.map(|said| listen(said, &words)));
+        Ok(())
+    }
+}
+
+/// Passes on what one process says.
+fn listen(said: ChildStdout, words: &Sender<Word>) {
+    let mut answered = false;
+    for line in BufReader::new(said).lines() {
+        let word = line.and_then(|line| Ok(serde_json::from_str(&line)?));
+        let word = word.unwrap_or_else(|error| Word::Failed(format!("bench worker: {error}")));
+        answered |= matches!(word, Word::Done(_) | Word::Failed(_));
+        if words.send(word).is_err() {
+            return;
+        }
+    }
+    if !answered {
+        let _ = words.send(Word::Failed("a benchmark process died".into()));
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // An ended process is only collected; the mount must be unused afterwards.
+            if !matches!(child.try_wait(), Ok(Some(_))) {
+                thread::sleep(Duration::from_millis(1));
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}

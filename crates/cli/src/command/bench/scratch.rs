@@ -1,0 +1,161 @@
+//! Where a benchmark's origin, cache and mount point lie, and their end.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use halocline_core::error::{Error, Result};
+use rustix::fs::{Advice, fadvise, statvfs};
+use tempfile::TempDir;
+
+use crate::host::Where;
+use crate::text;
+
+/// Name of the directories that a benchmark makes; what a killed one leaves is found by it.
+const PREFIX: &str = "halocline-bench-";
+/// Room for metadata and the file system's own blocks, beside one part in 16.
+const SLACK_BYTES: u64 = 128 << 20;
+
+/// The directories of one benchmark; gone with it.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    origin_side: TempDir,
+    cache_side: Option<TempDir>,
+}
+
+impl Scratch {
+    /// Makes the directories in `dir`, those of the cache in `cache_dir` where one is given, after
+    /// a look at the room for `data` and `cache` bytes.
+    pub(super) fn new(dir: &Path, cache_dir: Option<&Path>, data: u64, cache: u64) -> Result<Self> {
+        match cache_dir {
+            Some(cache_dir) => {
+                check_room("--dir", dir, data)?;
+                check_room("--cache-dir", cache_dir, cache)?;
+            }
+            None => check_room("--dir", dir, data + cache)?,
+        }
+        let make = |dir: &Path| {
+            tempfile::Builder::new()
+                .prefix(PREFIX)
+                .tempdir_in(dir)
+                .map_err(Error::at(dir, "make a scratch directory in"))
+        };
+        Ok(Self { origin_side: make(dir)?, cache_side: cache_dir.map(make).transpose()? })
+    }
+
+    /// Empty directories for one mount.
+    pub(super) fn place(&self) -> Result<Where> {
+        let cache_side = self.cache_side.as_ref().unwrap_or(&self.origin_side).path();
+        let place = Where {
+            origin: self.origin_side.path().join("origin"),
+            cache: cache_side.join("cache"),
+            mountpoint: self.origin_side.path().join("mount"),
+        };
+        for dir in [&place.origin, &place.cache, &place.mountpoint] {
+            clear(dir)?;
+        }
+        Ok(place)
+    }
+
+    /// Removes everything.
+    pub(super) fn remove(self) -> Result<()> {
+        for side in [Some(self.origin_side), self.cache_side].into_iter().flatten() {
+            let path = side.path().to_owned();
+            side.close().map_err(Error::at(path, "remove the scratch directory"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes `dir` an empty directory.
+pub(super) fn clear(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::at(dir, "remove")(error));
+        }
+        _ => {}
+    }
+    fs::create_dir(dir).map_err(Error::at(dir, "create the directory"))
+}
+
+fn check_room(flag: &str, dir: &Path, bytes: u64) -> Result<()> {
+    if !dir.is_dir() {
+        return Err(Error::invalid(
+            format!("{flag} {}: there is no such directory", dir.display()),
+            "create it, or name another",
+        ));
+    }
+    let space = statvfs(dir).map_err(|errno| Error::at(dir, "ask for space in")(errno.into()))?;
+    let left = space.f_bavail * space.f_frsize;
+    let need = bytes + bytes / 16 + SLACK_BYTES;
+    if left < need {
+        return Err(Error::invalid(
+            format!(
+                "{flag} {}: the benchmark needs {}, and {} are free",
+                dir.display(),
+                text::bytes(need),
+                text::bytes(left)
+            ),
+            "free some space, name another directory, or make --data or --cache-size smaller",
+        ));
+    }
+    Ok(())
+}
+
+/// Drops the kernel's copies of all files below `dir`, so that reads reach the device.
+pub(super) fn forget_pages(dir: &Path) -> Result<()> {
+    for path in files_below(dir).map_err(Error::at(dir, "list"))? {
+        let drop_pages = || {
+            let file = File::open(&path)?;
+            file.sync_data()?;
+            fadvise(&file, 0, None, Advice::DontNeed).map_err(io::Error::from)
+        };
+        match drop_pages() {
+            // Removed meanwhile by the engine.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => done.map_err(Error::at(&path, "drop the cached pages of"))?,
+        }
+    }
+    Ok(())
+}
+
+fn files_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let (mut open, mut files) = (vec![dir.to_owned()], Vec::new());
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                open.push(entry.path());
+            } else if kind.is_file() {
+                files.push(entry.path());
+            }
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_room_is_told_before_anything_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Scratch::new(dir.path(), None, 1 << 60, 0).unwrap_err().to_string();
+        assert!(error.contains("--dir") && error.contains("--data"), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_place_is_empty_each_time_and_all_goes_in_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let scratch = Scratch::new(dir.path(), None, 0, 0).unwrap();
+        let place = scratch.place().unwrap();
+        fs::write(place.origin.join("file"), "old").unwrap();
+        forget_pages(&place.origin).unwrap();
+        assert!(files_below(&scratch.place().unwrap().origin).unwrap().is_empty());
+        scratch.remove().unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

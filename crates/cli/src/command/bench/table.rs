@@ -1,0 +1,91 @@
+//! The results for people: one row a run, as soon as it is done.
+
+use std::fmt::Write as _;
+
+use super::record::{Phase, Run};
+use crate::text;
+
+/// The heading; every table says whether its devices are emulated.
+pub(super) fn heading(devices: Option<&str>) -> String {
+    let devices = devices.map_or_else(
+        || "real devices".to_owned(),
+        |devices| format!("emulated devices ({devices}): no real hardware was measured"),
+    );
+    format!(
+        "{devices}; MB/s are 10^6 bytes a second, x is the ratio to the origin alone\n\
+         {:<12}{:>9}  {:<10}{:>9} |{:>9}{:>7}{:>8}{:>9}{:>7} |{:>9}{:>7}{:>8}{:>8} |{:>9}{:>10}  \
+         layouts\n",
+        "pattern",
+        "request",
+        "policy",
+        "cache",
+        "write",
+        "x",
+        "cached",
+        "drained",
+        "x",
+        "read",
+        "x",
+        "cached",
+        "of max",
+        "SSD",
+        "flush"
+    )
+}
+
+/// One run.
+pub(super) fn row(run: &Run) -> String {
+    let mut out = String::new();
+    let key = &run.key;
+    let cache = if key.setup == "cached" { text::bytes(key.cache_size) } else { "-".into() };
+    let name = match key.setup {
+        "cached" => key.policy.as_deref().unwrap_or_default(),
+        setup => setup,
+    };
+    let request = text::bytes(key.request_size);
+    let _ = write!(out, "{:<12}{request:>9}  {name:<10}{cache:>9} |", key.pattern);
+    let write = run.phase("write");
+    let _ = write!(
+        out,
+        "{:>9}{:>7}{:>8}{:>9}{:>7} |",
+        number(write.map(|phase| phase.mb_per_s)),
+        ratio(write.and_then(|phase| phase.ratio)),
+        percent(write.and_then(Phase::cache_share)),
+        number(write.and_then(|phase| phase.drained_mb_per_s)),
+        ratio(write.and_then(|phase| phase.drained_ratio)),
+    );
+    let read = run.phase("read");
+    let of_allowed = read.and_then(|phase| Some(phase.mb_per_s / phase.allowed_mb_per_s?));
+    let _ = write!(
+        out,
+        "{:>9}{:>7}{:>8}{:>8} |",
+        number(read.map(|phase| phase.mb_per_s)),
+        ratio(read.and_then(|phase| phase.ratio)),
+        percent(read.and_then(Phase::cache_share)),
+        percent(of_allowed.filter(|_| key.setup == "cached")),
+    );
+    let flush = run.phase("flush").map(|phase| text::seconds(phase.seconds));
+    let ssd = text::bytes(run.ssd_bytes_written);
+    let _ = write!(out, "{ssd:>9}{:>10}  ", flush.unwrap_or_else(|| "-".into()));
+    let layouts =
+        [("1-DH", run.layouts.one_dh), ("1-DV", run.layouts.one_dv), ("2-D", run.layouts.two_d)];
+    let layouts: Vec<_> = layouts
+        .iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .map(|(name, bytes)| format!("{name} {}", text::bytes(*bytes)))
+        .collect();
+    let _ = writeln!(out, "{}", if layouts.is_empty() { "-".into() } else { layouts.join(", ") });
+    out
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
+}
+
+fn ratio(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{value:.2}x"))
+}
+
+fn percent(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".into(), |value| format!("{:.1} %", value * 100.0))
+}

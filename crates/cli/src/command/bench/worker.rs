@@ -1,0 +1,211 @@
+//! One process of a run: waits for the start, then only reads or writes.
+//!
+//! It says `ready`, gets one byte when all others are ready, too, and answers with [`Done`] when
+//! it is through. Making and checking bytes does not count as I/O: the clock stands still.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use halocline_model::request::Direction;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::content::{Content, Mismatch};
+use super::workload::{Instance, Shape};
+use crate::failure::{Failure, Outcome};
+
+/// Time between two messages about progress.
+const TELL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// One process of a run (started by `bench ior` itself)
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
+    /// The job as JSON
+    job: String,
+}
+
+/// What a worker shall do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) path: PathBuf,
+    pub(super) instance: Instance,
+    pub(super) shape: Shape,
+    pub(super) rank: u32,
+    pub(super) direction: Direction,
+    pub(super) generation: u64,
+}
+
+/// What a worker says, one JSON value a line.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Word {
+    /// The file is open; it waits for the start.
+    Ready,
+    /// Bytes since the last word.
+    Progress(u64),
+    /// It is through.
+    Done(Done),
+    /// It cannot go on.
+    Failed(String),
+}
+
+/// What a worker did.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Done {
+    pub(super) requests: u64,
+    pub(super) bytes: u64,
+    /// From the start to the return of the last request, without making and checking bytes.
+    pub(super) io_ns: u64,
+    /// What the `fsync` after the last write took.
+    pub(super) fsync_ns: u64,
+    /// Bytes that were not what they should be, and where the first one was.
+    pub(super) wrong: Option<Wrong>,
+}
+
+/// Bytes that are not what they should be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Wrong {
+    pub(super) path: PathBuf,
+    /// The first one.
+    pub(super) offset: u64,
+    pub(super) expected: u8,
+    pub(super) found: u8,
+    /// How many.
+    pub(super) bytes: u64,
+}
+
+impl Wrong {
+    pub(super) fn new(path: PathBuf, mismatch: Mismatch) -> Self {
+        let Mismatch { offset, expected, found, bytes } = mismatch;
+        Self { path, offset, expected, found, bytes }
+    }
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            out,
+            "{}: {} bytes are not what was written, the first at offset {}: {:#04x} instead of \
+             {:#04x}",
+            self.path.display(),
+            self.bytes,
+            self.offset,
+            self.found,
+            self.expected
+        )
+    }
+}
+
+/// Does one job.
+pub(crate) fn execute(args: &WorkerArgs) -> Outcome {
+    let job: Job = serde_json::from_str(&args.job)
+        .map_err(|error| Failure::refused(format!("bench worker: {error}")))?;
+    // A benchmark that was killed leaves no workers behind.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let word = match work(&job) {
+        Ok(done) => Word::Done(done),
+        Err(error) => Word::Failed(format!("{}: {error}", job.path.display())),
+    };
+    say(&word)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say(word: &Word) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, word)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+fn work(job: &Job) -> io::Result<Done> {
+    let writes = job.direction == Direction::Write;
+    let file = OpenOptions::new().read(true).write(writes).open(&job.path)?;
+    let offsets = job.instance.offsets(&job.shape, job.rank);
+    let len = usize::try_from(job.shape.request_size).map_err(io::Error::other)?;
+    let mut run = Run {
+        content: Content::new(job.shape.seed, u64::from(job.instance.number), job.generation),
+        // Touched before the start: the first request pays for no page faults.
+        buf: vec![1; len],
+        expected: vec![1; if writes { 0 } else { len }],
+        apart: Duration::ZERO,
+        file,
+        done: Done::default(),
+    };
+    say(&Word::Ready)?;
+    await_start()?;
+    let start = Instant::now();
+    run.transfer(job, &offsets)?;
+    run.done.io_ns = nanoseconds(start.elapsed().saturating_sub(run.apart));
+    if writes {
+        let start = Instant::now();
+        run.file.sync_all()?;
+        run.done.fsync_ns = nanoseconds(start.elapsed());
+    }
+    Ok(run.done)
+}
+
+/// Takes one byte from the pipe that all share, and no other's: hence no buffer.
+fn await_start() -> io::Result<()> {
+    match rustix::io::read(rustix::stdio::stdin(), &mut [0_u8])? {
+        0 => Err(io::Error::other("the benchmark ended before the start")),
+        _ => Ok(()),
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+struct Run {
+    content: Content,
+    buf: Vec<u8>,
+    expected: Vec<u8>,
+    /// Time that is no I/O.
+    apart: Duration,
+    file: File,
+    done: Done,
+}
+
+impl Run {
+    fn transfer(&mut self, job: &Job, offsets: &[u64]) -> io::Result<()> {
+        let mut told = (Instant::now(), 0);
+        for &offset in offsets {
+            match job.direction {
+                Direction::Write => self.write(offset)?,
+                Direction::Read => self.read(job, offset)?,
+            }
+            self.done.requests += 1;
+            self.done.bytes += self.buf.len() as u64;
+            if told.0.elapsed() >= TELL_INTERVAL {
+                say(&Word::Progress(self.done.bytes - told.1))?;
+                told = (Instant::now(), self.done.bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u64) -> io::Result<()> {
+        let start = Instant::now();
+        self.content.fill(offset, &mut self.buf);
+        self.apart += start.elapsed();
+        self.file.write_all_at(&self.buf, offset)
+    }
+
+    fn read(&mut self, job: &Job, offset: u64) -> io::Result<()> {
+        self.file.read_exact_at(&mut self.buf, offset)?;
+        let start = Instant::now();
+        if let Some(mismatch) = self.content.check(offset, &self.buf, &mut self.expected) {
+            let new = Wrong::new(job.path.clone(), mismatch);
+            let bytes = new.bytes;
+            let wrong = self.done.wrong.get_or_insert(Wrong { bytes: 0, ..new });
+            wrong.bytes += bytes;
+        }
+        self.apart += start.elapsed();
+        Ok(())
+    }
+}
