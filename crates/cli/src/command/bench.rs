@@ -5,13 +5,16 @@
 //! - [`content`]: bytes that tell where they belong;
 //! - [`worker`]: one process of a run; [`crew`]: all of them, from the parent's side;
 //! - [`case`](self::case): one policy and cache size over one workload, from mount to unmount;
+//! - [`bare_origin`]: the origin when all is over, compared byte by byte;
 //! - [`scratch`]: where it all lies, and its end;
-//! - [`record`]: the results as JSON; [`table`]: for people.
+//! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 
+mod bare_origin;
 mod case;
 mod content;
 mod crew;
 mod ior;
+mod plot;
 mod record;
 mod scratch;
 mod table;

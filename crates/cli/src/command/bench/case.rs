@@ -1,9 +1,8 @@
 //! One policy and cache size over one workload: mount, phases, unmount, comparison of the origin.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::ops::ControlFlow;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,14 +11,13 @@ use halocline_core::config::{CacheSize, Config, VolumeKind};
 use halocline_core::control::{Controlled, Report};
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::Error;
-use halocline_core::volume::origin::{Origin, OriginFile};
 use halocline_model::request::Direction;
 
-use super::content::Content;
+use super::bare_origin::BareOrigin;
 use super::crew::{self, Watch};
 use super::record::{self, Key, Phase, Run};
 use super::scratch::{self, Scratch};
-use super::worker::{Done, Job, Wrong};
+use super::worker::{Done, Job};
 use super::workload::{Instance, Workload};
 use crate::assemble;
 use crate::failure::Failure;
@@ -27,8 +25,6 @@ use crate::host::{Host, Where};
 
 /// The data is written once; a later generation would differ in every byte.
 const GENERATION: u64 = 1;
-/// Bytes of the origin compared at once.
-const CHUNK: usize = 4 << 20;
 /// How often a wish to stop is looked for.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -40,7 +36,12 @@ pub(super) enum Setup {
     /// A mount that caches nothing: all is as in [`Setup::Cached`] but the cache.
     Origin,
     /// A mount with a cache.
-    Cached { policy: String, bytes: u64 },
+    Cached {
+        policy: String,
+        /// Its limit as it was given.
+        limit: String,
+        bytes: u64,
+    },
 }
 
 /// What is measured.
@@ -70,6 +71,8 @@ pub(super) struct Case<'a> {
     pub(super) phases: Phases,
     /// Whether all is flushed between write and read.
     pub(super) flush: bool,
+    /// Whether the instances run at the same time.
+    pub(super) concurrent: bool,
     /// Options of the mount.
     pub(super) config: &'a Config,
     pub(super) canary: Option<Canary>,
@@ -85,10 +88,12 @@ impl Case<'_> {
 
     /// What it is, for people.
     pub(super) fn key(&self) -> Key {
-        let (setup, policy, cache_size) = match self.setup {
-            Setup::Bare => ("bare", None, 0),
-            Setup::Origin => ("origin", Some("never".to_owned()), 0),
-            Setup::Cached { policy, bytes } => ("cached", Some(policy.clone()), *bytes),
+        let (setup, policy, cache_limit, cache_size) = match self.setup {
+            Setup::Bare => ("bare", None, "none", 0),
+            Setup::Origin => ("origin", Some("never".to_owned()), "none", 0),
+            Setup::Cached { policy, limit, bytes } => {
+                ("cached", Some(policy.clone()), limit.as_str(), *bytes)
+            }
         };
         let Workload { pattern, shape, .. } = self.workload;
         Key {
@@ -96,6 +101,7 @@ impl Case<'_> {
             request_size: shape.request_size,
             setup,
             policy,
+            cache_limit: cache_limit.to_owned(),
             cache_size,
         }
     }
@@ -128,15 +134,16 @@ impl Case<'_> {
             (run.layouts, run.ssd_bytes_written) = (report.layouts, report.ssd_bytes_written);
         }
         if self.canary == Some(Canary::Origin) {
-            self.flip(&place)?;
+            self.bare_origin(&place)?.flip(self.workload)?;
         }
-        run.verified_origin_bytes = self.verify_origin(&place, watch)?;
+        let origin = self.bare_origin(&place)?;
+        run.verified_origin_bytes = origin.compare(self.workload, GENERATION, watch)?;
         Ok(run)
     }
 
     fn mount_config(&self) -> Config {
         let (policy, bytes) = match self.setup {
-            Setup::Cached { policy, bytes } => (policy.clone(), *bytes),
+            Setup::Cached { policy, bytes, .. } => (policy.clone(), *bytes),
             Setup::Bare | Setup::Origin => ("never".to_owned(), self.workload.bytes()),
         };
         Config { policy, size: CacheSize::Bytes(bytes), ..self.config.clone() }
@@ -184,7 +191,7 @@ impl Case<'_> {
         }
         if self.phases != Phases::Write {
             if self.canary == Some(Canary::Read) {
-                self.flip(bench.place)?;
+                self.bare_origin(bench.place)?.flip(self.workload)?;
             }
             self.forget_pages(bench)?;
             phases.push(self.transfer("read", Direction::Read, bench, watch)?);
@@ -213,8 +220,13 @@ impl Case<'_> {
         watch: &mut impl Watch,
     ) -> Result<Phase, Failure> {
         let before = bench.state();
-        let passed = self.all_instances(bench.dir, direction, watch)?;
-        let mut phase = Phase::new(name, passed.bytes, passed.requests, passed.seconds);
+        let Passed { all, sequential, random } = self.all_instances(bench.dir, direction, watch)?;
+        let mut phase = Phase::new(name, all.bytes, all.requests, all.seconds);
+        let rate = |part: &Totals| record::rate(part.bytes, part.seconds);
+        if sequential.bytes > 0 && random.bytes > 0 {
+            phase.sequential_mb_per_s = Some(rate(&sequential));
+            phase.random_mb_per_s = Some(rate(&random));
+        }
         if let (Some(before), Some(after)) = (before, bench.state()) {
             let totals = |report: &Report| match direction {
                 Direction::Read => report.read,
@@ -225,30 +237,35 @@ impl Case<'_> {
             phase.cached_share_before = Some(share(before.mapped_bytes, self.workload.bytes()));
         }
         if direction == Direction::Write {
-            phase.fsynced_seconds = Some(passed.seconds + passed.fsync_seconds);
+            phase.fsynced_seconds = Some(all.seconds + all.fsync_seconds);
         }
         Ok(phase)
     }
 
-    /// The instances one after the other, as separate programs.
+    /// All instances, as separate programs: one after the other, or all at once.
     fn all_instances(
         &self,
         dir: &Path,
         direction: Direction,
         watch: &mut impl Watch,
     ) -> Result<Passed, Failure> {
+        let instances = &self.workload.instances;
+        let at_once = if self.concurrent { instances.len() } else { 1 };
         let mut passed = Passed::default();
-        for instance in &self.workload.instances {
-            let path = dir.join(instance.file_name());
-            if direction == Direction::Write {
-                File::create(&path).map_err(Error::at(&path, "create"))?;
+        for group in instances.chunks(at_once) {
+            let mut jobs = Vec::new();
+            for instance in group {
+                let path = dir.join(instance.file_name());
+                if direction == Direction::Write {
+                    File::create(&path).map_err(Error::at(&path, "create"))?;
+                }
+                jobs.extend(self.jobs(instance, &path, direction));
             }
-            let jobs: Vec<_> = self.jobs(instance, &path, direction).collect();
             let done = crew::run(&jobs, watch)?;
             if let Some(wrong) = done.iter().find_map(|done| done.wrong.as_ref()) {
-                return Err(wrong_bytes(wrong, "read through the mount"));
+                return Err(wrong.failure("read through the mount"));
             }
-            passed.add(&done);
+            passed.add(&jobs, &done);
         }
         Ok(passed)
     }
@@ -270,60 +287,10 @@ impl Case<'_> {
         })
     }
 
-    /// Compares every byte of the origin, below all caches.
-    fn verify_origin(&self, place: &Where, watch: &mut impl Watch) -> Result<u64, Failure> {
-        let origin = self.origin_files(place)?;
-        let (mut found, mut expected) = (vec![0; CHUNK], vec![0; CHUNK]);
-        for instance in &self.workload.instances {
-            let (path, file) = origin.open(instance, libc::O_RDONLY)?;
-            let content =
-                Content::new(self.workload.shape.seed, u64::from(instance.number), GENERATION);
-            let mut offset = 0;
-            while offset < instance.bytes {
-                if watch.stop_requested() {
-                    return Err(crew::interrupted());
-                }
-                let want = usize::try_from(instance.bytes - offset).unwrap_or(CHUNK).min(CHUNK);
-                let count =
-                    file.read_at(offset, &mut found[..want]).map_err(Error::at(&path, "read"))?;
-                let wrong = content.check(offset, &found[..count], &mut expected[..count]);
-                if let Some(mismatch) = wrong {
-                    return Err(wrong_bytes(&Wrong::new(path, mismatch), "on the origin"));
-                }
-                if count == 0 {
-                    return Err(Failure::failed(format!(
-                        "{} ends at {offset} of {} bytes",
-                        path.display(),
-                        instance.bytes
-                    )));
-                }
-                offset += count as u64;
-            }
-        }
-        Ok(self.workload.bytes())
-    }
-
-    fn origin_files(&self, place: &Where) -> Result<OriginFiles, Failure> {
-        let shape = self.config.origin_shape();
-        let striped = shape.kind == VolumeKind::Striped && *self.setup != Setup::Bare;
-        let origin = if striped {
-            Origin::open_volume(&place.origin)?
-        } else {
-            let plain = Config::default().origin;
-            Origin::open_or_create(&place.origin, plain, &|_, device| device)?
-        };
-        Ok(OriginFiles(origin))
-    }
-
-    /// Flips one byte of the first file on the origin.
-    fn flip(&self, place: &Where) -> Result<(), Failure> {
-        let (path, file) =
-            self.origin_files(place)?.open(&self.workload.instances[0], libc::O_RDWR)?;
-        let mut byte = [0];
-        let at = self.workload.bytes() / 2;
-        file.read_at(at, &mut byte).map_err(Error::at(&path, "read"))?;
-        file.write_at(at, &[!byte[0]]).map_err(Error::at(&path, "write"))?;
-        Ok(())
+    /// The origin below all devices and caches.
+    fn bare_origin(&self, place: &Where) -> Result<BareOrigin, Failure> {
+        let striped = self.config.origin_shape().kind == VolumeKind::Striped;
+        BareOrigin::open(&place.origin, striped && *self.setup != Setup::Bare)
     }
 }
 
@@ -392,28 +359,48 @@ fn in_background<T: Send + 'static>(
     Ok(done?)
 }
 
-/// What the programs of a phase did.
+/// What programs did.
 #[derive(Debug, Default)]
-struct Passed {
+struct Totals {
     bytes: u64,
     requests: u64,
     seconds: f64,
     fsync_seconds: f64,
 }
 
-impl Passed {
-    /// Adds one instance: its slowest process makes its time.
-    fn add(&mut self, done: &[Done]) {
-        let longest = |time: &dyn Fn(&Done) -> u64| {
-            Duration::from_nanos(done.iter().map(time).max().unwrap_or(0)).as_secs_f64()
-        };
-        let io = longest(&|done| done.io_ns);
-        self.seconds += io;
-        self.fsync_seconds += longest(&|done| done.io_ns + done.fsync_ns) - io;
+impl Totals {
+    /// Adds what ran together: the slowest process makes its time.
+    fn add<'a>(&mut self, done: impl Iterator<Item = &'a Done>) {
+        let (mut io_ns, mut synced_ns) = (0, 0);
         for done in done {
             self.bytes += done.bytes;
             self.requests += done.requests;
+            io_ns = io_ns.max(done.io_ns);
+            synced_ns = synced_ns.max(done.io_ns + done.fsync_ns);
         }
+        self.seconds += Duration::from_nanos(io_ns).as_secs_f64();
+        self.fsync_seconds += Duration::from_nanos(synced_ns - io_ns).as_secs_f64();
+    }
+}
+
+/// What the programs of a phase did: all, the sequential and the random ones.
+#[derive(Debug, Default)]
+struct Passed {
+    all: Totals,
+    sequential: Totals,
+    random: Totals,
+}
+
+impl Passed {
+    /// Adds a crew; its answers are in the order of its jobs.
+    fn add(&mut self, jobs: &[Job], done: &[Done]) {
+        let of = |random: bool| {
+            let both = jobs.iter().zip(done);
+            both.filter(move |(job, _)| job.instance.random == random).map(|(_, done)| done)
+        };
+        self.all.add(done.iter());
+        self.sequential.add(of(false));
+        self.random.add(of(true));
     }
 }
 
@@ -426,10 +413,6 @@ fn drained(write: &mut Phase, flush_seconds: f64) {
 #[expect(clippy::cast_precision_loss, reason = "a share for people")]
 fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
-}
-
-fn wrong_bytes(wrong: &Wrong, place: &str) -> Failure {
-    Failure::failed(format!("verification failed {place}: {wrong}"))
 }
 
 /// Mounts, does `work`, flushes and unmounts, whatever came of it.
@@ -449,16 +432,4 @@ fn mounted<T, W: Watch>(
     });
     let worked = worked?;
     Ok((worked, finished?.0))
-}
-
-/// The origin's files without devices, mount or cache.
-struct OriginFiles(Origin);
-
-impl OriginFiles {
-    fn open(&self, instance: &Instance, flags: i32) -> Result<(PathBuf, OriginFile), Failure> {
-        let path = self.0.namespace_dir().join(instance.file_name());
-        let node = OpenOptions::new().read(true).open(&path).map_err(Error::at(&path, "open"))?;
-        let file = self.0.open_data(node.as_fd(), flags).map_err(Error::at(&path, "open"))?;
-        Ok((path, file))
-    }
 }

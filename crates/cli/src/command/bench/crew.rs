@@ -28,7 +28,7 @@ pub(super) fn interrupted() -> Failure {
     Failure::with_status(INTERRUPTED, "interrupted; the scratch directory was removed")
 }
 
-/// Runs one process for each job, all at once, to their ends.
+/// Runs one process for each job, all at once, to their ends; the answers are in the jobs' order.
 pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Failure> {
     let (gate, mut starter) = std::io::pipe()?;
     let (sender, words) = channel();
@@ -37,69 +37,77 @@ pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Fai
         crew.start(job, &gate, &sender)?;
     }
     drop((gate, sender));
-    let mut ready = 0;
-    let mut done = Vec::new();
-    while done.len() < jobs.len() {
+    let (mut ready, mut left) = (0, jobs.len());
+    let mut answers = vec![Done::default(); jobs.len()];
+    while left > 0 {
         if watch.stop_requested() {
             return Err(interrupted());
         }
         match crew.words.recv_timeout(TICK) {
-            Ok(Word::Ready) => {
+            Ok((_, Word::Ready)) => {
                 ready += 1;
                 if ready == jobs.len() {
                     // One byte for each: whoever reads first takes no other's.
                     starter.write_all(&vec![0; jobs.len()])?;
                 }
             }
-            Ok(Word::Progress(bytes)) => watch.advance(bytes),
-            Ok(Word::Done(what)) => done.push(what),
+            Ok((_, Word::Progress(bytes))) => watch.advance(bytes),
+            Ok((index, Word::Done(done))) => {
+                answers[index] = done;
+                left -= 1;
+            }
             // Ctrl-C reaches the whole group; the processes may end before we hear of it.
-            Ok(Word::Failed(_)) if watch.stop_requested() => return Err(interrupted()),
-            Ok(Word::Failed(why)) => return Err(Failure::failed(why)),
+            Ok((_, Word::Failed(_))) if watch.stop_requested() => return Err(interrupted()),
+            Ok((_, Word::Failed(why))) => return Err(Failure::failed(why)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Failure::failed("a benchmark process ended without an answer"));
             }
         }
     }
-    Ok(done)
+    Ok(answers)
 }
 
 /// Dropping it ends processes that still run.
 struct Crew {
     children: Vec<Child>,
-    words: Receiver<Word>,
+    words: Receiver<(usize, Word)>,
 }
 
 impl Crew {
-    fn start(&mut self, job: &Job, gate: &PipeReader, words: &Sender<Word>) -> Result<(), Failure> {
+    fn start(
+        &mut self,
+        job: &Job,
+        gate: &PipeReader,
+        words: &Sender<(usize, Word)>,
+    ) -> Result<(), Failure> {
         let job = serde_json::to_string(job).map_err(std::io::Error::from)?;
         let mut child = Command::new("/proc/self/exe")
             .args(["bench", "worker", &job])
             .stdin(Stdio::from(gate.try_clone()?))
             .stdout(Stdio::piped())
             .spawn()?;
-        let said = child.stdout.take();
+        let (index, said) = (self.children.len(), child.stdout.take());
         self.children.push(child);
         let words = words.clone();
-        thread::spawn(move || said.map(|said| listen(said, &words)));
+        thread::spawn(move || said.map(|said| listen(index, said, &words)));
         Ok(())
     }
 }
 
-/// Passes on what one process says.
-fn listen(said: ChildStdout, words: &Sender<Word>) {
+/// Passes on what the process of job `index` says.
+fn listen(index: usize, said: ChildStdout, words: &Sender<(usize, Word)>) {
     let mut answered = false;
     for line in BufReader::new(said).lines() {
         let word = line.and_then(|line| Ok(serde_json::from_str(&line)?));
         let word = word.unwrap_or_else(|error| Word::Failed(format!("bench worker: {error}")));
         answered |= matches!(word, Word::Done(_) | Word::Failed(_));
-        if words.send(word).is_err() {
+        if words.send((index, word)).is_err() {
             return;
         }
     }
     if !answered {
-        let _ = words.send(Word::Failed("a benchmark process died".into()));
+        let _ = words.send((index, Word::Failed("a benchmark process died".into())));
     }
 }
 

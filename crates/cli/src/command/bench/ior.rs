@@ -12,7 +12,8 @@ use halocline_model::admit;
 
 use super::case::{Canary, Case, Phases, Setup};
 use super::crew::{Watch, interrupted};
-use super::record::{Results, Run};
+use super::plot;
+use super::record::{self, Results, Run};
 use super::scratch::Scratch;
 use super::table;
 use super::workload::{Pattern, Shape, Workload};
@@ -35,10 +36,13 @@ const PROCESSES_MAX: u32 = 1024;
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct IorArgs {
-    /// Order of the offsets: random, sequential, or mix:PERCENT (ten programs one after the other,
-    /// so many percent of them sequential); a list of them
+    /// Order of the offsets: random, sequential, or mix:PERCENT (ten programs with a file each, so
+    /// many percent of them sequential, one after the other); a list of them
     #[arg(long, value_delimiter = ',', default_value = "random", value_name = "PATTERN")]
     pattern: Vec<Pattern>,
+    /// The programs of a mix run all at the same time
+    #[arg(long)]
+    concurrent: bool,
     /// Processes that share a file [default: 16, with --quick 4]
     #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSES_MAX)))]
     processes: Option<u32>,
@@ -75,6 +79,9 @@ pub(crate) struct IorArgs {
     /// Write the results as JSON, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Draw the results, too: an SVG file
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
     /// A small run, to see that all works
     #[arg(long)]
     quick: bool,
@@ -107,6 +114,15 @@ impl std::str::FromStr for Limit {
     }
 }
 
+impl std::fmt::Display for Limit {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bytes(bytes) => out.write_str(&text::bytes(*bytes)),
+            Self::Percent(share) => write!(out, "{share} %"),
+        }
+    }
+}
+
 impl Limit {
     #[expect(
         clippy::cast_possible_truncation,
@@ -135,6 +151,7 @@ struct Plan {
     workloads: Vec<Workload>,
     phases: Phases,
     json: Option<PathBuf>,
+    plot: Option<PathBuf>,
 }
 
 /// Measures and tells.
@@ -148,6 +165,13 @@ pub(crate) fn execute(args: &IorArgs) -> Outcome {
     let removed = scratch.remove();
     let runs = measured?;
     removed?;
+    let medians = record::medians(&runs);
+    if args.repeat > 1 {
+        println!("medians of {}:", args.repeat);
+        for run in &medians {
+            print!("{}", table::row(run));
+        }
+    }
     let results = Results {
         benchmark: "ior",
         version: env!("CARGO_PKG_VERSION"),
@@ -156,14 +180,26 @@ pub(crate) fn execute(args: &IorArgs) -> Outcome {
         processes: plan.workloads[0].shape.processes,
         seed: args.seed,
         direct: plan.config.direct,
+        concurrent: args.concurrent,
+        data_bytes: runs.iter().map(|run| run.data_bytes).max().unwrap_or(0),
         runs,
+        medians,
     };
+    write(&plan, &results)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the files that were asked for.
+fn write(plan: &Plan, results: &Results) -> Result<(), Failure> {
     if let Some(file) = &plan.json {
-        let mut text = serde_json::to_string_pretty(&results).map_err(std::io::Error::from)?;
+        let mut text = serde_json::to_string_pretty(results).map_err(std::io::Error::from)?;
         text.push('\n');
         fs::write(file, text).map_err(Error::at(file, "write the results"))?;
     }
-    Ok(ExitCode::SUCCESS)
+    if let Some(file) = &plan.plot {
+        fs::write(file, plot::svg(results)?).map_err(Error::at(file, "write the plot"))?;
+    }
+    Ok(())
 }
 
 fn plan(args: &IorArgs) -> Result<Plan, Failure> {
@@ -192,6 +228,7 @@ fn plan(args: &IorArgs) -> Result<Plan, Failure> {
         (_, true) => Phases::Read,
         _ => Phases::WriteRead,
     };
+    args.plot.as_deref().map_or(Ok(()), plot::check)?;
     let json = args.json.as_deref().map(preflight::report_file).transpose();
     Ok(Plan {
         config,
@@ -199,6 +236,7 @@ fn plan(args: &IorArgs) -> Result<Plan, Failure> {
         workloads: workloads(args).map_err(Failure::refused)?,
         phases,
         json: json.map_err(Failure::refused)?,
+        plot: args.plot.clone(),
     })
 }
 
@@ -250,6 +288,7 @@ fn measure(
         let cached = plan.policies.iter().flat_map(|policy| {
             args.cache_size.iter().map(|limit| Setup::Cached {
                 policy: policy.clone(),
+                limit: limit.to_string(),
                 bytes: limit.bytes(workload.bytes()),
             })
         });
@@ -269,15 +308,14 @@ fn measure(
                     setup,
                     phases: plan.phases,
                     flush: !args.no_flush,
+                    concurrent: args.concurrent,
                     config: &plan.config,
                     canary: args.canary,
                     repetition,
                 };
                 let name = format!("{} of {total}: {}", runs.len() + 1, describe(&case));
                 let mut run = case.run(scratch, &mut Attention::new(signals, &case, name))?;
-                let new = &runs[first..];
-                let base = new.iter().find(|run| run.key.setup == "origin").cloned();
-                run.compare(base.as_ref().unwrap_or(&run.clone()));
+                run.compare(&runs[first..]);
                 print!("{}", table::row(&run));
                 runs.push(run);
             }

@@ -16,7 +16,14 @@ pub(super) struct Results {
     pub(super) seed: u64,
     /// Whether every read call reached the engine.
     pub(super) direct: bool,
+    /// Whether the programs of a mix ran all at the same time.
+    pub(super) concurrent: bool,
+    /// Bytes of all files of a run.
+    pub(super) data_bytes: u64,
+    /// Every run, in the order in which it was made.
     pub(super) runs: Vec<Run>,
+    /// Each case once: every phase as it was in the repetition of median duration.
+    pub(super) medians: Vec<Run>,
 }
 
 /// What a run was made with.
@@ -27,6 +34,9 @@ pub(super) struct Key {
     /// `bare` directory, `origin` through a mount with policy never, or `cached`.
     pub(super) setup: &'static str,
     pub(super) policy: Option<String>,
+    /// The cache's limit as it was given: bytes, or a share of the data.
+    pub(super) cache_limit: String,
+    /// The same in bytes.
     pub(super) cache_size: u64,
 }
 
@@ -67,8 +77,12 @@ pub(super) struct Phase {
     pub(super) drained_ratio: Option<f64>,
     /// Share of the data that the cache had when the phase began.
     pub(super) cached_share_before: Option<f64>,
-    /// Throughput that this share allows: its bytes in no time, the others at the origin's speed.
+    /// Throughput of a second run that this share allows: the other bytes at the speed of the origin
+    /// alone, these at the speed of a run with a cache that had all, or in no time if there is none.
     pub(super) allowed_mb_per_s: Option<f64>,
+    /// Throughput of the sequential and of the random programs of a mix.
+    pub(super) sequential_mb_per_s: Option<f64>,
+    pub(super) random_mb_per_s: Option<f64>,
     /// As the engine counted.
     pub(super) served: Option<RequestTotals>,
     pub(super) ssd_bytes_written: u64,
@@ -93,8 +107,25 @@ impl Run {
         self.phases.iter().find(|phase| phase.name == name)
     }
 
-    /// Compares with the origin alone.
-    pub(super) fn compare(&mut self, baseline: &Self) {
+    /// Compares with the origin alone and with what the cache does when it has everything, as far
+    /// as runs of the same workload are among `others`.
+    pub(super) fn compare(&mut self, others: &[Self]) {
+        let same = |run: &&Self| {
+            (&run.key.pattern, run.key.request_size) == (&self.key.pattern, self.key.request_size)
+        };
+        let related = others.iter().filter(same);
+        let Some(baseline) = related.clone().find(|run| run.key.setup == "origin").cloned() else {
+            return self.compare_with(&self.clone(), None);
+        };
+        let all_hits = related
+            .filter_map(|run| run.phase("read"))
+            .filter(|read| read.cached_share_before.is_some_and(|share| share >= ALL))
+            .map(|read| read.seconds)
+            .min_by(f64::total_cmp);
+        self.compare_with(&baseline, all_hits);
+    }
+
+    fn compare_with(&mut self, baseline: &Self, all_hits_seconds: Option<f64>) {
         for phase in &mut self.phases {
             let Some(base) = baseline.phase(phase.name) else { continue };
             if base.seconds <= 0.0 || phase.bytes == 0 {
@@ -105,10 +136,37 @@ impl Run {
                 phase.drained_mb_per_s.zip(base.drained_mb_per_s).map(|(own, base)| own / base);
             phase.allowed_mb_per_s = phase
                 .cached_share_before
-                .filter(|share| *share > 0.0 && *share < 1.0)
-                .map(|share| base.mb_per_s / (1.0 - share));
+                .filter(|share| *share > 0.0 && *share < ALL && phase.name == "read")
+                .map(|share| {
+                    let hits = all_hits_seconds.unwrap_or(0.0) * share;
+                    rate(phase.bytes, base.seconds * (1.0 - share) + hits)
+                });
         }
     }
+}
+
+/// Share of the data that counts as all of it.
+const ALL: f64 = 0.999;
+
+/// Each case once, compared with the median of the origin alone.
+pub(super) fn medians(runs: &[Run]) -> Vec<Run> {
+    let mut medians: Vec<Run> = Vec::new();
+    for run in runs.iter().filter(|run| run.repetition == 0) {
+        let repetitions: Vec<_> = runs.iter().filter(|other| other.key == run.key).collect();
+        let phases = run.phases.iter().map(|phase| median(&repetitions, phase.name));
+        medians.push(Run { phases: phases.flatten().collect(), ..run.clone() });
+    }
+    let others = medians.clone();
+    for run in &mut medians {
+        run.compare(&others);
+    }
+    medians
+}
+
+fn median(repetitions: &[&Run], name: &str) -> Option<Phase> {
+    let mut phases: Vec<_> = repetitions.iter().filter_map(|run| run.phase(name)).collect();
+    phases.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    phases.get(phases.len() / 2).map(|phase| Phase::clone(phase))
 }
 
 /// 10^6 bytes a second.

@@ -7,10 +7,7 @@ use crate::text;
 
 /// The heading; every table says whether its devices are emulated.
 pub(super) fn heading(devices: Option<&str>) -> String {
-    let devices = devices.map_or_else(
-        || "real devices".to_owned(),
-        |devices| format!("emulated devices ({devices}): no real hardware was measured"),
-    );
+    let devices = self::devices(devices);
     format!(
         "{devices}; MB/s are 10^6 bytes a second, x is the ratio to the origin alone\n\
          {:<12}{:>9}  {:<10}{:>9} |{:>9}{:>7}{:>8}{:>9}{:>7} |{:>9}{:>7}{:>8}{:>8} |{:>9}{:>10}  \
@@ -33,11 +30,19 @@ pub(super) fn heading(devices: Option<&str>) -> String {
     )
 }
 
+/// What was measured; an emulation is always called one.
+pub(super) fn devices(devices: Option<&str>) -> String {
+    devices.map_or_else(
+        || "real devices".to_owned(),
+        |devices| format!("emulated devices ({devices}): no real hardware was measured"),
+    )
+}
+
 /// One run.
 pub(super) fn row(run: &Run) -> String {
     let mut out = String::new();
     let key = &run.key;
-    let cache = if key.setup == "cached" { text::bytes(key.cache_size) } else { "-".into() };
+    let cache = if key.setup == "cached" { key.cache_limit.as_str() } else { "-" };
     let name = match key.setup {
         "cached" => key.policy.as_deref().unwrap_or_default(),
         setup => setup,

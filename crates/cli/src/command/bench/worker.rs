@@ -84,6 +84,11 @@ impl Wrong {
         let Mismatch { offset, expected, found, bytes } = mismatch;
         Self { path, offset, expected, found, bytes }
     }
+
+    /// What the benchmark ends with.
+    pub(super) fn failure(&self, place: &str) -> Failure {
+        Failure::failed(format!("verification failed {place}: {self}"))
+    }
 }
 
 impl std::fmt::Display for Wrong {

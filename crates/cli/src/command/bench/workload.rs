@@ -19,7 +19,7 @@ pub(super) enum Pattern {
     Random,
     /// Each process goes through its part from beginning to end.
     Sequential,
-    /// Several instances, this percentage of them sequential, the others random.
+    /// Several instances with a file each, this percentage sequential, the others random.
     Mix(u8),
 }
 
