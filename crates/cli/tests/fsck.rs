@@ -60,6 +60,7 @@ impl Scratch {
             eviction: (evict::POLICIES[0].make)(),
             cdt_entries: 16,
             clock: local::system_clock(),
+            witness: None,
         };
         LocalDmt::open(&self.path("cache"), options).unwrap().0
     }

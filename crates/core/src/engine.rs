@@ -7,6 +7,7 @@
 mod changes;
 mod clock;
 pub mod counters;
+mod degrade;
 mod explain;
 pub mod extents;
 mod globs;
@@ -28,6 +29,8 @@ mod resize;
 mod sides;
 mod space;
 mod surroundings;
+
+pub use sides::Decorations;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;

@@ -11,6 +11,7 @@ use halocline_model::request::ByteRange;
 use crate::error::Result;
 
 mod cdt;
+mod distrust;
 mod files;
 mod journal;
 pub mod local;
@@ -204,6 +205,13 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     /// if there was no `cut` since the last barrier). The caller has synced the data of these, and
     /// lets one barrier pass from `cut` to `barrier` at a time.
     fn barrier(&self) -> Result<()>;
+    /// Fails when the store refuses changes since a write to it failed, with that failure. Look-ups
+    /// and writes to dirty extents go on; nothing can be mapped, cleaned or unmapped.
+    fn usable(&self) -> Result<()>;
+    /// For a store that is not [`usable`](Self::usable): unmaps `range` in memory, after making
+    /// sure by other means that no later opening trusts what its records say of these bytes. An
+    /// error says that no means was left; nothing is changed then.
+    fn abandon(&self, file: FileId, range: ByteRange) -> Result<()>;
     /// Tells that nothing lies on the cache but what the extents need: the trim that recovery
     /// asked for is done. Until then every clean close passes the duty on (I5).
     fn trimmed(&self);

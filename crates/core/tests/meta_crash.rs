@@ -29,10 +29,8 @@ fn open(dir: &Path, boot: &str) -> Result<(LocalDmt, Recovery), Error> {
 fn open_with(dir: &Path, boot: &str, memtable_bytes: u64) -> Result<(LocalDmt, Recovery), Error> {
     static CLOCK: AtomicU64 = AtomicU64::new(1_000_000);
     let options = Options {
-        limit_bytes: 1 << 30,
-        eviction: Box::<Lru>::default(),
-        cdt_entries: 64,
         clock: Box::new(|| CLOCK.fetch_add(300, Relaxed)),
+        ..Options::new(1 << 30, Box::<Lru>::default(), 64)
     };
     LocalDmt::open_tuned(dir, options, boot, memtable_bytes)
 }

@@ -192,10 +192,8 @@ struct Pair {
 fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64) -> (LocalDmt, Left) {
     let clock = Arc::clone(clock);
     let options = Options {
-        limit_bytes: LIMIT,
-        eviction: Box::<Lru>::default(),
-        cdt_entries: 8,
         clock: Box::new(move || clock.fetch_add(1, Relaxed)),
+        ..Options::new(LIMIT, Box::<Lru>::default(), 8)
     };
     let (dmt, recovery) =
         LocalDmt::open_tuned(dir, options, &format!("boot-{boot}"), 4096).unwrap();
@@ -480,7 +478,7 @@ impl Pair {
             Op::Kill => self.reopen(Left::Crashed),
             Op::Close => {
                 self.dmt().close().unwrap();
-                assert!(self.dmt().unmap(self.id(0), ByteRange::new(0, 1)).is_err());
+                assert!(self.dmt().barrier().is_err());
                 self.reopen(Left::Closed);
             }
             Op::PowerLoss => {

@@ -124,6 +124,10 @@ impl Cache {
             eviction: eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?,
             cdt_entries: Config::default().cdt_entries,
             clock: local::system_clock(),
+            witness: binding
+                .as_ref()
+                .map(|binding| binding.origin.clone())
+                .filter(|dir| dir.is_dir()),
         };
         let (dmt, recovery) = LocalDmt::open(dir, options)?;
         let problems = recovery

@@ -34,7 +34,7 @@ pub(crate) fn check(
     raw: &libc::stat64,
 ) -> Result<()> {
     // A crash between a truncate and its records leaves extents past the end.
-    parts.drop_range(id, tail(file.size()))?;
+    parts.let_go(id, tail(file.size()))?;
     let Some(record) = parts.store.dmt.file(id) else { return Ok(()) };
     if record.stamp == Stamp::Writing {
         // We were writing ourselves when we were killed: the stat says nothing about others.
@@ -50,7 +50,7 @@ pub(crate) fn check(
         save(parts, id, &path, &dirty, "the origin's file was changed behind the mount")?;
     }
     tracing::warn!("{}: changed behind the mount; its cached bytes are dropped", path.display());
-    parts.drop_range(id, WHOLE)
+    parts.let_go(id, WHOLE)
 }
 
 /// Saves the dirty extents of a file whose origin went its own way, durably, and notes it.

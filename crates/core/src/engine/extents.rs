@@ -227,10 +227,10 @@ impl Engine for ExtentEngine {
         }
         let dmt = &self.parts.store.dmt;
         if flags & libc::RENAME_EXCHANGE != 0 {
-            dmt.exchange(&paths.0, &paths.1)?;
+            self.parts.advisory(dmt.exchange(&paths.0, &paths.1))?;
             self.restamp_name(from.0, from.1)?;
         } else {
-            dmt.rename(&paths.0, &paths.1)?;
+            self.parts.advisory(dmt.rename(&paths.0, &paths.1))?;
         }
         self.restamp_name(to.0, to.1)
     }
@@ -264,10 +264,10 @@ impl Engine for ExtentEngine {
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
         // The origin first: its size and its share of the bytes; then what the cache holds.
         handle.origin.sync(data_only)?;
-        if handle.file.id().is_some() {
-            self.parts.store.barrier()?;
+        match handle.file.id() {
+            Some(id) => self.parts.make_durable(&handle.file, id),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {

@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 /// `health_retry`.
 const RESTS_MAX: u64 = 32;
 
+/// A rest without end.
+const NEVER_MS: u64 = u64::MAX;
+
 /// State of the cache side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -70,7 +73,7 @@ impl Health {
         if self.full.load(Ordering::Relaxed) {
             return false;
         }
-        !self.closed.load(Ordering::Relaxed) || now_ms >= self.reopen_ms.load(Ordering::Relaxed)
+        !self.closed.load(Ordering::Relaxed) || self.rest_over(now_ms)
     }
 
     /// A device of the cache failed with `what`.
@@ -91,9 +94,25 @@ impl Health {
         detail.error = Some(what.to_owned());
     }
 
+    /// The metadata store refuses changes: nothing is admitted until it is opened again.
+    pub(crate) fn failed_for_good(&self, what: &str) {
+        let mut detail = self.detail.lock();
+        self.closed.store(true, Ordering::Relaxed);
+        if self.reopen_ms.swap(NEVER_MS, Ordering::Relaxed) != NEVER_MS {
+            tracing::error!(
+                "cache: {what}; its dirty data goes home, programs go on at the origin's speed"
+            );
+        }
+        detail.error = Some(what.to_owned());
+    }
+
     /// The cache took new data: if it was resting, that is over.
     pub(crate) fn worked(&self) {
-        if self.closed.load(Ordering::Relaxed) && self.closed.swap(false, Ordering::Relaxed) {
+        let for_good = || self.reopen_ms.load(Ordering::Relaxed) == NEVER_MS;
+        if self.closed.load(Ordering::Relaxed)
+            && !for_good()
+            && self.closed.swap(false, Ordering::Relaxed)
+        {
             let mut detail = self.detail.lock();
             detail.rest_ms = 0;
             detail.error = None;
@@ -112,10 +131,11 @@ impl Health {
         self.detail.lock().full = why;
     }
 
-    /// State and reason at `now_ms`.
-    pub(crate) fn report(&self, now_ms: u64) -> HealthReport {
+    /// State and reason.
+    pub(crate) fn report(&self) -> HealthReport {
         let detail = self.detail.lock();
-        if self.closed.load(Ordering::Relaxed) && !self.rest_over(now_ms) {
+        // Also when the rest is over: until a probe succeeded nobody knows.
+        if self.closed.load(Ordering::Relaxed) {
             return HealthReport { state: HealthState::Degraded, reason: detail.error.clone() };
         }
         let state = if detail.full.is_some() { HealthState::Full } else { HealthState::Healthy };
@@ -123,7 +143,8 @@ impl Health {
     }
 
     fn rest_over(&self, now_ms: u64) -> bool {
-        now_ms >= self.reopen_ms.load(Ordering::Relaxed)
+        let reopen_ms = self.reopen_ms.load(Ordering::Relaxed);
+        reopen_ms != NEVER_MS && now_ms >= reopen_ms
     }
 }
 
@@ -137,13 +158,24 @@ mod tests {
         assert!(health.admits(0));
         health.failed("/ssd: input/output error", 1000);
         assert!(!health.admits(3999));
-        assert_eq!(health.report(1001).state, HealthState::Degraded);
+        assert_eq!(health.report().state, HealthState::Degraded);
         assert!(health.admits(4000), "the next request is the probe");
         health.failed("/ssd: input/output error", 4000);
         assert!(!health.admits(9999), "the second rest is longer");
         health.worked();
         assert!(health.admits(5000));
-        assert_eq!(health.report(5000).state, HealthState::Healthy);
+        assert_eq!(health.report().state, HealthState::Healthy);
+    }
+
+    #[test]
+    fn a_store_that_refuses_changes_is_not_tried_again() {
+        let health = Health::new(Duration::from_secs(3));
+        health.failed_for_good("metadata store: a write failed");
+        health.worked();
+        assert!(!health.admits(NEVER_MS - 1));
+        let report = health.report();
+        assert_eq!(report.state, HealthState::Degraded);
+        assert!(report.reason.unwrap().contains("a write failed"));
     }
 
     #[test]
@@ -158,7 +190,7 @@ mod tests {
         let health = Health::new(Duration::from_secs(10));
         health.set_full(Some("/ssd has 1 MiB left".to_owned()));
         assert!(!health.admits(0));
-        assert_eq!(health.report(0).state, HealthState::Full);
+        assert_eq!(health.report().state, HealthState::Full);
         health.set_full(None);
         assert!(health.admits(0));
     }

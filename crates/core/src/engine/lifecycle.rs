@@ -53,7 +53,8 @@ impl Parts {
         let Some(id) = self.store.dmt.find(origin_key(&stat)) else { return Ok(()) };
         let at_rest = self.store.dmt.file(id).is_some_and(|file| file.stamp != Stamp::Writing);
         if at_rest {
-            self.store.dmt.stamp(id, super::parts::stamp_of(&stat.raw))?;
+            let stamp = super::parts::stamp_of(&stat.raw);
+            self.advisory(self.store.dmt.stamp(id, stamp))?;
         }
         Ok(())
     }
@@ -63,9 +64,8 @@ impl Parts {
         debug_assert!(file.unlinked.load(Ordering::Acquire) && !file.is_open());
         // Whoever moves bytes of it finishes first (I2).
         let _range = file.range.exclusive(WHOLE);
-        self.store.dmt.unmap(id, WHOLE)?;
-        self.store.dmt.drop_critical(id, WHOLE);
-        self.store.dmt.forget(id)?;
+        self.let_go(id, WHOLE)?;
+        self.advisory(self.store.dmt.forget(id))?;
         self.forget_data(file)
     }
 
@@ -85,9 +85,8 @@ impl Parts {
     /// As [`Parts::forget_file`] for a file that nothing in memory knows.
     pub(crate) fn forget_key(&self, key: OriginKey, removed: &Removed) -> Result<()> {
         if let Some(id) = self.store.dmt.find(key) {
-            self.store.dmt.unmap(id, WHOLE)?;
-            self.store.dmt.drop_critical(id, WHOLE);
-            self.store.dmt.forget(id)?;
+            self.let_go(id, WHOLE)?;
+            self.advisory(self.store.dmt.forget(id))?;
         }
         if self.origin.is_striped()
             && let Some(node) = &removed.node
@@ -100,8 +99,11 @@ impl Parts {
 
     /// Notes something that a person should know; `status` shows it.
     pub(crate) fn note(&self, what: String) {
-        tracing::warn!("{what}");
         let mut notes = self.notes.lock();
+        if notes.last() == Some(&what) {
+            return;
+        }
+        tracing::warn!("{what}");
         if notes.len() >= super::parts::NOTES_MAX {
             notes.remove(0);
         }

@@ -19,13 +19,14 @@ use super::hints::Hints;
 use super::identify::Identifier;
 use super::parts::Parts;
 use super::rebuild::Rebuilder;
-use super::sides::{self, Meters};
+use super::sides::{self, Decorations, Meters};
 use super::surroundings::Surroundings;
 use crate::config::{Binding, Config};
 use crate::error::{Error, Result};
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::meta::local::{self, LocalDmt};
+use crate::meta::recover::Recovery;
 use crate::namespace::Namespace;
 use crate::volume::objects::CacheObjects;
 
@@ -37,11 +38,21 @@ impl ExtentEngine {
     /// Names the directory, file or option that does not fit, and the remedy. Nothing is changed
     /// on the origin then.
     pub fn open(origin_dir: &Path, cache_dir: &Path, config: &Config) -> Result<Self> {
+        Self::open_decorated(origin_dir, cache_dir, config, Decorations::NONE)
+    }
+
+    /// The same with decorators around the devices of both sides.
+    pub fn open_decorated(
+        origin_dir: &Path,
+        cache_dir: &Path,
+        config: &Config,
+        around: Decorations<'_>,
+    ) -> Result<Self> {
         // Before anything is touched; once more under the cache's lock, when it is claimed.
         let binding = Binding::of(origin_dir, config)?;
         binding.check(cache_dir)?;
         let mut meters = Meters::default();
-        let origin = sides::open_origin(origin_dir, config, &mut meters)?;
+        let origin = sides::open_origin(origin_dir, config, &mut meters, around.origin)?;
         let namespace = Namespace::open(origin.namespace_dir())?;
         let shape = config.cache_shape();
         let geometry = CacheGeometry::new(shape.servers, shape.stripe, config.groups);
@@ -50,12 +61,13 @@ impl ExtentEngine {
             eviction: eviction(&config.eviction)?,
             cdt_entries: config.cdt_entries,
             clock: local::system_clock(),
+            witness: Some(origin_dir.to_owned()),
         };
         // The store comes before the volume: it finds out whether the directory is ours (I8).
         let (dmt, recovery) = LocalDmt::open(cache_dir, options)?;
         binding.check(cache_dir)?;
         binding.record(cache_dir)?;
-        let cache = sides::open_cache(cache_dir, config, &mut meters)?;
+        let cache = sides::open_cache(cache_dir, config, &mut meters, around.cache)?;
         let setting = Setting {
             origin: Side {
                 servers: origin.striping().servers(),
@@ -90,18 +102,7 @@ impl ExtentEngine {
             origin_used_ms: AtomicU64::new(0),
             origin_busy: AtomicU64::new(0),
         });
-        if recovery.trim {
-            parts.store.trim()?;
-        }
-        for dropped in &recovery.dropped {
-            parts.note(format!(
-                "{}: the machine lost power; {} bytes that no fsync had covered are lost",
-                dropped.path.display(),
-                dropped.dirty_bytes
-            ));
-        }
-        parts.recover()?;
-        parts.check_space();
+        parts.take_over(&recovery)?;
         let rebuilder = Rebuilder::start(&parts);
         Ok(Self { parts, rebuilder, meters })
     }
@@ -110,6 +111,10 @@ impl ExtentEngine {
     /// left in order. Flush first to leave the origin complete (I7).
     pub fn close(&self) -> Result<()> {
         self.rebuilder.stop();
+        if self.parts.store.dmt.usable().is_err() {
+            // Not in order, but nothing is lost: what was dirty is on the origin.
+            return self.parts.drain();
+        }
         self.parts.discard_queued()?;
         self.parts.store.barrier()?;
         self.parts.discard_queued()?;
@@ -125,6 +130,25 @@ impl ExtentEngine {
     /// bytes fetched. The rebuilder does the same by itself whenever the origin is idle.
     pub fn fetch_wanted(&self) -> Result<u64> {
         self.parts.fetch_all()
+    }
+}
+
+impl Parts {
+    /// Before the first request: what the last session left is put in order, what it lost is told.
+    fn take_over(&self, recovery: &Recovery) -> Result<()> {
+        if recovery.trim {
+            self.store.trim()?;
+        }
+        for dropped in recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0) {
+            self.note(format!(
+                "{}: the machine lost power; {} bytes that no fsync had covered are lost",
+                dropped.path.display(),
+                dropped.dirty_bytes
+            ));
+        }
+        self.recover()?;
+        self.check_space();
+        Ok(())
     }
 }
 

@@ -27,7 +27,7 @@ impl Controlled for ExtentEngine {
         let usage = parts.store.dmt.usage();
         let now_ms = parts.clock.now_ms();
         let oldest = parts.store.dmt.dirty_files().iter().map(|(_, since)| *since).min();
-        let health = parts.health.report(now_ms);
+        let health = parts.health.report();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -147,7 +147,7 @@ impl Controlled for ExtentEngine {
             }
         }
         if !dry_run {
-            self.parts.store.barrier()?;
+            self.parts.advisory(self.parts.store.barrier())?;
             self.parts.discard_queued()?;
         }
         Ok(moving.report(0))

@@ -160,6 +160,10 @@ fn run(parts: &Parts, shared: &Shared) {
 
 /// One look around; `true` when there is more to do at once.
 fn round(parts: &Parts, shared: &Shared, barrier: &mut Instant) -> Result<bool> {
+    if parts.store.dmt.usable().is_err() {
+        shared.set(Doing::Waiting);
+        return parts.drain().map(|()| false);
+    }
     parts.discard_queued()?;
     let reason = parts.reason_to_flush();
     if let Some(reason) = reason {
@@ -289,6 +293,10 @@ impl Parts {
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<u64> {
         let _one = file.flushing.lock();
+        if self.store.dmt.usable().is_err() {
+            let bytes = self.bring_home(file, id)?;
+            return self.settle(file, id).map(|()| bytes);
+        }
         let cursor = Mutex::new(Some(0));
         let total = Mutex::new(Ok(0));
         let work = || {

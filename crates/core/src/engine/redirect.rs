@@ -105,7 +105,7 @@ impl Parts {
             self.read_segments(handle, &identified, range, buf, segments)
         })?;
         if identified.verdict.critical && cached < range.len() {
-            self.want(file, &identified, range)?;
+            self.advisory(self.want(file, &identified, range))?;
         }
         self.counters.request(Direction::Read, range.len(), cached);
         self.count_saved(&identified, range.len(), cached);
@@ -189,13 +189,19 @@ impl Parts {
         if self.around.config.mode != Mode::WriteBack && !extent.dirty {
             // The mapping goes first: a crash after the origin changed must not leave old bytes
             // published on the cache.
-            self.drop_range(id, part)?;
+            self.let_go(id, part)?;
             return Ok(false);
         }
         // Line 26 of the paper's Algorithm 1 forgets D_flag here. It is set before the data
         // changes: a crash in between leaves a dirty extent that equals the origin.
-        self.stamp_writing(&handle.file, id)?;
-        self.store.dmt.mark_dirty(id, part)?;
+        let marked =
+            self.stamp_writing(&handle.file, id).and_then(|()| self.store.dmt.mark_dirty(id, part));
+        if let Err(error) = marked {
+            // Only a clean extent needs a record: its bytes go home, and the mapping with them.
+            self.cache_failed(&error);
+            self.let_go(id, part)?;
+            return Ok(false);
+        }
         match self.timed(true, Direction::Write, None, part.len(), || {
             self.store.write(id, extent.placement, part.start, data)
         }) {
@@ -208,7 +214,7 @@ impl Parts {
                 // origin must have them before the mapping goes.
                 self.cache_failed(&error);
                 self.write_origin(handle, part, data)?;
-                self.drop_range(id, part)?;
+                self.let_go(id, part)?;
                 Ok(true)
             }
         }
@@ -227,12 +233,21 @@ impl Parts {
         if self.mover_of(file).is_err() {
             return Ok(false);
         }
-        let id = self.id_of(file)?;
-        self.stamp_writing(file, id)?;
         let placement = identified.placement;
-        let Some(evicted) = self.store.make_room(&self.files, id, part, placement)? else {
-            self.counters.no_room(part.len());
-            return Ok(false);
+        let room = self.id_of(file).and_then(|id| {
+            self.stamp_writing(file, id)?;
+            Ok((id, self.store.make_room(&self.files, id, part, placement)?))
+        });
+        let (id, evicted) = match room {
+            Ok((id, Some(evicted))) => (id, evicted),
+            Ok((_, None)) => {
+                self.counters.no_room(part.len());
+                return Ok(false);
+            }
+            Err(error) => {
+                self.cache_failed(&error);
+                return Ok(false);
+            }
         };
         self.counters.evicted(evicted);
         let through = self.around.config.mode == Mode::WriteThrough;
@@ -267,7 +282,7 @@ impl Parts {
         data: &[u8],
     ) -> Result<()> {
         if let Some(id) = handle.file.id() {
-            self.stamp_writing(&handle.file, id)?;
+            self.advisory(self.stamp_writing(&handle.file, id))?;
         }
         self.timed(false, Direction::Write, Some(identified), part.len(), || {
             self.write_origin(handle, part, data)
@@ -374,10 +389,13 @@ impl Parts {
         Ok(done)
     }
 
-    /// A device of the cache failed: count it, rest it, say so.
+    /// A device of the cache or its store failed: count it, rest it, say so.
     pub(crate) fn cache_failed(&self, error: &dyn std::error::Error) {
         self.counters.cache_error();
-        self.health.failed(&error.to_string(), self.clock.now_ms());
+        match self.store.dmt.usable() {
+            Ok(()) => self.health.failed(&error.to_string(), self.clock.now_ms()),
+            Err(store) => self.health.failed_for_good(&store.to_string()),
+        }
     }
 
     fn count_saved(&self, identified: &Identified, bytes: u64, cached: u64) {

@@ -28,7 +28,7 @@ impl Parts {
         let _growth = file.growth.lock();
         let _home = file.home.exclusive(tail(size.min(file.size())));
         if let Some(id) = file.id() {
-            self.stamp_writing(file, id)?;
+            self.advisory(self.stamp_writing(file, id))?;
         }
         // The origin first: a crash before the records leaves extents past its end, which are
         // dropped before the file is next read. The other order would lose acknowledged bytes
@@ -37,7 +37,7 @@ impl Parts {
         let shrunk = size < file.size();
         file.set_size(size);
         if shrunk && let Some(id) = file.id() {
-            self.drop_range(id, tail(size))?;
+            self.let_go(id, tail(size))?;
         }
         file.note_write(self.clock.now_ns(), false);
         Ok(())
@@ -55,16 +55,16 @@ impl Parts {
         let _home = file.home.exclusive(range);
         let clears = matches!(how, Allocate::PunchHole | Allocate::Zero { .. });
         if let Some(id) = file.id() {
-            self.stamp_writing(file, id)?;
+            self.advisory(self.stamp_writing(file, id))?;
             if clears {
                 // Until the records are gone the cache's bytes stay the file's: a crash in
                 // between must not show old bytes now and zeros after an eviction.
-                self.store.dmt.mark_dirty(id, range)?;
+                self.claim_for_cache(id, range)?;
             }
         }
         self.on_origin(|| handle.origin.allocate(range, how))?;
         if clears && let Some(id) = file.id() {
-            self.drop_range(id, range)?;
+            self.let_go(id, range)?;
         }
         if grows.is_some() && range.end > file.size() {
             file.set_size(range.end);

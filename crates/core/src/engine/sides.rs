@@ -1,5 +1,6 @@
 //! Opens both sides with their decorators and finds the profiles that the cost models use.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::device::meter::{Meter, MeteredDevice};
 use crate::device::{Device, local::LocalDevice};
 use crate::error::Result;
 use crate::volume::origin::Origin;
-use crate::volume::{Server, Volume};
+use crate::volume::{Decorate, Server, Volume};
 
 /// Bytes of disk over which emulated requests are taken to spread, for predicting their seeks.
 const EMULATED_SPAN_BYTES: u64 = 64 << 30;
@@ -26,16 +27,37 @@ pub(crate) struct Meters {
     cache: Vec<Arc<Meter>>,
 }
 
-/// A metered device, emulated where the configuration says so.
-fn decorated(
-    group: Option<&EmulatedGroup>,
-    below: Arc<dyn Device>,
-    meter: &Arc<Meter>,
-) -> Arc<dyn Device> {
-    let device = match group {
+/// What is put around the devices of each side, inside the meters that count requests and errors:
+/// faults and gates of tests.
+#[derive(Clone, Copy)]
+pub struct Decorations<'a> {
+    /// Around the origin's devices, by the number of the server.
+    pub origin: Decorate<'a>,
+    /// Around the cache's devices.
+    pub cache: Decorate<'a>,
+}
+
+impl Decorations<'_> {
+    /// Nothing around either side.
+    pub const NONE: Decorations<'static> =
+        Decorations { origin: &|_, device| device, cache: &|_, device| device };
+}
+
+impl fmt::Debug for Decorations<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decorations").finish_non_exhaustive()
+    }
+}
+
+/// An emulated device where the configuration says so.
+fn emulated(group: Option<&EmulatedGroup>, below: Arc<dyn Device>) -> Arc<dyn Device> {
+    match group {
         Some(group) => Arc::new(EmulatedServer::new(group.device, below)),
         None => below,
-    };
+    }
+}
+
+fn metered(device: Arc<dyn Device>, meter: &Arc<Meter>) -> Arc<dyn Device> {
     Arc::new(MeteredDevice::new(device, Arc::clone(meter)))
 }
 
@@ -44,22 +66,32 @@ fn new_meters(count: u32) -> Vec<Arc<Meter>> {
 }
 
 /// Opens the origin.
-pub(crate) fn open_origin(dir: &Path, config: &Config, meters: &mut Meters) -> Result<Origin> {
+pub(crate) fn open_origin(
+    dir: &Path,
+    config: &Config,
+    meters: &mut Meters,
+    around: Decorate<'_>,
+) -> Result<Origin> {
     let shape = config.origin_shape();
     meters.origin = new_meters(shape.servers);
     let group = config.emulate.as_ref().map(|emulation| &emulation.origin);
     Origin::open_or_create(dir, shape, &|index, device| {
-        decorated(group, device, &meters.origin[index])
+        metered(around(index, emulated(group, device)), &meters.origin[index])
     })
 }
 
 /// Opens the cache volume.
-pub(crate) fn open_cache(dir: &Path, config: &Config, meters: &mut Meters) -> Result<Volume> {
+pub(crate) fn open_cache(
+    dir: &Path,
+    config: &Config,
+    meters: &mut Meters,
+    around: Decorate<'_>,
+) -> Result<Volume> {
     let shape = config.cache_shape();
     meters.cache = new_meters(shape.servers);
     let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
     Volume::in_directory(dir, shape.servers, shape.stripe, &|index, device| {
-        decorated(group, device, &meters.cache[index])
+        metered(around(index, emulated(group, device)), &meters.cache[index])
     })
 }
 

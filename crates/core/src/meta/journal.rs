@@ -26,7 +26,7 @@ const JOURNALS_BYTES_MAX: u64 = 256 << 20;
 const BLOCK_CACHE_BYTES: u64 = 8 << 20;
 /// Blocks are read in order, so large ones cost nothing and compress better.
 const BLOCK_BYTES: u32 = 16 << 10;
-const REMEDY: &str = "flush is impossible from here: unmount, check the device under it (space, \
+const REMEDY: &str = "its dirty data goes to the origin: unmount, check the device under it (space, \
                       health), then mount again";
 const OPEN_REMEDY: &str = "restore the directory from a copy, or move it \
                            away and mount with an empty cache (dirty data in it is then lost)";

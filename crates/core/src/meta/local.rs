@@ -8,6 +8,8 @@
 mod change;
 mod evict;
 mod names;
+mod options;
+mod untrusted;
 
 use std::fmt;
 use std::path::Path;
@@ -33,7 +35,8 @@ use super::{
     BLOCK, Discard, Dmt, Extent, FileId, FileRecord, OriginKey, Segment, Stamp, Usage, Wanted,
 };
 use crate::error::{Error, Result};
-use halocline_model::evict::Eviction;
+
+pub use options::{Clock, Options, system_clock};
 
 /// Name of the store's directory in the cache directory.
 pub const STORE_DIR: &str = "meta";
@@ -41,46 +44,6 @@ pub const STORE_DIR: &str = "meta";
 /// Records are sorted into tables once the newest take this many bytes of memory: enough for
 /// 200,000 extents, and little to read again after a crash.
 const MEMTABLE_BYTES: u64 = 32 << 20;
-
-/// Where the time comes from, in milliseconds since the epoch.
-pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
-
-/// How to open the tables.
-pub struct Options {
-    /// The limit in bytes on disk (I5).
-    pub limit_bytes: u64,
-    /// Which extent leaves first.
-    pub eviction: Box<dyn Eviction>,
-    /// Most entries of the critical data table.
-    pub cdt_entries: usize,
-    /// The time.
-    pub clock: Clock,
-}
-
-impl Options {
-    /// Options with the system's clock.
-    pub fn new(limit_bytes: u64, eviction: Box<dyn Eviction>, cdt_entries: usize) -> Self {
-        Self { limit_bytes, eviction, cdt_entries, clock: system_clock() }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("limit_bytes", &self.limit_bytes)
-            .field("eviction", &self.eviction)
-            .field("cdt_entries", &self.cdt_entries)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The system's clock.
-pub fn system_clock() -> Clock {
-    Box::new(|| {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
-    })
-}
 
 #[derive(Debug, Default)]
 struct Sums {
@@ -147,7 +110,7 @@ impl LocalDmt {
         boot_id: &str,
         memtable_bytes: u64,
     ) -> Result<(Self, Recovery)> {
-        let owner = Owner::take_on_boot(dir, boot_id)?;
+        let (owner, distrusted) = Owner::take_on_boot(dir, options.witness.as_deref(), boot_id)?;
         let journal = open_store(&owner, boot_id, memtable_bytes)?;
         let space = Space::new(options.limit_bytes);
         let order = Order::new(options.eviction);
@@ -187,6 +150,7 @@ impl LocalDmt {
         for state in dmt.files.read().all() {
             dmt.busy.update(state, &state.mapped.write());
         }
+        dmt.honour(&distrusted)?;
         Ok((dmt, loaded.recovery))
     }
 
@@ -453,6 +417,14 @@ impl Dmt for LocalDmt {
         let untrimmed = self.untrimmed.load(Acquire)
             || states.iter().any(|state| !state.mapped.read().blocks.is_empty());
         self.journal.close(untrimmed)
+    }
+
+    fn usable(&self) -> Result<()> {
+        self.journal.check()
+    }
+
+    fn abandon(&self, file: FileId, range: ByteRange) -> Result<()> {
+        self.abandon_range(file, range)
     }
 
     fn trimmed(&self) {

@@ -1,12 +1,14 @@
 //! Who owns a cache directory (I8): one living process, and only a directory that is a cache.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use super::distrust::{DistrustList, Distrusted, HEADER_BYTES};
 use crate::error::{Error, Result};
 
 /// Name of the file that says that a directory is a cache.
@@ -33,17 +35,23 @@ pub struct Owner {
     lock: File,
     dir: PathBuf,
     last_boot: Option<String>,
+    distrust: DistrustList,
     identity: CacheIdentity,
 }
 
 impl Owner {
     /// Takes a cache directory, making it a cache if it is empty or missing.
     pub fn take(dir: &Path) -> Result<Self> {
-        Self::take_on_boot(dir, &boot_id()?)
+        Self::take_on_boot(dir, None, &boot_id()?).map(|(owner, _)| owner)
     }
 
-    /// The same on a machine whose boot id is `boot_id`.
-    pub(crate) fn take_on_boot(dir: &Path, boot_id: &str) -> Result<Self> {
+    /// The same on a machine whose boot id is `boot_id`, with `witness` as the second place of
+    /// what must not be trusted; with what that is.
+    pub(crate) fn take_on_boot(
+        dir: &Path,
+        witness: Option<&Path>,
+        boot_id: &str,
+    ) -> Result<(Self, Vec<Distrusted>)> {
         fs::create_dir_all(dir).map_err(Error::at(dir, "create the cache directory"))?;
         let marker = dir.join(CACHE_FILE);
         let known = marker.try_exists().map_err(Error::at(&marker, "look for"))?;
@@ -52,7 +60,13 @@ impl Owner {
         }
         let (lock, last_boot) = lock(dir, boot_id)?;
         let identity = if known { read_identity(&marker)? } else { make_identity(dir, &marker)? };
-        Ok(Self { lock, dir: dir.to_owned(), last_boot, identity })
+        let (distrust, distrusted) = load_distrust(dir, &lock, witness, &identity)?;
+        Ok((Self { lock, dir: dir.to_owned(), last_boot, distrust, identity }, distrusted))
+    }
+
+    /// What must not be trusted any more although the store could not record it.
+    pub(crate) fn distrust(&self) -> &DistrustList {
+        &self.distrust
     }
 
     /// The cache directory.
@@ -144,12 +158,39 @@ fn lock(dir: &Path, boot_id: &str) -> Result<(File, Option<String>)> {
     Ok((file, last_boot))
 }
 
-/// Writes who owns the lock, and on which boot the store was opened last.
-fn sign(mut lock: &File, boot_id: &str) -> io::Result<()> {
-    let text = format!("pid {} boot {boot_id} started {}\n", std::process::id(), start_time());
-    lock.set_len(0)?;
-    lock.seek(SeekFrom::Start(0))?;
-    lock.write_all(text.as_bytes())
+/// Writes who owns the lock, and on which boot the store was opened last: a header of a fixed
+/// length, so that the lines behind it stay.
+fn sign(lock: &File, boot_id: &str) -> io::Result<()> {
+    let text = format!("pid {} boot {boot_id} started {} ", std::process::id(), start_time());
+    let mut header = text.into_bytes();
+    header.resize(usize::try_from(HEADER_BYTES).expect("a small number"), b' ');
+    *header.last_mut().expect("it has bytes") = b'\n';
+    lock.write_all_at(&header, 0)
+}
+
+fn load_distrust(
+    dir: &Path,
+    lock: &File,
+    witness: Option<&Path>,
+    identity: &CacheIdentity,
+) -> Result<(DistrustList, Vec<Distrusted>)> {
+    let failed = || Error::at(dir.join(LOCK_FILE), "read");
+    // Opened now: a mount may soon lie over its path.
+    let witness = witness.map(|path| File::open(path).map_err(Error::at(path, "open")));
+    let (list, found) = DistrustList::load(
+        lock.try_clone().map_err(failed())?,
+        witness.transpose()?,
+        &identity.cache_id,
+    )
+    .map_err(failed())?;
+    let distrusted = found.map_err(|line| Error::Store {
+        path: dir.to_owned(),
+        what: format!("{LOCK_FILE} lists what not to trust, and {line:?} says nothing"),
+        remedy: "move the directory away and start with an empty cache (dirty data in it is then \
+                 lost)"
+            .to_owned(),
+    })?;
+    Ok((list, distrusted))
 }
 
 fn owned(dir: &Path, file: &mut File) -> Error {

@@ -7,8 +7,11 @@ use std::sync::Arc;
 
 use halocline_core::config::{CacheSize, Config};
 use halocline_core::control::{Controlled, MoveReport};
+use halocline_core::device::Device;
+use halocline_core::device::fault::{Faults, FaultyDevice};
 use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::engine::{Caller, Engine, SetAttr};
+use halocline_core::engine::{Caller, Decorations, Engine, SetAttr};
+use halocline_core::error::Result;
 use tempfile::TempDir;
 
 /// The caller of every request.
@@ -19,6 +22,10 @@ pub(crate) struct Fixture {
     pub(crate) origin: TempDir,
     pub(crate) cache: TempDir,
     pub(crate) config: Config,
+    /// Faults of the origin's devices.
+    pub(crate) origin_faults: Arc<Faults>,
+    /// Faults of the cache's devices.
+    pub(crate) cache_faults: Arc<Faults>,
     engine: Option<Arc<ExtentEngine>>,
 }
 
@@ -35,7 +42,8 @@ pub(crate) fn still(size: u64, policy: &str) -> Config {
 impl Fixture {
     pub(crate) fn new(config: Config) -> Self {
         let (origin, cache) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        let mut fixture = Self { origin, cache, config, engine: None };
+        let (origin_faults, cache_faults) = <(Arc<Faults>, Arc<Faults>)>::default();
+        let mut fixture = Self { origin, cache, config, origin_faults, cache_faults, engine: None };
         fixture.open();
         fixture
     }
@@ -46,9 +54,25 @@ impl Fixture {
 
     pub(crate) fn open(&mut self) {
         assert!(self.engine.is_none());
-        let engine = ExtentEngine::open(self.origin.path(), self.cache.path(), &self.config)
-            .unwrap_or_else(|error| panic!("the engine opens: {error}"));
+        let engine = self.try_open().unwrap_or_else(|error| panic!("the engine opens: {error}"));
         self.engine = Some(Arc::new(engine));
+    }
+
+    fn try_open(&self) -> Result<ExtentEngine> {
+        let faulty = |faults: &Arc<Faults>, below| -> Arc<dyn Device> {
+            Arc::new(FaultyDevice::new(below, Arc::clone(faults)))
+        };
+        let around = Decorations {
+            origin: &|_, below| faulty(&self.origin_faults, below),
+            cache: &|_, below| faulty(&self.cache_faults, below),
+        };
+        ExtentEngine::open_decorated(self.origin.path(), self.cache.path(), &self.config, around)
+    }
+
+    /// Goes on with another cache directory, as after a copy of it.
+    pub(crate) fn with_cache(&mut self, cache: TempDir) {
+        assert!(self.engine.is_none());
+        self.cache = cache;
     }
 
     /// Closes as an unmount does, flushing first.
@@ -104,10 +128,14 @@ impl Fixture {
     }
 
     pub(crate) fn read(&self, name: &str, offset: u64, len: usize) -> Vec<u8> {
+        self.try_read(name, offset, len).unwrap()
+    }
+
+    pub(crate) fn try_read(&self, name: &str, offset: u64, len: usize) -> Result<Vec<u8>> {
         let mut buf = vec![0xEE; len];
-        let got = self.engine().read(&self.handle(name), offset, &mut buf, ME).unwrap();
+        let got = self.engine().read(&self.handle(name), offset, &mut buf, ME)?;
         buf.truncate(got);
-        buf
+        Ok(buf)
     }
 
     pub(crate) fn truncate(&self, name: &str, size: u64) {

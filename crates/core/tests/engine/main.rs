@@ -3,3 +3,5 @@
 mod binding;
 mod fixture;
 mod reference;
+mod store_failure;
+mod truth;

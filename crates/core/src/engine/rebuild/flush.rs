@@ -158,7 +158,7 @@ impl Parts {
             if file.stamped_writing.load(std::sync::atomic::Ordering::Acquire)
                 && !file.unlinked.load(std::sync::atomic::Ordering::Acquire)
             {
-                self.stamp_closed(file, id)?;
+                self.advisory(self.stamp_closed(file, id))?;
             }
             *file.mover.lock() = None;
         }
@@ -199,7 +199,7 @@ impl Parts {
     }
 
     /// Before the first flush write: the origin's time is what programs see, not ours.
-    fn hold_origin_time(&self, file: &CachedFile) -> Result<()> {
+    pub(crate) fn hold_origin_time(&self, file: &CachedFile) -> Result<()> {
         if file.held_mtime_ns().is_none() {
             let raw = self.namespace.stat(&file.node.read().clone())?.raw;
             file.hold_mtime(raw.st_mtime * 1_000_000_000 + raw.st_mtime_nsec);

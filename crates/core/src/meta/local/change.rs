@@ -19,7 +19,7 @@ pub(super) const END_MAX: u64 = i64::MAX as u64 / BLOCK * BLOCK;
 
 /// What becomes of one extent: `pieces` in its place, in order.
 #[derive(Debug)]
-struct Replace {
+pub(super) struct Replace {
     start: u64,
     pieces: Vec<Piece>,
 }
@@ -174,6 +174,19 @@ impl LocalDmt {
     pub(super) fn unmap_range(&self, file: FileId, range: ByteRange) -> Result<()> {
         let state = self.known(file)?;
         let _change = state.change.lock();
+        let (plan, gone) = Self::plan_unmap(&state, range);
+        self.commit(file, &plan)?;
+        let epoch = self.epochs.current.load(Acquire);
+        self.apply_unmap(&state, plan, gone, epoch);
+        Ok(())
+    }
+
+    /// What unmapping `range` replaces, and the records of the bytes that go. The caller holds
+    /// `change`.
+    pub(super) fn plan_unmap(
+        state: &FileState,
+        range: ByteRange,
+    ) -> (Vec<Replace>, Vec<ExtentRecord>) {
         let mut plan = Vec::new();
         let mut gone = Vec::new();
         for (start, entry) in state.mapped.read().extents.overlapping(range) {
@@ -185,23 +198,34 @@ impl LocalDmt {
             plan.push(Replace { start, pieces });
             gone.push(entry.record(whole.intersect(range).expect("the extent overlaps")));
         }
-        self.commit(file, &plan)?;
-        let epoch = self.epochs.current.load(Acquire);
+        (plan, gone)
+    }
+
+    /// Unmaps in memory what was planned and recorded in `epoch`.
+    pub(super) fn apply_unmap(
+        &self,
+        state: &FileState,
+        plan: Vec<Replace>,
+        gone: Vec<ExtentRecord>,
+        epoch: u64,
+    ) {
         let mut mapped = state.mapped.write();
         for replace in plan {
-            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+            self.apply(state.id, &mut mapped, &mut self.order.lock(), replace);
         }
         for record in gone {
             // Punching may begin once no record of these bytes can come back.
             let due = if record.dirty { epoch } else { record.epoch };
             retire(&mut mapped, &record, due);
         }
-        self.busy.update(&state, &mapped);
-        Ok(())
+        self.busy.update(state, &mapped);
     }
 
     /// Commits a plan for one file as one batch.
     fn commit(&self, file: FileId, plan: &[Replace]) -> Result<()> {
+        if plan.is_empty() {
+            return Ok(());
+        }
         let mut changes = self.journal.changes();
         for replace in plan {
             write_replace(&mut changes, file, replace);

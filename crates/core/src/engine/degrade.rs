@@ -1,0 +1,132 @@
+//! Going on without the metadata store (D11): it refuses changes since a write to it failed.
+//!
+//! What must hold then:
+//! - writes to dirty extents go to the cache as before: their records need no change;
+//! - where clean bytes are cached a write goes home, after the mapping was abandoned: no later
+//!   mount trusts it (I1);
+//! - dirty bytes are brought home file by file, and the file's mappings abandoned (I3, I7);
+//! - records that only speed things up (names, stamps, wishes) are let be: each is found out anew
+//!   by the next mount. A stamp that stays at rest while the file changes makes that mount drop
+//!   the file's clean extents; a file with dirty ones is stamped as being written already.
+
+use std::sync::Arc;
+
+use halocline_model::request::ByteRange;
+
+use super::parts::Parts;
+use crate::error::{Error, Result};
+use crate::extent::file::{CachedFile, WHOLE};
+use crate::meta::{Extent, FileId};
+use crate::volume::origin::OriginFile;
+
+impl Parts {
+    /// Unmaps `range` before or after its bytes change on the origin, by whatever means are left.
+    /// The caller holds the range exclusively.
+    pub(crate) fn let_go(&self, id: FileId, range: ByteRange) -> Result<()> {
+        match self.drop_range(id, range) {
+            Err(error) if self.store.dmt.usable().is_err() => {
+                self.cache_failed(&error);
+                self.store.dmt.abandon(id, range)
+            }
+            done => done,
+        }
+    }
+
+    /// Marks what is cached of `range` dirty; where the store refuses that, clean bytes are let go.
+    /// Either way no clean extent is left under `range`.
+    pub(crate) fn claim_for_cache(&self, id: FileId, range: ByteRange) -> Result<()> {
+        let Err(error) = self.store.dmt.mark_dirty(id, range) else { return Ok(()) };
+        self.cache_failed(&error);
+        let mut segments = Vec::new();
+        self.store.dmt.lookup(id, range, &mut segments);
+        for segment in segments {
+            if segment.extent.is_some_and(|extent| !extent.dirty) {
+                self.let_go(id, segment.range)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a failure pass that only means that a record stays behind the truth: the store is
+    /// sick, and the next mount finds the truth by itself.
+    pub(crate) fn advisory(&self, recorded: Result<()>) -> Result<()> {
+        match recorded {
+            Err(error) if self.store.dmt.usable().is_err() => {
+                self.cache_failed(&error);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Copies all dirty bytes of a file home, makes them durable there, and abandons its mappings.
+    /// For a store that refuses changes: it cannot be told that they are clean.
+    pub(crate) fn bring_home(&self, file: &CachedFile, id: FileId) -> Result<u64> {
+        // One line for each whole file, so programs wait: a page of lines must do for all files.
+        let _range = file.range.exclusive(WHOLE);
+        let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
+        if dirty.is_empty() {
+            return Ok(0);
+        }
+        let mover = self.mover_of(file)?;
+        self.hold_origin_time(file)?;
+        // What can be read goes home even if some of it cannot: that is all that can be saved.
+        let mut copied = Ok(0);
+        for extent in &dirty {
+            let here = self.bring_extent(&mover, id, extent);
+            copied = copied.and_then(|sum: u64| here.map(|()| sum + extent.range.len()));
+        }
+        let bytes = copied?;
+        mover.sync(true)?;
+        self.store.dmt.abandon(id, WHOLE)?;
+        self.counters.flushed(bytes);
+        Ok(bytes)
+    }
+
+    fn bring_extent(&self, mover: &OriginFile, id: FileId, extent: &Extent) -> Result<()> {
+        let length = usize::try_from(extent.range.len()).expect("an extent fits in memory");
+        let mut data = vec![0; length];
+        self.store.read(id, extent.placement, extent.range.start, &mut data)?;
+        Ok(mover.write_at(extent.range.start, &data)?)
+    }
+
+    /// Brings every dirty file home; says once what became of it.
+    pub(crate) fn drain(&self) -> Result<()> {
+        let files = self.store.dmt.dirty_files();
+        let mut failed = None;
+        for (id, _) in &files {
+            let drained = match self.file_by_id(*id)? {
+                Some(file) => self.bring_home(&file, *id).and_then(|_| self.give_time(&file)),
+                None => Err(Error::invalid(
+                    format!("dirty file {:016x} is not where its record says", id.0),
+                    "mount again: it is searched for then",
+                )),
+            };
+            failed = failed.or(drained.err());
+        }
+        match failed {
+            Some(error) => Err(error),
+            None if files.is_empty() => Ok(()),
+            None => {
+                self.note(
+                    "the metadata store failed: all dirty data is on the origin now; unmount, \
+                     check the cache's device, and mount again to go on caching"
+                        .to_owned(),
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes what the cache holds of a file durable: on the cache, or, if its store is sick, at
+    /// home.
+    pub(crate) fn make_durable(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
+        match self.store.barrier() {
+            Err(error) if self.store.dmt.usable().is_err() => {
+                self.cache_failed(&error);
+                self.bring_home(file, id).map(drop)
+            }
+            done => done,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! How to open the tables.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use halocline_model::evict::Eviction;
+
+/// Where the time comes from, in milliseconds since the epoch.
+pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// How to open the tables.
+pub struct Options {
+    /// The limit in bytes on disk (I5).
+    pub limit_bytes: u64,
+    /// Which extent leaves first.
+    pub eviction: Box<dyn Eviction>,
+    /// Most entries of the critical data table.
+    pub cdt_entries: usize,
+    /// The time.
+    pub clock: Clock,
+    /// A directory on other storage, the origin: it remembers what must not be trusted any more
+    /// when the cache's own device takes no write. Without one such a change is refused.
+    pub witness: Option<PathBuf>,
+}
+
+impl Options {
+    /// Options with the system's clock, without a witness.
+    pub fn new(limit_bytes: u64, eviction: Box<dyn Eviction>, cdt_entries: usize) -> Self {
+        Self { limit_bytes, eviction, cdt_entries, clock: system_clock(), witness: None }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("limit_bytes", &self.limit_bytes)
+            .field("eviction", &self.eviction)
+            .field("cdt_entries", &self.cdt_entries)
+            .field("witness", &self.witness)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The system's clock.
+pub fn system_clock() -> Clock {
+    Box::new(|| {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    })
+}

@@ -1,0 +1,72 @@
+//! Unmapping without the store: what a store that refuses changes cannot record is listed beside
+//! it, and what an earlier process listed is unmapped before anybody reads.
+
+use std::sync::atomic::Ordering::Acquire;
+
+use halocline_model::request::ByteRange;
+
+use super::LocalDmt;
+use crate::error::{Error, Result};
+use crate::meta::FileId;
+use crate::meta::distrust::Distrusted;
+use crate::meta::owner::LOCK_FILE;
+
+impl LocalDmt {
+    pub(super) fn abandon_range(&self, file: FileId, range: ByteRange) -> Result<()> {
+        debug_assert!(self.journal.check().is_err(), "a store that works records it");
+        let state = self.known(file)?;
+        let _change = state.change.lock();
+        let (any, dirty) = {
+            let mapped = state.mapped.read();
+            let dirty = mapped.extents.dirty(range).any(|extent| extent.range.overlaps(range));
+            (mapped.extents.overlapping(range).next().is_some(), dirty)
+        };
+        if !any {
+            return Ok(());
+        }
+        let what = if dirty { Distrusted::Bytes(file, range) } else { Distrusted::Clean };
+        // Durable before the caller may change the bytes: the records say otherwise (I1).
+        self.owner.distrust().add(what).map_err(|error| {
+            let lock = self.owner.dir().join(LOCK_FILE);
+            Error::at(lock, "note that cached bytes are outdated, here or on the origin, in")(error)
+        })?;
+        let (plan, gone) = Self::plan_unmap(&state, range);
+        self.apply_unmap(&state, plan, gone, self.epochs.current.load(Acquire));
+        Ok(())
+    }
+
+    /// Unmaps what an earlier process listed, durably, and clears the list. No barrier: it would
+    /// call durable what a killed process wrote and nobody synced.
+    pub(super) fn honour(&self, distrusted: &[Distrusted]) -> Result<()> {
+        if distrusted.is_empty() {
+            return Ok(());
+        }
+        tracing::warn!(
+            "the store had failed in the last session; cached bytes that it could not forget are \
+             dropped"
+        );
+        for &what in distrusted {
+            match what {
+                Distrusted::Bytes(file, range) if self.state(file).is_some() => {
+                    self.unmap_range(file, range)?;
+                }
+                Distrusted::Bytes(..) => {}
+                Distrusted::Clean => self.unmap_clean()?,
+            }
+        }
+        self.journal.sync()?;
+        let lock = || Error::at(self.owner.dir().join(LOCK_FILE), "clear the list in");
+        self.owner.distrust().clear().map_err(lock())
+    }
+
+    fn unmap_clean(&self) -> Result<()> {
+        let states: Vec<_> = self.files.read().all().cloned().collect();
+        for state in states {
+            let extents: Vec<_> = state.mapped.read().extents.all().collect();
+            for extent in extents.iter().filter(|extent| !extent.dirty) {
+                self.unmap_range(state.id, extent.range)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! A metadata store whose disk refuses writes while programs go on (D11): nothing fails that would
+//! not fail on the origin, nothing old is ever served, and all of it survives a kill (I1, I4, I7).
+
+use std::process::Command;
+
+use halocline_core::control::{Controlled, Health};
+use halocline_core::engine::Engine;
+use halocline_core::engine::extents::ExtentEngine;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::fixture::{Fixture, still};
+use crate::truth::{Truth, copy};
+
+const KIB: u64 = 1 << 10;
+
+/// No file of this process may grow beyond `bytes` any more: the store's journal does.
+fn limit_files(bytes: Option<u64>) {
+    // SAFETY: ignoring a signal installs no handler that could run.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let maximum = getrlimit(Resource::Fsize).maximum;
+    setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum }).unwrap();
+}
+
+/// Runs a test of this program in a process of its own: the limit is the process's.
+fn alone(test: &str) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{test}: {said}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{test} did not run");
+}
+
+/// Handles that stay open: their files are marked as being written, so that after a kill no
+/// stamp tells that the origin has newer bytes.
+type Held = Vec<<ExtentEngine as Engine>::Handle>;
+
+/// Files in every state, and a store that has just refused its first write.
+fn sick() -> (Truth, Held) {
+    let mut truth = Truth::new(Fixture::new(still(4 << 20, "always")));
+    for name in ["clean", "rest", "half", "closed", "gone", "a", "b"] {
+        truth.write(name, 0, 32 * KIB, 1);
+    }
+    let held = ["clean", "rest", "half"].map(|name| truth.fixture.handle(name));
+    for name in ["clean", "rest", "half"] {
+        truth.write(name, 0, KIB, 1);
+    }
+    truth.fixture.flush();
+    for name in ["dirty", "half", "gone dirty", "b"] {
+        truth.write(name, 8 * KIB, 16 * KIB, 2);
+    }
+    let handle = truth.fixture.handle("filler");
+    limit_files(Some(64 * KIB));
+    for number in 0.. {
+        // Every other KiB, so that each write is an extent of its own.
+        let offset = number % 30 * 2 * KIB;
+        truth.write("filler", offset, KIB, 3);
+        if matches!(truth.fixture.engine().status().health, Health::Degraded { .. }) {
+            break;
+        }
+        assert!(number < 10_000, "the store never failed");
+        if number % 30 == 29 {
+            truth.fixture.flush();
+        }
+    }
+    drop(handle);
+    (truth, held.into())
+}
+
+/// What programs may do, all of it successfully.
+fn go_on(truth: &mut Truth) {
+    truth.compare("when the store had failed");
+    truth.write("clean", 4 * KIB, 9 * KIB, 10);
+    truth.write("dirty", 10 * KIB, KIB, 11);
+    truth.write("dirty", 0, 4 * KIB, 12);
+    truth.write("half", 0, 32 * KIB, 13);
+    truth.write("new", 100, 5 * KIB, 14);
+    truth.write("closed", 31 * KIB, 4 * KIB, 15);
+    truth.compare("after writes");
+    truth.punch("rest", 4 * KIB, 8 * KIB);
+    truth.punch("b", 4 * KIB, 8 * KIB);
+    truth.truncate("b", 20 * KIB);
+    truth.truncate("b", 40 * KIB);
+    truth.truncate("clean", 10 * KIB);
+    truth.write("clean", 20 * KIB, KIB, 16);
+    truth.compare("after changes of size");
+    truth.unlink("gone");
+    truth.unlink("gone dirty");
+    truth.rename("a", "renamed", 0);
+    truth.rename("b", "closed", libc::RENAME_EXCHANGE);
+    truth.fsync("new");
+    truth.compare("after changes of names");
+    let Health::Degraded { reason } = truth.fixture.engine().status().health else {
+        panic!("a sick store is no secret")
+    };
+    assert!(reason.contains("metadata store"), "{reason}");
+}
+
+/// Kills the engine and goes on with a copy of the cache: this process keeps the store's lock.
+fn kill(truth: &mut Truth, held: Held) {
+    drop(held);
+    truth.fixture.crash();
+    limit_files(None);
+    let image = tempfile::tempdir().unwrap();
+    copy(truth.fixture.cache.path(), image.path());
+    truth.fixture.with_cache(image);
+    truth.fixture.open();
+}
+
+#[test]
+fn i1_programs_go_on_and_a_kill_brings_nothing_old_back() {
+    alone("store_failure::go_on_and_kill");
+}
+
+#[test]
+#[ignore = "run by i1_programs_go_on_and_a_kill_brings_nothing_old_back"]
+fn go_on_and_kill() {
+    let (mut truth, held) = sick();
+    go_on(&mut truth);
+    assert!(truth.dirty_bytes() > 0, "some bytes were only on the cache");
+    kill(&mut truth, held);
+    truth.compare("after the kill");
+    assert!(matches!(truth.fixture.engine().status().health, Health::Ok), "the disk works again");
+    truth.write("clean", 0, 4 * KIB, 20);
+    truth.fixture.close();
+    truth.compare_origin("after an unmount");
+}
+
+#[test]
+fn i7_dirty_bytes_go_home_and_an_unmount_succeeds() {
+    alone("store_failure::go_on_and_flush");
+}
+
+#[test]
+#[ignore = "run by i7_dirty_bytes_go_home_and_an_unmount_succeeds"]
+fn go_on_and_flush() {
+    let (mut truth, held) = sick();
+    go_on(&mut truth);
+    truth.fixture.flush();
+    assert_eq!(truth.dirty_bytes(), 0);
+    truth.compare_origin("after a flush");
+    truth.write("dirty", 0, 30 * KIB, 21);
+    truth.compare("after a flush");
+    truth.compare_origin("with nothing on the cache");
+    kill(&mut truth, held);
+    truth.compare("after the kill");
+    truth.fixture.close();
+}
+
+#[test]
+fn i4_an_fsync_brings_home_what_the_store_cannot_promise() {
+    alone("store_failure::fsync_alone");
+}
+
+#[test]
+#[ignore = "run by i4_an_fsync_brings_home_what_the_store_cannot_promise"]
+fn fsync_alone() {
+    let (mut truth, held) = sick();
+    truth.write("dirty", 10 * KIB, KIB, 30);
+    truth.fsync("dirty");
+    let home = std::fs::read(truth.fixture.origin.path().join("dirty")).unwrap();
+    assert_eq!(home, truth.fixture.read("dirty", 0, home.len()), "fsynced bytes are at home");
+    truth.write("dirty", 10 * KIB, KIB, 31);
+    kill(&mut truth, held);
+    truth.compare("after the kill");
+}
+
+#[test]
+fn i7_an_unmount_without_a_flush_brings_all_home_too() {
+    alone("store_failure::close_at_once");
+}
+
+#[test]
+#[ignore = "run by i7_an_unmount_without_a_flush_brings_all_home_too"]
+fn close_at_once() {
+    let (mut truth, held) = sick();
+    go_on(&mut truth);
+    drop(held);
+    truth.fixture.close_dirty();
+    truth.compare_origin("after an unmount");
+}
