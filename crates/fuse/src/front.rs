@@ -10,6 +10,7 @@ mod filesystem;
 mod open_files;
 mod operations;
 mod privileges;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use halocline_core::error::Error;
 
 use crate::inode_table::{Inode, InodeTable};
 use open_files::{Handles, OpenFile};
+use turns::Turns;
 
 /// How a front end serves its engine.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +30,8 @@ pub struct FrontOptions {
     pub attr_timeout: Duration,
     /// Every file bypasses the kernel's page cache, whatever the engine says.
     pub direct: bool,
+    /// Event-loop threads.
+    pub threads: usize,
 }
 
 /// The front end of one mount.
@@ -38,6 +42,7 @@ pub struct Front<E: Engine> {
     inodes: InodeTable<E::Node>,
     files: Handles<OpenFile<E>>,
     dirs: Handles<E::DirHandle>,
+    turns: Turns,
 }
 
 /// Errors on their way to the kernel.
@@ -71,6 +76,7 @@ impl<E: Engine> Front<E> {
             options,
             files: Handles::default(),
             dirs: Handles::default(),
+            turns: Turns::new(options.threads),
         }
     }
 

@@ -82,7 +82,11 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
     let origin = engine.statfs(&engine.root())?;
     let front = Front::new(
         engine,
-        FrontOptions { attr_timeout: options.attr_timeout, direct: options.direct },
+        FrontOptions {
+            attr_timeout: options.attr_timeout,
+            direct: options.direct,
+            threads: options.threads,
+        },
     );
     let session = mounting::mount(front, &mountpoint, options, &origin)?;
     let serving = mounting::with_priority(|| session.spawn())

@@ -73,6 +73,7 @@ impl<E: Engine> Filesystem for Front<E> {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _turn = self.turns.begin();
         match self.inode(parent) {
             Ok(parent) => self.entry(reply, self.engine.lookup(&parent.node, name)),
             Err(Refused(errno)) => reply.error(errno),
@@ -80,6 +81,7 @@ impl<E: Engine> Filesystem for Front<E> {
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
+        let _turn = self.turns.begin();
         self.inodes.forget(number.0, lookups, |node| self.engine.key(node));
     }
 
@@ -90,6 +92,7 @@ impl<E: Engine> Filesystem for Front<E> {
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
+        let _turn = self.turns.begin();
         let attr = self.inode(number).and_then(|inode| {
             let file = handle.and_then(|handle| self.files.get(handle));
             let stat = self.engine.stat(&inode.node, file.as_ref().map(|file| &file.handle))?;
@@ -116,6 +119,7 @@ impl<E: Engine> Filesystem for Front<E> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let _turn = self.turns.begin();
         let change = SetAttr {
             mode,
             uid,
@@ -129,6 +133,7 @@ impl<E: Engine> Filesystem for Front<E> {
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
+        let _turn = self.turns.begin();
         let target = self.inode(number).and_then(|inode| Ok(self.engine.read_link(&inode.node)?));
         answer!(reply, target, target => reply.data(target.as_encoded_bytes()));
     }
@@ -143,6 +148,7 @@ impl<E: Engine> Filesystem for Front<E> {
         device: u32,
         reply: ReplyEntry,
     ) {
+        let _turn = self.turns.begin();
         let what = Make::Special(mode, u64::from(device));
         answer!(reply, self.inode(parent), parent => self.entry(
             reply,
@@ -159,6 +165,7 @@ impl<E: Engine> Filesystem for Front<E> {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        let _turn = self.turns.begin();
         answer!(reply, self.inode(parent), parent => self.entry(
             reply,
             self.engine.make(&parent.node, name, Make::Directory(mode), umask, caller(request)),
@@ -173,6 +180,7 @@ impl<E: Engine> Filesystem for Front<E> {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        let _turn = self.turns.begin();
         let what = Make::Symlink(target.as_os_str());
         answer!(reply, self.inode(parent), parent => self.entry(
             reply,
@@ -181,12 +189,14 @@ impl<E: Engine> Filesystem for Front<E> {
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turns.begin();
         let done =
             self.inode(parent).and_then(|parent| Ok(self.engine.unlink(&parent.node, name)?));
         answer!(reply, done, () => reply.ok());
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turns.begin();
         let done =
             self.inode(parent).and_then(|parent| Ok(self.engine.remove_dir(&parent.node, name)?));
         answer!(reply, done, () => reply.ok());
@@ -202,6 +212,7 @@ impl<E: Engine> Filesystem for Front<E> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.begin();
         let done = self.inode(parent).and_then(|from| {
             let to = self.inode(new_parent)?;
             Ok(self.engine.rename((&from.node, name), (&to.node, new_name), flags.bits())?)
@@ -217,6 +228,7 @@ impl<E: Engine> Filesystem for Front<E> {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
+        let _turn = self.turns.begin();
         let linked = self.inode(number).and_then(|inode| {
             let parent = self.inode(parent)?;
             Ok((inode.node.clone(), self.engine.link(&inode.node, &parent.node, name)?))
@@ -234,6 +246,7 @@ impl<E: Engine> Filesystem for Front<E> {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let _turn = self.turns.begin();
         let created = self.inode(parent).and_then(|parent| {
             let caller = caller(request);
             Ok(self.engine.create(&parent.node, name, mode, umask, flags, caller)?)
@@ -248,6 +261,7 @@ impl<E: Engine> Filesystem for Front<E> {
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.turns.begin();
         let opened = self.open_file(request, number, flags.0);
         answer!(reply, opened, (handle, mode) => reply.opened(handle, mode));
     }
@@ -263,6 +277,7 @@ impl<E: Engine> Filesystem for Front<E> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _turn = self.turns.begin();
         READ_BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
             if buffer.len() < size {
@@ -288,6 +303,7 @@ impl<E: Engine> Filesystem for Front<E> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _turn = self.turns.begin();
         let written = self.write_bytes(request, handle, offset, data, write_flags);
         answer!(reply, written, count => reply.written(count));
     }
@@ -300,6 +316,7 @@ impl<E: Engine> Filesystem for Front<E> {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.begin();
         let done = self.file(handle).and_then(|file| Ok(self.engine.flush(&file.handle)?));
         answer!(reply, done, () => reply.ok());
     }
@@ -314,6 +331,7 @@ impl<E: Engine> Filesystem for Front<E> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.begin();
         drop(self.files.remove(handle));
         reply.ok();
     }
@@ -326,12 +344,14 @@ impl<E: Engine> Filesystem for Front<E> {
         data_only: bool,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.begin();
         let done =
             self.file(handle).and_then(|file| Ok(self.engine.fsync(&file.handle, data_only)?));
         answer!(reply, done, () => reply.ok());
     }
 
     fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.turns.begin();
         let opened = self.inode(number).and_then(|inode| Ok(self.engine.open_dir(&inode.node)?));
         answer!(reply, opened, dir => {
             reply.opened(self.dirs.insert(dir), fuser::FopenFlags::empty());
@@ -346,6 +366,7 @@ impl<E: Engine> Filesystem for Front<E> {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        let _turn = self.turns.begin();
         let listed = self.list(handle, number, offset, &mut reply);
         answer!(reply, listed, () => reply.ok());
     }
@@ -358,6 +379,7 @@ impl<E: Engine> Filesystem for Front<E> {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        let _turn = self.turns.begin();
         let listed = self.list_plus(handle, number, offset, &mut reply);
         answer!(reply, listed, () => reply.ok());
     }
@@ -370,6 +392,7 @@ impl<E: Engine> Filesystem for Front<E> {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.begin();
         drop(self.dirs.remove(handle));
         reply.ok();
     }
@@ -382,11 +405,13 @@ impl<E: Engine> Filesystem for Front<E> {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.begin();
         let done = self.dir(handle).and_then(|dir| Ok(self.engine.sync_dir(&dir)?));
         answer!(reply, done, () => reply.ok());
     }
 
     fn statfs(&self, _request: &Request, number: INodeNo, reply: ReplyStatfs) {
+        let _turn = self.turns.begin();
         let totals = self.inode(number).and_then(|inode| Ok(self.engine.statfs(&inode.node)?));
         answer!(reply, totals, t => reply.statfs(
             t.f_blocks,
@@ -410,6 +435,7 @@ impl<E: Engine> Filesystem for Front<E> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.begin();
         let done = self.inode(number).and_then(|inode| {
             privileges::forget(&inode);
             self.engine.set_xattr(&inode.node, name, value, flags)?;
@@ -430,12 +456,14 @@ impl<E: Engine> Filesystem for Front<E> {
         size: u32,
         reply: ReplyXattr,
     ) {
+        let _turn = self.turns.begin();
         let value =
             self.inode(number).and_then(|inode| Ok(self.engine.get_xattr(&inode.node, name)?));
         sized(reply, size, value);
     }
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let _turn = self.turns.begin();
         let names = self.inode(number).and_then(|inode| {
             let names = self.engine.list_xattr(&inode.node)?;
             Ok(if request.uid() == 0 { names } else { untrusted(&names) })
@@ -444,6 +472,7 @@ impl<E: Engine> Filesystem for Front<E> {
     }
 
     fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turns.begin();
         let done =
             self.inode(number).and_then(|inode| Ok(self.engine.remove_xattr(&inode.node, name)?));
         answer!(reply, done, () => reply.ok());
@@ -459,6 +488,7 @@ impl<E: Engine> Filesystem for Front<E> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turns.begin();
         let done = self.file(handle).and_then(|file| {
             let how = allocation(mode).ok_or(Errno::EOPNOTSUPP)?;
             let caller = caller(request);
@@ -479,6 +509,7 @@ impl<E: Engine> Filesystem for Front<E> {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        let _turn = self.turns.begin();
         let found = self.file(handle).and_then(|file| {
             let what = match whence {
                 libc::SEEK_DATA => Seek::Data,
@@ -502,6 +533,7 @@ impl<E: Engine> Filesystem for Front<E> {
         _room: u32,
         reply: ReplyIoctl,
     ) {
+        let _turn = self.turns.begin();
         reply.error(Errno::ENOTTY);
     }
 }

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""What Halocline costs where it emulates nothing: fio on a mount against mergerfs and the bare directory.
+
+    bench/overhead.py [--halocline PATH] [--dir DIR] [--rounds 3] [--seconds 2] [--json FILE]
+
+Every round runs every system on every case, in turn, so that a slow minute of the machine hits all
+of them; the table shows medians of the rounds' ratios to mergerfs. Systems:
+
+    bare       the directory itself, with the page cache
+    mergerfs   cache.files=off over the directory
+    never      halocline --direct --policy never over the directory: every request goes home
+    hits       halocline --direct, the whole file on the cache: every request is a hit
+    cached     halocline with the page cache on (re-reads, against bare)
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+SIZE = 256 << 20
+CASES = [
+    (name, pattern, block, jobs)
+    for name, pattern, block in [
+        ("random read 4 KiB", "randread", "4k"),
+        ("random write 4 KiB", "randwrite", "4k"),
+        ("sequential read 1 MiB", "read", "1m"),
+        ("sequential write 1 MiB", "write", "1m"),
+    ]
+    for jobs in (1, 4)
+]
+DIRECT = ["mergerfs", "never", "hits"]
+
+
+def run(*command, **kwargs):
+    """Runs a command; its error text is ours."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **kwargs)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def fio(file, pattern, block, jobs, seconds):
+    """Bytes per second of one fio run on an existing file."""
+    out = run(
+        "fio", "--name=case", f"--filename={file}", f"--rw={pattern}", f"--bs={block}",
+        f"--numjobs={jobs}", f"--size={SIZE}", f"--runtime={seconds}", "--time_based=1",
+        "--ioengine=psync", "--randrepeat=1", "--norandommap=1", "--group_reporting=1",
+        "--output-format=json", "--thread=1", "--overwrite=1", "--invalidate=0",
+        "--fadvise_hint=0",
+    )
+    job = json.loads(out[out.index("{"):])["jobs"][0]
+    return job["read" if "read" in pattern else "write"]["bw_bytes"]
+
+
+class Mounts:
+    """The systems under test, mounted over directories of one scratch directory."""
+
+    def __init__(self, halocline, scratch):
+        self.halocline, self.scratch, self.mounted, self.where = halocline, scratch, [], {}
+
+    def directory(self, name):
+        path = self.scratch / name
+        path.mkdir()
+        return path
+
+    def bare(self, name="bare"):
+        self.where[name] = self.directory(name)
+
+    def mergerfs(self):
+        origin, mount = self.directory("mergerfs.origin"), self.directory("mergerfs")
+        run("mergerfs", "-o", "cache.files=off,category.create=ff", origin, mount)
+        self.where["mergerfs"] = mount
+        self.mounted.append(lambda: run("umount", mount))
+
+    def halo(self, name, *options):
+        origin, mount = self.directory(f"{name}.origin"), self.directory(name)
+        cache = self.directory(f"{name}.cache")
+        run(self.halocline, "mount", origin, mount, "--cache", cache, *options)
+        self.where[name] = mount
+        self.mounted.append(lambda: run(self.halocline, "umount", mount))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for unmount in reversed(self.mounted):
+            unmount()
+
+
+def fill(file):
+    """A file of SIZE bytes that are no zeros."""
+    block = bytes(range(256)) * 4096
+    with open(file, "wb") as out:
+        for _ in range(SIZE // len(block)):
+            out.write(block)
+
+
+def measure(mounts, rounds, seconds):
+    """{case: {system: [bytes per second, one a round]}}"""
+    seen = {}
+    for at in range(rounds):
+        for name, pattern, block, jobs in CASES:
+            systems = ["bare", *DIRECT] + (["cached"] if "read" in pattern else [])
+            case = seen.setdefault(f"{name}, {jobs} job{'s' if jobs > 1 else ''}", {})
+            for system in systems[at % 2::1] + systems[:at % 2]:
+                print(f"\rround {at + 1}/{rounds}: {name} x{jobs}: {system:<10}", end="", file=sys.stderr)
+                file = mounts.where[system] / "file"
+                case.setdefault(system, []).append(fio(file, pattern, block, jobs, seconds))
+    print("\r" + " " * 60, end="\r", file=sys.stderr)
+    return seen
+
+
+def ratio(case, system, against):
+    """Median over the rounds of the ratio within each round."""
+    return statistics.median(a / b for a, b in zip(case[system], case[against]))
+
+
+def table(seen):
+    yield "| case | mergerfs | never / mergerfs | hits / mergerfs | page cache on / bare |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for name, case in seen.items():
+        absolute = statistics.median(case["mergerfs"]) / 1e6
+        cached = f"{ratio(case, 'cached', 'bare'):.2f}" if "cached" in case else ""
+        yield (f"| {name} | {absolute:.0f} MB/s | {ratio(case, 'never', 'mergerfs'):.2f} "
+               f"| {ratio(case, 'hits', 'mergerfs'):.2f} | {cached} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--halocline", default="target/release/halocline", type=pathlib.Path)
+    parser.add_argument("--dir", default=None, help="where the scratch directory goes")
+    parser.add_argument("--rounds", default=3, type=int)
+    parser.add_argument("--seconds", default=2, type=int)
+    parser.add_argument("--json", type=pathlib.Path)
+    args = parser.parse_args()
+    for tool in ("fio", "mergerfs"):
+        if not shutil.which(tool):
+            sys.exit(f"{tool} is missing: apt-get install {tool}")
+    with tempfile.TemporaryDirectory(prefix="halocline-overhead-", dir=args.dir) as scratch:
+        with Mounts(args.halocline.resolve(), pathlib.Path(scratch)) as mounts:
+            mounts.bare()
+            mounts.mergerfs()
+            mounts.halo("never", "--direct", "--policy", "never")
+            mounts.halo("hits", "--direct", "--policy", "always", "--size", "1G")
+            mounts.halo("cached", "--policy", "never")
+            for where in mounts.where.values():
+                fill(where / "file")
+            seen = measure(mounts, args.rounds, args.seconds)
+    print("\n".join(table(seen)))
+    if args.json:
+        args.json.write_text(json.dumps(seen, indent=1))
+
+
+if __name__ == "__main__":
+    main()
