@@ -130,7 +130,10 @@ fn an_emulated_run_says_so_everywhere_and_compares_with_the_origin() {
         if run["setup"] == "origin" {
             assert_eq!(write["ratio"], 1.0);
             assert_eq!(write["served"]["cache_bytes"], 0);
-            assert_eq!(run["ssd_bytes_written"].as_u64().map(|bytes| bytes < DATA / 8), Some(true));
+            assert_eq!(
+                run["report"]["ssd_bytes_written"].as_u64().map(|bytes| bytes < DATA / 8),
+                Some(true)
+            );
         }
     }
     let full = &runs[2];
@@ -138,7 +141,7 @@ fn an_emulated_run_says_so_everywhere_and_compares_with_the_origin() {
     assert_eq!(phase(full, "read")["served"]["cache_bytes"], DATA);
     assert_eq!(phase(full, "flush")["bytes"], DATA);
     assert_eq!(phase(full, "read")["cached_share_before"], 1.0);
-    assert_eq!(full["layouts"]["1dh"], DATA);
+    assert_eq!(full["report"]["layouts"]["1dh"], DATA);
     let part = phase(&runs[1], "read");
     assert!(part["cached_share_before"].as_f64().unwrap() <= 0.3);
     assert!(part["allowed_mb_per_s"].as_f64().unwrap() > 0.0);

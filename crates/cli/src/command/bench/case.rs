@@ -4,6 +4,7 @@ use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,11 +23,12 @@ use super::workload::{Instance, Workload};
 use crate::assemble;
 use crate::failure::Failure;
 use crate::host::{Host, Where};
+use crate::text;
 
 /// The data is written once; a later generation would differ in every byte.
 const GENERATION: u64 = 1;
 /// How often a wish to stop is looked for.
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(2);
 
 /// What serves the programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +84,11 @@ pub(super) struct Case<'a> {
 impl Case<'_> {
     /// Bytes that its programs move.
     pub(super) fn transfers(&self) -> u64 {
-        let passes = if self.phases == Phases::Write { 1 } else { 2 };
+        let passes = match self.phases {
+            Phases::Write => 1,
+            Phases::WriteRead => 2,
+            Phases::Read => 3,
+        };
         self.workload.bytes() * passes
     }
 
@@ -117,8 +123,7 @@ impl Case<'_> {
             repetition: self.repetition,
             data_bytes: self.workload.bytes(),
             phases: Vec::new(),
-            layouts: <_>::default(),
-            ssd_bytes_written: 0,
+            report: None,
             verified_origin_bytes: 0,
         };
         if *self.setup == Setup::Bare {
@@ -130,8 +135,7 @@ impl Case<'_> {
                 let dir = &place.mountpoint;
                 self.go_through(&mut Bench { dir, place: &place, engine: Some(engine) }, watch)
             })?;
-            run.phases = phases;
-            (run.layouts, run.ssd_bytes_written) = (report.layouts, report.ssd_bytes_written);
+            (run.phases, run.report) = (phases, Some(report));
         }
         if self.canary == Some(Canary::Origin) {
             self.bare_origin(&place)?.flip(self.workload)?;
@@ -316,19 +320,21 @@ impl Bench<'_> {
 
     /// Waits until everything is on the origin.
     fn flush(&self, watch: &mut impl Watch) -> Result<Option<Phase>, Failure> {
-        let Some(engine) = self.engine else { return Ok(None) };
+        let Some(engine) = self.engine.cloned() else { return Ok(None) };
         let start = Instant::now();
-        let engine = Arc::clone(engine);
-        let report = in_background(watch, move || {
-            Controlled::flush(&*engine, None, false, &mut |_| ControlFlow::Continue(()))
+        let report = in_background(watch, move |stop| {
+            let go_on = |_| {
+                let stopped = stop.load(Ordering::Relaxed);
+                if stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            Controlled::flush(&*engine, None, false, &mut { go_on })
         })?;
+        let seconds = start.elapsed().as_secs_f64();
         if report.left_bytes > 0 {
-            return Err(Failure::failed(format!(
-                "{} bytes could not be flushed",
-                report.left_bytes
-            )));
+            let left = text::bytes(report.left_bytes);
+            return Err(Failure::failed(format!("{left} could not be flushed")));
         }
-        Ok(Some(Phase::new("flush", report.bytes, 0, start.elapsed().as_secs_f64())))
+        Ok(Some(Phase::new("flush", report.bytes, 0, seconds)))
     }
 
     /// Waits until the cache has fetched what it wants, as the rebuilder does when all is idle.
@@ -336,24 +342,29 @@ impl Bench<'_> {
         let (Some(engine), Some(before)) = (self.engine, self.state()) else { return Ok(None) };
         let start = Instant::now();
         let fetching = Arc::clone(engine);
-        let bytes = in_background(watch, move || fetching.fetch_wanted())?;
+        let bytes = in_background(watch, move |_| fetching.fetch_wanted())?;
         let mut phase = Phase::new("fetch", bytes, 0, start.elapsed().as_secs_f64());
         phase.ssd_bytes_written = record::ssd_difference(&before.report, &engine.report());
         Ok(Some(phase))
     }
 }
 
-/// Does `work` in a thread of its own, so that a wish to stop is heard.
+/// Does `work` in a thread of its own, so that a wish to stop is heard and passed on.
 fn in_background<T: Send + 'static>(
     watch: &mut impl Watch,
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    work: impl FnOnce(&AtomicBool) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Failure> {
-    let working = thread::spawn(work);
+    let stop = Arc::new(AtomicBool::new(false));
+    let heard = Arc::clone(&stop);
+    let working = thread::spawn(move || work(&heard));
     while !working.is_finished() {
         if watch.stop_requested() {
+            stop.store(true, Ordering::Relaxed);
+            // What it gave does not matter any more.
+            let _ = working.join();
             return Err(crew::interrupted());
         }
-        thread::sleep(TICK.min(Duration::from_millis(5)));
+        thread::sleep(TICK);
     }
     let done = working.join().map_err(|_| Failure::failed("a thread of the benchmark died"))?;
     Ok(done?)

@@ -51,8 +51,12 @@ pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Fai
                     starter.write_all(&vec![0; jobs.len()])?;
                 }
             }
-            Ok((_, Word::Progress(bytes))) => watch.advance(bytes),
+            Ok((index, Word::Progress(bytes))) => {
+                answers[index].bytes += bytes;
+                watch.advance(bytes);
+            }
             Ok((index, Word::Done(done))) => {
+                watch.advance(done.bytes.saturating_sub(answers[index].bytes));
                 answers[index] = done;
                 left -= 1;
             }

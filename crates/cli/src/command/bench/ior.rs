@@ -177,6 +177,7 @@ pub(crate) fn execute(args: &IorArgs) -> Outcome {
         version: env!("CARGO_PKG_VERSION"),
         emulated: plan.config.emulate.is_some(),
         devices: plan.config.emulate.as_ref().map(ToString::to_string),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
         processes: plan.workloads[0].shape.processes,
         seed: args.seed,
         direct: plan.config.direct,

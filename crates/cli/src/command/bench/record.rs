@@ -1,6 +1,6 @@
 //! Results as they go into the JSON file. The field names are an interface: scripts read them.
 
-use halocline_core::control::{LayoutBytes, Report, RequestTotals};
+use halocline_core::control::{Report, RequestTotals};
 use serde::Serialize;
 
 /// Everything that one benchmark measured.
@@ -12,6 +12,8 @@ pub(super) struct Results {
     pub(super) emulated: bool,
     /// The emulated devices, origin first.
     pub(super) devices: Option<String>,
+    /// Processors of the machine: they make the emulated devices' time, too.
+    pub(super) cpus: usize,
     pub(super) processes: u32,
     pub(super) seed: u64,
     /// Whether every read call reached the engine.
@@ -50,8 +52,8 @@ pub(super) struct Run {
     pub(super) data_bytes: u64,
     /// In their order.
     pub(super) phases: Vec<Phase>,
-    pub(super) layouts: LayoutBytes,
-    pub(super) ssd_bytes_written: u64,
+    /// What the engine counted from mount to unmount; `None` for the bare directory.
+    pub(super) report: Option<Report>,
     /// Bytes of the origin that were compared after the mount was gone.
     pub(super) verified_origin_bytes: u64,
 }

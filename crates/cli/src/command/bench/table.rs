@@ -70,27 +70,32 @@ pub(super) fn row(run: &Run) -> String {
         percent(of_allowed.filter(|_| key.setup == "cached")),
     );
     let flush = run.phase("flush").map(|phase| text::seconds(phase.seconds));
-    let ssd = text::bytes(run.ssd_bytes_written);
-    let _ = write!(out, "{ssd:>9}{:>10}  ", flush.unwrap_or_else(|| "-".into()));
-    let layouts =
-        [("1-DH", run.layouts.one_dh), ("1-DV", run.layouts.one_dv), ("2-D", run.layouts.two_d)];
-    let layouts: Vec<_> = layouts
-        .iter()
-        .filter(|(_, bytes)| *bytes > 0)
-        .map(|(name, bytes)| format!("{name} {}", text::bytes(*bytes)))
-        .collect();
-    let _ = writeln!(out, "{}", if layouts.is_empty() { "-".into() } else { layouts.join(", ") });
+    let ssd = run.report.as_ref().map(|report| text::bytes(report.ssd_bytes_written));
+    let _ = writeln!(out, "{:>9}{:>10}  {}", or_dash(ssd), or_dash(flush), layouts(run));
     out
 }
 
+fn layouts(run: &Run) -> String {
+    let bytes = run.report.as_ref().map(|report| report.layouts).unwrap_or_default();
+    let each = [("1-DH", bytes.one_dh), ("1-DV", bytes.one_dv), ("2-D", bytes.two_d)];
+    let used = each.iter().filter(|(_, bytes)| *bytes > 0);
+    let used: Vec<_> =
+        used.map(|(name, bytes)| format!("{name} {}", text::bytes(*bytes))).collect();
+    or_dash((!used.is_empty()).then(|| used.join(", ")))
+}
+
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".into())
+}
+
 fn number(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.1}"))
+    or_dash(value.map(|value| format!("{value:.1}")))
 }
 
 fn ratio(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.2}x"))
+    or_dash(value.map(|value| format!("{value:.2}x")))
 }
 
 fn percent(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{:.1} %", value * 100.0))
+    or_dash(value.map(|value| format!("{:.1} %", value * 100.0)))
 }
