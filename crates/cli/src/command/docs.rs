@@ -30,7 +30,7 @@ pub(crate) fn execute(args: &DocsArgs) -> Outcome {
     }
     let mut command = Cli::command();
     command.build();
-    man_pages(&args.dir.join("man"), &command)?;
+    man_pages(&args.dir.join("man"), "halocline", &command)?;
     for shell in Shell::value_variants() {
         let mut script = Vec::new();
         clap_complete::generate(*shell, &mut Cli::command(), "halocline", &mut script);
@@ -39,18 +39,15 @@ pub(crate) fn execute(args: &DocsArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One page for the command and one for each subcommand.
-fn man_pages(dir: &Path, command: &clap::Command) -> Result<(), Failure> {
+/// One page for the command, called `name`, and one for each subcommand at any depth.
+fn man_pages(dir: &Path, name: &str, command: &clap::Command) -> Result<(), Failure> {
     let mut page = Vec::new();
-    clap_mangen::Man::new(command.clone()).render(&mut page)?;
-    write(dir, "halocline.1", &page)?;
-    for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
-        let name = format!("halocline-{}", subcommand.get_name());
-        let mut page = Vec::new();
-        clap_mangen::Man::new(subcommand.clone().name(name.clone())).render(&mut page)?;
-        write(dir, &format!("{name}.1"), &page)?;
-    }
-    Ok(())
+    clap_mangen::Man::new(command.clone().name(name.to_owned())).render(&mut page)?;
+    write(dir, &format!("{name}.1"), &page)?;
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    shown
+        .filter(|command| command.get_name() != "help" || name == "halocline")
+        .try_for_each(|command| man_pages(dir, &format!("{name}-{}", command.get_name()), command))
 }
 
 fn write(dir: &Path, name: &str, content: &[u8]) -> Result<(), Failure> {

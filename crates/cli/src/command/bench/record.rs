@@ -80,7 +80,8 @@ pub(super) struct Phase {
     /// Share of the data that the cache had when the phase began.
     pub(super) cached_share_before: Option<f64>,
     /// Throughput of a second run that this share allows: the other bytes at the speed of the origin
-    /// alone, these at the speed of a run with a cache that had all, or in no time if there is none.
+    /// alone, these at the speed of a run with a cache that had all. Where none was measured: in no
+    /// time if they are at most half, else unknown.
     pub(super) allowed_mb_per_s: Option<f64>,
     /// Throughput of the sequential and of the random programs of a mix.
     pub(super) sequential_mb_per_s: Option<f64>,
@@ -139,9 +140,9 @@ impl Run {
             phase.allowed_mb_per_s = phase
                 .cached_share_before
                 .filter(|share| *share > 0.0 && *share < ALL && phase.name == "read")
-                .map(|share| {
-                    let hits = all_hits_seconds.unwrap_or(0.0) * share;
-                    rate(phase.bytes, base.seconds * (1.0 - share) + hits)
+                .and_then(|share| {
+                    let hits = all_hits_seconds.or((share <= FEW).then_some(0.0))? * share;
+                    Some(rate(phase.bytes, base.seconds * (1.0 - share) + hits))
                 });
         }
     }
@@ -149,6 +150,8 @@ impl Run {
 
 /// Share of the data that counts as all of it.
 const ALL: f64 = 0.999;
+/// Share of the data up to which the time of hits is small beside that of the others.
+const FEW: f64 = 0.5;
 
 /// Each case once, compared with the median of the origin alone.
 pub(super) fn medians(runs: &[Run]) -> Vec<Run> {
@@ -190,4 +193,71 @@ pub(super) fn difference(before: RequestTotals, after: RequestTotals) -> Request
 /// Bytes written to the SSD between two reports.
 pub(super) fn ssd_difference(before: &Report, after: &Report) -> u64 {
     after.ssd_bytes_written - before.ssd_bytes_written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(setup: &'static str, repetition: u32, seconds: f64, share: f64) -> Run {
+        let key = Key {
+            pattern: "random".into(),
+            request_size: 8192,
+            setup,
+            policy: None,
+            cache_limit: format!("{share}"),
+            cache_size: 0,
+        };
+        let mut read = Phase::new("read", 1_000_000, 100, seconds);
+        read.cached_share_before = Some(share);
+        let phases = vec![read];
+        Run {
+            key,
+            repetition,
+            data_bytes: 1_000_000,
+            phases,
+            report: None,
+            verified_origin_bytes: 0,
+        }
+    }
+
+    fn allowed_seconds(run: &Run) -> Option<f64> {
+        run.phases[0].allowed_mb_per_s.map(|allowed| 1.0 / allowed)
+    }
+
+    #[test]
+    fn a_run_is_compared_with_the_origin_of_its_own_workload() {
+        let mut other = run("origin", 0, 1.0, 0.0);
+        other.key.request_size = 4096;
+        let mut cached = run("cached", 0, 2.0, 0.25);
+        cached.compare(&[other, run("origin", 0, 8.0, 0.0)]);
+        assert_eq!(cached.phases[0].ratio, Some(4.0));
+        assert!((allowed_seconds(&cached).unwrap() - 6.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn hits_take_the_time_that_they_take_when_all_hit() {
+        let others = [run("origin", 0, 8.0, 0.0), run("cached", 0, 1.0, 1.0)];
+        for (share, seconds) in [(0.25, 6.25), (0.75, 2.75)] {
+            let mut cached = run("cached", 0, 7.0, share);
+            cached.compare(&others);
+            assert!((allowed_seconds(&cached).unwrap() - seconds).abs() < 1e-9, "{share}");
+        }
+        let mut cached = run("cached", 0, 7.0, 0.75);
+        cached.compare(&others[..1]);
+        assert_eq!(allowed_seconds(&cached), None, "nobody knows what the hits cost");
+    }
+
+    #[test]
+    fn medians_are_compared_with_the_median_of_the_origin() {
+        let mut runs = Vec::new();
+        for (repetition, base, cached) in [(0, 9.0, 1.0), (1, 6.0, 2.0), (2, 1.0, 3.0)] {
+            runs.push(run("origin", repetition, base, 0.0));
+            runs.push(run("cached", repetition, cached, 0.25));
+        }
+        let medians = medians(&runs);
+        let read: Vec<_> = medians.iter().map(|run| run.phases[0].seconds).collect();
+        assert_eq!(read, [6.0, 2.0]);
+        assert_eq!(medians[1].phases[0].ratio, Some(3.0));
+    }
 }
