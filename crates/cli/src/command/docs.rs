@@ -44,9 +44,10 @@ fn man_pages(dir: &Path, name: &str, command: &clap::Command) -> Result<(), Fail
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone().name(name.to_owned())).render(&mut page)?;
     write(dir, &format!("{name}.1"), &page)?;
-    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
-    shown
-        .filter(|command| command.get_name() != "help" || name == "halocline")
+    let shown = |command: &&clap::Command| !command.is_hide_set() && command.get_name() != "help";
+    command
+        .get_subcommands()
+        .filter(shown)
         .try_for_each(|command| man_pages(dir, &format!("{name}-{}", command.get_name()), command))
 }
 
