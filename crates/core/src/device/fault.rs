@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use halocline_model::request::ByteRange;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{Allocate, Device, ServerFile, Space};
 
@@ -33,6 +33,8 @@ pub enum Effect {
     Short,
     /// The operation waits until its fault is cleared and then goes through.
     Stall,
+    /// The operation goes through, and its caller gets the answer when the fault is cleared.
+    Linger,
 }
 
 /// Which of the matching operations are hit.
@@ -86,7 +88,7 @@ impl Faults {
         self.cleared.notify_all();
     }
 
-    /// Operations that wait in a stall right now.
+    /// Operations that stall or linger right now.
     pub fn stalled(&self) -> usize {
         self.state.lock().stalled
     }
@@ -112,22 +114,36 @@ impl Faults {
             }
         }
         state.hits += u64::from(due.is_some());
-        if due != Some(Effect::Stall) {
-            return due;
+        if due == Some(Effect::Stall) {
+            self.wait(&mut state);
+            return None;
         }
+        due
+    }
+
+    /// Waits until the faults are cleared.
+    fn wait(&self, state: &mut MutexGuard<'_, State>) {
         let clears = state.clears;
         state.stalled += 1;
         while state.clears == clears {
-            self.cleared.wait(&mut state);
+            self.cleared.wait(state);
         }
         state.stalled -= 1;
-        None
     }
 
-    /// As [`Faults::due`] for operations that cannot be short.
-    fn check(&self, operation: Operation) -> io::Result<()> {
-        match self.due(operation) {
-            None | Some(Effect::Stall) => Ok(()),
+    /// Holds the answer of an operation that lingers.
+    fn answer<T>(&self, effect: Option<Effect>, answer: T) -> T {
+        if effect == Some(Effect::Linger) {
+            self.wait(&mut self.state.lock());
+        }
+        answer
+    }
+
+    /// Runs an operation that cannot be short.
+    fn run(&self, operation: Operation, below: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let due = self.due(operation);
+        match due {
+            None | Some(Effect::Stall | Effect::Linger) => self.answer(due, below()),
             Some(Effect::Short) => Err(io::Error::from_raw_os_error(libc::EIO)),
             Some(Effect::Errno(errno)) => Err(io::Error::from_raw_os_error(errno)),
         }
@@ -155,7 +171,8 @@ impl Device for FaultyDevice {
         offset: u64,
         bufs: &mut [IoSliceMut<'_>],
     ) -> io::Result<usize> {
-        match self.faults.due(Operation::Read) {
+        let due = self.faults.due(Operation::Read);
+        match due {
             Some(Effect::Errno(errno)) => Err(io::Error::from_raw_os_error(errno)),
             Some(Effect::Short) => {
                 let mut half = bufs.iter().map(|buf| buf.len()).sum::<usize>() / 2;
@@ -167,12 +184,15 @@ impl Device for FaultyDevice {
                 }
                 self.below.read_at(file, offset, &mut cut)
             }
-            None | Some(Effect::Stall) => self.below.read_at(file, offset, bufs),
+            None | Some(Effect::Stall | Effect::Linger) => {
+                self.faults.answer(due, self.below.read_at(file, offset, bufs))
+            }
         }
     }
 
     fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
-        match self.faults.due(Operation::Write) {
+        let due = self.faults.due(Operation::Write);
+        match due {
             Some(Effect::Errno(errno)) => Err(io::Error::from_raw_os_error(errno)),
             Some(Effect::Short) => {
                 let mut half = bufs.iter().map(|buf| buf.len()).sum::<usize>() / 2;
@@ -185,23 +205,22 @@ impl Device for FaultyDevice {
                 self.below.write_at(file, offset, &cut)?;
                 Err(io::Error::from_raw_os_error(libc::ENOSPC))
             }
-            None | Some(Effect::Stall) => self.below.write_at(file, offset, bufs),
+            None | Some(Effect::Stall | Effect::Linger) => {
+                self.faults.answer(due, self.below.write_at(file, offset, bufs))
+            }
         }
     }
 
     fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
-        self.faults.check(Operation::Allocate)?;
-        self.below.allocate(file, range, how)
+        self.faults.run(Operation::Allocate, || self.below.allocate(file, range, how))
     }
 
     fn truncate(&self, file: &ServerFile, len: u64) -> io::Result<()> {
-        self.faults.check(Operation::Truncate)?;
-        self.below.truncate(file, len)
+        self.faults.run(Operation::Truncate, || self.below.truncate(file, len))
     }
 
     fn sync(&self, file: &ServerFile, data_only: bool) -> io::Result<()> {
-        self.faults.check(Operation::Sync)?;
-        self.below.sync(file, data_only)
+        self.faults.run(Operation::Sync, || self.below.sync(file, data_only))
     }
 
     fn space(&self) -> io::Result<Space> {

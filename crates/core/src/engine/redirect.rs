@@ -73,6 +73,11 @@ impl Parts {
         let cached = with_segments(|segments| {
             self.segments(file, range, segments);
             self.write_segments(handle, &identified, range, data, segments, growing)
+        })
+        .inspect_err(|_| {
+            if growing {
+                self.undo_growth(handle);
+            }
         })?;
         if growing {
             file.set_size(range.end);

@@ -8,7 +8,7 @@ use super::Seek;
 use super::handle::Handle;
 use super::parts::Parts;
 use crate::device::Allocate;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, tail};
 use crate::meta::Segment;
 use crate::volume::origin::OriginFile;
@@ -41,6 +41,25 @@ impl Parts {
         }
         file.note_write(self.clock.now_ns(), false);
         Ok(())
+    }
+
+    /// A growing write failed: gives the file its size back, so that it does not end in zeros that
+    /// nobody wrote. The caller holds `growth` and the written range.
+    pub(crate) fn undo_growth(&self, handle: &Handle) {
+        let file = &handle.file;
+        let before = file.size();
+        let _home = file.home.exclusive(tail(before));
+        let undone = self.on_origin(|| handle.origin.truncate(before)).map_err(Error::from);
+        let undone = undone.and_then(|()| match file.id() {
+            Some(id) => self.let_go(id, tail(before)),
+            None => Ok(()),
+        });
+        // The write's own error is what the program must see; the size is what it became.
+        if undone.is_err()
+            && let Ok(found) = handle.origin.node().metadata()
+        {
+            file.set_size(found.len());
+        }
     }
 
     /// `fallocate(2)`.

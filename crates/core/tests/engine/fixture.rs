@@ -41,7 +41,20 @@ pub(crate) fn still(size: u64, policy: &str) -> Config {
 
 impl Fixture {
     pub(crate) fn new(config: Config) -> Self {
-        let (origin, cache) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        Self::in_directories(config, TempDir::new().unwrap(), TempDir::new().unwrap())
+    }
+
+    /// In memory where that exists: for tests that open very many engines, each with its syncs.
+    pub(crate) fn in_memory(config: Config) -> Self {
+        let fast = Path::new("/dev/shm");
+        let dir = || {
+            let builder = tempfile::Builder::new();
+            if fast.is_dir() { builder.tempdir_in(fast) } else { builder.tempdir() }.unwrap()
+        };
+        Self::in_directories(config, dir(), dir())
+    }
+
+    fn in_directories(config: Config, origin: TempDir, cache: TempDir) -> Self {
         let (origin_faults, cache_faults) = <(Arc<Faults>, Arc<Faults>)>::default();
         let mut fixture = Self { origin, cache, config, origin_faults, cache_faults, engine: None };
         fixture.open();

@@ -1,7 +1,9 @@
 //! The extent engine as a whole, over real directories and devices that fail or wait on demand.
 
 mod binding;
+mod faults;
 mod fixture;
 mod reference;
+mod schedules;
 mod store_failure;
 mod truth;
