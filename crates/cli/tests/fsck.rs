@@ -1,11 +1,14 @@
 //! `fsck` finds what is wrong with a cache, and mends what can be mended.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use halocline_core::config::{Binding, Config};
+use halocline_core::config::{Binding, Config, VolumeKind};
+use halocline_core::engine::extents::ExtentEngine;
+use halocline_core::engine::{Caller, Engine};
 use halocline_core::meta::local::{self, LocalDmt};
 use halocline_core::meta::recover::Left;
 use halocline_core::meta::{Dmt, FileId, OriginKey};
@@ -142,6 +145,45 @@ fn stray_objects_are_found_and_removed() {
     assert_eq!(scratch.problems(&[]), ["stray-object"]);
     assert_eq!(scratch.problems(&["--repair"]), ["stray-object"]);
     assert!(scratch.problems(&[]).is_empty());
+}
+
+/// An unlink takes the name first and the object later: a kill in between leaves the object.
+#[test]
+fn objects_of_a_striped_origin_without_a_name_are_found_and_removed() {
+    let scratch = TempDir::new().unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    for name in ["origin", "cache"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    let mut config = Config::default();
+    config.origin.kind = VolumeKind::Striped;
+    config.origin.servers = 2;
+    let engine = ExtentEngine::open(&path("origin"), &path("cache"), &config).unwrap();
+    let (me, flags) = (Caller { uid: 0, gid: 0, pid: 1 }, libc::O_RDWR | libc::O_CREAT);
+    for name in ["kept", "gone"] {
+        let made = engine.create(&engine.root(), OsStr::new(name), 0o600, 0, flags, me).unwrap();
+        engine.write(&made.2, 0, &vec![5; 200_000], me).unwrap();
+    }
+    engine.close().unwrap();
+    drop(engine);
+    fs::remove_file(path("origin/namespace/gone")).unwrap();
+
+    let fsck = |flag: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_halocline"));
+        let output = command.arg("fsck").args(flag).arg(path("cache")).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (status, said) = fsck(None);
+    assert!(status == Some(1) && said.contains("no file names it"), "{said}");
+    assert_eq!(fsck(Some("--repair")).0, Some(1));
+    let (status, said) = fsck(None);
+    assert_eq!(status, Some(0), "{said}");
+    let objects: u64 = ["origin/server-0/objects", "origin/server-1/objects"]
+        .iter()
+        .flat_map(|dir| fs::read_dir(path(dir)).unwrap())
+        .map(|dir| fs::read_dir(dir.unwrap().path()).unwrap().count() as u64)
+        .sum();
+    assert_eq!(objects, 2, "both halves of what has a name");
 }
 
 #[test]

@@ -331,3 +331,47 @@ fn the_recipe_in_the_format_document_works() {
     }
     assert_eq!(fs::read(dir.path().join("OUT")).unwrap(), content(&file));
 }
+
+/// What a crash leaves between an unlink and the end of the last open file.
+#[test]
+fn objects_without_a_name_are_found_and_removed_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let origin = striped(dir.path());
+    for name in ["kept", "linked", "gone"] {
+        create(&origin, name).write_at(0, &vec![7; 40_000]).unwrap();
+    }
+    let tree = origin.namespace_dir().to_owned();
+    fs::create_dir(tree.join("d")).unwrap();
+    fs::hard_link(tree.join("linked"), tree.join("d/other")).unwrap();
+    fs::remove_file(tree.join("linked")).unwrap();
+    let gone = origin.object_of(File::open(tree.join("gone")).unwrap()).unwrap().unwrap();
+    fs::remove_file(tree.join("gone")).unwrap();
+    fs::write(dir.path().join("server-0/objects/strange"), "not ours").unwrap();
+    let mounted = Origin::open_alone(dir.path()).unwrap_err().to_string();
+    assert!(mounted.contains("in use"), "{mounted}");
+    drop(origin);
+
+    let origin = Origin::open_alone(dir.path()).unwrap().unwrap();
+    let orphans = origin.orphans().unwrap();
+    assert_eq!(orphans.keys().collect::<Vec<_>>(), [&gone]);
+    assert!(orphans[&gone] >= 40_000);
+    origin.remove_orphan(gone).unwrap();
+    assert!(origin.orphans().unwrap().is_empty());
+    for name in ["kept", "d/other"] {
+        assert_eq!(content(&open(&origin, name, libc::O_RDONLY)), vec![7; 40_000], "{name}");
+    }
+    let in_use = Origin::open_volume(dir.path()).unwrap_err().to_string();
+    assert!(in_use.contains("in use"), "{in_use}");
+}
+
+/// A name whose object cannot be read must not make the object an orphan.
+#[test]
+fn a_damaged_name_ends_the_search_for_orphans() {
+    let dir = tempfile::tempdir().unwrap();
+    let origin = striped(dir.path());
+    create(&origin, "f").write_at(0, &[7; 100]).unwrap();
+    let attribute = "user.halocline.object";
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(origin.namespace_dir().join("f"), attribute, b"what", flags).unwrap();
+    assert!(origin.orphans().unwrap_err().to_string().contains("read the object"));
+}

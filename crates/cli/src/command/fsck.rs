@@ -12,7 +12,7 @@ use halocline_core::error::{Error, Result};
 use halocline_core::meta::local::{self, LocalDmt};
 use halocline_core::meta::recover::Left;
 use halocline_core::meta::{Dmt, Extent, FileId, FileRecord};
-use halocline_core::volume::{CacheObjects, Volume};
+use halocline_core::volume::{CacheObjects, Origin, Volume};
 use halocline_model::evict;
 use halocline_model::request::ByteRange;
 use serde::Serialize;
@@ -28,7 +28,7 @@ use crate::text;
 pub(crate) struct FsckArgs {
     /// The cache directory
     cache: PathBuf,
-    /// Drop records whose data is missing, and objects that no record names
+    /// Drop records whose data is missing, and objects that no record or no file names
     #[arg(long)]
     repair: bool,
     /// Answer in JSON
@@ -48,6 +48,8 @@ enum Problem {
     StrayObject { file: u64 },
     /// The origin has no such file any more: its dirty bytes have no place to go.
     NoOrigin { path: PathBuf, dirty_bytes: u64 },
+    /// An object of a striped origin that no file names any more: it costs space and nothing else.
+    OrphanObject { object: String, bytes: u64 },
     /// More blocks are in use than the records know of (I5).
     Uncounted { allocated_bytes: u64, counted_bytes: u64 },
 }
@@ -62,6 +64,9 @@ struct Findings {
     dirty_bytes: u64,
     problems: Vec<Problem>,
     repaired: bool,
+    /// Why a striped origin's objects were not looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin_unchecked: Option<String>,
 }
 
 /// A cache that is open for checking.
@@ -71,6 +76,7 @@ struct Cache {
     binding: Option<Binding>,
     problems: Vec<Problem>,
     left: Left,
+    origin_unchecked: Option<String>,
 }
 
 /// Checks, and mends if asked.
@@ -86,6 +92,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
         cache.check_file(&file, args.repair)?;
     }
     cache.check_objects(args.repair)?;
+    cache.check_origin(args.repair)?;
     cache.leave()?;
     let usage = cache.dmt.usage();
     let findings = Findings {
@@ -96,6 +103,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
         dirty_bytes: usage.dirty,
         repaired: args.repair,
         problems: cache.problems,
+        origin_unchecked: cache.origin_unchecked,
     };
     if args.json {
         print_json(&findings)?;
@@ -146,7 +154,8 @@ impl Cache {
         let volume =
             Volume::in_directory(dir, geometry.servers(), geometry.stripe(), &|_, device| device)?;
         let objects = CacheObjects::new(volume, geometry);
-        Ok(Self { dmt, objects, binding, problems, left: recovery.left })
+        let (left, origin_unchecked) = (recovery.left, None);
+        Ok(Self { dmt, objects, binding, problems, left, origin_unchecked })
     }
 
     /// Leaves the cache in the order in which it was found. A crashed one stays so: what its
@@ -224,7 +233,33 @@ impl Cache {
             self.problems.push(Problem::Uncounted { allocated_bytes, counted_bytes });
         }
         if repair {
+            // A barrier calls durable what the records name: a killed process has not synced it.
+            for key in self.objects.list()? {
+                self.objects.open(key.file, key.placement)?.sync(true)?;
+            }
             self.dmt.barrier()?;
+        }
+        Ok(())
+    }
+
+    /// Looks for objects of a striped origin that a crash left without a name.
+    fn check_origin(&mut self, repair: bool) -> Result<()> {
+        let Some(binding) = self.binding.as_ref().filter(|binding| binding.origin.is_dir()) else {
+            return Ok(());
+        };
+        let origin = match Origin::open_alone(&binding.origin) {
+            Ok(Some(origin)) => origin,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                self.origin_unchecked = Some(error.to_string());
+                return Ok(());
+            }
+        };
+        for (id, bytes) in origin.orphans()? {
+            self.problems.push(Problem::OrphanObject { object: id.to_string(), bytes });
+            if repair {
+                origin.remove_orphan(id)?;
+            }
         }
         Ok(())
     }
@@ -241,6 +276,9 @@ fn tell(findings: &Findings) {
         text::bytes(findings.mapped_bytes),
         text::bytes(findings.dirty_bytes)
     );
+    if let Some(why) = &findings.origin_unchecked {
+        println!("the origin's objects were not checked: {why}");
+    }
     for problem in &findings.problems {
         println!("{}", describe(problem));
     }
@@ -271,6 +309,10 @@ fn describe(problem: &Problem) -> String {
             "{}: {} are dirty, and the origin has no such file; the next mount saves them",
             path.display(),
             text::bytes(*dirty_bytes)
+        ),
+        Problem::OrphanObject { object, bytes } => format!(
+            "origin object {object}: no file names it; it only takes {}",
+            text::bytes(*bytes)
         ),
         Problem::Uncounted { allocated_bytes, counted_bytes } => format!(
             "{} are in use and {} are counted: the next mount frees the rest",

@@ -8,6 +8,7 @@
 mod file;
 mod identity;
 mod marker;
+mod orphans;
 
 use std::fs::File;
 use std::io;
@@ -28,9 +29,10 @@ use crate::error::{Error, Result};
 
 pub use file::OriginFile;
 pub use identity::{ObjectId, hidden_xattr};
+pub use orphans::Orphans;
 
 use file::{Data, SizeLocks, Striped};
-use marker::Marker;
+use marker::{Marker, Use};
 
 /// An origin, opened.
 #[derive(Debug)]
@@ -40,6 +42,9 @@ pub struct Origin {
     striping: Striping,
     striped: bool,
     locks: Arc<SizeLocks>,
+    /// Says that a striped volume is in use: shared by mounts, exclusive for whoever removes what
+    /// no name leads to.
+    _in_use: Option<File>,
 }
 
 impl Origin {
@@ -72,17 +77,17 @@ impl Origin {
                 let remedy = "give the volume's own numbers, or unstripe it and stripe it anew";
                 Err(Error::invalid(what, remedy))
             }
-            (Some(found), _) => Self::open_striped(dir, found, decorate),
+            (Some(found), _) => Self::open_striped(dir, found, Use::Shared, decorate),
             (None, VolumeKind::Striped) => {
                 let marker = Marker::new(shape.servers, shape.stripe);
                 create_striped(dir, marker)?;
-                Self::open_striped(dir, marker, decorate)
+                Self::open_striped(dir, marker, Use::Shared, decorate)
             }
             (None, _) => {
                 let servers = vec![Server::local(dir, "origin", 0, decorate)?];
                 let volume = Volume::new(servers, shape.stripe);
                 let striping = Striping::new(shape.servers, shape.stripe);
-                Ok(Self::over(dir, volume, striping, false))
+                Ok(Self::over(dir, volume, striping, None))
             }
         }
     }
@@ -94,22 +99,33 @@ impl Origin {
                 format!("{}: not a striped volume ({} is missing)", dir.display(), marker::NAME);
             Error::invalid(what, "give the directory that was the origin of the mount")
         })?;
-        Self::open_striped(dir, marker, &|_, device| device)
+        Self::open_striped(dir, marker, Use::Shared, &|_, device| device)
     }
 
-    fn open_striped(dir: &Path, marker: Marker, decorate: Decorate<'_>) -> Result<Self> {
+    /// The striped volume in `dir` for its only user; `None` if it is none. Refused while it is
+    /// mounted.
+    pub fn open_alone(dir: &Path) -> Result<Option<Self>> {
+        let marker = Marker::read(dir)?;
+        marker
+            .map(|marker| Self::open_striped(dir, marker, Use::Alone, &|_, device| device))
+            .transpose()
+    }
+
+    fn open_striped(dir: &Path, marker: Marker, how: Use, decorate: Decorate<'_>) -> Result<Self> {
+        let in_use = marker::lock(dir, how)?;
         let open = |index: u32| {
             let name = format!("server-{index}");
             Server::local(&dir.join(&name), &name, index as usize, decorate)
         };
         let servers = (0..marker.servers).map(open).collect::<Result<_>>()?;
         let volume = Volume::new(servers, marker.stripe);
-        Ok(Self::over(&dir.join(marker::NAMESPACE), volume, marker.striping(), true))
+        Ok(Self::over(&dir.join(marker::NAMESPACE), volume, marker.striping(), Some(in_use)))
     }
 
-    fn over(dir: &Path, volume: Volume, striping: Striping, striped: bool) -> Self {
+    fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<File>) -> Self {
         let locks = Arc::new(std::array::from_fn(|_| parking_lot::Mutex::default()));
-        Self { dir: dir.to_owned(), volume, striping, striped, locks }
+        let (dir, striped) = (dir.to_owned(), in_use.is_some());
+        Self { dir, volume, striping, striped, locks, _in_use: in_use }
     }
 
     /// The directory with the tree that programs see.

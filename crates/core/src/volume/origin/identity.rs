@@ -33,23 +33,36 @@ impl fmt::Display for ObjectId {
 }
 
 impl ObjectId {
+    /// The directory of all objects below each server.
+    pub(super) const ROOT: &'static str = "objects";
+
     /// Where the object lies below each server.
     pub(super) fn path(self) -> PathBuf {
         let name = self.to_string();
-        Path::new("objects").join(&name[..2]).join(name)
+        Path::new(Self::ROOT).join(&name[..2]).join(name)
+    }
+
+    /// The object with this name.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
+        number.map(Self)
     }
 
     /// The object of a namespace file, if it has one. The descriptor may be an `O_PATH` one.
     pub(super) fn of(node: impl AsFd) -> io::Result<Option<Self>> {
+        Self::named_by(Path::new(&by_descriptor(&node)))
+    }
+
+    /// The object of the namespace file at `path`, if it has one.
+    pub(super) fn named_by(path: &Path) -> io::Result<Option<Self>> {
         let mut value = [0_u8; 64];
-        let len = match rustix::fs::getxattr(by_descriptor(node), ATTRIBUTE, &mut value) {
+        let len = match rustix::fs::getxattr(path, ATTRIBUTE, &mut value) {
             Ok(len) => len,
             Err(Errno::NODATA) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         };
-        let text = std::str::from_utf8(&value[..len]).ok().filter(|text| text.len() == 32);
-        let number = text.and_then(|text| u128::from_str_radix(text, 16).ok());
-        number.map(|number| Some(Self(number))).ok_or_else(|| {
+        let id = std::str::from_utf8(&value[..len]).ok().and_then(Self::parse);
+        id.map(Some).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{ATTRIBUTE} is no object number"))
         })
     }

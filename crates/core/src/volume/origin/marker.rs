@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use halocline_model::striping::Striping;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -22,6 +24,33 @@ const HEAD: &str = "\
 # This directory is a striped Halocline volume: docs/FORMAT.md describes it.
 # `halocline unstripe` turns its files back into plain ones. Do not edit.
 ";
+
+/// How a striped volume is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Beside others that read and write files.
+    Shared,
+    /// By nobody else.
+    Alone,
+}
+
+/// Locks the mark of the volume in `dir` until the answer is dropped.
+pub(super) fn lock(dir: &Path, how: Use) -> Result<File> {
+    let path = dir.join(NAME);
+    let file = File::open(&path).map_err(Error::at(&path, "open"))?;
+    let operation = match how {
+        Use::Shared => FlockOperation::NonBlockingLockShared,
+        Use::Alone => FlockOperation::NonBlockingLockExclusive,
+    };
+    match flock(&file, operation) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(Error::invalid(
+            format!("the striped volume {} is in use by another process", dir.display()),
+            "unmount it, or wait until its check is done",
+        )),
+        Err(errno) => Err(Error::at(path, "lock")(errno.into())),
+    }
+}
 
 /// What the mark says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,79 @@
+//! Objects of a striped origin that no namespace file names: an unlink, or a rename over another
+//! file, takes the name first and the object when the last open file is gone; a crash in between
+//! leaves the object. It costs space and nothing else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Origin;
+use super::identity::ObjectId;
+use crate::error::{Error, Result};
+
+/// Objects without a name, with the bytes of blocks that each uses on all servers.
+pub type Orphans = BTreeMap<ObjectId, u64>;
+
+impl Origin {
+    /// Finds the objects that nothing names. The caller guarantees that the origin is not mounted
+    /// ([`Origin::open_alone`]): an open file without a name would be taken for an orphan.
+    pub fn orphans(&self) -> Result<Orphans> {
+        let mut orphans = Orphans::new();
+        if !self.is_striped() {
+            return Ok(orphans);
+        }
+        for server in self.servers() {
+            let failed = || Error::at(server.dir(), "list the objects in");
+            let root = Path::new(ObjectId::ROOT);
+            for dir in server.names(root).map_err(failed())? {
+                // Names that are none of ours are left alone.
+                if dir.len() != 2 {
+                    continue;
+                }
+                let dir = root.join(dir);
+                for name in server.names(&dir).map_err(failed())? {
+                    let id = name.to_str().and_then(ObjectId::parse);
+                    if let Some(id) = id.filter(|id| id.path() == dir.join(&name)) {
+                        *orphans.entry(id).or_default() +=
+                            server.blocks_of(&id.path()).map_err(failed())?;
+                    }
+                }
+            }
+        }
+        // The names come second: what is created meanwhile is named before it has an object.
+        take_named(self.namespace_dir(), &mut orphans)?;
+        Ok(orphans)
+    }
+
+    /// Removes an orphan from all servers.
+    pub fn remove_orphan(&self, id: ObjectId) -> Result<()> {
+        let path = id.path();
+        for server in self.servers() {
+            server
+                .remove_object(&path)
+                .map_err(Error::at(server.dir().join(&path), "remove the object"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes out what a file below `dir` names. An error anywhere ends the search: a name that
+/// cannot be seen must not make its object an orphan.
+fn take_named(dir: &Path, orphans: &mut Orphans) -> Result<()> {
+    let mut open: Vec<PathBuf> = vec![dir.to_owned()];
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(&dir).map_err(Error::at(&dir, "list"))? {
+            let entry = entry.map_err(Error::at(&dir, "list"))?;
+            let (path, kind) = (entry.path(), entry.file_type());
+            let kind = kind.map_err(Error::at(&path, "stat"))?;
+            if kind.is_dir() {
+                open.push(path);
+            } else if kind.is_file() {
+                let named = ObjectId::named_by(&path);
+                if let Some(id) = named.map_err(Error::at(&path, "read the object of"))? {
+                    orphans.remove(&id);
+                }
+            }
+        }
+    }
+    Ok(())
+}
