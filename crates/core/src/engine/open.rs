@@ -64,7 +64,10 @@ impl ExtentEngine {
             witness: Some(origin_dir.to_owned()),
         };
         // The store comes before the volume: it finds out whether the directory is ours (I8).
-        let (dmt, recovery) = LocalDmt::open(cache_dir, options)?;
+        let (dmt, recovery) = match around.boot_id {
+            Some(boot_id) => LocalDmt::open_on_boot(cache_dir, options, boot_id)?,
+            None => LocalDmt::open(cache_dir, options)?,
+        };
         binding.check(cache_dir)?;
         binding.record(cache_dir)?;
         let cache = sides::open_cache(cache_dir, config, &mut meters, around.cache)?;

@@ -27,20 +27,22 @@ pub(crate) struct Meters {
     cache: Vec<Arc<Meter>>,
 }
 
-/// What is put around the devices of each side, inside the meters that count requests and errors:
-/// faults and gates of tests.
+/// What tests put between an engine and the machine. Decorators stand inside the meters that count
+/// requests and errors.
 #[derive(Clone, Copy)]
 pub struct Decorations<'a> {
     /// Around the origin's devices, by the number of the server.
     pub origin: Decorate<'a>,
     /// Around the cache's devices.
     pub cache: Decorate<'a>,
+    /// The machine's boot id, for playing a power loss; `None`: the real one.
+    pub boot_id: Option<&'a str>,
 }
 
 impl Decorations<'_> {
     /// Nothing around either side.
     pub const NONE: Decorations<'static> =
-        Decorations { origin: &|_, device| device, cache: &|_, device| device };
+        Decorations { origin: &|_, device| device, cache: &|_, device| device, boot_id: None };
 }
 
 impl fmt::Debug for Decorations<'_> {

@@ -14,6 +14,8 @@ use halocline_core::engine::{Caller, Decorations, Engine, SetAttr};
 use halocline_core::error::Result;
 use tempfile::TempDir;
 
+use crate::volatile::{Pages, VolatileDevice};
+
 /// The caller of every request.
 pub(crate) const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 
@@ -26,6 +28,10 @@ pub(crate) struct Fixture {
     pub(crate) origin_faults: Arc<Faults>,
     /// Faults of the cache's devices.
     pub(crate) cache_faults: Arc<Faults>,
+    /// What both sides' devices have not synced, where a test takes the power away.
+    pub(crate) volatile: Option<Arc<Pages>>,
+    /// The machine's boot, where a test boots it.
+    pub(crate) boot_id: Option<String>,
     engine: Option<Arc<ExtentEngine>>,
 }
 
@@ -56,7 +62,16 @@ impl Fixture {
 
     fn in_directories(config: Config, origin: TempDir, cache: TempDir) -> Self {
         let (origin_faults, cache_faults) = <(Arc<Faults>, Arc<Faults>)>::default();
-        let mut fixture = Self { origin, cache, config, origin_faults, cache_faults, engine: None };
+        let mut fixture = Self {
+            origin,
+            cache,
+            config,
+            origin_faults,
+            cache_faults,
+            volatile: None,
+            boot_id: None,
+            engine: None,
+        };
         fixture.open();
         fixture
     }
@@ -75,9 +90,16 @@ impl Fixture {
         let faulty = |faults: &Arc<Faults>, below| -> Arc<dyn Device> {
             Arc::new(FaultyDevice::new(below, Arc::clone(faults)))
         };
+        let volatile = |below| -> Arc<dyn Device> {
+            match &self.volatile {
+                Some(pages) => Arc::new(VolatileDevice::new(below, Arc::clone(pages))),
+                None => below,
+            }
+        };
         let around = Decorations {
-            origin: &|_, below| faulty(&self.origin_faults, below),
-            cache: &|_, below| faulty(&self.cache_faults, below),
+            origin: &|_, below| faulty(&self.origin_faults, volatile(below)),
+            cache: &|_, below| faulty(&self.cache_faults, volatile(below)),
+            boot_id: self.boot_id.as_deref(),
         };
         ExtentEngine::open_decorated(self.origin.path(), self.cache.path(), &self.config, around)
     }

@@ -3,7 +3,9 @@
 mod binding;
 mod faults;
 mod fixture;
+mod power;
 mod reference;
 mod schedules;
 mod store_failure;
 mod truth;
+mod volatile;
