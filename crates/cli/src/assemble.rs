@@ -1,8 +1,12 @@
 //! Opens what a mount serves.
 
+use std::path::Path;
+
 use halocline_core::config::Config;
 use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::error::Result;
+use halocline_core::error::{Error, Result};
+use halocline_core::tier::{FileTier, TierOptions, TierSet};
+use halocline_model::tier;
 
 use crate::host::{Hosted, Where};
 
@@ -12,7 +16,61 @@ impl Hosted for ExtentEngine {
     }
 }
 
+impl Hosted for FileTier {
+    fn close(&self) -> Result<()> {
+        Self::close(self)
+    }
+}
+
+/// The tiers below `root`.
+pub(crate) fn tier_set(root: &Path, config: &Config) -> Result<TierSet> {
+    let names: Vec<&str> = config.tiers.iter().map(String::as_str).collect();
+    TierSet::below(root, &names)
+}
+
+/// How a configuration wants a file tier to behave.
+pub(crate) fn tier_options(config: &Config) -> Result<TierOptions> {
+    let own = Config::default();
+    let names: Vec<&str> = tier::POLICIES.iter().map(|policy| policy.name).collect();
+    let policy = match config.policy.as_str() {
+        name if names.contains(&name) => name.to_owned(),
+        name if name == own.policy => TierOptions::default().policy,
+        name => {
+            return Err(Error::invalid(
+                format!("policy {name:?} decides about requests, not about files"),
+                format!("with --tier, choose one of {}", names.join(", ")),
+            ));
+        }
+    };
+    if config.tier_low > config.tier_high {
+        return Err(Error::invalid(
+            format!("--tier-low {}% is above --tier-high {}%", config.tier_low, config.tier_high),
+            "give a lower --tier-low",
+        ));
+    }
+    Ok(TierOptions {
+        limit: config.ssd_limit,
+        high: config.tier_high,
+        low: config.tier_low,
+        policy,
+        passthrough: config.passthrough && !config.direct,
+        pin: config.pin.clone(),
+        exclude: config.exclude.clone(),
+    })
+}
+
+/// Opens the file tier of a mount.
+pub(crate) fn open_tier(root: &Path, config: &Config) -> Result<FileTier> {
+    FileTier::open(&tier_set(root, config)?, tier_options(config)?)
+}
+
 /// Opens the engine of a mount.
 pub(crate) fn open(place: &Where, config: &Config) -> Result<ExtentEngine> {
+    if !halocline_model::admit::POLICIES.iter().any(|policy| policy.name == config.policy) {
+        return Err(Error::invalid(
+            format!("policy {:?} decides about files, not about requests", config.policy),
+            "use it with `mount --tier`, or choose an admission policy",
+        ));
+    }
     ExtentEngine::open(&place.origin, &place.cache, config)
 }

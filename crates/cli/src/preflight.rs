@@ -37,6 +37,46 @@ pub(crate) fn sides(origin: &Path, cache: &Path, config: &Config) -> Result<Side
     Ok(sides)
 }
 
+/// The directories of a file tier, as real paths.
+#[derive(Debug, Clone)]
+pub(crate) struct Tiers {
+    /// Their common root.
+    pub(crate) root: PathBuf,
+    roots: Vec<PathBuf>,
+}
+
+impl Tiers {
+    /// The set's own directory.
+    pub(crate) fn private(&self) -> PathBuf {
+        self.roots[0].join(halocline_core::tier::PRIVATE)
+    }
+}
+
+/// Checks the directories of a file tier.
+pub(crate) fn tiers(root: &Path, config: &Config) -> Result<Tiers> {
+    let root = directory("root of the tiers", root)?;
+    let roots = crate::assemble::tier_set(&root, config)?.roots;
+    crate::assemble::tier_options(config)?;
+    for tier in &roots {
+        directory("tier", tier)?;
+        writable("tier", tier)?;
+    }
+    Ok(Tiers { root, roots })
+}
+
+/// Checks the mount point of a file tier.
+pub(crate) fn tier_mountpoint(path: &Path, tiers: &Tiers) -> Result<PathBuf> {
+    let sides = Sides { origin: tiers.roots[0].clone(), cache: tiers.roots[1].clone() };
+    let path = mountpoint(path, &sides)?;
+    if path == sides.origin {
+        return Err(Error::invalid(
+            format!("mount point {} is a tier itself", shown(&path)),
+            "choose an empty directory",
+        ));
+    }
+    Ok(path)
+}
+
 /// Checks a mount point. It may be the origin itself.
 pub(crate) fn mountpoint(mountpoint: &Path, sides: &Sides) -> Result<PathBuf> {
     if is_dead_mount(mountpoint) {

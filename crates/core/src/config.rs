@@ -89,6 +89,7 @@ pub struct VolumeShape {
 
 /// Every option, typed. Built by [`Config::default`], [`Config::load`] and [`Config::set`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Config {
     /// Limit of the cache.
     pub size: CacheSize,
@@ -132,6 +133,16 @@ pub struct Config {
     pub exclude: Vec<String>,
     /// Time after which a cache that failed is tried again; doubles while it goes on failing.
     pub health_retry: Duration,
+    /// Limit of the files on a file tier's SSD.
+    pub ssd_limit: CacheSize,
+    /// Share of that limit, in percent, above which files are demoted in the background.
+    pub tier_high: f64,
+    /// Share of that limit, in percent, down to which they are.
+    pub tier_low: f64,
+    /// Names of a file tier's directories below its root, fastest first.
+    pub tiers: Vec<String>,
+    /// Whether the kernel may serve files on the SSD by itself.
+    pub passthrough: bool,
     /// Emulated devices under the two directories.
     pub emulate: Option<Emulation>,
     /// Emulated devices by name, from `[profile.NAME]` tables.
@@ -167,6 +178,11 @@ impl Default for Config {
             pin: Vec::new(),
             exclude: Vec::new(),
             health_retry: Duration::from_secs(10),
+            ssd_limit: CacheSize::Percent(90.0),
+            tier_high: 95.0,
+            tier_low: 90.0,
+            tiers: vec!["ssd".into(), "hdd".into()],
+            passthrough: true,
             emulate: None,
             profiles: BTreeMap::new(),
             devices: DeviceProfiles::new(),

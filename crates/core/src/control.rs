@@ -17,6 +17,7 @@ pub mod report;
 pub mod server;
 #[cfg(test)]
 mod tests;
+pub mod tier;
 mod wire;
 
 use std::ops::ControlFlow;
@@ -27,12 +28,13 @@ use halocline_model::request::{ByteRange, Direction};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Mode;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 pub use client::Client;
 pub use mount::Place;
 pub use report::{FlushTotals, LayoutBytes, Report, RequestTotals, Totals};
 pub use server::{Server, Unmount};
+pub use tier::{FileInfo, JobChange, JobInfo, TierStatus};
 
 /// Name of the extended attribute of a mount's root that tells the path of its control socket.
 pub const SOCKET_XATTR: &str = "user.halocline.socket";
@@ -79,6 +81,18 @@ pub trait Controlled: Send + Sync {
     fn change_rules(&self, change: &RuleChange) -> Result<Rules>;
     /// Notes what a process says about itself or one of its files.
     fn hint(&self, hint: &ProcessHint) -> Result<()>;
+    /// The regular files at and below `path`, in order, and where each is: file tiers only.
+    fn files(&self, _path: &Path) -> Result<Vec<FileInfo>> {
+        Err(no_file_tier())
+    }
+    /// Changes the announced jobs, and returns them: file tiers only.
+    fn change_jobs(&self, _change: &JobChange) -> Result<Vec<JobInfo>> {
+        Err(no_file_tier())
+    }
+}
+
+fn no_file_tier() -> Error {
+    Error::invalid("this mount is no file tier", "mount one with `halocline mount --tier ROOT`")
 }
 
 /// What a client asks.
@@ -131,6 +145,14 @@ pub enum Request {
     Rules(RuleChange),
     /// [`Controlled::hint`]; answers `null`.
     Hint(ProcessHint),
+    /// [`Controlled::files`]; answers a list of [`FileInfo`].
+    Files {
+        /// File or directory; the whole mount when empty.
+        #[serde(with = "wire::path", default)]
+        path: PathBuf,
+    },
+    /// [`Controlled::change_jobs`]; answers a list of [`JobInfo`].
+    Jobs(JobChange),
     /// Flush (unless `keep_dirty`), unmount and end the mount process; answers [`MoveReport`]
     /// when the mount is gone.
     Unmount {
@@ -191,6 +213,9 @@ pub struct Status {
     pub report: Report,
     /// What a person should know: conflicts (I9), files that lost data (I6), equally fast sides.
     pub notes: Vec<String>,
+    /// What only a file tier has; then what is said of dirty data and extents is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierStatus>,
 }
 
 /// Health of the cache device.

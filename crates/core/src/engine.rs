@@ -10,7 +10,6 @@ pub mod counters;
 mod degrade;
 mod explain;
 pub mod extents;
-mod globs;
 mod handle;
 mod health;
 mod hints;

@@ -1,7 +1,7 @@
 //! The hybrid-storage engine of Halocline.
 //!
 //! Data flows one way: [`engine`] (the contract with front ends; identify, redirect, rebuild) ->
-//! [`extent`] -> [`meta`] (which byte is where, durable) -> [`volume`] (servers and striping) ->
+//! [`extent`] | [`tier`] (whole files between SSD and HDD) -> [`meta`] (which byte is where, durable) -> [`volume`] (servers and striping) ->
 //! [`device`] (one server). [`namespace`] is the origin's directory tree, by descriptors.
 
 pub mod calibrate;
@@ -11,7 +11,9 @@ pub mod device;
 pub mod engine;
 pub mod error;
 mod extent;
+mod globs;
 pub mod meta;
 pub mod namespace;
 pub mod sync;
+pub mod tier;
 pub mod volume;

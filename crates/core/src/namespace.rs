@@ -14,13 +14,13 @@
 //!   applied by the file system below, not by us ([`act_as`]).
 
 mod act_as;
-mod attributes;
+pub(crate) mod attributes;
 mod change;
 mod descriptors;
 mod directory;
 mod make;
 mod node;
-mod xattr;
+pub(crate) mod xattr;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -89,11 +89,7 @@ impl Namespace {
     /// Opens a regular file again. `flags` are `open(2)`'s; `O_CREAT`, `O_EXCL`, `O_NOFOLLOW` and
     /// `O_DIRECT` (buffers here have no alignment) are dropped.
     pub fn open_file(&self, node: &Node, flags: i32) -> Result<File> {
-        let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECT);
-        let flags = OFlags::from_bits_retain(flags.cast_unsigned()) | OFlags::CLOEXEC;
-        let fd = self.descriptor(node)?;
-        let file = openat(CWD, proc_path(&fd), flags | OFlags::NOCTTY, Mode::empty())?;
-        Ok(File::from(file))
+        reopen(&*self.descriptor(node)?, flags)
     }
 
     /// Keeps the node's descriptor open while the pin lives, as an open handle must: the node
@@ -127,9 +123,17 @@ impl Namespace {
     }
 }
 
+/// Opens the regular file of a descriptor again; `flags` as in [`Namespace::open_file`].
+pub(crate) fn reopen(fd: &impl AsFd, flags: i32) -> Result<File> {
+    let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECT);
+    let flags = OFlags::from_bits_retain(flags.cast_unsigned()) | OFlags::CLOEXEC;
+    let file = openat(CWD, proc_path(fd), flags | OFlags::NOCTTY, Mode::empty())?;
+    Ok(File::from(file))
+}
+
 /// The path through which the kernel reopens a descriptor: works for every kind of file and needs
 /// no search permission on the way.
-fn proc_path(fd: &impl AsFd) -> PathBuf {
+pub(crate) fn proc_path(fd: &impl AsFd) -> PathBuf {
     use std::os::fd::AsRawFd;
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }

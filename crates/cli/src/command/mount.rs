@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use clap::Args;
 use halocline_core::config::Config;
+use halocline_core::error::Result;
 
 use crate::assemble;
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
-use crate::host::{Host, Where};
+use crate::host::{Host, Hosted, Where};
 use crate::options::ConfigArgs;
 use crate::preflight;
 use crate::text;
@@ -22,19 +23,23 @@ const READY: &[u8] = b"ready\n";
 /// The background process's messages, inside the cache directory.
 const LOG_NAME: &str = "halocline.log";
 
-/// Mount an origin with a cache in front of it
+/// Mount an origin with a cache in front of it, or a file tier (--tier ROOT)
 ///
 /// Returns when the mount works; the mount process goes on in the background and writes its
 /// messages to halocline.log in the cache directory. End it with `halocline umount`.
 #[derive(Debug, Args)]
+#[command(override_usage = "halocline mount [OPTIONS] ORIGIN MOUNTPOINT --cache DIR\n       \
+                            halocline mount [OPTIONS] --tier ROOT MOUNTPOINT")]
 pub(crate) struct MountArgs {
-    /// The data on slow storage
-    origin: PathBuf,
-    /// An empty directory, or the origin itself
-    mountpoint: PathBuf,
+    /// The data on slow storage (not with --tier), and an empty directory or the origin itself
+    #[arg(required = true, num_args = 1..=2, value_names = ["ORIGIN", "MOUNTPOINT"])]
+    paths: Vec<PathBuf>,
     /// A directory on the SSD, for nothing else
-    #[arg(long, value_name = "DIR")]
-    cache: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "tier")]
+    cache: Option<PathBuf>,
+    /// Move whole files between ROOT/ssd and ROOT/hdd: mount points of the two devices
+    #[arg(long, value_name = "ROOT", conflicts_with = "cache")]
+    tier: Option<PathBuf>,
     /// Stay in the foreground; SIGINT and SIGTERM flush and unmount
     #[arg(short, long)]
     foreground: bool,
@@ -45,23 +50,56 @@ pub(crate) struct MountArgs {
     config: ConfigArgs,
 }
 
+/// What is mounted.
+enum Plan {
+    /// An origin with a cache.
+    Extents(Where),
+    /// A file tier below a root.
+    Tier(PathBuf, Where),
+}
+
 /// Mounts.
 pub(crate) fn execute(args: &MountArgs) -> Outcome {
-    let (config, place) = plan(args)?;
-    if args.foreground || args.background_process {
-        serve(args, &config, &place)
-    } else {
-        start_in_background()
+    let config = args.config.load().map_err(Failure::refused)?;
+    let plan = plan(args, &config)?;
+    if !args.foreground && !args.background_process {
+        return start_in_background();
+    }
+    match plan {
+        Plan::Extents(place) => serve(args, &config, &place, || assemble::open(&place, &config)),
+        Plan::Tier(root, place) => {
+            serve(args, &config, &place, || assemble::open_tier(&root, &config))
+        }
     }
 }
 
 /// Checks all that can be wrong before anything changes.
-fn plan(args: &MountArgs) -> Result<(Config, Where), Failure> {
-    let config = args.config.load().map_err(Failure::refused)?;
-    let sides = preflight::sides(&args.origin, &args.cache, &config).map_err(Failure::refused)?;
-    let mountpoint = preflight::mountpoint(&args.mountpoint, &sides).map_err(Failure::refused)?;
+fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
+    let paths = args.paths.as_slice();
+    let (plan, mountpoint) = match (&args.tier, &args.cache, paths) {
+        (Some(root), _, [mountpoint]) => {
+            let tiers = preflight::tiers(root, config).map_err(Failure::refused)?;
+            let mountpoint =
+                preflight::tier_mountpoint(mountpoint, &tiers).map_err(Failure::refused)?;
+            let (origin, cache) = (tiers.root.clone(), tiers.private());
+            let place = Where { origin, cache, mountpoint: mountpoint.clone() };
+            (Plan::Tier(tiers.root, place), mountpoint)
+        }
+        (None, Some(cache), [origin, mountpoint]) => {
+            let sides = preflight::sides(origin, cache, config).map_err(Failure::refused)?;
+            let mountpoint = preflight::mountpoint(mountpoint, &sides).map_err(Failure::refused)?;
+            let place =
+                Where { origin: sides.origin, cache: sides.cache, mountpoint: mountpoint.clone() };
+            (Plan::Extents(place), mountpoint)
+        }
+        (Some(_), ..) => {
+            return Err(Failure::refused("with --tier, name one directory: the mount point"));
+        }
+        _ => return Err(Failure::refused("name the origin and the mount point")),
+    };
+    debug_assert!(mountpoint.is_absolute());
     preflight::fuse_device().map_err(Failure::refused)?;
-    Ok((config, Where { origin: sides.origin, cache: sides.cache, mountpoint }))
+    Ok(plan)
 }
 
 /// Starts this command again, waits until it says that the mount works, and leaves it alone.
@@ -84,13 +122,18 @@ fn start_in_background() -> Outcome {
     Ok(ExitCode::from(code.filter(|code| *code != 0).unwrap_or(1)))
 }
 
-fn serve(args: &MountArgs, config: &Config, place: &Where) -> Outcome {
+fn serve<E: Hosted>(
+    args: &MountArgs,
+    config: &Config,
+    place: &Where,
+    open: impl FnOnce() -> Result<E>,
+) -> Outcome {
     if args.background_process {
         // Out of the terminal's session: closing the terminal must not end the mount.
         rustix::process::setsid().map_err(std::io::Error::from)?;
     }
     let mut signals = Signals::catch()?;
-    let engine = assemble::open(place, config).map_err(Failure::refused)?;
+    let engine = open().map_err(Failure::refused)?;
     let host = Host::start(Arc::new(engine), config, place, true)?;
     if args.background_process {
         step_back(&place.cache)?;

@@ -18,14 +18,16 @@ pub enum Scope {
     Volumes,
     /// Moving data in the background.
     Rebuilder,
+    /// Whole files between SSD and HDD.
+    Tier,
     /// Emulated devices.
     Emulation,
 }
 
 impl Scope {
     /// All scopes in the order of the documentation.
-    pub const ALL: [Self; 5] =
-        [Self::Cache, Self::Mount, Self::Volumes, Self::Rebuilder, Self::Emulation];
+    pub const ALL: [Self; 6] =
+        [Self::Cache, Self::Mount, Self::Volumes, Self::Rebuilder, Self::Tier, Self::Emulation];
 
     /// The heading.
     pub const fn heading(self) -> &'static str {
@@ -34,6 +36,7 @@ impl Scope {
             Self::Mount => "Mount",
             Self::Volumes => "Servers and layouts",
             Self::Rebuilder => "Rebuilder",
+            Self::Tier => "File tier (mount --tier)",
             Self::Emulation => "Emulation",
         }
     }
@@ -118,7 +121,8 @@ pub static OPTIONS: &[OptionSpec] = &[
         |c| c.policy.clone(),
         |c, v| name(&mut c.policy, v, Kind::Admission),
         "Admission policy: which requests deserve the cache. The papers' policies are there for \
-         comparison, as are `always` and `never`."
+         comparison, as are `always` and `never`. With `mount --tier`: which files are kept on \
+         the SSD, `foresight` (the default there), `heuristic`, `lru` or `lfu`."
     ),
     option!(
         "eviction",
@@ -309,6 +313,57 @@ pub static OPTIONS: &[OptionSpec] = &[
         "Regions of the origin that are flushed at the same time."
     ),
     option!(
+        "ssd_limit",
+        Tier,
+        Kind::Size,
+        |c| size_text(c.ssd_limit),
+        |c, v| put(&mut c.ssd_limit, size(v)),
+        "Limit of the files on the SSD. Bytes on disk, or a share of its file system. Writes that \
+         do not fit go to the next tier."
+    ),
+    option!(
+        "tier_high",
+        Tier,
+        Kind::Percent,
+        |c| format!("{}%", c.tier_high),
+        |c, v| put(&mut c.tier_high, percent(v)),
+        "Share of the limit above which files are demoted in the background."
+    ),
+    option!(
+        "tier_low",
+        Tier,
+        Kind::Percent,
+        |c| format!("{}%", c.tier_low),
+        |c, v| put(&mut c.tier_low, percent(v)),
+        "Share of the limit down to which files are demoted in the background."
+    ),
+    option!(
+        "tiers",
+        Tier,
+        Kind::Globs,
+        |c| c.tiers.join("\n"),
+        |c, v| tiers(&mut c.tiers, v),
+        "Names of the tiers' directories below the root, fastest first. The first holds the tree \
+         of names."
+    ),
+    option!(
+        "passthrough",
+        Tier,
+        Kind::Bool,
+        |c| c.passthrough.to_string(),
+        |c, v| put(&mut c.passthrough, v.parse().ok()),
+        "Let the kernel serve open files on the SSD by itself. It needs root and Linux 6.9; \
+         otherwise, and where the SSD lacks room, the mount process serves them."
+    ),
+    option!(
+        "single_thread",
+        Mount,
+        Kind::Bool,
+        |c| (c.threads == 1).to_string(),
+        |c, v| single_thread(c, v),
+        "Serve the kernel with one thread, as `threads = 1`. The papers' single-thread mode."
+    ),
+    option!(
         "emulate",
         Emulation,
         Kind::Emulation,
@@ -334,6 +389,22 @@ fn globs(field: &mut Vec<String>, text: &str) -> Option<()> {
     let list: Vec<_> = text.lines().filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
     let good = list.iter().all(|glob| globset::Glob::new(glob).is_ok());
     put(field, good.then_some(list))
+}
+
+/// At least two plain names.
+fn tiers(field: &mut Vec<String>, text: &str) -> Option<()> {
+    let list: Vec<_> = text.lines().filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let plain = |name: &String| !name.contains('/') && name != "." && name != "..";
+    put(field, (list.len() >= 2 && list.iter().all(plain)).then_some(list))
+}
+
+fn single_thread(config: &mut Config, text: &str) -> Option<()> {
+    match text.parse().ok()? {
+        true => config.threads = 1,
+        false if config.threads == 1 => config.threads = 0,
+        false => {}
+    }
+    Some(())
 }
 
 fn emulate(config: &mut Config, text: &str) -> Option<()> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use halocline_model::{admit, evict};
+use halocline_model::{admit, evict, tier};
 use serde::{Deserialize, Serialize};
 
 /// What a value looks like.
@@ -24,7 +24,7 @@ pub enum Kind {
     Hours,
     /// One of a few words.
     Word(&'static [&'static str]),
-    /// An admission policy of the model's table.
+    /// An admission policy of the model's table, or a tier policy.
     Admission,
     /// An eviction policy of the model's table.
     Eviction,
@@ -56,7 +56,10 @@ impl Kind {
     pub fn names(self) -> Vec<&'static str> {
         match self {
             Self::Word(words) => words.to_vec(),
-            Self::Admission => admit::POLICIES.iter().map(|row| row.name).collect(),
+            Self::Admission => {
+                let tier = tier::POLICIES.iter().map(|row| row.name);
+                admit::POLICIES.iter().map(|row| row.name).chain(tier).collect()
+            }
             Self::Eviction => evict::POLICIES.iter().map(|row| row.name).collect(),
             _ => Vec::new(),
         }

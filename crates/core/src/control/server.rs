@@ -244,6 +244,10 @@ fn answer(
             let noted = below_root(&hint.path).and_then(|()| engine.hint(&hint));
             send(out, &Answer::from(noted))
         }
+        Request::Files { path } => {
+            send(out, &Answer::from(below_root(&path).and_then(|()| engine.files(&path))))
+        }
+        Request::Jobs(change) => send(out, &Answer::from(engine.change_jobs(&change))),
         Request::Unmount { force, keep_dirty } => {
             moving(out, &[], |_, progress| shared.unmount.unmount(force, keep_dirty, progress))
         }

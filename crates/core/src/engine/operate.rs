@@ -58,6 +58,7 @@ impl Controlled for ExtentEngine {
             rules: self.rules(),
             report: self.report(),
             notes: parts.notes.lock().clone(),
+            tier: None,
         }
     }
 

@@ -22,23 +22,7 @@ impl Namespace {
 
     /// Changes owner, mode, size and times, in the order in which they do not undo each other.
     pub fn set_attr(&self, node: &Node, change: &SetAttr) -> Result<Stat> {
-        let fd = self.descriptor(node)?;
-        if change.uid.is_some() || change.gid.is_some() {
-            let uid = change.uid.map(Uid::from_raw);
-            chownat(&fd, "", uid, change.gid.map(Gid::from_raw), ON_DESCRIPTOR)?;
-        }
-        if let Some(size) = change.size {
-            let file =
-                openat(CWD, proc_path(&fd), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-            rustix::fs::ftruncate(file, size)?;
-        }
-        if let Some(mode) = change.mode {
-            chmod(proc_path(&fd), Mode::from_raw_mode(mode & 0o7777))?;
-        }
-        if change.atime.is_some() || change.mtime.is_some() {
-            utimensat(&fd, "", &times(change), ON_DESCRIPTOR)?;
-        }
-        stat_descriptor(fd.as_fd())
+        set_attr_on(&*self.descriptor(node)?, change)
     }
 
     /// Target of a symbolic link.
@@ -48,6 +32,26 @@ impl Namespace {
     }
 }
 
+/// Changes owner, mode, size and times through a descriptor, `O_PATH` ones included, in the order
+/// in which they do not undo each other.
+pub(crate) fn set_attr_on(fd: impl AsFd, change: &SetAttr) -> Result<Stat> {
+    if change.uid.is_some() || change.gid.is_some() {
+        let uid = change.uid.map(Uid::from_raw);
+        chownat(&fd, "", uid, change.gid.map(Gid::from_raw), ON_DESCRIPTOR)?;
+    }
+    if let Some(size) = change.size {
+        let file = openat(CWD, proc_path(&fd), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::fs::ftruncate(file, size)?;
+    }
+    if let Some(mode) = change.mode {
+        chmod(proc_path(&fd), Mode::from_raw_mode(mode & 0o7777))?;
+    }
+    if change.atime.is_some() || change.mtime.is_some() {
+        utimensat(&fd, "", &times(change), ON_DESCRIPTOR)?;
+    }
+    stat_descriptor(fd)
+}
+
 /// Attributes of an open descriptor, `O_PATH` ones included.
 pub fn stat_descriptor(fd: impl AsFd) -> Result<Stat> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
@@ -55,12 +59,12 @@ pub fn stat_descriptor(fd: impl AsFd) -> Result<Stat> {
 }
 
 /// Attributes of a name, without following a symbolic link.
-pub(super) fn stat_at(parent: BorrowedFd<'_>, name: &OsStr) -> Result<Stat> {
+pub(crate) fn stat_at(parent: BorrowedFd<'_>, name: &OsStr) -> Result<Stat> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     Ok(from_statx(&statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?))
 }
 
-pub(super) fn statfs(fd: BorrowedFd<'_>) -> Result<libc::statvfs64> {
+pub(crate) fn statfs(fd: BorrowedFd<'_>) -> Result<libc::statvfs64> {
     use std::os::fd::AsRawFd;
     let mut totals = std::mem::MaybeUninit::zeroed();
     // SAFETY: the descriptor is open and the pointer is to a whole `statvfs64`.

@@ -1,7 +1,7 @@
 //! Changing names: link, unlink, rename. Nodes that lose a name get their descriptor first.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with, unlinkat};
@@ -82,6 +82,25 @@ impl Namespace {
             node.remove_link(from.0, from.1);
         }
         Ok(target.filter(|_| !exchange))
+    }
+
+    /// Puts what `from` names (in a directory outside the tree's sight, on the same file system)
+    /// in place of `name`, atomically, if that still is the inode `expected` (`ESTALE` otherwise).
+    /// The caller keeps others from changing the name meanwhile.
+    pub(crate) fn replace(
+        &self,
+        from: (BorrowedFd<'_>, &OsStr),
+        to: (&Node, &OsStr),
+        expected: (u64, u64),
+    ) -> Result<(Node, Stat)> {
+        let dir = self.descriptor(to.0)?;
+        let mut old = self.before_removal(to.0, to.1)?;
+        if old.key != expected {
+            return Err(rustix::io::Errno::STALE.into());
+        }
+        renameat_with(from.0, from.1, &dir, to.1, RenameFlags::empty())?;
+        self.forget_name(&mut old, to.0, to.1);
+        self.lookup(to.0, to.1)
     }
 
     /// Looks at what a name stands for and makes sure that a live node of it keeps a descriptor

@@ -80,6 +80,11 @@ impl Node {
         self.0.key
     }
 
+    /// A directory and a name in it that the node is known under; `None` once it has lost all.
+    pub(crate) fn known_as(&self) -> Option<(Node, OsString)> {
+        self.link().map(|link| (link.parent, link.name))
+    }
+
     /// A name the node is known under.
     pub(super) fn link(&self) -> Option<Link> {
         self.0.state.lock().links.first().cloned()

@@ -1,6 +1,7 @@
 //! Extended attributes of any node, ACLs among them.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
@@ -17,30 +18,46 @@ const ROOM_MAX: usize = 1 << 16;
 impl Namespace {
     /// Value of an extended attribute.
     pub fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
-        let fd = self.descriptor(node)?;
-        let path = proc_path(&fd);
-        with_room(|room| getxattr(&path, name.as_bytes(), room))
+        get_on(&*self.descriptor(node)?, name)
     }
 
     /// NUL-terminated names of the extended attributes.
     pub fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
-        let fd = self.descriptor(node)?;
-        let path = proc_path(&fd);
-        with_room(|room| listxattr(&path, room))
+        list_on(&*self.descriptor(node)?)
     }
 
     /// Sets an extended attribute; `flags` are `setxattr(2)`'s.
     pub fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
-        let fd = self.descriptor(node)?;
-        let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
-        Ok(setxattr(proc_path(&fd), name.as_bytes(), value, flags)?)
+        set_on(&*self.descriptor(node)?, name, value, flags)
     }
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
-        let fd = self.descriptor(node)?;
-        Ok(removexattr(proc_path(&fd), name.as_bytes())?)
+        remove_on(&*self.descriptor(node)?, name)
     }
+}
+
+/// Value of an extended attribute of a descriptor, `O_PATH` ones included; so are the others here.
+pub(crate) fn get_on(fd: &impl AsFd, name: &OsStr) -> Result<Vec<u8>> {
+    let path = proc_path(fd);
+    with_room(|room| getxattr(&path, name.as_bytes(), room))
+}
+
+/// NUL-terminated names of the extended attributes.
+pub(crate) fn list_on(fd: &impl AsFd) -> Result<Vec<u8>> {
+    let path = proc_path(fd);
+    with_room(|room| listxattr(&path, room))
+}
+
+/// Sets an extended attribute; `flags` are `setxattr(2)`'s.
+pub(crate) fn set_on(fd: &impl AsFd, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+    let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
+    Ok(setxattr(proc_path(fd), name.as_bytes(), value, flags)?)
+}
+
+/// Removes an extended attribute.
+pub(crate) fn remove_on(fd: &impl AsFd, name: &OsStr) -> Result<()> {
+    Ok(removexattr(proc_path(fd), name.as_bytes())?)
 }
 
 fn with_room(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>> {

@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use halocline_core::engine::passthrough::Passthrough;
+use halocline_core::tier::{FileTier, TierOptions, TierSet};
 use halocline_fuse::{MountOptions, MountedSession, mount};
 
 /// Somebody without rights.
@@ -41,12 +42,22 @@ pub(crate) fn skip(reason: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "\nSKIP {}: {reason}", thread.name().unwrap_or("main"));
 }
 
+/// What is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A directory as it is.
+    Plain,
+    /// A file tier whose files all fit the SSD, which is the origin here.
+    Tier,
+}
+
 /// Mounts a scratch directory for all users; `None`, after saying why, where that is impossible.
 pub(crate) fn mounted(direct: bool) -> Option<Mounted> {
-    mounted_with(direct, |_| {})
+    mounted_with(Kind::Plain, direct, |_| {})
 }
 
 pub(crate) fn mounted_with(
+    kind: Kind,
     direct: bool,
     adjust: impl FnOnce(&mut MountOptions),
 ) -> Option<Mounted> {
@@ -64,16 +75,27 @@ pub(crate) fn mounted_with(
     options.allow_other = true;
     options.threads = 4;
     adjust(&mut options);
-    let engine = Passthrough::open(&dir.path().join("origin"), direct).expect("open the origin");
-    let session = mount(Arc::new(engine), &options).expect("mount");
+    let origin = dir.path().join("origin");
+    let session = match kind {
+        Kind::Plain => {
+            mount(Arc::new(Passthrough::open(&origin, direct).expect("open the origin")), &options)
+        }
+        Kind::Tier => {
+            fs::create_dir(dir.path().join("hdd")).expect("make a directory");
+            let set = TierSet::below(dir.path(), &["origin", "hdd"]).expect("two directories");
+            let tier = FileTier::open(&set, TierOptions::default()).expect("open the tier");
+            mount(Arc::new(tier), &options)
+        }
+    };
+    let session = session.expect("mount");
     Some(Mounted { session: Some(session), dir })
 }
 
-/// Runs a test in both cache modes.
+/// Runs a test in both cache modes, and on a file tier.
 pub(crate) fn in_both_modes(test: impl Fn(&Mounted)) {
-    for direct in [false, true] {
-        let Some(mounted) = mounted(direct) else { return };
-        eprintln!("direct I/O: {direct}");
+    for (kind, direct) in [(Kind::Plain, false), (Kind::Plain, true), (Kind::Tier, false)] {
+        let Some(mounted) = mounted_with(kind, direct, |_| {}) else { return };
+        eprintln!("{kind:?}, direct I/O: {direct}");
         test(&mounted);
     }
 }

@@ -8,7 +8,7 @@ use halocline_fuse::Unmounted;
 use rustix::fs::{CWD, RenameFlags, XattrFlags, getxattr, listxattr, renameat_with, setxattr};
 use rustix::io::Errno;
 
-use crate::harness::{errno, in_both_modes, mounted, mounted_with, skip};
+use crate::harness::{Kind, errno, in_both_modes, mounted, mounted_with, skip};
 
 #[test]
 fn rename_honours_its_flags() {
@@ -106,7 +106,9 @@ fn symbolic_links_are_links() {
 
 #[test]
 fn a_read_only_mount_refuses_changes() {
-    let Some(mounted) = mounted_with(false, |options| options.read_only = true) else { return };
+    let Some(mounted) = mounted_with(Kind::Plain, false, |options| options.read_only = true) else {
+        return;
+    };
     fs::write(mounted.origin("f"), "bytes").unwrap();
     assert_eq!(fs::read(mounted.path("f")).unwrap(), b"bytes");
     for result in [
@@ -121,7 +123,7 @@ fn a_read_only_mount_refuses_changes() {
 
 #[test]
 fn a_mount_may_cover_its_own_origin_and_uncovers_it() {
-    let Some(mut mounted) = mounted_with(false, |options| {
+    let Some(mut mounted) = mounted_with(Kind::Plain, false, |options| {
         // Over the origin: the engine opened it before.
         options.mountpoint.set_file_name("origin");
     }) else {

@@ -6,7 +6,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Mounted, NOBODY, in_both_modes, mounted_with, open_to_all, shell_as, skip};
+use crate::harness::{
+    Kind, Mounted, NOBODY, in_both_modes, mounted_with, open_to_all, shell_as, skip,
+};
 
 fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -55,7 +57,10 @@ fn nobody_gets_past_permissions() {
 
 #[test]
 fn without_allow_other_nobody_enters() {
-    let Some(mounted) = mounted_with(false, |options| options.allow_other = false) else { return };
+    let Some(mounted) = mounted_with(Kind::Plain, false, |options| options.allow_other = false)
+    else {
+        return;
+    };
     fs::write(mounted.path("f"), "s").unwrap();
     open_to_all(&mounted.path("f"));
     let script = format!("cat {}", mounted.path("f").display());

@@ -1,40 +1,72 @@
 //! The papers' heuristic: knows the references to come, weighs them by size.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
-use super::{Keep, Trace};
+use super::recency::Recency;
+use super::{FileId, Keep, Outlook};
 
-/// Algorithms 4 and 5 in the reading of SPEC section 5.
+/// Algorithms 4 and 5 in the reading of SPEC section 5. The paper assumes that the references are
+/// known; where they are not, this is LRU.
 #[derive(Debug)]
-pub(super) struct Heuristic;
+pub(super) struct Heuristic {
+    unknown: Recency,
+}
 
-/// (references after `index`) times size: gain of a file that comes in, cost of one that leaves.
-fn weight(trace: &Trace, index: usize, file: usize) -> u128 {
-    let later = trace.refs[index + 1..].iter().filter(|&&other| other == file).count();
-    later as u128 * u128::from(trace.sizes[file])
+impl Default for Heuristic {
+    fn default() -> Self {
+        Self { unknown: Recency::lru() }
+    }
+}
+
+/// Later references times size: gain of a file that comes in, cost of one that leaves.
+fn weight(outlook: &dyn Outlook, file: FileId) -> u128 {
+    u128::from(outlook.later(file, u64::MAX)) * u128::from(outlook.size(file))
+}
+
+/// Files by cost, ascending; ties: larger first, then by name.
+fn by_cost(cached: Vec<FileId>, outlook: &dyn Outlook) -> Vec<(u128, FileId)> {
+    let mut order: Vec<(u128, FileId)> =
+        cached.into_iter().map(|file| (weight(outlook, file), file)).collect();
+    order.sort_by(|one, other| {
+        let key = |(cost, file): &(u128, FileId)| (*cost, Reverse(outlook.size(*file)));
+        key(one).cmp(&key(other)).then_with(|| outlook.by_name(one.1, other.1))
+    });
+    order
 }
 
 impl Keep for Heuristic {
-    fn referenced(&mut self, _trace: &Trace, _index: usize) {}
+    fn referenced(&mut self, file: FileId) {
+        self.unknown.referenced(file);
+    }
+
+    fn removed(&mut self, file: FileId) {
+        self.unknown.removed(file);
+    }
+
+    fn leaving(&mut self, cached: Vec<FileId>, outlook: &dyn Outlook) -> Vec<FileId> {
+        if !outlook.is_known() {
+            return self.unknown.leaving(cached, outlook);
+        }
+        by_cost(cached, outlook).into_iter().map(|(_, file)| file).collect()
+    }
 
     fn make_room(
         &mut self,
-        trace: &Trace,
-        index: usize,
-        cached: &BTreeSet<usize>,
+        file: FileId,
         free: u64,
-    ) -> Option<Vec<usize>> {
-        let file = trace.refs[index];
-        if !trace.refs[index + 1..].contains(&file) {
-            return None;
+        cached: &dyn Fn() -> Vec<FileId>,
+        outlook: &dyn Outlook,
+    ) -> Option<Vec<FileId>> {
+        if !outlook.is_known() {
+            return self.unknown.make_room(file, free, cached, outlook);
         }
-        let (size, gain) = (trace.sizes[file], weight(trace, index, file));
-        let mut order: Vec<(u128, usize)> =
-            cached.iter().map(|&file| (weight(trace, index, file), file)).collect();
-        order.sort_by_key(|&(cost, file)| (cost, Reverse(trace.sizes[file]), &trace.names[file]));
+        outlook.next(file)?;
+        let (size, gain) = (outlook.size(file), weight(outlook, file));
+        if free >= size {
+            return Some(Vec::new());
+        }
         let (mut leaving, mut freed, mut cost) = (Vec::new(), free, 0);
-        for (weight, file) in order {
+        for (weight, file) in by_cost(cached(), outlook) {
             if freed >= size {
                 break;
             }
@@ -42,7 +74,7 @@ impl Keep for Heuristic {
             if cost >= gain {
                 return None;
             }
-            freed += trace.sizes[file];
+            freed += outlook.size(file);
             leaving.push(file);
         }
         (freed >= size).then_some(leaving)

@@ -1,0 +1,182 @@
+//! Whole files between tiers under one tree: the file tier (`HyCache`, SPEC section 5).
+//!
+//! `docs/decisions/0001-file-tier.md` says how it works. What must hold, besides I1 to I8:
+//! - I10 A file is in one place. Its name on the SSD says where: a regular file there is the
+//!   file, a link that [`links`] recognises names the place of the file on a lower tier. Any other
+//!   copy is a leftover that an intent ([`intents`]) names, or was put there by somebody and is
+//!   never touched.
+//! - The place changes by one `rename` on the SSD ([`migrate`]), made after the copy is durable and
+//!   while nobody reads or writes the file.
+//! - A file that the kernel serves by itself (passthrough) is not moved, nor is one with several
+//!   names.
+//!
+//! Files: [`links`] and [`side`] are the form on disk, [`scan`] reads it at mount; [`inode`] is what
+//! is known of a live file and [`residents`] the SSD's account; [`copy`], [`migrate`], [`names`]
+//! and [`leftovers`] change places and names; [`files`] are files in use; [`keeper`] decides which
+//! are kept on the SSD, with what [`jobs`] announce; [`background`] demotes them; [`pass`] hands
+//! them to the kernel; [`serve`] answers the front end and [`operate`] the control socket.
+
+mod background;
+mod copy;
+mod counters;
+mod files;
+mod inode;
+mod intents;
+mod jobs;
+mod keeper;
+mod leftovers;
+mod links;
+mod migrate;
+mod names;
+mod operate;
+mod options;
+mod pass;
+mod residents;
+mod scan;
+mod serve;
+mod side;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::control::SOCKET_NAME;
+use crate::error::{Error, Result};
+use crate::meta::owner::Owner;
+use crate::namespace::Namespace;
+
+pub use inode::Node;
+pub use options::{TierOptions, TierSet};
+pub use scan::{Found, Problem};
+pub use serve::{DirHandle, Handle};
+
+use background::{Background, Signal};
+use counters::Counters;
+use inode::Table;
+use intents::Intents;
+use keeper::Keeper;
+use links::Links;
+use pass::Passing;
+use residents::Residents;
+use side::Side;
+
+/// Directory of the engine's own in each tier; programs do not see it.
+pub const PRIVATE: &str = ".halocline";
+
+/// The extended attribute of a migrated copy that keeps the number programs know the file by.
+const NUMBER_XATTR: &str = "user.halocline.inode";
+
+/// Whole files on an ordered list of tiers, the first of which holds the tree.
+#[derive(Debug)]
+pub struct FileTier {
+    core: Arc<Core>,
+    background: Background,
+}
+
+/// What the front end, the movers and the control interface share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    namespace: Namespace,
+    /// All tiers; the first is the SSD.
+    sides: Vec<Side>,
+    links: Links,
+    table: Arc<Table>,
+    residents: Residents,
+    intents: Intents,
+    keeper: Keeper,
+    counters: Counters,
+    begun: Instant,
+    /// What a person should know.
+    notes: Mutex<Vec<String>>,
+    passing: Mutex<Passing>,
+    /// Work for the background threads.
+    signal: Arc<Signal>,
+    options: TierOptions,
+    /// Shared by whoever reads or changes names, exclusive for a switch (taken last).
+    names: RwLock<()>,
+    next_name: AtomicU64,
+    /// The lock of the set, while it is mounted (I8).
+    _owner: Owner,
+}
+
+impl FileTier {
+    /// Opens the tiers of `set`, recovers what a killed mount left and adopts what it does not
+    /// know.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where a tier is missing or the tiers do not belong together.
+    pub fn open(set: &TierSet, options: TierOptions) -> Result<Self> {
+        let core = Arc::new(Core::open(set, options)?);
+        let found = core.recover()?;
+        for problem in &found.problems {
+            tracing::warn!("{problem}");
+            core.notes.lock().push(problem.to_string());
+        }
+        let background = Background::start(&core)?;
+        Ok(Self { core, background })
+    }
+
+    /// Ends background work and finishes what is under way. Nothing is called after it.
+    pub fn close(&self) -> Result<()> {
+        self.background.stop();
+        self.core.finish_removals()
+    }
+}
+
+impl Core {
+    fn open(set: &TierSet, options: TierOptions) -> Result<Self> {
+        let ssd = set.roots.first().ok_or_else(|| {
+            Error::invalid("a file tier without directories", "name at least two")
+        })?;
+        set.check()?;
+        let private = ssd.join(PRIVATE);
+        let owner = Owner::take(&private)?;
+        let former = set.record(owner.identity())?;
+        let sides = set.roots.iter().map(|root| Side::open(root)).collect::<Result<Vec<_>>>()?;
+        let total = sides[0].totals()?;
+        let limit = options.limit.bytes(total.f_blocks * total.f_frsize);
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Self {
+            namespace: Namespace::open(ssd)?,
+            links: Links::new(&set.roots, &former),
+            table: Arc::default(),
+            residents: Residents::new(limit),
+            intents: Intents::open(&private)?,
+            keeper: Keeper::new(&private, &options)?,
+            counters: Counters::default(),
+            begun: Instant::now(),
+            notes: Mutex::default(),
+            passing: Mutex::default(),
+            signal: Arc::default(),
+            options,
+            names: RwLock::default(),
+            next_name: AtomicU64::new(u64::try_from(started.as_nanos()).unwrap_or_default()),
+            sides,
+            _owner: owner,
+        })
+    }
+
+    /// A name that no other temporary file has.
+    fn fresh_name(&self) -> String {
+        format!("{:x}", self.next_name.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Where the control socket is.
+    fn socket(&self) -> PathBuf {
+        self.sides[0].path.join(PRIVATE).join(SOCKET_NAME)
+    }
+
+    /// Whether `name` in `parent` is the engine's own directory.
+    fn is_private(&self, parent: &crate::namespace::Node, name: &OsStr) -> bool {
+        name == PRIVATE && *parent == self.namespace.root()
+    }
+}
+
+/// Whether `path` lies in a tier's private directory.
+fn is_private_path(path: &Path) -> bool {
+    path.starts_with(PRIVATE)
+}

@@ -1,0 +1,150 @@
+//! Threads that demote files before the SSD is full and remove what migrations leave.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Core;
+use crate::error::Result;
+
+/// How often the SSD is looked at without being told to.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A background thread: its name, and what it does until it is time to stop.
+type Work = (&'static str, fn(&Core));
+
+const WORK: [Work; 2] = [("tier-reaper", reap), ("tier-mover", demote)];
+
+/// What the background threads are told.
+#[derive(Debug, Default)]
+pub(super) struct Signal {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stop: bool,
+    reap: bool,
+    demote: bool,
+}
+
+/// The running threads.
+#[derive(Debug)]
+pub(super) struct Background {
+    signal: Arc<Signal>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Background {
+    /// Starts the threads of `core`.
+    pub(super) fn start(core: &Arc<Core>) -> Result<Self> {
+        let signal = core.signal.clone();
+        let mut threads = Vec::new();
+        for (name, work) in WORK {
+            let core = core.clone();
+            let thread = thread::Builder::new().name(name.into()).spawn(move || {
+                yield_to_programs();
+                work(&core);
+            })?;
+            threads.push(thread);
+        }
+        Ok(Self { signal, threads: Mutex::new(threads) })
+    }
+
+    /// Ends the threads after what they are doing.
+    pub(super) fn stop(&self) {
+        self.signal.state.lock().stop = true;
+        self.signal.changed.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Signal {
+    fn set(&self, what: impl FnOnce(&mut State)) {
+        what(&mut self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// Waits until `due` says so; `false` when it is time to stop.
+    fn wait(&self, due: impl Fn(&mut State) -> bool) -> bool {
+        let mut state = self.state.lock();
+        while !state.stop && !due(&mut state) {
+            if self.changed.wait_for(&mut state, TICK).timed_out() {
+                break;
+            }
+        }
+        !state.stop
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.state.lock().stop
+    }
+}
+
+impl Core {
+    /// There is data of removed files.
+    pub(super) fn wake_reaper(&self) {
+        self.signal.set(|state| state.reap = true);
+    }
+
+    /// The SSD may be fuller than it should be.
+    pub(super) fn wake_mover(&self) {
+        self.signal.set(|state| state.demote = true);
+    }
+
+    /// Bytes on the SSD at a share of the limit, in percent.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a share of a limit needs no exact bytes"
+    )]
+    pub(super) fn mark(&self, percent: f64) -> u64 {
+        (self.residents.account.limit as f64 * percent / 100.0) as u64
+    }
+
+    /// Whether the SSD is fuller than the high mark.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.residents.used() > self.mark(self.options.high)
+    }
+}
+
+fn reap(core: &Core) {
+    while core.signal.wait(|state| std::mem::take(&mut state.reap)) {
+        if let Err(error) = core.finish_removals() {
+            tracing::warn!(%error, "data of removed files is removed at the next mount");
+        }
+    }
+}
+
+fn demote(core: &Core) {
+    while core.signal.wait(|state| std::mem::take(&mut state.demote)) {
+        core.count_passed_through();
+        if core.is_crowded() && !core.signal.is_stopping() {
+            let low = core.mark(core.options.low);
+            core.free_up(core.residents.account.limit.saturating_sub(low), u64::MAX);
+        }
+    }
+}
+
+/// The lowest priority for processor and disk.
+fn yield_to_programs() {
+    /// `IOPRIO_CLASS_BE` at its lowest level: an idle class could wait for ever on a busy disk.
+    const BEST_EFFORT_LOWEST: i32 = (2 << 13) | 7;
+    // SAFETY: plain numbers about the calling thread; a refusal is of no consequence.
+    unsafe {
+        libc::syscall(libc::SYS_ioprio_set, 1, 0, BEST_EFFORT_LOWEST);
+        libc::setpriority(libc::PRIO_PROCESS, 0, 10);
+    }
+}

@@ -1,0 +1,138 @@
+//! A file's contents and attributes, copied to another tier.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{SeekFrom, copy_file_range, seek};
+use rustix::io::Errno;
+
+use crate::engine::{SetAttr, SetTime, Stat};
+use crate::error::{Error, Result};
+use crate::namespace::attributes::{set_attr_on, system_time};
+use crate::namespace::xattr;
+
+/// Bytes copied between two looks at what is wanted of us.
+const PIECE: u64 = 8 << 20;
+/// Buffer where the kernel cannot copy by itself.
+const BUFFER: usize = 1 << 20;
+
+/// What is told of `bytes` more bytes; `false` stops the copy.
+pub(super) type Told<'a> = &'a mut dyn FnMut(u64) -> bool;
+
+/// How the kernel can be made to copy between these two files.
+struct Copier<'a> {
+    from: &'a File,
+    to: &'a File,
+    /// Whether the kernel copies by itself; it cannot between some file systems.
+    in_kernel: bool,
+    buffer: Vec<u8>,
+}
+
+/// Copies all data of `from` (`size` bytes long) to the empty file `to`, holes as holes.
+pub(super) fn contents(from: &File, to: &File, size: u64, told: Told<'_>) -> Result<()> {
+    to.set_len(size)?;
+    let mut copier = Copier { from, to, in_kernel: true, buffer: Vec::new() };
+    let mut at = 0;
+    while at < size {
+        let start = match seek(from, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL) => at,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = match seek(from, SeekFrom::Hole(start)) {
+            Ok(end) => end.min(size),
+            Err(Errno::INVAL) => size,
+            Err(errno) => return Err(errno.into()),
+        };
+        at = start;
+        while at < end {
+            let piece = PIECE.min(end - at);
+            let done = copier.piece(at, piece)?;
+            if done == 0 {
+                // Cut short by somebody meanwhile; whoever called sees that.
+                return Ok(());
+            }
+            start_writing(to, at, done);
+            at += done;
+            if !told(done) {
+                return Err(io::Error::from_raw_os_error(libc::ECANCELED).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Copier<'_> {
+    fn piece(&mut self, at: u64, len: u64) -> Result<u64> {
+        if self.in_kernel {
+            let (mut read, mut write) = (at, at);
+            let len = usize::try_from(len).expect("a piece is small");
+            match copy_file_range(self.from, Some(&mut read), self.to, Some(&mut write), len) {
+                Ok(0) => self.in_kernel = false,
+                Ok(done) => return Ok(done as u64),
+                Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    self.in_kernel = false;
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.buffer.resize(BUFFER, 0);
+        let len = usize::try_from(len).expect("a piece is small").min(BUFFER);
+        let done = self.from.read_at(&mut self.buffer[..len], at)?;
+        self.to.write_all_at(&self.buffer[..done], at)?;
+        Ok(done as u64)
+    }
+}
+
+/// Lets the device begin, so that the fsync at the end is short.
+fn start_writing(file: &File, at: u64, len: u64) {
+    let (at, len) = (at.cast_signed(), len.cast_signed());
+    // SAFETY: plain numbers and an open descriptor; a refusal is of no consequence.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), at, len, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
+/// Gives `to` owner, mode, extended attributes (ACLs among them) and times of `from`.
+pub(super) fn attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<()> {
+    let raw = &stat.raw;
+    let owner = SetAttr { uid: Some(raw.st_uid), gid: Some(raw.st_gid), ..SetAttr::default() };
+    match set_attr_on(to, &owner) {
+        // An unprivileged daemon serves its own files only.
+        Err(error) if error.errno() == libc::EPERM && owned(to, raw)? => {}
+        other => drop(other?),
+    }
+    // Extended attributes last but for mode and times: a change of owner drops capabilities.
+    let names = none_if_unsupported(xattr::list_on(from))?.unwrap_or_default();
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let name = OsStr::from_bytes(name);
+        let Some(value) = none_if_unsupported(xattr::get_on(from, name))? else { continue };
+        xattr::set_on(to, name, &value, 0).map_err(|error| {
+            let source = io::Error::from_raw_os_error(error.errno());
+            Error::at(name, "keep the extended attribute")(source)
+        })?;
+    }
+    let rest = SetAttr {
+        mode: Some(raw.st_mode & 0o7777),
+        atime: Some(SetTime::At(system_time((raw.st_atime, raw.st_atime_nsec)))),
+        mtime: Some(SetTime::At(system_time((raw.st_mtime, raw.st_mtime_nsec)))),
+        ..SetAttr::default()
+    };
+    set_attr_on(to, &rest).map(drop)
+}
+
+fn owned(file: &File, wanted: &libc::stat64) -> Result<bool> {
+    let now = crate::namespace::stat_descriptor(file)?.raw;
+    Ok((now.st_uid, now.st_gid) == (wanted.st_uid, wanted.st_gid))
+}
+
+fn none_if_unsupported<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.errno(), libc::EOPNOTSUPP | libc::ENODATA) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,308 @@
+//! Files in use: opened, read, written, emptied, and spilled where the SSD has no room.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+use rustix::io::Errno;
+
+use super::Core;
+use super::inode::{Inode, Node, Opened, Place};
+use super::migrate::{Manner, Stayed};
+use super::serve::Handle;
+use crate::device::Allocate;
+use crate::engine::{Caller, DirEntry, SetAttr, Stat};
+use crate::error::{Error, Result};
+use crate::namespace::attributes::set_attr_on;
+use crate::namespace::{self, reopen};
+
+/// Room that is made for names when the SSD itself is full.
+const ROOM_FOR_NAMES: u64 = 4 << 20;
+
+impl Core {
+    /// A descriptor of the file itself, `O_PATH` or better, wherever it is.
+    pub(super) fn physical(&self, inode: &Inode, place: &Place) -> Result<Arc<OwnedFd>> {
+        match &place.away {
+            None => self.namespace.descriptor(&place.entry),
+            Some(away) => match inode.kept.lock().clone() {
+                Some(kept) => Ok(kept),
+                None => Ok(Arc::new(self.sides[away.tier].find(&away.path)?)),
+            },
+        }
+    }
+
+    /// Opens the file where it is now.
+    pub(super) fn open_again(&self, inode: &Inode, place: &Place, flags: i32) -> Result<File> {
+        reopen(&*self.physical(inode, place)?, flags)
+    }
+
+    /// Calls `act` with the open file while the file stays where it is.
+    pub(super) fn with_file<T>(
+        &self,
+        handle: &Opened,
+        act: impl FnOnce(&Place, &File) -> Result<T>,
+    ) -> Result<T> {
+        let place = handle.inode.place.read();
+        let file =
+            handle.file(place.moves, |flags| self.open_again(&handle.inode, &place, flags))?;
+        act(&place, &file)
+    }
+
+    pub(super) fn open_file(&self, inode: &Arc<Inode>, flags: i32) -> Result<Handle> {
+        if flags & libc::O_TRUNC != 0 {
+            // What is thrown away is not copied: the file is emptied where it is, then brought.
+            let change = SetAttr { size: Some(0), ..SetAttr::default() };
+            self.set_attr(inode, None, &change)?;
+        }
+        self.used(inode);
+        let place = inode.place.read();
+        let file = self.open_again(inode, &place, flags & !libc::O_TRUNC)?;
+        Ok(Handle(Opened::new(inode, flags, file, place.moves)))
+    }
+
+    pub(super) fn set_attr(
+        &self,
+        inode: &Inode,
+        handle: Option<&Handle>,
+        change: &SetAttr,
+    ) -> Result<Stat> {
+        let place = inode.place.read();
+        let _changing = inode.changing();
+        let mut change = *change;
+        if let (Some(Handle(handle)), Some(size)) = (handle, change.size) {
+            let file = handle.file(place.moves, |flags| self.open_again(inode, &place, flags))?;
+            ftruncate(&*file, size)?;
+            change.size = None;
+        }
+        let fd = self.physical(inode, &place)?;
+        let mut stat = set_attr_on(&*fd, &change)?;
+        if place.away.is_some() {
+            stat.raw.st_nlink = stat.raw.st_nlink.min(1);
+        }
+        if let Some(resident) = &place.resident {
+            resident.settle(&*fd);
+        }
+        Ok(stat)
+    }
+
+    pub(super) fn create(
+        &self,
+        parent: &namespace::Node,
+        name: &OsStr,
+        modes: (u32, u32),
+        flags: i32,
+        caller: Caller,
+    ) -> Result<(Node, Stat, Handle)> {
+        let names = self.names.read();
+        let created = self.namespace.create(parent, name, modes.0, modes.1, flags, caller);
+        let (entry, stat, file) = match created {
+            // Somebody else made it first, and it has moved since.
+            Err(error) if error.errno() == libc::ELOOP && flags & libc::O_EXCL == 0 => {
+                drop(names);
+                let (node, _) = self.lookup(parent, name)?;
+                let handle = self.open_file(&node.0, flags & !libc::O_CREAT)?;
+                let stat = self.stat(&node.0)?;
+                return Ok((node, stat, handle));
+            }
+            other => other?,
+        };
+        let inode = self.table.intern(&entry, || {
+            let name = (parent.clone(), name.to_owned());
+            let blocks = stat.raw.st_blocks.unsigned_abs();
+            let number = stat.raw.st_ino;
+            (number, None, Some(self.residents.add(entry.key(), number, name, blocks)))
+        });
+        drop(names);
+        self.keeper.referenced(inode.number);
+        self.keeper.moved(inode.number, true);
+        let handle = Handle(Opened::new(&inode, flags, file, 0));
+        let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);
+        if full || self.excludes(&inode) {
+            // Its bytes will not fit: better now, while it is empty.
+            if let Err(stayed) = self.demote(&inode, Manner::Yielding, &mut |_| true) {
+                tracing::debug!("a new file stays on the SSD: {stayed}");
+            }
+        }
+        Ok((Node(inode), stat, handle))
+    }
+
+    pub(super) fn write(&self, handle: &Opened, offset: u64, data: &[u8]) -> Result<()> {
+        let mut done = 0;
+        loop {
+            let outcome = self.with_file(handle, |place, file| {
+                let _changing = handle.inode.changing();
+                let (at, rest) = (offset + done as u64, &data[done..]);
+                let place_of = (handle.flags & libc::O_APPEND == 0).then_some(at);
+                match &place.resident {
+                    Some(resident) if place.away.is_none() => {
+                        Ok(resident.growing(file, place_of, rest.len() as u64, || {
+                            write_some(file, at, rest)
+                        }))
+                    }
+                    _ => Ok(Some(write_some(file, at, rest))),
+                }
+            })?;
+            match outcome {
+                Some((count, Ok(()))) => {
+                    debug_assert_eq!(done + count, data.len());
+                    if self.is_crowded() {
+                        self.wake_mover();
+                    }
+                    return Ok(());
+                }
+                Some((count, Err(error))) if is_full(&error) => {
+                    done += count;
+                    self.spill(&handle.inode, error.into())?;
+                }
+                Some((_, Err(error))) => return Err(error.into()),
+                None => self.spill(&handle.inode, Errno::NOSPC.into())?,
+            }
+        }
+    }
+
+    /// The SSD has no room for what a program writes to a file: the file moves down, or others
+    /// do. `full` is the error where nothing helps.
+    fn spill(&self, inode: &Arc<Inode>, full: Error) -> Result<()> {
+        let on_ssd = inode.place.read().away.is_none();
+        match self.demote(inode, Manner::Forcing, &mut |_| true) {
+            Ok(bytes) => {
+                tracing::debug!(bytes, number = inode.number, "spilled to a lower tier");
+                self.wake_mover();
+                Ok(())
+            }
+            // Another thread was faster.
+            Err(Stayed::There) if on_ssd => Ok(()),
+            Err(stayed) => {
+                tracing::debug!("cannot spill: {stayed}");
+                let before = self.residents.free();
+                self.free_up(before + ROOM_FOR_NAMES, inode.number);
+                if self.residents.free() > before { Ok(()) } else { Err(full) }
+            }
+        }
+    }
+
+    pub(super) fn allocate(
+        &self,
+        handle: &Opened,
+        offset: u64,
+        len: u64,
+        how: Allocate,
+    ) -> Result<()> {
+        let (flags, takes) = match how {
+            Allocate::PunchHole => (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, false),
+            Allocate::Reserve => (FallocateFlags::empty(), true),
+            Allocate::ReserveKeepSize => (FallocateFlags::KEEP_SIZE, true),
+            Allocate::Zero { keep_size: false } => (FallocateFlags::ZERO_RANGE, true),
+            Allocate::Zero { keep_size: true } => {
+                (FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, true)
+            }
+        };
+        loop {
+            let outcome = self.with_file(handle, |place, file| {
+                let _changing = handle.inode.changing();
+                let call = || fallocate(file, flags, offset, len);
+                Ok(match &place.resident {
+                    Some(resident) if place.away.is_none() => {
+                        resident.growing(file, None, if takes { len } else { 0 }, call)
+                    }
+                    _ => Some(call()),
+                })
+            })?;
+            match outcome {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(Errno::NOSPC | Errno::DQUOT)) | None => {
+                    self.spill(&handle.inode, Errno::NOSPC.into())?;
+                }
+                Some(Err(errno)) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Makes something on the SSD; a full one is given room by moving files down.
+    pub(super) fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
+        for _ in 0..3 {
+            match make() {
+                Err(error) if matches!(error.errno(), libc::ENOSPC | libc::EDQUOT) => {
+                    self.free_up(self.residents.free() + ROOM_FOR_NAMES, u64::MAX);
+                }
+                other => return other,
+            }
+        }
+        make()
+    }
+
+    /// An entry as programs see it: files on lower tiers are files.
+    pub(super) fn shown(&self, dir: &namespace::Node, mut entry: DirEntry) -> DirEntry {
+        let key = (dir.key().0, entry.inode);
+        if entry.kind == libc::DT_LNK || entry.kind == libc::DT_UNKNOWN {
+            if let Ok(Some(away)) = self.away(dir, &entry.name) {
+                entry.kind = libc::DT_REG;
+                let live = self.table.find(key).map(|inode| inode.number);
+                entry.inode = live.unwrap_or_else(|| {
+                    let names = self.names.read();
+                    let known = self.namespace.lookup(dir, &entry.name);
+                    drop(names);
+                    known.map_or(entry.inode, |(node, _)| self.number_away(&node, &away))
+                });
+            }
+        } else if let Some(number) = self.table.number(key) {
+            entry.inode = number;
+        }
+        entry
+    }
+
+    /// Counts files that programs write without us.
+    pub(super) fn count_passed_through(&self) {
+        for (entry, resident) in self.residents.all() {
+            let Some(inode) = self.table.find(entry) else { continue };
+            if inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0
+                && let Ok(fd) = self.namespace.descriptor(&inode.entry())
+            {
+                resident.settle(&*fd);
+            }
+        }
+    }
+}
+
+/// Writes as much as goes; how much did, and why not more. An appending descriptor ignores `at`.
+fn write_some(file: &File, at: u64, data: &[u8]) -> (usize, std::io::Result<()>) {
+    let mut done = 0;
+    while done < data.len() {
+        match file.write_at(&data[done..], at + done as u64) {
+            Ok(0) => return (done, Err(std::io::ErrorKind::WriteZero.into())),
+            Ok(count) => done += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return (done, Err(error)),
+        }
+    }
+    (done, Ok(()))
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+impl Core {
+    /// What all tiers hold and have free together; tiers on one file system count once.
+    pub(super) fn totals(&self) -> Result<libc::statvfs64> {
+        let mut sum = self.sides[0].totals()?;
+        let mut counted = vec![self.sides[0].device];
+        for side in &self.sides[1..] {
+            if counted.contains(&side.device) {
+                continue;
+            }
+            counted.push(side.device);
+            let more = side.totals()?;
+            let scale = |blocks: u64| blocks * more.f_frsize / sum.f_frsize.max(1);
+            let (all, free, avail) =
+                (scale(more.f_blocks), scale(more.f_bfree), scale(more.f_bavail));
+            sum.f_blocks += all;
+            sum.f_bfree += free;
+            sum.f_bavail += avail;
+        }
+        Ok(sum)
+    }
+}

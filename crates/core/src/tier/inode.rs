@@ -1,0 +1,254 @@
+//! What the engine knows of a file while somebody refers to it, wherever the file is.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::residents::Resident;
+use crate::error::Result;
+use crate::namespace;
+
+/// Device and inode number of a name's inode on the SSD: a file's own, or its link's.
+pub(super) type Entry = (u64, u64);
+
+/// A file, directory, link or special file of a tier mount; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Node(pub(super) Arc<Inode>);
+
+/// One inode as programs see it. Its identity outlives its moves.
+pub(super) struct Inode {
+    /// Tells live inodes apart.
+    pub(super) id: u64,
+    /// The number that programs see.
+    pub(super) number: u64,
+    /// One migration at a time; taken before `place`.
+    pub(super) moving: Mutex<()>,
+    /// Shared by every operation, exclusive for the moment in which the file moves.
+    pub(super) place: RwLock<Place>,
+    /// Changes of contents through this engine: a copy made meanwhile is not the file.
+    pub(super) changes: AtomicU64,
+    /// Handles that the kernel serves by itself: the file must stay where it is.
+    pub(super) passed: AtomicU32,
+    /// The file on a lower tier, once it has no place there by which it could be found.
+    pub(super) kept: Mutex<Option<Arc<OwnedFd>>>,
+    handles: Mutex<Vec<Weak<Opened>>>,
+    table: Weak<Table>,
+}
+
+/// Where an inode is.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// What its name stands for on the SSD: the inode itself, or the link to its place.
+    pub(super) entry: namespace::Node,
+    /// Where a file is that is not on the SSD.
+    pub(super) away: Option<Away>,
+    /// Account of a regular file on the SSD.
+    pub(super) resident: Option<Arc<Resident>>,
+    /// Counts moves: open handles follow.
+    pub(super) moves: u64,
+}
+
+/// A place on a lower tier.
+#[derive(Debug, Clone)]
+pub(super) struct Away {
+    pub(super) tier: usize,
+    /// Relative to the tier's root; empty for a file without a name.
+    pub(super) path: PathBuf,
+}
+
+impl fmt::Debug for Inode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inode")
+            .field("id", &self.id)
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inode {
+    /// The inode's name on the SSD; what namespace operations are given.
+    pub(super) fn entry(&self) -> namespace::Node {
+        self.place.read().entry.clone()
+    }
+
+    /// A change of contents or attributes is under way until the guard is dropped. The caller
+    /// holds `place` shared for longer than that, so that whoever holds it exclusively sees it
+    /// counted: a copy begun before the end of a change is never taken for the file.
+    pub(super) fn changing(&self) -> Changing<'_> {
+        Changing(&self.changes)
+    }
+
+    /// The open handles.
+    pub(super) fn handles(&self) -> Vec<Arc<Opened>> {
+        let mut handles = self.handles.lock();
+        handles.retain(|handle| handle.strong_count() > 0);
+        handles.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// A change under way; see [`Inode::changing`].
+pub(super) struct Changing<'a>(&'a AtomicU64);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        let entry = self.place.get_mut().entry.key();
+        if let Some(table) = self.table.upgrade() {
+            table.forget(entry, self);
+        }
+        if let Some(resident) = &self.place.get_mut().resident {
+            resident.dropped();
+        }
+    }
+}
+
+/// An open regular file.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) inode: Arc<Inode>,
+    /// `open(2)`'s flags, for opening it again elsewhere.
+    pub(super) flags: i32,
+    /// The open file, and after how many moves it was opened.
+    current: Mutex<(u64, Arc<File>)>,
+    /// The file's account, where the kernel serves the handle by itself.
+    pub(super) passed: OnceLock<Arc<Resident>>,
+}
+
+impl Opened {
+    /// A handle of `inode`, which has moved `moves` times.
+    pub(super) fn new(inode: &Arc<Inode>, flags: i32, file: File, moves: u64) -> Arc<Self> {
+        let opened = Arc::new(Self {
+            inode: inode.clone(),
+            flags: flags & !(libc::O_TRUNC | libc::O_CREAT | libc::O_EXCL),
+            current: Mutex::new((moves, Arc::new(file))),
+            passed: OnceLock::new(),
+        });
+        let mut handles = inode.handles.lock();
+        if handles.len() == handles.capacity() {
+            handles.retain(|handle| handle.strong_count() > 0);
+        }
+        handles.push(Arc::downgrade(&opened));
+        opened
+    }
+
+    /// The open file after `moves` moves; `again` opens it where it is now.
+    pub(super) fn file(
+        &self,
+        moves: u64,
+        again: impl FnOnce(i32) -> Result<File>,
+    ) -> Result<Arc<File>> {
+        let mut current = self.current.lock();
+        if current.0 != moves {
+            *current = (moves, Arc::new(again(self.flags)?));
+        }
+        Ok(current.1.clone())
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // No `place` is taken here: a handle may be dropped by whoever holds it.
+        if let Some(resident) = self.passed.get() {
+            self.inode.passed.fetch_sub(1, Ordering::AcqRel);
+            resident.settle(&self.current.get_mut().1);
+        }
+    }
+}
+
+/// The live inodes.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    known: Mutex<Known>,
+    next: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    live: HashMap<Entry, Weak<Inode>>,
+    /// Numbers that differ from the entry's own, of files that have moved.
+    numbers: HashMap<Entry, u64>,
+}
+
+impl Table {
+    /// The inode of `entry`, made by `make` where nobody holds it. The caller holds `names`
+    /// shared, so that the entry does not change its meaning meanwhile.
+    pub(super) fn intern(
+        self: &Arc<Self>,
+        entry: &namespace::Node,
+        make: impl FnOnce() -> (u64, Option<Away>, Option<Arc<Resident>>),
+    ) -> Arc<Inode> {
+        if let Some(inode) = self.find(entry.key()) {
+            return inode;
+        }
+        let (number, away, resident) = make();
+        let inode = Arc::new(Inode {
+            id: self.next.fetch_add(1, Ordering::Relaxed),
+            number,
+            moving: Mutex::default(),
+            place: RwLock::new(Place { entry: entry.clone(), away, resident, moves: 0 }),
+            changes: AtomicU64::new(0),
+            passed: AtomicU32::new(0),
+            kept: Mutex::default(),
+            handles: Mutex::default(),
+            table: Arc::downgrade(self),
+        });
+        let mut known = self.known.lock();
+        if let Some(first) = known.live.get(&entry.key()).and_then(Weak::upgrade) {
+            drop(known);
+            return first;
+        }
+        known.live.insert(entry.key(), Arc::downgrade(&inode));
+        drop(known);
+        inode
+    }
+
+    /// The live inode of an entry.
+    pub(super) fn find(&self, entry: Entry) -> Option<Arc<Inode>> {
+        self.known.lock().live.get(&entry).and_then(Weak::upgrade)
+    }
+
+    /// The number of an entry whose file has moved, as far as it is known.
+    pub(super) fn number(&self, entry: Entry) -> Option<u64> {
+        self.known.lock().numbers.get(&entry).copied()
+    }
+
+    /// Notes the number of an entry.
+    pub(super) fn set_number(&self, entry: Entry, number: u64) {
+        if entry.1 != number {
+            self.known.lock().numbers.insert(entry, number);
+        }
+    }
+
+    /// The inode's name stands for another entry now.
+    pub(super) fn moved(&self, inode: &Arc<Inode>, from: Entry, to: Entry) {
+        let mut known = self.known.lock();
+        known.live.remove(&from);
+        known.numbers.remove(&from);
+        known.live.insert(to, Arc::downgrade(inode));
+        known.numbers.insert(to, inode.number);
+    }
+
+    /// An entry is gone from the SSD for good: its number may come back as another's.
+    pub(super) fn removed(&self, entry: Entry) {
+        self.known.lock().numbers.remove(&entry);
+    }
+
+    /// Called from the inode's own drop: its entry goes unless a newer inode took it.
+    fn forget(&self, entry: Entry, inode: &Inode) {
+        let mut known = self.known.lock();
+        if known.live.get(&entry).is_some_and(|live| std::ptr::eq(live.as_ptr(), inode)) {
+            known.live.remove(&entry);
+        }
+    }
+}

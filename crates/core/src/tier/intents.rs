@@ -1,0 +1,114 @@
+//! Which files on lower tiers no link names although nobody put them there: leftovers-to-be.
+//!
+//! An intent is a symbolic link on the SSD, `.halocline/intents/ID -> TIER/PLACE`. Making one is a
+//! single atomic metadata operation: file systems with a journal commit it before what follows, so
+//! it needs no fsync of its own. What must hold: from before a file on a lower tier loses its
+//! link, or gets its place without one, until it has a link or is gone durably, an intent names it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RawDir, fsync, mkdirat, openat, readlinkat, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+
+const NAME: &str = "intents";
+
+/// A place on a lower tier that may hold a leftover.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Intent {
+    /// Its name in the directory of intents.
+    pub(super) name: String,
+    pub(super) tier: usize,
+    pub(super) place: PathBuf,
+}
+
+/// A removed file's data, which goes once the removal of its name is durable.
+#[derive(Debug)]
+pub(super) struct Removal {
+    pub(super) intent: Intent,
+    /// The directory on the SSD that had the name; `None` where that is durable already.
+    pub(super) parent: Option<crate::namespace::Node>,
+}
+
+/// The intents of one set.
+#[derive(Debug)]
+pub(super) struct Intents {
+    dir: OwnedFd,
+    /// Data whose name is gone.
+    removals: Mutex<Vec<Removal>>,
+}
+
+impl Intents {
+    /// Opens the directory of intents below `private`.
+    pub(super) fn open(private: &Path) -> Result<Self> {
+        let path = private.join(NAME);
+        let at = |errno: Errno| Error::at(&path, "open the directory of intents")(errno.into());
+        match mkdirat(CWD, &path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(at(errno)),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(CWD, &path, flags, Mode::empty()).map_err(at)?;
+        Ok(Self { dir, removals: Mutex::default() })
+    }
+
+    /// Notes that `place` may hold a file that no link names.
+    pub(super) fn note(&self, name: String, tier: usize, place: &Path) -> Result<Intent> {
+        let target = [tier.to_string().as_bytes(), b"/", place.as_os_str().as_bytes()].concat();
+        symlinkat(OsStr::from_bytes(&target), &self.dir, &name)?;
+        Ok(Intent { name, tier, place: place.to_owned() })
+    }
+
+    /// The place has a link again, or is gone durably.
+    pub(super) fn clear(&self, intent: &Intent) {
+        if let Err(errno) = unlinkat(&self.dir, &intent.name, AtFlags::empty()) {
+            tracing::debug!(%errno, intent = intent.name, "an intent stays until the next mount");
+        }
+    }
+
+    /// All intents.
+    pub(super) fn list(&self) -> Result<Vec<Intent>> {
+        rustix::fs::seek(&self.dir, rustix::fs::SeekFrom::Start(0))?;
+        let mut found = Vec::new();
+        let mut buffer = Vec::with_capacity(16 << 10);
+        let mut raw = RawDir::new(&self.dir, buffer.spare_capacity_mut());
+        while let Some(entry) = raw.next() {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let Ok(target) = readlinkat(&self.dir, name, Vec::new()) else { continue };
+            if let Some((tier, place)) = parse(target.as_bytes()) {
+                found.push(Intent { name: name.to_owned(), tier, place });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes the intents, and on most file systems all that was done before them, durable.
+    pub(super) fn sync(&self) -> Result<()> {
+        Ok(fsync(&self.dir)?)
+    }
+
+    /// Queues the data of a file whose name is gone.
+    pub(super) fn later(&self, removal: Removal) {
+        self.removals.lock().push(removal);
+    }
+
+    /// Takes what is queued.
+    pub(super) fn take_removals(&self) -> Vec<Removal> {
+        std::mem::take(&mut self.removals.lock())
+    }
+}
+
+fn parse(target: &[u8]) -> Option<(usize, PathBuf)> {
+    let slash = target.iter().position(|byte| *byte == b'/')?;
+    let tier = std::str::from_utf8(&target[..slash]).ok()?.parse().ok()?;
+    let place = OsString::from_vec(target[slash + 1..].to_vec());
+    (!place.is_empty()).then(|| (tier, place.into()))
+}

@@ -1,0 +1,275 @@
+//! Which files are kept on the SSD: the policy, what it may know, pins and excludes.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use halocline_model::tier::{self, FileId, Keep, Outlook};
+use parking_lot::{Mutex, RwLock};
+
+use super::Core;
+use super::counters::Opening;
+use super::inode::{Entry, Inode};
+use super::jobs::Jobs;
+use super::migrate::{Manner, Stayed};
+use super::options::TierOptions;
+use super::residents::Resident;
+use crate::error::{Error, Result};
+use crate::globs::Globs;
+use crate::namespace::stat_descriptor;
+
+/// Files that a promotion may push out are looked for among this many at most.
+const VICTIMS_MAX: usize = 1 << 20;
+
+/// Files that may leave the SSD, by the numbers that the policy knows.
+type Candidates = HashMap<FileId, (Entry, Arc<Resident>)>;
+
+/// The policy and the rules that stand above it.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    policy: Mutex<Box<dyn Keep>>,
+    pub(super) globs: RwLock<Globs>,
+    pub(super) jobs: Mutex<Jobs>,
+}
+
+/// What is known of files when the policy decides.
+#[derive(Default)]
+struct Known {
+    sizes: HashMap<FileId, u64>,
+    /// Announced references to come of files that jobs name.
+    ahead: HashMap<FileId, Vec<u64>>,
+    /// Whether the file in question is one of those.
+    announced: bool,
+}
+
+impl Known {
+    fn ahead(&self, file: FileId) -> &[u64] {
+        self.ahead.get(&file).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Outlook for Known {
+    fn size(&self, file: FileId) -> u64 {
+        self.sizes.get(&file).copied().unwrap_or(0)
+    }
+
+    fn is_known(&self) -> bool {
+        self.announced
+    }
+
+    fn later(&self, file: FileId, horizon: u64) -> u64 {
+        self.ahead(file).partition_point(|position| *position <= horizon) as u64
+    }
+
+    fn next(&self, file: FileId) -> Option<u64> {
+        self.ahead(file).first().copied()
+    }
+
+    fn by_name(&self, one: FileId, other: FileId) -> Ordering {
+        one.cmp(&other)
+    }
+}
+
+impl Keeper {
+    /// The policy of `options`; the rules of earlier mounts are kept in `private`.
+    pub(super) fn new(private: &Path, options: &TierOptions) -> Result<Self> {
+        let policy = tier::by_name(&options.policy).map_err(|unknown| {
+            Error::invalid(unknown.to_string(), "choose one of them with --policy")
+        })?;
+        let globs = Globs::load(private, &options.pin, &options.exclude)?;
+        let jobs = Mutex::new(Jobs::load(private)?);
+        Ok(Self { policy: Mutex::new(policy), globs: RwLock::new(globs), jobs })
+    }
+
+    /// A file is used.
+    pub(super) fn referenced(&self, number: u64) {
+        self.policy.lock().referenced(number);
+    }
+
+    /// A file came to the SSD or left it.
+    pub(super) fn moved(&self, number: u64, to_ssd: bool) {
+        self.policy.lock().moved(number, to_ssd);
+    }
+
+    /// A file is no more.
+    pub(super) fn removed(&self, number: u64) {
+        self.policy.lock().removed(number);
+    }
+}
+
+impl Core {
+    /// Files that may leave the SSD now, with their bytes.
+    fn evictable(&self, except: u64) -> Candidates {
+        let globs = self.keeper.globs.read();
+        let pins = !globs.is_empty();
+        let mut found = Candidates::new();
+        for (entry, resident) in self.residents.all().into_iter().take(VICTIMS_MAX) {
+            let pinned = pins && globs.pins(&self.path_of(&resident));
+            if resident.number != except && !pinned && resident.bytes() > 0 {
+                found.insert(resident.number, (entry, resident));
+            }
+        }
+        found
+    }
+
+    /// Path of a file on the SSD relative to the root.
+    pub(super) fn path_of(&self, resident: &Resident) -> std::path::PathBuf {
+        let (parent, name) = resident.name.lock().clone();
+        self.namespace.path_of(&parent).join(name)
+    }
+
+    /// The inode of a file on the SSD.
+    pub(super) fn inode_of(&self, entry: Entry, resident: &Resident) -> Option<Arc<Inode>> {
+        if let Some(live) = self.table.find(entry) {
+            return Some(live);
+        }
+        let (parent, name) = resident.name.lock().clone();
+        let (node, _) = self.lookup(&parent, &name).ok()?;
+        (node.0.entry().key() == entry).then_some(node.0)
+    }
+
+    /// Demotes files until `bytes` are free on the SSD, in the policy's order. `false` where that
+    /// is not possible.
+    pub(super) fn free_up(&self, bytes: u64, except: u64) -> bool {
+        if self.residents.free() >= bytes {
+            return true;
+        }
+        let candidates = self.evictable(except);
+        let known = self.known(&candidates);
+        let files = candidates.keys().copied().collect();
+        let order = self.keeper.policy.lock().leaving(files, &known);
+        for number in order {
+            if self.residents.free() >= bytes {
+                return true;
+            }
+            if let Some((entry, resident)) = candidates.get(&number) {
+                self.push_out(*entry, resident);
+            }
+        }
+        self.residents.free() >= bytes
+    }
+
+    /// Demotes one file that has to make room.
+    pub(super) fn push_out(&self, entry: Entry, resident: &Resident) -> bool {
+        let Some(inode) = self.inode_of(entry, resident) else { return false };
+        match self.demote(&inode, Manner::Yielding, &mut |_| true) {
+            Ok(_) => true,
+            Err(stayed) => {
+                tracing::debug!("{}: not demoted: {stayed}", self.path_of(resident).display());
+                false
+            }
+        }
+    }
+
+    /// Brings a file to the SSD because it was asked for, pushing others out.
+    pub(super) fn bring(&self, inode: &Arc<Inode>, manner: Manner) -> Result<u64, Stayed> {
+        self.bring_telling(inode, manner, &mut |_| true)
+    }
+
+    /// The same, telling of progress.
+    pub(super) fn bring_telling(
+        &self,
+        inode: &Arc<Inode>,
+        manner: Manner,
+        told: super::copy::Told<'_>,
+    ) -> Result<u64, Stayed> {
+        let need = self.blocks(inode)? + super::migrate::COPY_SLACK;
+        if !self.free_up(need, inode.number) {
+            return Err(Stayed::NoRoom);
+        }
+        self.migrate(inode, 0, manner, told)
+    }
+
+    /// Bytes that a file has on disk, wherever it is.
+    pub(super) fn blocks(&self, inode: &Inode) -> Result<u64> {
+        let place = inode.place.read();
+        let stat = stat_descriptor(&*self.physical(inode, &place)?)?;
+        Ok(stat.raw.st_blocks.unsigned_abs() * 512)
+    }
+
+    /// What is known of files that may leave.
+    fn known(&self, candidates: &Candidates) -> Known {
+        let mut known = Known::default();
+        let jobs = self.keeper.jobs.lock();
+        let any = jobs.any();
+        for (number, (_, file)) in candidates {
+            known.sizes.insert(*number, file.bytes());
+            if any && let Some(ahead) = jobs.ahead(&self.path_of(file)) {
+                known.ahead.insert(*number, ahead);
+            }
+        }
+        known
+    }
+
+    /// A program opens a file: jobs and policy are told, and the policy brings it to the SSD if it
+    /// is worth that (Algorithm 1).
+    pub(super) fn used(&self, inode: &Arc<Inode>) {
+        let ahead = self.follow_jobs(inode);
+        self.keeper.referenced(inode.number);
+        let away = {
+            let place = inode.place.read();
+            place.away.is_some() && place.entry.known_as().is_some()
+        };
+        self.counters.opened(match away {
+            false => Opening::Hit,
+            true if self.promote(inode, ahead) => Opening::Promoted,
+            true => Opening::InPlace,
+        });
+    }
+
+    /// Tells jobs of an open; the file's announced references after it, if any job names it.
+    fn follow_jobs(&self, inode: &Inode) -> Option<Vec<u64>> {
+        if !self.keeper.jobs.lock().any() {
+            return None;
+        }
+        let path = self.namespace.path_of(&inode.entry());
+        let mut jobs = self.keeper.jobs.lock();
+        jobs.opened(&path);
+        jobs.ahead(&path)
+    }
+
+    /// Brings an opened file to the SSD if the policy wants it there and it fits.
+    fn promote(&self, inode: &Arc<Inode>, ahead: Option<Vec<u64>>) -> bool {
+        let Ok(bytes) = self.blocks(inode) else { return false };
+        let need = bytes + super::migrate::COPY_SLACK;
+        if self.excludes(inode) || need > self.residents.account.limit {
+            return false;
+        }
+        let Some(leaving) = self.room_for(inode.number, need, ahead) else { return false };
+        for (entry, resident) in leaving {
+            self.push_out(entry, &resident);
+        }
+        match self.migrate(inode, 0, Manner::Yielding, &mut |_| true) {
+            Ok(_) => true,
+            Err(stayed) => {
+                tracing::debug!("served in place: {stayed}");
+                false
+            }
+        }
+    }
+
+    /// Whom the policy sends away so that `number` can come; `None` serves it in place.
+    fn room_for(
+        &self,
+        number: u64,
+        need: u64,
+        ahead: Option<Vec<u64>>,
+    ) -> Option<Vec<(Entry, Arc<Resident>)>> {
+        let free = self.residents.free();
+        let candidates = if free >= need { Candidates::new() } else { self.evictable(number) };
+        let mut known = self.known(&candidates);
+        known.sizes.insert(number, need);
+        known.announced = ahead.is_some();
+        known.ahead.insert(number, ahead.unwrap_or_default());
+        let cached = || candidates.keys().copied().collect();
+        let leaving = self.keeper.policy.lock().make_room(number, free, &cached, &known)?;
+        Some(leaving.iter().filter_map(|number| candidates.get(number).cloned()).collect())
+    }
+
+    /// Whether a glob keeps a file off the SSD.
+    pub(super) fn excludes(&self, inode: &Inode) -> bool {
+        let globs = self.keeper.globs.read();
+        !globs.is_empty() && globs.excludes(&self.namespace.path_of(&inode.entry()))
+    }
+}

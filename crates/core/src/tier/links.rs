@@ -1,0 +1,124 @@
+//! Links that stand for files on lower tiers, and users' links that look like them.
+//!
+//! Ours is a tier's root, a slash and a plain relative path, byte for byte. A user's link whose
+//! target begins with a tier's root is stored with [`ESCAPE`] after the root: the kernel resolves
+//! it to the same file, and no place has that form.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// What marks a user's link: a no-op on the way to the same file.
+const ESCAPE: &[u8] = b".//";
+
+/// What a symbolic link on the SSD means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Target {
+    /// The file is on this tier, at this path below the tier's root.
+    Away(usize, PathBuf),
+    /// A user's link with this target.
+    Users(OsString),
+}
+
+/// The roots by which links are told apart.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    /// Root with its slash, and the tier; present roots and those of earlier mounts.
+    roots: Vec<(Vec<u8>, usize)>,
+    /// The present root of each tier, with its slash.
+    present: Vec<Vec<u8>>,
+}
+
+impl Links {
+    /// `roots` are the tiers' absolute roots, `former` those they had at earlier mounts.
+    pub(super) fn new(roots: &[PathBuf], former: &[(PathBuf, usize)]) -> Self {
+        let slashed = |root: &Path| {
+            let mut bytes = root.as_os_str().as_bytes().to_vec();
+            bytes.push(b'/');
+            bytes
+        };
+        let present: Vec<Vec<u8>> = roots.iter().map(|root| slashed(root)).collect();
+        let now = present.iter().cloned().enumerate().skip(1).map(|(tier, root)| (root, tier));
+        let before = former.iter().map(|(root, tier)| (slashed(root), *tier));
+        let mut roots: Vec<_> = now.chain(before).collect();
+        // Where one root lies in another, the inner one is meant.
+        roots.sort_by_key(|(root, _)| std::cmp::Reverse(root.len()));
+        Self { roots, present }
+    }
+
+    /// What a stored target means.
+    pub(super) fn read(&self, stored: &[u8]) -> Target {
+        let users = |bytes: Vec<u8>| Target::Users(OsString::from_vec(bytes));
+        let Some((root, tier, rest)) = self.split(stored) else { return users(stored.to_vec()) };
+        if let Some(users_rest) = rest.strip_prefix(ESCAPE) {
+            return users([root, users_rest].concat());
+        }
+        if is_plain(rest) {
+            return Target::Away(tier, PathBuf::from(OsStr::from_bytes(rest)));
+        }
+        users(stored.to_vec())
+    }
+
+    /// How a user's target is stored.
+    pub(super) fn stored(&self, target: &OsStr) -> OsString {
+        match self.split(target.as_bytes()) {
+            Some((root, _, rest)) => OsString::from_vec([root, ESCAPE, rest].concat()),
+            None => target.to_owned(),
+        }
+    }
+
+    /// The target of the link of a file at `path` on `tier`.
+    pub(super) fn to(&self, tier: usize, path: &Path) -> OsString {
+        let target = [&self.present[tier], path.as_os_str().as_bytes()].concat();
+        debug_assert_eq!(self.read(&target), Target::Away(tier, path.to_owned()));
+        OsString::from_vec(target)
+    }
+
+    fn split<'t>(&self, target: &'t [u8]) -> Option<(&[u8], usize, &'t [u8])> {
+        self.roots.iter().find_map(|(root, tier)| {
+            target.strip_prefix(root.as_slice()).map(|rest| (root.as_slice(), *tier, rest))
+        })
+    }
+}
+
+fn is_plain(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').all(|name| !name.is_empty() && name != b"." && name != b"..")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn links() -> Links {
+        Links::new(
+            &["/data/ssd".into(), "/data/hdd".into(), "/data/hdd/deep".into()],
+            &[("/old/hdd".into(), 1)],
+        )
+    }
+
+    #[test]
+    fn places_are_told_from_users_links() {
+        let read = |target: &str| links().read(target.as_bytes());
+        assert_eq!(read("/data/hdd/a/b"), Target::Away(1, "a/b".into()));
+        assert_eq!(read("/data/hdd/deep/b"), Target::Away(2, "b".into()));
+        assert_eq!(read("/old/hdd/a"), Target::Away(1, "a".into()));
+        for users in ["/data/hdd", "/data/hdd/../x", "/data/hdd//x", "/data/hdd/", "data/hdd/x", ""]
+        {
+            assert_eq!(read(users), Target::Users(users.into()));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn users_targets_come_back_and_never_mean_a_place(
+            parts in prop::collection::vec(
+                prop::sample::select(vec!["/data/hdd", "/old/hdd", "/", ".", "..", "a", ".//", "deep"]), 0..7),
+        ) {
+            let target = OsString::from(parts.concat());
+            let stored = links().stored(&target);
+            prop_assert_eq!(links().read(stored.as_bytes()), Target::Users(target));
+        }
+    }
+}

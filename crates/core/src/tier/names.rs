@@ -1,0 +1,309 @@
+//! Names: looking them up, making, linking, renaming and removing them.
+//!
+//! `names` is held shared here, so that no switch changes what a name stands for meanwhile; no
+//! `place` is taken while it is held.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{readlinkat, symlinkat};
+use rustix::io::Errno;
+
+use super::inode::{Away, Inode, Node};
+use super::intents::{Intent, Removal};
+use super::links::Target;
+use super::migrate::Manner;
+use super::{Core, NUMBER_XATTR};
+use crate::engine::Stat;
+use crate::error::Result;
+use crate::namespace::{self, Removed, stat_descriptor, xattr};
+
+/// A name whose file is on a lower tier and which is about to go.
+struct Leaving {
+    tier: usize,
+    path: PathBuf,
+    intent: Intent,
+}
+
+impl Core {
+    /// Looks a name up; the stat is of the file itself, wherever it is.
+    pub(super) fn lookup(&self, parent: &namespace::Node, name: &OsStr) -> Result<(Node, Stat)> {
+        if self.is_private(parent, name) {
+            return Err(Errno::NOENT.into());
+        }
+        let names = self.names.read();
+        let (entry, stat) = self.namespace.lookup(parent, name)?;
+        let (inode, here) = self.meaning(parent, name, &entry, &stat)?;
+        drop(names);
+        let stat = if here { stat } else { self.stat(&inode)? };
+        Ok((Node(inode), stat))
+    }
+
+    /// The inode that an entry stands for, and whether the entry is the inode itself. The caller
+    /// holds `names`.
+    pub(super) fn meaning(
+        &self,
+        parent: &namespace::Node,
+        name: &OsStr,
+        entry: &namespace::Node,
+        stat: &Stat,
+    ) -> Result<(Arc<Inode>, bool)> {
+        let away = match stat.raw.st_mode & libc::S_IFMT {
+            libc::S_IFLNK => self.away(parent, name)?,
+            _ => None,
+        };
+        let here = away.is_none();
+        let inode = self.table.intern(entry, || match away {
+            None => {
+                let number = self.table.number(entry.key()).unwrap_or(stat.raw.st_ino);
+                (number, None, self.residents.get(entry.key()))
+            }
+            Some(away) => (self.number_away(entry, &away), Some(away), None),
+        });
+        Ok((inode, here))
+    }
+
+    /// The place that a link names, if it is ours.
+    pub(super) fn away(&self, parent: &namespace::Node, name: &OsStr) -> Result<Option<Away>> {
+        let dir = self.namespace.descriptor(parent)?;
+        let target = readlinkat(&*dir, name, Vec::new())?;
+        Ok(match self.links.read(target.as_bytes()) {
+            Target::Away(tier, path) => Some(Away { tier, path }),
+            Target::Users(_) => None,
+        })
+    }
+
+    /// The number of a file on a lower tier: the one its copy keeps, or the link's own for a file
+    /// that was put there by hand.
+    pub(super) fn number_away(&self, entry: &namespace::Node, away: &Away) -> u64 {
+        if let Some(number) = self.table.number(entry.key()) {
+            return number;
+        }
+        let kept = self.sides[away.tier].look(&away.path).ok().and_then(|fd| kept_number(&fd));
+        let number = kept.unwrap_or(entry.key().1);
+        self.table.set_number(entry.key(), number);
+        number
+    }
+
+    /// Attributes of an inode, wherever it is.
+    pub(super) fn stat(&self, inode: &Inode) -> Result<Stat> {
+        let place = inode.place.read();
+        let mut stat = stat_descriptor(&*self.physical(inode, &place)?)?;
+        if place.away.is_some() && inode.kept.lock().is_none() {
+            // A second link on the lower tier is one of ours, on its way out.
+            stat.raw.st_nlink = stat.raw.st_nlink.min(1);
+        }
+        Ok(stat)
+    }
+
+    /// Makes a hard link. A file on a lower tier comes to the SSD first.
+    pub(super) fn link(
+        &self,
+        inode: &Arc<Inode>,
+        parent: &namespace::Node,
+        name: &OsStr,
+    ) -> Result<Stat> {
+        if self.is_private(parent, name) {
+            return Err(Errno::PERM.into());
+        }
+        loop {
+            let (entry, away) = {
+                let place = inode.place.read();
+                (place.entry.clone(), place.away.is_some())
+            };
+            if away {
+                self.bring(inode, Manner::Forcing).map_err(|stayed| {
+                    tracing::warn!("a hard link needs the file on the SSD: {stayed}");
+                    // What programs know as "copy it instead".
+                    Errno::MLINK
+                })?;
+                continue;
+            }
+            let _names = self.names.read();
+            // Moved since we looked?
+            if self.table.find(entry.key()).is_some_and(|now| Arc::ptr_eq(&now, inode)) {
+                let _changing = inode.changing();
+                return self.namespace.link(&entry, parent, name);
+            }
+        }
+    }
+
+    /// Removes a name that is no directory.
+    pub(super) fn unlink(&self, parent: &namespace::Node, name: &OsStr) -> Result<()> {
+        let _names = self.names.read();
+        let leaving = self.leaving(parent, name)?;
+        match self.namespace.unlink(parent, name) {
+            Ok(removed) => {
+                self.gone(&removed, parent, leaving);
+                Ok(())
+            }
+            Err(error) => {
+                self.stays(leaving);
+                Err(error)
+            }
+        }
+    }
+
+    /// Renames.
+    pub(super) fn rename(
+        &self,
+        from: (&namespace::Node, &OsStr),
+        to: (&namespace::Node, &OsStr),
+        flags: u32,
+    ) -> Result<()> {
+        if self.is_private(from.0, from.1) || self.is_private(to.0, to.1) {
+            return Err(Errno::PERM.into());
+        }
+        let names = self.names.read();
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        let (moved, moved_stat) = self.namespace.lookup(from.0, from.1)?;
+        let other = self.namespace.lookup(to.0, to.1).ok();
+        let replaces = flags & (libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) == 0;
+        let leaving = match &other {
+            Some((other, _)) if replaces && *other != moved => self.leaving(to.0, to.1)?,
+            _ => None,
+        };
+        match self.namespace.rename(from, to, flags) {
+            Ok(Some(removed)) => self.gone(&removed, to.0, leaving),
+            Ok(None) => self.stays(leaving),
+            Err(error) => {
+                self.stays(leaving);
+                return Err(error);
+            }
+        }
+        self.renamed(&moved, to);
+        let mut strayed = vec![self.meaning(to.0, to.1, &moved, &moved_stat)];
+        if let Some((other, stat)) = other.filter(|_| exchange) {
+            self.renamed(&other, from);
+            strayed.push(self.meaning(from.0, from.1, &other, &stat));
+        }
+        drop(names);
+        for (inode, here) in strayed.into_iter().flatten() {
+            if !here {
+                self.repair(&inode);
+            }
+        }
+        Ok(())
+    }
+
+    /// A regular file on the SSD is found by its new name from now on.
+    fn renamed(&self, entry: &namespace::Node, to: (&namespace::Node, &OsStr)) {
+        if let Some(resident) = self.residents.get(entry.key()) {
+            *resident.name.lock() = (to.0.clone(), to.1.to_owned());
+        }
+    }
+
+    /// If `name` stands for a file on a lower tier: notes that its data is about to have no link.
+    fn leaving(&self, parent: &namespace::Node, name: &OsStr) -> Result<Option<Leaving>> {
+        if self.is_private(parent, name) {
+            return Err(Errno::NOENT.into());
+        }
+        let away = match self.away(parent, name) {
+            Ok(away) => away,
+            Err(error) if error.errno() == libc::EINVAL => None,
+            Err(error) => return Err(error),
+        };
+        let Some(Away { tier, path }) = away else { return Ok(None) };
+        let intent = self.intents.note(format!("{}-gone", self.fresh_name()), tier, &path)?;
+        Ok(Some(Leaving { tier, path, intent }))
+    }
+
+    /// A name did not go after all.
+    fn stays(&self, leaving: Option<Leaving>) {
+        if let Some(leaving) = leaving {
+            self.intents.clear(&leaving.intent);
+        }
+    }
+
+    /// A name is gone: so are its blocks or its data elsewhere, once nobody uses them.
+    fn gone(&self, removed: &Removed, parent: &namespace::Node, leaving: Option<Leaving>) {
+        let live = self.table.find(removed.key);
+        if let Some(Leaving { tier, path, intent }) = leaving {
+            if let Some(live) = &live
+                && let Ok(fd) = self.sides[tier].look(&path)
+            {
+                *live.kept.lock() = Some(Arc::new(fd));
+            }
+            self.intents.later(Removal { intent, parent: Some(parent.clone()) });
+            self.wake_reaper();
+        }
+        if removed.last {
+            self.residents.remove(removed.key, live.is_some());
+            let number = self.table.number(removed.key).unwrap_or(removed.key.1);
+            self.table.removed(removed.key);
+            self.keeper.removed(number);
+        } else if let (Some(resident), Some(node)) =
+            (self.residents.get(removed.key), &removed.node)
+            && let Some(name) = node.known_as()
+        {
+            *resident.name.lock() = name;
+        }
+    }
+
+    /// Moves a file on a lower tier to the place of its present name, so that both trees look
+    /// alike; where that fails the link goes on naming the old place.
+    pub(super) fn repair(&self, inode: &Arc<Inode>) {
+        if let Err(error) = self.try_repair(inode) {
+            tracing::debug!(%error, "a file keeps its old place on the lower tier");
+        }
+    }
+
+    fn try_repair(&self, inode: &Arc<Inode>) -> Result<()> {
+        let _moving = inode.moving.lock();
+        let mut place = inode.place.write();
+        let Some(away) = place.away.clone().filter(|away| !away.path.as_os_str().is_empty()) else {
+            return Ok(());
+        };
+        let Some((parent, name)) = place.entry.known_as() else { return Ok(()) };
+        let path = self.namespace.path_of(&place.entry);
+        if path == away.path || super::is_private_path(&path) {
+            return Ok(());
+        }
+        let side = &self.sides[away.tier];
+        side.make_parents(&path, &mut |dir| self.directory_attributes(dir))?;
+        let id = self.fresh_name();
+        let new = self.intents.note(format!("{id}-new"), away.tier, &path)?;
+        if let Err(error) = side.link(&away.path, &path) {
+            self.intents.clear(&new);
+            return Err(error);
+        }
+        let old = self.intents.note(format!("{id}-old"), away.tier, &away.path)?;
+        symlinkat(self.links.to(away.tier, &path), self.sides[0].tmp(), &id)?;
+        let names = self.names.write();
+        let before = place.entry.key();
+        let from = (self.sides[0].tmp().as_fd(), OsStr::new(&id));
+        let replaced = self.namespace.replace(from, (&parent, &name), before);
+        match replaced {
+            Ok((entry, _)) => {
+                self.table.moved(inode, before, entry.key());
+                drop(names);
+                place.entry = entry;
+                let old_path = away.path;
+                place.away = Some(Away { tier: away.tier, path });
+                self.namespace.open_dir(&parent)?.sync()?;
+                drop(place);
+                self.intents.clear(&new);
+                self.sides[away.tier].remove(&old_path)?;
+                self.intents.later(Removal { intent: old, parent: None });
+                self.wake_reaper();
+                Ok(())
+            }
+            Err(error) => {
+                drop(names);
+                self.sides[0].drop_temporary(&id);
+                self.sides[away.tier].remove(&path)?;
+                self.intents.clear(&old);
+                self.intents.clear(&new);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The number that a migrated copy keeps.
+pub(super) fn kept_number(fd: &impl AsFd) -> Option<u64> {
+    let value = xattr::get_on(fd, NUMBER_XATTR.as_ref()).ok()?;
+    std::str::from_utf8(&value).ok()?.parse().ok()
+}

@@ -1,0 +1,399 @@
+//! What a person or a script may ask of a file tier: the control interface.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use halocline_model::request::ByteRange;
+
+use super::inode::{Inode, Node};
+use super::migrate::{Manner, Stayed};
+use super::{Core, FileTier};
+use crate::config::Mode;
+use crate::control::tier::TierState;
+use crate::control::{
+    Controlled, Explanation, ExtentInfo, FileInfo, Health, JobChange, JobInfo, MoveReport,
+    ProcessHint, Progress, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side,
+    Skipped, Status, TierStatus,
+};
+use crate::error::{Error, Result};
+use crate::globs::Globs;
+use crate::namespace::{self, stat_descriptor};
+
+/// A regular file that a command names.
+struct Named {
+    path: PathBuf,
+    inode: Arc<Inode>,
+    size: u64,
+    tier: usize,
+}
+
+/// A move under way.
+struct Moving<'a> {
+    sink: ProgressSink<'a>,
+    begun: Instant,
+    total: u64,
+    report: MoveReport,
+}
+
+impl Moving<'_> {
+    /// Moves one file by `act`, which is given what to tell of bytes copied.
+    fn one(
+        &mut self,
+        file: &Named,
+        act: impl FnOnce(&mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed>,
+    ) -> ControlFlow<()> {
+        let (before, mut stop) = (self.report.bytes, false);
+        let mut done = before;
+        let total = self.total;
+        let sink = &mut self.sink;
+        let mut told = |bytes: u64| {
+            done += bytes;
+            let path = file.path.clone();
+            let now = Progress { done_bytes: done, total_bytes: total.max(done), path };
+            stop = sink(now).is_break();
+            !stop
+        };
+        match act(&mut told) {
+            Ok(bytes) => {
+                self.report.bytes = before + bytes;
+                self.report.files += 1;
+            }
+            Err(Stayed::There | Stayed::Gone) => {}
+            Err(_) if stop => {}
+            Err(stayed) => self.skip(file, stayed.to_string()),
+        }
+        if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn skip(&mut self, file: &Named, reason: String) {
+        self.report.left_bytes += file.size;
+        self.report.skipped.push(Skipped { path: file.path.clone(), reason });
+    }
+
+    fn report(mut self) -> MoveReport {
+        self.report.seconds = self.begun.elapsed().as_secs_f64();
+        self.report
+    }
+}
+
+impl Core {
+    /// The node at a path below the root.
+    fn node_at(&self, path: &Path) -> Result<Node> {
+        let mut at = self.namespace.root();
+        let mut names = path.iter().peekable();
+        while let Some(name) = names.next() {
+            let (node, _) = self.lookup(&at, name)?;
+            if names.peek().is_none() {
+                return Ok(node);
+            }
+            at = node.0.entry();
+        }
+        Ok(Node(self.table.intern(&at, || (at.key().1, None, None))))
+    }
+
+    /// All regular files at and below `path`.
+    fn below(&self, path: &Path) -> Result<Vec<Named>> {
+        let node = self.node_at(path).map_err(|error| {
+            let source = std::io::Error::from_raw_os_error(error.errno());
+            Error::at(path, "find the file on the mount")(source)
+        })?;
+        let mut found = Vec::new();
+        self.visit(&node, path.to_owned(), &mut found)?;
+        Ok(found)
+    }
+
+    fn visit(&self, node: &Node, path: PathBuf, found: &mut Vec<Named>) -> Result<()> {
+        let raw = self.stat(&node.0)?.raw;
+        match raw.st_mode & libc::S_IFMT {
+            libc::S_IFREG => {
+                let tier = node.0.place.read().away.as_ref().map_or(0, |away| away.tier);
+                let size = raw.st_size.unsigned_abs();
+                found.push(Named { path, inode: node.0.clone(), size, tier });
+            }
+            libc::S_IFDIR => {
+                let dir = node.0.entry();
+                for name in self.names_below(&dir)? {
+                    if let Ok((child, _)) = self.lookup(&dir, &name) {
+                        // A file that cannot be looked at does not hide the others.
+                        let _ = self.visit(&child, path.join(&name), found);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn names_below(&self, dir: &namespace::Node) -> Result<Vec<std::ffi::OsString>> {
+        let mut names = Vec::new();
+        self.namespace.open_dir(dir)?.read(0, &mut |entry| {
+            if entry.name != "." && entry.name != ".." && !self.is_private(dir, &entry.name) {
+                names.push(entry.name);
+            }
+            true
+        })?;
+        names.sort();
+        Ok(names)
+    }
+
+    /// Files that `path` names, as a path or else as a glob.
+    fn named(&self, path: &Path) -> Result<Vec<Named>> {
+        let missing = self.node_at(path).is_err_and(|error| error.errno() == libc::ENOENT);
+        let text = path.to_string_lossy();
+        if !missing || !text.contains(['*', '?', '[', '{']) {
+            return self.below(path);
+        }
+        let mut globs = Globs::default();
+        globs.add_pin(&text)?;
+        let all = self.below(Path::new(""))?;
+        Ok(all.into_iter().filter(|file| globs.pins(&file.path)).collect())
+    }
+
+    fn describe(&self, file: Named) -> Result<FileInfo> {
+        let globs = self.keeper.globs.read();
+        let place = file.inode.place.read();
+        let stat = stat_descriptor(&*self.physical(&file.inode, &place)?)?;
+        let (tier, inside) = match &place.away {
+            None => (0, file.path.clone()),
+            Some(away) => (away.tier, away.path.clone()),
+        };
+        Ok(FileInfo {
+            tier,
+            tier_name: self.sides[tier].name(),
+            place: self.sides[tier].path.join(inside),
+            size_bytes: stat.raw.st_size.unsigned_abs(),
+            disk_bytes: stat.raw.st_blocks.unsigned_abs() * 512,
+            pinned: globs.pins(&file.path),
+            excluded: globs.excludes(&file.path),
+            passed_through: file.inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0,
+            path: file.path,
+        })
+    }
+
+    fn rules(&self) -> Rules {
+        let globs = self.keeper.globs.read();
+        Rules { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
+    }
+
+    /// A pin that is larger than the SSD could never be kept (USERS 8).
+    fn check_pin(&self, glob: &str) -> Result<()> {
+        let mut globs = Globs::default();
+        globs.add_pin(glob)?;
+        let files = self.below(Path::new(""))?;
+        let bytes: u64 =
+            files.iter().filter(|file| globs.pins(&file.path)).map(|file| file.size).sum();
+        let limit = self.residents.account.limit;
+        if bytes > limit {
+            return Err(Error::invalid(
+                format!(
+                    "the files that {glob:?} pins have {bytes} bytes, the SSD's limit is {limit}"
+                ),
+                "pin fewer files or mount with a larger --ssd-limit",
+            ));
+        }
+        Ok(())
+    }
+
+    fn tier_status(&self) -> TierStatus {
+        TierStatus {
+            tiers: self
+                .sides
+                .iter()
+                .map(|side| TierState {
+                    path: side.path.clone(),
+                    name: side.name(),
+                    free_bytes: side.room().ok(),
+                })
+                .collect(),
+            ssd_files: self.residents.len() as u64,
+            high_bytes: self.mark(self.options.high),
+            low_bytes: self.mark(self.options.low),
+            promoted: self.counters.promoted(),
+            demoted: self.counters.demoted(),
+            opens: self.counters.opens(),
+            passthrough: self.passthrough_status(),
+            jobs: self.keeper.jobs.lock().list(),
+        }
+    }
+}
+
+/// Moves the wanted ones of `files` by `act`.
+fn move_all(
+    files: &[Named],
+    dry_run: bool,
+    wanted: impl Fn(&Named) -> bool,
+    act: impl Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed>,
+    sink: ProgressSink<'_>,
+) -> MoveReport {
+    let total = files.iter().filter(|file| wanted(file)).map(|file| file.size).sum();
+    let report = MoveReport::default();
+    let mut moving = Moving { sink, begun: Instant::now(), total, report };
+    for file in files.iter().filter(|file| wanted(file)) {
+        if dry_run {
+            moving.report.files += 1;
+            moving.report.bytes += file.size;
+        } else if moving.one(file, |told| act(file, told)).is_break() {
+            break;
+        }
+    }
+    moving.report()
+}
+
+impl Controlled for FileTier {
+    fn status(&self) -> Status {
+        let core = &self.core;
+        let (files, used) = (core.residents.len() as u64, core.residents.used());
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            origin: core.sides.last().expect("two tiers").path.clone(),
+            cache: core.sides[0].path.clone(),
+            mode: Mode::WriteBack,
+            policy: core.options.policy.clone(),
+            eviction: core.options.policy.clone(),
+            limit_bytes: core.residents.account.limit,
+            used_bytes: used,
+            mapped_bytes: used,
+            dirty_bytes: 0,
+            oldest_dirty_age_ms: None,
+            extents: files,
+            dirty_extents: 0,
+            wanted_ranges: 0,
+            health: core.health(),
+            rebuilder: Rebuilder::Idle,
+            servers: Vec::new(),
+            rules: core.rules(),
+            report: self.report(),
+            notes: core.notes.lock().clone(),
+            tier: Some(core.tier_status()),
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            policy: self.core.options.policy.clone(),
+            elapsed_s: self.core.begun.elapsed().as_secs_f64(),
+            ..Report::default()
+        }
+    }
+
+    fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
+        let node = self.core.node_at(path)?;
+        let size = self.core.stat(&node.0)?.raw.st_size.unsigned_abs();
+        let whole = range.unwrap_or(ByteRange::new(0, size));
+        let (start, end) = (whole.start.min(size), whole.end.min(size));
+        let away = node.0.place.read().away.is_some();
+        Ok(vec![ExtentInfo {
+            offset: start,
+            length: end - start,
+            side: if away { Side::Origin } else { Side::Cache },
+            layout: None,
+            group: 0,
+            dirty: false,
+            last_use_ms: None,
+            dirty_since_ms: None,
+        }])
+    }
+
+    fn explain(&self, _question: &Question) -> Result<Explanation> {
+        Err(Error::invalid(
+            "a file tier decides about whole files when they are opened",
+            "`halocline where FILE` tells where a file is",
+        ))
+    }
+
+    fn flush(&self, _: Option<&Path>, _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
+        self.core.finish_removals()?;
+        Ok(MoveReport::default())
+    }
+
+    fn warm(&self, paths: &[PathBuf], dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
+        let core = &self.core;
+        let mut files = Vec::new();
+        for path in paths {
+            files.extend(core.named(path)?);
+        }
+        let bring = |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
+            if core.excludes(&file.inode) {
+                return Err(Stayed::Excluded);
+            }
+            core.bring_telling(&file.inode, Manner::Yielding, told)
+        };
+        Ok(move_all(&files, dry_run, |file| file.tier > 0, bring, sink))
+    }
+
+    fn evict(&self, path: &Path, dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
+        let core = &self.core;
+        let files = core.named(path)?;
+        let demote = |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
+            if core.keeper.globs.read().pins(&file.path) {
+                return Err(Stayed::Pinned);
+            }
+            core.demote(&file.inode, Manner::Yielding, told)
+        };
+        Ok(move_all(&files, dry_run, |file| file.tier == 0, demote, sink))
+    }
+
+    fn change_rules(&self, change: &RuleChange) -> Result<Rules> {
+        if let RuleChange::Pin(glob) = change {
+            self.core.check_pin(glob)?;
+        }
+        let mut globs = self.core.keeper.globs.write();
+        match change {
+            RuleChange::Pin(glob) => globs.add_pin(glob)?,
+            RuleChange::Unpin(glob) => globs.remove_pin(glob)?,
+            RuleChange::Exclude(glob) => globs.add_exclude(glob)?,
+            RuleChange::Include(glob) => globs.remove_exclude(glob)?,
+        }
+        globs.save(&self.core.private_dir())?;
+        drop(globs);
+        if matches!(change, RuleChange::Exclude(_)) {
+            let globs = self.core.keeper.globs.read();
+            let leaving: Vec<Named> = self.core.below(Path::new(""))?;
+            let excluded: Vec<Named> =
+                leaving.into_iter().filter(|file| globs.excludes(&file.path)).collect();
+            drop(globs);
+            for file in excluded.iter().filter(|file| file.tier == 0) {
+                let _ = self.core.demote(&file.inode, Manner::Yielding, &mut |_| true);
+            }
+        }
+        Ok(self.core.rules())
+    }
+
+    fn hint(&self, _hint: &ProcessHint) -> Result<()> {
+        Ok(())
+    }
+
+    fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
+        self.core.named(path)?.into_iter().map(|file| self.core.describe(file)).collect()
+    }
+
+    fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {
+        let mut jobs = self.core.keeper.jobs.lock();
+        match change {
+            JobChange::Add(text) => jobs.add(text)?,
+            JobChange::Remove(name) => jobs.remove(name)?,
+            JobChange::List => {}
+        }
+        Ok(jobs.list())
+    }
+}
+
+impl Core {
+    /// The set's own directory on the SSD.
+    pub(super) fn private_dir(&self) -> PathBuf {
+        self.sides[0].path.join(super::PRIVATE)
+    }
+
+    /// Whether all tiers answer.
+    fn health(&self) -> Health {
+        for side in &self.sides {
+            if let Err(error) = side.is_there() {
+                return Health::Degraded { reason: error.to_string() };
+            }
+        }
+        Health::Ok
+    }
+}

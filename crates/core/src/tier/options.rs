@@ -1,0 +1,191 @@
+//! What a file tier is made of and how it shall behave.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::PRIVATE;
+use crate::config::CacheSize;
+use crate::error::{Error, Result};
+use crate::meta::owner::CacheIdentity;
+
+/// File in each tier's private directory that says which set the tier belongs to.
+const MARK: &str = "tier.json";
+
+/// How a file tier behaves.
+#[derive(Debug, Clone)]
+pub struct TierOptions {
+    /// Most bytes of files on the SSD.
+    pub limit: CacheSize,
+    /// Share of the limit, in percent, above which files are demoted in the background.
+    pub high: f64,
+    /// Share of the limit, in percent, down to which they are.
+    pub low: f64,
+    /// Which files are kept: a row of the model's table of tier policies.
+    pub policy: String,
+    /// Let the kernel serve files on the SSD by itself where it can.
+    pub passthrough: bool,
+    /// Globs of files that stay on the SSD.
+    pub pin: Vec<String>,
+    /// Globs of files that are never brought to the SSD.
+    pub exclude: Vec<String>,
+}
+
+impl Default for TierOptions {
+    fn default() -> Self {
+        Self {
+            limit: CacheSize::Percent(90.0),
+            high: 95.0,
+            low: 90.0,
+            policy: halocline_model::tier::POLICIES[0].name.to_owned(),
+            passthrough: true,
+            pin: Vec::new(),
+            exclude: Vec::new(),
+        }
+    }
+}
+
+/// The directories of a file tier, fastest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TierSet {
+    /// Absolute paths without symbolic links.
+    pub roots: Vec<PathBuf>,
+}
+
+/// What [`MARK`] says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mark {
+    /// Identity of the set.
+    set: String,
+    /// Which tier of the set this is, 0 the fastest.
+    tier: usize,
+    /// Roots that links may name, with their tiers; on the first tier only.
+    #[serde(default)]
+    roots: Vec<(PathBuf, usize)>,
+}
+
+impl TierSet {
+    /// The directories `names` below `root`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where one is missing, lies in another, or there are fewer than two.
+    pub fn below(root: &Path, names: &[&str]) -> Result<Self> {
+        let mut roots: Vec<PathBuf> = Vec::new();
+        for name in names {
+            let path = root.join(name);
+            let real = fs::canonicalize(&path).ok().filter(|real| real.is_dir()).ok_or_else(|| {
+                Error::invalid(
+                    format!("{}: the tier {name:?} is no directory", path.display()),
+                    format!(
+                        "create it or mount its device there; {} holds one directory for each tier",
+                        root.display()
+                    ),
+                )
+            })?;
+            if let Some(other) = roots.iter().find(|o| o.starts_with(&real) || real.starts_with(o))
+            {
+                return Err(Error::invalid(
+                    format!("tiers {} and {} overlap", other.display(), real.display()),
+                    "give each tier a directory of its own",
+                ));
+            }
+            roots.push(real);
+        }
+        if roots.len() < 2 {
+            return Err(Error::invalid("a file tier needs two directories", "name ssd and hdd"));
+        }
+        Ok(Self { roots })
+    }
+
+    fn mark_path(root: &Path) -> PathBuf {
+        root.join(PRIVATE).join(MARK)
+    }
+
+    fn marks(&self) -> Result<Vec<Option<Mark>>> {
+        self.roots
+            .iter()
+            .map(|root| {
+                let path = Self::mark_path(root);
+                match fs::read(&path) {
+                    Ok(json) => serde_json::from_slice(&json).map(Some).map_err(|error| {
+                        let what = format!("{}: {error}", path.display());
+                        Error::invalid(what, "restore the file, or remove it if no mount needs it")
+                    }),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                    Err(error) => Err(Error::at(path, "read")(error)),
+                }
+            })
+            .collect()
+    }
+
+    /// Refuses tiers that do not belong together: a device that is not mounted looks like an
+    /// empty tier, and adopting that would hide its files.
+    pub(super) fn check(&self) -> Result<()> {
+        let marks = self.marks()?;
+        let known = marks.iter().flatten().next().map(|mark| mark.set.clone());
+        let Some(known) = known else { return Ok(()) };
+        for (tier, (root, mark)) in self.roots.iter().zip(&marks).enumerate() {
+            let root = root.display();
+            let (what, remedy) = match mark {
+                Some(mark) if mark.set == known && mark.tier == tier => continue,
+                Some(mark) if mark.set == known => (
+                    format!("{root} is tier {} of its set, not {tier}", mark.tier),
+                    "name the tiers in the order of the first mount".to_owned(),
+                ),
+                Some(_) => (
+                    format!("{root} belongs to another set of tiers"),
+                    format!(
+                        "mount it with its own tiers, or remove {root}/{PRIVATE}/{MARK} to \
+                             adopt its files"
+                    ),
+                ),
+                None => (
+                    format!("{root} has no mark, the other tiers have one"),
+                    format!(
+                        "mount its device first; if it is lost, remove {PRIVATE}/{MARK} in the \
+                             other tiers: their files are then adopted (files that a tier holds \
+                             are ordinary files there)"
+                    ),
+                ),
+            };
+            return Err(Error::invalid(what, remedy));
+        }
+        Ok(())
+    }
+
+    /// Marks the tiers and returns the roots of earlier mounts. The caller holds the set's lock.
+    pub(super) fn record(&self, identity: &CacheIdentity) -> Result<Vec<(PathBuf, usize)>> {
+        let marks = self.marks()?;
+        let mut former =
+            marks.into_iter().flatten().next().map_or_else(Vec::new, |mark| mark.roots);
+        let now = self.roots.iter().cloned().enumerate().skip(1);
+        let mut all = former.clone();
+        for (tier, root) in now {
+            former.retain(|(path, _)| *path != root);
+            if !all.contains(&(root.clone(), tier)) {
+                all.retain(|(path, _)| *path != root);
+                all.push((root, tier));
+            }
+        }
+        for (tier, root) in self.roots.iter().enumerate() {
+            let roots = if tier == 0 { all.clone() } else { Vec::new() };
+            let mark = Mark { set: identity.cache_id.clone(), tier, roots };
+            let json = serde_json::to_vec_pretty(&mark).expect("plain data");
+            let dir = root.join(PRIVATE);
+            fs::create_dir_all(&dir).map_err(Error::at(&dir, "create the directory"))?;
+            let path = Self::mark_path(root);
+            if fs::read(&path).is_ok_and(|present| present == json) {
+                continue;
+            }
+            let new = path.with_extension("new");
+            fs::write(&new, json).map_err(Error::at(&new, "write"))?;
+            fs::File::open(&new)
+                .and_then(|file| file.sync_all())
+                .map_err(Error::at(&new, "sync"))?;
+            fs::rename(&new, &path).map_err(Error::at(&path, "replace"))?;
+        }
+        Ok(former)
+    }
+}

@@ -1,0 +1,380 @@
+//! What is on the tiers when they are mounted or checked: recovery, adoption, the account.
+//!
+//! What must hold: only what an intent names and no link is removed, and copies that never got a
+//! place; everything else that does not fit is listed and left alone.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{readlinkat, symlinkat};
+use serde::Serialize;
+
+use super::links::Target;
+use super::names::kept_number;
+use super::{Core, PRIVATE};
+use crate::engine::SetAttr;
+use crate::error::Result;
+use crate::namespace::attributes::{set_attr_on, stat_at};
+use crate::namespace::{Namespace, Node};
+
+/// Something on the tiers that does not fit together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "problem", rename_all = "kebab-case")]
+pub enum Problem {
+    /// Both the SSD and a lower tier have something under this path; the SSD's is the truth (I10).
+    Conflict {
+        /// Path below both roots.
+        path: PathBuf,
+        /// The file that programs do not see.
+        other: PathBuf,
+    },
+    /// A link names a file that is not there.
+    Lost {
+        /// The link's path.
+        path: PathBuf,
+        /// Where its file should be.
+        place: PathBuf,
+    },
+    /// Two links name the same file; this one is taken for a user's link.
+    SecondLink {
+        /// The link's path.
+        path: PathBuf,
+        /// The file.
+        place: PathBuf,
+    },
+    /// Something on a lower tier that is no regular file: it is left where it is.
+    NotAFile {
+        /// What.
+        other: PathBuf,
+    },
+    /// A copy, or data of a removed file, that a killed mount left; the next mount removes it.
+    Leftover {
+        /// The file.
+        other: PathBuf,
+    },
+    /// A file on a lower tier that no link names; the next mount adopts it.
+    Unlinked {
+        /// The file.
+        other: PathBuf,
+    },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conflict { path, other } => write!(
+                f,
+                "{}: the SSD has something else under this path, which programs see; {} is kept \
+                 and not shown: compare them, then move or delete one",
+                path.display(),
+                other.display()
+            ),
+            Self::Lost { path, place } => write!(
+                f,
+                "{}: its file {} is gone: restore it there, or remove the name",
+                path.display(),
+                place.display()
+            ),
+            Self::SecondLink { path, place } => write!(
+                f,
+                "{}: another name has the file {} already: this one is a symbolic link to it",
+                path.display(),
+                place.display()
+            ),
+            Self::NotAFile { other } => {
+                write!(f, "{}: no regular file, left where it is", other.display())
+            }
+            Self::Leftover { other } => {
+                write!(f, "{}: left by a mount that was killed", other.display())
+            }
+            Self::Unlinked { other } => {
+                write!(f, "{}: no name on the SSD yet", other.display())
+            }
+        }
+    }
+}
+
+/// What was found, and done about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Found {
+    /// Regular files on each tier, the fastest first.
+    pub files: Vec<u64>,
+    /// Bytes of files on the SSD, on disk.
+    pub ssd_bytes: u64,
+    /// Files on lower tiers that got a name.
+    pub adopted: Vec<PathBuf>,
+    /// Leftovers that were removed.
+    pub removed: u64,
+    /// What does not fit.
+    pub problems: Vec<Problem>,
+}
+
+/// A link of ours on the SSD.
+struct Named {
+    path: PathBuf,
+    parent: Node,
+    name: OsString,
+}
+
+/// The files on the tiers.
+#[derive(Default)]
+struct Survey {
+    named: HashMap<(usize, PathBuf), Vec<Named>>,
+    found: Found,
+}
+
+impl Core {
+    /// Brings the tiers in order after whatever happened, and counts what is on the SSD.
+    pub(super) fn recover(&self) -> Result<Found> {
+        self.survey(true)
+    }
+
+    /// Looks at the tiers; with `mend` removes leftovers, adopts files and counts the SSD's.
+    pub(super) fn survey(&self, mend: bool) -> Result<Found> {
+        let mut survey = Survey::default();
+        survey.found.files = vec![0; self.sides.len()];
+        if mend {
+            for side in &self.sides {
+                survey.found.removed += side.drop_temporaries()? as u64;
+            }
+        }
+        self.read_ssd(&mut survey, mend)?;
+        self.settle_links(&mut survey, mend)?;
+        let intents = self.intents.list()?;
+        let mut leftovers: HashSet<(usize, PathBuf)> =
+            intents.iter().map(|intent| (intent.tier, intent.place.clone())).collect();
+        leftovers.retain(|place| !survey.named.contains_key(place));
+        for tier in 1..self.sides.len() {
+            self.read_lower(tier, &leftovers, &mut survey, mend)?;
+        }
+        for ((tier, place), names) in std::mem::take(&mut survey.named) {
+            let place = self.sides[tier].path.join(place);
+            for Named { path, .. } in names {
+                survey.found.problems.push(Problem::Lost { path, place: place.clone() });
+            }
+        }
+        if mend {
+            // What the intents told is done, durably, before they go.
+            for intent in &intents {
+                if let Some(side) = self.sides.get(intent.tier) {
+                    side.sync_parent(&intent.place)?;
+                }
+            }
+            for intent in &intents {
+                self.intents.clear(intent);
+            }
+        }
+        survey.found.problems.sort();
+        survey.found.adopted.sort();
+        Ok(survey.found)
+    }
+
+    /// Counts the SSD's files and collects our links.
+    fn read_ssd(&self, survey: &mut Survey, mend: bool) -> Result<()> {
+        let mut dirs = vec![self.namespace.root()];
+        while let Some(dir) = dirs.pop() {
+            let fd = self.namespace.descriptor(&dir)?;
+            for (name, kind) in names_in(&self.namespace, &dir)? {
+                if self.is_private(&dir, &name) {
+                    continue;
+                }
+                let Ok(stat) = stat_at(fd.as_fd(), &name) else { continue };
+                match stat.raw.st_mode & libc::S_IFMT {
+                    libc::S_IFDIR => dirs.push(self.namespace.lookup(&dir, &name)?.0),
+                    libc::S_IFLNK => {
+                        let target = readlinkat(&*fd, &name, Vec::new())?;
+                        if let Target::Away(tier, place) = self.links.read(target.as_bytes()) {
+                            let path = self.namespace.path_of(&dir).join(&name);
+                            let named = Named { path, parent: dir.clone(), name };
+                            survey.named.entry((tier, place)).or_default().push(named);
+                        }
+                    }
+                    libc::S_IFREG => {
+                        let key = (stat.raw.st_dev, stat.raw.st_ino);
+                        survey.found.files[0] += 1;
+                        survey.found.ssd_bytes += stat.raw.st_blocks.unsigned_abs() * 512;
+                        if mend {
+                            self.count(&dir, name, key, &stat);
+                        }
+                    }
+                    _ => debug_assert!(kind != libc::DT_REG),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&self, dir: &Node, name: OsString, key: (u64, u64), stat: &crate::engine::Stat) {
+        let path = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW;
+        let fd =
+            self.namespace.descriptor(dir).ok().and_then(|dir| {
+                rustix::fs::openat(&*dir, &name, path, rustix::fs::Mode::empty()).ok()
+            });
+        let number = fd.and_then(|fd| kept_number(&fd)).unwrap_or(stat.raw.st_ino);
+        self.table.set_number(key, number);
+        let blocks = stat.raw.st_blocks.unsigned_abs();
+        self.residents.add(key, number, (dir.clone(), name), blocks);
+        self.keeper.moved(number, true);
+    }
+
+    /// Where two links name one file, the one at the file's own path has it; the others become
+    /// users' links, which lead to the same file.
+    fn settle_links(&self, survey: &mut Survey, mend: bool) -> Result<()> {
+        for ((tier, place), names) in &mut survey.named {
+            if names.len() < 2 {
+                continue;
+            }
+            names.sort_by(|one, other| {
+                (one.path != *place, &one.path).cmp(&(other.path != *place, &other.path))
+            });
+            for Named { path, parent, name } in names.drain(1..) {
+                let whole = self.sides[*tier].path.join(place.as_path());
+                survey.found.problems.push(Problem::SecondLink { path, place: whole });
+                if mend {
+                    let target = self.links.stored(&self.links.to(*tier, place));
+                    self.replace_link(&parent, &name, &target)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn replace_link(&self, parent: &Node, name: &OsStr, target: &OsStr) -> Result<()> {
+        let temporary = self.fresh_name();
+        symlinkat(target, self.sides[0].tmp(), &temporary)?;
+        let (entry, _) = self.namespace.lookup(parent, name)?;
+        let from = (self.sides[0].tmp().as_fd(), OsStr::new(&temporary));
+        self.namespace.replace(from, (parent, name), entry.key()).map(drop)
+    }
+
+    /// Holds the files of a lower tier against the links.
+    fn read_lower(
+        &self,
+        tier: usize,
+        leftovers: &HashSet<(usize, PathBuf)>,
+        survey: &mut Survey,
+        mend: bool,
+    ) -> Result<()> {
+        let side = &self.sides[tier];
+        let tree = Namespace::open(&side.path)?;
+        let mut dirs = vec![tree.root()];
+        while let Some(dir) = dirs.pop() {
+            let below = tree.path_of(&dir);
+            for (name, kind) in names_in(&tree, &dir)? {
+                let path = below.join(&name);
+                if path == Path::new(PRIVATE).join("tmp")
+                    || path == Path::new(PRIVATE).join("tier.json")
+                {
+                    continue;
+                }
+                let kind =
+                    if kind == libc::DT_UNKNOWN { kind_of(&tree, &dir, &name) } else { kind };
+                let place = (tier, path);
+                if kind == libc::DT_DIR {
+                    dirs.push(tree.lookup(&dir, &name)?.0);
+                } else if survey.named.remove(&place).is_some() {
+                    survey.found.files[tier] += 1;
+                } else if leftovers.contains(&place) {
+                    if mend {
+                        side.remove(&place.1)?;
+                        survey.found.removed += 1;
+                    } else {
+                        let other = side.path.join(&place.1);
+                        survey.found.problems.push(Problem::Leftover { other });
+                    }
+                } else if kind != libc::DT_REG {
+                    let other = side.path.join(&place.1);
+                    survey.found.problems.push(Problem::NotAFile { other });
+                } else {
+                    self.adopt(&tree, place, survey, mend)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a file that was put on a lower tier by somebody its name.
+    fn adopt(
+        &self,
+        tree: &Namespace,
+        (tier, path): (usize, PathBuf),
+        survey: &mut Survey,
+        mend: bool,
+    ) -> Result<()> {
+        let other = self.sides[tier].path.join(&path);
+        if path.starts_with(PRIVATE) {
+            survey.found.problems.push(Problem::Unlinked { other });
+            return Ok(());
+        }
+        survey.found.files[tier] += 1;
+        if self.walk(&path).is_some() {
+            survey.found.problems.push(Problem::Conflict { path, other });
+            return Ok(());
+        }
+        if !mend {
+            survey.found.problems.push(Problem::Unlinked { other });
+            return Ok(());
+        }
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let Some(dir) = self.make_like(tree, parent)? else {
+            survey.found.problems.push(Problem::Conflict { path, other });
+            return Ok(());
+        };
+        let name = path.file_name().unwrap_or_default();
+        symlinkat(self.links.to(tier, &path), &*self.namespace.descriptor(&dir)?, name)?;
+        survey.found.adopted.push(path);
+        Ok(())
+    }
+
+    /// The SSD's directory at `path`, made like that of the other tier; `None` where something
+    /// else is in the way.
+    fn make_like(&self, tree: &Namespace, path: &Path) -> Result<Option<Node>> {
+        let (mut here, mut there) = (self.namespace.root(), tree.root());
+        for name in path {
+            there = tree.lookup(&there, name)?.0;
+            let fd = self.namespace.descriptor(&here)?;
+            if let Ok((found, stat)) = self.namespace.lookup(&here, name) {
+                if stat.raw.st_mode & libc::S_IFMT != libc::S_IFDIR {
+                    return Ok(None);
+                }
+                here = found;
+                continue;
+            }
+            rustix::fs::mkdirat(&*fd, name, rustix::fs::Mode::RWXU)?;
+            here = self.namespace.lookup(&here, name)?.0;
+            let raw = tree.stat(&there)?.raw;
+            let like = SetAttr {
+                mode: Some(raw.st_mode & 0o7777),
+                uid: Some(raw.st_uid),
+                gid: Some(raw.st_gid),
+                ..SetAttr::default()
+            };
+            set_attr_on(&*self.namespace.descriptor(&here)?, &like)?;
+        }
+        Ok(Some(here))
+    }
+}
+
+/// Names in a directory with their `DT_*` types, in order.
+fn names_in(tree: &Namespace, dir: &Node) -> Result<BTreeSet<(OsString, u8)>> {
+    let mut names = BTreeSet::new();
+    tree.open_dir(dir)?.read(0, &mut |entry| {
+        if entry.name != "." && entry.name != ".." {
+            names.insert((entry.name, entry.kind));
+        }
+        true
+    })?;
+    Ok(names)
+}
+
+fn kind_of(tree: &Namespace, dir: &Node, name: &OsStr) -> u8 {
+    let stat = tree.descriptor(dir).and_then(|dir| stat_at(dir.as_fd(), name));
+    match stat.map(|stat| stat.raw.st_mode & libc::S_IFMT) {
+        Ok(libc::S_IFREG) => libc::DT_REG,
+        Ok(libc::S_IFDIR) => libc::DT_DIR,
+        _ => libc::DT_LNK,
+    }
+}

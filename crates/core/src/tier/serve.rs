@@ -1,0 +1,256 @@
+//! The file tier behind a front end.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use rustix::fs::{SeekFrom, fdatasync, fsync, seek};
+use rustix::io::Errno;
+
+use super::FileTier;
+use super::inode::{Node, Opened};
+use super::links::Target;
+use crate::control::SOCKET_XATTR;
+use crate::device::Allocate;
+use crate::engine::{Caller, DirEntry, Engine, Make, OpenMode, Seek, SetAttr, Stat};
+use crate::error::Result;
+use crate::namespace::{self, Directory, xattr};
+use crate::volume::origin::hidden_xattr;
+
+/// An open regular file; dropping it closes it.
+#[derive(Debug)]
+pub struct Handle(pub(super) Arc<Opened>);
+
+/// An open directory; dropping it closes it.
+#[derive(Debug)]
+pub struct DirHandle {
+    entries: Directory,
+    node: namespace::Node,
+}
+
+impl Engine for FileTier {
+    type Node = Node;
+    type Handle = Handle;
+    type DirHandle = DirHandle;
+
+    fn root(&self) -> Node {
+        let root = self.core.namespace.root();
+        let number = root.key().1;
+        Node(self.core.table.intern(&root, || (number, None, None)))
+    }
+
+    fn key(&self, node: &Node) -> (u64, u64) {
+        (node.0.id, node.0.number)
+    }
+
+    fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+        self.core.lookup(&parent.0.entry(), name)
+    }
+
+    fn stat(&self, node: &Node, _handle: Option<&Handle>) -> Result<Stat> {
+        self.core.stat(&node.0)
+    }
+
+    fn set_attr(
+        &self,
+        node: &Node,
+        handle: Option<&Handle>,
+        change: &SetAttr,
+        _caller: Caller,
+    ) -> Result<Stat> {
+        self.core.set_attr(&node.0, handle, change)
+    }
+
+    fn read_link(&self, node: &Node) -> Result<OsString> {
+        let stored = self.core.namespace.read_link(&node.0.entry())?;
+        match self.core.links.read(stored.as_bytes()) {
+            Target::Users(target) => Ok(target),
+            Target::Away(..) => Err(Errno::INVAL.into()),
+        }
+    }
+
+    fn make(
+        &self,
+        parent: &Node,
+        name: &OsStr,
+        what: Make<'_>,
+        umask: u32,
+        caller: Caller,
+    ) -> Result<(Node, Stat)> {
+        let (core, dir) = (&self.core, parent.0.entry());
+        if core.is_private(&dir, name) {
+            return Err(Errno::PERM.into());
+        }
+        let stored;
+        let what = match what {
+            Make::Symlink(target) => {
+                stored = core.links.stored(target);
+                Make::Symlink(&stored)
+            }
+            other => other,
+        };
+        core.with_room(|| {
+            let _names = core.names.read();
+            let (entry, stat) = core.namespace.make(&dir, name, what, umask, caller)?;
+            let inode = core.table.intern(&entry, || {
+                let regular = stat.raw.st_mode & libc::S_IFMT == libc::S_IFREG;
+                let resident = regular.then(|| {
+                    let name = (dir.clone(), name.to_owned());
+                    core.residents.add(entry.key(), stat.raw.st_ino, name, 0)
+                });
+                (stat.raw.st_ino, None, resident)
+            });
+            Ok((Node(inode), stat))
+        })
+    }
+
+    fn create(
+        &self,
+        parent: &Node,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        caller: Caller,
+    ) -> Result<(Node, Stat, Handle)> {
+        let dir = parent.0.entry();
+        if self.core.is_private(&dir, name) {
+            return Err(Errno::PERM.into());
+        }
+        self.core.with_room(|| self.core.create(&dir, name, (mode, umask), flags, caller))
+    }
+
+    fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        let dir = parent.0.entry();
+        self.core.with_room(|| self.core.link(&node.0, &dir, name))
+    }
+
+    fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        self.core.unlink(&parent.0.entry(), name)
+    }
+
+    fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        let dir = parent.0.entry();
+        if self.core.is_private(&dir, name) {
+            return Err(Errno::NOENT.into());
+        }
+        let _names = self.core.names.read();
+        self.core.namespace.remove_dir(&dir, name).map(drop)
+    }
+
+    fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
+        let (from_dir, to_dir) = (from.0.0.entry(), to.0.0.entry());
+        self.core.with_room(|| self.core.rename((&from_dir, from.1), (&to_dir, to.1), flags))
+    }
+
+    fn open(&self, node: &Node, flags: i32, _caller: Caller) -> Result<Handle> {
+        self.core.open_file(&node.0, flags)
+    }
+
+    fn open_mode(&self, _handle: &Handle) -> OpenMode {
+        OpenMode { direct: false, keep_cache: true }
+    }
+
+    fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {
+        self.core.with_file(&handle.0, |_, file| {
+            let mut done = 0;
+            while done < buf.len() {
+                match file.read_at(&mut buf[done..], offset + done as u64)? {
+                    0 => break,
+                    count => done += count,
+                }
+            }
+            Ok(done)
+        })
+    }
+
+    fn write(&self, handle: &Handle, offset: u64, data: &[u8], _caller: Caller) -> Result<()> {
+        self.core.write(&handle.0, offset, data)
+    }
+
+    fn flush(&self, _handle: &Handle) -> Result<()> {
+        Ok(())
+    }
+
+    fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
+        self.core.with_file(&handle.0, |_, file| {
+            Ok(if data_only { fdatasync(file) } else { fsync(file) }?)
+        })
+    }
+
+    fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        self.core.allocate(&handle.0, offset, len, how)
+    }
+
+    fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
+        let to = match what {
+            Seek::Data => SeekFrom::Data(offset),
+            Seek::Hole => SeekFrom::Hole(offset),
+        };
+        self.core.with_file(&handle.0, |_, file| Ok(seek(file, to)?))
+    }
+
+    fn open_dir(&self, node: &Node) -> Result<DirHandle> {
+        let node = node.0.entry();
+        Ok(DirHandle { entries: self.core.namespace.open_dir(&node)?, node })
+    }
+
+    fn read_dir(
+        &self,
+        dir: &DirHandle,
+        offset: u64,
+        take: &mut dyn FnMut(DirEntry) -> bool,
+    ) -> Result<()> {
+        let core = &self.core;
+        dir.entries.read(offset, &mut |entry| {
+            core.is_private(&dir.node, &entry.name) || take(core.shown(&dir.node, entry))
+        })
+    }
+
+    fn sync_dir(&self, dir: &DirHandle) -> Result<()> {
+        dir.entries.sync()
+    }
+
+    fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
+        self.core.totals()
+    }
+
+    fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+        if name == SOCKET_XATTR {
+            return Ok(self.core.socket().into_os_string().into_encoded_bytes());
+        }
+        if hidden_xattr(name) {
+            return Err(Errno::NODATA.into());
+        }
+        let place = node.0.place.read();
+        xattr::get_on(&*self.core.physical(&node.0, &place)?, name)
+    }
+
+    fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
+        let place = node.0.place.read();
+        let all = xattr::list_on(&*self.core.physical(&node.0, &place)?)?;
+        let shown = all.split_inclusive(|&byte| byte == 0).filter(|name| {
+            !hidden_xattr(OsStr::from_bytes(name.strip_suffix(&[0]).unwrap_or(name)))
+        });
+        Ok(shown.flatten().copied().collect())
+    }
+
+    fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        if hidden_xattr(name) {
+            return Err(Errno::PERM.into());
+        }
+        let place = node.0.place.read();
+        let _changing = node.0.changing();
+        xattr::set_on(&*self.core.physical(&node.0, &place)?, name, value, flags)
+    }
+
+    fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
+        if hidden_xattr(name) {
+            return Err(Errno::NODATA.into());
+        }
+        let place = node.0.place.read();
+        let _changing = node.0.changing();
+        xattr::remove_on(&*self.core.physical(&node.0, &place)?, name)
+    }
+}

@@ -1,0 +1,193 @@
+//! One lower tier: a directory with ordinary files, reached by descriptors.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, fsync, linkat, mkdirat, openat, openat2,
+    renameat_with, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::PRIVATE;
+use crate::engine::SetAttr;
+use crate::error::{Error, Result};
+use crate::namespace::attributes::{set_attr_on, statfs};
+use crate::namespace::stat_descriptor;
+
+/// Bytes of a tier that stay free: its file system needs some for its own metadata.
+const MARGIN: u64 = 1 << 20;
+
+/// A tier's directory.
+#[derive(Debug)]
+pub(super) struct Side {
+    root: OwnedFd,
+    /// Its absolute path, for messages and links.
+    pub(super) path: PathBuf,
+    /// Where copies grow, on the same file system.
+    tmp: OwnedFd,
+    /// Device number of the root.
+    pub(super) device: u64,
+}
+
+impl Side {
+    /// Opens the tier at `path`, making its private directories.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let at = |errno: Errno| Error::at(path, "open the tier")(errno.into());
+        let root = openat(CWD, path, flags, Mode::empty()).map_err(at)?;
+        for name in [PRIVATE.into(), format!("{PRIVATE}/tmp")] {
+            match mkdirat(&root, &name, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => {
+                    return Err(Error::at(path.join(name), "create the directory")(errno.into()));
+                }
+            }
+        }
+        let tmp = openat(&root, format!("{PRIVATE}/tmp"), flags, Mode::empty()).map_err(at)?;
+        let device = stat_descriptor(&root)?.raw.st_dev;
+        Ok(Self { root, path: path.to_owned(), tmp, device })
+    }
+
+    /// An `O_PATH` descriptor of the file at `place`.
+    ///
+    /// # Errors
+    /// [`Error::Path`] with `EIO` where the file is gone although a link names it.
+    pub(super) fn find(&self, place: &Path) -> Result<OwnedFd> {
+        match self.look(place) {
+            Err(Errno::NOENT | Errno::NOTDIR) => {
+                let lost = std::io::Error::from_raw_os_error(libc::EIO);
+                Err(Error::at(self.path.join(place), "find the file (is its tier mounted?)")(lost))
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// The same; any error as it is.
+    pub(super) fn look(&self, place: &Path) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        openat2(&self.root, place, flags, Mode::empty(), how)
+    }
+
+    /// A new file that nobody sees yet.
+    pub(super) fn temporary(&self, name: &str) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        Ok(File::from(openat(&self.tmp, name, flags, Mode::RUSR | Mode::WUSR)?))
+    }
+
+    /// The directory of temporary names.
+    pub(super) fn tmp(&self) -> &OwnedFd {
+        &self.tmp
+    }
+
+    /// Removes a temporary name, if it is there.
+    pub(super) fn drop_temporary(&self, name: &str) {
+        let _ = unlinkat(&self.tmp, name, AtFlags::empty());
+    }
+
+    /// Gives a temporary file its place, durably; `EEXIST` where something is there.
+    pub(super) fn settle(&self, name: &str, place: &Path) -> Result<()> {
+        renameat_with(&self.tmp, name, &self.root, place, RenameFlags::NOREPLACE)?;
+        self.sync_parent(place)
+    }
+
+    /// Gives the file at `from` a second place.
+    pub(super) fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        linkat(&self.root, from, &self.root, to, AtFlags::empty())?;
+        self.sync_parent(to)
+    }
+
+    /// Removes the file at `place`; what is gone already is no error.
+    pub(super) fn remove(&self, place: &Path) -> Result<()> {
+        match unlinkat(&self.root, place, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(errno) => Err(Error::at(self.path.join(place), "remove")(errno.into())),
+        }
+    }
+
+    /// Makes the directory of `place` durable.
+    pub(super) fn sync_parent(&self, place: &Path) -> Result<()> {
+        let parent = place.parent().filter(|parent| *parent != Path::new(""));
+        let parent = parent.unwrap_or(Path::new("."));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match openat(&self.root, parent, flags, Mode::empty()) {
+            Ok(dir) => Ok(fsync(dir)?),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Makes the directories above `place`, like those of the SSD: `of` gives their attributes.
+    pub(super) fn make_parents(
+        &self,
+        place: &Path,
+        of: &mut dyn FnMut(&Path) -> Option<SetAttr>,
+    ) -> Result<()> {
+        let Some(parent) = place.parent().filter(|parent| *parent != Path::new("")) else {
+            return Ok(());
+        };
+        if self.look(parent).is_ok() {
+            return Ok(());
+        }
+        self.make_parents(parent, of)?;
+        match mkdirat(&self.root, parent, Mode::RWXU) {
+            Ok(()) => {
+                if let Some(attributes) = of(parent) {
+                    set_attr_on(self.look(parent)?, &attributes)?;
+                }
+                self.sync_parent(parent)
+            }
+            Err(Errno::EXIST) => Ok(()),
+            Err(errno) => {
+                Err(Error::at(self.path.join(parent), "create the directory")(errno.into()))
+            }
+        }
+    }
+
+    /// The last part of its directory's path.
+    pub(super) fn name(&self) -> String {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str());
+        name.to_string_lossy().into_owned()
+    }
+
+    /// Whether the directory still is where it was opened.
+    pub(super) fn is_there(&self) -> Result<()> {
+        let now = std::fs::symlink_metadata(&self.path);
+        let now = now.map_err(Error::at(&self.path, "reach the tier (is its device mounted?)"))?;
+        let own = stat_descriptor(&self.root)?.raw;
+        if (now.dev(), now.ino()) != (own.st_dev, own.st_ino) {
+            return Err(Error::invalid(
+                format!("{}: another directory is there now", self.path.display()),
+                "unmount, bring the tier's device back, and mount again",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Bytes that can still be written here.
+    pub(super) fn room(&self) -> Result<u64> {
+        let totals = self.totals()?;
+        Ok((totals.f_bavail * totals.f_frsize).saturating_sub(MARGIN))
+    }
+
+    /// Totals of its file system.
+    pub(super) fn totals(&self) -> Result<libc::statvfs64> {
+        statfs(self.root.as_fd())
+    }
+
+    /// Removes every temporary file: copies that never got a place.
+    pub(super) fn drop_temporaries(&self) -> Result<usize> {
+        let dir = self.path.join(PRIVATE).join("tmp");
+        let mut count = 0;
+        for entry in std::fs::read_dir(&dir).map_err(Error::at(&dir, "list"))? {
+            let name = entry.map_err(Error::at(&dir, "list"))?.file_name();
+            unlinkat(&self.tmp, OsStr::new(&name), AtFlags::empty())?;
+            count += 1;
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,143 @@
+//! Ours: the next announced use decides, a move's own writes count, and what is not announced is
+//! judged by whether it was used twice.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use super::{FileId, Keep, Outlook};
+
+/// Files remembered that are not on the SSD; the oldest are forgotten beyond.
+const REMEMBERED_MAX: usize = 1 << 16;
+
+/// With announced references: files leave by next use, farthest first, and a file comes only if
+/// the reads it saves until the first of them is wanted back exceed what their leaving writes and
+/// their coming back reads. Without: files used once leave before files used again, each by last
+/// use, and a file whose first use this is comes only into free room, so that a scan evicts
+/// nothing.
+#[derive(Debug, Default)]
+pub(super) struct Foresight {
+    seen: HashMap<FileId, Seen>,
+    clock: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// Used again since it came or was first seen.
+    again: bool,
+    last: u64,
+    on_ssd: bool,
+}
+
+impl Foresight {
+    /// Forgets files that left long ago, half of them at a time so that it is seldom done.
+    fn shrink(&mut self) {
+        let away = self.seen.values().filter(|seen| !seen.on_ssd).count();
+        if away <= REMEMBERED_MAX {
+            return;
+        }
+        let mut times: Vec<u64> =
+            self.seen.values().filter(|seen| !seen.on_ssd).map(|seen| seen.last).collect();
+        let middle = times.len() / 2;
+        let (_, oldest_kept, _) = times.select_nth_unstable(middle);
+        let oldest_kept = *oldest_kept;
+        self.seen.retain(|_, seen| seen.on_ssd || seen.last >= oldest_kept);
+    }
+
+    fn seen(&self, file: FileId) -> Seen {
+        self.seen.get(&file).copied().unwrap_or_default()
+    }
+
+    fn announced(
+        file: FileId,
+        free: u64,
+        cached: Vec<FileId>,
+        outlook: &dyn Outlook,
+    ) -> Option<Vec<FileId>> {
+        let size = outlook.size(file);
+        let mut order = cached;
+        order.sort_by(|one, other| {
+            let key = |file: FileId| {
+                (Reverse(outlook.next(file).unwrap_or(u64::MAX)), Reverse(outlook.size(file)))
+            };
+            key(*one).cmp(&key(*other)).then_with(|| outlook.by_name(*one, *other))
+        });
+        let mut leaving = super::first_that_free(order, size.saturating_sub(free), outlook)?;
+        drop_needless(&mut leaving, size.saturating_sub(free), outlook);
+        let horizon = leaving.iter().filter_map(|gone| outlook.next(*gone)).min();
+        let saved = outlook.later(file, horizon.unwrap_or(u64::MAX)) * size;
+        let lost: u64 = leaving
+            .iter()
+            .map(|gone| outlook.size(*gone) * (1 + u64::from(outlook.next(*gone).is_some())))
+            .sum();
+        (saved > lost).then_some(leaving)
+    }
+}
+
+/// Leaves those on the SSD without whom there is room enough, soonest wanted first.
+fn drop_needless(leaving: &mut Vec<FileId>, bytes: u64, outlook: &dyn Outlook) {
+    let mut spare: u64 = leaving.iter().map(|file| outlook.size(*file)).sum::<u64>() - bytes;
+    for at in (0..leaving.len()).rev() {
+        let size = outlook.size(leaving[at]);
+        if size <= spare {
+            spare -= size;
+            leaving.remove(at);
+        }
+    }
+}
+
+impl Keep for Foresight {
+    fn referenced(&mut self, file: FileId) {
+        self.clock += 1;
+        let clock = self.clock;
+        self.seen
+            .entry(file)
+            .and_modify(|seen| (seen.again, seen.last) = (true, clock))
+            .or_insert(Seen { last: clock, ..Seen::default() });
+        if clock.is_multiple_of(1024) {
+            self.shrink();
+        }
+    }
+
+    fn moved(&mut self, file: FileId, to_ssd: bool) {
+        let seen = self.seen.entry(file).or_default();
+        // What left starts anew: one more use brings it back, it does not keep it for ever.
+        (seen.on_ssd, seen.again) = (to_ssd, seen.again && to_ssd);
+    }
+
+    fn removed(&mut self, file: FileId) {
+        self.seen.remove(&file);
+    }
+
+    fn leaving(&mut self, mut cached: Vec<FileId>, outlook: &dyn Outlook) -> Vec<FileId> {
+        cached.sort_by_cached_key(|file| {
+            let (seen, next) = (self.seen(*file), outlook.next(*file));
+            (Reverse(next.unwrap_or(u64::MAX)), seen.again, seen.last, *file)
+        });
+        cached
+    }
+
+    fn make_room(
+        &mut self,
+        file: FileId,
+        free: u64,
+        cached: &dyn Fn() -> Vec<FileId>,
+        outlook: &dyn Outlook,
+    ) -> Option<Vec<FileId>> {
+        let size = outlook.size(file);
+        if outlook.is_known() {
+            // Not wanted again: reading it in place costs the same and writes nothing.
+            outlook.next(file)?;
+            if free < size {
+                return Self::announced(file, free, cached(), outlook);
+            }
+        }
+        if free >= size {
+            return Some(Vec::new());
+        }
+        if !self.seen(file).again {
+            return None;
+        }
+        let order = self.leaving(cached(), outlook);
+        super::first_that_free(order, size - free, outlook)
+    }
+}
