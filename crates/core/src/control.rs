@@ -34,7 +34,7 @@ pub use client::Client;
 pub use mount::Place;
 pub use report::{FlushTotals, LayoutBytes, Report, RequestTotals, Totals};
 pub use server::{Server, Unmount};
-pub use tier::{FileInfo, JobChange, JobInfo, TierStatus};
+pub use tier::{AnyStatus, FileInfo, JobChange, JobInfo, TierStatus};
 
 /// Name of the extended attribute of a mount's root that tells the path of its control socket.
 pub const SOCKET_XATTR: &str = "user.halocline.socket";
@@ -81,6 +81,10 @@ pub trait Controlled: Send + Sync {
     fn change_rules(&self, change: &RuleChange) -> Result<Rules>;
     /// Notes what a process says about itself or one of its files.
     fn hint(&self, hint: &ProcessHint) -> Result<()>;
+    /// What only a file tier has.
+    fn tier_status(&self) -> Option<TierStatus> {
+        None
+    }
     /// The regular files at and below `path`, in order, and where each is: file tiers only.
     fn files(&self, _path: &Path) -> Result<Vec<FileInfo>> {
         Err(no_file_tier())
@@ -99,7 +103,7 @@ fn no_file_tier() -> Error {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// [`Controlled::status`]; answers [`Status`].
+    /// [`Controlled::status`]; answers [`tier::AnyStatus`].
     Status {},
     /// [`Controlled::report`]; answers [`Report`].
     Report {},
@@ -213,9 +217,6 @@ pub struct Status {
     pub report: Report,
     /// What a person should know: conflicts (I9), files that lost data (I6), equally fast sides.
     pub notes: Vec<String>,
-    /// What only a file tier has; then what is said of dirty data and extents is 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tier: Option<TierStatus>,
 }
 
 /// Health of the cache device.

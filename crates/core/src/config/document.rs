@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn every_option_changes_the_configuration() {
         let other = |option: &OptionSpec| match option.key {
-            "size" => "1G",
+            "size" | "ssd_limit" => "1G",
             "mode" => "read-only",
             "policy" => "never",
             "eviction" => "lru",
@@ -123,9 +123,10 @@ mod tests {
             "emulate" => "8xhdd+4xssd",
             "origin_volume" | "cache_volume" => "striped",
             "flush_window" => "22-6",
-            "dirty_high" => "7.5%",
-            "rebuild" => "false",
-            "direct" | "allow_other" => "true",
+            "dirty_high" | "tier_high" | "tier_low" => "7.5%",
+            "tiers" => "fast\nslow",
+            "rebuild" | "passthrough" => "false",
+            "direct" | "allow_other" | "single_thread" => "true",
             "origin_stripe" | "cache_stripe" | "rebuild_rate" => "8M",
             "attr_timeout" | "max_dirty_age" | "health_retry" => "90s",
             _ => "7",

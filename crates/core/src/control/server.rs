@@ -17,7 +17,7 @@ use rustix::net::UCred;
 use serde::Serialize;
 
 use super::address::Address;
-use super::{Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
+use super::{AnyStatus, Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
 use crate::error::{Error, Result};
 
 /// Longest request line in bytes; a `warm` list of some ten thousand paths fits.
@@ -214,7 +214,10 @@ fn answer(
 ) -> io::Result<()> {
     let engine = &shared.controlled;
     match request {
-        Request::Status {} => send(out, &Answer::Ok(engine.status())),
+        Request::Status {} => {
+            let (status, tier) = (engine.status(), engine.tier_status());
+            send(out, &Answer::Ok(AnyStatus { status, tier }))
+        }
         Request::Report {} => send(out, &Answer::Ok(engine.report())),
         Request::Locate { path, range } => {
             let range = range.map(|(offset, length)| ByteRange::at(offset, length));

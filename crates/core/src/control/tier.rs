@@ -4,7 +4,18 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::wire;
+use super::{Status, wire};
+
+/// State of a mount of any kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AnyStatus {
+    /// What every mount has; of a file tier what is said of dirty data and extents is 0.
+    #[serde(flatten)]
+    pub status: Status,
+    /// What only a file tier has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierStatus>,
+}
 
 /// One file of a file tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -58,7 +58,6 @@ impl Controlled for ExtentEngine {
             rules: self.rules(),
             report: self.report(),
             notes: parts.notes.lock().clone(),
-            tier: None,
         }
     }
 

@@ -267,8 +267,11 @@ impl Controlled for FileTier {
             rules: core.rules(),
             report: self.report(),
             notes: core.notes.lock().clone(),
-            tier: Some(core.tier_status()),
         }
+    }
+
+    fn tier_status(&self) -> Option<TierStatus> {
+        Some(self.core.tier_status())
     }
 
     fn report(&self) -> Report {
