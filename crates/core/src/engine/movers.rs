@@ -256,7 +256,7 @@ impl ExtentEngine {
 
     /// A pin that is larger than the cache could never be kept (USERS 8).
     pub(super) fn check_pin(&self, glob: &str) -> Result<()> {
-        let mut globs = crate::globs::Globs::default();
+        let mut globs = super::globs::Globs::default();
         globs.add_pin(glob)?;
         let limit = self.parts.store.dmt.limit();
         let files = Walk::below(&self.parts, &[PathBuf::new()])?;

@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::engine::clock::Clock;
 use crate::engine::counters::Counters;
+use crate::engine::globs::Globs;
 use crate::engine::health::Health;
 use crate::engine::hints::Hints;
 use crate::engine::identify::Identifier;
@@ -18,7 +19,6 @@ use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
-use crate::globs::Globs;
 use crate::meta::{FileId, OriginKey, Stamp};
 use crate::namespace::{Namespace, Node};
 use crate::volume::origin::{Origin, OriginFile};
