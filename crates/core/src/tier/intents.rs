@@ -29,12 +29,23 @@ pub(super) struct Intent {
     pub(super) place: PathBuf,
 }
 
-/// A removed file's data, which goes once the removal of its name is durable.
+/// A leftover that goes, or whose going is to be made durable before its intent goes.
 #[derive(Debug)]
-pub(super) struct Removal {
-    pub(super) intent: Intent,
-    /// The directory on the SSD that had the name; `None` where that is durable already.
-    pub(super) parent: Option<crate::namespace::Node>,
+pub(super) enum Removal {
+    /// A removed file's data, to be removed once the removal of its name from this directory on
+    /// the SSD is durable. Until then the place stays taken.
+    Wanted(Intent, crate::namespace::Node),
+    /// What was here is removed; the place may belong to another file by now.
+    Done(Intent),
+}
+
+impl Removal {
+    /// The intent.
+    pub(super) const fn intent(&self) -> &Intent {
+        match self {
+            Self::Wanted(intent, _) | Self::Done(intent) => intent,
+        }
+    }
 }
 
 /// The intents of one set.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::intents::Removal;
 use super::{Core, PRIVATE};
 use crate::error::Result;
 use crate::namespace::Node;
@@ -10,31 +11,37 @@ impl Core {
     /// Removes the data of files whose names are gone, once that is durable.
     pub(crate) fn finish_removals(&self) -> Result<()> {
         let removals = self.intents.take_removals();
+        self.sync_parents(&removals)?;
+        for removal in &removals {
+            let intent = removal.intent();
+            let side = &self.sides[intent.tier];
+            let gone = match removal {
+                Removal::Wanted(..) => side.remove(&intent.place),
+                Removal::Done(_) => Ok(()),
+            };
+            match gone.and_then(|()| side.sync_parent(&intent.place)) {
+                Ok(()) => {
+                    self.intents.clear(intent);
+                    self.drop_empty_directories(intent.tier, &intent.place);
+                }
+                Err(error) => tracing::warn!(%error, "removed at the next mount"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes durable that the names are gone.
+    fn sync_parents(&self, removals: &[Removal]) -> Result<()> {
         let mut synced: Vec<&Node> = Vec::new();
-        for parent in removals.iter().filter_map(|removal| removal.parent.as_ref()) {
+        for removal in removals {
+            let Removal::Wanted(_, parent) = removal else { continue };
             if !synced.contains(&parent) {
                 // A directory that is gone itself took its names with it.
                 let _ = self.sync_directory(parent);
                 synced.push(parent);
             }
         }
-        if !synced.is_empty() {
-            self.intents.sync()?;
-        }
-        for removal in &removals {
-            let side = &self.sides[removal.intent.tier];
-            let gone = side
-                .remove(&removal.intent.place)
-                .and_then(|()| side.sync_parent(&removal.intent.place));
-            match gone {
-                Ok(()) => {
-                    self.intents.clear(&removal.intent);
-                    self.drop_empty_directories(removal.intent.tier, &removal.intent.place);
-                }
-                Err(error) => tracing::warn!(%error, "removed at the next mount"),
-            }
-        }
-        Ok(())
+        if synced.is_empty() { Ok(()) } else { self.intents.sync() }
     }
 
     /// Removes directories on a lower tier that are empty and that the tree does not have.

@@ -431,7 +431,7 @@ impl Core {
             return;
         }
         // Gone for the tier's users; the intent goes once that is durable.
-        self.intents.later(Removal { intent: old, parent: None });
+        self.intents.later(Removal::Done(old));
     }
 
     /// Takes back what a migration that did not happen has made.

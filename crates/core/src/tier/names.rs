@@ -226,7 +226,7 @@ impl Core {
             {
                 *live.kept.lock() = Some(Arc::new(fd));
             }
-            self.intents.later(Removal { intent, parent: Some(parent.clone()) });
+            self.intents.later(Removal::Wanted(intent, parent.clone()));
             self.wake_reaper();
         }
         if removed.last {
@@ -286,7 +286,7 @@ impl Core {
                 drop(place);
                 self.intents.clear(&new);
                 self.sides[away.tier].remove(&old_path)?;
-                self.intents.later(Removal { intent: old, parent: None });
+                self.intents.later(Removal::Done(old));
                 self.wake_reaper();
                 Ok(())
             }

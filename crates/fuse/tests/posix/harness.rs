@@ -7,7 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use halocline_core::control::Controlled;
 use halocline_core::engine::passthrough::Passthrough;
 use halocline_core::tier::{FileTier, TierOptions, TierSet};
 use halocline_fuse::{MountOptions, MountedSession, mount};
@@ -20,7 +22,54 @@ pub(crate) const NOBODY: u32 = 65534;
 pub(crate) struct Mounted {
     // Dropped in this order: the session unmounts before the directory is removed.
     pub(crate) session: Option<MountedSession>,
+    _mover: Option<Mover>,
+    pub(crate) kind: Kind,
     pub(crate) dir: tempfile::TempDir,
+}
+
+/// Moves the files of a tier at random until it is dropped.
+#[derive(Debug)]
+struct Mover {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<u64>>,
+}
+
+impl Mover {
+    fn start(tier: Arc<FileTier>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut random = 0x2545_F491_4F6C_DD1D_u64;
+            let mut moved = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let files = tier.files(Path::new("")).unwrap_or_default();
+                for _ in 0..16.min(files.len()) {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    let at = usize::try_from(random % files.len() as u64).expect("an index");
+                    let path = files[at].path.clone();
+                    let mut silent = |_| std::ops::ControlFlow::Continue(());
+                    let done = match random & 1 {
+                        0 => tier.evict(&path, false, &mut silent),
+                        _ => tier.warm(&[path], false, &mut silent),
+                    };
+                    moved += done.map_or(0, |done| done.files);
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            moved
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let moved = self.thread.take().map(std::thread::JoinHandle::join);
+        eprintln!("files moved meanwhile: {moved:?}");
+    }
 }
 
 impl Mounted {
@@ -49,6 +98,8 @@ pub(crate) enum Kind {
     Plain,
     /// A file tier whose files all fit the SSD, which is the origin here.
     Tier,
+    /// A file tier whose files are moved up and down all the time.
+    Moving,
 }
 
 /// Mounts a scratch directory for all users; `None`, after saying why, where that is impossible.
@@ -76,24 +127,29 @@ pub(crate) fn mounted_with(
     options.threads = 4;
     adjust(&mut options);
     let origin = dir.path().join("origin");
+    let mut mover = None;
     let session = match kind {
         Kind::Plain => {
             mount(Arc::new(Passthrough::open(&origin, direct).expect("open the origin")), &options)
         }
-        Kind::Tier => {
+        Kind::Tier | Kind::Moving => {
             fs::create_dir(dir.path().join("hdd")).expect("make a directory");
             let set = TierSet::below(dir.path(), &["origin", "hdd"]).expect("two directories");
             let tier = FileTier::open(&set, TierOptions::default()).expect("open the tier");
-            mount(Arc::new(tier), &options)
+            let tier = Arc::new(tier);
+            mover = (kind == Kind::Moving).then(|| Mover::start(tier.clone()));
+            mount(tier, &options)
         }
     };
     let session = session.expect("mount");
-    Some(Mounted { session: Some(session), dir })
+    Some(Mounted { session: Some(session), _mover: mover, kind, dir })
 }
 
 /// Runs a test in both cache modes, and on a file tier.
 pub(crate) fn in_both_modes(test: impl Fn(&Mounted)) {
-    for (kind, direct) in [(Kind::Plain, false), (Kind::Plain, true), (Kind::Tier, false)] {
+    for (kind, direct) in
+        [(Kind::Plain, false), (Kind::Plain, true), (Kind::Tier, false), (Kind::Moving, false)]
+    {
         let Some(mounted) = mounted_with(kind, direct, |_| {}) else { return };
         eprintln!("{kind:?}, direct I/O: {direct}");
         test(&mounted);
