@@ -20,6 +20,7 @@ pub mod file;
 pub mod objects;
 pub mod origin;
 mod queue;
+pub mod rewrite;
 pub mod server;
 mod slot;
 pub mod unstripe;

@@ -103,6 +103,7 @@ impl ExtentEngine {
             wants_noted: AtomicU64::new(1),
             wants_without_room: AtomicU64::new(0),
             origin_used_ms: AtomicU64::new(0),
+            cache_written_ms: AtomicU64::new(0),
             origin_busy: AtomicU64::new(0),
         });
         parts.take_over(&recovery)?;

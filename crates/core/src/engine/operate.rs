@@ -17,6 +17,7 @@ use crate::control::{
 };
 use crate::engine::counters::Distribution;
 use crate::engine::health::HealthState;
+use crate::engine::rebuild::Which;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, FileHint, WHOLE};
 use crate::meta::Segment;
@@ -274,7 +275,7 @@ impl ExtentEngine {
         let begun = Instant::now();
         let shared = moving.shared(name);
         let flushed =
-            self.parts.flush_regions(file, id, &|bytes| shared.advance(bytes).is_continue());
+            self.parts.sweep(file, id, Which::All, &|bytes| shared.advance(bytes).is_continue());
         self.parts.counters.flush_time(begun.elapsed());
         match flushed {
             Ok(_) => moving.end_file(dirty()),

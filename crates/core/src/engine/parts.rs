@@ -53,6 +53,8 @@ pub(crate) struct Parts {
     pub(crate) wants_without_room: AtomicU64,
     /// When a program last used the origin, in milliseconds since the epoch.
     pub(crate) origin_used_ms: AtomicU64,
+    /// When a program last wrote to the cache, in milliseconds since the epoch.
+    pub(crate) cache_written_ms: AtomicU64,
     /// Requests of programs under way on the origin.
     pub(crate) origin_busy: AtomicU64,
 }

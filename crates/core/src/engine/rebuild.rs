@@ -9,6 +9,7 @@ mod discard;
 mod fetch;
 mod flush;
 mod sieve;
+mod sweep;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -18,10 +19,10 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) use self::fetch::Fetched;
+pub(crate) use self::sweep::Which;
 use crate::engine::parts::Parts;
 use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
-use crate::meta::FileId;
 
 /// How often the rebuilder looks around when nobody wakes it.
 const TICK: Duration = Duration::from_millis(100);
@@ -29,11 +30,10 @@ const TICK: Duration = Duration::from_millis(100);
 /// The origin counts as idle when no program used it for this long.
 const IDLE_MS: u64 = 200;
 
-/// Dirty bytes rest this long before an idle origin gets them: rewrites in place are free.
+/// While less than half of what may be dirty is, an idle origin gets dirty bytes only when programs
+/// left the cache alone for this long: what they rewrite in place need not go home, and the flush
+/// would take the cache's time.
 const REST_MS: u64 = 1_000;
-
-/// While programs use the origin, the rebuilder rests this many times as long as it worked.
-const COURTESY: u32 = 3;
 
 /// Durability barriers without an fsync, so that flushed extents become evictable and a power
 /// loss costs little.
@@ -70,8 +70,10 @@ struct Shared {
 /// Why dirty bytes are flushed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// Too many of them, or too old: programs do not come first.
-    Pressed,
+    /// They fill too much of the cache: programs do not come first.
+    Room,
+    /// Some are too old: programs do not come first.
+    Age,
     /// The origin has nothing better to do.
     Idle,
 }
@@ -218,28 +220,43 @@ impl Parts {
             return None;
         }
         if self.is_pressed() {
-            return Some(Reason::Pressed);
+            return Some(Reason::Room);
         }
         let now_ms = self.clock.now_ms();
         let oldest = self.store.dmt.dirty_files().iter().map(|(_, since)| *since).min()?;
-        let age_ms = now_ms.saturating_sub(oldest);
-        if age_ms >= self.max_dirty_age_ms() {
-            return Some(Reason::Pressed);
+        if now_ms.saturating_sub(oldest) >= self.max_dirty_age_ms() {
+            return Some(Reason::Age);
         }
         let window = self.around.config.flush_window;
         let open = window.is_none_or(|window| window.contains(local_hour(now_ms)));
-        (open && age_ms >= REST_MS && self.origin_is_idle()).then_some(Reason::Idle)
+        (open && self.may_use_idle_origin()).then_some(Reason::Idle)
     }
 
-    /// Flushes file after file, the longest dirty first, until nothing presses or idles any more.
+    /// Whether nobody minds a flush: the origin is idle, and the cache is too or fills up.
+    fn may_use_idle_origin(&self) -> bool {
+        let rested =
+            self.clock.now_ms().saturating_sub(self.cache_written_ms.load(Ordering::Relaxed))
+                >= REST_MS;
+        let fills = self.store.dmt.usage().dirty > self.dirty_low_bytes();
+        self.origin_is_idle() && (rested || fills)
+    }
+
+    /// Flushes file after file, the longest dirty first, until the reason is gone.
     fn flush_pass(&self, shared: &Shared, reason: Reason) -> Result<u64> {
         let mut files = self.store.dmt.dirty_files();
         files.sort_by_key(|(_, since)| *since);
-        let low = self.dirty_high_bytes() / 2;
+        let go_on = || {
+            !shared.stopping()
+                && match reason {
+                    Reason::Room => self.too_dirty_bytes() > 0,
+                    Reason::Age => true,
+                    Reason::Idle => self.may_use_idle_origin(),
+                }
+        };
         let mut total = 0;
         let mut failed = None;
-        for (id, _) in files {
-            if shared.stopping() || (reason == Reason::Idle && !self.origin_is_idle()) {
+        for (id, since) in files {
+            if !go_on() || (reason == Reason::Age && self.is_young(since)) {
                 break;
             }
             let Some(file) = self.file_by_id(id)? else {
@@ -247,18 +264,14 @@ impl Parts {
                 self.note(format!("dirty file {:016x} is not where its record says", id.0));
                 continue;
             };
-            let go_on = |_: u64| match reason {
-                _ if shared.stopping() => false,
-                Reason::Idle => self.origin_is_idle(),
-                Reason::Pressed => true,
+            let which = match reason {
+                Reason::Room => Which::Densest(self.too_dirty_bytes()),
+                Reason::Age | Reason::Idle => Which::All,
             };
-            match self.flush_regions(&file, id, &go_on) {
+            match self.sweep(&file, id, which, &|_| go_on()) {
                 Ok(flushed) => total += flushed,
                 // One file that cannot be flushed must not hold up the others.
                 Err(error) => failed = Some(self.flush_failed(&file, &error)),
-            }
-            if reason == Reason::Pressed && self.store.dmt.usage().dirty < low && self.young() {
-                break;
             }
         }
         match failed {
@@ -267,14 +280,22 @@ impl Parts {
         }
     }
 
-    fn max_dirty_age_ms(&self) -> u64 {
-        u64::try_from(self.around.config.max_dirty_age.as_millis()).unwrap_or(u64::MAX)
+    /// Dirty bytes down to which a flush for room goes.
+    fn dirty_low_bytes(&self) -> u64 {
+        self.dirty_high_bytes() / 2
     }
 
-    fn young(&self) -> bool {
-        let oldest = self.store.dmt.dirty_files().iter().map(|(_, since)| *since).min();
-        oldest
-            .is_none_or(|since| self.clock.now_ms().saturating_sub(since) < self.max_dirty_age_ms())
+    /// Dirty bytes that a flush for room is to make clean.
+    fn too_dirty_bytes(&self) -> u64 {
+        self.store.dmt.usage().dirty.saturating_sub(self.dirty_low_bytes())
+    }
+
+    fn is_young(&self, dirty_since_ms: u64) -> bool {
+        self.clock.now_ms().saturating_sub(dirty_since_ms) < self.max_dirty_age_ms()
+    }
+
+    fn max_dirty_age_ms(&self) -> u64 {
+        u64::try_from(self.around.config.max_dirty_age.as_millis()).unwrap_or(u64::MAX)
     }
 
     fn flush_failed(&self, file: &CachedFile, error: &Error) -> Error {
@@ -283,83 +304,6 @@ impl Parts {
             format!("{} cannot be flushed: {error}", path.display()),
             "its dirty bytes stay on the cache; mend the origin and flush again",
         )
-    }
-
-    /// One sweep over a file in offset order, several regions at a time.
-    pub(crate) fn flush_regions(
-        &self,
-        file: &Arc<CachedFile>,
-        id: FileId,
-        go_on: &(dyn Fn(u64) -> bool + Sync),
-    ) -> Result<u64> {
-        let _one = file.flushing.lock();
-        if self.store.dmt.usable().is_err() {
-            let bytes = self.bring_home(file, id)?;
-            return self.settle(file, id).map(|()| bytes);
-        }
-        let cursor = Mutex::new(Some(0));
-        let total = Mutex::new(Ok(0));
-        let work = || {
-            let swept = self.sweep(file, id, &cursor, go_on);
-            let mut total = total.lock();
-            match (swept, total.as_mut()) {
-                (Ok(bytes), Ok(sum)) => *sum += bytes,
-                (Err(error), Ok(_)) => *total = Err(error),
-                (_, Err(_)) => {}
-            }
-        };
-        let workers = self.around.config.flush_workers.max(1);
-        thread::scope(|scope| {
-            for _ in 1..workers {
-                scope.spawn(work);
-            }
-            work();
-        });
-        self.settle(file, id)?;
-        total.into_inner()
-    }
-
-    /// Takes region after region from `cursor` until there is none or `go_on` says no.
-    fn sweep(
-        &self,
-        file: &CachedFile,
-        id: FileId,
-        cursor: &Mutex<Option<u64>>,
-        go_on: &(dyn Fn(u64) -> bool + Sync),
-    ) -> Result<u64> {
-        let mut total = 0;
-        loop {
-            let begun = Instant::now();
-            let Some(region) = self.claim_region(id, cursor) else { return Ok(total) };
-            let flushed = self.flush_region(file, id, region)?;
-            if !flushed.extents.is_empty() {
-                total += self.finish_flush(file, id, &flushed.extents)?;
-                // Only what a barrier has covered can be evicted: pressed, each region counts.
-                if self.is_pressed() {
-                    self.store.barrier()?;
-                }
-            }
-            if !go_on(flushed.bytes) {
-                *cursor.lock() = None;
-                return Ok(total);
-            }
-            self.be_courteous(begun.elapsed(), flushed.bytes);
-        }
-    }
-
-    /// Rests after work while programs use the origin and nothing presses.
-    fn be_courteous(&self, worked: Duration, bytes: u64) {
-        if self.is_pressed() || self.origin_is_idle() {
-            return;
-        }
-        let mut rest = worked * COURTESY;
-        let limit = self.around.config.rebuild_rate;
-        if limit > 0 {
-            #[expect(clippy::cast_precision_loss, reason = "a pause, not an amount")]
-            let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
-            rest = rest.max(due.saturating_sub(worked));
-        }
-        thread::sleep(rest.min(Duration::from_secs(2)));
     }
 
     /// Fetches one batch of wanted ranges while the origin is idle; whether it got any.

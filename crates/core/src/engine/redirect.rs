@@ -83,6 +83,9 @@ impl Parts {
             file.set_size(range.end);
         }
         file.note_write(self.clock.now_ns(), cached > 0);
+        if cached > 0 {
+            self.cache_written_ms.store(self.clock.now_ms(), Ordering::Relaxed);
+        }
         self.counters.request(Direction::Write, range.len(), cached);
         self.count_saved(&identified, range.len(), cached);
         Ok(())

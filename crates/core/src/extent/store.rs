@@ -19,8 +19,10 @@ use crate::extent::table::FileTable;
 use crate::meta::{Discard, Dmt, FileId};
 use crate::volume::objects::CacheObjects;
 
-/// Evictions free at least this much at once, so that a full cache pays for one in many writes.
+/// Evictions free at least this much at once, so that a full cache pays for one in many writes; but
+/// no more than this share of the cache: what leaves may be wanted.
 const EVICT_BATCH_BYTES: u64 = 4 << 20;
+const EVICT_BATCH_SHARE: u64 = 256;
 
 /// The cache side of the extent engine.
 #[derive(Debug)]
@@ -94,7 +96,9 @@ impl ExtentStore {
         }
         let needed = range.widen_to(crate::meta::BLOCK).len();
         let mut evicted = 0;
-        for bytes in [needed.max(EVICT_BATCH_BYTES.min(self.dmt.limit() / 16)), needed] {
+        for bytes in
+            [needed.max(EVICT_BATCH_BYTES.min(self.dmt.limit() / EVICT_BATCH_SHARE)), needed]
+        {
             evicted += self.evict(files, bytes, Some((file, range)))?;
             if self.dmt.reserve(file, range, placement) {
                 return Ok(Some(evicted));

@@ -10,6 +10,7 @@ use halocline_model::striping::Striping;
 
 use super::Volume;
 use super::queue::scatter;
+use super::rewrite::{LocalRun, Plan, Runs, write_runs};
 use super::server::Server;
 use super::slot::Slot;
 use crate::device::{Allocate, ServerFile};
@@ -115,6 +116,19 @@ impl VolumeFile {
         };
         self.changed();
         outcome
+    }
+
+    /// Writes `runs` with as few and as orderly calls on each server as `plan` finds. The caller
+    /// guarantees that nobody else writes between the first run's start and the last one's end.
+    pub fn rewrite(&self, runs: Runs<'_>, plan: Plan<'_>) -> io::Result<()> {
+        let parts = self.slots.iter().zip(runs.by_server(self.striping));
+        let parts = parts.filter(|(_, runs)| !runs.is_empty());
+        let parts = parts.map(|(slot, runs)| (slot.server.queue(), (slot, runs))).collect();
+        let outcomes = scatter(parts, |(slot, runs): (&Slot, Vec<LocalRun<'_>>)| {
+            write_runs(slot.server.device().as_ref(), slot.created()?, &runs, plan)
+        });
+        self.changed();
+        first_error(outcomes).map(drop)
     }
 
     /// Frees the blocks of `range`, which then reads as zeros; the length stays.

@@ -138,6 +138,11 @@ impl Origin {
         self.striping
     }
 
+    /// Servers over which the file system below spreads what we write to one of our servers.
+    pub const fn servers_below(&self) -> u32 {
+        if self.striped { 1 } else { self.striping.servers() }
+    }
+
     /// The servers that data goes to: one for a plain origin.
     pub fn servers(&self) -> &[Arc<Server>] {
         self.volume.servers()

@@ -1,31 +1,31 @@
 //! Flushing: dirty extents go home in large pieces, and only what is safely there becomes clean.
 //!
 //! One region at a time: hold `home` so that no program writes to the gaps, take a snapshot of the
-//! dirty extents with their generations, write the planned stretches, sync the origin, and mark
-//! clean what has not changed meanwhile (I3). A writer never waits for more than one region, and
-//! only if it writes to the origin's side of that very region.
+//! dirty extents with their generations, and write the planned stretches. After some regions the
+//! origin is synced, and what has not changed meanwhile is marked clean (I3). A writer never waits
+//! for more than one region, and only if it writes to the origin's side of that very region.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use halocline_model::request::ByteRange;
-use parking_lot::Mutex;
 
 use crate::engine::parts::Parts;
-use crate::engine::rebuild::sieve::{OriginCost, Stretch};
+use crate::engine::rebuild::Which;
+use crate::engine::rebuild::sieve::OriginCost;
 use crate::engine::{SetAttr, SetTime};
 use crate::error::Result;
-use crate::extent::file::{CachedFile, tail};
+use crate::extent::file::CachedFile;
 use crate::meta::{Extent, FileId};
-use crate::volume::origin::OriginFile;
+use crate::volume::rewrite::Runs;
 
 /// Bytes of file that one region covers on each server of the origin.
-pub(crate) const REGION_BYTES_PER_SERVER: u64 = 1 << 20;
+pub(crate) const REGION_BYTES_PER_SERVER: u64 = 2 << 20;
 
 /// Extents of a region looked at in one go; a denser region is flushed in several.
 const EXTENTS_PER_REGION: usize = 4096;
 
-/// What a region's flush wrote and may mark clean after the origin was synced.
+/// What was written home and may be marked clean after the origin was synced.
 #[derive(Debug, Default)]
 pub(crate) struct Flushed {
     /// Extents with the generations that were written.
@@ -48,49 +48,20 @@ impl Parts {
         REGION_BYTES_PER_SERVER * u64::from(self.origin.striping().servers())
     }
 
-    /// Takes the first region at or after `cursor` with dirty extents and moves the cursor past
-    /// it. The region begins at a dirty extent and ends at a region boundary or after
-    /// [`EXTENTS_PER_REGION`] extents.
-    pub(crate) fn claim_region(
-        &self,
-        id: FileId,
-        cursor: &Mutex<Option<u64>>,
-    ) -> Option<ByteRange> {
-        let mut cursor = cursor.lock();
-        let from = (*cursor)?;
-        let Some(start) = self
-            .store
-            .dmt
-            .dirty(id, tail(from), 2)
-            .iter()
-            .map(|extent| extent.range.start)
-            .find(|&start| start >= from)
-        else {
-            *cursor = None;
-            return None;
-        };
-        let bytes = self.region_bytes();
-        let end = (start / bytes + 1).saturating_mul(bytes);
-        *cursor = Some(end);
-        Some(ByteRange::new(start, end))
-    }
-
-    /// Writes home the dirty extents that begin in `region`. What the answer names may be marked
-    /// clean after the origin was synced.
+    /// Writes home the dirty extents that begin in `region`. What `all` gains may be marked clean
+    /// after the origin was synced.
     pub(crate) fn flush_region(
         &self,
         file: &CachedFile,
         id: FileId,
         region: ByteRange,
-    ) -> Result<Flushed> {
-        let mut all = Flushed::default();
+        all: &mut Flushed,
+    ) -> Result<()> {
         let mut from = region.start;
-        while let Some(next) =
-            self.flush_some(file, id, ByteRange::new(from, region.end), &mut all)?
-        {
+        while let Some(next) = self.flush_some(file, id, ByteRange::new(from, region.end), all)? {
             from = next;
         }
-        Ok(all)
+        Ok(())
     }
 
     /// Flushes at most [`EXTENTS_PER_REGION`] extents that begin in `region`; answers where the
@@ -113,11 +84,8 @@ impl Parts {
         let _home = file.home.exclusive(span);
         if let Some(snapshot) = self.snapshot(file, id, &dirty)? {
             let origin = &self.around.setting.origin;
-            let plan = OriginCost::new(&origin.profile, self.origin.striping().servers())
-                .plan(&snapshot.runs, self.region_bytes());
-            for stretch in &plan {
-                write_stretch(&mover, stretch, &snapshot)?;
-            }
+            let cost = OriginCost::new(&origin.profile, self.origin.servers_below());
+            mover.rewrite(snapshot.runs(), &|runs| cost.plan(runs))?;
             all.bytes += snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
             all.extents.extend(snapshot.extents);
         }
@@ -125,25 +93,27 @@ impl Parts {
     }
 
     /// After the origin has the bytes: makes them durable there, then clears `D_flag` of what did
-    /// not change (I3), and gives the origin's file its time back.
-    pub(crate) fn finish_flush(
-        &self,
-        file: &CachedFile,
-        id: FileId,
-        extents: &[(ByteRange, u64)],
-    ) -> Result<u64> {
+    /// not change (I3). Returns the bytes that became clean.
+    pub(crate) fn finish_flush(&self, file: &CachedFile, id: FileId, home: &Flushed) -> Result<u64> {
+        if home.extents.is_empty() {
+            return Ok(0);
+        }
         let mover = self.mover_of(file)?;
         // A clean extent may be evicted, so the origin's copy must be durable before (I4).
         mover.sync(true)?;
-        let cleaned = self.store.dmt.mark_clean(id, extents)?;
+        let cleaned = self.store.dmt.mark_clean(id, &home.extents)?;
         self.counters.flushed(cleaned);
+        // Only what a barrier has covered can be evicted: pressed, programs wait for it.
+        if self.is_pressed() {
+            self.store.barrier()?;
+        }
         Ok(cleaned)
     }
 
     /// Flushes the whole file now; returns the bytes flushed.
     pub(crate) fn flush_file(&self, file: &Arc<CachedFile>) -> Result<u64> {
         match file.id() {
-            Some(id) => self.flush_regions(file, id, &|_| true),
+            Some(id) => self.sweep(file, id, Which::All, &|_| true),
             None => Ok(0),
         }
     }
@@ -225,9 +195,8 @@ impl Snapshot {
         &mut self.data[at(range.start)..at(range.end)]
     }
 
-    fn part(&self, range: ByteRange) -> &[u8] {
-        let at = |offset: u64| usize::try_from(offset - self.start).expect("inside the region");
-        &self.data[at(range.start)..at(range.end)]
+    fn runs(&self) -> Runs<'_> {
+        Runs { start: self.start, data: &self.data, runs: &self.runs }
     }
 }
 
@@ -235,22 +204,4 @@ impl Snapshot {
 fn system_time_ns(ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(ns.unsigned_abs());
     if ns < 0 { SystemTime::UNIX_EPOCH - distance } else { SystemTime::UNIX_EPOCH + distance }
-}
-
-/// Writes one stretch; where it has gaps, the origin's bytes fill them.
-fn write_stretch(mover: &OriginFile, stretch: &Stretch, snapshot: &Snapshot) -> Result<()> {
-    if !stretch.gaps {
-        return Ok(mover.write_at(stretch.range.start, snapshot.part(stretch.range))?);
-    }
-    let length = usize::try_from(stretch.range.len()).expect("a stretch fits in memory");
-    let mut whole = vec![0; length];
-    // Short only where the origin has a hole at its end: zeros are right there.
-    mover.read_at(stretch.range.start, &mut whole)?;
-    for run in snapshot.runs.iter().filter(|run| stretch.range.contains(**run)) {
-        let at = |offset: u64| {
-            usize::try_from(offset - stretch.range.start).expect("inside the stretch")
-        };
-        whole[at(run.start)..at(run.end)].copy_from_slice(snapshot.part(*run));
-    }
-    Ok(mover.write_at(stretch.range.start, &whole)?)
 }

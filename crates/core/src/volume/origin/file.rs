@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use super::identity::ObjectId;
 use crate::device::{Allocate, ServerFile};
 use crate::engine::Seek;
+use crate::volume::rewrite::{Plan, Runs, write_runs};
 use crate::volume::server::BLOCK;
 use crate::volume::{Server, Volume, VolumeFile};
 
@@ -74,6 +75,20 @@ impl OriginFile {
                 server.device().write_at(file, offset, &[IoSlice::new(data)])
             }
             Data::Striped(striped) => striped.write_at(offset, data),
+        }
+    }
+
+    /// Writes `runs`, all inside the file, as [`VolumeFile::rewrite`] does.
+    pub fn rewrite(&self, runs: Runs<'_>, plan: Plan<'_>) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { server, file } => {
+                let whole = runs.by_server(Striping::new(1, 1)).swap_remove(0);
+                write_runs(server.device().as_ref(), file, &whole, plan)
+            }
+            Data::Striped(striped) => {
+                striped.grow(0)?;
+                striped.created()?.rewrite(runs, plan)
+            }
         }
     }
 

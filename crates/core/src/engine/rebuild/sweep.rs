@@ -1,0 +1,187 @@
+//! A sweep: which regions of a file are flushed, in which order, and when the origin is synced.
+//!
+//! Regions go home in offset order, so that disks sweep instead of seeking. Pressed for room, a
+//! sweep takes the densest regions only: what a region costs depends little on how many of its
+//! bytes are dirty, so the densest free the most room for the disk time (ours; the papers flush in
+//! the order of the records).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_model::request::ByteRange;
+use parking_lot::Mutex;
+
+use super::flush::Flushed;
+use crate::engine::parts::Parts;
+use crate::error::Result;
+use crate::extent::file::{CachedFile, tail};
+use crate::meta::FileId;
+
+/// Dirty extents looked at in one go.
+const LOOK: usize = 4096;
+
+/// Bytes flushed until the origin is synced and they are marked clean. Pressed for room, programs
+/// wait for that.
+const SYNC_BYTES: u64 = 64 << 20;
+const SYNC_BYTES_PRESSED: u64 = 8 << 20;
+
+/// While programs use the origin, the rebuilder rests this many times as long as it worked.
+const COURTESY: u32 = 3;
+
+/// Which of a file's dirty regions a sweep takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Every one.
+    All,
+    /// The densest ones, so many that they hold this many dirty bytes.
+    Densest(u64),
+}
+
+/// A region with dirty extents that begin in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DirtyRegion {
+    range: ByteRange,
+    dirty: u64,
+}
+
+impl Parts {
+    /// One sweep over a file, several regions at a time. `go_on` is told the bytes of each region
+    /// flushed and ends the sweep with `false`. Returns the bytes that became clean.
+    pub(crate) fn sweep(
+        &self,
+        file: &Arc<CachedFile>,
+        id: FileId,
+        which: Which,
+        go_on: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<u64> {
+        let _one = file.flushing.lock();
+        let regions = Mutex::new(chosen(self.dirty_regions(id), which));
+        let total = Mutex::new(Ok(0));
+        let work = || {
+            let swept = self.sweep_some(file, id, &regions, go_on);
+            let mut total = total.lock();
+            match (swept, total.as_mut()) {
+                (Ok(bytes), Ok(sum)) => *sum += bytes,
+                (Err(error), Ok(_)) => *total = Err(error),
+                (_, Err(_)) => {}
+            }
+        };
+        let workers = self.around.config.flush_workers.max(1);
+        thread::scope(|scope| {
+            for _ in 1..workers {
+                scope.spawn(work);
+            }
+            work();
+        });
+        self.settle(file, id)?;
+        total.into_inner()
+    }
+
+    /// Takes region after region until there is none or `go_on` says no.
+    fn sweep_some(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        regions: &Mutex<VecDeque<ByteRange>>,
+        go_on: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<u64> {
+        let mut home = Flushed::default();
+        let mut total = 0;
+        loop {
+            let begun = Instant::now();
+            let Some(region) = regions.lock().pop_front() else { break };
+            let before = home.bytes;
+            self.flush_region(file, id, region, &mut home)?;
+            let bytes = home.bytes - before;
+            let limit = if self.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
+            if home.bytes >= limit {
+                total += self.finish_flush(file, id, &std::mem::take(&mut home))?;
+            }
+            if !go_on(bytes) {
+                regions.lock().clear();
+                break;
+            }
+            self.be_courteous(begun.elapsed(), bytes);
+        }
+        Ok(total + self.finish_flush(file, id, &home)?)
+    }
+
+    /// The file's regions with dirty extents, in offset order.
+    fn dirty_regions(&self, id: FileId) -> Vec<DirtyRegion> {
+        let bytes = self.region_bytes();
+        let mut regions: Vec<DirtyRegion> = Vec::new();
+        let mut from = 0;
+        loop {
+            let extents = self.store.dmt.dirty(id, tail(from), LOOK);
+            for extent in &extents {
+                let begin = extent.range.start / bytes * bytes;
+                match regions.last_mut() {
+                    Some(last) if last.range.start == begin => last.dirty += extent.range.len(),
+                    _ => regions.push(DirtyRegion {
+                        range: ByteRange::new(begin, begin.saturating_add(bytes)),
+                        dirty: extent.range.len(),
+                    }),
+                }
+            }
+            match extents.last() {
+                Some(last) if extents.len() == LOOK => from = last.range.end,
+                _ => return regions,
+            }
+        }
+    }
+
+    /// Rests after work while programs use the origin and nothing presses.
+    fn be_courteous(&self, worked: Duration, bytes: u64) {
+        if self.is_pressed() || self.origin_is_idle() {
+            return;
+        }
+        let mut rest = worked * COURTESY;
+        let limit = self.around.config.rebuild_rate;
+        if limit > 0 {
+            #[expect(clippy::cast_precision_loss, reason = "a pause, not an amount")]
+            let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
+            rest = rest.max(due.saturating_sub(worked));
+        }
+        thread::sleep(rest.min(Duration::from_secs(2)));
+    }
+}
+
+/// The regions that `which` asks for, in offset order.
+fn chosen(mut regions: Vec<DirtyRegion>, which: Which) -> VecDeque<ByteRange> {
+    if let Which::Densest(enough) = which {
+        regions.sort_by_key(|region| std::cmp::Reverse(region.dirty));
+        let mut sum = 0;
+        let wanted = regions.iter().take_while(|region| {
+            let more = sum < enough;
+            sum += region.dirty;
+            more
+        });
+        let count = wanted.count();
+        regions.truncate(count);
+        regions.sort_by_key(|region| region.range.start);
+    }
+    regions.into_iter().map(|region| region.range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(at: u64, dirty: u64) -> DirtyRegion {
+        DirtyRegion { range: ByteRange::at(at * 100, 100), dirty }
+    }
+
+    #[test]
+    fn the_densest_regions_are_taken_in_offset_order() {
+        let regions =
+            vec![region(0, 9), region(1, 80), region(2, 10), region(3, 90), region(4, 50)];
+        let starts = |which| -> Vec<u64> {
+            chosen(regions.clone(), which).iter().map(|range| range.start / 100).collect()
+        };
+        assert_eq!(starts(Which::Densest(150)), [1, 3]);
+        assert_eq!(starts(Which::Densest(171)), [1, 3, 4]);
+        assert_eq!(starts(Which::Densest(1000)), starts(Which::All));
+    }
+}
