@@ -34,6 +34,7 @@ pub use sides::Decorations;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
 use std::time::SystemTime;
 
 use crate::device::Allocate;
@@ -195,6 +196,22 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Opens a regular file; `flags` are `open(2)`'s, without `O_CREAT`, with `O_TRUNC` honoured.
     fn open(&self, node: &Self::Node, flags: i32, caller: Caller) -> Result<Self::Handle>;
+    /// Whether [`Engine::pass_through`] may ever say yes.
+    fn passes_through(&self) -> bool {
+        false
+    }
+    /// Lets the kernel serve an open file by itself until the handle is dropped. If the engine
+    /// wants that, it gives `register` a descriptor of the file and returns whether the kernel
+    /// took it; what the kernel then does with the file reaches the engine no more. `must` says
+    /// that the kernel serves other handles of the file already: then the answer is yes.
+    fn pass_through(
+        &self,
+        _handle: &Self::Handle,
+        _must: bool,
+        _register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
+    ) -> bool {
+        false
+    }
     /// How the front end must treat the open file.
     fn open_mode(&self, handle: &Self::Handle) -> OpenMode;
     /// Reads at `offset`; short only at the end of the file.

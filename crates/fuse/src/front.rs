@@ -3,12 +3,14 @@
 //! One [`Front`] serves all event-loop threads. Permissions are the kernel's business
 //! (`default_permissions`); what the kernel leaves to a file system is done here for every engine:
 //! set-id bits and capabilities go on a write ([`privileges`]), pages of a shared mapping are
-//! written where they belong even through an `O_APPEND` handle ([`open_files`]).
+//! written where they belong even through an `O_APPEND` handle ([`open_files`]), and the kernel is
+//! handed files that it can serve by itself ([`passing`]).
 
 mod attributes;
 mod filesystem;
 mod open_files;
 mod operations;
+pub(crate) mod passing;
 mod privileges;
 mod turns;
 

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
+use crate::front::passing::Serving;
+
 /// Number of the root.
 pub const ROOT: u64 = 1;
 /// Made-up numbers start here.
@@ -27,6 +29,8 @@ pub struct Inode<N> {
     pub generation: u64,
     /// Known to have neither set-id bits nor file capabilities: a write needs not look.
     pub plain: AtomicBool,
+    /// Who serves its open handles.
+    pub serving: Serving,
     lookups: AtomicU64,
 }
 
@@ -111,6 +115,7 @@ impl<N> InodeTable<N> {
             number,
             generation: self.generation.fetch_add(1, Ordering::Relaxed),
             plain: AtomicBool::new(false),
+            serving: Serving::default(),
             lookups: AtomicU64::new(1),
         });
         maps.by_key.insert(key, number);

@@ -156,6 +156,13 @@ impl Opened {
     }
 }
 
+impl Opened {
+    /// Whether the handle may change the file.
+    pub(super) const fn writes(&self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+}
+
 impl Drop for Opened {
     fn drop(&mut self) {
         // No `place` is taken here: a handle may be dropped by whoever holds it.
@@ -216,6 +223,15 @@ impl Table {
     /// The live inode of an entry.
     pub(super) fn find(&self, entry: Entry) -> Option<Arc<Inode>> {
         self.known.lock().live.get(&entry).and_then(Weak::upgrade)
+    }
+
+    /// All live inodes.
+    pub(super) fn live(&self) -> Vec<Arc<Inode>> {
+        // Collected first: an inode that is dropped here would ask for the lock itself.
+        let known = self.known.lock();
+        let live: Vec<_> = known.live.values().filter_map(Weak::upgrade).collect();
+        drop(known);
+        live
     }
 
     /// The number of an entry whose file has moved, as far as it is known.

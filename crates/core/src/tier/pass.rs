@@ -1,28 +1,112 @@
 //! Kernel passthrough: which open files the kernel serves by itself, and why others are not.
+//!
+//! What must hold: a file that is passed through is on the SSD and stays there until its last such
+//! handle is closed (`passed` is counted while `place` is shared, and looked at while it is held
+//! exclusively). Programs write such files without asking for room, so a handle that may write is
+//! passed through only while the SSD has ample room.
 
 use std::collections::BTreeMap;
-
-use crate::control::tier::PassthroughStatus;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 
 use super::Core;
+use super::inode::Opened;
+use crate::control::tier::PassthroughStatus;
+
+/// The part of the limit that must be free where a handle may write: a quarter.
+const AMPLE: u64 = 4;
+/// Open files that `status` names at most.
+const NAMED_MAX: usize = 100;
 
 /// What is known of passthrough so far.
 #[derive(Debug, Default)]
 pub(super) struct Passing {
-    pub(super) works: Option<bool>,
-    pub(super) reason: Option<String>,
-    pub(super) refused: BTreeMap<String, u64>,
+    /// Whether the kernel takes files; not known before one was offered.
+    works: Option<bool>,
+    /// Why it does not.
+    reason: Option<String>,
+    /// Opens that were not passed through, by reason.
+    refused: BTreeMap<&'static str, u64>,
 }
 
 impl Core {
-    /// For people.
-    pub(super) fn passthrough_status(&self) -> PassthroughStatus {
-        let passing = self.passing.lock();
-        PassthroughStatus {
-            works: passing.works,
-            reason: passing.reason.clone(),
-            files: Vec::new(),
-            refused: passing.refused.iter().map(|(why, count)| (why.clone(), *count)).collect(),
+    /// Hands an open file to the kernel if that is wise; see `Engine::pass_through`.
+    pub(super) fn pass_through(
+        &self,
+        handle: &Opened,
+        must: bool,
+        register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> bool {
+        let place = handle.inode.place.read();
+        let refused = |why| {
+            *self.passing.lock().refused.entry(why).or_default() += 1;
+            false
+        };
+        let Some(resident) = place.resident.as_ref().filter(|_| place.away.is_none()) else {
+            return refused("on a lower tier");
+        };
+        if self.passing.lock().works == Some(false) && !must {
+            return refused("the kernel takes no files");
+        }
+        if handle.writes() && !must && !self.has_ample_room() {
+            return refused("opened for writing without ample room on the SSD");
+        }
+        let opened =
+            handle.file(place.moves, |flags| self.open_again(&handle.inode, &place, flags));
+        let Ok(file) = opened else { return refused("cannot be opened") };
+        match register(file.as_fd()) {
+            Ok(()) => {
+                if handle.passed.set(resident.clone()).is_ok() {
+                    handle.inode.passed.fetch_add(1, Ordering::AcqRel);
+                }
+                self.passing.lock().works = Some(true);
+                true
+            }
+            Err(error) => {
+                let mut passing = self.passing.lock();
+                if passing.works.is_none() {
+                    tracing::info!(%error, "no kernel passthrough");
+                    passing.works = Some(false);
+                    passing.reason = Some(explain(&error));
+                }
+                drop(passing);
+                refused("the kernel takes no files")
+            }
         }
     }
+
+    fn has_ample_room(&self) -> bool {
+        let ample = self.residents.account.limit / AMPLE;
+        self.residents.free() >= ample && self.sides[0].room().is_ok_and(|room| room >= ample)
+    }
+
+    /// For people.
+    pub(super) fn passthrough_status(&self) -> PassthroughStatus {
+        let open =
+            self.table.live().into_iter().filter(|inode| inode.passed.load(Ordering::Relaxed) > 0);
+        let mut files: Vec<String> = open
+            .take(NAMED_MAX)
+            .map(|inode| self.namespace.path_of(&inode.entry()).display().to_string())
+            .collect();
+        files.sort();
+        let passing = self.passing.lock();
+        let reason = passing.reason.clone().or_else(|| {
+            (!self.options.passthrough).then(|| "switched off (--passthrough=false)".to_owned())
+        });
+        let refused = passing.refused.iter().map(|(why, count)| ((*why).to_owned(), *count));
+        PassthroughStatus { works: passing.works, reason, files, refused: refused.collect() }
+    }
+}
+
+fn explain(error: &io::Error) -> String {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EPERM) => "mount as root (CAP_SYS_ADMIN in the first user namespace)",
+        Some(libc::ENOTTY | libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS) => {
+            "it needs Linux 6.9 with CONFIG_FUSE_PASSTHROUGH"
+        }
+        Some(libc::ELOOP) => "the SSD's file system is itself stacked on another",
+        _ => "the mount process serves the files instead",
+    };
+    format!("{error}: {remedy}")
 }

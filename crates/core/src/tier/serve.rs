@@ -1,6 +1,7 @@
 //! The file tier behind a front end.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -146,6 +147,19 @@ impl Engine for FileTier {
 
     fn open(&self, node: &Node, flags: i32, _caller: Caller) -> Result<Handle> {
         self.core.open_file(&node.0, flags)
+    }
+
+    fn passes_through(&self) -> bool {
+        self.core.options.passthrough
+    }
+
+    fn pass_through(
+        &self,
+        handle: &Handle,
+        must: bool,
+        register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
+    ) -> bool {
+        self.core.pass_through(&handle.0, must, register)
     }
 
     fn open_mode(&self, _handle: &Handle) -> OpenMode {

@@ -11,14 +11,13 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use halocline_core::engine::{Engine, Make, Seek, SetAttr};
 
-use super::open_files::OpenFile;
 use super::operations::{allocation, set_time, sized, untrusted};
 use super::{Front, Refused, caller, privileges};
 
@@ -63,6 +62,9 @@ impl<E: Engine> Filesystem for Front<E> {
             tracing::debug!(?missing, "the kernel lacks FUSE features");
             let supported = config.capabilities() & wanted;
             config.add_capabilities(supported).expect("the kernel offered these");
+        }
+        if self.passes_through() && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
+            config.set_max_stack_depth(1).expect("at most two");
         }
         config.set_max_write(REQUEST_MAX).expect("1 MiB fits the session's buffer");
         if let Err(most) = config.set_max_readahead(REQUEST_MAX) {
@@ -247,23 +249,13 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyCreate,
     ) {
         let _turn = self.turns.begin();
-        let created = self.inode(parent).and_then(|parent| {
-            let caller = caller(request);
-            Ok(self.engine.create(&parent.node, name, mode, umask, flags, caller)?)
-        });
-        answer!(reply, created, (node, stat, handle) => {
-            let (inode, attr) = self.remember(node, &stat);
-            let generation = Generation(inode.generation);
-            let open = self.fopen_flags(self.engine.open_mode(&handle));
-            let number = self.files.insert(OpenFile::new(inode, handle, flags));
-            reply.created(&self.options.attr_timeout, &attr, generation, number, open);
-        });
+        let created = self.create_file(request, parent, name, (mode, umask), flags);
+        answer!(reply, created, created => self.answer_create(created, flags, reply));
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turns.begin();
-        let opened = self.open_file(request, number, flags.0);
-        answer!(reply, opened, (handle, mode) => reply.opened(handle, mode));
+        self.answer_open(request, number, flags.0, reply);
     }
 
     fn read(

@@ -9,6 +9,7 @@ use halocline_core::engine::{Caller, Engine};
 use halocline_core::error::Result;
 use parking_lot::RwLock;
 
+use super::passing::Share;
 use crate::inode_table::Inode;
 
 /// Locks that handle numbers are spread over, so that threads seldom meet.
@@ -18,6 +19,9 @@ const SHARDS: u64 = 64;
 #[derive(Debug)]
 pub(super) struct OpenFile<E: Engine> {
     pub(super) inode: Arc<Inode<E::Node>>,
+    /// Dropped before the handle: while anybody is told that the kernel serves the file, a handle
+    /// keeps the engine from moving it.
+    _share: Share<E::Node>,
     pub(super) handle: E::Handle,
     /// Opened with `O_APPEND`: the engine writes at the end whatever the offset.
     append: bool,
@@ -26,9 +30,14 @@ pub(super) struct OpenFile<E: Engine> {
 }
 
 impl<E: Engine> OpenFile<E> {
-    pub(super) fn new(inode: Arc<Inode<E::Node>>, handle: E::Handle, flags: i32) -> Self {
+    pub(super) fn new(
+        inode: Arc<Inode<E::Node>>,
+        handle: E::Handle,
+        share: Share<E::Node>,
+        flags: i32,
+    ) -> Self {
         let append = flags & libc::O_APPEND != 0;
-        Self { inode, handle, append, positioned: OnceLock::new() }
+        Self { inode, handle, append, positioned: OnceLock::new(), _share: share }
     }
 
     /// The handle for pages of a shared mapping. The kernel writes them through any writable

@@ -1,5 +1,7 @@
 //! The operations that take more than one engine call or a loop.
 
+use std::sync::Arc;
+
 use fuser::{
     Errno, FileAttr, FileHandle, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEntry, ReplyXattr, Request, TimeOrNow, WriteFlags,
@@ -8,8 +10,11 @@ use halocline_core::device::Allocate;
 use halocline_core::engine::{Engine, SetAttr, SetTime, Stat};
 use halocline_core::error::Error;
 
-use super::open_files::OpenFile;
 use super::{Answer, Front, Refused, attributes, caller, privileges};
+use crate::inode_table::Inode;
+
+/// A file that was just opened.
+type Opened<E> = (Arc<Inode<<E as Engine>::Node>>, <E as Engine>::Handle);
 
 impl<E: Engine> Front<E> {
     pub(super) fn entry(&self, reply: ReplyEntry, found: Result<(E::Node, Stat), Error>) {
@@ -49,15 +54,14 @@ impl<E: Engine> Front<E> {
         request: &Request,
         number: INodeNo,
         flags: i32,
-    ) -> Answer<(FileHandle, fuser::FopenFlags)> {
+    ) -> Answer<Opened<E>> {
         let inode = self.inode(number)?;
         let caller = caller(request);
         if flags & libc::O_TRUNC != 0 && caller.uid != 0 {
             self.drop_privileges(&inode, None, caller)?;
         }
         let handle = self.engine.open(&inode.node, flags, caller)?;
-        let mode = self.fopen_flags(self.engine.open_mode(&handle));
-        Ok((self.files.insert(OpenFile::new(inode, handle, flags)), mode))
+        Ok((inode, handle))
     }
 
     pub(super) fn write_bytes(

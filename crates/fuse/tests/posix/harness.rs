@@ -135,7 +135,10 @@ pub(crate) fn mounted_with(
         Kind::Tier | Kind::Moving => {
             fs::create_dir(dir.path().join("hdd")).expect("make a directory");
             let set = TierSet::below(dir.path(), &["origin", "hdd"]).expect("two directories");
-            let tier = FileTier::open(&set, TierOptions::default()).expect("open the tier");
+            // What the kernel serves by itself does not move.
+            let passthrough = kind == Kind::Tier;
+            let how = TierOptions { passthrough, ..TierOptions::default() };
+            let tier = FileTier::open(&set, how).expect("open the tier");
             let tier = Arc::new(tier);
             mover = (kind == Kind::Moving).then(|| Mover::start(tier.clone()));
             mount(tier, &options)

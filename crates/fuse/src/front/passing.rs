@@ -1,0 +1,162 @@
+//! Open files that the kernel serves by itself (FUSE passthrough, Linux 6.9).
+//!
+//! What must hold, because the kernel refuses anything else: while a file has a handle that the
+//! kernel serves, all its handles are served so, with the same backing; while it has one that we
+//! serve, none is. A file's first handle therefore decides for those opened beside it.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use fuser::{BackingId, FopenFlags, Generation, INodeNo, ReplyCreate, ReplyOpen, Request};
+use halocline_core::engine::{Engine, Stat};
+use parking_lot::Mutex;
+
+use super::open_files::OpenFile;
+use super::{Front, caller};
+use crate::inode_table::Inode;
+
+/// Who serves a file's open handles.
+#[derive(Debug, Default)]
+pub struct Serving(Mutex<Handles>);
+
+#[derive(Debug, Default)]
+struct Handles {
+    ours: usize,
+    kernels: usize,
+    backing: Option<Arc<BackingId>>,
+}
+
+/// One open handle's part in [`Serving`].
+#[derive(Debug)]
+pub(super) struct Share<N> {
+    inode: Arc<Inode<N>>,
+    /// What the kernel reads and writes, where it does so by itself.
+    pub(super) backing: Option<Arc<BackingId>>,
+}
+
+impl<N> Share<N> {
+    /// Decides who serves a new handle: `offer` is asked whether the kernel shall, with whether it
+    /// must, and is given what registers a descriptor with the kernel.
+    pub(super) fn new(
+        inode: &Arc<Inode<N>>,
+        open_backing: impl Fn(BorrowedFd<'_>) -> io::Result<BackingId>,
+        offer: impl FnOnce(bool, &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>) -> bool,
+    ) -> Self {
+        let mut handles = inode.serving.0.lock();
+        let must = handles.kernels > 0;
+        if handles.ours == 0 {
+            let mut backing = handles.backing.clone();
+            let mut register = |fd: BorrowedFd<'_>| {
+                if backing.is_none() {
+                    backing = Some(Arc::new(open_backing(fd)?));
+                }
+                Ok(())
+            };
+            let taken = offer(must, &mut register);
+            if let Some(backing) = backing.filter(|_| taken || must) {
+                handles.kernels += 1;
+                handles.backing = Some(backing.clone());
+                drop(handles);
+                return Self { inode: inode.clone(), backing: Some(backing) };
+            }
+        }
+        handles.ours += 1;
+        drop(handles);
+        Self { inode: inode.clone(), backing: None }
+    }
+}
+
+impl<N> Drop for Share<N> {
+    fn drop(&mut self) {
+        let mut handles = self.inode.serving.0.lock();
+        if self.backing.is_none() {
+            handles.ours -= 1;
+            return;
+        }
+        handles.kernels -= 1;
+        if handles.kernels == 0 {
+            handles.backing = None;
+        }
+    }
+}
+
+impl<E: Engine> Front<E> {
+    /// Whether the kernel may be offered files at all.
+    pub(super) fn passes_through(&self) -> bool {
+        self.engine.passes_through() && !self.options.direct
+    }
+
+    fn share(
+        &self,
+        inode: &Arc<Inode<E::Node>>,
+        handle: &E::Handle,
+        open_backing: impl Fn(BorrowedFd<'_>) -> io::Result<BackingId>,
+    ) -> Share<E::Node> {
+        Share::new(inode, open_backing, |must, register| {
+            self.passes_through() && self.engine.pass_through(handle, must, register)
+        })
+    }
+
+    pub(super) fn answer_open(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        flags: i32,
+        reply: ReplyOpen,
+    ) {
+        let (inode, handle) = match self.open_file(request, number, flags) {
+            Ok(opened) => opened,
+            Err(super::Refused(errno)) => return reply.error(errno),
+        };
+        let share = self.share(&inode, &handle, |fd| reply.open_backing(fd));
+        let backing = share.backing.clone();
+        let mode = self.fopen_flags(self.engine.open_mode(&handle));
+        let number = self.files.insert(OpenFile::new(inode, handle, share, flags));
+        match backing {
+            // Without FOPEN_KEEP_CACHE: pages that were read through us may not outlive writes
+            // that pass us.
+            Some(backing) => reply.opened_passthrough(number, FopenFlags::empty(), &backing),
+            None => reply.opened(number, mode),
+        }
+    }
+
+    pub(super) fn answer_create(
+        &self,
+        (node, stat, handle): (E::Node, Stat, E::Handle),
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (inode, attr) = self.remember(node, &stat);
+        let generation = Generation(inode.generation);
+        let share = self.share(&inode, &handle, |fd| reply.open_backing(fd));
+        let backing = share.backing.clone();
+        let mode = self.fopen_flags(self.engine.open_mode(&handle));
+        let number = self.files.insert(OpenFile::new(inode, handle, share, flags));
+        let ttl = &self.options.attr_timeout;
+        match backing {
+            Some(backing) => reply.created_passthrough(
+                ttl,
+                &attr,
+                generation,
+                number,
+                FopenFlags::empty(),
+                &backing,
+            ),
+            None => reply.created(ttl, &attr, generation, number, mode),
+        }
+    }
+
+    /// Creates and opens a file.
+    pub(super) fn create_file(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &std::ffi::OsStr,
+        modes: (u32, u32),
+        flags: i32,
+    ) -> super::Answer<(E::Node, Stat, E::Handle)> {
+        let parent = self.inode(parent)?;
+        Ok(self.engine.create(&parent.node, name, modes.0, modes.1, flags, caller(request))?)
+    }
+}
