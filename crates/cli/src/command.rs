@@ -2,18 +2,22 @@
 
 mod bench;
 mod calibrate;
+mod demote;
 mod docs;
 mod doctor;
 mod evict;
 mod explain;
 mod flush;
 mod fsck;
+mod jobs;
 mod locate;
 mod model;
 mod mount;
 mod rules;
 mod run;
 mod status;
+mod tier_fsck;
+mod tier_text;
 mod umount;
 mod unstripe;
 mod warm;
@@ -46,6 +50,8 @@ pub(crate) enum Command {
     Flush(flush::FlushArgs),
     Warm(warm::WarmArgs),
     Evict(evict::EvictArgs),
+    Demote(demote::DemoteArgs),
+    Jobs(jobs::JobsArgs),
     Pin(rules::PinArgs),
     Unpin(rules::UnpinArgs),
     Exclude(rules::ExcludeArgs),
@@ -72,6 +78,8 @@ impl Command {
             Self::Flush(args) => flush::execute(args),
             Self::Warm(args) => warm::execute(args),
             Self::Evict(args) => evict::execute(args),
+            Self::Demote(args) => demote::execute(args),
+            Self::Jobs(args) => jobs::execute(args),
             Self::Pin(args) => rules::pin(args),
             Self::Unpin(args) => rules::unpin(args),
             Self::Exclude(args) => rules::exclude(args),

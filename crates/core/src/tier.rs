@@ -120,6 +120,12 @@ impl FileTier {
         Ok(Self { core, background })
     }
 
+    /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order as
+    /// a mount would.
+    pub fn check(set: &TierSet, repair: bool) -> Result<Found> {
+        Core::open(set, TierOptions::default())?.survey(repair)
+    }
+
     /// Ends background work and finishes what is under way. Nothing is called after it.
     pub fn close(&self) -> Result<()> {
         self.background.stop();

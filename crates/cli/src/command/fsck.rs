@@ -26,7 +26,7 @@ use crate::text;
 /// Opening the cache recovers it as a mount would. The status is 1 when something is wrong.
 #[derive(Debug, Args)]
 pub(crate) struct FsckArgs {
-    /// The cache directory
+    /// The cache directory, or the root of a file tier's directories
     cache: PathBuf,
     /// Drop records whose data is missing, and objects that no record or no file names
     #[arg(long)]
@@ -81,6 +81,9 @@ struct Cache {
 
 /// Checks, and mends if asked.
 pub(crate) fn execute(args: &FsckArgs) -> Outcome {
+    if let Some(outcome) = super::tier_fsck::execute(&args.cache, args.repair, args.json) {
+        return outcome;
+    }
     let dir = fs::canonicalize(&args.cache)
         .map_err(|error| Failure::refused(format!("cache {}: {error}", args.cache.display())))?;
     if !dir.join(halocline_core::meta::owner::CACHE_FILE).exists() {

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{ExtentInfo, Place, Request, Side};
+use halocline_core::control::{ExtentInfo, FileInfo, Request, Side};
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::text;
 
-/// Show the extents of a file: side, layout, dirty, last use
+/// Show where a file is: its extents, or on a file tier which tier has it (also for directories)
 #[derive(Debug, Args)]
 pub(crate) struct LocateArgs {
-    /// A file on the mount
+    /// A file on the mount; on a file tier also a directory or a quoted glob
     path: PathBuf,
     /// First byte
     #[arg(requires = "length", value_parser = byte_count)]
@@ -34,7 +34,16 @@ pub(super) fn byte_count(text: &str) -> Result<u64, String> {
 
 /// Shows them.
 pub(crate) fn execute(args: &LocateArgs) -> Outcome {
-    let place = Place::find(&args.path)?;
+    let (place, inside) = super::demote::find(&args.path)?;
+    if super::tier_text::is_tier(&place)? {
+        let files: Vec<FileInfo> =
+            place.connect()?.call(&Request::Files { path: inside }, |_| {})?;
+        if args.json {
+            return print_json(&files);
+        }
+        print!("{}", super::tier_text::files(&files));
+        return Ok(ExitCode::SUCCESS);
+    }
     if place.inside.as_os_str().is_empty() {
         return Err(Failure::refused("the mount's root has no extents; name a file on it"));
     }

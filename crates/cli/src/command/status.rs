@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_core::control::{
-    Health, Place, Rebuilder, Request, ServerStatus, Side, Status, mount,
+    AnyStatus, Health, Place, Rebuilder, Request, ServerStatus, Side, Status, mount,
 };
 
 use super::print_json;
@@ -52,11 +52,19 @@ pub(crate) fn execute(args: &StatusArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(place: &Place) -> Result<Status, Failure> {
+fn ask(place: &Place) -> Result<AnyStatus, Failure> {
     Ok(place.connect()?.call(&Request::Status {}, |_| {})?)
 }
 
-fn describe(status: &Status) -> String {
+fn describe(any: &AnyStatus) -> String {
+    let status = &any.status;
+    if let Some(tier) = &any.tier {
+        return super::tier_text::status(status, tier);
+    }
+    extents(status)
+}
+
+fn extents(status: &Status) -> String {
     let health = match &status.health {
         Health::Ok => "ok".into(),
         Health::Degraded { reason } => format!("DEGRADED, nothing new is cached: {reason}"),

@@ -117,6 +117,8 @@ struct Named {
     path: PathBuf,
     parent: Node,
     name: OsString,
+    /// The link names a root of an earlier mount.
+    former: bool,
 }
 
 /// The files on the tiers.
@@ -188,7 +190,9 @@ impl Core {
                         let target = readlinkat(&*fd, &name, Vec::new())?;
                         if let Target::Away(tier, place) = self.links.read(target.as_bytes()) {
                             let path = self.namespace.path_of(&dir).join(&name);
-                            let named = Named { path, parent: dir.clone(), name };
+                            let former =
+                                target.as_bytes() != self.links.to(tier, &place).as_encoded_bytes();
+                            let named = Named { path, parent: dir.clone(), name, former };
                             survey.named.entry((tier, place)).or_default().push(named);
                         }
                     }
@@ -220,17 +224,22 @@ impl Core {
         self.keeper.moved(number, true);
     }
 
-    /// Where two links name one file, the one at the file's own path has it; the others become
+    /// Links that name a former root name the present one from now on, so that they lead to their
+    /// files without us too. Where two links name one file, the one at the file's own path has it; the others become
     /// users' links, which lead to the same file.
     fn settle_links(&self, survey: &mut Survey, mend: bool) -> Result<()> {
         for ((tier, place), names) in &mut survey.named {
             if names.len() < 2 {
+                if let Some(one) = names.first().filter(|one| one.former && mend) {
+                    let target = self.links.to(*tier, place);
+                    self.replace_link(&one.parent, &one.name, &target)?;
+                }
                 continue;
             }
             names.sort_by(|one, other| {
                 (one.path != *place, &one.path).cmp(&(other.path != *place, &other.path))
             });
-            for Named { path, parent, name } in names.drain(1..) {
+            for Named { path, parent, name, .. } in names.drain(1..) {
                 let whole = self.sides[*tier].path.join(place.as_path());
                 survey.found.problems.push(Problem::SecondLink { path, place: whole });
                 if mend {

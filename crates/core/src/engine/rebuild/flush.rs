@@ -94,7 +94,12 @@ impl Parts {
 
     /// After the origin has the bytes: makes them durable there, then clears `D_flag` of what did
     /// not change (I3). Returns the bytes that became clean.
-    pub(crate) fn finish_flush(&self, file: &CachedFile, id: FileId, home: &Flushed) -> Result<u64> {
+    pub(crate) fn finish_flush(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        home: &Flushed,
+    ) -> Result<u64> {
         if home.extents.is_empty() {
             return Ok(0);
         }

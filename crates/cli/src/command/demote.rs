@@ -1,0 +1,61 @@
+//! `halocline demote`: off the SSD of a file tier, now.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_core::control::{MoveReport, Place, Request};
+
+use super::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::progress::Meter;
+use crate::text;
+
+/// Move files of a file tier from the SSD to the next tier that has room
+#[derive(Debug, Args)]
+pub(crate) struct DemoteArgs {
+    /// File, directory or quoted glob on the mount: /mnt/a, "/mnt/**/*.log"
+    path: PathBuf,
+    /// Only tell what would be moved
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Demotes.
+pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
+    let (place, inside) = find(&args.path)?;
+    let request = Request::Evict { path: inside, dry_run: args.dry_run };
+    let mut meter = Meter::new("demoting", args.json || args.dry_run);
+    let done: MoveReport = place.connect()?.call(&request, |now| meter.tell(&now))?;
+    drop(meter);
+    if args.json {
+        print_json(&done)?;
+    } else {
+        println!("{}", text::moved("demoted", &done, args.dry_run));
+    }
+    if done.left_bytes > 0 && !args.dry_run {
+        let left = text::bytes(done.left_bytes);
+        return Err(Failure::failed(format!("{left} stay on the SSD, see above")));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The mount of a path that may end in a glob, and the path below its root.
+pub(super) fn find(path: &Path) -> Result<(Place, PathBuf), Failure> {
+    let is_glob = |part: &OsStr| part.to_string_lossy().contains(['*', '?', '[', '{']);
+    if path.symlink_metadata().is_ok() || !path.iter().any(is_glob) {
+        let place = Place::find(path)?;
+        let inside = place.inside.clone();
+        return Ok((place, inside));
+    }
+    let plain: PathBuf = path.iter().take_while(|part| !is_glob(part)).collect();
+    let base = if plain.as_os_str().is_empty() { Path::new(".") } else { &plain };
+    let place = Place::find(base)?;
+    let rest: PathBuf = path.iter().skip_while(|part| !is_glob(part)).collect();
+    let inside = place.inside.join(rest);
+    Ok((place, inside))
+}

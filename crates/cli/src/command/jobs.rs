@@ -1,0 +1,152 @@
+//! `halocline jobs`: which files will be used, told before they are.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use halocline_core::control::{JobChange, JobInfo, Place, Request};
+use halocline_core::error::Error;
+use serde_json::json;
+
+use super::print_json;
+use crate::failure::{Failure, Outcome};
+
+/// Announce the files that jobs will use to a file tier's policy
+#[derive(Debug, Args)]
+pub(crate) struct JobsArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Announce the job that a JSON file describes (docs/JOBS.md)
+    Add {
+        /// The job file
+        file: PathBuf,
+        #[command(flatten)]
+        on: On,
+    },
+    /// List announced jobs and how far they are
+    List {
+        #[command(flatten)]
+        on: On,
+    },
+    /// Take a job back
+    Remove {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        on: On,
+    },
+    /// Write a job file from a list of paths, or from what `strace -f -e trace=open,openat` wrote
+    Make {
+        /// Name of the job
+        name: String,
+        /// One path a line, or strace's lines
+        #[arg(short = 'f', long = "files-from", value_name = "LIST")]
+        list: PathBuf,
+        /// Mount point that the paths lie on; others are left out
+        #[arg(long, value_name = "DIR")]
+        mountpoint: Option<PathBuf>,
+    },
+}
+
+/// Which mount.
+#[derive(Debug, Args)]
+struct On {
+    /// A path on the mount
+    #[arg(long = "on", value_name = "PATH", default_value = ".")]
+    path: PathBuf,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does it.
+pub(crate) fn execute(args: &JobsArgs) -> Outcome {
+    match &args.what {
+        What::Add { file, on } => {
+            let text = fs::read_to_string(file).map_err(Error::at(file, "read the job file"))?;
+            ask(on, JobChange::Add(text))
+        }
+        What::List { on } => ask(on, JobChange::List),
+        What::Remove { name, on } => ask(on, JobChange::Remove(name.clone())),
+        What::Make { name, list, mountpoint } => make(name, list, mountpoint.as_deref()),
+    }
+}
+
+fn ask(on: &On, change: JobChange) -> Outcome {
+    let place = Place::find(&on.path)?;
+    let jobs: Vec<JobInfo> = place.connect()?.call(&Request::Jobs(change), |_| {})?;
+    if on.json {
+        return print_json(&jobs);
+    }
+    if jobs.is_empty() {
+        println!("no jobs are announced");
+    }
+    for job in jobs {
+        println!("{}", line(&job));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One job for people.
+pub(super) fn line(job: &JobInfo) -> String {
+    let JobInfo { name, references, position, files, state } = job;
+    format!("{name}: {state}, at {position} of {references} references to {files} files")
+}
+
+fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
+    let text = fs::read_to_string(list).map_err(Error::at(list, "read the list"))?;
+    let references: Vec<PathBuf> =
+        text.lines().filter_map(path_in).filter_map(|path| relative(path, mountpoint)).collect();
+    if references.is_empty() {
+        return Err(Failure::refused(format!(
+            "{} names no file below the mount; give its mount point with --mountpoint",
+            list.display()
+        )));
+    }
+    let files: BTreeSet<&PathBuf> = references.iter().collect();
+    eprintln!("{} references to {} files", references.len(), files.len());
+    let job = json!({ "job": name, "references": references });
+    println!("{}", serde_json::to_string_pretty(&job).map_err(std::io::Error::from)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The path of a line: the line itself, or what a successful open of strace's names.
+fn path_in(line: &str) -> Option<&str> {
+    let call = ["openat(", "open("].iter().find_map(|call| line.find(call));
+    let Some(at) = call else { return (!line.is_empty()).then_some(line) };
+    let (_, rest) = line[at..].split_once('"')?;
+    let (path, after) = rest.split_once('"')?;
+    let failed = after.rsplit_once("= ").is_some_and(|(_, result)| result.starts_with('-'));
+    (!failed && !after.contains("O_DIRECTORY")).then_some(path)
+}
+
+fn relative(path: &str, mountpoint: Option<&Path>) -> Option<PathBuf> {
+    let path = Path::new(path);
+    match mountpoint {
+        Some(mountpoint) => path.strip_prefix(mountpoint).ok().map(Path::to_owned),
+        None => path.is_relative().then(|| path.to_owned()),
+    }
+    .filter(|path| !path.as_os_str().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opens_are_found_in_lists_and_traces() {
+        assert_eq!(path_in("a/b c"), Some("a/b c"));
+        let trace = "12 openat(AT_FDCWD, \"/mnt/x\", O_RDONLY|O_CLOEXEC) = 3";
+        assert_eq!(path_in(trace), Some("/mnt/x"));
+        assert_eq!(path_in("openat(AT_FDCWD, \"/mnt/x\", O_RDONLY) = -1 ENOENT (No such)"), None);
+        assert_eq!(path_in("openat(AT_FDCWD, \"/mnt\", O_RDONLY|O_DIRECTORY) = 4"), None);
+        assert_eq!(relative("/mnt/x", Some(Path::new("/mnt"))), Some("x".into()));
+        assert_eq!(relative("/etc/x", Some(Path::new("/mnt"))), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! `halocline fsck ROOT` of a file tier: does every name have one file, and every file a name?
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use halocline_core::config::Config;
+use halocline_core::tier::{FileTier, Found, PRIVATE, Problem};
+
+use super::print_json;
+use crate::assemble;
+use crate::failure::{Failure, Outcome};
+use crate::text;
+
+/// Checks `root` if it is the root of a file tier.
+pub(super) fn execute(root: &Path, repair: bool, json: bool) -> Option<Outcome> {
+    let config = Config::default();
+    let names = &config.tiers;
+    let is_tier = names.iter().all(|name| root.join(name).is_dir())
+        || root.join(&names[0]).join(PRIVATE).is_dir();
+    is_tier.then(|| check(root, &config, repair, json))
+}
+
+fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
+    let set = assemble::tier_set(root, config).map_err(Failure::refused)?;
+    let found = FileTier::check(&set, repair).map_err(Failure::refused)?;
+    if json {
+        print_json(&found)?;
+    } else {
+        tell(&found, repair);
+    }
+    // What the next mount puts right by itself is nothing to worry about.
+    let wrong = |problem: &&Problem| {
+        !matches!(
+            problem,
+            Problem::Leftover { .. } | Problem::Unlinked { .. } | Problem::NotAFile { .. }
+        )
+    };
+    let clean = found.problems.iter().filter(wrong).count() == 0;
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn tell(found: &Found, repaired: bool) {
+    let files: Vec<String> = found.files.iter().map(ToString::to_string).collect();
+    println!(
+        "{} files on the tiers, fastest first; {} on the SSD",
+        files.join(" + "),
+        text::bytes(found.ssd_bytes)
+    );
+    if repaired {
+        println!("{} leftovers removed, {} files adopted", found.removed, found.adopted.len());
+    }
+    for problem in &found.problems {
+        println!("{problem}");
+    }
+    if found.problems.is_empty() {
+        println!("clean");
+    }
+}
