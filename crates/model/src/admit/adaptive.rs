@@ -2,7 +2,8 @@
 //!
 //! Three questions, each of which can send a request home:
 //! 1. Does it seek? A stream costs the disk its transfer, and costs the same again when it is
-//!    flushed or was fetched: caching it saves the disk nothing and wears the SSD out.
+//!    flushed or was fetched: caching it saves the disk nothing and wears the SSD out. Only where
+//!    several processes stream side by side in small requests do the disks seek after all.
 //! 2. Is it worth its SSD bytes? What the disk saves is the startups: the request's own cost on
 //!    all its servers less what flushing (or fetching) it in sorted order costs. Per byte this
 //!    must reach a share of the disk's own transfer time; the share rises as the cache fills.
@@ -12,7 +13,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::correction::Correction;
-use super::forecast::{Forecast, Pattern, float};
+use super::forecast::{Forecast, Pattern, float, interleaves};
 use super::{Admission, Explanation, Observation, Query, Setting, Verdict, benefit_ps};
 use crate::layout::Layout;
 use crate::request::Direction;
@@ -154,9 +155,9 @@ fn reason(query: &Query, pattern: Pattern, said: &Assessment) -> Reason {
         |cache_factor: f64| origin > ADVANTAGE_MIN * cache_factor * said.best_response_ps;
     match pattern {
         _ if query.range.is_empty() => Reason::Empty,
-        Pattern::Stream => Reason::Stream,
+        Pattern::Stream if !interleaves(query) => Reason::Stream,
         Pattern::LargeFirst => Reason::LargeFirst,
-        Pattern::Jump | Pattern::ShortRun => {
+        Pattern::Jump | Pattern::ShortRun | Pattern::Stream => {
             if beaten_by(said.cache_factor) {
                 if said.worth >= said.worth_min { Reason::Worth } else { Reason::NotWorth }
             } else if beaten_by(1.0) && said.worth >= said.worth_min {

@@ -7,6 +7,7 @@
 use super::{CacheSide, CostTerms, Query, Side};
 use crate::layout::Layout;
 use crate::profile::ServiceProfile;
+use crate::request::Direction;
 use crate::striping::{Shape, Striping};
 
 /// A first request up to this size may be the first of many at random places.
@@ -61,6 +62,11 @@ impl Pattern {
         let (sequential, random) =
             (float(service.startup_sequential_ps), float(service.startup_random_ps));
         match self {
+            // A head that serves p streams in turn seeks between them, but for the one in p times
+            // that the same stream comes twice.
+            Self::Stream | Self::LargeFirst if interleaves(query) => {
+                random - (random - sequential) / f64::from(query.processes)
+            }
             Self::Stream | Self::LargeFirst => sequential,
             Self::Jump | Self::ShortRun => {
                 let share = float(query.range.len()) / float(run_bytes(query).max(1));
@@ -68,6 +74,15 @@ impl Pattern {
             }
         }
     }
+}
+
+/// Whether the request's stream is one of several whose requests are small enough that a disk spends
+/// most of its time going from one to the other.
+/// Of reads this is not said: read-ahead makes large requests of small ones below us.
+pub(super) const fn interleaves(query: &Query) -> bool {
+    matches!(query.direction, Direction::Write)
+        && query.processes > 1
+        && query.range.len() < STREAM_REQUEST_BYTES
 }
 
 /// Length that the request's run is expected to reach.

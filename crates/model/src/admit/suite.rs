@@ -44,12 +44,19 @@ fn make(name: &str, setting: &Setting) -> Box<dyn Admission> {
     by_name(name, setting).expect("a row")
 }
 
-/// Bytes that a stream of `total` bytes in requests of `piece` has admitted.
-fn admitted_of_stream(policy: &dyn Admission, total: u64, piece: u64) -> u64 {
+/// Bytes that a stream of `total` bytes in requests of `piece`, one of as many as there are
+/// `processes`, has admitted.
+fn admitted_of_stream(
+    policy: &dyn Admission,
+    (direction, processes): (Direction, u32),
+    total: u64,
+    piece: u64,
+) -> u64 {
     (0..total / piece)
         .map(|index| {
             let distance = (index > 0).then_some(0);
-            query(index * piece, piece, distance, (index + 1) * piece)
+            let query = query(index * piece, piece, distance, (index + 1) * piece);
+            Query { direction, processes, ..query }
         })
         .filter(|query| policy.judge(query).critical)
         .map(|query| query.range.len())
@@ -178,9 +185,15 @@ fn adaptive_admits_all_of_a_random_request_that_the_kernel_cut() {
 fn adaptive_leaves_streams_on_the_origin() {
     for (origin, cache) in [(1, 1), (8, 4)] {
         let policy = make("adaptive", &setting(origin, cache));
-        for (piece, most) in [(4 * MB, 0), (MB, 0), (128 * KB, 384 * KB), (8 * KB, 512 * KB)] {
-            let admitted = admitted_of_stream(policy.as_ref(), 64 * MB, piece);
-            assert!(admitted <= most, "{piece}: {admitted} bytes of a stream admitted");
+        for by in [(Direction::Write, 1), (Direction::Read, 1), (Direction::Read, 16)] {
+            for (piece, most) in [(MB, 0), (128 * KB, 384 * KB), (8 * KB, 512 * KB)] {
+                let admitted = admitted_of_stream(policy.as_ref(), by, 64 * MB, piece);
+                assert!(admitted <= most, "{by:?} {piece}: {admitted} bytes of a stream admitted");
+            }
+        }
+        for piece in [4 * MB, MB] {
+            let by = (Direction::Write, 16);
+            assert_eq!(admitted_of_stream(policy.as_ref(), by, 64 * MB, piece), 0);
         }
         // A stream that several threads deliver out of order.
         for distance in [MB, 2 * MB, 3 * MB] {
@@ -190,10 +203,19 @@ fn adaptive_leaves_streams_on_the_origin() {
 }
 
 #[test]
+fn adaptive_admits_small_writes_of_streams_that_interleave() {
+    let policy = make("adaptive", &setting(8, 4));
+    for piece in [8 * KB, 64 * KB, 512 * KB] {
+        let admitted = admitted_of_stream(policy.as_ref(), (Direction::Write, 16), 64 * MB, piece);
+        assert!(admitted > 60 * MB, "{piece}: {admitted} bytes admitted");
+    }
+}
+
+#[test]
 fn adaptive_learns_from_the_last_run_how_long_this_one_gets() {
     let policy = make("adaptive", &setting(8, 4));
     let after = |expected_run_bytes| {
-        let query = Query { expected_run_bytes, ..random(128 * KB) };
+        let query = Query { expected_run_bytes, processes: 1, ..random(128 * KB) };
         policy.judge(&query).critical
     };
     assert!(after(128 * KB) && after(512 * KB));
