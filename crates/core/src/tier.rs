@@ -13,12 +13,13 @@
 //! Files: [`links`] and [`side`] are the form on disk, [`scan`] reads it at mount; [`inode`] is what
 //! is known of a live file and [`residents`] the SSD's account; [`copy`], [`migrate`], [`names`]
 //! and [`leftovers`] change places and names; [`files`] are files in use; [`keeper`] decides which
-//! are kept on the SSD, with what [`jobs`] announce; [`background`] demotes them; [`pass`] hands
+//! are kept on the SSD, by their [`numbers`], with what [`jobs`] announce; [`background`] demotes them; [`pass`] hands
 //! them to the kernel; [`serve`] answers the front end and [`operate`] the control socket.
 
 mod background;
 mod copy;
 mod counters;
+mod crash;
 mod files;
 mod inode;
 mod intents;
@@ -28,6 +29,7 @@ mod leftovers;
 mod links;
 mod migrate;
 mod names;
+mod numbers;
 mod operate;
 mod options;
 mod pass;
@@ -35,6 +37,8 @@ mod residents;
 mod scan;
 mod serve;
 mod side;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -99,6 +103,8 @@ pub(crate) struct Core {
     /// Shared by whoever reads or changes names, exclusive for a switch (taken last).
     names: RwLock<()>,
     next_name: AtomicU64,
+    /// For a file whose own number another is known by.
+    next_number: AtomicU64,
     /// The lock of the set, while it is mounted (I8).
     _owner: Owner,
 }
@@ -160,6 +166,9 @@ impl Core {
             signal: Arc::default(),
             options,
             names: RwLock::default(),
+            next_number: AtomicU64::new(
+                numbers::MADE_UP + u64::try_from(started.as_micros()).unwrap_or_default(),
+            ),
             next_name: AtomicU64::new(u64::try_from(started.as_nanos()).unwrap_or_default()),
             sides,
             _owner: owner,

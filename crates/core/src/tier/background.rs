@@ -54,6 +54,12 @@ impl Background {
         Ok(Self { signal, threads: Mutex::new(threads) })
     }
 
+    /// No threads: tests do their work at times of their own.
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Self { signal: Arc::default(), threads: Mutex::default() }
+    }
+
     /// Ends the threads after what they are doing.
     pub(super) fn stop(&self) {
         self.signal.state.lock().stop = true;

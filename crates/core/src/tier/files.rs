@@ -112,7 +112,7 @@ impl Core {
         let inode = self.table.intern(&entry, || {
             let name = (parent.clone(), name.to_owned());
             let blocks = stat.raw.st_blocks.unsigned_abs();
-            let number = stat.raw.st_ino;
+            let number = self.number_here(&entry, &stat);
             (number, None, Some(self.residents.add(entry.key(), number, name, blocks)))
         });
         drop(names);
@@ -245,7 +245,7 @@ impl Core {
                     let names = self.names.read();
                     let known = self.namespace.lookup(dir, &entry.name);
                     drop(names);
-                    known.map_or(entry.inode, |(node, _)| self.number_away(&node, &away))
+                    known.map_or(entry.inode, |(node, stat)| self.number_away(&node, &stat, &away))
                 });
             }
         } else if let Some(number) = self.table.number(key) {

@@ -1,6 +1,6 @@
 //! What the engine knows of a file while somebody refers to it, wherever the file is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -183,8 +183,10 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct Known {
     live: HashMap<Entry, Weak<Inode>>,
-    /// Numbers that differ from the entry's own, of files that have moved.
+    /// Numbers of files that have moved, or whose own number such a file has.
     numbers: HashMap<Entry, u64>,
+    /// The same numbers: the SSD may give them to new files.
+    claimed: HashSet<u64>,
 }
 
 impl Table {
@@ -239,11 +241,16 @@ impl Table {
         self.known.lock().numbers.get(&entry).copied()
     }
 
-    /// Notes the number of an entry.
+    /// Notes the number of an entry whose file has moved.
     pub(super) fn set_number(&self, entry: Entry, number: u64) {
-        if entry.1 != number {
-            self.known.lock().numbers.insert(entry, number);
-        }
+        let mut known = self.known.lock();
+        known.numbers.insert(entry, number);
+        known.claimed.insert(number);
+    }
+
+    /// Whether a file that has moved is known by this number.
+    pub(super) fn is_claimed(&self, number: u64) -> bool {
+        self.known.lock().claimed.contains(&number)
     }
 
     /// The inode's name stands for another entry now.
@@ -253,11 +260,15 @@ impl Table {
         known.numbers.remove(&from);
         known.live.insert(to, Arc::downgrade(inode));
         known.numbers.insert(to, inode.number);
+        known.claimed.insert(inode.number);
     }
 
     /// An entry is gone from the SSD for good: its number may come back as another's.
     pub(super) fn removed(&self, entry: Entry) {
-        self.known.lock().numbers.remove(&entry);
+        let mut known = self.known.lock();
+        if let Some(number) = known.numbers.remove(&entry) {
+            known.claimed.remove(&number);
+        }
     }
 
     /// Called from the inode's own drop: its entry goes unless a newer inode took it.

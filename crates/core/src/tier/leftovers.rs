@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::crash::point;
 use super::intents::Removal;
 use super::{Core, PRIVATE};
 use crate::error::Result;
@@ -12,6 +13,7 @@ impl Core {
     pub(crate) fn finish_removals(&self) -> Result<()> {
         let removals = self.intents.take_removals();
         self.sync_parents(&removals)?;
+        point("syncing removed names");
         for removal in &removals {
             let intent = removal.intent();
             let side = &self.sides[intent.tier];
@@ -19,9 +21,11 @@ impl Core {
                 Removal::Wanted(..) => side.remove(&intent.place),
                 Removal::Done(_) => Ok(()),
             };
+            point("removing a removed file's data");
             match gone.and_then(|()| side.sync_parent(&intent.place)) {
                 Ok(()) => {
                     self.intents.clear(intent);
+                    point("clearing an intent");
                     self.drop_empty_directories(intent.tier, &intent.place);
                 }
                 Err(error) => tracing::warn!(%error, "removed at the next mount"),

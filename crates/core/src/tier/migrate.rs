@@ -16,18 +16,20 @@ use parking_lot::RwLockWriteGuard;
 use rustix::fs::{fsync, symlinkat};
 
 use super::copy::{self, Told};
+use super::crash::point;
 use super::inode::{Away, Inode, Place};
 use super::intents::{Intent, Removal};
+use super::numbers::keep_number;
 use super::residents::Reserved;
-use super::{Core, NUMBER_XATTR, PRIVATE, is_private_path};
+use super::{Core, PRIVATE, is_private_path};
 use crate::engine::{SetAttr, Stat};
 use crate::error::Error;
-use crate::namespace::{Node, reopen, stat_descriptor, xattr};
+use crate::namespace::{Node, reopen, stat_descriptor};
 
 /// Longest place that a link can name together with its root.
 const PLACE_BYTES_MAX: usize = 3000;
 /// Room that a copy needs besides its data.
-pub(super) const COPY_SLACK: u64 = 64 << 10;
+pub(super) const COPY_SLACK: u64 = 16 << 10;
 
 /// Why a file stayed where it was.
 #[derive(Debug)]
@@ -140,6 +142,7 @@ impl Core {
             return Err(Stayed::There);
         }
         let mut copied = self.copy(inode, &source, tier, told)?;
+        point("the copy");
         let switched = self
             .settle(&source, &mut copied)
             .and_then(|()| self.switch(inode, &source, &copied, early));
@@ -218,7 +221,7 @@ impl Core {
         let copied = Copied { tier, temporary, file, placed: None, _reserved: reserved };
         let filled = copy::contents(&source.file, &copied.file, raw.st_size.unsigned_abs(), told)
             .and_then(|()| copy::attributes(&source.file, &source.stat, &copied.file))
-            .and_then(|()| keep_number(inode, &copied.file))
+            .and_then(|()| keep_number(&copied.file, inode.number))
             .and_then(|()| Ok(fsync(&copied.file)?));
         match filled {
             Ok(()) => Ok(copied),
@@ -245,9 +248,11 @@ impl Core {
             }
             let name = format!("{}-{}", copied.temporary, copied.tier);
             let intent = self.intents.note(name, copied.tier, &place)?;
+            point("the intent of the copy");
             match side.settle(&copied.temporary, &place) {
                 Ok(()) => {
                     copied.placed = Some((place, intent));
+                    point("the place of the copy");
                     return Ok(());
                 }
                 Err(error) => {
@@ -304,7 +309,8 @@ impl Core {
         let Some((parent, name)) = &source.name else {
             return self.switch_nameless(inode, &mut place, copied);
         };
-        let switch = self.prepare(&place, copied)?;
+        let switch = self.prepare(inode.number, &place, copied)?;
+        point("preparing the switch");
         let names = self.names.write();
         let replaced = self.replace(source, (parent, name), &switch.new_name);
         let (entry, stat) = match replaced {
@@ -318,6 +324,7 @@ impl Core {
                 return Err(stayed);
             }
         };
+        point("the switch");
         self.table.moved(inode, source.entry.key(), entry.key());
         let left = self.residents.remove(source.entry.key(), true);
         place.resident = (copied.tier == 0).then(|| {
@@ -333,6 +340,7 @@ impl Core {
         // Durable before anybody writes to the new place: a later fsync there must not be lost
         // with the link (I4).
         let durable = self.sync_directory(parent);
+        point("syncing the switch");
         self.follow(inode, &place);
         drop(place);
         if let Some(left) = left {
@@ -344,11 +352,12 @@ impl Core {
     }
 
     /// Makes what the switching rename needs, and notes what it will leave.
-    fn prepare(&self, place: &Place, copied: &Copied) -> Result<Switch, Stayed> {
+    fn prepare(&self, number: u64, place: &Place, copied: &Copied) -> Result<Switch, Stayed> {
         let new_name = match &copied.placed {
             Some((to, _)) => {
                 let link = format!("{}-link", copied.temporary);
                 symlinkat(self.links.to(copied.tier, to), self.sides[0].tmp(), &link)?;
+                self.number_link(&link, number);
                 link
             }
             None => copied.temporary.clone(),
@@ -421,6 +430,7 @@ impl Core {
         if let (Some((_, intent)), Some(_)) = (&copied.placed, durable_in) {
             self.intents.clear(intent);
         }
+        point("clearing the copy's intent");
         let Some(old) = old else { return };
         if durable_in.is_none() {
             // Nobody knows which of the two a power loss would leave: the next mount decides.
@@ -430,6 +440,7 @@ impl Core {
             tracing::warn!(%error, "the old copy is removed at the next mount");
             return;
         }
+        point("removing the old copy");
         // Gone for the tier's users; the intent goes once that is durable.
         self.intents.later(Removal::Done(old));
     }
@@ -449,16 +460,6 @@ impl Core {
 
     pub(super) fn sync_directory(&self, dir: &Node) -> crate::error::Result<()> {
         self.namespace.open_dir(dir)?.sync()
-    }
-}
-
-/// Notes the number that programs know the file by. Where there are no extended attributes
-/// the number lasts as long as the mount.
-fn keep_number(inode: &Inode, copy: &File) -> crate::error::Result<()> {
-    let value = inode.number.to_string();
-    match xattr::set_on(copy, NUMBER_XATTR.as_ref(), value.as_bytes(), 0) {
-        Err(error) if error.errno() == libc::EOPNOTSUPP => Ok(()),
-        other => other,
     }
 }
 

@@ -11,14 +11,15 @@ use std::sync::Arc;
 use rustix::fs::{readlinkat, symlinkat};
 use rustix::io::Errno;
 
+use super::Core;
+use super::crash::point;
 use super::inode::{Away, Inode, Node};
 use super::intents::{Intent, Removal};
 use super::links::Target;
 use super::migrate::Manner;
-use super::{Core, NUMBER_XATTR};
 use crate::engine::Stat;
 use crate::error::Result;
-use crate::namespace::{self, Removed, stat_descriptor, xattr};
+use crate::namespace::{self, Removed, stat_descriptor};
 
 /// A name whose file is on a lower tier and which is about to go.
 struct Leaving {
@@ -57,10 +58,10 @@ impl Core {
         let here = away.is_none();
         let inode = self.table.intern(entry, || match away {
             None => {
-                let number = self.table.number(entry.key()).unwrap_or(stat.raw.st_ino);
+                let number = self.number_here(entry, stat);
                 (number, None, self.residents.get(entry.key()))
             }
-            Some(away) => (self.number_away(entry, &away), Some(away), None),
+            Some(away) => (self.number_away(entry, stat, &away), Some(away), None),
         });
         Ok((inode, here))
     }
@@ -73,18 +74,6 @@ impl Core {
             Target::Away(tier, path) => Some(Away { tier, path }),
             Target::Users(_) => None,
         })
-    }
-
-    /// The number of a file on a lower tier: the one its copy keeps, or the link's own for a file
-    /// that was put there by hand.
-    pub(super) fn number_away(&self, entry: &namespace::Node, away: &Away) -> u64 {
-        if let Some(number) = self.table.number(entry.key()) {
-            return number;
-        }
-        let kept = self.sides[away.tier].look(&away.path).ok().and_then(|fd| kept_number(&fd));
-        let number = kept.unwrap_or(entry.key().1);
-        self.table.set_number(entry.key(), number);
-        number
     }
 
     /// Attributes of an inode, wherever it is.
@@ -134,8 +123,10 @@ impl Core {
     pub(super) fn unlink(&self, parent: &namespace::Node, name: &OsStr) -> Result<()> {
         let _names = self.names.read();
         let leaving = self.leaving(parent, name)?;
+        point("the intent of an unlink");
         match self.namespace.unlink(parent, name) {
             Ok(removed) => {
+                point("unlinking the name");
                 self.gone(&removed, parent, leaving);
                 Ok(())
             }
@@ -165,6 +156,7 @@ impl Core {
             Some((other, _)) if replaces && *other != moved => self.leaving(to.0, to.1)?,
             _ => None,
         };
+        point("the intent of a rename");
         match self.namespace.rename(from, to, flags) {
             Ok(Some(removed)) => self.gone(&removed, to.0, leaving),
             Ok(None) => self.stays(leaving),
@@ -180,6 +172,7 @@ impl Core {
             strayed.push(self.meaning(from.0, from.1, &other, &stat));
         }
         drop(names);
+        point("renaming");
         for (inode, here) in strayed.into_iter().flatten() {
             if !here {
                 self.repair(&inode);
@@ -265,12 +258,16 @@ impl Core {
         side.make_parents(&path, &mut |dir| self.directory_attributes(dir))?;
         let id = self.fresh_name();
         let new = self.intents.note(format!("{id}-new"), away.tier, &path)?;
+        point("the intent of a new place");
         if let Err(error) = side.link(&away.path, &path) {
             self.intents.clear(&new);
             return Err(error);
         }
+        point("a second place");
         let old = self.intents.note(format!("{id}-old"), away.tier, &away.path)?;
+        point("the intent of the old place");
         symlinkat(self.links.to(away.tier, &path), self.sides[0].tmp(), &id)?;
+        self.number_link(&id, inode.number);
         let names = self.names.write();
         let before = place.entry.key();
         let from = (self.sides[0].tmp().as_fd(), OsStr::new(&id));
@@ -282,10 +279,14 @@ impl Core {
                 place.entry = entry;
                 let old_path = away.path;
                 place.away = Some(Away { tier: away.tier, path });
+                point("switching the place");
                 self.namespace.open_dir(&parent)?.sync()?;
+                point("syncing the switch of places");
                 drop(place);
                 self.intents.clear(&new);
+                point("clearing the new place's intent");
                 self.sides[away.tier].remove(&old_path)?;
+                point("removing the old place");
                 self.intents.later(Removal::Done(old));
                 self.wake_reaper();
                 Ok(())
@@ -300,10 +301,4 @@ impl Core {
             }
         }
     }
-}
-
-/// The number that a migrated copy keeps.
-pub(super) fn kept_number(fd: &impl AsFd) -> Option<u64> {
-    let value = xattr::get_on(fd, NUMBER_XATTR.as_ref()).ok()?;
-    std::str::from_utf8(&value).ok()?.parse().ok()
 }

@@ -13,7 +13,7 @@ use rustix::fs::{readlinkat, symlinkat};
 use serde::Serialize;
 
 use super::links::Target;
-use super::names::kept_number;
+use super::numbers::{kept_number, number_in};
 use super::{Core, PRIVATE};
 use crate::engine::SetAttr;
 use crate::error::Result;
@@ -190,6 +190,11 @@ impl Core {
                         let target = readlinkat(&*fd, &name, Vec::new())?;
                         if let Target::Away(tier, place) = self.links.read(target.as_bytes()) {
                             let path = self.namespace.path_of(&dir).join(&name);
+                            let number = number_in(&stat);
+                            if let Some(number) = number.filter(|_| mend) {
+                                let key = (stat.raw.st_dev, stat.raw.st_ino);
+                                self.table.set_number(key, number);
+                            }
                             let former =
                                 target.as_bytes() != self.links.to(tier, &place).as_encoded_bytes();
                             let named = Named { path, parent: dir.clone(), name, former };
@@ -217,8 +222,11 @@ impl Core {
             self.namespace.descriptor(dir).ok().and_then(|dir| {
                 rustix::fs::openat(&*dir, &name, path, rustix::fs::Mode::empty()).ok()
             });
-        let number = fd.and_then(|fd| kept_number(&fd)).unwrap_or(stat.raw.st_ino);
-        self.table.set_number(key, number);
+        let kept = fd.and_then(|fd| kept_number(&fd));
+        if let Some(number) = kept {
+            self.table.set_number(key, number);
+        }
+        let number = kept.unwrap_or(stat.raw.st_ino);
         let blocks = stat.raw.st_blocks.unsigned_abs();
         self.residents.add(key, number, (dir.clone(), name), blocks);
         self.keeper.moved(number, true);
@@ -254,9 +262,17 @@ impl Core {
     fn replace_link(&self, parent: &Node, name: &OsStr, target: &OsStr) -> Result<()> {
         let temporary = self.fresh_name();
         symlinkat(target, self.sides[0].tmp(), &temporary)?;
-        let (entry, _) = self.namespace.lookup(parent, name)?;
+        let (entry, stat) = self.namespace.lookup(parent, name)?;
+        if let Some(number) = number_in(&stat) {
+            self.number_link(&temporary, number);
+        }
         let from = (self.sides[0].tmp().as_fd(), OsStr::new(&temporary));
-        self.namespace.replace(from, (parent, name), entry.key()).map(drop)
+        let (new, _) = self.namespace.replace(from, (parent, name), entry.key())?;
+        if let Some(number) = self.table.number(entry.key()) {
+            self.table.removed(entry.key());
+            self.table.set_number(new.key(), number);
+        }
+        Ok(())
     }
 
     /// Holds the files of a lower tier against the links.

@@ -95,12 +95,13 @@ impl Engine for FileTier {
             let _names = core.names.read();
             let (entry, stat) = core.namespace.make(&dir, name, what, umask, caller)?;
             let inode = core.table.intern(&entry, || {
+                let number = core.number_here(&entry, &stat);
                 let regular = stat.raw.st_mode & libc::S_IFMT == libc::S_IFREG;
                 let resident = regular.then(|| {
                     let name = (dir.clone(), name.to_owned());
-                    core.residents.add(entry.key(), stat.raw.st_ino, name, 0)
+                    core.residents.add(entry.key(), number, name, 0)
                 });
-                (stat.raw.st_ino, None, resident)
+                (number, None, resident)
             });
             Ok((Node(inode), stat))
         })

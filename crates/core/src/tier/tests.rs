@@ -1,0 +1,186 @@
+//! The file tier in one process: two directories, no mount.
+
+mod crashes;
+mod rules;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::background::Background;
+use super::{Core, FileTier, Found, Handle, Node, PRIVATE, TierOptions, TierSet};
+use crate::config::CacheSize;
+use crate::control::{Controlled, MoveReport};
+use crate::engine::{Caller, Engine};
+use crate::error::Result;
+
+const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+/// A file tier over scratch directories, whose background threads do not run.
+struct Fixture {
+    dir: TempDir,
+    tiers: Vec<&'static str>,
+    options: TierOptions,
+    tier: Option<FileTier>,
+    found: Found,
+}
+
+impl Fixture {
+    fn new(options: TierOptions) -> Self {
+        Self::with(&["ssd", "hdd"], options)
+    }
+
+    fn with(tiers: &[&'static str], options: TierOptions) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for tier in tiers {
+            fs::create_dir(dir.path().join(tier)).unwrap();
+        }
+        let found = Found::default();
+        let mut fixture = Self { dir, tiers: tiers.to_vec(), options, tier: None, found };
+        fixture.open();
+        fixture
+    }
+
+    /// Opens the tiers, as a mount does.
+    fn open(&mut self) {
+        self.tier = None;
+        let set = TierSet::below(self.dir.path(), &self.tiers).unwrap();
+        let core = std::sync::Arc::new(Core::open(&set, self.options.clone()).unwrap());
+        self.found = core.recover().unwrap();
+        self.tier = Some(FileTier { core, background: Background::none() });
+    }
+
+    fn tier(&self) -> &FileTier {
+        self.tier.as_ref().unwrap()
+    }
+
+    fn ssd(&self, path: &str) -> PathBuf {
+        self.dir.path().join("ssd").join(path)
+    }
+
+    fn hdd(&self, path: &str) -> PathBuf {
+        self.dir.path().join("hdd").join(path)
+    }
+
+    fn node(&self, path: &str) -> Result<Node> {
+        let tier = self.tier();
+        Path::new(path).iter().try_fold(tier.root(), |node, name| Ok(tier.lookup(&node, name)?.0))
+    }
+
+    /// The directory and the name of a path.
+    fn at<'p>(&self, path: &'p str) -> (Node, &'p OsStr) {
+        let path = Path::new(path);
+        let parent = self.node(path.parent().unwrap().to_str().unwrap()).unwrap();
+        (parent, path.file_name().unwrap())
+    }
+
+    fn create(&self, path: &str) -> Handle {
+        let (dir, name) = self.at(path);
+        self.tier().create(&dir, name, 0o640, 0, libc::O_RDWR, CALLER).unwrap().2
+    }
+
+    fn write(&self, path: &str, bytes: &[u8]) {
+        let handle = self.create(path);
+        self.tier().write(&handle, 0, bytes, CALLER).unwrap();
+    }
+
+    fn open_file(&self, path: &str, flags: i32) -> Handle {
+        self.tier().open(&self.node(path).unwrap(), flags, CALLER).unwrap()
+    }
+
+    fn read(&self, handle: &Handle) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 20];
+        let count = self.tier().read(handle, 0, &mut bytes, CALLER).unwrap();
+        bytes.truncate(count);
+        bytes
+    }
+
+    /// Content by name, without bringing the file anywhere.
+    fn content(&self, path: &str) -> Option<Vec<u8>> {
+        let node = self.node(path).ok()?;
+        let place = node.0.place.read();
+        let mut file = self.tier().core.open_again(&node.0, &place, libc::O_RDONLY).ok()?;
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+        Some(bytes)
+    }
+
+    fn demote(&self, path: &str) -> MoveReport {
+        self.tier().evict(Path::new(path), false, &mut |_| ControlFlow::Continue(())).unwrap()
+    }
+
+    fn warm(&self, path: &str) -> MoveReport {
+        self.tier().warm(&[path.into()], false, &mut |_| ControlFlow::Continue(())).unwrap()
+    }
+
+    /// The tier of a file.
+    fn where_is(&self, path: &str) -> usize {
+        let files = self.tier().files(Path::new(path)).unwrap();
+        assert_eq!(files.len(), 1, "{path}");
+        files[0].tier
+    }
+
+    /// I10 on disk: every link of ours leads to a file, every file below has one link, and nothing
+    /// is left in the private directories.
+    fn check_places(&self) {
+        self.tier().core.finish_removals().unwrap();
+        let links = links_below(&self.ssd(""));
+        let mut files = Vec::new();
+        for tier in &self.tiers[1..] {
+            files.extend(files_below(&self.dir.path().join(tier)));
+        }
+        files.sort();
+        assert_eq!(links, files, "I10: links and files differ");
+        for tier in &self.tiers {
+            let tmp = self.dir.path().join(tier).join(PRIVATE).join("tmp");
+            assert_eq!(fs::read_dir(tmp).unwrap().count(), 0, "copies are left on {tier}");
+        }
+        let intents = self.ssd(PRIVATE).join("intents");
+        assert_eq!(fs::read_dir(intents).unwrap().count(), 0, "intents are left");
+    }
+}
+
+/// Targets of links below `dir` that lead out of it, in order.
+fn links_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let meta = path.symlink_metadata().unwrap();
+        if path.ends_with(PRIVATE) {
+            continue;
+        }
+        if meta.is_dir() {
+            found.extend(links_below(&path));
+        } else if meta.is_symlink() {
+            found.push(fs::read_link(&path).unwrap());
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Files below `dir` but for the private ones.
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.ends_with(PRIVATE) {
+            let files = path.join("files");
+            if files.exists() {
+                found.extend(files_below(&files));
+            }
+        } else if path.is_dir() {
+            found.extend(files_below(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+fn limited(bytes: u64) -> TierOptions {
+    TierOptions { limit: CacheSize::Bytes(bytes), passthrough: false, ..TierOptions::default() }
+}

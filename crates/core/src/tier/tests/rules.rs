@@ -1,0 +1,344 @@
+//! What moves where, what stays, and what survives it.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use super::*;
+use crate::engine::{Make, SetAttr};
+use crate::tier::Problem;
+
+#[test]
+fn a_file_keeps_its_attributes_holes_and_number_when_it_moves() {
+    let fixture = Fixture::new(limited(64 << 20));
+    let tier = fixture.tier();
+    let handle = fixture.create("sparse");
+    tier.write(&handle, 8 << 20, b"end", CALLER).unwrap();
+    let node = fixture.node("sparse").unwrap();
+    tier.set_xattr(&node, "user.note".as_ref(), b"kept", 0).unwrap();
+    let acl: &[u8] = &[
+        2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 4, 0, 1, 0, 0, 0, 4, 0, 4, 0, 255, 255,
+        255, 255, 16, 0, 6, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
+    ];
+    tier.set_xattr(&node, "system.posix_acl_access".as_ref(), acl, 0).unwrap();
+    let change = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
+    tier.set_attr(&node, None, &change, CALLER).unwrap();
+    let before = tier.stat(&node, None).unwrap().raw;
+    let key = tier.key(&node);
+    for step in ["demote", "warm", "demote"] {
+        let moved =
+            if step == "demote" { fixture.demote("sparse") } else { fixture.warm("sparse") };
+        assert_eq!((moved.files, moved.skipped.len()), (1, 0), "{step}: {moved:?}");
+        let now = tier.stat(&node, None).unwrap().raw;
+        for (name, one, other) in [
+            ("mode", u64::from(before.st_mode), u64::from(now.st_mode)),
+            ("uid", u64::from(before.st_uid), u64::from(now.st_uid)),
+            ("gid", u64::from(before.st_gid), u64::from(now.st_gid)),
+            ("nlink", before.st_nlink, now.st_nlink),
+            ("size", before.st_size.cast_unsigned(), now.st_size.cast_unsigned()),
+            ("mtime", before.st_mtime_nsec.cast_unsigned(), now.st_mtime_nsec.cast_unsigned()),
+            ("atime", before.st_atime_nsec.cast_unsigned(), now.st_atime_nsec.cast_unsigned()),
+        ] {
+            assert_eq!(one, other, "{name} after {step}");
+        }
+        assert!(now.st_blocks < 64, "holes stay holes: {} blocks after {step}", now.st_blocks);
+        assert_eq!(tier.get_xattr(&node, "user.note".as_ref()).unwrap(), b"kept");
+        assert_eq!(tier.get_xattr(&node, "system.posix_acl_access".as_ref()).unwrap(), acl);
+        let names = tier.list_xattr(&node).unwrap();
+        assert!(!String::from_utf8_lossy(&names).contains("halocline"), "ours is hidden");
+        assert_eq!(tier.key(&fixture.node("sparse").unwrap()), key, "the same inode to programs");
+    }
+    let number = key.1;
+    drop((node, handle));
+    let mut fixture = fixture;
+    fixture.open();
+    let node = fixture.node("sparse").unwrap();
+    assert_eq!(fixture.tier().key(&node).1, number, "also after the next mount");
+    fixture.warm("sparse");
+    drop(node);
+    fixture.open();
+    assert_eq!(fixture.tier().key(&fixture.node("sparse").unwrap()).1, number);
+}
+
+#[test]
+fn two_files_never_have_one_number() {
+    let mut fixture = Fixture::new(limited(1 << 20));
+    let mut numbers = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        // Going down frees the number on the SSD, which the next file gets.
+        fixture.write(name, name.as_bytes());
+        fixture.demote(name);
+    }
+    for _ in 0..2 {
+        let now: Vec<u64> = ["a", "b", "c", "d"]
+            .map(|name| fixture.tier().key(&fixture.node(name).unwrap()).1)
+            .to_vec();
+        let distinct: std::collections::BTreeSet<u64> = now.iter().copied().collect();
+        assert_eq!(distinct.len(), 4, "{now:?}");
+        assert!(numbers.is_empty() || numbers == now, "{numbers:?} became {now:?}");
+        numbers = now;
+        fixture.open();
+    }
+}
+
+#[test]
+fn the_trees_are_plain_files_and_links() {
+    let fixture = Fixture::new(limited(1 << 20));
+    let (root, name) = fixture.at("dir");
+    fixture.tier().make(&root, name, Make::Directory(0o750), 0, CALLER).unwrap();
+    fixture.write("dir/file", b"plain");
+    fixture.demote("dir/file");
+    assert_eq!(fs::read_link(fixture.ssd("dir/file")).unwrap(), fixture.hdd("dir/file"));
+    assert_eq!(fs::read(fixture.ssd("dir/file")).unwrap(), b"plain", "D5: read without us");
+    assert_eq!(fs::metadata(fixture.hdd("dir")).unwrap().permissions().mode() & 0o7777, 0o750);
+    // A rename moves the file below too; a directory's rename is one rename.
+    let (dir, from) = fixture.at("dir/file");
+    fixture.tier().rename((&dir, from), (&dir, "new".as_ref()), 0).unwrap();
+    assert_eq!(fs::read_link(fixture.ssd("dir/new")).unwrap(), fixture.hdd("dir/new"));
+    assert!(!fixture.hdd("dir/file").exists());
+    fixture.tier().rename((&root, "dir".as_ref()), (&root, "moved".as_ref()), 0).unwrap();
+    assert_eq!(fs::read_link(fixture.ssd("moved/new")).unwrap(), fixture.hdd("dir/new"));
+    assert_eq!(fixture.content("moved/new").unwrap(), b"plain");
+    // Promoted and demoted again it goes to its present name, and the old directory goes.
+    fixture.warm("moved/new");
+    fixture.check_places();
+    assert!(!fixture.hdd("dir").exists(), "an empty directory without a likeness goes");
+    fixture.demote("moved/new");
+    assert_eq!(fs::read_link(fixture.ssd("moved/new")).unwrap(), fixture.hdd("moved/new"));
+    fixture.check_places();
+}
+
+#[test]
+fn users_links_are_users_links() {
+    let fixture = Fixture::new(limited(1 << 20));
+    fixture.write("file", b"x");
+    fixture.demote("file");
+    let (root, name) = fixture.at("link");
+    let target = fixture.hdd("file").into_os_string();
+    let (node, stat) = fixture.tier().make(&root, name, Make::Symlink(&target), 0, CALLER).unwrap();
+    assert_eq!(stat.raw.st_mode & libc::S_IFMT, libc::S_IFLNK);
+    assert_eq!(fixture.tier().read_link(&node).unwrap(), target, "as it was made");
+    assert_eq!(fs::read(fixture.ssd("link")).unwrap(), b"x", "and leads there without us");
+    fixture.tier().unlink(&root, name).unwrap();
+    fixture.check_places();
+    assert_eq!(fixture.content("file").unwrap(), b"x");
+}
+
+#[test]
+fn open_files_follow_their_file() {
+    let fixture = Fixture::new(limited(1 << 20));
+    fixture.write("file", b"one");
+    let reader = fixture.open_file("file", libc::O_RDONLY);
+    let writer = fixture.open_file("file", libc::O_WRONLY | libc::O_APPEND);
+    fixture.demote("file");
+    fixture.tier().write(&writer, 0, b"two", CALLER).unwrap();
+    assert_eq!(fixture.read(&reader), b"onetwo");
+    fixture.warm("file");
+    fixture.tier().write(&writer, 0, b"three", CALLER).unwrap();
+    assert_eq!(fixture.read(&reader), b"onetwothree");
+    fixture.demote("file");
+    // Removed while open: data lives as long as the handles.
+    let (root, name) = fixture.at("file");
+    fixture.tier().unlink(&root, name).unwrap();
+    fixture.check_places();
+    fixture.tier().write(&writer, 0, b"!", CALLER).unwrap();
+    assert_eq!(fixture.read(&reader), b"onetwothree!");
+    assert!(!fixture.hdd("file").exists());
+}
+
+#[test]
+fn hard_linked_files_stay_and_lower_files_come_up_to_be_linked() {
+    let fixture = Fixture::new(limited(1 << 20));
+    fixture.write("one", b"both");
+    let (root, two) = fixture.at("two");
+    fixture.tier().link(&fixture.node("one").unwrap(), &root, two).unwrap();
+    let report = fixture.demote("one");
+    assert!(report.skipped[0].reason.contains("hard links"), "{report:?}");
+    fixture.write("low", b"low");
+    fixture.demote("low");
+    let (_, three) = fixture.at("three");
+    fixture.tier().link(&fixture.node("low").unwrap(), &root, three).unwrap();
+    assert_eq!(fs::metadata(fixture.ssd("three")).unwrap().nlink(), 2);
+    assert_eq!(fixture.content("three").unwrap(), b"low");
+    fixture.check_places();
+}
+
+/// I5, and no program fails while a lower tier has room.
+#[test]
+fn i5_a_file_that_outgrows_the_ssd_spills_while_it_is_open() {
+    let fixture = Fixture::new(limited(256 << 10));
+    let tier = fixture.tier();
+    let handle = fixture.create("big");
+    let block = vec![7; 64 << 10];
+    for number in 0..16 {
+        tier.write(&handle, number * block.len() as u64, &block, CALLER).unwrap();
+        assert!(tier.core.residents.used() <= 256 << 10);
+    }
+    assert_eq!(fixture.where_is("big"), 1);
+    assert_eq!(fixture.read(&handle), vec![7; 1 << 20]);
+    // Removed files spill too, and an append in pieces keeps its order.
+    let nameless = fixture.create("gone");
+    let (root, name) = fixture.at("gone");
+    tier.unlink(&root, name).unwrap();
+    for number in 0..8u8 {
+        tier.write(&nameless, u64::from(number) << 16, &vec![number; 64 << 10], CALLER).unwrap();
+    }
+    let bytes = fixture.read(&nameless);
+    assert!((0..8u8).all(|number| bytes[usize::from(number) << 16] == number));
+    drop((handle, nameless));
+    assert_eq!(tier.core.residents.used(), 0, "nothing is left on the SSD");
+    fixture.check_places();
+}
+
+#[test]
+fn a_full_ssd_makes_room_for_what_is_used_again() {
+    let fixture = Fixture::new(TierOptions { policy: "lru".into(), ..limited(512 << 10) });
+    for number in 0..4 {
+        fixture.write(&format!("f{number}"), &vec![number; 120 << 10]);
+    }
+    fixture.demote("f0");
+    fixture.write("f4", &vec![4; 120 << 10]);
+    // f0 comes back, and f1 is what was longest unused.
+    let handle = fixture.open_file("f0", libc::O_RDONLY);
+    assert_eq!(fixture.read(&handle), vec![0; 120 << 10]);
+    let places: Vec<usize> = (0..5).map(|number| fixture.where_is(&format!("f{number}"))).collect();
+    assert_eq!(places, [0, 1, 0, 0, 0]);
+    let opens = fixture.tier().tier_status().unwrap().opens;
+    assert_eq!((opens.promoted, opens.in_place), (1, 0));
+    fixture.check_places();
+}
+
+#[test]
+fn pins_stay_excludes_go_and_a_pin_that_is_too_large_is_refused() {
+    use crate::control::RuleChange;
+    let fixture = Fixture::new(limited(256 << 10));
+    let tier = fixture.tier();
+    fixture.write("keep.idx", &vec![1; 64 << 10]);
+    tier.change_rules(&RuleChange::Pin("*.idx".into())).unwrap();
+    assert!(fixture.demote("keep.idx").skipped[0].reason.contains("pin"));
+    fixture.write("out.log", b"log");
+    tier.change_rules(&RuleChange::Exclude("*.log".into())).unwrap();
+    assert_eq!(fixture.where_is("out.log"), 1);
+    fixture.write("new.log", b"log");
+    assert_eq!(fixture.where_is("new.log"), 1);
+    drop(fixture.open_file("new.log", libc::O_RDONLY));
+    assert_eq!(fixture.where_is("new.log"), 1);
+    fixture.write("huge.bin", &vec![1; 600 << 10]);
+    let refused = tier.change_rules(&RuleChange::Pin("huge.*".into())).unwrap_err();
+    assert!(refused.to_string().contains("--ssd-limit"), "{refused}");
+    assert!(!fs::exists(fixture.ssd(PRIVATE).join("rules.json.new")).unwrap());
+}
+
+/// What somebody put there is adopted as it is: nothing is deleted, conflicts are listed (I10).
+#[test]
+fn i10_a_tree_made_by_hand_is_adopted() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("ssd/only", "ssd");
+    write("ssd/both", "ssd");
+    write("hdd/both", "hdd");
+    write("hdd/deep/er/only", "hdd");
+    write("hdd/linked", "hdd");
+    symlink(dir.path().join("hdd/linked"), dir.path().join("ssd/linked")).unwrap();
+    symlink(dir.path().join("hdd/linked"), dir.path().join("ssd/second")).unwrap();
+    symlink(dir.path().join("hdd/gone"), dir.path().join("ssd/lost")).unwrap();
+    symlink("only", dir.path().join("ssd/users")).unwrap();
+    let options = limited(1 << 20);
+    let (tiers, found) = (vec!["ssd", "hdd"], Found::default());
+    let mut fixture = Fixture { dir, tiers, options, tier: None, found };
+    fixture.open();
+    let problems: Vec<String> = fixture
+        .found
+        .problems
+        .iter()
+        .map(|problem| match problem {
+            Problem::Conflict { path, .. } => format!("conflict {}", path.display()),
+            Problem::Lost { path, .. } => format!("lost {}", path.display()),
+            Problem::SecondLink { path, .. } => format!("second {}", path.display()),
+            other => panic!("{other}"),
+        })
+        .collect();
+    assert_eq!(problems, ["conflict both", "lost lost", "second second"]);
+    assert_eq!(fixture.found.adopted, [PathBuf::from("deep/er/only")]);
+    for (path, content) in
+        [("only", "ssd"), ("both", "ssd"), ("deep/er/only", "hdd"), ("linked", "hdd")]
+    {
+        assert_eq!(fixture.content(path).unwrap(), content.as_bytes(), "{path}");
+    }
+    assert_eq!(fs::read(fixture.hdd("both")).unwrap(), b"hdd", "nothing is deleted");
+    assert_eq!(fs::read(fixture.ssd("second")).unwrap(), b"hdd");
+    // Demoting what is in conflict takes another place and leaves the other file alone.
+    fixture.demote("both");
+    assert_eq!(fixture.where_is("both"), 1);
+    assert_eq!(fixture.content("both").unwrap(), b"ssd");
+    assert_eq!(fs::read(fixture.hdd("both")).unwrap(), b"hdd");
+}
+
+#[test]
+fn tiers_that_do_not_belong_together_are_refused() {
+    let mut fixture = Fixture::new(limited(1 << 20));
+    fixture.write("file", b"x");
+    fixture.demote("file");
+    fixture.tier = None;
+    let set = TierSet::below(fixture.dir.path(), &["ssd", "hdd"]).unwrap();
+    // The SSD is not mounted: an empty directory is there.
+    fs::rename(fixture.ssd(""), fixture.dir.path().join("elsewhere")).unwrap();
+    fs::create_dir(fixture.ssd("")).unwrap();
+    let refused = FileTier::open(&set, limited(1 << 20)).unwrap_err().to_string();
+    assert!(refused.contains("no mark") && refused.contains("mount its device"), "{refused}");
+    // It is lost: the files below are ordinary files, and adopted once the mark is taken away.
+    assert_eq!(fs::read(fixture.hdd("file")).unwrap(), b"x");
+    fs::remove_file(fixture.hdd(".halocline/tier.json")).unwrap();
+    fixture.open();
+    assert_eq!(fixture.found.adopted, [PathBuf::from("file")]);
+    assert_eq!(fixture.content("file").unwrap(), b"x");
+}
+
+#[test]
+fn i8_two_mounts_never_share_tiers() {
+    let fixture = Fixture::new(limited(1 << 20));
+    let set = TierSet::below(fixture.dir.path(), &["ssd", "hdd"]).unwrap();
+    assert!(FileTier::open(&set, limited(1 << 20)).is_err());
+}
+
+#[test]
+fn three_tiers_take_files_in_their_order() {
+    let fixture = Fixture::with(&["ssd", "hdd", "tape"], limited(1 << 20));
+    fixture.write("a", b"a");
+    fixture.demote("a");
+    assert_eq!(fixture.where_is("a"), 1);
+    let inode = fixture.node("a").unwrap().0;
+    let core = &fixture.tier().core;
+    core.migrate(&inode, 2, super::super::migrate::Manner::Yielding, &mut |_| true).unwrap();
+    assert_eq!(fixture.where_is("a"), 2);
+    assert_eq!(fixture.content("a").unwrap(), b"a");
+    fixture.check_places();
+    drop(fixture.open_file("a", libc::O_RDONLY));
+    assert_eq!(fixture.where_is("a"), 0, "an open brings it up");
+    fixture.check_places();
+}
+
+/// The paper's worked example through the engine: references announced by a job, files opened in
+/// their order.
+#[test]
+fn the_heuristic_keeps_what_the_papers_example_keeps() {
+    // Bytes scaled so that what is kept for a file's own attributes does not count.
+    const UNIT: usize = 1 << 20;
+    let options = TierOptions { policy: "heuristic".into(), ..limited(101 * UNIT as u64) };
+    let fixture = Fixture::new(options);
+    for (name, size) in [("F1", 20), ("F2", 40), ("F3", 9), ("F4", 40)] {
+        fixture.write(name, &vec![1; size * UNIT]);
+        assert_eq!(fixture.demote(name).skipped, []);
+    }
+    let order = ["F1", "F2", "F3", "F4", "F3", "F1", "F2", "F4", "F3"];
+    let job = serde_json::json!({ "job": "example", "references": order }).to_string();
+    fixture.tier().change_jobs(&crate::control::JobChange::Add(job)).unwrap();
+    for file in order {
+        drop(fixture.open_file(file, libc::O_RDONLY));
+    }
+    let opens = fixture.tier().tier_status().unwrap().opens;
+    assert_eq!((opens.promoted, opens.hits, opens.in_place), (4, 3, 2));
+    assert_eq!(["F1", "F2", "F3", "F4"].map(|file| fixture.where_is(file)), [0, 0, 1, 0]);
+}
