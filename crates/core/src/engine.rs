@@ -26,6 +26,7 @@ mod rebuild;
 mod recover;
 mod redirect;
 mod resize;
+mod room;
 mod sides;
 mod space;
 mod surroundings;

@@ -171,6 +171,12 @@ pub trait Admission: Send + Sync + Debug {
     fn judge(&self, query: &Query) -> Verdict;
     /// Decides one request and says why.
     fn explain(&self, query: &Query) -> Explanation;
+    /// How long, in picoseconds, a critical write that finds the cache full of dirty data may wait
+    /// for a flush under way before it goes home. The papers' policies do not wait.
+    fn patience_ps(&self, verdict: &Verdict) -> u64 {
+        let _ = verdict;
+        0
+    }
     /// Learns how long a request took. Most policies do not care.
     fn observe(&self, observation: &Observation) {
         let _ = observation;

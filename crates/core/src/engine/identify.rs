@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use halocline_model::admit::{self, Admission, Observation, Query, Setting, Verdict};
 use halocline_model::layout::Placement;
@@ -109,6 +110,12 @@ impl Identifier {
     /// Tells the policy how long a side took.
     pub(crate) fn observe(&self, identified: &Identified, observation: &Observation) {
         identified.policy.as_ref().unwrap_or(&self.default).observe(observation);
+    }
+
+    /// How long a critical write may wait for room on a cache full of dirty data.
+    pub(crate) fn patience(&self, identified: &Identified) -> Duration {
+        let policy = identified.policy.as_ref().unwrap_or(&self.default);
+        Duration::from_nanos(policy.patience_ps(&identified.verdict) / 1000)
     }
 
     /// Makes sure that `name` can be asked for by hints.

@@ -19,6 +19,7 @@ use super::hints::Hints;
 use super::identify::Identifier;
 use super::parts::Parts;
 use super::rebuild::Rebuilder;
+use super::room::Room;
 use super::sides::{self, Decorations, Meters};
 use super::surroundings::Surroundings;
 use crate::config::{Binding, Config};
@@ -93,6 +94,7 @@ impl ExtentEngine {
             identifier: Identifier::new(setting, &config.policy)?,
             counters: Counters::default(),
             health: Health::new(config.health_retry),
+            room: Room::default(),
             globs: RwLock::new(Globs::load(cache_dir, &config.pin, &config.exclude)?),
             around,
             clock: Clock,

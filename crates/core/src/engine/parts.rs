@@ -14,6 +14,7 @@ use crate::engine::globs::Globs;
 use crate::engine::health::Health;
 use crate::engine::hints::Hints;
 use crate::engine::identify::Identifier;
+use crate::engine::room::Room;
 use crate::engine::surroundings::Surroundings;
 use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
@@ -36,6 +37,7 @@ pub(crate) struct Parts {
     pub(crate) identifier: Identifier,
     pub(crate) counters: Counters,
     pub(crate) health: Health,
+    pub(crate) room: Room,
     pub(crate) globs: RwLock<Globs>,
     pub(crate) around: Surroundings,
     pub(crate) clock: Clock,

@@ -9,6 +9,7 @@ mod discard;
 mod fetch;
 mod flush;
 mod sieve;
+mod snapshot;
 mod sweep;
 
 use std::sync::Arc;
@@ -172,6 +173,7 @@ fn round(parts: &Parts, shared: &Shared, barrier: &mut Instant) -> Result<bool> 
         shared.set(Doing::Flushing);
         let flushed = parts.flush_pass(shared, reason)?;
         parts.store.barrier()?;
+        parts.room.was_made();
         *barrier = Instant::now();
         parts.discard_queued()?;
         return Ok(flushed > 0);
@@ -193,7 +195,7 @@ fn round(parts: &Parts, shared: &Shared, barrier: &mut Instant) -> Result<bool> 
 
 impl Parts {
     /// Whether dirty bytes fill more of the cache than they should.
-    fn is_pressed(&self) -> bool {
+    pub(crate) fn is_pressed(&self) -> bool {
         self.store.dmt.usage().dirty > self.dirty_high_bytes()
     }
 

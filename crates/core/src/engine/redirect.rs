@@ -19,7 +19,7 @@ use crate::engine::identify::Identified;
 use crate::engine::parts::Parts;
 use crate::error::Result;
 use crate::extent::file::CachedFile;
-use crate::meta::{Extent, Segment, Wanted};
+use crate::meta::{Extent, FileId, Segment, Wanted};
 
 /// Missing parts of a read that lie at most this far apart are fetched from the origin in one
 /// request: reading over the cached bytes between them costs less than another seek.
@@ -244,7 +244,7 @@ impl Parts {
         let placement = identified.placement;
         let room = self.id_of(file).and_then(|id| {
             self.stamp_writing(file, id)?;
-            Ok((id, self.store.make_room(&self.files, id, part, placement)?))
+            Ok((id, self.make_room(identified, id, part)?))
         });
         let (id, evicted) = match room {
             Ok((id, Some(evicted))) => (id, evicted),
@@ -280,6 +280,23 @@ impl Parts {
         self.counters.ssd_written(part.len());
         self.counters.admitted(part.len(), placement.layout);
         Ok(true)
+    }
+
+    /// Reserves blocks for a part of a critical write; waits for them while a flush for room runs,
+    /// as long as the policy has patience. Returns the bytes evicted.
+    fn make_room(
+        &self,
+        identified: &Identified,
+        id: FileId,
+        part: ByteRange,
+    ) -> Result<Option<u64>> {
+        let take = || self.store.make_room(&self.files, id, part, identified.placement);
+        match take()? {
+            None if self.is_pressed() && self.around.config.rebuild => {
+                self.room.wait(self.identifier.patience(identified), take)
+            }
+            taken => Ok(taken),
+        }
     }
 
     fn write_home(

@@ -28,6 +28,11 @@ const WORTH_MIN_FULL_EXTRA: f64 = 1.0;
 /// admitted all the same: it finds out whether the cache has recovered.
 const PROBE_EVERY: u32 = 128;
 
+/// A write waits for room at most this many times as long as going home is predicted to take longer
+/// than the cache: during a flush the origin takes longer than predicted, and one write that goes
+/// home costs the flush two seeks.
+const PATIENCE: u64 = 4;
+
 /// The policy with what it has learnt.
 #[derive(Debug)]
 pub struct Adaptive {
@@ -217,6 +222,10 @@ impl Admission for Adaptive {
             _ => false,
         };
         said.verdict(critical)
+    }
+
+    fn patience_ps(&self, verdict: &Verdict) -> u64 {
+        PATIENCE * verdict.origin_ps.saturating_sub(verdict.cache_ps)
     }
 
     fn explain(&self, query: &Query) -> Explanation {

@@ -16,8 +16,7 @@ use crate::engine::rebuild::sieve::OriginCost;
 use crate::engine::{SetAttr, SetTime};
 use crate::error::Result;
 use crate::extent::file::CachedFile;
-use crate::meta::{Extent, FileId};
-use crate::volume::rewrite::Runs;
+use crate::meta::FileId;
 
 /// Bytes of file that one region covers on each server of the origin.
 pub(crate) const REGION_BYTES_PER_SERVER: u64 = 2 << 20;
@@ -32,14 +31,6 @@ pub(crate) struct Flushed {
     pub(crate) extents: Vec<(ByteRange, u64)>,
     /// Dirty bytes written.
     pub(crate) bytes: u64,
-}
-
-/// Bytes of dirty extents held in memory while they travel.
-struct Snapshot {
-    start: u64,
-    data: Vec<u8>,
-    runs: Vec<ByteRange>,
-    extents: Vec<(ByteRange, u64)>,
 }
 
 impl Parts {
@@ -108,9 +99,10 @@ impl Parts {
         mover.sync(true)?;
         let cleaned = self.store.dmt.mark_clean(id, &home.extents)?;
         self.counters.flushed(cleaned);
-        // Only what a barrier has covered can be evicted: pressed, programs wait for it.
-        if self.is_pressed() {
+        // Only what a barrier has covered can be evicted, and programs may wait for that.
+        if self.is_pressed() || self.room.is_wanted() {
             self.store.barrier()?;
+            self.room.was_made();
         }
         Ok(cleaned)
     }
@@ -140,39 +132,6 @@ impl Parts {
         Ok(())
     }
 
-    /// Copies the dirty extents that nobody is writing to right now.
-    fn snapshot(
-        &self,
-        file: &CachedFile,
-        id: FileId,
-        dirty: &[Extent],
-    ) -> Result<Option<Snapshot>> {
-        let (Some(first), Some(last)) = (dirty.first(), dirty.last()) else { return Ok(None) };
-        let start = first.range.start;
-        let length = usize::try_from(last.range.end - start).expect("a region fits in memory");
-        let mut snapshot =
-            Snapshot { start, data: vec![0; length], runs: Vec::new(), extents: Vec::new() };
-        let mut segments = Vec::new();
-        for extent in dirty {
-            // Only tried: a program may hold the range and wait for `home`, which we hold.
-            let Some(_guard) = file.range.try_shared(extent.range) else { continue };
-            self.store.dmt.lookup(id, extent.range, &mut segments);
-            let [segment] = segments.as_slice() else { continue };
-            let Some(now) = segment.extent.filter(|now| now.dirty && now.range == extent.range)
-            else {
-                continue;
-            };
-            let part = snapshot.part_mut(now.range);
-            self.store.read(id, now.placement, now.range.start, part)?;
-            snapshot.extents.push((now.range, now.generation));
-            match snapshot.runs.last_mut() {
-                Some(run) if run.end == now.range.start => run.end = now.range.end,
-                _ => snapshot.runs.push(now.range),
-            }
-        }
-        Ok((!snapshot.runs.is_empty()).then_some(snapshot))
-    }
-
     /// Before the first flush write: the origin's time is what programs see, not ours.
     pub(crate) fn hold_origin_time(&self, file: &CachedFile) -> Result<()> {
         if file.held_mtime_ns().is_none() {
@@ -191,17 +150,6 @@ impl Parts {
             file.let_mtime_go(Some(held));
         }
         Ok(())
-    }
-}
-
-impl Snapshot {
-    fn part_mut(&mut self, range: ByteRange) -> &mut [u8] {
-        let at = |offset: u64| usize::try_from(offset - self.start).expect("inside the region");
-        &mut self.data[at(range.start)..at(range.end)]
-    }
-
-    fn runs(&self) -> Runs<'_> {
-        Runs { start: self.start, data: &self.data, runs: &self.runs }
     }
 }
 

@@ -57,6 +57,10 @@ impl Parts {
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<u64> {
         let _one = file.flushing.lock();
+        if self.store.dmt.usable().is_err() {
+            let bytes = self.bring_home(file, id)?;
+            return self.settle(file, id).map(|()| bytes);
+        }
         let regions = Mutex::new(chosen(self.dirty_regions(id), which));
         let total = Mutex::new(Ok(0));
         let work = || {
@@ -96,7 +100,7 @@ impl Parts {
             self.flush_region(file, id, region, &mut home)?;
             let bytes = home.bytes - before;
             let limit = if self.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
-            if home.bytes >= limit {
+            if home.bytes >= limit || self.room.is_wanted() {
                 total += self.finish_flush(file, id, &std::mem::take(&mut home))?;
             }
             if !go_on(bytes) {

@@ -1,0 +1,159 @@
+//! A copy of a region's dirty bytes, taken while programs go on.
+//!
+//! Neighbours in one cache object are read together, and pieces at the same time: reading the
+//! cache extent by extent would take longer than writing a dense region home.
+
+use std::thread;
+
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+use parking_lot::Mutex;
+
+use crate::engine::parts::Parts;
+use crate::error::Result;
+use crate::extent::file::CachedFile;
+use crate::meta::{Extent, FileId, Segment};
+use crate::volume::rewrite::Runs;
+
+/// Longest piece read at once: its range stays locked for writers meanwhile.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Threads that read a snapshot's pieces.
+const READERS: usize = 8;
+
+/// Bytes of dirty extents held in memory while they travel.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    start: u64,
+    data: Vec<u8>,
+    runs: Vec<ByteRange>,
+    /// The extents with the generations that were copied.
+    pub(super) extents: Vec<(ByteRange, u64)>,
+}
+
+/// Neighbouring dirty extents in one object, with the memory for them.
+#[derive(Debug)]
+struct Piece<'a> {
+    range: ByteRange,
+    placement: Placement,
+    memory: &'a mut [u8],
+}
+
+/// What was copied of some pieces.
+type Copied = Vec<(ByteRange, u64)>;
+
+impl Snapshot {
+    pub(super) fn runs(&self) -> Runs<'_> {
+        Runs { start: self.start, data: &self.data, runs: &self.runs }
+    }
+}
+
+impl Parts {
+    /// Copies the dirty extents that nobody is writing to right now; `None` where there are none.
+    pub(super) fn snapshot(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        dirty: &[Extent],
+    ) -> Result<Option<Snapshot>> {
+        let (Some(first), Some(last)) = (dirty.first(), dirty.last()) else { return Ok(None) };
+        let start = first.range.start;
+        let mut data = vec![0; index(last.range.end - start)];
+        let mut extents = self.copy(file, id, pieces(dirty, start, &mut data))?;
+        extents.sort_unstable_by_key(|(range, _)| range.start);
+        let mut runs: Vec<ByteRange> = Vec::new();
+        for (range, _) in &extents {
+            match runs.last_mut() {
+                Some(run) if run.end == range.start => run.end = range.end,
+                _ => runs.push(*range),
+            }
+        }
+        Ok((!runs.is_empty()).then_some(Snapshot { start, data, runs, extents }))
+    }
+
+    /// Copies pieces with several threads, in any order.
+    fn copy(&self, file: &CachedFile, id: FileId, pieces: Vec<Piece<'_>>) -> Result<Copied> {
+        let readers = READERS.min(pieces.len());
+        let rest = Mutex::new(pieces.into_iter());
+        let work = || {
+            let (mut copied, mut segments) = (Vec::new(), Vec::new());
+            loop {
+                let Some(mut piece) = rest.lock().next() else { return Ok(copied) };
+                self.copy_piece(file, id, &mut piece, &mut segments, &mut copied)?;
+            }
+        };
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..readers).map(|_| scope.spawn(work)).collect();
+            let mut all: Result<Copied> = work();
+            for other in others {
+                let copied = other.join().expect("a reader that panics is a defect");
+                all = all.and_then(|mut all| {
+                    all.extend(copied?);
+                    Ok(all)
+                });
+            }
+            all
+        })
+    }
+
+    fn copy_piece(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        piece: &mut Piece<'_>,
+        segments: &mut Vec<Segment>,
+        copied: &mut Copied,
+    ) -> Result<()> {
+        // Only tried: a program may hold the range and wait for `home`, which we hold.
+        let Some(_guard) = file.range.try_shared(piece.range) else { return Ok(()) };
+        self.store.dmt.lookup(id, piece.range, segments);
+        let placement = piece.placement;
+        let still = |segment: &Segment| {
+            segment.extent.filter(|extent| {
+                extent.dirty && extent.placement == placement && extent.range == segment.range
+            })
+        };
+        let wholes = segments.chunk_by(|a, b| still(a).is_some() == still(b).is_some());
+        for neighbours in wholes.filter(|neighbours| still(&neighbours[0]).is_some()) {
+            let (first, last) = (&neighbours[0], &neighbours[neighbours.len() - 1]);
+            let range = ByteRange::new(first.range.start, last.range.end);
+            let at = index(range.start - piece.range.start);
+            let memory = &mut piece.memory[at..at + index(range.len())];
+            self.store.read(id, placement, range.start, memory)?;
+            let extents = neighbours.iter().filter_map(still);
+            copied.extend(extents.map(|extent| (extent.range, extent.generation)));
+        }
+        Ok(())
+    }
+}
+
+/// Cuts sorted dirty extents into pieces, each with its part of `memory`, whose first byte is at
+/// file offset `start`.
+fn pieces<'a>(dirty: &[Extent], start: u64, memory: &'a mut [u8]) -> Vec<Piece<'a>> {
+    let mut ranges: Vec<(ByteRange, Placement)> = Vec::new();
+    for extent in dirty {
+        match ranges.last_mut() {
+            Some((range, placement))
+                if range.end == extent.range.start
+                    && *placement == extent.placement
+                    && extent.range.end - range.start <= PIECE_BYTES =>
+            {
+                range.end = extent.range.end;
+            }
+            _ => ranges.push((extent.range, extent.placement)),
+        }
+    }
+    let (mut at, mut rest) = (start, memory);
+    let mut pieces = Vec::with_capacity(ranges.len());
+    for (range, placement) in ranges {
+        let (_, from_here) = std::mem::take(&mut rest).split_at_mut(index(range.start - at));
+        let (memory, behind) = from_here.split_at_mut(index(range.len()));
+        pieces.push(Piece { range, placement, memory });
+        (at, rest) = (range.end, behind);
+    }
+    pieces
+}
+
+fn index(length: u64) -> usize {
+    usize::try_from(length).expect("a region fits in memory")
+}

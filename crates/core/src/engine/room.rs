@@ -1,0 +1,116 @@
+//! Waiting for room: a critical write that finds the cache full of dirty data may be better off
+//! waiting for the flush than going home (ours).
+//!
+//! A flush writes dense regions in order; a write that goes home meanwhile seeks away from them and
+//! back. So while a flush for room runs, a policy with patience lets writes wait for its next
+//! region, but never longer than the origin itself would be expected to take a few times over
+//! (D11), and not at all for a while after waiting was in vain.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+/// Writes that go home at once after one waited in vain.
+const DISCOURAGED: u32 = 16;
+
+/// Longest wait, whatever the policy says.
+const WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// Where writes wait for the rebuilder to make room.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// Counts the times at which room was made.
+    made: Mutex<u64>,
+    more: Condvar,
+    waiting: AtomicU32,
+    /// Writes that shall still go home without waiting.
+    discouraged: AtomicU32,
+}
+
+impl Room {
+    /// Tries `take` again whenever room was made, until it gets something or `patience` is over.
+    pub(crate) fn wait<T, E>(
+        &self,
+        patience: Duration,
+        mut take: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<Option<T>, E> {
+        if patience.is_zero() || self.is_discouraged() {
+            return Ok(None);
+        }
+        let until = Instant::now() + patience.min(WAIT_MAX);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let taken = loop {
+            let mut made = self.made.lock();
+            let before = *made;
+            let mut late = false;
+            while *made == before && !late {
+                late = self.more.wait_until(&mut made, until).timed_out();
+            }
+            drop(made);
+            match take() {
+                Ok(None) if !late => {}
+                other => break other,
+            }
+        };
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if matches!(taken, Ok(None)) {
+            self.discouraged.store(DISCOURAGED, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Whether somebody waits.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Tells those who wait that dirty data became evictable.
+    pub(crate) fn was_made(&self) {
+        *self.made.lock() += 1;
+        self.more.notify_all();
+    }
+
+    fn is_discouraged(&self) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        self.discouraged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_gets_the_room_that_is_made() {
+        let room = Room::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !room.is_wanted() {
+                    std::thread::yield_now();
+                }
+                room.was_made();
+            });
+            let mut tries = 0;
+            let taken = room.wait(WAIT_MAX, || {
+                tries += 1;
+                Ok::<_, ()>(Some(tries))
+            });
+            assert_eq!(taken, Ok(Some(1)));
+        });
+    }
+
+    #[test]
+    fn a_wait_in_vain_discourages_the_next_ones() {
+        let room = Room::default();
+        let mut tries = 0;
+        for _ in 0..=DISCOURAGED {
+            let taken = room.wait(Duration::from_millis(1), || {
+                tries += 1;
+                Ok::<Option<()>, ()>(None)
+            });
+            assert_eq!(taken, Ok(None));
+        }
+        assert_eq!(tries, 1, "only the first one waited");
+    }
+}
