@@ -387,11 +387,19 @@ fn compare(seed: u64, options: &[&str]) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
+    let always = ["--policy", "always", "--size", "256K", "--max-dirty-age", "100ms"];
+    let mut mount = Mount::new(&[&always, options].concat());
+    let plain = compare_on(seed, &mount);
+    mount.unmount();
+    assert_eq!(tree(&mount.origin()), tree(plain.path()), "I7, seed {seed}: after unmount");
+}
+
+/// Makes the same random calls on a mount and on the directory that is returned, and compares
+/// what they answer and leave.
+pub(crate) fn compare_on(seed: u64, mount: &Mount) -> tempfile::TempDir {
     let plain = tempfile::tempdir().expect("scratch");
     // The scratch directory is private; the origin is not.
     fs::set_permissions(plain.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
-    let always = ["--policy", "always", "--size", "256K", "--max-dirty-age", "100ms"];
-    let mut mount = Mount::new(&[&always, options].concat());
     let mut sides = [Side::new(plain.path().to_owned()), Side::new(mount.path())];
     let mut random = Random::new(seed);
     let mut history: Vec<String> = Vec::new();
@@ -407,8 +415,12 @@ fn compare(seed: u64, options: &[&str]) {
     }
     assert_eq!(tree(&mount.path()), tree(plain.path()), "seed {seed}: after all calls");
     drop(sides);
-    mount.unmount();
-    assert_eq!(tree(&mount.origin()), tree(plain.path()), "I7, seed {seed}: after unmount");
+    plain
+}
+
+/// Compares two trees.
+pub(crate) fn assert_same_tree(got: &Path, wanted: &Path, when: &str) {
+    assert_eq!(tree(got), tree(wanted), "{when}");
 }
 
 #[test]

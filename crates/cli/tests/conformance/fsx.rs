@@ -7,9 +7,9 @@ use std::process::Command;
 use crate::mount::{self, Mount};
 use crate::programs;
 
-const OPERATIONS: &str = "100000";
+pub(crate) const OPERATIONS: &str = "100000";
 /// A file of 2 MiB over a cache of 1 MiB. Sizes are checked by fsx after each operation.
-const CONFIG: &str = "
+pub(crate) const CONFIG: &str = "
 flen = 2097152
 [opsize]
 max = 65536

@@ -36,7 +36,12 @@ impl Random {
 }
 
 /// Works on one file until the mount is gone; all errors before `dying` are failures.
-fn write_until_killed(path: &Path, ledger: &mut Ledger, random: &mut Random, dying: &AtomicBool) {
+pub(crate) fn write_until_killed(
+    path: &Path,
+    ledger: &mut Ledger,
+    random: &mut Random,
+    dying: &AtomicBool,
+) {
     let outcome = (|| {
         let file =
             File::options().read(true).write(true).create(true).truncate(false).open(path)?;

@@ -12,3 +12,8 @@ mod pjdfstest;
 mod programs;
 mod source_tree;
 mod sqlite;
+mod tier_kill;
+mod tier_limits;
+mod tier_mover;
+mod tier_programs;
+mod tier_suites;

@@ -17,8 +17,16 @@ use crate::programs;
 const PATIENCE: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// What is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Cache,
+    Tier,
+}
+
 /// A mount, its origin, its cache and its mount point. Dropping it unmounts.
 pub(crate) struct Mount {
+    kind: Kind,
     scratch: TempDir,
     options: Vec<String>,
     process: Option<Child>,
@@ -36,17 +44,38 @@ pub(crate) fn obstacle() -> Option<&'static str> {
 impl Mount {
     /// Mounts a new origin with these flags of `halocline mount`.
     pub(crate) fn new(options: &[&str]) -> Self {
+        let mut mount = Self::prepared(Kind::Cache, options);
+        mount.start();
+        mount
+    }
+
+    /// Mounts new tiers, an SSD and an HDD, with these flags.
+    pub(crate) fn tier(options: &[&str]) -> Self {
+        let mut mount = Self::tier_prepared(options);
+        mount.start();
+        mount
+    }
+
+    /// The same, not mounted yet.
+    pub(crate) fn tier_prepared(options: &[&str]) -> Self {
+        Self::prepared(Kind::Tier, options)
+    }
+
+    fn prepared(kind: Kind, options: &[&str]) -> Self {
         let scratch = TempDir::new().expect("scratch directory");
-        for name in ["origin", "cache", "mnt"] {
+        for name in ["origin", "cache", "mnt", "ssd", "hdd"] {
             fs::create_dir(scratch.path().join(name)).expect("directory");
         }
         // Other users take part in some suites; TempDir is for the owner only.
         let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
         fs::set_permissions(scratch.path(), open).expect("permissions");
         let options = options.iter().map(|&option| option.to_owned()).collect();
-        let mut mount = Self { scratch, options, process: None };
-        mount.start();
-        mount
+        Self { kind, scratch, options, process: None }
+    }
+
+    /// The directory with the tiers `ssd` and `hdd`.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.scratch.path().to_owned()
     }
 
     /// The origin directory.
@@ -71,11 +100,15 @@ impl Mount {
             .append(true)
             .open(self.scratch.path().join("mount.log"))
             .expect("log");
-        let mut process = programs::halocline()
-            .arg("mount")
-            .args([self.origin(), self.path()])
-            .arg("--cache")
-            .arg(self.cache())
+        let mut command = programs::halocline();
+        command.arg("mount");
+        match self.kind {
+            Kind::Cache => {
+                command.args([self.origin(), self.path()]).arg("--cache").arg(self.cache())
+            }
+            Kind::Tier => command.arg("--tier").arg(self.scratch.path()).arg(self.path()),
+        };
+        let mut process = command
             .args(&self.options)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("log"))

@@ -69,22 +69,30 @@ fn path_with_plain_mount(folder: &Path) -> String {
     format!("{}:{path}", folder.display())
 }
 
+/// Why the suite cannot run here, if so.
+pub(crate) fn obstacle() -> Option<&'static str> {
+    let missing = programs::suite("pjdfstest").is_none();
+    mount::obstacle().or(missing.then_some("pjdfstest is not installed; make test installs it"))
+}
+
 #[test]
 fn pjdfstest_as_expected() {
-    if let Some(reason) = mount::obstacle() {
+    if let Some(reason) = obstacle() {
         return programs::skip(reason);
     }
-    if programs::suite("pjdfstest").is_none() {
-        return programs::skip("pjdfstest is not installed; make test installs it");
-    }
+    let mount = Mount::new(&["--policy", "always", "--size", "64M", "--allow-other=true"]);
+    passes_as_expected(&mount);
+}
+
+/// Runs all cases on a mount and holds the outcomes against what is expected.
+pub(crate) fn passes_as_expected(mount: &Mount) {
     let expected: Expected =
         toml::from_str(include_str!("pjdfstest-expected.toml")).expect("pjdfstest-expected.toml");
-    let mount = Mount::new(&["--policy", "always", "--size", "64M", "--allow-other=true"]);
     let aside = tempfile::tempdir_in("/dev/shm").expect("a second file system");
     // Some cases leave files open for writing, which forbids to remount read-only: the cases that
     // remount have a process of their own.
-    let all = run(&mount, aside.path(), "", false);
-    let remounting = run(&mount, aside.path(), "::erofs_", true);
+    let all = run(mount, aside.path(), "", false);
+    let remounting = run(mount, aside.path(), "::erofs_", true);
     let mut found = outcomes(&all);
     found.extend(outcomes(&remounting));
     assert!(found.len() > 390, "pjdfstest did not run:\n{all}\n{remounting}");

@@ -11,7 +11,7 @@ use crate::programs;
 const UNITS: u32 = 60;
 
 /// A C program of many small files whose output depends on each of them.
-fn write_c_project(folder: &Path) {
+pub(crate) fn write_c_project(folder: &Path) {
     fs::create_dir(folder).expect("directory");
     let mut main = String::from("#include <stdio.h>\n");
     let mut sum = String::from("0");

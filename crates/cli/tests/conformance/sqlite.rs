@@ -5,12 +5,12 @@ use std::process::Command;
 use crate::mount::{self, Mount};
 use crate::programs;
 
-fn query(file: &std::path::Path, sql: &str) -> String {
+pub(crate) fn query(file: &std::path::Path, sql: &str) -> String {
     let output = programs::run(Command::new("sqlite3").arg(file).arg(sql));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-fn fill(journal: &str) -> String {
+pub(crate) fn fill(journal: &str) -> String {
     format!(
         "pragma journal_mode={journal};
          create table t(id integer primary key, word text);

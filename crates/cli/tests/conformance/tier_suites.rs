@@ -1,0 +1,100 @@
+//! fsx, pjdfstest and random calls on a file tier whose files move all the time.
+
+use std::fs;
+use std::process::Command;
+
+use crate::mount::{self, Mount};
+use crate::tier_mover::Mover;
+use crate::{differential, fsx, pjdfstest, programs};
+
+/// Every file is served by the mount process, so that open files move too.
+const MOVING: [&str; 2] = ["--passthrough=false", "--allow-other=true"];
+
+fn exercise(seed: &str, options: &[&str], moves_at_least: u64) {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let Some(suite) = programs::suite("fsx") else {
+        return programs::skip("fsx is not installed; make test installs it");
+    };
+    let mut mount = Mount::tier(options);
+    let mover = Mover::start(&mount);
+    let aside = tempfile::tempdir().expect("scratch");
+    let config = aside.path().join("fsx.toml");
+    fs::write(&config, fsx::CONFIG).expect("configuration");
+    programs::run(
+        Command::new(suite)
+            .args(["-q", "-N", fsx::OPERATIONS, "-S", seed, "-f"])
+            .arg(&config)
+            .arg("-P")
+            .arg(aside.path())
+            .arg(mount.path().join("file")),
+    );
+    let moved = mover.stop();
+    assert!(moved >= moves_at_least, "the file moved only {moved} times");
+    mount.unmount();
+    programs::run(programs::halocline().arg("fsck").arg(mount.root()));
+}
+
+#[test]
+fn fsx_on_a_tier_seed_11() {
+    exercise("11", &MOVING, 20);
+}
+
+#[test]
+fn fsx_on_a_tier_seed_12() {
+    exercise("12", &[&MOVING[..], &["--policy", "lru"]].concat(), 20);
+}
+
+/// The file is twice as large as the SSD: it spills while it is written.
+#[test]
+fn fsx_on_a_tier_that_is_too_small_seed_13() {
+    exercise("13", &[&MOVING[..], &["--ssd-limit", "1M"]].concat(), 0);
+}
+
+/// The kernel serves the file by itself.
+#[test]
+fn fsx_on_a_tier_with_passthrough_seed_14() {
+    exercise("14", &["--allow-other=true"], 0);
+}
+
+#[test]
+fn pjdfstest_on_a_tier_whose_files_move() {
+    if let Some(reason) = pjdfstest::obstacle() {
+        return programs::skip(reason);
+    }
+    let mount = Mount::tier(&MOVING);
+    let mover = Mover::start(&mount);
+    pjdfstest::passes_as_expected(&mount);
+    assert!(mover.stop() > 0, "nothing moved");
+}
+
+#[test]
+fn pjdfstest_on_a_tier_with_passthrough() {
+    if let Some(reason) = pjdfstest::obstacle() {
+        return programs::skip(reason);
+    }
+    pjdfstest::passes_as_expected(&Mount::tier(&["--allow-other=true"]));
+}
+
+#[test]
+fn calls_on_a_tier_whose_files_move_answer_as_on_a_directory() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    for (seed, options) in [
+        (400, &MOVING[..]),
+        (401, &["--passthrough=false", "--allow-other=true", "--ssd-limit", "256K"]),
+        (402, &["--allow-other=true"]),
+    ] {
+        let mut mount = Mount::tier(options);
+        let mover = Mover::start(&mount);
+        let plain = differential::compare_on(seed, &mount);
+        drop(mover);
+        mount.unmount();
+        programs::run(programs::halocline().arg("fsck").arg(mount.root()));
+        mount.start();
+        let when = format!("seed {seed}: after the next mount");
+        differential::assert_same_tree(&mount.path(), plain.path(), &when);
+    }
+}
