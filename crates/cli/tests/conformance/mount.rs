@@ -163,9 +163,14 @@ impl Mount {
         let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not 0");
         kill_process(pid, Signal::KILL).expect("kill");
         let start = Instant::now();
+        // A thread that waits for the disk outlives the first one, and holds the lock so long.
+        let threads = || {
+            fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))
+                .map_or(0, std::iter::Iterator::count)
+        };
         let gone = || match rustix::process::test_kill_process(pid) {
             Ok(()) => fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
-                .map_or(true, |stat| stat.contains(") Z ")),
+                .map_or(true, |stat| stat.contains(") Z ") && threads() <= 1),
             Err(_) => true,
         };
         while !gone() {

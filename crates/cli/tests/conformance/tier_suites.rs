@@ -10,7 +10,7 @@ use crate::{differential, fsx, pjdfstest, programs};
 /// Every file is served by the mount process, so that open files move too.
 const MOVING: [&str; 2] = ["--passthrough=false", "--allow-other=true"];
 
-fn exercise(seed: &str, options: &[&str], moves_at_least: u64) {
+fn exercise(seed: &str, options: &[&str], at_least: u64) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
@@ -30,8 +30,8 @@ fn exercise(seed: &str, options: &[&str], moves_at_least: u64) {
             .arg(aside.path())
             .arg(mount.path().join("file")),
     );
-    let moved = mover.stop();
-    assert!(moved >= moves_at_least, "the file moved only {moved} times");
+    let count = mover.stop();
+    assert!(count >= at_least, "the file moved only {count} times");
     mount.unmount();
     programs::run(programs::halocline().arg("fsck").arg(mount.root()));
 }

@@ -85,7 +85,7 @@ impl Core {
         if let Some(resident) = &place.resident {
             resident.settle(&*fd);
         }
-        Ok(stat)
+        Ok(inode.show(stat))
     }
 
     pub(super) fn create(
@@ -132,18 +132,18 @@ impl Core {
     pub(super) fn write(&self, handle: &Opened, offset: u64, data: &[u8]) -> Result<()> {
         let mut done = 0;
         loop {
-            let outcome = self.with_file(handle, |place, file| {
+            let (tier, outcome) = self.with_file(handle, |place, file| {
                 let _changing = handle.inode.changing();
                 let (at, rest) = (offset + done as u64, &data[done..]);
                 let place_of = (handle.flags & libc::O_APPEND == 0).then_some(at);
-                match &place.resident {
+                let write = || write_some(file, at, rest);
+                let outcome = match &place.resident {
                     Some(resident) if place.away.is_none() => {
-                        Ok(resident.growing(file, place_of, rest.len() as u64, || {
-                            write_some(file, at, rest)
-                        }))
+                        resident.growing(file, place_of, rest.len() as u64, write)
                     }
-                    _ => Ok(Some(write_some(file, at, rest))),
-                }
+                    _ => Some(write()),
+                };
+                Ok((tier_of(place), outcome))
             })?;
             match outcome {
                 Some((count, Ok(()))) => {
@@ -155,33 +155,37 @@ impl Core {
                 }
                 Some((count, Err(error))) if is_full(&error) => {
                     done += count;
-                    self.spill(&handle.inode, error.into())?;
+                    self.spill(&handle.inode, tier, error.into())?;
                 }
                 Some((_, Err(error))) => return Err(error.into()),
-                None => self.spill(&handle.inode, Errno::NOSPC.into())?,
+                None => self.spill(&handle.inode, tier, Errno::NOSPC.into())?,
             }
         }
     }
 
-    /// The SSD has no room for what a program writes to a file: the file moves down, or others
-    /// do. `full` is the error where nothing helps.
-    fn spill(&self, inode: &Arc<Inode>, full: Error) -> Result<()> {
-        let on_ssd = inode.place.read().away.is_none();
-        match self.demote(inode, Manner::Forcing, &mut |_| true) {
-            Ok(bytes) => {
-                tracing::debug!(bytes, number = inode.number, "spilled to a lower tier");
-                self.wake_mover();
-                Ok(())
+    /// Tier `failed` has no room for what a program writes to a file there: the file moves down, or
+    /// others do. `full` is the error where nothing helps.
+    fn spill(&self, inode: &Arc<Inode>, failed: usize, full: Error) -> Result<()> {
+        for tier in failed + 1..self.sides.len() {
+            if tier_of(&inode.place.read()) != failed {
+                // Somebody moved it meanwhile.
+                return Ok(());
             }
-            // Another thread was faster.
-            Err(Stayed::There) if on_ssd => Ok(()),
-            Err(stayed) => {
-                tracing::debug!("cannot spill: {stayed}");
-                let before = self.residents.free();
-                self.free_up(before + ROOM_FOR_NAMES, inode.number);
-                if self.residents.free() > before { Ok(()) } else { Err(full) }
+            match self.migrate(inode, tier, Manner::Forcing, &mut |_| true) {
+                Ok(bytes) => {
+                    tracing::debug!(bytes, number = inode.number, tier, "spilled");
+                    self.wake_mover();
+                    return Ok(());
+                }
+                Err(Stayed::There) => return Ok(()),
+                Err(stayed) => tracing::debug!(tier, "cannot spill: {stayed}"),
             }
         }
+        let before = self.residents.free();
+        if failed == 0 {
+            self.free_up(before + ROOM_FOR_NAMES, inode.number);
+        }
+        if self.residents.free() > before { Ok(()) } else { Err(full) }
     }
 
     pub(super) fn allocate(
@@ -201,20 +205,21 @@ impl Core {
             }
         };
         loop {
-            let outcome = self.with_file(handle, |place, file| {
+            let (tier, outcome) = self.with_file(handle, |place, file| {
                 let _changing = handle.inode.changing();
                 let call = || fallocate(file, flags, offset, len);
-                Ok(match &place.resident {
+                let outcome = match &place.resident {
                     Some(resident) if place.away.is_none() => {
                         resident.growing(file, None, if takes { len } else { 0 }, call)
                     }
                     _ => Some(call()),
-                })
+                };
+                Ok((tier_of(place), outcome))
             })?;
             match outcome {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(Errno::NOSPC | Errno::DQUOT)) | None => {
-                    self.spill(&handle.inode, Errno::NOSPC.into())?;
+                    self.spill(&handle.inode, tier, Errno::NOSPC.into())?;
                 }
                 Some(Err(errno)) => return Err(errno.into()),
             }
@@ -265,6 +270,10 @@ impl Core {
             }
         }
     }
+}
+
+fn tier_of(place: &Place) -> usize {
+    place.away.as_ref().map_or(0, |away| away.tier)
 }
 
 /// Writes as much as goes; how much did, and why not more. An appending descriptor ignores `at`.

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::{Mutex, RwLock};
 
 use super::residents::Resident;
+use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace;
 
@@ -35,6 +36,8 @@ pub(super) struct Inode {
     pub(super) changes: AtomicU64,
     /// Handles that the kernel serves by itself: the file must stay where it is.
     pub(super) passed: AtomicU32,
+    /// What its last move did to the time of its last change.
+    pub(super) moved_at: Mutex<Option<MovedAt>>,
     /// The file on a lower tier, once it has no place there by which it could be found.
     pub(super) kept: Mutex<Option<Arc<OwnedFd>>>,
     handles: Mutex<Vec<Weak<Opened>>>,
@@ -90,6 +93,40 @@ impl Inode {
         handles.retain(|handle| handle.strong_count() > 0);
         handles.iter().filter_map(Weak::upgrade).collect()
     }
+}
+
+/// A move gives a file a new time of last change (ctime), which nobody can set: programs are shown
+/// the old one until they change the file themselves, while the mount knows the inode.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MovedAt {
+    real: (i64, i64),
+    shown: (i64, i64),
+}
+
+impl Inode {
+    /// The file moved, or its place was renamed: `before` was shown, and `now` is what is there.
+    pub(super) fn keep_ctime(&self, before: &Stat, now: &Stat) {
+        let mut moved_at = self.moved_at.lock();
+        let shown = match &*moved_at {
+            Some(last) if last.real == ctime(before) => last.shown,
+            _ => ctime(before),
+        };
+        *moved_at = Some(MovedAt { real: ctime(now), shown });
+    }
+
+    /// Attributes as programs see them.
+    pub(super) fn show(&self, mut stat: Stat) -> Stat {
+        if let Some(moved) = *self.moved_at.lock()
+            && moved.real == ctime(&stat)
+        {
+            (stat.raw.st_ctime, stat.raw.st_ctime_nsec) = moved.shown;
+        }
+        stat
+    }
+}
+
+const fn ctime(stat: &Stat) -> (i64, i64) {
+    (stat.raw.st_ctime, stat.raw.st_ctime_nsec)
 }
 
 /// A change under way; see [`Inode::changing`].
@@ -208,6 +245,7 @@ impl Table {
             place: RwLock::new(Place { entry: entry.clone(), away, resident, moves: 0 }),
             changes: AtomicU64::new(0),
             passed: AtomicU32::new(0),
+            moved_at: Mutex::default(),
             kept: Mutex::default(),
             handles: Mutex::default(),
             table: Arc::downgrade(self),

@@ -337,6 +337,9 @@ impl Core {
         place.away =
             copied.placed.as_ref().map(|(path, _)| Away { tier: copied.tier, path: path.clone() });
         place.moves += 1;
+        if let Ok(now) = stat_descriptor(&copied.file) {
+            inode.keep_ctime(&source.stat, &now);
+        }
         // Durable before anybody writes to the new place: a later fsync there must not be lost
         // with the link (I4).
         let durable = self.sync_directory(parent);

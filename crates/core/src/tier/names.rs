@@ -38,7 +38,7 @@ impl Core {
         let (entry, stat) = self.namespace.lookup(parent, name)?;
         let (inode, here) = self.meaning(parent, name, &entry, &stat)?;
         drop(names);
-        let stat = if here { stat } else { self.stat(&inode)? };
+        let stat = if here { inode.show(stat) } else { self.stat(&inode)? };
         Ok((Node(inode), stat))
     }
 
@@ -84,7 +84,7 @@ impl Core {
             // A second link on the lower tier is one of ours, on its way out.
             stat.raw.st_nlink = stat.raw.st_nlink.min(1);
         }
-        Ok(stat)
+        Ok(inode.show(stat))
     }
 
     /// Makes a hard link. A file on a lower tier comes to the SSD first.
@@ -258,6 +258,8 @@ impl Core {
         side.make_parents(&path, &mut |dir| self.directory_attributes(dir))?;
         let id = self.fresh_name();
         let new = self.intents.note(format!("{id}-new"), away.tier, &path)?;
+        let file = side.find(&away.path)?;
+        let before_repair = stat_descriptor(&file)?;
         point("the intent of a new place");
         if let Err(error) = side.link(&away.path, &path) {
             self.intents.clear(&new);
@@ -286,6 +288,9 @@ impl Core {
                 self.intents.clear(&new);
                 point("clearing the new place's intent");
                 self.sides[away.tier].remove(&old_path)?;
+                if let Ok(now) = stat_descriptor(&file) {
+                    inode.keep_ctime(&before_repair, &now);
+                }
                 point("removing the old place");
                 self.intents.later(Removal::Done(old));
                 self.wake_reaper();
