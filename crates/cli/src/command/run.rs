@@ -43,7 +43,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, last = true)]
     command: Vec<OsString>,
 }
 

@@ -102,6 +102,7 @@ impl ExtentEngine {
             notes: Mutex::default(),
             begun: Instant::now(),
             barrier_mark: AtomicU64::new(0),
+            wants: Mutex::default(),
             wants_noted: AtomicU64::new(1),
             wants_without_room: AtomicU64::new(0),
             origin_used_ms: AtomicU64::new(0),

@@ -44,7 +44,7 @@ impl Controlled for ExtentEngine {
             oldest_dirty_age_ms: oldest.map(|since| now_ms.saturating_sub(since)),
             extents: usage.extents,
             dirty_extents: usage.dirty_extents,
-            wanted_ranges: parts.store.dmt.wanted(usize::MAX).len() as u64,
+            wanted_ranges: parts.wanted_ranges(),
             health: match (health.state, health.reason) {
                 (HealthState::Healthy, _) => Health::Ok,
                 (_, reason) => Health::Degraded { reason: reason.unwrap_or_default() },

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
-use crate::meta::{FileId, OriginKey, Stamp};
+use crate::meta::{FileId, OriginKey, Stamp, Wanted};
 use crate::namespace::{Namespace, Node};
 use crate::volume::origin::{Origin, OriginFile};
 
@@ -48,6 +48,8 @@ pub(crate) struct Parts {
     pub(crate) begun: Instant,
     /// Sum of the moving counters at the last barrier.
     pub(crate) barrier_mark: AtomicU64,
+    /// What programs wanted and the CDT does not have yet.
+    pub(crate) wants: Mutex<Vec<Wanted>>,
     /// Ranges that programs wanted so far.
     pub(crate) wants_noted: AtomicU64,
     /// `wants_noted` when fetching last ran out of room: until programs want more, fetching

@@ -168,6 +168,7 @@ fn round(parts: &Parts, shared: &Shared, barrier: &mut Instant) -> Result<bool> 
         return parts.drain().map(|()| false);
     }
     parts.discard_queued()?;
+    parts.note_wants();
     let reason = parts.reason_to_flush();
     if let Some(reason) = reason {
         shared.set(Doing::Flushing);

@@ -25,6 +25,9 @@ use crate::meta::{Extent, FileId, Segment, Wanted};
 /// request: reading over the cached bytes between them costs less than another seek.
 const READ_OVER_BYTES: u64 = 256 << 10;
 
+/// Wants that wait in memory at most for the rebuilder to record them.
+const WANTS_MAX: usize = 16 << 10;
+
 thread_local! {
     /// Segments of the request under way: the hot path does not allocate.
     static SEGMENTS: RefCell<Vec<Segment>> = const { RefCell::new(Vec::new()) };
@@ -370,7 +373,9 @@ impl Parts {
         Ok(())
     }
 
-    /// Notes in the CDT that a critical read missed bytes (`C_flag`): the rebuilder fetches them.
+    /// Notes that a critical read missed bytes (`C_flag`): the rebuilder fetches them. It also
+    /// records them, because a program shall not wait for a record; a crash before that costs a
+    /// hint.
     fn want(
         &self,
         file: &Arc<CachedFile>,
@@ -379,8 +384,14 @@ impl Parts {
     ) -> Result<()> {
         let id = self.id_of(file)?;
         let wanted = Wanted { file: id, range, placement: identified.placement };
-        self.store.dmt.note_critical(wanted, true);
+        let mut wants = self.wants.lock();
+        wants.push(wanted);
+        let many = wants.len() >= WANTS_MAX;
+        drop(wants);
         self.wants_noted.fetch_add(1, Ordering::Relaxed);
+        if many {
+            self.note_wants();
+        }
         Ok(())
     }
 

@@ -24,11 +24,25 @@ pub(crate) enum Fetched {
 }
 
 impl Parts {
+    /// Number of ranges that are to be fetched.
+    pub(crate) fn wanted_ranges(&self) -> u64 {
+        self.note_wants();
+        self.store.dmt.wanted(usize::MAX).len() as u64
+    }
+
+    /// Records in the CDT what critical reads missed since the last time.
+    pub(crate) fn note_wants(&self) {
+        for wanted in std::mem::take(&mut *self.wants.lock()) {
+            self.store.dmt.note_critical(wanted, true);
+        }
+    }
+
     /// Fetches one batch of wanted ranges in file order; `None` when nothing was wanted or nothing
     /// had room. What a pass fetched it does not evict: it evicts only for as many bytes as were
     /// free or clean when it began, and not at all when an earlier pass ran out of room and no
     /// program wanted anything since.
     pub(crate) fn fetch_batch(&self, go_on: &dyn Fn() -> bool) -> Result<Option<u64>> {
+        self.note_wants();
         let mut wanted = self.store.dmt.wanted(FETCH_BATCH);
         wanted.sort_by_key(|wanted| (wanted.file, wanted.range.start));
         let usage = self.store.dmt.usage();

@@ -30,6 +30,10 @@ const SYNC_BYTES_PRESSED: u64 = 8 << 20;
 /// While programs use the origin, the rebuilder rests this many times as long as it worked.
 const COURTESY: u32 = 3;
 
+/// Longest rest, and how often a resting worker looks whether somebody needs it.
+const REST_MAX: Duration = Duration::from_secs(2);
+const LOOK_UP: Duration = Duration::from_millis(20);
+
 /// Which of a file's dirty regions a sweep takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which {
@@ -63,8 +67,9 @@ impl Parts {
         }
         let regions = Mutex::new(chosen(self.dirty_regions(id), which));
         let total = Mutex::new(Ok(0));
+        let workers = self.around.config.flush_workers.max(1);
         let work = || {
-            let swept = self.sweep_some(file, id, &regions, go_on);
+            let swept = self.sweep_some(file, id, &regions, workers, go_on);
             let mut total = total.lock();
             match (swept, total.as_mut()) {
                 (Ok(bytes), Ok(sum)) => *sum += bytes,
@@ -72,7 +77,6 @@ impl Parts {
                 (_, Err(_)) => {}
             }
         };
-        let workers = self.around.config.flush_workers.max(1);
         thread::scope(|scope| {
             for _ in 1..workers {
                 scope.spawn(work);
@@ -89,6 +93,7 @@ impl Parts {
         file: &CachedFile,
         id: FileId,
         regions: &Mutex<VecDeque<ByteRange>>,
+        workers: u32,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<u64> {
         let mut home = Flushed::default();
@@ -107,7 +112,7 @@ impl Parts {
                 regions.lock().clear();
                 break;
             }
-            self.be_courteous(begun.elapsed(), bytes);
+            self.be_courteous(begun.elapsed(), bytes, workers);
         }
         Ok(total + self.finish_flush(file, id, &home)?)
     }
@@ -136,19 +141,27 @@ impl Parts {
         }
     }
 
-    /// Rests after work while programs use the origin and nothing presses.
-    fn be_courteous(&self, worked: Duration, bytes: u64) {
+    /// Rests after work while programs use the origin and nothing presses. The `workers` of a sweep
+    /// rest so long that all together rest [`COURTESY`] times as long as one works.
+    fn be_courteous(&self, worked: Duration, bytes: u64, workers: u32) {
         if self.is_pressed() || self.origin_is_idle() {
             return;
         }
-        let mut rest = worked * COURTESY;
+        let mut rest = worked * (COURTESY * workers + workers - 1);
         let limit = self.around.config.rebuild_rate;
         if limit > 0 {
             #[expect(clippy::cast_precision_loss, reason = "a pause, not an amount")]
             let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
             rest = rest.max(due.saturating_sub(worked));
         }
-        thread::sleep(rest.min(Duration::from_secs(2)));
+        let until = Instant::now() + rest.min(REST_MAX);
+        while !self.is_pressed() && !self.room.is_wanted() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            thread::sleep(left.min(LOOK_UP));
+        }
     }
 }
 

@@ -1,0 +1,98 @@
+//! What identifying and redirecting add to a request: `request_cost [REQUESTS]` sends 4 KiB requests
+//! at random offsets through a whole engine whose devices do nothing, and prints the time of each
+//! kind. Run it in release.
+
+#![expect(clippy::print_stdout, reason = "it is a report")]
+
+use std::error::Error;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Instant;
+
+use halocline_core::config::{CacheSize, Config};
+use halocline_core::device::Device;
+use halocline_core::device::null::NullDevice;
+use halocline_core::engine::extents::ExtentEngine;
+use halocline_core::engine::{Caller, Decorations, Engine};
+
+const FILE_BYTES: u64 = 1 << 30;
+const LEN: u64 = 4096;
+const PROCESSES: u32 = 16;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+/// An engine between null devices with one open file.
+struct Bench {
+    engine: ExtentEngine,
+    handle: <ExtentEngine as Engine>::Handle,
+    _dirs: (tempfile::TempDir, tempfile::TempDir),
+}
+
+impl Bench {
+    fn new(policy: &str) -> Outcome<Self> {
+        let (origin, cache) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        File::create(origin.path().join("file"))?.set_len(FILE_BYTES)?;
+        let config = Config {
+            size: CacheSize::Bytes(2 * FILE_BYTES),
+            policy: policy.to_owned(),
+            rebuild: false,
+            ..Config::default()
+        };
+        let null = |_: usize, _: Arc<dyn Device>| -> Arc<dyn Device> { Arc::new(NullDevice) };
+        let around = Decorations { origin: &null, cache: &null, ..Decorations::NONE };
+        let engine = ExtentEngine::open_decorated(origin.path(), cache.path(), &config, around)?;
+        let (node, _) = engine.lookup(&engine.root(), OsStr::new("file"))?;
+        let handle = engine.open(&node, libc::O_RDWR, caller(0))?;
+        Ok(Self { engine, handle, _dirs: (origin, cache) })
+    }
+
+    /// Runs `request` at `count` offsets that visit the file's blocks in a scattered order.
+    fn time(
+        &self,
+        what: &str,
+        count: u64,
+        request: impl Fn(&Self, u64, Caller) -> Outcome,
+    ) -> Outcome {
+        let blocks = FILE_BYTES / LEN;
+        let begun = Instant::now();
+        for at in 0..count {
+            // Odd, so every block comes once before any comes twice.
+            let block = at.wrapping_mul(0x9e37_79b9) % blocks;
+            request(self, block * LEN, caller(u32::try_from(at % u64::from(PROCESSES))?))?;
+        }
+        let nanoseconds = begun.elapsed().as_nanos() / u128::from(count);
+        println!("{what:<44} {nanoseconds:>6} ns");
+        Ok(())
+    }
+}
+
+fn caller(pid: u32) -> Caller {
+    Caller { uid: 0, gid: 0, pid: pid + 1 }
+}
+
+fn read(bench: &Bench, offset: u64, caller: Caller) -> Outcome {
+    let mut buf = [0; 4096];
+    bench.engine.read(&bench.handle, offset, &mut buf, caller)?;
+    Ok(())
+}
+
+fn write(bench: &Bench, offset: u64, caller: Caller) -> Outcome {
+    Ok(bench.engine.write(&bench.handle, offset, &[1; 4096], caller)?)
+}
+
+fn main() -> Outcome {
+    let count = std::env::args().nth(1).map_or(Ok(200_000), |count| count.parse())?;
+    let never = Bench::new("never")?;
+    never.time("read from the origin, policy never", count, read)?;
+    never.time("write to the origin, policy never", count, write)?;
+    // Nothing emulated: adaptive rightly finds two equal sides, so it is only asked here.
+    let adaptive = Bench::new("adaptive")?;
+    adaptive.time("write to the origin, policy adaptive", count, write)?;
+    let always = Bench::new("always")?;
+    always.time("read from the origin, wanted on the cache", count, read)?;
+    always.time("write admitted to the cache", count, write)?;
+    always.time("write over cached bytes", count, write)?;
+    always.time("read from the cache", count, read)?;
+    Ok(())
+}
