@@ -163,6 +163,9 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
 
     /// Dirty extents of `file` inside `range` in offset order, at most `limit`.
     fn dirty(&self, file: FileId, range: ByteRange, limit: usize) -> Vec<Extent>;
+    /// Whether a barrier has covered a dirty extent under `range`: it survives power loss, so what
+    /// replaces it must be durable before it is unmapped (I4).
+    fn promised(&self, file: FileId, range: ByteRange) -> bool;
     /// Files with dirty extents, with the time of their oldest in milliseconds since the epoch.
     fn dirty_files(&self) -> Vec<(FileId, u64)>;
     /// All extents of a file in offset order.

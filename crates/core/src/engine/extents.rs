@@ -17,7 +17,7 @@ use super::{Caller, DirEntry, Engine, Make, OpenMode, Seek, SetAttr, SetTime, St
 use crate::control::{SOCKET_NAME, SOCKET_XATTR};
 use crate::device::Allocate;
 use crate::error::Result;
-use crate::extent::file::CachedFile;
+use crate::extent::file::{CachedFile, WHOLE};
 use crate::namespace::{Directory, Node, Removed};
 use crate::volume::origin::hidden_xattr;
 
@@ -56,8 +56,8 @@ impl ExtentEngine {
         stat.raw.st_mode & libc::S_IFMT == libc::S_IFREG
     }
 
-    /// What must happen to a regular file that lost a name.
-    fn name_gone(&self, removed: &Removed) -> Result<()> {
+    /// What must happen to a regular file that lost a name in `parent`.
+    fn name_gone(&self, parent: &Node, removed: &Removed) -> Result<()> {
         if !Self::is_regular(&removed.stat) {
             return Ok(());
         }
@@ -65,6 +65,12 @@ impl ExtentEngine {
         let file = self.parts.files.by_key(key);
         if !removed.last {
             return Ok(());
+        }
+        // A name that comes back after a power loss comes with the bytes that were fsynced (I4).
+        if let Some(id) = self.parts.store.dmt.find(key)
+            && self.parts.store.dmt.promised(id, WHOLE)
+        {
+            self.parts.namespace.open_dir(parent)?.sync()?;
         }
         if let Some(file) = file {
             file.unlinked.store(true, Ordering::Release);
@@ -211,7 +217,7 @@ impl Engine for ExtentEngine {
     fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
         self.before_name_goes(parent, name)?;
         let removed = self.parts.namespace.unlink(parent, name)?;
-        self.name_gone(&removed)
+        self.name_gone(parent, &removed)
     }
 
     fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
@@ -223,7 +229,7 @@ impl Engine for ExtentEngine {
         let paths = (self.path_under(from.0, from.1), self.path_under(to.0, to.1));
         let replaced = self.parts.namespace.rename(from, to, flags)?;
         if let Some(replaced) = &replaced {
-            self.name_gone(replaced)?;
+            self.name_gone(to.0, replaced)?;
         }
         let dmt = &self.parts.store.dmt;
         if flags & libc::RENAME_EXCHANGE != 0 {

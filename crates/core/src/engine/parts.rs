@@ -177,6 +177,22 @@ impl Parts {
         self.store.dmt.drop_critical(id, range);
         Ok(())
     }
+
+    /// Unmaps `range`, dirty bytes too, after the origin got what replaces them. Where those were
+    /// promised to survive power loss the origin is synced first: else the unmapping could last
+    /// and what it stands for be lost, and with it what was fsynced before (I4). If the sync
+    /// fails they go nevertheless, because the origin has newer bytes (I1), and the error is told.
+    pub(crate) fn let_old_go(
+        &self,
+        origin: &OriginFile,
+        id: FileId,
+        range: ByteRange,
+    ) -> Result<()> {
+        let promised = self.store.dmt.promised(id, range);
+        let kept = if promised { self.on_origin(|| origin.sync(false)) } else { Ok(()) };
+        self.let_go(id, range)?;
+        Ok(kept?)
+    }
 }
 
 /// Identity on the origin of what `stat` describes.

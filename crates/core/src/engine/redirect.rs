@@ -225,7 +225,7 @@ impl Parts {
                 // origin must have them before the mapping goes.
                 self.cache_failed(&error);
                 self.write_origin(handle, part, data)?;
-                self.let_go(id, part)?;
+                self.let_old_go(&handle.origin, id, part)?;
                 Ok(true)
             }
         }

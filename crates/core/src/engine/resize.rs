@@ -37,7 +37,7 @@ impl Parts {
         let shrunk = size < file.size();
         file.set_size(size);
         if shrunk && let Some(id) = file.id() {
-            self.let_go(id, tail(size))?;
+            self.let_old_go(origin, id, tail(size))?;
         }
         file.note_write(self.clock.now_ns(), false);
         Ok(())
@@ -83,7 +83,7 @@ impl Parts {
         }
         self.on_origin(|| handle.origin.allocate(range, how))?;
         if clears && let Some(id) = file.id() {
-            self.let_go(id, range)?;
+            self.let_old_go(&handle.origin, id, range)?;
         }
         if grows.is_some() && range.end > file.size() {
             file.set_size(range.end);

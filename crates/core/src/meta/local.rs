@@ -314,6 +314,16 @@ impl Dmt for LocalDmt {
         mapped.extents.dirty(range).take(limit).collect()
     }
 
+    fn promised(&self, file: FileId, range: ByteRange) -> bool {
+        let Some(state) = self.state(file) else { return false };
+        let completed = self.epochs.completed.load(Acquire);
+        let mapped = state.mapped.read();
+        mapped
+            .extents
+            .overlapping(range)
+            .any(|(_, entry)| entry.dirty() && entry.epoch <= completed)
+    }
+
     fn dirty_files(&self) -> Vec<(FileId, u64)> {
         self.busy.dirty()
     }

@@ -3,6 +3,7 @@
 mod binding;
 mod faults;
 mod fixture;
+mod kills;
 mod power;
 mod reference;
 mod schedules;
