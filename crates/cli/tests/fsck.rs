@@ -147,6 +147,55 @@ fn stray_objects_are_found_and_removed() {
     assert!(scratch.problems(&[]).is_empty());
 }
 
+/// A server of the cache that is gone: fsck lists what it had, file by file; a repair drops that
+/// and lets the next mount go on with the rest (I6).
+#[test]
+fn i6_what_a_lost_server_had_is_listed_file_by_file() {
+    let scratch = TempDir::new().unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    for name in ["origin", "cache"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    let mut config = Config { policy: "always".into(), rebuild: false, ..Config::default() };
+    config.cache.kind = VolumeKind::Striped;
+    config.cache.servers = 2;
+    let open = || ExtentEngine::open(&path("origin"), &path("cache"), &config);
+    let engine = open().unwrap();
+    let (me, flags) = (Caller { uid: 0, gid: 0, pid: 1 }, libc::O_RDWR | libc::O_CREAT);
+    let create = |engine: &ExtentEngine, name: &str| {
+        engine.create(&engine.root(), OsStr::new(name), 0o600, 0, flags, me).unwrap().2
+    };
+    engine.write(&create(&engine, "wide"), 0, &vec![5; 192 << 10], me).unwrap();
+    engine.close().unwrap();
+    drop(engine);
+    fs::remove_dir_all(path("cache/server-1")).unwrap();
+
+    let fsck = |flag: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_halocline"));
+        let output = command.args(["fsck", "--json"]).args(flag).arg(path("cache")).output();
+        let output = output.unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), found)
+    };
+    for flag in [None, Some("--repair")] {
+        let (status, found) = fsck(flag);
+        assert_eq!(status, Some(1), "{found}");
+        let (server, missing) = (&found["problems"][0], &found["problems"][1]);
+        assert_eq!(server["problem"], "lost-server", "{found}");
+        assert_eq!(missing["problem"], "missing-data", "{found}");
+        assert_eq!(missing["path"], "wide", "{found}");
+        assert_eq!((&missing["offset"], &missing["length"]), (&65536.into(), &65536.into()));
+        assert_eq!(missing["dirty"], true);
+    }
+    assert_eq!(fsck(None).0, Some(0));
+    let engine = open().unwrap();
+    let handle = create(&engine, "wide");
+    let mut found = vec![1; 192 << 10];
+    engine.read(&handle, 0, &mut found, me).unwrap();
+    let want = [5, 0, 5].map(|byte| vec![byte; 64 << 10]).concat();
+    assert!(found == want, "what the other server has is kept");
+}
+
 /// An unlink takes the name first and the object later: a kill in between leaves the object.
 #[test]
 fn objects_of_a_striped_origin_without_a_name_are_found_and_removed() {

@@ -218,6 +218,8 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     /// Tells that nothing lies on the cache but what the extents need: the trim that recovery
     /// asked for is done. Until then every clean close passes the duty on (I5).
     fn trimmed(&self);
+    /// Makes all records so far durable, and calls no data so: not a barrier.
+    fn persist(&self) -> Result<()>;
     /// Marks the store as cleanly closed. The caller has synced all data. Afterwards every change
     /// is refused.
     fn close(&self) -> Result<()>;

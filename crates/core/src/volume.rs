@@ -17,6 +17,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 
 pub mod file;
+pub mod marks;
 pub mod objects;
 pub mod origin;
 mod queue;

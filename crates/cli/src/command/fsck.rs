@@ -12,7 +12,7 @@ use halocline_core::error::{Error, Result};
 use halocline_core::meta::local::{self, LocalDmt};
 use halocline_core::meta::recover::Left;
 use halocline_core::meta::{Dmt, Extent, FileId, FileRecord};
-use halocline_core::volume::{CacheObjects, Origin, Volume};
+use halocline_core::volume::{CacheObjects, Origin, Volume, marks};
 use halocline_model::evict;
 use halocline_model::request::ByteRange;
 use serde::Serialize;
@@ -44,6 +44,8 @@ enum Problem {
     LostAtPowerLoss { path: PathBuf, dirty_bytes: u64 },
     /// A record says that these bytes are on the cache, and they are not.
     MissingData { path: PathBuf, offset: u64, length: u64, dirty: bool },
+    /// A server of the cache holds nothing of it: its device is not mounted, or was replaced.
+    LostServer { server: PathBuf },
     /// An object of a file that no record names: it costs space and nothing else.
     StrayObject { file: u64 },
     /// The origin has no such file any more: its dirty bytes have no place to go.
@@ -91,6 +93,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
         return Err(Failure::refused(format!("{dir} is no cache: nothing was ever cached here")));
     }
     let mut cache = Cache::open(&dir).map_err(Failure::refused)?;
+    cache.check_servers()?;
     for file in cache.dmt.files() {
         cache.check_file(&file, args.repair)?;
     }
@@ -167,6 +170,13 @@ impl Cache {
         if self.left == Left::Crashed { Ok(()) } else { self.dmt.close() }
     }
 
+    /// Looks for servers that are not what they were.
+    fn check_servers(&mut self) -> Result<()> {
+        let lost = marks::unmarked(self.objects.volume(), &self.dmt.identity().cache_id)?;
+        self.problems.extend(lost.into_iter().map(|server| Problem::LostServer { server }));
+        Ok(())
+    }
+
     /// Holds the records of one file against its objects and its place on the origin.
     fn check_file(&mut self, file: &FileRecord, repair: bool) -> Result<()> {
         let extents = self.dmt.extents(file.id);
@@ -241,6 +251,8 @@ impl Cache {
                 self.objects.open(key.file, key.placement)?.sync(true)?;
             }
             self.dmt.barrier()?;
+            // Nothing is recorded any more of what a lost server had.
+            marks::write(self.objects.volume(), &self.dmt.identity().cache_id)?;
         }
         Ok(())
     }
@@ -304,6 +316,11 @@ fn describe(problem: &Problem) -> String {
             path.display(),
             text::bytes(*length),
             if *dirty { "these bytes are lost" } else { "the origin has them" }
+        ),
+        Problem::LostServer { server } => format!(
+            "{}: it holds nothing of this cache; mount its device. If that is lost, what was on \
+             it is listed below, and --repair drops it",
+            server.display()
         ),
         Problem::StrayObject { file } => {
             format!("object {file:016x}: no record names it; it only takes space")

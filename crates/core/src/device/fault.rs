@@ -82,8 +82,18 @@ impl Faults {
 
     /// Removes all faults and lets stalled operations go on.
     pub fn clear(&self) {
+        self.replace(None);
+    }
+
+    /// The same, and what goes on meets another fault.
+    pub fn clear_to(&self, operation: Option<Operation>, effect: Effect, when: When) {
+        self.replace(Some(Fault { operation, effect, when, seen: 0 }));
+    }
+
+    fn replace(&self, next: Option<Fault>) {
         let mut state = self.state.lock();
         state.faults.clear();
+        state.faults.extend(next);
         state.clears += 1;
         self.cleared.notify_all();
     }

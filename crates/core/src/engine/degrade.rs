@@ -121,12 +121,56 @@ impl Parts {
     /// Makes what the cache holds of a file durable: on the cache, or, if its store is sick, at
     /// home.
     pub(crate) fn make_durable(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
-        match self.store.barrier() {
+        match self.barrier() {
             Err(error) if self.store.dmt.usable().is_err() => {
                 self.cache_failed(&error);
                 self.bring_home(file, id).map(drop)
             }
             done => done,
         }
+    }
+
+    /// A barrier. Objects that their device refused to sync are replaced first: a second sync
+    /// that succeeds would not mean that their bytes are there. The caller holds no lock of a file.
+    pub(crate) fn barrier(&self) -> Result<()> {
+        let Err(error) = self.store.barrier() else { return Ok(()) };
+        let unsyncable = self.store.objects.unsyncable();
+        if unsyncable.is_empty() || self.store.dmt.usable().is_err() {
+            return Err(error);
+        }
+        self.cache_failed(&error);
+        for number in unsyncable {
+            let id = FileId(number);
+            if let Some(file) = self.file_by_id(id)? {
+                self.replace_object(&file, id)?;
+            }
+        }
+        self.store.barrier()
+    }
+
+    /// After a flush: what went home is recorded as clean, durably, and evictable. A device that
+    /// cannot be synced keeps the second from happening and nothing else: the bytes are at home.
+    pub(crate) fn settle_flush(&self) -> Result<()> {
+        let settled = self.barrier().and_then(|()| self.discard_queued().map(drop));
+        self.advisory(settled.or_else(|error| {
+            self.cache_failed(&error);
+            self.store.dmt.persist()
+        }))
+    }
+
+    /// Brings a file's dirty bytes home, forgets all that is cached of it, and removes its objects.
+    fn replace_object(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
+        self.flush_file(file)?;
+        let _range = file.range.exclusive(WHOLE);
+        if !self.store.dmt.dirty(id, WHOLE, 1).is_empty() {
+            return Err(Error::invalid(
+                format!("file {:016x} was written while its cache object was replaced", id.0),
+                "sync again",
+            ));
+        }
+        self.let_go(id, WHOLE)?;
+        // Before the object goes: a record that came back would find nothing.
+        self.store.dmt.persist()?;
+        Ok(self.store.objects.remove(id.0)?)
     }
 }

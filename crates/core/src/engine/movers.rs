@@ -224,7 +224,7 @@ impl ExtentEngine {
     /// Unmaps every clean extent of a file, each while nobody uses it.
     fn drop_clean(&self, file: &CachedFile, id: crate::meta::FileId) -> Result<()> {
         // Dirty records of flushed extents may still be the durable ones (I4): a barrier first.
-        self.parts.store.barrier()?;
+        self.parts.barrier()?;
         for extent in self.parts.store.dmt.extents(id) {
             let _guard = file.range.exclusive(extent.range);
             let mut segments = Vec::new();
@@ -250,7 +250,7 @@ impl ExtentEngine {
                 self.drop_clean(&file, record.id)?;
             }
         }
-        self.parts.store.barrier()?;
+        self.parts.barrier()?;
         self.parts.discard_queued().map(drop)
     }
 

@@ -72,6 +72,7 @@ impl ExtentEngine {
         binding.check(cache_dir)?;
         binding.record(cache_dir)?;
         let cache = sides::open_cache(cache_dir, config, &mut meters, around.cache)?;
+        sides::check_servers(&cache, &dmt, cache_dir)?;
         let setting = Setting {
             origin: Side {
                 servers: origin.striping().servers(),
@@ -122,8 +123,20 @@ impl ExtentEngine {
             // Not in order, but nothing is lost: what was dirty is on the origin.
             return self.parts.drain();
         }
+        match self.leave_in_order() {
+            // The next mount takes it for a crashed one.
+            Err(error) if self.parts.store.dmt.usage().dirty == 0 => {
+                tracing::warn!("the cache is not left in order: {error}; the origin has all data");
+                Ok(())
+            }
+            left => left,
+        }
+    }
+
+    fn leave_in_order(&self) -> Result<()> {
+        self.parts.stamp_dirty_files()?;
         self.parts.discard_queued()?;
-        self.parts.store.barrier()?;
+        self.parts.barrier()?;
         self.parts.discard_queued()?;
         self.parts.store.dmt.close()
     }

@@ -148,8 +148,7 @@ impl Controlled for ExtentEngine {
             }
         }
         if !dry_run {
-            self.parts.advisory(self.parts.store.barrier())?;
-            self.parts.discard_queued()?;
+            self.parts.settle_flush()?;
         }
         Ok(moving.report(0))
     }
@@ -181,7 +180,7 @@ impl Controlled for ExtentEngine {
             }
         }
         if !dry_run {
-            self.parts.store.barrier()?;
+            self.parts.barrier()?;
             self.parts.discard_queued()?;
         }
         Ok(moving.report(0))

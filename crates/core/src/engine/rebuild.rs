@@ -173,14 +173,14 @@ fn round(parts: &Parts, shared: &Shared, barrier: &mut Instant) -> Result<bool> 
     if let Some(reason) = reason {
         shared.set(Doing::Flushing);
         let flushed = parts.flush_pass(shared, reason)?;
-        parts.store.barrier()?;
+        parts.barrier()?;
         parts.room.was_made();
         *barrier = Instant::now();
         parts.discard_queued()?;
         return Ok(flushed > 0);
     }
     if barrier.elapsed() >= BARRIER_EVERY && parts.changed_since_barrier() {
-        parts.store.barrier()?;
+        parts.barrier()?;
         *barrier = Instant::now();
     }
     if parts.origin_is_idle() {

@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::Stat;
 use super::changes;
-use super::parts::{Parts, origin_key};
+use super::parts::{Parts, origin_key, stamp_of};
 use crate::error::Result;
 use crate::extent::file::WHOLE;
-use crate::meta::{FileId, FileRecord, OriginKey};
+use crate::meta::{FileId, FileRecord, OriginKey, Stamp};
 use crate::namespace::Node;
 
 impl Parts {
@@ -38,7 +39,13 @@ impl Parts {
 
     /// Keeps a dirty file known, so that renames and evictions find its locks.
     fn keep_for_flush(&self, file: &Arc<crate::extent::file::CachedFile>, id: FileId) {
-        if let Err(error) = self.mover_of(file) {
+        if self.store.dmt.dirty(id, WHOLE, 1).is_empty() {
+            // A conflict was found, and its bytes were saved.
+            return;
+        }
+        // From now on we write it: a stamp at rest would turn our own writes into a conflict.
+        let ready = self.stamp_writing(file, id).and_then(|()| self.mover_of(file));
+        if let Err(error) = ready {
             let path = self.namespace.path_of(&file.node.read());
             self.note(format!(
                 "{} has dirty bytes and cannot be opened for writing: {error}; they stay on the \
@@ -71,8 +78,39 @@ impl Parts {
             } else if let Some(record) = missing.remove(&origin_key(&stat)) {
                 let path = self.namespace.path_of(&node);
                 self.store.dmt.rename(&record.path, &path)?;
+                self.excuse_rename(&record, &stat)?;
                 let file = self.file_of(&node)?;
                 self.keep_for_flush(&file, record.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// A rename behind the mount moves the ctime and nothing else: that is no conflict.
+    fn excuse_rename(&self, record: &FileRecord, stat: &Stat) -> Result<()> {
+        let now = stamp_of(&stat.raw);
+        let rest = |stamp| match stamp {
+            Stamp::Writing => None,
+            Stamp::Closed { size, mtime_ns, .. } => Some((size, mtime_ns)),
+        };
+        if rest(record.stamp).is_some_and(|before| Some(before) == rest(now)) {
+            self.store.dmt.stamp(record.id, now)?;
+        }
+        Ok(())
+    }
+
+    /// At the end of a session: what the origin's file looks like under dirty bytes that stay on
+    /// the cache, so that the next one sees a change behind the mount (I9). After a kill it cannot.
+    pub(crate) fn stamp_dirty_files(&self) -> Result<()> {
+        for (id, _) in self.store.dmt.dirty_files() {
+            let Some(file) = self.file_by_id(id)? else { continue };
+            let stamped = self.give_time(&file).and_then(|()| self.stamp_closed(&file, id));
+            if let Err(error) = stamped {
+                let path = self.namespace.path_of(&file.node.read());
+                self.note(format!(
+                    "{}: {error}; changes behind the mount will not be noticed",
+                    path.display()
+                ));
             }
         }
         Ok(())

@@ -13,9 +13,11 @@ use crate::control::{ServerStatus, Side};
 use crate::device::emulate::{self, EmulatedServer};
 use crate::device::meter::{Meter, MeteredDevice};
 use crate::device::{Device, local::LocalDevice};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::meta::Dmt;
+use crate::meta::local::LocalDmt;
 use crate::volume::origin::Origin;
-use crate::volume::{Decorate, Server, Volume};
+use crate::volume::{Decorate, Server, Volume, marks};
 
 /// Bytes of disk over which emulated requests are taken to spread, for predicting their seeks.
 const EMULATED_SPAN_BYTES: u64 = 64 << 30;
@@ -95,6 +97,28 @@ pub(crate) fn open_cache(
     Volume::in_directory(dir, shape.servers, shape.stripe, &|index, device| {
         metered(around(index, emulated(group, device)), &meters.cache[index])
     })
+}
+
+/// Refuses a cache one of whose servers is not what it was (I6).
+pub(crate) fn check_servers(cache: &Volume, dmt: &LocalDmt, dir: &Path) -> Result<()> {
+    let cache_id = &dmt.identity().cache_id;
+    let unmarked = marks::unmarked(cache, cache_id)?;
+    match unmarked.first() {
+        None => Ok(()),
+        Some(_) if dmt.usage().extents == 0 => marks::write(cache, cache_id),
+        Some(server) => Err(Error::invalid(
+            format!(
+                "{} holds nothing of the cache {}: its device is not mounted, or was replaced",
+                server.display(),
+                dir.display()
+            ),
+            format!(
+                "mount it; if it is lost, `halocline fsck --repair {}` lists what is lost with it, \
+                 file by file, and drops it",
+                dir.display()
+            ),
+        )),
+    }
 }
 
 /// A file system needs blocks of its own to find the blocks of a sparse file: 1 for about 340

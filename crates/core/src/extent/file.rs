@@ -69,6 +69,9 @@ pub(crate) struct CachedFile {
     /// A descriptor that can write, opened at the first admission and kept while bytes are dirty:
     /// what could not be flushed is never admitted.
     pub(crate) mover: Mutex<Option<Arc<OriginFile>>>,
+    /// Syncs through `mover` that failed. The system tells each failure once: what others wrote
+    /// through it before may be lost, too, and must be written again.
+    pub(crate) syncs_failed: AtomicU64,
     /// The node, as a way to the file's name.
     pub(crate) node: RwLock<Node>,
     /// Open handles.
@@ -102,6 +105,7 @@ impl CachedFile {
             size: AtomicU64::new(size),
             streams: Mutex::default(),
             mover: Mutex::default(),
+            syncs_failed: AtomicU64::new(0),
             node: RwLock::new(node),
             opens: AtomicU32::new(0),
             hint: RwLock::default(),

@@ -437,6 +437,10 @@ impl Dmt for LocalDmt {
         self.abandon_range(file, range)
     }
 
+    fn persist(&self) -> Result<()> {
+        self.journal.sync()
+    }
+
     fn trimmed(&self) {
         self.untrimmed.store(false, Release);
     }

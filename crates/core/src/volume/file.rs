@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use halocline_model::request::ByteRange;
 use halocline_model::striping::Striping;
@@ -25,6 +25,9 @@ pub struct VolumeFile {
     changes: AtomicU64,
     /// How many of them a completed sync covers.
     synced: AtomicU64,
+    /// A sync failed: the system may have dropped what it could not write, and would call the
+    /// next sync a success.
+    unsyncable: AtomicBool,
 }
 
 /// What a request does on one server.
@@ -56,7 +59,13 @@ impl VolumeFile {
     }
 
     fn over(striping: Striping, slots: Vec<Slot>) -> Self {
-        Self { striping, slots, changes: AtomicU64::new(0), synced: AtomicU64::new(0) }
+        Self {
+            striping,
+            slots,
+            changes: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            unsyncable: AtomicBool::new(false),
+        }
     }
 
     /// How the file is striped.
@@ -182,10 +191,19 @@ impl VolumeFile {
 
     /// Makes everything written so far durable: data, new names, and metadata unless `data_only`.
     pub fn sync(&self, data_only: bool) -> io::Result<()> {
+        if self.is_unsyncable() {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         let changes = self.changes.load(Ordering::Acquire);
-        self.on_each(|slot, _| slot.sync(data_only))?;
+        self.on_each(|slot, _| slot.sync(data_only))
+            .inspect_err(|_| self.unsyncable.store(true, Ordering::Release))?;
         self.synced.fetch_max(changes, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Whether a sync failed once. Every later one fails too, because it could not be believed.
+    pub fn is_unsyncable(&self) -> bool {
+        self.unsyncable.load(Ordering::Acquire)
     }
 
     /// Whether something was written that no completed sync covers.

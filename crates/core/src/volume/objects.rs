@@ -162,6 +162,14 @@ impl CacheObjects {
         dirty.iter().map(|file| file.sync(true)).fold(Ok(()), io::Result::and)
     }
 
+    /// Numbers of the files with an object that cannot be synced any more: what it holds must be
+    /// brought elsewhere, and the object removed.
+    pub fn unsyncable(&self) -> BTreeSet<u64> {
+        let open = self.open.read();
+        let failed = open.iter().filter(|(_, open)| open.file.is_unsyncable());
+        failed.map(|(key, _)| key.file).collect()
+    }
+
     /// All objects on the servers, in order. Names that are none of ours are left out.
     pub fn list(&self) -> io::Result<Vec<ObjectKey>> {
         let mut keys = BTreeSet::new();

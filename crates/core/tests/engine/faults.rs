@@ -139,3 +139,62 @@ fn i1_write_through_loses_nothing_whatever_fails() {
 fn i1_read_only_loses_nothing_whatever_fails() {
     attack_everywhere(Mode::ReadOnly, 3);
 }
+
+/// The system tells a failed sync once and calls the next one a success, with the bytes gone. A
+/// second fsync must not believe it: the bytes go home, and the object is made anew.
+#[test]
+fn i4_a_sync_that_failed_once_is_never_believed() {
+    let mut truth = Truth::new(Fixture::new(still(1 << 20, "always")));
+    for name in ["a", "b"] {
+        truth.write(name, 0, 40 * KIB, 1);
+    }
+    truth.fixture.flush();
+    for name in ["a", "b"] {
+        truth.write(name, 4 * KIB, 20 * KIB, 2);
+    }
+    let faults = Arc::clone(&truth.fixture.cache_faults);
+    faults.set(Some(Operation::Sync), Effect::Errno(libc::EIO), When::Nth(0));
+    truth.fsync("a");
+    assert_eq!(faults.hits(), 1);
+    let engine = truth.fixture.engine();
+    let on_cache = |name: &str| {
+        let parts = engine.locate(Path::new(name), None).unwrap();
+        parts.iter().any(|part| part.side == Side::Cache)
+    };
+    let home = |name: &str| std::fs::read(truth.fixture.origin.path().join(name)).unwrap();
+    let moved: Vec<_> = ["a", "b"].into_iter().filter(|name| !on_cache(name)).collect();
+    assert_eq!(moved.len(), 1, "the object that could not be synced is not used any more");
+    assert_eq!(home(moved[0]), truth.fixture.read(moved[0], 0, 40 << 10), "its bytes are at home");
+    truth.write(moved[0], 0, 9 * KIB, 3);
+    truth.fsync(moved[0]);
+    truth.compare("after the failure");
+    truth.fixture.crash();
+    truth.fixture.open();
+    truth.compare("after a kill");
+    truth.fixture.close();
+    truth.compare_origin("after all");
+}
+
+/// Two flush workers write through one descriptor; the failed sync is told to one of them.
+#[test]
+fn i3_a_failed_sync_of_the_origin_cleans_nothing_that_was_written_before() {
+    let config = Config { flush_workers: 4, ..still(64 << 20, "always") };
+    let mut truth = Truth::new(Fixture::new(config));
+    // Four regions, so that each worker has one.
+    for region in 0..4 {
+        truth.write("a", region * (8 << 20), 8 * KIB, 1);
+    }
+    let before = truth.dirty_bytes();
+    truth.fixture.origin_faults.set(Some(Operation::Write), Effect::Stall, When::Always);
+    let faults = Arc::clone(&truth.fixture.origin_faults);
+    std::thread::scope(|scope| {
+        scope.spawn(|| truth.fixture.flush());
+        while faults.stalled() < 4 {
+            std::thread::yield_now();
+        }
+        faults.clear_to(Some(Operation::Sync), Effect::Errno(libc::EIO), When::Nth(0));
+    });
+    assert_eq!(truth.dirty_bytes(), before, "I3: all of it was written before the failure");
+    truth.fixture.close();
+    truth.compare_origin("after a flush that worked");
+}

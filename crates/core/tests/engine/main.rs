@@ -1,9 +1,12 @@
 //! The extent engine as a whole, over real directories and devices that fail or wait on demand.
 
+mod behind;
 mod binding;
 mod faults;
 mod fixture;
 mod kills;
+mod limits;
+mod lost;
 mod power;
 mod reference;
 mod schedules;

@@ -6,6 +6,7 @@
 //! for more than one region, and only if it writes to the origin's side of that very region.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use halocline_model::request::ByteRange;
@@ -31,6 +32,8 @@ pub(crate) struct Flushed {
     pub(crate) extents: Vec<(ByteRange, u64)>,
     /// Dirty bytes written.
     pub(crate) bytes: u64,
+    /// The file's failed syncs when the first of them was written.
+    syncs_failed: u64,
 }
 
 impl Parts {
@@ -73,6 +76,9 @@ impl Parts {
         self.hold_origin_time(file)?;
         self.stamp_writing(file, id)?;
         let _home = file.home.exclusive(span);
+        if all.extents.is_empty() {
+            all.syncs_failed = file.syncs_failed.load(Ordering::Acquire);
+        }
         if let Some(snapshot) = self.snapshot(file, id, &dirty)? {
             let origin = &self.around.setting.origin;
             let cost = OriginCost::new(&origin.profile, self.origin.servers_below());
@@ -96,7 +102,15 @@ impl Parts {
         }
         let mover = self.mover_of(file)?;
         // A clean extent may be evicted, so the origin's copy must be durable before (I4).
-        mover.sync(true)?;
+        if let Err(error) = mover.sync(true) {
+            file.syncs_failed.fetch_add(1, Ordering::AcqRel);
+            *file.mover.lock() = None;
+            return Err(error.into());
+        }
+        if file.syncs_failed.load(Ordering::Acquire) != home.syncs_failed {
+            // Somebody else was told of a failure after we wrote: all is written again.
+            return Ok(0);
+        }
         let cleaned = self.store.dmt.mark_clean(id, &home.extents)?;
         self.counters.flushed(cleaned);
         // Only what a barrier has covered can be evicted, and programs may wait for that.
@@ -122,8 +136,8 @@ impl Parts {
         }
         self.give_time(file)?;
         if !file.is_open() {
-            if file.stamped_writing.load(std::sync::atomic::Ordering::Acquire)
-                && !file.unlinked.load(std::sync::atomic::Ordering::Acquire)
+            if file.stamped_writing.load(Ordering::Acquire)
+                && !file.unlinked.load(Ordering::Acquire)
             {
                 self.advisory(self.stamp_closed(file, id))?;
             }

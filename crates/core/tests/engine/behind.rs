@@ -1,0 +1,136 @@
+//! An origin that was changed behind the mount (I9): clean bytes are dropped; dirty ones are a
+//! conflict that is reported, and neither version is lost.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::time::SystemTime;
+
+use halocline_core::control::Controlled;
+
+use crate::fixture::{Fixture, still};
+use crate::truth::pattern;
+
+const KIB: u64 = 1 << 10;
+
+fn fixture() -> Fixture {
+    let fixture = Fixture::new(still(1 << 20, "always"));
+    fixture.write("file", 0, &pattern(1, 0, 32 * KIB));
+    fixture
+}
+
+/// Writes to the origin's file while nothing is mounted.
+fn change(fixture: &Fixture, offset: u64, byte: u8) {
+    let file = File::options().write(true).open(fixture.origin.path().join("file")).unwrap();
+    file.write_all_at(&[byte], offset).unwrap();
+}
+
+#[test]
+fn i9_clean_bytes_of_a_changed_file_are_dropped() {
+    let mut fixture = fixture();
+    fixture.close();
+    change(&fixture, 5 * KIB, 0xAB);
+    fixture.open();
+    let mut want = pattern(1, 0, 32 * KIB);
+    want[5 << 10] = 0xAB;
+    assert_eq!(fixture.read("file", 0, 40 << 10), want);
+    fixture.close();
+}
+
+#[test]
+fn i9_a_change_that_hides_in_size_and_mtime_is_seen() {
+    let mut fixture = fixture();
+    fixture.close();
+    let path = fixture.origin.path().join("file");
+    let before: SystemTime = fs::metadata(&path).unwrap().modified().unwrap();
+    change(&fixture, 5 * KIB, 0xAB);
+    File::options().write(true).open(&path).unwrap().set_modified(before).unwrap();
+    fixture.open();
+    assert_eq!(fixture.read("file", 5 * KIB, 1), [0xAB], "its ctime tells");
+}
+
+#[test]
+fn i9_what_was_left_alone_stays_cached() {
+    let mut fixture = fixture();
+    fixture.close();
+    fixture.open();
+    fixture.read("file", 0, 1);
+    assert_eq!(fixture.engine().status().mapped_bytes, 32 * KIB);
+}
+
+/// The one file in the directory of conflicts that is not its description.
+fn saved(fixture: &Fixture) -> Vec<u8> {
+    let dir = fs::read_dir(fixture.cache.path().join("conflicts")).unwrap();
+    let mut files: Vec<_> = dir.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_none());
+    assert_eq!(files.len(), 1, "{files:?}");
+    fs::read(&files[0]).unwrap()
+}
+
+#[test]
+fn i9_a_conflict_is_reported_and_neither_version_is_lost() {
+    let mut fixture = fixture();
+    fixture.flush();
+    fixture.write("file", 8 * KIB, &pattern(2, 8 * KIB, 4 * KIB));
+    fixture.close_dirty();
+    change(&fixture, 5 * KIB, 0xAB);
+    fixture.open();
+    let mut theirs = pattern(1, 0, 32 * KIB);
+    theirs[5 << 10] = 0xAB;
+    assert_eq!(fixture.read("file", 0, 40 << 10), theirs, "the origin's version is the file");
+    let ours = &saved(&fixture)[8 << 10..12 << 10];
+    assert_eq!(ours, pattern(2, 8 * KIB, 4 * KIB), "the cache's version is saved");
+    let status = fixture.engine().status();
+    assert_eq!(status.dirty_bytes, 0);
+    let note = status.notes.iter().find(|note| note.contains("file")).expect("it is reported");
+    assert!(note.contains("changed behind the mount") && note.contains("4096 bytes"), "{note}");
+    fixture.close();
+    assert_eq!(fs::read(fixture.origin.path().join("file")).unwrap(), theirs);
+}
+
+#[test]
+fn i9_dirty_bytes_of_a_file_that_was_removed_are_saved() {
+    let mut fixture = fixture();
+    fixture.close_dirty();
+    fs::remove_file(fixture.origin.path().join("file")).unwrap();
+    fixture.open();
+    assert_eq!(saved(&fixture), pattern(1, 0, 32 * KIB));
+    assert!(fixture.engine().status().notes.iter().any(|note| note.contains("is gone")));
+    fixture.close();
+}
+
+#[test]
+fn i9_dirty_bytes_follow_a_file_that_was_renamed_behind_the_mount() {
+    let mut fixture = fixture();
+    fixture.close_dirty();
+    fs::create_dir(fixture.origin.path().join("d")).unwrap();
+    fs::rename(fixture.origin.path().join("file"), fixture.origin.path().join("d/moved")).unwrap();
+    fixture.open();
+    fixture.close();
+    let home = fs::read(fixture.origin.path().join("d/moved")).unwrap();
+    assert_eq!(home, pattern(1, 0, 32 * KIB));
+}
+
+/// Our own changes are nobody else's: flushes, times, modes and names leave no conflict.
+#[test]
+fn i9_our_own_changes_are_no_conflict() {
+    let mut fixture = fixture();
+    fixture.flush();
+    fixture.write("file", 4 * KIB, &[3; 100]);
+    fixture.close_dirty();
+    fixture.open();
+    fixture.write("file", 20 * KIB, &[4; 100]);
+    fixture.crash();
+    fixture.open();
+    let mut want = pattern(1, 0, 32 * KIB);
+    want[4 << 10..(4 << 10) + 100].fill(3);
+    want[20 << 10..(20 << 10) + 100].fill(4);
+    assert_eq!(fixture.read("file", 0, 40 << 10), want);
+    assert!(fixture.engine().status().notes.is_empty());
+    fixture.close();
+    let mut file = File::options().append(true).open(fixture.origin.path().join("file")).unwrap();
+    file.write_all(b"more").unwrap();
+    fixture.open();
+    want.extend(b"more");
+    assert_eq!(fixture.read("file", 0, 40 << 10), want);
+}

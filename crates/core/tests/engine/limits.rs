@@ -1,0 +1,91 @@
+//! The limit of the cache under attack (I5): many writers, a flush, evictions and fetches at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use halocline_core::config::Config;
+use halocline_core::control::Controlled;
+use halocline_core::engine::Engine;
+
+use crate::fixture::{Fixture, ME, still};
+use crate::truth::{at, pattern};
+
+const KIB: u64 = 1 << 10;
+const LIMIT: u64 = 256 * KIB;
+const WRITERS: u64 = 4;
+const FILE: u64 = 160 * KIB;
+
+/// Blocks of the file system's own that find the blocks of a sparse object: at most one for each
+/// object at this size. `sides::limit_bytes` sets room aside for them.
+const INDEX: u64 = (WRITERS + 1) * 4096;
+
+#[test]
+fn i5_concurrent_writers_never_pass_the_limit_on_disk() {
+    let config = Config { flush_workers: 2, ..still(LIMIT, "always") };
+    let mut fixture = Fixture::new(config);
+    let names: Vec<String> = (0..WRITERS).map(|number| format!("f{number}")).collect();
+    let done = AtomicBool::new(false);
+    let truths: Vec<Vec<u8>> = thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let used = fixture.engine().status().used_bytes;
+                assert!(used <= LIMIT, "I5: {used} bytes are counted");
+                let blocks = fixture.cache_blocks();
+                assert!(blocks <= LIMIT + INDEX, "I5: {blocks} bytes are on disk");
+            }
+        });
+        let mover = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                fixture.flush();
+                fixture.engine().fetch_wanted().unwrap();
+            }
+        });
+        let writers: Vec<_> = (1..)
+            .zip(&names)
+            .map(|(seed, name)| {
+                scope.spawn({
+                    let fixture = &fixture;
+                    move || write_at_random(fixture, name, seed)
+                })
+            })
+            .collect();
+        let truths = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        done.store(true, Ordering::Relaxed);
+        watch.join().unwrap();
+        mover.join().unwrap();
+        truths
+    });
+    for (name, truth) in names.iter().zip(&truths) {
+        assert!(fixture.read(name, 0, at(FILE) + 1) == *truth, "I1: {name}");
+    }
+    fixture.close();
+    for (name, truth) in names.iter().zip(&truths) {
+        assert!(std::fs::read(fixture.origin.path().join(name)).unwrap() == *truth, "I7: {name}");
+    }
+}
+
+fn write_at_random(fixture: &Fixture, name: &str, seed: u64) -> Vec<u8> {
+    let handle = fixture.handle(name);
+    let mut truth = vec![0; at(FILE)];
+    fixture.engine().write(&handle, 0, &truth, ME).unwrap();
+    let mut random = seed;
+    let mut below = |bound: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed | 1);
+        (random >> 33) % bound
+    };
+    for round in 0..250 {
+        let offset = below(FILE - 1);
+        let len = (1 + below(12 * KIB)).min(FILE - offset);
+        let (start, end) = (at(offset), at(offset + len));
+        if round % 4 == 3 {
+            let mut found = vec![0; end - start];
+            fixture.engine().read(&handle, offset, &mut found, ME).unwrap();
+            assert!(found == truth[start..end], "I1: {name} at {offset}");
+        } else {
+            let data = pattern(u8::try_from(below(256)).unwrap(), offset, len);
+            fixture.engine().write(&handle, offset, &data, ME).unwrap();
+            truth[start..end].copy_from_slice(&data);
+        }
+    }
+    truth
+}
