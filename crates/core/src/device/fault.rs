@@ -35,6 +35,9 @@ pub enum Effect {
     Stall,
     /// The operation goes through, and its caller gets the answer when the fault is cleared.
     Linger,
+    /// The operation does nothing and says that it did: no real device is allowed to. A test that
+    /// passes on such a device tests nothing.
+    Lie,
 }
 
 /// Which of the matching operations are hit.
@@ -154,6 +157,7 @@ impl Faults {
         let due = self.due(operation);
         match due {
             None | Some(Effect::Stall | Effect::Linger) => self.answer(due, below()),
+            Some(Effect::Lie) => Ok(()),
             Some(Effect::Short) => Err(io::Error::from_raw_os_error(libc::EIO)),
             Some(Effect::Errno(errno)) => Err(io::Error::from_raw_os_error(errno)),
         }
@@ -194,6 +198,7 @@ impl Device for FaultyDevice {
                 }
                 self.below.read_at(file, offset, &mut cut)
             }
+            Some(Effect::Lie) => Ok(bufs.iter().map(|buf| buf.len()).sum()),
             None | Some(Effect::Stall | Effect::Linger) => {
                 self.faults.answer(due, self.below.read_at(file, offset, bufs))
             }
@@ -215,6 +220,7 @@ impl Device for FaultyDevice {
                 self.below.write_at(file, offset, &cut)?;
                 Err(io::Error::from_raw_os_error(libc::ENOSPC))
             }
+            Some(Effect::Lie) => Ok(()),
             None | Some(Effect::Stall | Effect::Linger) => {
                 self.faults.answer(due, self.below.write_at(file, offset, bufs))
             }

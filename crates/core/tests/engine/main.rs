@@ -2,6 +2,7 @@
 
 mod behind;
 mod binding;
+mod canary;
 mod faults;
 mod fixture;
 mod kills;

@@ -257,6 +257,17 @@ fn end_of(journal: &Path) -> u64 {
     end
 }
 
+/// Fsyncs some bytes and takes the power away, all that was not synced with it; panics if an
+/// fsynced byte is gone. `prepare` is done to the engine first.
+pub(crate) fn fsync_and_lose(prepare: impl FnOnce(&Fixture)) {
+    let mut run = Run::new();
+    prepare(&run.fixture);
+    for op in [Op::Write { name: 0, offset: 0, len: 20_000, seed: 1 }, Op::Fsync { name: 0 }] {
+        run.apply(&op);
+    }
+    run.lose(|unsynced| unsynced, || false);
+}
+
 /// The record that bytes are unmapped reaches the disk, what replaced them on the origin does not:
 /// the fsynced bytes must not be gone with both.
 #[test]

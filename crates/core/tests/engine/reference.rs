@@ -16,7 +16,7 @@ const LENGTH_MAX: u64 = 256 << 10;
 const LIMIT: u64 = 160 << 10;
 
 #[derive(Debug, Clone)]
-enum Op {
+pub(crate) enum Op {
     Write { name: usize, offset: u64, len: u64, seed: u8 },
     Read { name: usize, offset: u64, len: u64 },
     Truncate { name: usize, size: u64 },
@@ -208,7 +208,12 @@ impl Run {
 fn run(mode: Mode, policy: &str, ops: &[Op]) {
     let mut config = still(LIMIT, policy);
     config.mode = mode;
-    let mut run = Run { fixture: Fixture::new(config), truth: BTreeMap::new() };
+    run_on(Fixture::new(config), ops);
+}
+
+/// Makes `ops` and compares after each; panics where something differs.
+pub(crate) fn run_on(fixture: Fixture, ops: &[Op]) {
+    let mut run = Run { fixture, truth: BTreeMap::new() };
     for op in ops {
         run.apply(op);
     }
