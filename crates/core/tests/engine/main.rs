@@ -1,5 +1,6 @@
 //! The extent engine as a whole, over real directories and devices that fail or wait on demand.
 
+mod age;
 mod behind;
 mod binding;
 mod canary;
