@@ -102,7 +102,8 @@ pub static OPTIONS: &[OptionSpec] = &[
         |c, v| put(&mut c.size, size(v)),
         "Limit of the cache on disk. Bytes, or a share of the cache's file system. It is never \
          passed: space is reserved before it is written, and a full cache sends writes to the \
-         origin."
+         origin. The records of what is cached come on top: about 50 bytes an extent and a journal \
+         of 256 MiB at most, so leave that much of the file system free."
     ),
     option!(
         "mode",
