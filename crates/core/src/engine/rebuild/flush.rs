@@ -115,8 +115,11 @@ impl Parts {
         self.counters.flushed(cleaned);
         // Only what a barrier has covered can be evicted, and programs may wait for that.
         if self.is_pressed() || self.room.is_wanted() {
-            self.store.barrier()?;
-            self.room.was_made();
+            // A cache that cannot be synced delays room, not the flush; the rebuilder mends it.
+            match self.store.barrier() {
+                Ok(()) => self.room.was_made(),
+                Err(error) => self.cache_failed(&error),
+            }
         }
         Ok(cleaned)
     }
