@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use halocline_core::config::{CacheSize, Config};
 use halocline_core::control::{Controlled, MoveReport};
@@ -82,7 +84,21 @@ impl Fixture {
 
     pub(crate) fn open(&mut self) {
         assert!(self.engine.is_none());
-        let engine = self.try_open().unwrap_or_else(|error| panic!("the engine opens: {error}"));
+        let begun = Instant::now();
+        let engine = loop {
+            match self.try_open() {
+                Ok(engine) => break engine,
+                // A child that another test starts holds all descriptors until it has become its
+                // own program, the lock of the engine that was just ended among them.
+                Err(error)
+                    if error.to_string().contains("in use by process")
+                        && begun.elapsed() < Duration::from_secs(10) =>
+                {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => panic!("the engine opens: {error}"),
+            }
+        };
         self.engine = Some(Arc::new(engine));
     }
 
