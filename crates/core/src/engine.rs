@@ -225,6 +225,10 @@ pub trait Engine: Send + Sync + 'static {
     ) -> Result<usize>;
     /// Writes all of `data` at `offset`, or at the end for a handle opened with `O_APPEND`.
     fn write(&self, handle: &Self::Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()>;
+    /// Whether [`Engine::flush`] has anything to do; otherwise the kernel need not ask.
+    fn reports_at_close(&self) -> bool {
+        true
+    }
     /// A descriptor of the file was closed: report delayed errors.
     fn flush(&self, handle: &Self::Handle) -> Result<()>;
     /// Makes the file durable, on whichever side its bytes are.

@@ -48,8 +48,8 @@ fn fsx_on_a_tier_seed_12() {
 
 /// The file is twice as large as the SSD: it spills while it is written.
 #[test]
-fn fsx_on_a_tier_that_is_too_small_seed_13() {
-    exercise("13", &[&MOVING[..], &["--ssd-limit", "1M"]].concat(), 0);
+fn fsx_on_a_tier_that_is_too_small_seed_15() {
+    exercise("15", &[&MOVING[..], &["--ssd-limit", "1M"]].concat(), 0);
 }
 
 /// The kernel serves the file by itself.

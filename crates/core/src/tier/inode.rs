@@ -205,7 +205,9 @@ impl Drop for Opened {
         // No `place` is taken here: a handle may be dropped by whoever holds it.
         if let Some(resident) = self.passed.get() {
             self.inode.passed.fetch_sub(1, Ordering::AcqRel);
-            resident.settle(&self.current.get_mut().1);
+            if self.flags & libc::O_ACCMODE != libc::O_RDONLY {
+                resident.settle(&self.current.get_mut().1);
+            }
         }
     }
 }

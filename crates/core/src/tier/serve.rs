@@ -184,6 +184,10 @@ impl Engine for FileTier {
         self.core.write(&handle.0, offset, data)
     }
 
+    fn reports_at_close(&self) -> bool {
+        false
+    }
+
     fn flush(&self, _handle: &Handle) -> Result<()> {
         Ok(())
     }

@@ -309,6 +309,10 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
+        if !self.engine.reports_at_close() {
+            // The kernel does not ask again.
+            return reply.error(Errno::ENOSYS);
+        }
         let done = self.file(handle).and_then(|file| Ok(self.engine.flush(&file.handle)?));
         answer!(reply, done, () => reply.ok());
     }
