@@ -65,10 +65,7 @@ impl ExtentEngine {
             witness: Some(origin_dir.to_owned()),
         };
         // The store comes before the volume: it finds out whether the directory is ours (I8).
-        let (dmt, recovery) = match around.boot_id {
-            Some(boot_id) => LocalDmt::open_on_boot(cache_dir, options, boot_id)?,
-            None => LocalDmt::open(cache_dir, options)?,
-        };
+        let (dmt, recovery) = open_tables(cache_dir, options, around.boot_id)?;
         binding.check(cache_dir)?;
         binding.record(cache_dir)?;
         let cache = sides::open_cache(cache_dir, config, &mut meters, around.cache)?;
@@ -169,6 +166,17 @@ impl Parts {
         self.recover()?;
         self.check_space();
         Ok(())
+    }
+}
+
+fn open_tables(
+    dir: &Path,
+    options: local::Options,
+    boot_id: Option<&str>,
+) -> Result<(LocalDmt, Recovery)> {
+    match boot_id {
+        Some(boot_id) => LocalDmt::open_on_boot(dir, options, boot_id),
+        None => LocalDmt::open(dir, options),
     }
 }
 
