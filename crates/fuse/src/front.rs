@@ -8,6 +8,7 @@
 
 mod attributes;
 mod filesystem;
+mod negotiation;
 mod open_files;
 mod operations;
 pub(crate) mod passing;

@@ -7,6 +7,7 @@
 //! - [`case`](self::case): one policy and cache size over one workload, from mount to unmount;
 //! - [`bare_origin`]: the origin when all is over, compared byte by byte;
 //! - [`scratch`]: where it all lies, and its end;
+//! - [`tier`]: the file tier;
 //! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 
 mod bare_origin;
@@ -18,6 +19,7 @@ mod plot;
 mod record;
 mod scratch;
 mod table;
+mod tier;
 mod worker;
 mod workload;
 
@@ -35,6 +37,7 @@ pub(crate) struct BenchArgs {
 #[derive(Debug, Subcommand)]
 enum What {
     Ior(Box<ior::IorArgs>),
+    Tier(tier::TierArgs),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
 }
@@ -43,6 +46,7 @@ enum What {
 pub(crate) fn execute(args: &BenchArgs) -> Outcome {
     match &args.what {
         What::Ior(args) => ior::execute(args),
+        What::Tier(args) => tier::execute(args),
         What::Worker(args) => worker::execute(args),
     }
 }

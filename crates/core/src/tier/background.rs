@@ -120,6 +120,26 @@ impl Core {
         (self.residents.account.limit as f64 * percent / 100.0) as u64
     }
 
+    /// Bytes to demote now: down to the low mark once the high one is passed, and as much again of
+    /// the SSD's own file system where others fill it.
+    fn missing_room(&self) -> u64 {
+        let (used, low) = (self.residents.used(), self.mark(self.options.low));
+        if used > self.mark(self.options.high) {
+            return used - low;
+        }
+        // Moving files within one file system makes no room.
+        let ssd = self.sides[0].device;
+        let limit = self.residents.account.limit;
+        if self.sides[1..].iter().any(|side| side.device == ssd) {
+            return 0;
+        }
+        let Ok(room) = self.sides[0].room() else { return 0 };
+        if room >= limit - self.mark(self.options.high) {
+            return 0;
+        }
+        (limit - low).saturating_sub(room).min(used)
+    }
+
     /// Whether the SSD is fuller than the high mark.
     pub(super) fn is_crowded(&self) -> bool {
         self.residents.used() > self.mark(self.options.high)
@@ -137,9 +157,9 @@ fn reap(core: &Core) {
 fn demote(core: &Core) {
     while core.signal.wait(|state| std::mem::take(&mut state.demote)) {
         core.count_passed_through();
-        if core.is_crowded() && !core.signal.is_stopping() {
-            let low = core.mark(core.options.low);
-            core.free_up(core.residents.account.limit.saturating_sub(low), u64::MAX);
+        let missing = core.missing_room();
+        if missing > 0 && !core.signal.is_stopping() {
+            core.free_up(core.residents.free() + missing, u64::MAX);
         }
     }
 }

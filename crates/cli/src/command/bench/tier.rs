@@ -1,0 +1,160 @@
+//! `halocline bench tier`: what the file tier costs and gains, on this machine.
+//!
+//! Files and metadata are measured in a mount and in the bare directory beside it, in turn, so that
+//! both see the same machine; mergerfs takes part where it is installed. Policies are replayed
+//! over the workload of the paper's section 7.5 with the production code of the policies.
+
+mod files;
+mod metadata;
+mod moves;
+mod policies;
+mod setup;
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use halocline_core::config::parse_bytes;
+use serde::Serialize;
+
+use crate::command::print_json;
+use crate::failure::Outcome;
+
+/// Measure the file tier against the bare directory, mergerfs, cp and other policies
+#[derive(Debug, Args)]
+pub(super) struct TierArgs {
+    /// Where scratch directories are made; the SSD for figures that mean something
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',')]
+    part: Vec<Part>,
+    /// Bytes of a file that is read, written and moved
+    #[arg(long, default_value = "1G", value_parser = size)]
+    size: u64,
+    /// Small files of the metadata part
+    #[arg(long, default_value_t = 100_000)]
+    files: u64,
+    /// Times each figure is taken; the median is shown
+    #[arg(long, default_value_t = 3)]
+    repetitions: u32,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Reads and writes of files on the SSD, in the page cache
+    Files,
+    /// create, stat, open, unlink of small files
+    Metadata,
+    /// Promotion and demotion against cp
+    Moves,
+    /// Disk traffic of each policy over the paper's workload
+    Policies,
+}
+
+/// One figure, in two or three places.
+#[derive(Debug, Serialize)]
+struct Row {
+    part: &'static str,
+    what: String,
+    unit: &'static str,
+    /// Median on the mount.
+    tier: f64,
+    /// Median of what it is compared with.
+    baseline: f64,
+    baseline_name: &'static str,
+    /// `tier / baseline`.
+    ratio: f64,
+    /// `mergerfs / baseline`, where mergerfs took part.
+    mergerfs_ratio: Option<f64>,
+}
+
+impl Row {
+    fn new(
+        part: &'static str,
+        what: String,
+        unit: &'static str,
+        tier: f64,
+        baseline: (&'static str, f64),
+        mergerfs: Option<f64>,
+    ) -> Self {
+        Self {
+            part,
+            what,
+            unit,
+            tier,
+            baseline: baseline.1,
+            baseline_name: baseline.0,
+            ratio: tier / baseline.1,
+            mergerfs_ratio: mergerfs.map(|figure| figure / baseline.1),
+        }
+    }
+}
+
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+struct Results {
+    version: &'static str,
+    command: String,
+    cpus: usize,
+    rows: Vec<Row>,
+    policies: Vec<policies::Line>,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| format!("{text:?} is not a size such as 256M or 1G"))
+}
+
+/// Measures.
+pub(super) fn execute(args: &TierArgs) -> Outcome {
+    let wanted = |part| args.part.is_empty() || args.part.contains(&part);
+    let mut rows = Vec::new();
+    if wanted(Part::Files) || wanted(Part::Metadata) || wanted(Part::Moves) {
+        let setup = setup::Setup::new(&args.dir)?;
+        if wanted(Part::Files) {
+            rows.extend(files::measure(&setup, args.size, args.repetitions)?);
+        }
+        if wanted(Part::Metadata) {
+            rows.extend(metadata::measure(&setup, args.files, args.repetitions)?);
+        }
+        if wanted(Part::Moves) {
+            rows.extend(moves::measure(&setup, args.size, args.repetitions)?);
+        }
+    }
+    let policies = if wanted(Part::Policies) { policies::measure() } else { Vec::new() };
+    let results = Results {
+        version: env!("CARGO_PKG_VERSION"),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        rows,
+        policies,
+    };
+    if args.json {
+        return print_json(&results);
+    }
+    tell(&results);
+    Ok(std::process::ExitCode::SUCCESS)
+}
+
+fn tell(results: &Results) {
+    if !results.rows.is_empty() {
+        println!("{:<34} {:>12} {:>12} {:>7} {:>9}", "", "tier", "baseline", "ratio", "mergerfs");
+    }
+    for row in &results.rows {
+        let mergerfs = row.mergerfs_ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+        println!(
+            "{:<34} {:>12.1} {:>12.1} {:>7.2} {:>9}  {} (baseline: {})",
+            row.what, row.tier, row.baseline, row.ratio, mergerfs, row.unit, row.baseline_name
+        );
+    }
+    policies::tell(&results.policies);
+}
+
+/// The middle of some figures.
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}

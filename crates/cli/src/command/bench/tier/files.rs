@@ -1,0 +1,128 @@
+//! Reads and writes of files in the page cache: what the mount costs where no device is.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_core::error::Result;
+
+use super::setup::Setup;
+use super::{Row, median};
+
+/// One way to read or write.
+struct Access {
+    random: bool,
+    write: bool,
+    request: u64,
+    jobs: u64,
+}
+
+/// Least time that one figure is taken over.
+const SPAN: Duration = Duration::from_millis(700);
+
+impl Access {
+    fn all() -> impl Iterator<Item = Self> {
+        let sizes = [1 << 20, 4 << 10];
+        sizes.into_iter().flat_map(|request| {
+            [1, 4].into_iter().flat_map(move |jobs| {
+                [(false, false), (false, true), (true, false), (true, true)]
+                    .into_iter()
+                    .map(move |(random, write)| Self { random, write, request, jobs })
+            })
+        })
+    }
+
+    fn name(&self) -> String {
+        format!(
+            "{} {} {} KiB, {} job{}",
+            if self.random { "random" } else { "sequential" },
+            if self.write { "write" } else { "read" },
+            self.request >> 10,
+            self.jobs,
+            if self.jobs == 1 { "" } else { "s" }
+        )
+    }
+
+    /// MiB a second over the jobs' files in `dir`.
+    fn run(&self, dir: &Path, bytes: u64) -> Result<f64> {
+        let share = bytes / self.jobs;
+        let files: Vec<File> =
+            (0..self.jobs).map(|job| open(dir, job, share)).collect::<Result<_>>()?;
+        let begun = Instant::now();
+        let done: std::io::Result<u64> = thread::scope(|scope| {
+            let jobs: Vec<_> = files
+                .iter()
+                .enumerate()
+                .map(|(job, file)| scope.spawn(move || self.job(file, share, job as u64, begun)))
+                .collect();
+            jobs.into_iter().map(|job| job.join().expect("a job")).sum()
+        });
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+        let mebibytes = done? as f64 / f64::from(1 << 20);
+        Ok(mebibytes / begun.elapsed().as_secs_f64())
+    }
+
+    fn job(&self, file: &File, bytes: u64, job: u64, begun: Instant) -> std::io::Result<u64> {
+        let mut buffer = vec![7; usize::try_from(self.request).expect("small")];
+        let slots = (bytes / self.request).max(1);
+        let (mut random, mut done) = (job.wrapping_mul(0x9E37_79B9) | 1, 0);
+        for number in 0.. {
+            // The clock is not looked at for each small request.
+            if number % 64 == 0 && number > 0 && begun.elapsed() > SPAN {
+                break;
+            }
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let at = if self.random { random } else { number } % slots * self.request;
+            if self.write {
+                file.write_all_at(&buffer, at)?;
+            } else {
+                file.read_exact_at(&mut buffer, at)?;
+            }
+            done += self.request;
+        }
+        Ok(done)
+    }
+}
+
+fn open(dir: &Path, job: u64, bytes: u64) -> Result<File> {
+    let path = dir.join(format!("job{job}"));
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
+    if file.metadata()?.len() != bytes {
+        file.set_len(0)?;
+        let block = vec![1; 1 << 20];
+        for at in (0..bytes).step_by(block.len()) {
+            let len = block.len().min(usize::try_from(bytes - at).unwrap_or(usize::MAX));
+            file.write_all_at(&block[..len], at)?;
+        }
+    }
+    Ok(file)
+}
+
+pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec<Row>> {
+    // The dirty pages of three copies must not wait for the disk.
+    let bytes = bytes.min(256 << 20);
+    let places: Vec<PathBuf> = setup.places();
+    let mut rows = Vec::new();
+    for access in Access::all() {
+        let mut figures = vec![Vec::new(); places.len()];
+        for _ in 0..repetitions {
+            for (place, figures) in places.iter().zip(&mut figures) {
+                figures.push(access.run(place, bytes)?);
+            }
+        }
+        let mut medians = figures.into_iter().map(median);
+        let (tier, bare) = (medians.next().unwrap_or(0.0), medians.next().unwrap_or(0.0));
+        let baseline = ("bare directory", bare);
+        rows.push(Row::new("files", access.name(), "MiB/s", tier, baseline, medians.next()));
+    }
+    for place in &places {
+        for job in 0..4 {
+            let _ = std::fs::remove_file(place.join(format!("job{job}")));
+        }
+    }
+    Ok(rows)
+}

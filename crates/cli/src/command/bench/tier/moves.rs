@@ -1,0 +1,75 @@
+//! Promotion and demotion of a large file, against `cp` between the two directories.
+//!
+//! A migration makes its copy durable before it removes the original; `cp` alone does not, so it
+//! is measured with and without `sync` of the copy.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use halocline_core::control::{MoveReport, Place, Request};
+use halocline_core::error::Result;
+
+use super::setup::Setup;
+use super::{Row, median};
+
+const NAME: &str = "large";
+
+/// Seconds that `act` takes.
+fn timed(act: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let begun = Instant::now();
+    act()?;
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+fn copy(from: &Path, to: &Path, sync: bool) -> Result<f64> {
+    let seconds = timed(|| {
+        Command::new("cp").arg(from).arg(to).status()?;
+        if sync {
+            File::open(to)?.sync_all()?;
+        }
+        Ok(())
+    })?;
+    fs::remove_file(to)?;
+    Ok(seconds)
+}
+
+pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec<Row>> {
+    let path = setup.tier().join(NAME);
+    let mut file = File::create(&path)?;
+    let block = vec![3; 1 << 20];
+    for _ in 0..bytes >> 20 {
+        file.write_all(&block)?;
+    }
+    file.sync_all()?;
+    drop(file);
+    let place = Place::find(&path)?;
+    let mut client = place.connect()?;
+    let (mut down, mut up, mut plain, mut synced) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (ssd, hdd) = (setup.below("ssd").join(NAME), setup.below("hdd").join("copied"));
+    for _ in 0..repetitions {
+        plain.push(copy(&ssd, &hdd, false)?);
+        synced.push(copy(&ssd, &hdd, true)?);
+        let demote = Request::Evict { path: place.inside.clone(), dry_run: false };
+        down.push(timed(|| client.call::<MoveReport>(&demote, |_| {}).map(drop))?);
+        let warm = Request::Warm { paths: vec![place.inside.clone()], dry_run: false };
+        up.push(timed(|| client.call::<MoveReport>(&warm, |_| {}).map(drop))?);
+    }
+    fs::remove_file(&path)?;
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let mebibytes = bytes as f64 / f64::from(1 << 20);
+    let rate = |seconds: Vec<f64>| mebibytes / median(seconds);
+    let (down, up, plain, synced) = (rate(down), rate(up), rate(plain), rate(synced));
+    let row = |what: &str, tier, baseline| {
+        Row::new("moves", what.to_owned(), "MiB/s", tier, baseline, None)
+    };
+    Ok(vec![
+        row("demote", down, ("cp and sync", synced)),
+        row("promote", up, ("cp and sync", synced)),
+        row("demote", down, ("cp, not durable", plain)),
+        row("promote", up, ("cp, not durable", plain)),
+    ])
+}
