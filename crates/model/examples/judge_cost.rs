@@ -37,6 +37,7 @@ fn main() {
                     distance: Some(offset),
                     run_bytes: len,
                     expected_run_bytes: len,
+                    longest_request: len,
                     cache_pressure: 0.5,
                 })));
             }

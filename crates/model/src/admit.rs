@@ -84,6 +84,9 @@ pub struct Query {
     /// Length the run is expected to reach: at least `run_bytes`, and what the process's last run
     /// reached.
     pub expected_run_bytes: u64,
+    /// Longest request of the run, this one included: kernels cut a program's large request into
+    /// pieces, the last of them small.
+    pub longest_request: u64,
     /// 0 for an empty cache to 1 for one full of dirty data.
     pub cache_pressure: f32,
 }

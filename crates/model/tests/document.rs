@@ -41,6 +41,7 @@ fn row(what: &str, len: u64, distance: Option<u64>, run_bytes: u64) -> String {
         distance,
         run_bytes,
         expected_run_bytes: run_bytes,
+        longest_request: len,
         cache_pressure: 0.0,
     });
     let decision = if verdict.critical { verdict.layout.name() } else { "origin" };

@@ -70,6 +70,7 @@ impl Identifier {
             distance: pattern.distance,
             run_bytes: pattern.run_bytes,
             expected_run_bytes: pattern.expected_run_bytes,
+            longest_request: pattern.longest_request,
             cache_pressure: pressure,
         };
         let named = hint.policy.as_deref().and_then(|name| self.named(name));
@@ -103,6 +104,7 @@ impl Identifier {
             distance: Some(u64::MAX),
             run_bytes: range.len(),
             expected_run_bytes: range.len(),
+            longest_request: range.len(),
             cache_pressure: 0.0,
         })
     }

@@ -40,6 +40,7 @@ struct Stream {
     run_bytes: u64,
     /// Length of the run before this one.
     last_run_bytes: u64,
+    longest_request: u64,
     seen_ms: u64,
 }
 
@@ -53,6 +54,8 @@ pub(crate) struct Pattern {
     pub(crate) run_bytes: u64,
     /// Length that the run is expected to reach: what it has, or what the last one had.
     pub(crate) expected_run_bytes: u64,
+    /// Longest request of the run.
+    pub(crate) longest_request: u64,
     /// Processes with requests on the file within [`WINDOW_MS`], this one included.
     pub(crate) processes: u32,
 }
@@ -69,7 +72,9 @@ impl Streams {
         };
         self.active += u32::from(last.is_none());
         let run_bytes = pattern.run_bytes;
-        let stream = Stream { end: range.end, run_bytes, last_run_bytes, seen_ms: now_ms };
+        let longest_request = pattern.longest_request;
+        let stream =
+            Stream { end: range.end, run_bytes, last_run_bytes, longest_request, seen_ms: now_ms };
         self.by_process.insert(pid, stream);
         self.ends[self.next_end] = range.end;
         self.next_end = (self.next_end + 1) % ENDS;
@@ -88,6 +93,7 @@ impl Streams {
         let distance = last.map(|stream| range.start.abs_diff(stream.end));
         let carried = last.filter(|stream| stream.end == range.start || shared);
         let run_bytes = carried.map_or(0, |stream| stream.run_bytes) + range.len();
+        let longest = carried.map_or(0, |stream| stream.longest_request).max(range.len());
         let last_run_bytes = last.map_or(0, |stream| {
             if carried.is_some() { stream.last_run_bytes } else { stream.run_bytes }
         });
@@ -95,6 +101,7 @@ impl Streams {
             distance: if shared { distance.map(|_| 0) } else { distance },
             run_bytes,
             expected_run_bytes: run_bytes.max(last_run_bytes),
+            longest_request: longest,
             processes: self.active.max(1),
         }
     }
@@ -114,17 +121,22 @@ impl Streams {
 mod tests {
     use super::*;
 
-    fn pattern(distance: Option<u64>, run_bytes: u64, expected_run_bytes: u64) -> Pattern {
-        Pattern { distance, run_bytes, expected_run_bytes, processes: 1 }
+    fn pattern(
+        distance: Option<u64>,
+        run_bytes: u64,
+        expected_run_bytes: u64,
+        longest_request: u64,
+    ) -> Pattern {
+        Pattern { distance, run_bytes, expected_run_bytes, longest_request, processes: 1 }
     }
 
     #[test]
     fn a_stream_is_told_from_jumps() {
         let mut streams = Streams::default();
-        assert_eq!(streams.note(1, ByteRange::at(0, 100), 0), pattern(None, 100, 100));
-        assert_eq!(streams.note(1, ByteRange::at(100, 50), 1), pattern(Some(0), 150, 150));
-        assert_eq!(streams.note(1, ByteRange::at(10, 5), 2), pattern(Some(140), 5, 150));
-        assert_eq!(streams.note(1, ByteRange::at(30, 5), 3), pattern(Some(15), 5, 5));
+        assert_eq!(streams.note(1, ByteRange::at(0, 100), 0), pattern(None, 100, 100, 100));
+        assert_eq!(streams.note(1, ByteRange::at(100, 50), 1), pattern(Some(0), 150, 150, 100));
+        assert_eq!(streams.note(1, ByteRange::at(10, 5), 2), pattern(Some(140), 5, 150, 5));
+        assert_eq!(streams.note(1, ByteRange::at(30, 5), 3), pattern(Some(15), 5, 5, 5));
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(super) const RUN_BYTES_MAX: u64 = 512 << 10;
 /// A request this large, or of a process whose last run was this long, is part of a stream
 /// wherever it begins: kernels cut streams into requests of at most this size.
 pub(super) const STREAM_REQUEST_BYTES: u64 = 1 << 20;
+/// Streams of requests up to this size interleave on the disks where several processes write them.
+const INTERLEAVED_BYTES_MAX: u64 = 512 << 10;
 /// Requests at least this large that miss their predecessor's end by a few lengths are a stream
 /// that several threads deliver out of order.
 const NEAR_REQUEST_BYTES: u64 = 64 << 10;
@@ -82,7 +84,7 @@ impl Pattern {
 pub(super) const fn interleaves(query: &Query) -> bool {
     matches!(query.direction, Direction::Write)
         && query.processes > 1
-        && query.range.len() < STREAM_REQUEST_BYTES
+        && query.longest_request <= INTERLEAVED_BYTES_MAX
 }
 
 /// Length that the request's run is expected to reach.

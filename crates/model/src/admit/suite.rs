@@ -32,6 +32,7 @@ fn query(offset: u64, len: u64, distance: Option<u64>, run_bytes: u64) -> Query 
         distance,
         run_bytes,
         expected_run_bytes: run_bytes,
+        longest_request: len,
         cache_pressure: 0.0,
     }
 }
@@ -82,6 +83,7 @@ fn any_query() -> impl Strategy<Value = Query> {
                 distance,
                 run_bytes: len + if distance == Some(0) { before } else { 0 },
                 expected_run_bytes: len + before,
+                longest_request: len,
                 cache_pressure,
             },
         )
@@ -191,10 +193,13 @@ fn adaptive_leaves_streams_on_the_origin() {
                 assert!(admitted <= most, "{by:?} {piece}: {admitted} bytes of a stream admitted");
             }
         }
-        for piece in [4 * MB, MB] {
+        for piece in [4 * MB, MB, MB - 4 * KB] {
             let by = (Direction::Write, 16);
             assert_eq!(admitted_of_stream(policy.as_ref(), by, 64 * MB, piece), 0);
         }
+        // What the kernel leaves of a large request that it cut.
+        let rest = query(9 * MB, 2 * KB, Some(0), 9 * MB);
+        assert!(!policy.judge(&Query { longest_request: MB - 4 * KB, ..rest }).critical);
         // A stream that several threads deliver out of order.
         for distance in [MB, 2 * MB, 3 * MB] {
             assert!(!policy.judge(&query(9 * MB, MB, Some(distance), MB)).critical);
