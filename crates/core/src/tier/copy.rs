@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
@@ -16,7 +16,7 @@ use crate::namespace::attributes::{set_attr_on, system_time};
 use crate::namespace::xattr;
 
 /// Bytes copied between two looks at what is wanted of us.
-const PIECE: u64 = 8 << 20;
+const PIECE: u64 = 64 << 20;
 /// Buffer where the kernel cannot copy by itself.
 const BUFFER: usize = 1 << 20;
 
@@ -57,7 +57,6 @@ pub(super) fn contents(from: &File, to: &File, size: u64, told: Told<'_>) -> Res
                 // Cut short by somebody meanwhile; whoever called sees that.
                 return Ok(());
             }
-            start_writing(to, at, done);
             at += done;
             if !told(done) {
                 return Err(io::Error::from_raw_os_error(libc::ECANCELED).into());
@@ -87,13 +86,6 @@ impl Copier<'_> {
         self.to.write_all_at(&self.buffer[..done], at)?;
         Ok(done as u64)
     }
-}
-
-/// Lets the device begin, so that the fsync at the end is short.
-fn start_writing(file: &File, at: u64, len: u64) {
-    let (at, len) = (at.cast_signed(), len.cast_signed());
-    // SAFETY: plain numbers and an open descriptor; a refusal is of no consequence.
-    unsafe { libc::sync_file_range(file.as_raw_fd(), at, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 /// Gives `to` owner, mode, extended attributes (ACLs among them) and times of `from`.

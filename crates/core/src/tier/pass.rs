@@ -14,8 +14,13 @@ use super::Core;
 use super::inode::Opened;
 use crate::control::tier::PassthroughStatus;
 
-/// The part of the limit that must be free where a handle may write: a quarter.
-const AMPLE: u64 = 4;
+/// What must be free where a handle may write: this part of the limit, or so many bytes. The mover
+/// counts such files each second, and no SSD fills that many bytes in a second.
+const AMPLE_PART: u64 = 4;
+const AMPLE_BYTES: u64 = 8 << 30;
+/// Files below are read from the kernel's page cache after one request: handing them over costs
+/// more than that.
+const SMALL_BYTES: u64 = 64 << 10;
 /// Open files that `status` names at most.
 const NAMED_MAX: usize = 100;
 
@@ -49,6 +54,9 @@ impl Core {
         if self.passing.lock().works == Some(false) && !must {
             return refused("the kernel takes no files");
         }
+        if !handle.writes() && !must && resident.bytes() < SMALL_BYTES {
+            return refused("small and opened for reading");
+        }
         if handle.writes() && !must && !self.has_ample_room() {
             return refused("opened for writing without ample room on the SSD");
         }
@@ -77,7 +85,7 @@ impl Core {
     }
 
     fn has_ample_room(&self) -> bool {
-        let ample = self.residents.account.limit / AMPLE;
+        let ample = (self.residents.account.limit / AMPLE_PART).min(AMPLE_BYTES);
         self.residents.free() >= ample && self.sides[0].room().is_ok_and(|room| room >= ample)
     }
 
