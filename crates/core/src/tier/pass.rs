@@ -6,6 +6,7 @@
 //! passed through only while the SSD has ample room.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -13,6 +14,7 @@ use std::sync::atomic::Ordering;
 use super::Core;
 use super::inode::Opened;
 use crate::control::tier::PassthroughStatus;
+use crate::namespace::{stat_descriptor, xattr};
 
 /// What must be free where a handle may write: this part of the limit, or so many bytes. The mover
 /// counts such files each second, and no SSD fills that many bytes in a second.
@@ -60,9 +62,17 @@ impl Core {
         if handle.writes() && !must && !self.has_ample_room() {
             return refused("opened for writing without ample room on the SSD");
         }
+        if handle.flags & libc::O_DIRECT != 0 && !must {
+            // The kernel would ask the device's alignment of the program.
+            return refused("opened with O_DIRECT");
+        }
         let opened =
             handle.file(place.moves, |flags| self.open_again(&handle.inode, &place, flags));
         let Ok(file) = opened else { return refused("cannot be opened") };
+        if !must && has_privileges(&file) {
+            // A write takes them away, and the kernel leaves that to us.
+            return refused("has set-id bits or capabilities");
+        }
         match register(file.as_fd()) {
             Ok(()) => {
                 if handle.passed.set(resident.clone()).is_ok() {
@@ -105,6 +115,14 @@ impl Core {
         let refused = passing.refused.iter().map(|(why, count)| ((*why).to_owned(), *count));
         PassthroughStatus { works: passing.works, reason, files, refused: refused.collect() }
     }
+}
+
+/// Whether a change of the contents takes something away from the file.
+fn has_privileges(file: &File) -> bool {
+    let set_id =
+        |stat: crate::engine::Stat| stat.raw.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+    stat_descriptor(file).is_ok_and(set_id)
+        || xattr::get_on(file, "security.capability".as_ref()).is_ok()
 }
 
 fn explain(error: &io::Error) -> String {
