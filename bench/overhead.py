@@ -146,7 +146,7 @@ def main():
             mounts.bare()
             mounts.mergerfs()
             mounts.halo("never", "--direct", "--policy", "never")
-            mounts.halo("hits", "--direct", "--policy", "always", "--size", "1G")
+            mounts.halo("hits", "--direct", "--policy", "always", "--size", "2G")
             mounts.halo("cached", "--policy", "never")
             for where in mounts.where.values():
                 fill(where / "file")

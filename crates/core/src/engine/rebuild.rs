@@ -31,8 +31,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// The origin counts as idle when no program used it for this long.
 const IDLE_MS: u64 = 200;
 
-/// While less than half of what may be dirty is, an idle origin gets dirty bytes only when programs
-/// left the cache alone for this long: what they rewrite in place need not go home, and the flush
+/// While less than three quarters of what may be dirty is, an idle origin gets dirty bytes only when
+/// programs left the cache alone for this long: what they rewrite in place need not go home, and the flush
 /// would take the cache's time.
 const REST_MS: u64 = 1_000;
 
@@ -240,7 +240,7 @@ impl Parts {
         let rested =
             self.clock.now_ms().saturating_sub(self.cache_written_ms.load(Ordering::Relaxed))
                 >= REST_MS;
-        let fills = self.store.dmt.usage().dirty > self.dirty_low_bytes();
+        let fills = self.store.dmt.usage().dirty > self.dirty_high_bytes() / 4 * 3;
         self.origin_is_idle() && (rested || fills)
     }
 

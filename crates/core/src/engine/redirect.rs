@@ -137,12 +137,26 @@ impl Parts {
         identified
     }
 
+    /// What of `range` is where. Neighbours in one object that are both clean or both dirty come as
+    /// one segment, whose extent stands for all of them: one request for the device.
     fn segments(&self, file: &CachedFile, range: ByteRange, segments: &mut Vec<Segment>) {
         segments.clear();
         match file.id() {
             Some(id) => self.store.dmt.lookup(id, range, segments),
             None => segments.push(Segment { range, extent: None }),
         }
+        segments.dedup_by(|next, kept| {
+            let together = match (&kept.extent, &next.extent) {
+                (Some(one), Some(other)) => {
+                    one.placement == other.placement && one.dirty == other.dirty
+                }
+                _ => false,
+            };
+            if together {
+                kept.range.end = next.range.end;
+            }
+            together
+        });
     }
 
     /// Writes every segment; returns the bytes that are on the cache now.
