@@ -3,24 +3,22 @@
 //! The contract is [`Admission`]; each policy is one file and one row of [`POLICIES`].
 
 mod adaptive;
-mod always;
 mod correction;
 mod forecast;
-mod never;
 mod s4d;
 mod sla;
 #[cfg(test)]
 mod suite;
+mod unconditional;
 
 use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
 pub use adaptive::Adaptive;
-pub use always::Always;
-pub use never::Never;
 pub use s4d::S4d;
 pub use sla::Sla;
+pub use unconditional::Unconditional;
 
 use crate::cost::Cost;
 use crate::cost::sla::Mode;
@@ -222,12 +220,12 @@ pub const POLICIES: &[Policy] = &[
     Policy {
         name: "always",
         doc: "everything, striped over all cache servers (the papers' NSCA)",
-        make: |setting| Box::new(Always::new(setting)),
+        make: |setting| Box::new(Unconditional::always(setting)),
     },
     Policy {
         name: "never",
         doc: "nothing: programs run on the origin",
-        make: |setting| Box::new(Never::new(setting)),
+        make: |setting| Box::new(Unconditional::never(setting)),
     },
 ];
 

@@ -1,19 +1,27 @@
-//! Nothing is critical: programs run on the origin, what is cached already is still used.
+//! The policies that do not look at the request: `always` (the papers' NSCA: everything is critical
+//! and striped over all cache servers) and `never` (programs run on the origin; what is cached
+//! already is still used).
 
 use super::forecast::Forecast;
 use super::{Admission, Explanation, Query, Setting, Verdict, benefit_ps};
 use crate::layout::Layout;
 
-/// The policy.
+/// Either of the two policies.
 #[derive(Debug)]
-pub struct Never {
+pub struct Unconditional {
     setting: Setting,
+    admits: bool,
 }
 
-impl Never {
-    /// The policy for `setting`, which only its predictions depend on.
-    pub fn new(setting: &Setting) -> Self {
-        Self { setting: setting.clone() }
+impl Unconditional {
+    /// `always`. Only its predictions depend on `setting`.
+    pub fn always(setting: &Setting) -> Self {
+        Self { setting: setting.clone(), admits: true }
+    }
+
+    /// `never`. Only its predictions depend on `setting`.
+    pub fn never(setting: &Setting) -> Self {
+        Self { setting: setting.clone(), admits: false }
     }
 
     fn forecasts(&self, query: &Query) -> (Forecast, Forecast) {
@@ -22,15 +30,15 @@ impl Never {
     }
 }
 
-impl Admission for Never {
+impl Admission for Unconditional {
     fn name(&self) -> &'static str {
-        "never"
+        if self.admits { "always" } else { "never" }
     }
 
     fn judge(&self, query: &Query) -> Verdict {
         let (origin, cache) = self.forecasts(query);
         Verdict {
-            critical: false,
+            critical: self.admits && !query.range.is_empty(),
             layout: Layout::OneDh,
             origin_ps: origin.total_ps(1.0),
             cache_ps: cache.total_ps(1.0),
@@ -40,11 +48,12 @@ impl Admission for Never {
     fn explain(&self, query: &Query) -> Explanation {
         let (origin, cache) = self.forecasts(query);
         let Verdict { critical, layout, origin_ps, cache_ps } = self.judge(query);
+        let what = if self.admits { "everything" } else { "nothing" };
         Explanation {
             policy: self.name().to_owned(),
             processes: query.processes,
             critical,
-            reason: "this policy admits nothing".to_owned(),
+            reason: format!("this policy admits {what}"),
             layout: Some(layout),
             costs: vec![origin.terms(None, 1.0), cache.terms(Some(layout), 1.0)],
             benefit_ps: benefit_ps(origin_ps, cache_ps),
