@@ -12,7 +12,6 @@ pub mod emulate;
 pub mod fault;
 pub mod local;
 pub mod meter;
-#[cfg(feature = "testing")]
 pub mod null;
 pub mod throttle;
 

@@ -2,8 +2,10 @@
 //!
 //! Files and metadata are measured in a mount and in the bare directory beside it, in turn, so that
 //! both see the same machine; mergerfs takes part where it is installed. Policies are replayed
-//! over the workload of the paper's section 7.5 with the production code of the policies.
+//! over the workload of the paper's section 7.5 with the production code of the policies. The paper's
+//! figures of an HDD against SSD and HDD are taken with emulated devices.
 
+mod figures;
 mod files;
 mod metadata;
 mod moves;
@@ -11,6 +13,7 @@ mod policies;
 mod setup;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use halocline_core::config::parse_bytes;
@@ -37,6 +40,9 @@ pub(super) struct TierArgs {
     /// Times each figure is taken; the median is shown
     #[arg(long, default_value_t = 3)]
     repetitions: u32,
+    /// Seconds that each figure on emulated devices is taken over
+    #[arg(long, default_value = "1.5", value_parser = seconds)]
+    seconds: Duration,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -53,6 +59,8 @@ enum Part {
     Moves,
     /// Disk traffic of each policy over the paper's workload
     Policies,
+    /// The paper's Fig. 9, 12, 14 and Table 2 on an emulated HDD and SSD
+    Figures,
 }
 
 /// One figure, in two or three places.
@@ -102,17 +110,23 @@ struct Results {
     cpus: usize,
     rows: Vec<Row>,
     policies: Vec<policies::Line>,
+    figures: Option<figures::Figures>,
 }
 
 fn size(text: &str) -> Result<u64, String> {
     parse_bytes(text).ok_or_else(|| format!("{text:?} is not a size such as 256M or 1G"))
 }
 
+fn seconds(text: &str) -> Result<Duration, String> {
+    let span = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    span.ok_or_else(|| format!("{text:?} is not a number of seconds such as 1.5"))
+}
+
 /// Measures.
 pub(super) fn execute(args: &TierArgs) -> Outcome {
     let wanted = |part| args.part.is_empty() || args.part.contains(&part);
-    let mut rows = Vec::new();
-    if wanted(Part::Files) || wanted(Part::Metadata) || wanted(Part::Moves) {
+    let (mut rows, mut figures) = (Vec::new(), None);
+    if [Part::Files, Part::Metadata, Part::Moves, Part::Figures].into_iter().any(wanted) {
         let setup = setup::Setup::new(&args.dir)?;
         if wanted(Part::Files) {
             rows.extend(files::measure(&setup, args.size, args.repetitions)?);
@@ -123,6 +137,10 @@ pub(super) fn execute(args: &TierArgs) -> Outcome {
         if wanted(Part::Moves) {
             rows.extend(moves::measure(&setup, args.size, args.repetitions)?);
         }
+        if wanted(Part::Figures) {
+            let (size, repetitions) = (args.size, args.repetitions);
+            figures = Some(figures::measure(&setup, size, repetitions, args.seconds)?);
+        }
     }
     let policies = if wanted(Part::Policies) { policies::measure() } else { Vec::new() };
     let results = Results {
@@ -131,6 +149,7 @@ pub(super) fn execute(args: &TierArgs) -> Outcome {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         rows,
         policies,
+        figures,
     };
     if args.json {
         return print_json(&results);
@@ -151,6 +170,9 @@ fn tell(results: &Results) {
         );
     }
     policies::tell(&results.policies);
+    if let Some(figures) = &results.figures {
+        figures::tell(figures);
+    }
 }
 
 /// The middle of some figures.

@@ -48,8 +48,9 @@ impl Access {
     /// MiB a second over the jobs' files in `dir`.
     fn run(&self, dir: &Path, bytes: u64) -> Result<f64> {
         let share = bytes / self.jobs;
-        let files: Vec<File> =
-            (0..self.jobs).map(|job| open(dir, job, share)).collect::<Result<_>>()?;
+        let files: Vec<File> = (0..self.jobs)
+            .map(|job| open(&dir.join(format!("job{job}")), share))
+            .collect::<Result<_>>()?;
         let begun = Instant::now();
         let done: std::io::Result<u64> = thread::scope(|scope| {
             let jobs: Vec<_> = files
@@ -88,9 +89,9 @@ impl Access {
     }
 }
 
-fn open(dir: &Path, job: u64, bytes: u64) -> Result<File> {
-    let path = dir.join(format!("job{job}"));
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
+/// The file at `path` with `bytes` bytes, made where it is not there.
+pub(super) fn open(path: &Path, bytes: u64) -> Result<File> {
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
     if file.metadata()?.len() != bytes {
         file.set_len(0)?;
         let block = vec![1; 1 << 20];

@@ -1,0 +1,264 @@
+//! The paper's Fig. 9, 12, 14 and Table 2 with EMULATED devices: files on the SSD side of a tier
+//! mount against the same accesses to an emulated SSD and to an emulated HDD alone.
+//!
+//! Each request is done on the real file, through the mount or in the bare directory; then the time
+//! passes that the emulated device needs. Mount and device never overlap, so the ratio to the HDD
+//! is rather too low. For the same reason sequential programs get the disk in slices, as the
+//! scheduler of the paper's kernel gives it to them: served request by request, a disk with
+//! several programs only seeks.
+
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_core::config::{EmulatedDevice, EmulatedHdd, EmulatedSsd};
+use halocline_core::device::emulate::EmulatedServer;
+use halocline_core::device::null::NullDevice;
+use halocline_core::device::{Device, ServerFile};
+use halocline_core::error::{Error, Result};
+use parking_lot::{Mutex, MutexGuard};
+use serde::Serialize;
+
+use super::setup::Setup;
+use super::{files, median};
+
+/// How long CFQ (Linux 3.3.1, the paper's) lets one program have the disk.
+const SLICE: Duration = Duration::from_millis(100);
+/// Bytes of each file where several programs run.
+const SHARE: u64 = 16 << 20;
+
+/// Everything that was measured, and on what.
+#[derive(Debug, Serialize)]
+pub(super) struct Figures {
+    /// No real device was measured.
+    emulated: bool,
+    hdd: EmulatedHdd,
+    ssd: EmulatedSsd,
+    lines: Vec<Line>,
+}
+
+/// One bar of a figure, medians.
+#[derive(Debug, Serialize)]
+struct Line {
+    #[serde(flatten)]
+    case: Case,
+    unit: &'static str,
+    tier: f64,
+    ssd_alone: f64,
+    hdd_alone: f64,
+    /// `tier / hdd_alone`.
+    ratio: f64,
+    /// `tier / ssd_alone`.
+    of_ssd: f64,
+}
+
+/// What is done, and what the paper found.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Case {
+    figure: &'static str,
+    random: bool,
+    write: bool,
+    request_bytes: u64,
+    processes: u64,
+    /// The paper's middleware over its HDD, where the paper gives it.
+    paper_ratio: Option<f64>,
+}
+
+impl Case {
+    fn all() -> Vec<Self> {
+        let mut cases = Vec::new();
+        let mut add = |figure, write, request_bytes, processes, paper_ratio| {
+            let random = figure == "Table 2";
+            cases.push(Self { figure, random, write, request_bytes, processes, paper_ratio });
+        };
+        for write in [false, true] {
+            for processes in [1, 4, 12] {
+                add("Fig. 9", write, 1 << 20, processes, (processes == 12).then_some(580.0 / 85.0));
+            }
+        }
+        for write in [false, true] {
+            let peak = if write { 2.18 } else { 2.2 };
+            for (request, paper) in [(4 << 10, 0.5), (64 << 10, 2.0), (1 << 20, 2.0), (SHARE, peak)]
+            {
+                add("Fig. 12", write, request, 1, Some(paper));
+            }
+        }
+        for request in [4 << 10, 64 << 10] {
+            for processes in [1, 4, 12] {
+                let largest = request > 4 << 10 && processes == 12;
+                add("Fig. 14", false, request, processes, largest.then_some(578.0 / 86.0));
+            }
+        }
+        add("Table 2", true, 4 << 10, 1, Some(14_878.0 / 195.0));
+        cases
+    }
+
+    fn name(&self) -> String {
+        format!(
+            "{:<8} {} {} {} KiB x {}",
+            self.figure,
+            if self.random { "random" } else { "sequential" },
+            if self.write { "write" } else { "read" },
+            self.request_bytes >> 10,
+            self.processes
+        )
+    }
+
+    fn unit(&self) -> &'static str {
+        if self.random { "IOPS" } else { "MB/s" }
+    }
+
+    /// IOPS or MB/s, together.
+    fn run(&self, place: &Place, alone: u64, span: Duration) -> Result<f64> {
+        let share = if self.processes == 1 { alone } else { SHARE };
+        let files: Vec<ServerFile> =
+            (0..self.processes).map(|process| place.open(process, share)).collect::<Result<_>>()?;
+        let begun = Instant::now();
+        let requests: io::Result<u64> = thread::scope(|scope| {
+            let processes: Vec<_> = files
+                .iter()
+                .map(|file| scope.spawn(move || self.process(place, file, share, begun + span)))
+                .collect();
+            processes.into_iter().map(|process| process.join().expect("a process")).sum()
+        });
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+        let done = if self.random {
+            requests? as f64
+        } else {
+            (requests? * self.request_bytes) as f64 / 1e6
+        };
+        Ok(done / begun.elapsed().as_secs_f64())
+    }
+
+    /// Requests that one process did before `end`.
+    fn process(
+        &self,
+        place: &Place,
+        file: &ServerFile,
+        share: u64,
+        end: Instant,
+    ) -> io::Result<u64> {
+        let mut buffer = vec![7; usize::try_from(self.request_bytes).expect("small")];
+        let slots = share / self.request_bytes;
+        let mut random: u64 = 0x9E37_79B9;
+        let mut turn = place.turns.as_ref().map(|turns| (turns.lock(), Instant::now()));
+        for number in 0.. {
+            if let Some((turn, begun)) = &mut turn
+                && begun.elapsed() >= SLICE
+            {
+                MutexGuard::bump(turn);
+                *begun = Instant::now();
+            }
+            if number > 0 && Instant::now() >= end {
+                return Ok(number);
+            }
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let at = if self.random { random } else { number } % slots * self.request_bytes;
+            if self.write {
+                file.file().write_all_at(&buffer, at)?;
+                place.device.write_at(file, at, &[IoSlice::new(&buffer)])?;
+            } else {
+                file.file().read_exact_at(&mut buffer, at)?;
+                place.device.read_at(file, at, &mut [IoSliceMut::new(&mut buffer)])?;
+            }
+        }
+        unreachable!("numbers do not end")
+    }
+}
+
+/// Where files lie, and the emulated device that they seem to lie on.
+struct Place {
+    dir: PathBuf,
+    /// Where a file must be found for the figure to be true.
+    real: PathBuf,
+    /// Passes the time alone: the bytes are read and written in `dir`.
+    device: EmulatedServer,
+    /// A disk's: who holds it has the disk.
+    turns: Option<Mutex<()>>,
+}
+
+impl Place {
+    fn new(dir: PathBuf, real: PathBuf, device: EmulatedDevice) -> Self {
+        let turns = matches!(device, EmulatedDevice::Hdd(_)).then(Mutex::default);
+        Self { dir, real, device: EmulatedServer::new(device, Arc::new(NullDevice)), turns }
+    }
+
+    fn open(&self, process: u64, bytes: u64) -> Result<ServerFile> {
+        let name = format!("{bytes}-{process}");
+        let file = files::open(&self.dir.join(&name), bytes)?;
+        if !fs::symlink_metadata(self.real.join(&name))?.is_file() {
+            return Err(Error::invalid(
+                "a file of the benchmark was demoted: its figures would not be the SSD's",
+                "make room in --dir, or give a smaller --size",
+            ));
+        }
+        Ok(ServerFile::new(file)?)
+    }
+}
+
+pub(super) fn measure(
+    setup: &Setup,
+    bytes: u64,
+    repetitions: u32,
+    span: Duration,
+) -> Result<Figures> {
+    let (hdd, ssd) = (EmulatedHdd::default(), EmulatedSsd::default());
+    let bare = || (setup.below("bare"), setup.below("bare"));
+    let place = |(dir, real), device| Place::new(dir, real, device);
+    let places = [
+        place((setup.tier(), setup.below("ssd")), EmulatedDevice::Ssd(ssd)),
+        place(bare(), EmulatedDevice::Ssd(ssd)),
+        place(bare(), EmulatedDevice::Hdd(hdd)),
+    ];
+    let alone = bytes.clamp(SHARE, 16 * SHARE);
+    let mut lines = Vec::new();
+    for case in Case::all() {
+        let mut figures = [const { Vec::new() }; 3];
+        for _ in 0..repetitions {
+            for (place, figures) in places.iter().zip(&mut figures) {
+                figures.push(case.run(place, alone, span)?);
+            }
+        }
+        let [tier, ssd_alone, hdd_alone] = figures.map(median);
+        let (ratio, of_ssd) = (tier / hdd_alone, tier / ssd_alone);
+        lines.push(Line { case, unit: case.unit(), tier, ssd_alone, hdd_alone, ratio, of_ssd });
+    }
+    for place in &places {
+        for (process, share) in (0..12).map(|process| (process, SHARE)).chain([(0, alone)]) {
+            let _ = fs::remove_file(place.dir.join(format!("{share}-{process}")));
+        }
+    }
+    Ok(Figures { emulated: true, hdd, ssd, lines })
+}
+
+pub(super) fn tell(figures: &Figures) {
+    println!(
+        "\nthe paper's figures on EMULATED devices (disk {} rpm, {} MB/s; SSD {} MB/s): no real \
+         hardware was measured",
+        figures.hdd.rpm, figures.hdd.mb_per_s, figures.ssd.read_mb_per_s
+    );
+    println!(
+        "{:<38} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7}",
+        "", "tier", "SSD alone", "HDD alone", "of SSD", "of HDD", "paper"
+    );
+    for line in &figures.lines {
+        let paper = line.case.paper_ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+        println!(
+            "{:<38} {:>9.1} {:>9.1} {:>9.1} {:>7.2} {:>7.2} {:>7}  {}",
+            line.case.name(),
+            line.tier,
+            line.ssd_alone,
+            line.hdd_alone,
+            line.of_ssd,
+            line.ratio,
+            paper,
+            line.unit
+        );
+    }
+}

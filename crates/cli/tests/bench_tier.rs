@@ -1,0 +1,46 @@
+//! `halocline bench tier`: a real mount, small and fast; no figure is judged.
+
+use std::fs;
+use std::io::Write;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+#[test]
+fn the_papers_figures_are_called_emulated_and_stand_beside_the_papers_ratios() {
+    if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        let _ = writeln!(std::io::stderr(), "SKIP bench tier: /dev/fuse cannot be opened");
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let bench = |more: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_halocline"))
+            .args(["bench", "tier", "--part", "figures", "--size", "16M", "--repetitions", "1"])
+            .args(["--seconds", "0.02", "--dir"])
+            .arg(dir.path())
+            .args(more)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let results: Value = serde_json::from_str(&bench(&["--json"])).unwrap();
+    let figures = &results["figures"];
+    assert_eq!(figures["emulated"], true);
+    assert_eq!(figures["hdd"]["rpm"], 7200.0);
+    let lines = figures["lines"].as_array().unwrap();
+    for line in lines {
+        let rate = |name: &str| line[name].as_f64().filter(|rate| *rate > 0.0).unwrap();
+        let (tier, hdd, ssd) = (rate("tier"), rate("hdd_alone"), rate("ssd_alone"));
+        let near = |ratio: f64, name| (rate(name) / ratio - 1.0).abs() < 1e-9;
+        assert!(near(tier / hdd, "ratio") && near(tier / ssd, "of_ssd"), "{line}");
+    }
+    for figure in ["Fig. 9", "Fig. 12", "Fig. 14", "Table 2"] {
+        let mut of_figure = lines.iter().filter(|line| line["figure"] == figure);
+        assert!(of_figure.any(|line| line["paper_ratio"].is_f64()), "{figure}: {figures}");
+    }
+    let table = bench(&[]);
+    assert!(table.contains("EMULATED devices") && table.contains("Table 2"), "{table}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "scratch directories are left");
+}
