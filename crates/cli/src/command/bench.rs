@@ -4,7 +4,7 @@
 //! - [`workload`]: which process asks for which bytes, in which order;
 //! - [`content`]: bytes that tell where they belong;
 //! - [`worker`]: one process of a run; [`crew`]: all of them, from the parent's side;
-//! - [`case`](self::case): one policy and cache size over one workload, from mount to unmount;
+//! - [`case`]: one policy and cache size over one workload, from mount to unmount;
 //! - [`bare_origin`]: the origin when all is over, compared byte by byte;
 //! - [`scratch`]: where it all lies, and its end;
 //! - [`tier`]: the file tier;
