@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use halocline_core::config::{Binding, Config, VolumeKind};
 use halocline_core::engine::extents::ExtentEngine;
@@ -22,14 +23,20 @@ use tempfile::TempDir;
 const PLACEMENT: Placement = Placement { layout: Layout::OneDh, group: 0 };
 const EXTENT: ByteRange = ByteRange::new(8192, 24576);
 
+/// One test at a time: a child that another test is just starting holds a copy of our cache's lock
+/// until it runs its program, and `fsck` would find the cache in use.
+static ALONE: Mutex<()> = Mutex::new(());
+
 struct Scratch {
     dir: TempDir,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Scratch {
     /// A cache with one dirty extent of `origin/data`, and its data.
     fn new() -> (Self, FileId) {
-        let scratch = Self { dir: TempDir::new().unwrap() };
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let scratch = Self { dir: TempDir::new().unwrap(), _alone };
         for name in ["origin", "cache"] {
             fs::create_dir(scratch.path(name)).unwrap();
         }

@@ -114,6 +114,12 @@ impl Inode {
         *moved_at = Some(MovedAt { real: ctime(now), shown });
     }
 
+    /// A program renamed the file, which moved it on its lower tier too: that time is one that
+    /// programs may see.
+    pub(super) fn show_real_ctime(&self) {
+        *self.moved_at.lock() = None;
+    }
+
     /// Attributes as programs see them.
     pub(super) fn show(&self, mut stat: Stat) -> Stat {
         if let Some(moved) = *self.moved_at.lock()

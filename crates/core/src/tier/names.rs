@@ -176,6 +176,7 @@ impl Core {
         for (inode, here) in strayed.into_iter().flatten() {
             if !here {
                 self.repair(&inode);
+                inode.show_real_ctime();
             }
         }
         Ok(())

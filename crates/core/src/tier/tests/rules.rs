@@ -107,6 +107,27 @@ fn the_trees_are_plain_files_and_links() {
 }
 
 #[test]
+fn a_move_shows_no_change_and_a_rename_shows_one() {
+    // pjdfstest found a renamed file with its old ctime where it had just been demoted.
+    let fixture = Fixture::new(limited(1 << 20));
+    fixture.write("file", b"x");
+    let ctime = |path: &str| {
+        let stat = fixture.tier().stat(&fixture.node(path).unwrap(), None).unwrap();
+        (stat.raw.st_ctime, stat.raw.st_ctime_nsec)
+    };
+    // The mount knows the inode, and with it the time, while somebody has the file.
+    let held = fixture.open_file("file", libc::O_RDONLY);
+    let before = ctime("file");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    fixture.demote("file");
+    assert_eq!(ctime("file"), before, "a move is none of the programs' business");
+    let (root, name) = fixture.at("file");
+    fixture.tier().rename((&root, name), (&root, "new".as_ref()), 0).unwrap();
+    assert!(ctime("new") > before, "a rename changes the file");
+    drop(held);
+}
+
+#[test]
 fn users_links_are_users_links() {
     let fixture = Fixture::new(limited(1 << 20));
     fixture.write("file", b"x");
