@@ -35,8 +35,8 @@ struct Scratch {
 impl Scratch {
     /// A cache with one dirty extent of `origin/data`, and its data.
     fn new() -> (Self, FileId) {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let scratch = Self { dir: TempDir::new().unwrap(), _alone };
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let scratch = Self { dir: TempDir::new().unwrap(), _alone: alone };
         for name in ["origin", "cache"] {
             fs::create_dir(scratch.path(name)).unwrap();
         }
