@@ -107,7 +107,7 @@ def measure(mounts, rounds, seconds):
         for name, pattern, block, jobs in CASES:
             systems = ["bare", *DIRECT] + (["cached"] if "read" in pattern else [])
             case = seen.setdefault(f"{name}, {jobs} job{'s' if jobs > 1 else ''}", {})
-            for system in systems[at % 2::1] + systems[:at % 2]:
+            for system in systems[at % 2:] + systems[:at % 2]:
                 print(f"\rround {at + 1}/{rounds}: {name} x{jobs}: {system:<10}", end="", file=sys.stderr)
                 file = mounts.where[system] / "file"
                 case.setdefault(system, []).append(fio(file, pattern, block, jobs, seconds))

@@ -36,12 +36,7 @@ impl Random {
 }
 
 /// Works on one file until the mount is gone; all errors before `dying` are failures.
-pub(crate) fn write_until_killed(
-    path: &Path,
-    ledger: &mut Ledger,
-    random: &mut Random,
-    dying: &AtomicBool,
-) {
+fn write_until_killed(path: &Path, ledger: &mut Ledger, random: &mut Random, dying: &AtomicBool) {
     let outcome = (|| {
         let file =
             File::options().read(true).write(true).create(true).truncate(false).open(path)?;
@@ -71,8 +66,8 @@ fn to_usize(number: u64) -> usize {
     usize::try_from(number).expect("small")
 }
 
-/// One round: work, kill, check the store, mount again, check every byte.
-fn round(mount: &mut Mount, ledgers: &mut [Ledger], number: u64) {
+/// The first half of a round: programs write, each to its file, until the mount is killed.
+pub(crate) fn kill_under_load(mount: &mut Mount, ledgers: &mut [Ledger], number: u64) {
     let pid = u32::try_from(mount.status()["pid"].as_u64().expect("a pid")).expect("a pid");
     let dying = AtomicBool::new(false);
     let root = mount.path();
@@ -87,8 +82,18 @@ fn round(mount: &mut Mount, ledgers: &mut [Ledger], number: u64) {
         dying.store(true, Ordering::Release);
         mount.kill(pid);
     });
-    programs::run(programs::halocline().arg("fsck").arg(mount.cache()));
+}
+
+/// The second half: `fsck` of `left` finds nothing, and a new mount holds every acknowledged byte.
+pub(crate) fn check_after_kill(
+    mount: &mut Mount,
+    ledgers: &mut [Ledger],
+    number: u64,
+    left: &Path,
+) {
+    programs::run(programs::halocline().arg("fsck").arg(left));
     mount.start();
+    let root = mount.path();
     for (index, ledger) in ledgers.iter_mut().enumerate() {
         let content = fs::read(root.join(format!("file{index}"))).unwrap_or_default();
         if let Err(loss) = ledger.recover(&content) {
@@ -105,7 +110,9 @@ fn i4_a_hundred_kills_lose_no_acknowledged_write() {
     let mut mount = Mount::new(&OPTIONS);
     let mut ledgers: Vec<Ledger> = (0..WRITERS).map(|_| Ledger::default()).collect();
     for number in 0..ROUNDS {
-        round(&mut mount, &mut ledgers, number);
+        kill_under_load(&mut mount, &mut ledgers, number);
+        let cache = mount.cache();
+        check_after_kill(&mut mount, &mut ledgers, number, &cache);
     }
     let issued: u32 = ledgers.iter().map(Ledger::issued).sum();
     assert!(issued > 1000, "only {issued} operations: nothing was attacked");

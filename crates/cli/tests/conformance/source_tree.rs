@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use crate::mount::{self, Mount};
 use crate::programs;
@@ -11,7 +11,7 @@ use crate::programs;
 const UNITS: u32 = 60;
 
 /// A C program of many small files whose output depends on each of them.
-pub(crate) fn write_c_project(folder: &Path) {
+fn write_c_project(folder: &Path) {
     fs::create_dir(folder).expect("directory");
     let mut main = String::from("#include <stdio.h>\n");
     let mut sum = String::from("0");
@@ -29,40 +29,59 @@ pub(crate) fn write_c_project(folder: &Path) {
     fs::write(folder.join("Makefile"), rules).expect("Makefile");
 }
 
+/// A clone of this repository.
+pub(crate) struct Checkout(PathBuf);
+
+impl Checkout {
+    /// Clones into `folder` and checks the clone.
+    pub(crate) fn new(folder: PathBuf) -> Self {
+        programs::run(
+            git().args(["clone", "--quiet", "--no-local"]).arg(programs::repository()).arg(&folder),
+        );
+        let clone = Self(folder);
+        clone.git(&["fsck", "--full"]);
+        clone
+    }
+
+    /// Runs git in the clone.
+    pub(crate) fn git(&self, arguments: &[&str]) -> Output {
+        programs::run(git().arg("-C").arg(&self.0).args(arguments))
+    }
+
+    /// Writes the C project into the clone and builds it; where it lies.
+    pub(crate) fn build_project(&self) -> PathBuf {
+        let project = self.0.join("project");
+        write_c_project(&project);
+        programs::run(Command::new("make").args(["--silent", "-j4", "-C"]).arg(&project));
+        project
+    }
+}
+
+fn git() -> Command {
+    let mut command = Command::new("git");
+    // The repository may belong to another user than the one who tests.
+    command.args(["-c", "safe.directory=*"]);
+    command
+}
+
 #[test]
 fn git_clone_and_c_build_inside_the_mount() {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
     let mut mount = Mount::new(&["--policy", "always", "--size", "8M", "--max-dirty-age", "200ms"]);
-    let clone = mount.path().join("clone");
-    let git = |arguments: &[&str]| {
-        let mut command = Command::new("git");
-        // The repository may belong to another user than the one who tests.
-        command.args(["-c", "safe.directory=*", "-C"]).arg(&clone).args(arguments);
-        programs::run(&mut command)
-    };
-    programs::run(
-        Command::new("git")
-            .args(["-c", "safe.directory=*", "clone", "--quiet", "--no-local"])
-            .arg(programs::repository())
-            .arg(&clone),
-    );
-    git(&["fsck", "--full"]);
-
-    let project = clone.join("project");
-    write_c_project(&project);
-    programs::run(Command::new("make").args(["--silent", "-j4", "-C"]).arg(&project));
+    let clone = Checkout::new(mount.path().join("clone"));
+    let project = clone.build_project();
     let expected: u32 = (0..UNITS).map(|unit| 2 * unit + 1).sum();
     let run = |project: &Path| programs::run(&mut Command::new(project.join("program"))).stdout;
     assert_eq!(run(&project), format!("{expected}\n").into_bytes());
 
     let name = ["-c", "user.name=Test", "-c", "user.email=test@example.org"];
-    git(&["add", "project"]);
-    git(&[&name[..], &["commit", "--quiet", "-m", "Add a project"]].concat());
-    git(&["gc", "--quiet"]);
-    git(&["fsck", "--full"]);
-    assert!(git(&["status", "--porcelain"]).stdout.is_empty());
+    clone.git(&["add", "project"]);
+    clone.git(&[&name[..], &["commit", "--quiet", "-m", "Add a project"]].concat());
+    clone.git(&["gc", "--quiet"]);
+    clone.git(&["fsck", "--full"]);
+    assert!(clone.git(&["status", "--porcelain"]).stdout.is_empty());
 
     mount.unmount();
     assert_eq!(run(&mount.origin().join("clone/project")), format!("{expected}\n").into_bytes());

@@ -2,12 +2,7 @@
 //! times. After each, `fsck` finds one file for each name, and the next mount holds every
 //! acknowledged write.
 
-use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
-
-use crate::kill::{Random, write_until_killed};
+use crate::kill::{check_after_kill, kill_under_load};
 use crate::ledger::Ledger;
 use crate::mount::{self, Mount};
 use crate::programs;
@@ -18,32 +13,14 @@ const WRITERS: usize = 4;
 /// Less than the files together, so that they spill.
 const OPTIONS: [&str; 3] = ["--passthrough=false", "--ssd-limit", "3M"];
 
-/// One round: work, kill, check the tiers, mount again, check every byte.
+/// One round: work while files move, kill, check the tiers, mount again, check every byte. Returns
+/// the moves.
 fn round(mount: &mut Mount, ledgers: &mut [Ledger], number: u64) -> u64 {
-    let pid = u32::try_from(mount.status()["pid"].as_u64().expect("a pid")).expect("a pid");
-    let dying = AtomicBool::new(false);
-    let root = mount.path();
-    let mut random = Random::new(number);
     let mover = Mover::start(mount);
-    thread::scope(|scope| {
-        for (index, ledger) in ledgers.iter_mut().enumerate() {
-            let (path, dying) = (root.join(format!("file{index}")), &dying);
-            let mut random = Random::new(number * 1000 + index as u64);
-            scope.spawn(move || write_until_killed(&path, ledger, &mut random, dying));
-        }
-        thread::sleep(Duration::from_millis(20 + random.below(200)));
-        dying.store(true, Ordering::Release);
-        mount.kill(pid);
-    });
+    kill_under_load(mount, ledgers, number);
     let count = mover.stop();
-    programs::run(programs::halocline().arg("fsck").arg(mount.root()));
-    mount.start();
-    for (index, ledger) in ledgers.iter_mut().enumerate() {
-        let content = fs::read(root.join(format!("file{index}"))).unwrap_or_default();
-        if let Err(loss) = ledger.recover(&content) {
-            panic!("round {number}, file{index}: {loss}\n{}", mount.log());
-        }
-    }
+    let root = mount.root();
+    check_after_kill(mount, ledgers, number, &root);
     count
 }
 

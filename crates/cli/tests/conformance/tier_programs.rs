@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use crate::mount::{self, Mount};
+use crate::source_tree::Checkout;
 use crate::tier_mover::Mover;
 use crate::{programs, sqlite};
 
@@ -44,26 +45,12 @@ fn git_and_make_on_a_tier_whose_files_move() {
     }
     let mut mount = Mount::tier(&["--passthrough=false", "--ssd-limit", "8M"]);
     let mover = Mover::start(&mount);
-    let clone = mount.path().join("clone");
-    let git = |arguments: &[&str]| {
-        let mut command = Command::new("git");
-        command.args(["-c", "safe.directory=*", "-C"]).arg(&clone).args(arguments);
-        programs::run(&mut command)
-    };
-    programs::run(
-        Command::new("git")
-            .args(["-c", "safe.directory=*", "clone", "--quiet", "--no-local"])
-            .arg(programs::repository())
-            .arg(&clone),
-    );
-    git(&["fsck", "--full"]);
-    let project = clone.join("project");
-    crate::source_tree::write_c_project(&project);
-    programs::run(Command::new("make").args(["--silent", "-j4", "-C"]).arg(&project));
+    let clone = Checkout::new(mount.path().join("clone"));
+    let project = clone.build_project();
     programs::run(&mut Command::new(project.join("program")));
-    git(&["add", "project"]);
-    git(&["gc", "--quiet"]);
-    git(&["fsck", "--full"]);
+    clone.git(&["add", "project"]);
+    clone.git(&["gc", "--quiet"]);
+    clone.git(&["fsck", "--full"]);
     assert!(mover.stop() > 0, "nothing moved");
     mount.unmount();
     programs::run(programs::halocline().arg("fsck").arg(mount.root()));

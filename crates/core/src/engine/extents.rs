@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use halocline_model::request::ByteRange;
 
 use super::handle::Handle;
-use super::parts::{Parts, origin_key};
+use super::parts::{NS, Parts, origin_key};
 use super::rebuild::Rebuilder;
 use super::sides::Meters;
 use super::{Caller, DirEntry, Engine, Make, OpenMode, Seek, SetAttr, SetTime, Stat};
@@ -39,8 +39,7 @@ impl ExtentEngine {
         self.parts.origin.complete_stat(&mut stat);
         let Some(file) = self.parts.files.by_key(origin_key(&stat)) else { return stat };
         if let Some(held_ns) = file.held_mtime_ns() {
-            let (seconds, rest) =
-                (held_ns.div_euclid(1_000_000_000), held_ns.rem_euclid(1_000_000_000));
+            let (seconds, rest) = (held_ns.div_euclid(NS), held_ns.rem_euclid(NS));
             (stat.raw.st_mtime, stat.raw.st_mtime_nsec) = (seconds, rest);
             if (stat.raw.st_ctime, stat.raw.st_ctime_nsec) < (seconds, rest) {
                 (stat.raw.st_ctime, stat.raw.st_ctime_nsec) = (seconds, rest);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Instant;
 
 use halocline_model::admit::{CacheSide, Setting, Side};
@@ -104,7 +104,7 @@ impl ExtentEngine {
             wants_noted: AtomicU64::new(1),
             wants_without_room: AtomicU64::new(0),
             origin_used_ms: AtomicU64::new(0),
-            cache_written_ms: AtomicU64::new(0),
+            cache_written_ns: AtomicI64::new(0),
             origin_busy: AtomicU64::new(0),
         });
         parts.take_over(&recovery)?;

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
 use halocline_model::request::ByteRange;
@@ -57,8 +57,8 @@ pub(crate) struct Parts {
     pub(crate) wants_without_room: AtomicU64,
     /// When a program last used the origin, in milliseconds since the epoch.
     pub(crate) origin_used_ms: AtomicU64,
-    /// When a program last wrote to the cache, in milliseconds since the epoch.
-    pub(crate) cache_written_ms: AtomicU64,
+    /// When a program last wrote to the cache, in nanoseconds since the epoch.
+    pub(crate) cache_written_ns: AtomicI64,
     /// Requests of programs under way on the origin.
     pub(crate) origin_busy: AtomicU64,
 }
@@ -204,13 +204,17 @@ pub(crate) fn origin_key(stat: &crate::engine::Stat) -> OriginKey {
     OriginKey { inode: stat.raw.st_ino, born_ns }
 }
 
+/// Nanoseconds in a second.
+pub(crate) const NS: i64 = 1_000_000_000;
+
 /// The stamp of a file at rest.
 pub(crate) fn stamp_of(raw: &libc::stat64) -> Stamp {
     #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
     let size = raw.st_size as u64;
-    Stamp::Closed {
-        size,
-        mtime_ns: raw.st_mtime * 1_000_000_000 + raw.st_mtime_nsec,
-        ctime_ns: raw.st_ctime * 1_000_000_000 + raw.st_ctime_nsec,
-    }
+    Stamp::Closed { size, mtime_ns: mtime_ns(raw), ctime_ns: raw.st_ctime * NS + raw.st_ctime_nsec }
+}
+
+/// Modification time in nanoseconds since the epoch.
+pub(crate) const fn mtime_ns(raw: &libc::stat64) -> i64 {
+    raw.st_mtime * NS + raw.st_mtime_nsec
 }

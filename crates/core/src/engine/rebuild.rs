@@ -34,7 +34,7 @@ const IDLE_MS: u64 = 200;
 /// While less than three quarters of what may be dirty is, an idle origin gets dirty bytes only when
 /// programs left the cache alone for this long: what they rewrite in place need not go home, and the flush
 /// would take the cache's time.
-const REST_MS: u64 = 1_000;
+const REST_NS: i64 = 1_000_000_000;
 
 /// Durability barriers without an fsync, so that flushed extents become evictable and a power
 /// loss costs little.
@@ -238,8 +238,8 @@ impl Parts {
     /// Whether nobody minds a flush: the origin is idle, and the cache is too or fills up.
     fn may_use_idle_origin(&self) -> bool {
         let rested =
-            self.clock.now_ms().saturating_sub(self.cache_written_ms.load(Ordering::Relaxed))
-                >= REST_MS;
+            self.clock.now_ns().saturating_sub(self.cache_written_ns.load(Ordering::Relaxed))
+                >= REST_NS;
         let fills = self.store.dmt.usage().dirty > self.dirty_high_bytes() / 4 * 3;
         self.origin_is_idle() && (rested || fills)
     }

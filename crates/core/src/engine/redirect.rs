@@ -85,9 +85,10 @@ impl Parts {
         if growing {
             file.set_size(range.end);
         }
-        file.note_write(self.clock.now_ns(), cached > 0);
+        let now_ns = self.clock.now_ns();
+        file.note_write(now_ns, cached > 0);
         if cached > 0 {
-            self.cache_written_ms.store(self.clock.now_ms(), Ordering::Relaxed);
+            self.cache_written_ns.store(now_ns, Ordering::Relaxed);
         }
         self.counters.request(Direction::Write, range.len(), cached);
         self.count_saved(&identified, range.len(), cached);

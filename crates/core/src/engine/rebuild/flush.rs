@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use halocline_model::request::ByteRange;
 
-use crate::engine::parts::Parts;
+use crate::engine::parts::{Parts, mtime_ns};
 use crate::engine::rebuild::Which;
 use crate::engine::rebuild::sieve::OriginCost;
 use crate::engine::{SetAttr, SetTime};
@@ -153,7 +153,7 @@ impl Parts {
     pub(crate) fn hold_origin_time(&self, file: &CachedFile) -> Result<()> {
         if file.held_mtime_ns().is_none() {
             let raw = self.namespace.stat(&file.node.read().clone())?.raw;
-            file.hold_mtime(raw.st_mtime * 1_000_000_000 + raw.st_mtime_nsec);
+            file.hold_mtime(mtime_ns(&raw));
         }
         Ok(())
     }
