@@ -32,6 +32,9 @@ struct Expected {
     skipped: BTreeMap<String, String>,
     #[serde(default)]
     failing: BTreeMap<String, String>,
+    /// Cases whose outcome is a matter of luck on any FUSE mount.
+    #[serde(default)]
+    either: BTreeMap<String, String>,
 }
 
 /// Outcome of each case, from lines such as `chmod::eloop      ok`.
@@ -96,10 +99,13 @@ pub(crate) fn passes_as_expected(mount: &Mount) {
     let mut found = outcomes(&all);
     found.extend(outcomes(&remounting));
     assert!(found.len() > 390, "pjdfstest did not run:\n{all}\n{remounting}");
+    found.retain(|name, _| !expected.either.contains_key(name));
     let names = |outcome: &str| -> Vec<&String> {
         found.iter().filter(|(_, seen)| *seen == outcome).map(|(name, _)| name).collect()
     };
-    println!("{all}\n{remounting}");
+    for told in [&all, &remounting] {
+        told.lines().filter(|line| !line.ends_with(" ok")).for_each(|line| println!("{line}"));
+    }
     assert_eq!(names("skipped"), expected.skipped.keys().collect::<Vec<_>>());
     assert_eq!(names("FAILED"), expected.failing.keys().collect::<Vec<_>>());
 }
