@@ -13,6 +13,7 @@ mod jobs;
 mod locate;
 mod model;
 mod mount;
+mod moving;
 mod rules;
 mod run;
 mod status;

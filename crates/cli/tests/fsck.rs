@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use halocline_core::config::{Binding, Config, VolumeKind};
 use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::engine::{Caller, Engine};
+use halocline_core::engine::{Caller, Engine, Maker};
 use halocline_core::meta::local::{self, LocalDmt};
 use halocline_core::meta::recover::Left;
 use halocline_core::meta::{Dmt, FileId, OriginKey};
@@ -169,8 +169,9 @@ fn i6_what_a_lost_server_had_is_listed_file_by_file() {
     let open = || ExtentEngine::open(&path("origin"), &path("cache"), &config);
     let engine = open().unwrap();
     let (me, flags) = (Caller { uid: 0, gid: 0, pid: 1 }, libc::O_RDWR | libc::O_CREAT);
+    let by = Maker { caller: me, umask: 0 };
     let create = |engine: &ExtentEngine, name: &str| {
-        engine.create(&engine.root(), OsStr::new(name), 0o600, 0, flags, me).unwrap().2
+        engine.create((&engine.root(), OsStr::new(name)), 0o600, flags, by).unwrap().2
     };
     engine.write(&create(&engine, "wide"), 0, &vec![5; 192 << 10], me).unwrap();
     engine.close().unwrap();
@@ -216,8 +217,9 @@ fn objects_of_a_striped_origin_without_a_name_are_found_and_removed() {
     config.origin.servers = 2;
     let engine = ExtentEngine::open(&path("origin"), &path("cache"), &config).unwrap();
     let (me, flags) = (Caller { uid: 0, gid: 0, pid: 1 }, libc::O_RDWR | libc::O_CREAT);
+    let by = Maker { caller: me, umask: 0 };
     for name in ["kept", "gone"] {
-        let made = engine.create(&engine.root(), OsStr::new(name), 0o600, 0, flags, me).unwrap();
+        let made = engine.create((&engine.root(), OsStr::new(name)), 0o600, flags, by).unwrap();
         engine.write(&made.2, 0, &vec![5; 200_000], me).unwrap();
     }
     engine.close().unwrap();

@@ -16,12 +16,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use halocline_model::profile::DeviceProfile;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
 pub use binding::{BINDING_FILE, Binding};
-pub use device::{DeviceProfile, DeviceProfiles, DirectionProfile, ServiceTime};
+pub use device::DeviceProfiles;
 pub use document::markdown;
 pub use emulation::{EmulatedDevice, EmulatedGroup, EmulatedHdd, EmulatedSsd, Emulation};
 pub use options::{OPTIONS, OptionSpec, Scope};

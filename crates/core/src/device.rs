@@ -7,6 +7,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::MetadataExt;
 
 use halocline_model::request::ByteRange;
+use rustix::fs::FallocateFlags;
 
 pub mod emulate;
 pub mod fault;
@@ -63,6 +64,21 @@ pub enum Allocate {
         /// Whether the file's size stays.
         keep_size: bool,
     },
+}
+
+impl Allocate {
+    /// `fallocate(2)`'s mode.
+    pub(crate) const fn mode(self) -> FallocateFlags {
+        match self {
+            Self::PunchHole => FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE),
+            Self::Reserve => FallocateFlags::empty(),
+            Self::ReserveKeepSize => FallocateFlags::KEEP_SIZE,
+            Self::Zero { keep_size: false } => FallocateFlags::ZERO_RANGE,
+            Self::Zero { keep_size: true } => {
+                FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE)
+            }
+        }
+    }
 }
 
 /// The data operations of one server.

@@ -33,13 +33,17 @@ mod surroundings;
 
 pub use sides::Decorations;
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::time::SystemTime;
 
+use rustix::fs::SeekFrom;
+
 use crate::device::Allocate;
 use crate::error::Result;
+use crate::namespace::{self, Directory, Namespace};
 
 /// Who calls: taken from the kernel, never from the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +54,16 @@ pub struct Caller {
     pub gid: u32,
     /// Thread id as the kernel gives it; 0 when the kernel itself asks.
     pub pid: u32,
+}
+
+/// Who makes an inode, which then belongs to the caller.
+#[derive(Debug, Clone, Copy)]
+pub struct Maker {
+    /// Who calls.
+    pub caller: Caller,
+    /// Permission bits that a new inode does not get. Applied as POSIX says: not at all where the
+    /// parent has a default ACL.
+    pub umask: u32,
 }
 
 /// What `stat` shows.
@@ -129,7 +143,20 @@ pub enum Seek {
     Hole,
 }
 
+impl Seek {
+    /// The same for a system call that starts at `offset`.
+    pub(crate) const fn at(self, offset: u64) -> SeekFrom {
+        match self {
+            Self::Data => SeekFrom::Data(offset),
+            Self::Hole => SeekFrom::Hole(offset),
+        }
+    }
+}
+
 /// An engine under a front end.
+///
+/// Names are those of a directory tree below ([`Engine::below`]): what an engine does not state
+/// for itself goes to that tree.
 ///
 /// The caller guarantees that permissions were checked by the kernel (mount option
 /// `default_permissions`) and that a handle is used only between its open and its drop.
@@ -140,13 +167,15 @@ pub trait Engine: Send + Sync + 'static {
     type Node: Clone + Send + Sync + Debug + 'static;
     /// An open regular file; dropping it closes it.
     type Handle: Send + Sync + Debug + 'static;
-    /// An open directory; dropping it closes it.
-    type DirHandle: Send + Sync + Debug + 'static;
 
+    /// The tree that has the names, and the node of it that stands for `node`.
+    fn below<'a>(&'a self, node: &'a Self::Node) -> (&'a Namespace, Cow<'a, namespace::Node>);
     /// The root directory.
     fn root(&self) -> Self::Node;
     /// Identity of a node: equal exactly for names of one inode (device, inode).
-    fn key(&self, node: &Self::Node) -> (u64, u64);
+    fn key(&self, node: &Self::Node) -> (u64, u64) {
+        self.below(node).1.key()
+    }
     /// Looks a name up.
     fn lookup(&self, parent: &Self::Node, name: &OsStr) -> Result<(Self::Node, Stat)>;
     /// Attributes.
@@ -160,33 +189,34 @@ pub trait Engine: Send + Sync + 'static {
         caller: Caller,
     ) -> Result<Stat>;
     /// Target of a symbolic link.
-    fn read_link(&self, node: &Self::Node) -> Result<OsString>;
-    /// Makes something other than an open regular file. `umask` is applied as POSIX says: not at
-    /// all where the parent has a default ACL. The new inode belongs to the caller.
+    fn read_link(&self, node: &Self::Node) -> Result<OsString> {
+        let (tree, node) = self.below(node);
+        tree.read_link(&node)
+    }
+    /// Makes something other than an open regular file at a name in a directory.
     fn make(
         &self,
-        parent: &Self::Node,
-        name: &OsStr,
+        place: (&Self::Node, &OsStr),
         what: Make<'_>,
-        umask: u32,
-        caller: Caller,
+        by: Maker,
     ) -> Result<(Self::Node, Stat)>;
-    /// Creates and opens a regular file; `flags` are `open(2)`'s. Umask and owner as in `make`.
+    /// Creates and opens a regular file; `flags` are `open(2)`'s.
     fn create(
         &self,
-        parent: &Self::Node,
-        name: &OsStr,
+        place: (&Self::Node, &OsStr),
         mode: u32,
-        umask: u32,
         flags: i32,
-        caller: Caller,
+        by: Maker,
     ) -> Result<(Self::Node, Stat, Self::Handle)>;
     /// Makes a hard link.
     fn link(&self, node: &Self::Node, parent: &Self::Node, name: &OsStr) -> Result<Stat>;
     /// Removes a name that is no directory.
     fn unlink(&self, parent: &Self::Node, name: &OsStr) -> Result<()>;
     /// Removes an empty directory.
-    fn remove_dir(&self, parent: &Self::Node, name: &OsStr) -> Result<()>;
+    fn remove_dir(&self, parent: &Self::Node, name: &OsStr) -> Result<()> {
+        let (tree, parent) = self.below(parent);
+        tree.remove_dir(&parent, name).map(drop)
+    }
     /// Renames; `flags` are `renameat2(2)`'s.
     fn rename(
         &self,
@@ -230,7 +260,9 @@ pub trait Engine: Send + Sync + 'static {
         true
     }
     /// A descriptor of the file was closed: report delayed errors.
-    fn flush(&self, handle: &Self::Handle) -> Result<()>;
+    fn flush(&self, _handle: &Self::Handle) -> Result<()> {
+        Ok(())
+    }
     /// Makes the file durable, on whichever side its bytes are.
     fn fsync(&self, handle: &Self::Handle, data_only: bool) -> Result<()>;
     /// `fallocate(2)` on `len` bytes from `offset`.
@@ -239,25 +271,43 @@ pub trait Engine: Send + Sync + 'static {
     fn seek(&self, handle: &Self::Handle, offset: u64, what: Seek) -> Result<u64>;
 
     /// Opens a directory.
-    fn open_dir(&self, node: &Self::Node) -> Result<Self::DirHandle>;
+    fn open_dir(&self, node: &Self::Node) -> Result<Directory> {
+        let (tree, node) = self.below(node);
+        tree.open_dir(&node)
+    }
     /// Reads entries from cookie `offset` (0 at first) until `take` returns `false`.
     fn read_dir(
         &self,
-        dir: &Self::DirHandle,
+        dir: &Directory,
         offset: u64,
         take: &mut dyn FnMut(DirEntry) -> bool,
-    ) -> Result<()>;
-    /// Makes a directory durable.
-    fn sync_dir(&self, dir: &Self::DirHandle) -> Result<()>;
+    ) -> Result<()> {
+        dir.read(offset, take)
+    }
 
     /// File-system totals as programs see them.
-    fn statfs(&self, node: &Self::Node) -> Result<libc::statvfs64>;
+    fn statfs(&self, node: &Self::Node) -> Result<libc::statvfs64> {
+        let (tree, node) = self.below(node);
+        tree.statfs(&node)
+    }
     /// Value of an extended attribute.
-    fn get_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<Vec<u8>>;
-    /// NUL-separated names of the extended attributes.
-    fn list_xattr(&self, node: &Self::Node) -> Result<Vec<u8>>;
+    fn get_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<Vec<u8>> {
+        let (tree, node) = self.below(node);
+        tree.get_xattr(&node, name)
+    }
+    /// NUL-terminated names of the extended attributes.
+    fn list_xattr(&self, node: &Self::Node) -> Result<Vec<u8>> {
+        let (tree, node) = self.below(node);
+        tree.list_xattr(&node)
+    }
     /// Sets an extended attribute; `flags` are `setxattr(2)`'s.
-    fn set_xattr(&self, node: &Self::Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()>;
+    fn set_xattr(&self, node: &Self::Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        let (tree, node) = self.below(node);
+        tree.set_xattr(&node, name, value, flags)
+    }
     /// Removes an extended attribute.
-    fn remove_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<()>;
+    fn remove_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<()> {
+        let (tree, node) = self.below(node);
+        tree.remove_xattr(&node, name)
+    }
 }

@@ -16,6 +16,7 @@
 mod act_as;
 pub(crate) mod attributes;
 mod change;
+pub(crate) mod contents;
 mod descriptors;
 mod directory;
 mod make;
@@ -104,7 +105,7 @@ impl Namespace {
     pub fn open_dir(&self, node: &Node) -> Result<Directory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = self.descriptor(node)?;
-        Ok(Directory::new(openat(CWD, proc_path(&fd), flags, Mode::empty())?))
+        Ok(Directory::new(openat(CWD, proc_path(&fd), flags, Mode::empty())?, node.clone()))
     }
 
     /// Totals of the file system the node is on.

@@ -56,7 +56,7 @@ use crate::namespace::Namespace;
 pub use inode::Node;
 pub use options::{TierOptions, TierSet};
 pub use scan::{Found, Problem};
-pub use serve::{DirHandle, Handle};
+pub use serve::Handle;
 
 use background::{Background, Signal};
 use counters::Counters;

@@ -19,8 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{Errno, FileAttr, FileHandle, FopenFlags, INodeNo, Request};
-use halocline_core::engine::{Caller, Engine, OpenMode, Stat};
+use halocline_core::engine::{Caller, Engine, Maker, OpenMode, Stat};
 use halocline_core::error::Error;
+use halocline_core::namespace::Directory;
 
 use crate::inode_table::{Inode, InodeTable};
 use open_files::{Handles, OpenFile};
@@ -44,7 +45,7 @@ pub struct Front<E: Engine> {
     options: FrontOptions,
     inodes: InodeTable<E::Node>,
     files: Handles<OpenFile<E>>,
-    dirs: Handles<E::DirHandle>,
+    dirs: Handles<Directory>,
     turns: Turns,
 }
 
@@ -91,7 +92,7 @@ impl<E: Engine> Front<E> {
         self.files.get(handle).ok_or(Refused(Errno::EBADF))
     }
 
-    fn dir(&self, handle: FileHandle) -> Answer<Arc<E::DirHandle>> {
+    fn dir(&self, handle: FileHandle) -> Answer<Arc<Directory>> {
         self.dirs.get(handle).ok_or(Refused(Errno::EBADF))
     }
 
@@ -117,6 +118,10 @@ impl<E: Engine> Front<E> {
         }
         flags
     }
+}
+
+fn maker(request: &Request, umask: u32) -> Maker {
+    Maker { caller: caller(request), umask }
 }
 
 fn caller(request: &Request) -> Caller {

@@ -8,6 +8,16 @@ use crate::request::Direction;
 
 const MICROSECOND_PS: u64 = 1_000_000;
 
+/// The nearest whole number of a time that is not negative; saturates.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "saturates, and times are not negative"
+)]
+pub fn whole(time: f64) -> u64 {
+    time.round() as u64
+}
+
 /// Service times of one server in one direction, in integer picoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -7,15 +7,13 @@ use std::sync::Arc;
 
 use clap::Args;
 use halocline_core::calibrate::{Calibration, Effort, calibrate};
-use halocline_core::config::{
-    Config, DeviceProfile, DirectionProfile, EmulatedDevice, ServiceTime, parse_bytes,
-};
+use halocline_core::config::{Config, EmulatedDevice, parse_bytes};
 use halocline_core::control::Progress;
 use halocline_core::device::Device;
 use halocline_core::device::emulate::EmulatedServer;
 use halocline_core::device::local::LocalDevice;
 use halocline_core::error::Error;
-use halocline_model::profile::ServiceProfile;
+use halocline_model::profile::{DeviceProfile, ServiceProfile};
 use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
 use super::print_json;
@@ -77,7 +75,7 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
                 dir.display()
             );
         }
-        measured.push((dir, profile_of(&found)));
+        measured.push((dir, found.profile));
     }
     if args.json {
         let list: Vec<_> = measured.iter().map(|(dir, profile)| (dir, profile)).collect();
@@ -126,26 +124,18 @@ fn measure(
     Ok(calibrate(dir, &*device, &effort, &mut tell)?)
 }
 
-fn profile_of(found: &Calibration) -> DeviceProfile {
-    let direction = |service: &ServiceProfile| {
-        let time = |startup_ps| ServiceTime { startup_ps, ps_per_byte: service.per_byte_ps };
-        DirectionProfile {
-            sequential: time(service.startup_sequential_ps),
-            random: time(service.startup_random_ps),
-        }
-    };
-    DeviceProfile { read: direction(&found.profile.read), write: direction(&found.profile.write) }
-}
-
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn describe(dir: &Path, profile: &DeviceProfile) -> String {
     let mut out = format!("{}\n", dir.display());
     for (name, direction) in [("read", &profile.read), ("write", &profile.write)] {
-        let rate = 1e6 / direction.sequential.ps_per_byte.max(1) as f64;
-        let startup = |time: &ServiceTime| text::seconds(time.startup_ps as f64 * 1e-12);
+        let rate = 1e6 / direction.per_byte_ps.max(1) as f64;
+        let startup = |time_ps: u64| text::seconds(time_ps as f64 * 1e-12);
         out += &[
-            format!("  {name:<6} startup {} sequential, ", startup(&direction.sequential)),
-            format!("{} random; {rate:.0} MB/s\n", startup(&direction.random)),
+            format!(
+                "  {name:<6} startup {} sequential, ",
+                startup(direction.startup_sequential_ps)
+            ),
+            format!("{} random; {rate:.0} MB/s\n", startup(direction.startup_random_ps)),
         ]
         .concat();
     }
@@ -177,18 +167,16 @@ fn write(file: &Path, measured: &[(PathBuf, DeviceProfile)]) -> Result<(), Failu
 fn table_of(profile: &DeviceProfile) -> Table {
     let mut table = Table::new();
     for (name, direction) in [("read", &profile.read), ("write", &profile.write)] {
-        let mut entries = Table::new();
-        entries.set_dotted(true);
-        for (pattern, time) in
-            [("sequential", &direction.sequential), ("random", &direction.random)]
-        {
-            let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-            let mut values = InlineTable::new();
-            values.insert("startup_ps", whole(time.startup_ps).into());
-            values.insert("ps_per_byte", whole(time.ps_per_byte).into());
-            entries[pattern] = Item::Value(Value::InlineTable(values));
+        let ServiceProfile { startup_sequential_ps, startup_random_ps, per_byte_ps } = *direction;
+        let mut values = InlineTable::new();
+        for (key, number) in [
+            ("startup_sequential_ps", startup_sequential_ps),
+            ("startup_random_ps", startup_random_ps),
+            ("per_byte_ps", per_byte_ps),
+        ] {
+            values.insert(key, i64::try_from(number).unwrap_or(i64::MAX).into());
         }
-        table[name] = Item::Table(entries);
+        table[name] = Item::Value(Value::InlineTable(values));
     }
     table
 }
@@ -201,8 +189,11 @@ mod tests {
     fn writing_keeps_the_rest_and_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("sub/c.toml");
-        let time = |startup_ps| ServiceTime { startup_ps, ps_per_byte: 9 };
-        let direction = |n| DirectionProfile { sequential: time(n), random: time(n + 1) };
+        let direction = |n| ServiceProfile {
+            startup_sequential_ps: n,
+            startup_random_ps: n + 1,
+            per_byte_ps: 9,
+        };
         let old = DeviceProfile { read: direction(1), write: direction(3) };
         let new = DeviceProfile { read: direction(5), write: direction(7) };
         write(&file, &[("/mnt/a b".into(), old), ("/mnt/c".into(), old)]).unwrap();

@@ -2,15 +2,12 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{MoveReport, Place, Request};
+use halocline_core::control::{Place, Request};
 
-use super::print_json;
+use super::moving::Telling;
 use crate::failure::{Failure, Outcome};
-use crate::progress::Meter;
-use crate::text;
 
 /// Move files of a file tier from the SSD to the next tier that has room
 #[derive(Debug, Args)]
@@ -29,19 +26,14 @@ pub(crate) struct DemoteArgs {
 pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
     let (place, inside) = find(&args.path)?;
     let request = Request::Evict { path: inside, dry_run: args.dry_run };
-    let mut meter = Meter::new("demoting", args.json || args.dry_run);
-    let done: MoveReport = place.connect()?.call(&request, |now| meter.tell(&now))?;
-    drop(meter);
-    if args.json {
-        print_json(&done)?;
-    } else {
-        println!("{}", text::moved("demoted", &done, args.dry_run));
-    }
-    if done.left_bytes > 0 && !args.dry_run {
-        let left = text::bytes(done.left_bytes);
-        return Err(Failure::failed(format!("{left} stay on the SSD, see above")));
-    }
-    Ok(ExitCode::SUCCESS)
+    let telling = Telling {
+        doing: "demoting",
+        done: "demoted",
+        left: |left| Failure::failed(format!("{left} stay on the SSD, see above")),
+        dry_run: args.dry_run,
+        json: args.json,
+    };
+    telling.ask(&place, &request)
 }
 
 /// The mount of a path that may end in a glob, and the path below its root.

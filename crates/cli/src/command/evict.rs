@@ -1,15 +1,12 @@
 //! `halocline evict`: off the cache, for good data home first.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{MoveReport, Place, Request};
+use halocline_core::control::{Place, Request};
 
-use super::print_json;
+use super::moving::Telling;
 use crate::failure::{Failure, Outcome};
-use crate::progress::Meter;
-use crate::text;
 
 /// Flush files and take them off the cache
 #[derive(Debug, Args)]
@@ -28,17 +25,12 @@ pub(crate) struct EvictArgs {
 pub(crate) fn execute(args: &EvictArgs) -> Outcome {
     let place = Place::find(&args.path)?;
     let request = Request::Evict { path: place.inside.clone(), dry_run: args.dry_run };
-    let mut meter = Meter::new("evicting", args.json || args.dry_run);
-    let done: MoveReport = place.connect()?.call(&request, |now| meter.tell(&now))?;
-    drop(meter);
-    if args.json {
-        print_json(&done)?;
-    } else {
-        println!("{}", text::moved("evicted", &done, args.dry_run));
-    }
-    if done.left_bytes > 0 && !args.dry_run {
-        let left = text::bytes(done.left_bytes);
-        return Err(Failure::failed(format!("{left} stay on the cache, see above")));
-    }
-    Ok(ExitCode::SUCCESS)
+    let telling = Telling {
+        doing: "evicting",
+        done: "evicted",
+        left: |left| Failure::failed(format!("{left} stay on the cache, see above")),
+        dry_run: args.dry_run,
+        json: args.json,
+    };
+    telling.ask(&place, &request)
 }

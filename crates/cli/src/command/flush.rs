@@ -1,15 +1,12 @@
 //! `halocline flush`: is it all on the origin?
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{MoveReport, Place, Request};
+use halocline_core::control::{Place, Request};
 
-use super::print_json;
+use super::moving::Telling;
 use crate::failure::{Failure, Outcome};
-use crate::progress::Meter;
-use crate::text;
 
 /// Write dirty data to the origin, durably, and wait until it is there
 #[derive(Debug, Args)]
@@ -32,17 +29,12 @@ pub(crate) struct FlushArgs {
 pub(crate) fn execute(args: &FlushArgs) -> Outcome {
     let place = Place::find(&args.path)?;
     let request = Request::Flush { path: place.inside.clone(), dry_run: args.dry_run };
-    let mut meter = Meter::new("flushing", args.json || args.dry_run);
-    let done: MoveReport = place.connect()?.call(&request, |now| meter.tell(&now))?;
-    drop(meter);
-    if args.json {
-        print_json(&done)?;
-    } else {
-        println!("{}", text::moved("flushed", &done, args.dry_run));
-    }
-    if done.left_bytes > 0 && !args.dry_run {
-        let left = text::bytes(done.left_bytes);
-        return Err(Failure::dirty_left(format!("{left} could not be flushed, see above")));
-    }
-    Ok(ExitCode::SUCCESS)
+    let telling = Telling {
+        doing: "flushing",
+        done: "flushed",
+        left: |left| Failure::dirty_left(format!("{left} could not be flushed, see above")),
+        dry_run: args.dry_run,
+        json: args.json,
+    };
+    telling.ask(&place, &request)
 }

@@ -3,16 +3,13 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{MoveReport, Place, Request};
+use halocline_core::control::{Place, Request};
 use halocline_core::error::Error;
 
-use super::print_json;
+use super::moving::Telling;
 use crate::failure::{Failure, Outcome};
-use crate::progress::Meter;
-use crate::text;
 
 /// Fetch files into the cache and wait until they are there
 #[derive(Debug, Args)]
@@ -48,22 +45,19 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
         )));
     }
     let paths = places.iter().map(|place| place.inside.clone()).collect();
-    let mut meter = Meter::new("fetching", args.json || args.dry_run);
     let request = Request::Warm { paths, dry_run: args.dry_run };
-    let done: MoveReport = first.connect()?.call(&request, |now| meter.tell(&now))?;
-    drop(meter);
-    if args.json {
-        print_json(&done)?;
-    } else {
-        println!("{}", text::moved("fetched", &done, args.dry_run));
-    }
-    if done.left_bytes > 0 && !args.dry_run {
-        let left = text::bytes(done.left_bytes);
-        return Err(Failure::failed(format!(
-            "{left} found no room on the cache; make it larger (--size) or evict something"
-        )));
-    }
-    Ok(ExitCode::SUCCESS)
+    let telling = Telling {
+        doing: "fetching",
+        done: "fetched",
+        left: |left| {
+            Failure::failed(format!(
+                "{left} found no room on the cache; make it larger (--size) or evict something"
+            ))
+        },
+        dry_run: args.dry_run,
+        json: args.json,
+    };
+    telling.ask(first, &request)
 }
 
 fn read_list(list: &Path) -> Result<Vec<PathBuf>, Failure> {

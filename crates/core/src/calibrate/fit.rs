@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use halocline_model::profile::{DeviceProfile, ServiceProfile};
+use halocline_model::profile::{DeviceProfile, ServiceProfile, whole};
 use halocline_model::request::Direction;
 
 /// Where a request goes after the one before it.
@@ -101,15 +101,6 @@ pub(super) fn median_ps(times: &mut [Duration]) -> f64 {
     times.sort_unstable();
     let middle = |at: usize| times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e12);
     f64::midpoint(middle(times.len().saturating_sub(1) / 2), middle(times.len() / 2))
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "saturates; not negative"
-)]
-fn whole(value: f64) -> u64 {
-    value.round() as u64
 }
 
 /// Places for random requests: the same for the same seed (Weyl sequence, mixed).

@@ -50,10 +50,8 @@ it; without one, built-in values for a rotating or solid-state device are used.
 
 ```toml
 [device.\"/mnt/hdd\"]
-read.sequential = { startup_ps = 90000000, ps_per_byte = 8300 }
-read.random = { startup_ps = 12000000000, ps_per_byte = 8300 }
-write.sequential = { startup_ps = 90000000, ps_per_byte = 8300 }
-write.random = { startup_ps = 12000000000, ps_per_byte = 8300 }
+read = { startup_sequential_ps = 90000000, startup_random_ps = 12000000000, per_byte_ps = 8300 }
+write = { startup_sequential_ps = 90000000, startup_random_ps = 12000000000, per_byte_ps = 8300 }
 ```
 ";
 

@@ -177,10 +177,8 @@ mod tests {
             "emulate = \"2xslow+ssd\"\nsize = \"2G\"\ncdt_entries = 100\npin = [\"*.{idx,h5}\"]\n\
              [profile.slow]\nkind = \"hdd\"\nrpm = 5400.0\n\
              [device.\"/mnt/ssd\"]\n\
-             read.sequential = { startup_ps = 1, ps_per_byte = 2 }\n\
-             read.random = { startup_ps = 3, ps_per_byte = 4 }\n\
-             write.sequential = { startup_ps = 5, ps_per_byte = 6 }\n\
-             write.random = { startup_ps = 7, ps_per_byte = 8 }\n",
+             read = { startup_sequential_ps = 1, startup_random_ps = 2, per_byte_ps = 3 }\n\
+             write = { startup_sequential_ps = 4, startup_random_ps = 5, per_byte_ps = 6 }\n",
         )
         .unwrap();
         assert_eq!(config.size, CacheSize::Bytes(2 << 30));
@@ -189,7 +187,7 @@ mod tests {
         assert!(matches!(emulation.origin.device, EmulatedDevice::Hdd(hdd) if hdd.rpm < 5401.0));
         assert_eq!(config.origin_shape().servers, 2);
         let device = config.device(Path::new("/mnt/ssd/cache")).unwrap();
-        assert_eq!(device.write.random.ps_per_byte, 8);
+        assert_eq!((device.write.startup_random_ps, device.write.per_byte_ps), (5, 6));
         assert_eq!(config.device(Path::new("/mnt/other")), None);
     }
 
@@ -206,6 +204,7 @@ mod tests {
             ("size = \n", &["line 1"]),
             ("[profile.x]\nkind = \"hdd\"\nrpn = 3\n", &["[profile.x]", "rpn"]),
             ("[device.\"/a\"]\nread = 3\n", &["[device./a]"]),
+            ("[device.\"/a\"]\nread = { startup_ps = 3 }\n", &["startup_ps", "per_byte_ps"]),
         ] {
             let error = load_text(text).unwrap_err().to_string();
             for part in parts.iter().chain(&["halocline.toml"]) {

@@ -17,7 +17,7 @@ mod ssd;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-use halocline_model::profile::{DeviceProfile, ServiceProfile};
+use halocline_model::profile::{DeviceProfile, ServiceProfile, whole};
 use halocline_model::request::{ByteRange, Direction};
 use parking_lot::Mutex;
 
@@ -155,15 +155,6 @@ fn per_byte_ps(mb_per_s: f64) -> u64 {
 fn transfer_ns(len: u64, mb_per_s: f64) -> u64 {
     #[expect(clippy::cast_precision_loss, reason = "a request is far shorter than 2^52 bytes")]
     whole(len as f64 * 1e3 / mb_per_s)
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "saturates, and times are not negative"
-)]
-fn whole(value: f64) -> u64 {
-    value.round() as u64
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::path::Path;
 
 use halocline_model::request::ByteRange;
-use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::{Allocate, Device, ServerFile, Space};
@@ -66,16 +65,7 @@ impl Device for LocalDevice {
     }
 
     fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
-        let flags = match how {
-            Allocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            Allocate::Reserve => FallocateFlags::empty(),
-            Allocate::ReserveKeepSize => FallocateFlags::KEEP_SIZE,
-            Allocate::Zero { keep_size: false } => FallocateFlags::ZERO_RANGE,
-            Allocate::Zero { keep_size: true } => {
-                FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE
-            }
-        };
-        retry(|| rustix::fs::fallocate(file.file(), flags, range.start, range.len()))
+        retry(|| rustix::fs::fallocate(file.file(), how.mode(), range.start, range.len()))
     }
 
     fn truncate(&self, file: &ServerFile, len: u64) -> io::Result<()> {

@@ -3,7 +3,8 @@
 //! This file answers the calls of a front end. Data goes through [`redirect`](super::redirect);
 //! names go straight to the origin's tree, with the cache's records following.
 
-use std::ffi::{OsStr, OsString};
+use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,13 +14,13 @@ use super::handle::Handle;
 use super::parts::{NS, Parts, origin_key};
 use super::rebuild::Rebuilder;
 use super::sides::Meters;
-use super::{Caller, DirEntry, Engine, Make, OpenMode, Seek, SetAttr, SetTime, Stat};
+use super::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, SetTime, Stat};
 use crate::control::{SOCKET_NAME, SOCKET_XATTR};
 use crate::device::Allocate;
 use crate::error::Result;
 use crate::extent::file::{CachedFile, WHOLE};
-use crate::namespace::{Directory, Node, Removed};
-use crate::volume::origin::hidden_xattr;
+use crate::namespace::{Namespace, Node, Removed};
+use crate::volume::origin::{hidden_xattr, shown_xattrs};
 
 /// An origin with a cache in front of it.
 #[derive(Debug)]
@@ -127,14 +128,13 @@ impl ExtentEngine {
 impl Engine for ExtentEngine {
     type Node = Node;
     type Handle = Handle;
-    type DirHandle = Directory;
+
+    fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, Node>) {
+        (&self.parts.namespace, Cow::Borrowed(node))
+    }
 
     fn root(&self) -> Node {
         self.parts.namespace.root()
-    }
-
-    fn key(&self, node: &Node) -> (u64, u64) {
-        node.key()
     }
 
     fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
@@ -171,35 +171,21 @@ impl Engine for ExtentEngine {
         Ok(self.shown(stat))
     }
 
-    fn read_link(&self, node: &Node) -> Result<OsString> {
-        self.parts.namespace.read_link(node)
-    }
-
-    fn make(
-        &self,
-        parent: &Node,
-        name: &OsStr,
-        what: Make<'_>,
-        umask: u32,
-        caller: Caller,
-    ) -> Result<(Node, Stat)> {
-        self.parts.namespace.make(parent, name, what, umask, caller)
+    fn make(&self, place: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
+        self.parts.namespace.make(place, what, by)
     }
 
     fn create(
         &self,
-        parent: &Node,
-        name: &OsStr,
+        place: (&Node, &OsStr),
         mode: u32,
-        umask: u32,
         flags: i32,
-        caller: Caller,
+        by: Maker,
     ) -> Result<(Node, Stat, Handle)> {
         // O_TRUNC of a file that exists is ours to do: the cache may hold bytes of it.
         let below = flags & !(libc::O_TRUNC | libc::O_APPEND);
-        let (node, stat, file) =
-            self.parts.namespace.create(parent, name, mode, umask, below, caller)?;
-        let handle = Handle::created(&self.parts, &node, file, flags, caller)?;
+        let (node, stat, file) = self.parts.namespace.create(place, mode, below, by)?;
+        let handle = Handle::created(&self.parts, &node, file, flags, by.caller)?;
         if flags & libc::O_TRUNC != 0 && stat.raw.st_size > 0 {
             self.truncate(&node, Some(&handle), 0)?;
         }
@@ -217,10 +203,6 @@ impl Engine for ExtentEngine {
         self.before_name_goes(parent, name)?;
         let removed = self.parts.namespace.unlink(parent, name)?;
         self.name_gone(parent, &removed)
-    }
-
-    fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
-        self.parts.namespace.remove_dir(parent, name).map(drop)
     }
 
     fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
@@ -262,10 +244,6 @@ impl Engine for ExtentEngine {
         Ok(())
     }
 
-    fn flush(&self, _handle: &Handle) -> Result<()> {
-        Ok(())
-    }
-
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
         // The origin first: its size and its share of the bytes; then what the cache holds.
         handle.origin.sync(data_only)?;
@@ -283,27 +261,6 @@ impl Engine for ExtentEngine {
         self.parts.seek(handle, offset, what)
     }
 
-    fn open_dir(&self, node: &Node) -> Result<Directory> {
-        self.parts.namespace.open_dir(node)
-    }
-
-    fn read_dir(
-        &self,
-        dir: &Directory,
-        offset: u64,
-        take: &mut dyn FnMut(DirEntry) -> bool,
-    ) -> Result<()> {
-        dir.read(offset, take)
-    }
-
-    fn sync_dir(&self, dir: &Directory) -> Result<()> {
-        dir.sync()
-    }
-
-    fn statfs(&self, node: &Node) -> Result<libc::statvfs64> {
-        self.parts.namespace.statfs(node)
-    }
-
     fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
         if name == SOCKET_XATTR {
             let socket = self.parts.around.cache_dir.join(SOCKET_NAME);
@@ -316,12 +273,7 @@ impl Engine for ExtentEngine {
     }
 
     fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
-        use std::os::unix::ffi::OsStrExt;
-        let all = self.parts.namespace.list_xattr(node)?;
-        let shown = all.split_inclusive(|&byte| byte == 0).filter(|name| {
-            !hidden_xattr(OsStr::from_bytes(name.strip_suffix(&[0]).unwrap_or(name)))
-        });
-        Ok(shown.flatten().copied().collect())
+        Ok(shown_xattrs(&self.parts.namespace.list_xattr(node)?))
     }
 
     fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {

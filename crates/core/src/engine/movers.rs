@@ -9,6 +9,7 @@ use halocline_model::layout::Layout;
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
+use super::DirEntry;
 use super::extents::ExtentEngine;
 use super::parts::Parts;
 use super::rebuild::Fetched;
@@ -127,14 +128,7 @@ impl Walk {
         match stat.raw.st_mode & libc::S_IFMT {
             libc::S_IFREG => found.push((path, parts.file_of(node)?)),
             libc::S_IFDIR => {
-                let mut names = Vec::new();
-                parts.namespace.open_dir(node)?.read(0, &mut |entry| {
-                    if entry.name != "." && entry.name != ".." {
-                        names.push(entry.name);
-                    }
-                    true
-                })?;
-                for name in names {
+                for DirEntry { name, .. } in parts.namespace.entries(node)? {
                     if let Ok((child, _)) = parts.namespace.lookup(node, &name) {
                         Self::visit(parts, &child, path.join(&name), found)?;
                     }

@@ -2,17 +2,18 @@
 //!
 //! It is what a front end is tested with, and the baseline of what the front end costs.
 
-use std::ffi::{OsStr, OsString};
+use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, fsync, ftruncate, seek};
+use rustix::fs::{fallocate, ftruncate};
 
-use super::{Caller, DirEntry, Engine, Make, OpenMode, Seek, SetAttr, Stat};
+use super::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 use crate::device::Allocate;
 use crate::error::Result;
-use crate::namespace::{Directory, Namespace, Node, Pin, stat_descriptor};
+use crate::namespace::{Namespace, Node, Pin, contents, stat_descriptor};
 
 /// The tree below one directory, as it is.
 #[derive(Debug)]
@@ -47,14 +48,13 @@ impl Passthrough {
 impl Engine for Passthrough {
     type Node = Node;
     type Handle = OpenFile;
-    type DirHandle = Directory;
+
+    fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, Node>) {
+        (&self.namespace, Cow::Borrowed(node))
+    }
 
     fn root(&self) -> Node {
         self.namespace.root()
-    }
-
-    fn key(&self, node: &Node) -> (u64, u64) {
-        node.key()
     }
 
     fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
@@ -83,31 +83,18 @@ impl Engine for Passthrough {
         self.namespace.set_attr(node, &change)
     }
 
-    fn read_link(&self, node: &Node) -> Result<OsString> {
-        self.namespace.read_link(node)
-    }
-
-    fn make(
-        &self,
-        parent: &Node,
-        name: &OsStr,
-        what: Make<'_>,
-        umask: u32,
-        caller: Caller,
-    ) -> Result<(Node, Stat)> {
-        self.namespace.make(parent, name, what, umask, caller)
+    fn make(&self, place: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
+        self.namespace.make(place, what, by)
     }
 
     fn create(
         &self,
-        parent: &Node,
-        name: &OsStr,
+        place: (&Node, &OsStr),
         mode: u32,
-        umask: u32,
         flags: i32,
-        caller: Caller,
+        by: Maker,
     ) -> Result<(Node, Stat, OpenFile)> {
-        let (node, stat, file) = self.namespace.create(parent, name, mode, umask, flags, caller)?;
+        let (node, stat, file) = self.namespace.create(place, mode, flags, by)?;
         let handle = self.handle(&node, file)?;
         Ok((node, stat, handle))
     }
@@ -118,10 +105,6 @@ impl Engine for Passthrough {
 
     fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
         self.namespace.unlink(parent, name).map(drop)
-    }
-
-    fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
-        self.namespace.remove_dir(parent, name).map(drop)
     }
 
     fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
@@ -144,84 +127,22 @@ impl Engine for Passthrough {
         buf: &mut [u8],
         _caller: Caller,
     ) -> Result<usize> {
-        let mut done = 0;
-        while done < buf.len() {
-            match handle.file.read_at(&mut buf[done..], offset + done as u64)? {
-                0 => break,
-                count => done += count,
-            }
-        }
-        Ok(done)
+        contents::read(&handle.file, offset, buf)
     }
 
     fn write(&self, handle: &OpenFile, offset: u64, data: &[u8], _caller: Caller) -> Result<()> {
         Ok(handle.file.write_all_at(data, offset)?)
     }
 
-    fn flush(&self, _handle: &OpenFile) -> Result<()> {
-        Ok(())
-    }
-
     fn fsync(&self, handle: &OpenFile, data_only: bool) -> Result<()> {
-        if data_only { fdatasync(&handle.file) } else { fsync(&handle.file) }?;
-        Ok(())
+        contents::sync(&handle.file, data_only)
     }
 
     fn allocate(&self, handle: &OpenFile, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        let flags = match how {
-            Allocate::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            Allocate::Reserve => FallocateFlags::empty(),
-            Allocate::ReserveKeepSize => FallocateFlags::KEEP_SIZE,
-            Allocate::Zero { keep_size: false } => FallocateFlags::ZERO_RANGE,
-            Allocate::Zero { keep_size: true } => {
-                FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE
-            }
-        };
-        Ok(fallocate(&handle.file, flags, offset, len)?)
+        Ok(fallocate(&handle.file, how.mode(), offset, len)?)
     }
 
     fn seek(&self, handle: &OpenFile, offset: u64, what: Seek) -> Result<u64> {
-        let to = match what {
-            Seek::Data => SeekFrom::Data(offset),
-            Seek::Hole => SeekFrom::Hole(offset),
-        };
-        Ok(seek(&handle.file, to)?)
-    }
-
-    fn open_dir(&self, node: &Node) -> Result<Directory> {
-        self.namespace.open_dir(node)
-    }
-
-    fn read_dir(
-        &self,
-        dir: &Directory,
-        offset: u64,
-        take: &mut dyn FnMut(DirEntry) -> bool,
-    ) -> Result<()> {
-        dir.read(offset, take)
-    }
-
-    fn sync_dir(&self, dir: &Directory) -> Result<()> {
-        dir.sync()
-    }
-
-    fn statfs(&self, node: &Node) -> Result<libc::statvfs64> {
-        self.namespace.statfs(node)
-    }
-
-    fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
-        self.namespace.get_xattr(node, name)
-    }
-
-    fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
-        self.namespace.list_xattr(node)
-    }
-
-    fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
-        self.namespace.set_xattr(node, name, value, flags)
-    }
-
-    fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
-        self.namespace.remove_xattr(node, name)
+        contents::seek(&handle.file, offset, what)
     }
 }

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Stat;
 use super::changes;
 use super::parts::{Parts, origin_key, stamp_of};
+use super::{DirEntry, Stat};
 use crate::error::Result;
 use crate::extent::file::WHOLE;
 use crate::meta::{FileId, FileRecord, OriginKey, Stamp};
@@ -58,14 +58,7 @@ impl Parts {
 
     /// Walks the tree below `dir` until every file in `missing` was seen.
     fn search(&self, dir: &Node, missing: &mut HashMap<OriginKey, FileRecord>) -> Result<()> {
-        let mut names = Vec::new();
-        self.namespace.open_dir(dir)?.read(0, &mut |entry| {
-            if entry.name != "." && entry.name != ".." {
-                names.push((entry.name, entry.kind));
-            }
-            true
-        })?;
-        for (name, kind) in names {
+        for DirEntry { name, kind, .. } in self.namespace.entries(dir)? {
             if missing.is_empty() {
                 break;
             }

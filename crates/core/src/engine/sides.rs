@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use halocline_model::profile::{DeviceProfile, ServiceProfile};
+use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
 
 use super::extents::ExtentEngine;
-use crate::config::{self, Config, EmulatedGroup};
+use crate::config::{Config, EmulatedGroup};
 use crate::control::{ServerStatus, Side};
 use crate::device::emulate::{self, EmulatedServer};
 use crate::device::meter::{Meter, MeteredDevice};
@@ -156,7 +156,7 @@ fn profile(
         return emulate::expected(&group.device, EMULATED_SPAN_BYTES);
     }
     if let Some(calibrated) = config.device(dir) {
-        return of_config(calibrated);
+        return *calibrated;
     }
     match crate::calibrate::rotational(dir) {
         Some(true) => DeviceProfile::hdd_7200(),
@@ -164,15 +164,6 @@ fn profile(
         // A network file system: taken for what its side usually is until calibration ran.
         None => unknown(),
     }
-}
-
-fn of_config(profile: &config::DeviceProfile) -> DeviceProfile {
-    let service = |direction: &config::DirectionProfile| ServiceProfile {
-        startup_sequential_ps: direction.sequential.startup_ps,
-        startup_random_ps: direction.random.startup_ps,
-        per_byte_ps: direction.sequential.ps_per_byte,
-    };
-    DeviceProfile { read: service(&profile.read), write: service(&profile.write) }
 }
 
 impl ExtentEngine {

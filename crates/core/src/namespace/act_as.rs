@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, umask};
 use rustix::thread::{UnshareFlags, capabilities, set_capabilities, unshare_unsafe};
 
-use crate::engine::Caller;
+use crate::engine::Maker;
 use crate::error::Result;
 
 thread_local! {
@@ -30,8 +30,9 @@ pub(super) struct ActAs {
 }
 
 impl ActAs {
-    /// Switches to `caller` with `mask`. An unprivileged daemon keeps its own ids.
-    pub(super) fn new(caller: Caller, mask: u32) -> Result<Self> {
+    /// Switches to the caller's ids and umask. An unprivileged daemon keeps its own ids.
+    pub(super) fn new(by: Maker) -> Result<Self> {
+        let Maker { caller, umask: mask } = by;
         own_umask()?;
         let mut acting = Self {
             umask: umask(Mode::from_raw_mode(mask & 0o777)),

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use parking_lot::Mutex;
 use rustix::fs::{FileType, RawDir, SeekFrom, fsync, seek};
 
+use super::{Namespace, Node};
 use crate::engine::DirEntry;
 use crate::error::Result;
 
@@ -18,6 +19,7 @@ const BUFFER: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Directory {
     fd: OwnedFd,
+    node: Node,
     stream: Mutex<Stream>,
 }
 
@@ -32,8 +34,13 @@ struct Stream {
 }
 
 impl Directory {
-    pub(super) fn new(fd: OwnedFd) -> Self {
-        Self { fd, stream: Mutex::default() }
+    pub(super) fn new(fd: OwnedFd, node: Node) -> Self {
+        Self { fd, node, stream: Mutex::default() }
+    }
+
+    /// The node it was opened by.
+    pub fn node(&self) -> &Node {
+        &self.node
     }
 
     /// Gives entries from cookie `offset` (0 at first) to `take` until it returns `false`; the
@@ -66,6 +73,20 @@ impl Directory {
     /// Makes the directory durable.
     pub fn sync(&self) -> Result<()> {
         Ok(fsync(&self.fd)?)
+    }
+}
+
+impl Namespace {
+    /// All entries of a directory but `.` and `..`.
+    pub(crate) fn entries(&self, dir: &Node) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        self.open_dir(dir)?.read(0, &mut |entry| {
+            if entry.name != "." && entry.name != ".." {
+                entries.push(entry);
+            }
+            true
+        })?;
+        Ok(entries)
     }
 }
 

@@ -8,21 +8,19 @@ use rustix::fs::{FileType, Mode, OFlags, mkdirat, mknodat, openat, symlinkat};
 
 use super::act_as::ActAs;
 use super::{Namespace, Node, stat_descriptor};
-use crate::engine::{Caller, Make, Stat};
+use crate::engine::{Make, Maker, Stat};
 use crate::error::Result;
 
 impl Namespace {
     /// Makes a directory, symbolic link or special file that belongs to the caller.
     pub fn make(
         &self,
-        parent: &Node,
-        name: &OsStr,
+        (parent, name): (&Node, &OsStr),
         what: Make<'_>,
-        umask: u32,
-        caller: Caller,
+        by: Maker,
     ) -> Result<(Node, Stat)> {
         let dir = self.descriptor(parent)?;
-        let acting = ActAs::new(caller, umask)?;
+        let acting = ActAs::new(by)?;
         match what {
             Make::Directory(mode) => mkdirat(&dir, name, Mode::from_raw_mode(mode & 0o7777))?,
             Make::Symlink(target) => symlinkat(target, &dir, name)?,
@@ -42,17 +40,15 @@ impl Namespace {
     /// (`O_CREAT` is added, `O_DIRECT` dropped).
     pub fn create(
         &self,
-        parent: &Node,
-        name: &OsStr,
+        (parent, name): (&Node, &OsStr),
         mode: u32,
-        umask: u32,
         flags: i32,
-        caller: Caller,
+        by: Maker,
     ) -> Result<(Node, Stat, File)> {
         let dir = self.descriptor(parent)?;
         let flags = OFlags::from_bits_retain((flags & !libc::O_DIRECT).cast_unsigned());
         let always = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let acting = ActAs::new(caller, umask)?;
+        let acting = ActAs::new(by)?;
         let file = openat(&dir, name, flags | always, Mode::from_raw_mode(mode & 0o7777))?;
         drop(acting);
         let stat = stat_descriptor(file.as_fd())?;

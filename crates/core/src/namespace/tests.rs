@@ -3,7 +3,11 @@ use std::fs;
 use std::io::Write;
 
 use super::*;
-use crate::engine::{Caller, Make};
+use crate::engine::{Caller, Make, Maker};
+
+fn by(caller: Caller, umask: u32) -> Maker {
+    Maker { caller, umask }
+}
 
 fn me() -> Caller {
     Caller {
@@ -124,13 +128,15 @@ fn a_replaced_target_is_reported_and_survives() {
 fn umask_and_owner_are_the_callers() {
     let (dir, namespace) = tree();
     let root = namespace.root();
-    let (_, stat) = namespace.make(&root, name("d"), Make::Directory(0o777), 0o027, me()).unwrap();
+    let (_, stat) =
+        namespace.make((&root, name("d")), Make::Directory(0o777), by(me(), 0o027)).unwrap();
     assert_eq!(stat.raw.st_mode & 0o7777, 0o750);
     if me().uid == 0 {
         let nobody = Caller { uid: 65534, gid: 65533, pid: 0 };
         // The directory is not writable for nobody: the kernel above has decided already.
         let flags = libc::O_RDWR | libc::O_EXCL;
-        let (_, stat, _) = namespace.create(&root, name("f"), 0o666, 0o002, flags, nobody).unwrap();
+        let (_, stat, _) =
+            namespace.create((&root, name("f")), 0o666, flags, by(nobody, 0o002)).unwrap();
         assert_eq!((stat.raw.st_uid, stat.raw.st_gid), (65534, 65533));
         assert_eq!(stat.raw.st_mode & 0o7777, 0o664);
         fs::write(dir.path().join("mine"), "").unwrap();

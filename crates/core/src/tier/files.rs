@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+use rustix::fs::{fallocate, ftruncate};
 use rustix::io::Errno;
 
 use super::Core;
@@ -14,7 +14,7 @@ use super::inode::{Inode, Node, Opened, Place};
 use super::migrate::{Manner, Stayed};
 use super::serve::Handle;
 use crate::device::Allocate;
-use crate::engine::{Caller, DirEntry, SetAttr, Stat};
+use crate::engine::{DirEntry, Maker, SetAttr, Stat};
 use crate::error::{Error, Result};
 use crate::namespace::attributes::set_attr_on;
 use crate::namespace::{self, reopen};
@@ -90,14 +90,13 @@ impl Core {
 
     pub(super) fn create(
         &self,
-        parent: &namespace::Node,
-        name: &OsStr,
-        modes: (u32, u32),
+        (parent, name): (&namespace::Node, &OsStr),
+        mode: u32,
         flags: i32,
-        caller: Caller,
+        by: Maker,
     ) -> Result<(Node, Stat, Handle)> {
         let names = self.names.read();
-        let created = self.namespace.create(parent, name, modes.0, modes.1, flags, caller);
+        let created = self.namespace.create((parent, name), mode, flags, by);
         let (entry, stat, file) = match created {
             // Somebody else made it first, and it has moved since.
             Err(error) if error.errno() == libc::ELOOP && flags & libc::O_EXCL == 0 => {
@@ -195,19 +194,11 @@ impl Core {
         len: u64,
         how: Allocate,
     ) -> Result<()> {
-        let (flags, takes) = match how {
-            Allocate::PunchHole => (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, false),
-            Allocate::Reserve => (FallocateFlags::empty(), true),
-            Allocate::ReserveKeepSize => (FallocateFlags::KEEP_SIZE, true),
-            Allocate::Zero { keep_size: false } => (FallocateFlags::ZERO_RANGE, true),
-            Allocate::Zero { keep_size: true } => {
-                (FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, true)
-            }
-        };
+        let takes = how != Allocate::PunchHole;
         loop {
             let (tier, outcome) = self.with_file(handle, |place, file| {
                 let _changing = handle.inode.changing();
-                let call = || fallocate(file, flags, offset, len);
+                let call = || fallocate(file, how.mode(), offset, len);
                 let outcome = match &place.resident {
                     Some(resident) if place.away.is_none() => {
                         resident.growing(file, None, if takes { len } else { 0 }, call)

@@ -127,13 +127,8 @@ impl Core {
     }
 
     fn names_below(&self, dir: &namespace::Node) -> Result<Vec<std::ffi::OsString>> {
-        let mut names = Vec::new();
-        self.namespace.open_dir(dir)?.read(0, &mut |entry| {
-            if entry.name != "." && entry.name != ".." && !self.is_private(dir, &entry.name) {
-                names.push(entry.name);
-            }
-            true
-        })?;
+        let names = self.namespace.entries(dir)?.into_iter().map(|entry| entry.name);
+        let mut names: Vec<_> = names.filter(|name| !self.is_private(dir, name)).collect();
         names.sort();
         Ok(names)
     }

@@ -385,14 +385,7 @@ impl Core {
 
 /// Names in a directory with their `DT_*` types, in order.
 fn names_in(tree: &Namespace, dir: &Node) -> Result<BTreeSet<(OsString, u8)>> {
-    let mut names = BTreeSet::new();
-    tree.open_dir(dir)?.read(0, &mut |entry| {
-        if entry.name != "." && entry.name != ".." {
-            names.insert((entry.name, entry.kind));
-        }
-        true
-    })?;
-    Ok(names)
+    Ok(tree.entries(dir)?.into_iter().map(|entry| (entry.name, entry.kind)).collect())
 }
 
 fn kind_of(tree: &Namespace, dir: &Node, name: &OsStr) -> u8 {

@@ -1,12 +1,11 @@
 //! The file tier behind a front end.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use rustix::fs::{SeekFrom, fdatasync, fsync, seek};
 use rustix::io::Errno;
 
 use super::FileTier;
@@ -14,26 +13,22 @@ use super::inode::{Node, Opened};
 use super::links::Target;
 use crate::control::SOCKET_XATTR;
 use crate::device::Allocate;
-use crate::engine::{Caller, DirEntry, Engine, Make, OpenMode, Seek, SetAttr, Stat};
+use crate::engine::{Caller, DirEntry, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 use crate::error::Result;
-use crate::namespace::{self, Directory, xattr};
-use crate::volume::origin::hidden_xattr;
+use crate::namespace::{self, Directory, Namespace, contents, xattr};
+use crate::volume::origin::{hidden_xattr, shown_xattrs};
 
 /// An open regular file; dropping it closes it.
 #[derive(Debug)]
 pub struct Handle(pub(super) Arc<Opened>);
 
-/// An open directory; dropping it closes it.
-#[derive(Debug)]
-pub struct DirHandle {
-    entries: Directory,
-    node: namespace::Node,
-}
-
 impl Engine for FileTier {
     type Node = Node;
     type Handle = Handle;
-    type DirHandle = DirHandle;
+
+    fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, namespace::Node>) {
+        (&self.core.namespace, Cow::Owned(node.0.entry()))
+    }
 
     fn root(&self) -> Node {
         let root = self.core.namespace.root();
@@ -73,11 +68,9 @@ impl Engine for FileTier {
 
     fn make(
         &self,
-        parent: &Node,
-        name: &OsStr,
+        (parent, name): (&Node, &OsStr),
         what: Make<'_>,
-        umask: u32,
-        caller: Caller,
+        by: Maker,
     ) -> Result<(Node, Stat)> {
         let (core, dir) = (&self.core, parent.0.entry());
         if core.is_private(&dir, name) {
@@ -93,7 +86,7 @@ impl Engine for FileTier {
         };
         core.with_room(|| {
             let _names = core.names.read();
-            let (entry, stat) = core.namespace.make(&dir, name, what, umask, caller)?;
+            let (entry, stat) = core.namespace.make((&dir, name), what, by)?;
             let inode = core.table.intern(&entry, || {
                 let number = core.number_here(&entry, &stat);
                 let regular = stat.raw.st_mode & libc::S_IFMT == libc::S_IFREG;
@@ -109,18 +102,16 @@ impl Engine for FileTier {
 
     fn create(
         &self,
-        parent: &Node,
-        name: &OsStr,
+        (parent, name): (&Node, &OsStr),
         mode: u32,
-        umask: u32,
         flags: i32,
-        caller: Caller,
+        by: Maker,
     ) -> Result<(Node, Stat, Handle)> {
         let dir = parent.0.entry();
         if self.core.is_private(&dir, name) {
             return Err(Errno::PERM.into());
         }
-        self.core.with_room(|| self.core.create(&dir, name, (mode, umask), flags, caller))
+        self.core.with_room(|| self.core.create((&dir, name), mode, flags, by))
     }
 
     fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
@@ -168,16 +159,7 @@ impl Engine for FileTier {
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {
-        self.core.with_file(&handle.0, |_, file| {
-            let mut done = 0;
-            while done < buf.len() {
-                match file.read_at(&mut buf[done..], offset + done as u64)? {
-                    0 => break,
-                    count => done += count,
-                }
-            }
-            Ok(done)
-        })
+        self.core.with_file(&handle.0, |_, file| contents::read(file, offset, buf))
     }
 
     fn write(&self, handle: &Handle, offset: u64, data: &[u8], _caller: Caller) -> Result<()> {
@@ -188,14 +170,8 @@ impl Engine for FileTier {
         false
     }
 
-    fn flush(&self, _handle: &Handle) -> Result<()> {
-        Ok(())
-    }
-
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
-        self.core.with_file(&handle.0, |_, file| {
-            Ok(if data_only { fdatasync(file) } else { fsync(file) }?)
-        })
+        self.core.with_file(&handle.0, |_, file| contents::sync(file, data_only))
     }
 
     fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
@@ -203,32 +179,19 @@ impl Engine for FileTier {
     }
 
     fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
-        let to = match what {
-            Seek::Data => SeekFrom::Data(offset),
-            Seek::Hole => SeekFrom::Hole(offset),
-        };
-        self.core.with_file(&handle.0, |_, file| Ok(seek(file, to)?))
-    }
-
-    fn open_dir(&self, node: &Node) -> Result<DirHandle> {
-        let node = node.0.entry();
-        Ok(DirHandle { entries: self.core.namespace.open_dir(&node)?, node })
+        self.core.with_file(&handle.0, |_, file| contents::seek(file, offset, what))
     }
 
     fn read_dir(
         &self,
-        dir: &DirHandle,
+        dir: &Directory,
         offset: u64,
         take: &mut dyn FnMut(DirEntry) -> bool,
     ) -> Result<()> {
-        let core = &self.core;
-        dir.entries.read(offset, &mut |entry| {
-            core.is_private(&dir.node, &entry.name) || take(core.shown(&dir.node, entry))
+        let (core, node) = (&self.core, dir.node());
+        dir.read(offset, &mut |entry| {
+            core.is_private(node, &entry.name) || take(core.shown(node, entry))
         })
-    }
-
-    fn sync_dir(&self, dir: &DirHandle) -> Result<()> {
-        dir.entries.sync()
     }
 
     fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
@@ -248,11 +211,7 @@ impl Engine for FileTier {
 
     fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
         let place = node.0.place.read();
-        let all = xattr::list_on(&*self.core.physical(&node.0, &place)?)?;
-        let shown = all.split_inclusive(|&byte| byte == 0).filter(|name| {
-            !hidden_xattr(OsStr::from_bytes(name.strip_suffix(&[0]).unwrap_or(name)))
-        });
-        Ok(shown.flatten().copied().collect())
+        Ok(shown_xattrs(&xattr::list_on(&*self.core.physical(&node.0, &place)?)?))
     }
 
     fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {

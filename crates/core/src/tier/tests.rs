@@ -14,10 +14,11 @@ use super::background::Background;
 use super::{Core, FileTier, Found, Handle, Node, PRIVATE, TierOptions, TierSet};
 use crate::config::CacheSize;
 use crate::control::{Controlled, MoveReport};
-use crate::engine::{Caller, Engine};
+use crate::engine::{Caller, Engine, Maker};
 use crate::error::Result;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+const BY: Maker = Maker { caller: CALLER, umask: 0 };
 
 /// A file tier over scratch directories, whose background threads do not run.
 struct Fixture {
@@ -79,7 +80,7 @@ impl Fixture {
 
     fn create(&self, path: &str) -> Handle {
         let (dir, name) = self.at(path);
-        self.tier().create(&dir, name, 0o640, 0, libc::O_RDWR, CALLER).unwrap().2
+        self.tier().create((&dir, name), 0o640, libc::O_RDWR, BY).unwrap().2
     }
 
     fn write(&self, path: &str, bytes: &[u8]) {

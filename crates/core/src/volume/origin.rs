@@ -28,6 +28,7 @@ use crate::engine::Stat;
 use crate::error::{Error, Result};
 
 pub use file::OriginFile;
+pub(crate) use identity::shown_xattrs;
 pub use identity::{ObjectId, hidden_xattr};
 pub use orphans::Orphans;
 

@@ -12,7 +12,7 @@ use halocline_core::control::{Controlled, MoveReport};
 use halocline_core::device::Device;
 use halocline_core::device::fault::{Faults, FaultyDevice};
 use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::engine::{Caller, Decorations, Engine, SetAttr};
+use halocline_core::engine::{Caller, Decorations, Engine, Maker, SetAttr};
 use halocline_core::error::Result;
 use tempfile::TempDir;
 
@@ -20,6 +20,8 @@ use crate::volatile::{Pages, VolatileDevice};
 
 /// The caller of every request.
 pub(crate) const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+/// The same where it makes files.
+pub(crate) const BY: Maker = Maker { caller: ME, umask: 0 };
 
 /// An engine with its directories.
 pub(crate) struct Fixture {
@@ -171,7 +173,7 @@ impl Fixture {
             return engine.open(&node, libc::O_RDWR, ME).unwrap();
         }
         let flags = libc::O_RDWR | libc::O_CREAT;
-        engine.create(&engine.root(), OsStr::new(name), 0o644, 0, flags, ME).unwrap().2
+        engine.create((&engine.root(), OsStr::new(name)), 0o644, flags, BY).unwrap().2
     }
 
     pub(crate) fn write(&self, name: &str, offset: u64, data: &[u8]) {

@@ -19,7 +19,7 @@ use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::engine::{Decorations, Engine, SetAttr};
 use halocline_model::request::ByteRange;
 
-use crate::fixture::{Fixture, ME, still};
+use crate::fixture::{BY, Fixture, ME, still};
 use crate::truth::{at, pattern};
 
 const KIB: u64 = 1 << 10;
@@ -153,7 +153,7 @@ fn make(engine: &ExtentEngine, step: Step) {
             return engine.open(&node, libc::O_RDWR, ME).unwrap();
         }
         let flags = libc::O_RDWR | libc::O_CREAT;
-        engine.create(&root, OsStr::new(name), 0o644, 0, flags, ME).unwrap().2
+        engine.create((&root, OsStr::new(name)), 0o644, flags, BY).unwrap().2
     };
     match step {
         Step::Write(name, offset, len, seed) => {

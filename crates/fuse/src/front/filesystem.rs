@@ -19,7 +19,7 @@ use fuser::{
 use halocline_core::engine::{Engine, Make, Seek, SetAttr};
 
 use super::operations::{allocation, set_time, sized, untrusted};
-use super::{Front, Refused, caller, negotiation, privileges};
+use super::{Front, Refused, caller, maker, negotiation, privileges};
 
 thread_local! {
     /// What reads of this thread are answered from; it grows to the largest read and stays.
@@ -122,7 +122,7 @@ impl<E: Engine> Filesystem for Front<E> {
         let what = Make::Special(mode, u64::from(device));
         answer!(reply, self.inode(parent), parent => self.entry(
             reply,
-            self.engine.make(&parent.node, name, what, umask, caller(request)),
+            self.engine.make((&parent.node, name), what, maker(request, umask)),
         ));
     }
 
@@ -138,7 +138,7 @@ impl<E: Engine> Filesystem for Front<E> {
         let _turn = self.turns.begin();
         answer!(reply, self.inode(parent), parent => self.entry(
             reply,
-            self.engine.make(&parent.node, name, Make::Directory(mode), umask, caller(request)),
+            self.engine.make((&parent.node, name), Make::Directory(mode), maker(request, umask)),
         ));
     }
 
@@ -154,7 +154,7 @@ impl<E: Engine> Filesystem for Front<E> {
         let what = Make::Symlink(target.as_os_str());
         answer!(reply, self.inode(parent), parent => self.entry(
             reply,
-            self.engine.make(&parent.node, name, what, 0, caller(request)),
+            self.engine.make((&parent.node, name), what, maker(request, 0)),
         ));
     }
 
@@ -370,7 +370,7 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        let done = self.dir(handle).and_then(|dir| Ok(self.engine.sync_dir(&dir)?));
+        let done = self.dir(handle).and_then(|dir| Ok(dir.sync()?));
         answer!(reply, done, () => reply.ok());
     }
 

@@ -13,7 +13,7 @@ use halocline_core::engine::{Engine, Stat};
 use parking_lot::Mutex;
 
 use super::open_files::OpenFile;
-use super::{Front, caller};
+use super::{Front, maker};
 use crate::inode_table::Inode;
 
 /// Who serves a file's open handles.
@@ -153,10 +153,11 @@ impl<E: Engine> Front<E> {
         request: &Request,
         parent: INodeNo,
         name: &std::ffi::OsStr,
-        modes: (u32, u32),
+        (mode, umask): (u32, u32),
         flags: i32,
     ) -> super::Answer<(E::Node, Stat, E::Handle)> {
         let parent = self.inode(parent)?;
-        Ok(self.engine.create(&parent.node, name, modes.0, modes.1, flags, caller(request))?)
+        let by = maker(request, umask);
+        Ok(self.engine.create((&parent.node, name), mode, flags, by)?)
     }
 }

@@ -6,7 +6,7 @@
 
 use super::{CacheSide, CostTerms, Query, Side};
 use crate::layout::Layout;
-use crate::profile::ServiceProfile;
+use crate::profile::{ServiceProfile, whole};
 use crate::request::Direction;
 use crate::striping::{Shape, Striping};
 
@@ -172,13 +172,4 @@ impl Forecast {
 #[expect(clippy::cast_precision_loss, reason = "a part in 2^53 decides nothing here")]
 pub(super) fn float(count: u64) -> f64 {
     count as f64
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "saturates, and times are not negative"
-)]
-fn whole(value: f64) -> u64 {
-    value.round() as u64
 }

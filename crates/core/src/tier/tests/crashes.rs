@@ -88,7 +88,7 @@ fn prepared() -> Fixture {
     fixture.write("here", b"here");
     fixture.write("away", b"away");
     let (root, name) = fixture.at("dir");
-    fixture.tier().make(&root, name, crate::engine::Make::Directory(0o755), 0, CALLER).unwrap();
+    fixture.tier().make((&root, name), crate::engine::Make::Directory(0o755), BY).unwrap();
     fixture.write("dir/deep", b"deep");
     fixture.demote("away");
     fixture.demote("dir/deep");

@@ -83,7 +83,7 @@ fn two_files_never_have_one_number() {
 fn the_trees_are_plain_files_and_links() {
     let fixture = Fixture::new(limited(1 << 20));
     let (root, name) = fixture.at("dir");
-    fixture.tier().make(&root, name, Make::Directory(0o750), 0, CALLER).unwrap();
+    fixture.tier().make((&root, name), Make::Directory(0o750), BY).unwrap();
     fixture.write("dir/file", b"plain");
     fixture.demote("dir/file");
     assert_eq!(fs::read_link(fixture.ssd("dir/file")).unwrap(), fixture.hdd("dir/file"));
@@ -134,7 +134,7 @@ fn users_links_are_users_links() {
     fixture.demote("file");
     let (root, name) = fixture.at("link");
     let target = fixture.hdd("file").into_os_string();
-    let (node, stat) = fixture.tier().make(&root, name, Make::Symlink(&target), 0, CALLER).unwrap();
+    let (node, stat) = fixture.tier().make((&root, name), Make::Symlink(&target), BY).unwrap();
     assert_eq!(stat.raw.st_mode & libc::S_IFMT, libc::S_IFLNK);
     assert_eq!(fixture.tier().read_link(&node).unwrap(), target, "as it was made");
     assert_eq!(fs::read(fixture.ssd("link")).unwrap(), b"x", "and leads there without us");

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use halocline_model::request::ByteRange;
 use halocline_model::striping::Striping;
 use parking_lot::Mutex;
-use rustix::fs::{SeekFrom, Timespec, Timestamps};
+use rustix::fs::{Timespec, Timestamps};
 use rustix::io::Errno;
 
 use super::identity::ObjectId;
@@ -119,13 +119,7 @@ impl OriginFile {
     /// The next data or hole at or after `offset`; `ENXIO` where there is none, as `lseek(2)`.
     pub fn seek(&self, offset: u64, what: Seek) -> io::Result<u64> {
         match &self.0 {
-            Data::Plain { file, .. } => {
-                let whence = match what {
-                    Seek::Data => SeekFrom::Data(offset),
-                    Seek::Hole => SeekFrom::Hole(offset),
-                };
-                Ok(rustix::fs::seek(file.file(), whence)?)
-            }
+            Data::Plain { file, .. } => Ok(rustix::fs::seek(file.file(), what.at(offset))?),
             Data::Striped(striped) => striped.seek(offset, what),
         }
     }

@@ -21,6 +21,12 @@ pub fn hidden_xattr(name: &OsStr) -> bool {
     name.as_bytes().starts_with(PREFIX)
 }
 
+/// NUL-terminated names of extended attributes without the hidden ones.
+pub(crate) fn shown_xattrs(all: &[u8]) -> Vec<u8> {
+    let names = all.split_inclusive(|&byte| byte == 0);
+    names.filter(|name| !hidden_xattr(OsStr::from_bytes(name))).flatten().copied().collect()
+}
+
 /// Names the object with a file's data: 128 random bits, so that a copied tree or a restored
 /// backup never gives two files one object by counting anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,0 +1,42 @@
+//! What commands that move data have in common: ask, show progress, tell what moved.
+
+use std::process::ExitCode;
+
+use halocline_core::control::{MoveReport, Place, Request};
+
+use super::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::progress::Meter;
+use crate::text;
+
+/// How a move is told of.
+pub(super) struct Telling {
+    /// While it goes on: "flushing".
+    pub(super) doing: &'static str,
+    /// Of what moved: "flushed".
+    pub(super) done: &'static str,
+    /// The failure where bytes stayed, which it is given as text.
+    pub(super) left: fn(String) -> Failure,
+    /// Nothing was to move, only to be told.
+    pub(super) dry_run: bool,
+    /// In JSON.
+    pub(super) json: bool,
+}
+
+impl Telling {
+    /// Asks the mount at `place` for a move and waits for its end.
+    pub(super) fn ask(&self, place: &Place, request: &Request) -> Outcome {
+        let mut meter = Meter::new(self.doing, self.json || self.dry_run);
+        let report: MoveReport = place.connect()?.call(request, |now| meter.tell(&now))?;
+        drop(meter);
+        if self.json {
+            print_json(&report)?;
+        } else {
+            println!("{}", text::moved(self.done, &report, self.dry_run));
+        }
+        if report.left_bytes > 0 && !self.dry_run {
+            return Err((self.left)(text::bytes(report.left_bytes)));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
