@@ -78,14 +78,11 @@ impl Core {
             change.size = None;
         }
         let fd = self.physical(inode, &place)?;
-        let mut stat = set_attr_on(&*fd, &change)?;
-        if place.away.is_some() {
-            stat.raw.st_nlink = stat.raw.st_nlink.min(1);
-        }
+        let stat = set_attr_on(&*fd, &change)?;
         if let Some(resident) = &place.resident {
             resident.settle(&*fd);
         }
-        Ok(inode.show(stat))
+        Ok(inode.show_in(&place, stat))
     }
 
     pub(super) fn create(

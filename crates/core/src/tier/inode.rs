@@ -120,7 +120,18 @@ impl Inode {
         *self.moved_at.lock() = None;
     }
 
-    /// Attributes as programs see them.
+    /// Attributes as programs see them, of a file that is at `place`.
+    pub(super) fn show_in(&self, place: &Place, mut stat: Stat) -> Stat {
+        if place.away.is_some() {
+            // On a lower tier a file has one name at most: a second link is ours, on its way out,
+            // and the data of a removed file is removed after its name.
+            let names = u64::from(self.kept.lock().is_none());
+            stat.raw.st_nlink = stat.raw.st_nlink.min(names);
+        }
+        self.show(stat)
+    }
+
+    /// Attributes as programs see them, of a file on the SSD.
     pub(super) fn show(&self, mut stat: Stat) -> Stat {
         if let Some(moved) = *self.moved_at.lock()
             && moved.real == ctime(&stat)

@@ -79,12 +79,8 @@ impl Core {
     /// Attributes of an inode, wherever it is.
     pub(super) fn stat(&self, inode: &Inode) -> Result<Stat> {
         let place = inode.place.read();
-        let mut stat = stat_descriptor(&*self.physical(inode, &place)?)?;
-        if place.away.is_some() && inode.kept.lock().is_none() {
-            // A second link on the lower tier is one of ours, on its way out.
-            stat.raw.st_nlink = stat.raw.st_nlink.min(1);
-        }
-        Ok(inode.show(stat))
+        let stat = stat_descriptor(&*self.physical(inode, &place)?)?;
+        Ok(inode.show_in(&place, stat))
     }
 
     /// Makes a hard link. A file on a lower tier comes to the SSD first.

@@ -158,7 +158,10 @@ fn open_files_follow_their_file() {
     fixture.demote("file");
     // Removed while open: data lives as long as the handles.
     let (root, name) = fixture.at("file");
+    let node = fixture.node("file").unwrap();
     fixture.tier().unlink(&root, name).unwrap();
+    // Its data was removed later, and counted as a name until then.
+    assert_eq!(fixture.tier().stat(&node, Some(&reader)).unwrap().raw.st_nlink, 0);
     fixture.check_places();
     fixture.tier().write(&writer, 0, b"!", CALLER).unwrap();
     assert_eq!(fixture.read(&reader), b"onetwothree!");
