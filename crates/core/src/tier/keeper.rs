@@ -21,6 +21,8 @@ use crate::namespace::stat_descriptor;
 
 /// Files that a promotion may push out are looked for among this many at most.
 const VICTIMS_MAX: usize = 1 << 20;
+/// How often room is made for a file that was asked for, where others take it.
+const BRING_ATTEMPTS: usize = 8;
 
 /// Files that may leave the SSD, by the numbers that the policy knows.
 type Candidates = HashMap<FileId, (Entry, Arc<Resident>)>;
@@ -174,11 +176,18 @@ impl Core {
         manner: Manner,
         told: super::copy::Told<'_>,
     ) -> Result<u64, Stayed> {
-        let need = self.blocks(inode)? + super::migrate::COPY_SLACK;
-        if !self.free_up(need, inode.number) {
-            return Err(Stayed::NoRoom);
+        for _ in 0..BRING_ATTEMPTS {
+            let need = self.blocks(inode)? + super::migrate::COPY_SLACK;
+            if !self.free_up(need, inode.number) {
+                break;
+            }
+            match self.migrate(inode, 0, manner, told) {
+                // Somebody else took the room that was made.
+                Err(Stayed::NoRoom) => {}
+                other => return other,
+            }
         }
-        self.migrate(inode, 0, manner, told)
+        Err(Stayed::NoRoom)
     }
 
     /// Bytes that a file has on disk, wherever it is.

@@ -16,7 +16,7 @@ use super::crash::point;
 use super::inode::{Away, Inode, Node};
 use super::intents::{Intent, Removal};
 use super::links::Target;
-use super::migrate::Manner;
+use super::migrate::{Manner, Stayed};
 use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::{self, Removed, stat_descriptor};
@@ -99,12 +99,15 @@ impl Core {
                 (place.entry.clone(), place.away.is_some())
             };
             if away {
-                self.bring(inode, Manner::Forcing).map_err(|stayed| {
-                    tracing::warn!("a hard link needs the file on the SSD: {stayed}");
-                    // What programs know as "copy it instead".
-                    Errno::MLINK
-                })?;
-                continue;
+                match self.bring(inode, Manner::Forcing) {
+                    // Or somebody else was quicker.
+                    Ok(_) | Err(Stayed::There) => continue,
+                    Err(stayed) => {
+                        tracing::warn!("a hard link needs the file on the SSD: {stayed}");
+                        // What programs know as "copy it instead".
+                        return Err(Errno::MLINK.into());
+                    }
+                }
             }
             let _names = self.names.read();
             // Moved since we looked?

@@ -1,6 +1,7 @@
 //! What moves where, what stays, and what survives it.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::engine::{Make, SetAttr};
@@ -182,6 +183,46 @@ fn hard_linked_files_stay_and_lower_files_come_up_to_be_linked() {
     fixture.tier().link(&fixture.node("low").unwrap(), &root, three).unwrap();
     assert_eq!(fs::metadata(fixture.ssd("three")).unwrap().nlink(), 2);
     assert_eq!(fixture.content("three").unwrap(), b"low");
+    fixture.check_places();
+}
+
+/// `link` failed with EMLINK when somebody else brought the file first, or took the room that was
+/// made for it.
+#[test]
+fn hard_links_are_made_while_files_move() {
+    let fixture = Fixture::new(limited(512 << 10));
+    let names: Vec<String> = (0..24).map(|number| format!("file{number}")).collect();
+    for name in &names {
+        fixture.write(name, &[1; 20_000]);
+    }
+    let linked = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for direction in 0..2 {
+            let (fixture, names, linked) = (&fixture, &names, &linked);
+            scope.spawn(move || {
+                for name in names.iter().cycle().take_while(|_| !linked.load(Ordering::Relaxed)) {
+                    if direction == 0 {
+                        fixture.demote(name)
+                    } else {
+                        fixture.warm(name)
+                    };
+                }
+            });
+        }
+        let root = fixture.tier().root();
+        let made: Result<()> = (0..10)
+            .flat_map(|round| {
+                let (fixture, root) = (&fixture, &root);
+                names.iter().map(move |name| {
+                    let second = format!("{name}-{round}");
+                    fixture.tier().link(&fixture.node(name)?, root, second.as_ref())?;
+                    fixture.tier().unlink(root, second.as_ref())
+                })
+            })
+            .collect();
+        linked.store(true, Ordering::Relaxed);
+        made.unwrap();
+    });
     fixture.check_places();
 }
 
