@@ -5,13 +5,13 @@
 //!   file, a link that [`links`] recognises names the place of the file on a lower tier. Any other
 //!   copy is a leftover that an intent ([`intents`]) names, or was put there by somebody and is
 //!   never touched.
-//! - The place changes by one `rename` on the SSD ([`migrate`]), made after the copy is durable and
+//! - The place changes by one `rename` on the SSD ([`switch`]), made after the copy is durable and
 //!   while nobody reads or writes the file.
 //! - A file that the kernel serves by itself (passthrough) is not moved, nor is one with several
 //!   names.
 //!
-//! Files: [`links`] and [`side`] are the form on disk, [`scan`] reads it at mount; [`inode`] is what
-//! is known of a live file and [`residents`] the SSD's account; [`copy`], [`migrate`], [`names`]
+//! Files: [`links`] and [`side`] are the form on disk, [`steps`] its changes, [`scan`] reads it at mount; [`inode`] is what
+//! is known of a live file and [`residents`] the SSD's account; [`copy`], [`migrate`], [`switch`], [`names`]
 //! and [`leftovers`] change places and names; [`files`] are files in use; [`keeper`] decides which
 //! are kept on the SSD, by their [`numbers`], with what [`jobs`] announce; [`background`] demotes them; [`pass`] hands
 //! them to the kernel; [`serve`] answers the front end and [`operate`] the control socket.
@@ -19,7 +19,6 @@
 mod background;
 mod copy;
 mod counters;
-mod crash;
 mod files;
 mod inode;
 mod intents;
@@ -37,6 +36,8 @@ mod residents;
 mod scan;
 mod serve;
 mod side;
+mod steps;
+mod switch;
 #[cfg(test)]
 mod tests;
 
@@ -135,7 +136,10 @@ impl FileTier {
     /// Ends background work and finishes what is under way. Nothing is called after it.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
-        self.core.finish_removals()
+        if let Err(error) = self.core.finish_removals() {
+            tracing::warn!(%error, "data of removed files is removed at the next mount");
+        }
+        Ok(())
     }
 }
 
@@ -148,7 +152,8 @@ impl Core {
         let private = ssd.join(PRIVATE);
         let owner = Owner::take(&private)?;
         let former = set.record(owner.identity())?;
-        let sides = set.roots.iter().map(|root| Side::open(root)).collect::<Result<Vec<_>>>()?;
+        let sides = set.roots.iter().enumerate().map(|(tier, root)| Side::open(root, tier));
+        let sides = sides.collect::<Result<Vec<_>>>()?;
         let total = sides[0].totals()?;
         let limit = options.limit.bytes(total.f_blocks * total.f_frsize);
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -157,7 +162,7 @@ impl Core {
             links: Links::new(&set.roots, &former),
             table: Arc::default(),
             residents: Residents::new(limit),
-            intents: Intents::open(&private)?,
+            intents: Intents::open(&private, sides[0].steps.clone())?,
             keeper: Keeper::new(&private, &options)?,
             counters: Counters::default(),
             begun: Instant::now(),

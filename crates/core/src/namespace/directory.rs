@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use parking_lot::Mutex;
@@ -73,6 +73,12 @@ impl Directory {
     /// Makes the directory durable.
     pub fn sync(&self) -> Result<()> {
         Ok(fsync(&self.fd)?)
+    }
+}
+
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

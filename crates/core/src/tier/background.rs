@@ -147,10 +147,15 @@ impl Core {
 }
 
 fn reap(core: &Core) {
+    let mut failed = false;
     while core.signal.wait(|state| std::mem::take(&mut state.reap)) {
-        if let Err(error) = core.finish_removals() {
-            tracing::warn!(%error, "data of removed files is removed at the next mount");
+        let done = core.finish_removals();
+        if let Err(error) = &done
+            && !failed
+        {
+            tracing::warn!(%error, "data of removed files stays for now");
         }
+        failed = done.is_err();
     }
 }
 

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{SeekFrom, copy_file_range, seek};
 use rustix::io::Errno;
 
+use super::steps::Steps;
 use crate::engine::{SetAttr, SetTime, Stat};
 use crate::error::{Error, Result};
 use crate::namespace::attributes::{set_attr_on, system_time};
@@ -23,28 +24,35 @@ const BUFFER: usize = 1 << 20;
 /// What is told of `bytes` more bytes; `false` stops the copy.
 pub(super) type Told<'a> = &'a mut dyn FnMut(u64) -> bool;
 
+/// A file that is read or written by a copy, and the tier that it is on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End<'a> {
+    pub(super) file: &'a File,
+    pub(super) steps: &'a Steps,
+}
+
 /// How the kernel can be made to copy between these two files.
 struct Copier<'a> {
-    from: &'a File,
-    to: &'a File,
+    from: End<'a>,
+    to: End<'a>,
     /// Whether the kernel copies by itself; it cannot between some file systems.
     in_kernel: bool,
     buffer: Vec<u8>,
 }
 
 /// Copies all data of `from` (`size` bytes long) to the empty file `to`, holes as holes.
-pub(super) fn contents(from: &File, to: &File, size: u64, told: Told<'_>) -> Result<()> {
-    to.set_len(size)?;
+pub(super) fn contents(from: End<'_>, to: End<'_>, size: u64, told: Told<'_>) -> Result<()> {
+    to.steps.step("sizing a copy", || Ok(to.file.set_len(size)?))?;
     let mut copier = Copier { from, to, in_kernel: true, buffer: Vec::new() };
     let mut at = 0;
     while at < size {
-        let start = match seek(from, SeekFrom::Data(at)) {
+        let start = match seek(from.file, SeekFrom::Data(at)) {
             Ok(start) => start,
             Err(Errno::NXIO) => break,
             Err(Errno::INVAL) => at,
             Err(errno) => return Err(errno.into()),
         };
-        let end = match seek(from, SeekFrom::Hole(start)) {
+        let end = match seek(from.file, SeekFrom::Hole(start)) {
             Ok(end) => end.min(size),
             Err(Errno::INVAL) => size,
             Err(errno) => return Err(errno.into()),
@@ -69,12 +77,11 @@ pub(super) fn contents(from: &File, to: &File, size: u64, told: Told<'_>) -> Res
 impl Copier<'_> {
     fn piece(&mut self, at: u64, len: u64) -> Result<u64> {
         if self.in_kernel {
-            let (mut read, mut write) = (at, at);
-            let len = usize::try_from(len).expect("a piece is small");
-            match copy_file_range(self.from, Some(&mut read), self.to, Some(&mut write), len) {
+            match self.by_kernel(at, usize::try_from(len).expect("a piece is small")) {
                 Ok(0) => self.in_kernel = false,
                 Ok(done) => return Ok(done as u64),
-                Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                // It cannot, or one of the two devices fails: our own calls will tell which.
+                Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::IO) => {
                     self.in_kernel = false;
                 }
                 Err(errno) => return Err(errno.into()),
@@ -82,9 +89,20 @@ impl Copier<'_> {
         }
         self.buffer.resize(BUFFER, 0);
         let len = usize::try_from(len).expect("a piece is small").min(BUFFER);
-        let done = self.from.read_at(&mut self.buffer[..len], at)?;
-        self.to.write_all_at(&self.buffer[..done], at)?;
+        let (from, to, buffer) = (self.from, self.to, &mut self.buffer[..len]);
+        let done = from
+            .steps
+            .step("reading a file to copy it", || Ok(from.file.read_at(buffer, at)?))?;
+        let piece = &self.buffer[..done];
+        to.steps.step("writing a copy", || Ok(to.file.write_all_at(piece, at)?))?;
         Ok(done as u64)
+    }
+
+    fn by_kernel(&self, at: u64, len: usize) -> rustix::io::Result<usize> {
+        let (from, to, mut read, mut write) = (self.from.file, self.to.file, at, at);
+        let step = || Ok(copy_file_range(from, Some(&mut read), to, Some(&mut write), len)?);
+        let done = self.to.steps.step("copying in the kernel", step);
+        done.map_err(|error| Errno::from_raw_os_error(error.errno()))
     }
 }
 

@@ -13,6 +13,7 @@ use super::Core;
 use super::inode::{Inode, Node, Opened, Place};
 use super::migrate::{Manner, Stayed};
 use super::serve::Handle;
+use super::steps::Steps;
 use crate::device::Allocate;
 use crate::engine::{DirEntry, Maker, SetAttr, Stat};
 use crate::error::{Error, Result};
@@ -74,11 +75,13 @@ impl Core {
         let mut change = *change;
         if let (Some(Handle(handle)), Some(size)) = (handle, change.size) {
             let file = handle.file(place.moves, |flags| self.open_again(inode, &place, flags))?;
-            ftruncate(&*file, size)?;
+            let cut = || Ok(ftruncate(&*file, size)?);
+            self.sides[tier_of(&place)].steps.step("setting a length", cut)?;
             change.size = None;
         }
         let fd = self.physical(inode, &place)?;
-        let stat = set_attr_on(&*fd, &change)?;
+        let set = || set_attr_on(&*fd, &change);
+        let stat = self.sides[tier_of(&place)].steps.step("setting attributes", set)?;
         if let Some(resident) = &place.resident {
             resident.settle(&*fd);
         }
@@ -93,7 +96,8 @@ impl Core {
         by: Maker,
     ) -> Result<(Node, Stat, Handle)> {
         let names = self.names.read();
-        let created = self.namespace.create((parent, name), mode, flags, by);
+        let create = || self.namespace.create((parent, name), mode, flags, by);
+        let created = self.sides[0].steps.step("creating a file", create);
         let (entry, stat, file) = match created {
             // Somebody else made it first, and it has moved since.
             Err(error) if error.errno() == libc::ELOOP && flags & libc::O_EXCL == 0 => {
@@ -132,7 +136,8 @@ impl Core {
                 let _changing = handle.inode.changing();
                 let (at, rest) = (offset + done as u64, &data[done..]);
                 let place_of = (handle.flags & libc::O_APPEND == 0).then_some(at);
-                let write = || write_some(file, at, rest);
+                let steps = &self.sides[tier_of(place)].steps;
+                let write = || write_some(steps, file, at, rest);
                 let outcome = match &place.resident {
                     Some(resident) if place.away.is_none() => {
                         resident.growing(file, place_of, rest.len() as u64, write)
@@ -151,9 +156,9 @@ impl Core {
                 }
                 Some((count, Err(error))) if is_full(&error) => {
                     done += count;
-                    self.spill(&handle.inode, tier, error.into())?;
+                    self.spill(&handle.inode, tier, error)?;
                 }
-                Some((_, Err(error))) => return Err(error.into()),
+                Some((_, Err(error))) => return Err(error),
                 None => self.spill(&handle.inode, tier, Errno::NOSPC.into())?,
             }
         }
@@ -195,7 +200,9 @@ impl Core {
         loop {
             let (tier, outcome) = self.with_file(handle, |place, file| {
                 let _changing = handle.inode.changing();
-                let call = || fallocate(file, how.mode(), offset, len);
+                let steps = &self.sides[tier_of(place)].steps;
+                let allocate = || Ok(fallocate(file, how.mode(), offset, len)?);
+                let call = || steps.step("allocating", allocate);
                 let outcome = match &place.resident {
                     Some(resident) if place.away.is_none() => {
                         resident.growing(file, None, if takes { len } else { 0 }, call)
@@ -206,10 +213,9 @@ impl Core {
             })?;
             match outcome {
                 Some(Ok(())) => return Ok(()),
-                Some(Err(Errno::NOSPC | Errno::DQUOT)) | None => {
-                    self.spill(&handle.inode, tier, Errno::NOSPC.into())?;
-                }
-                Some(Err(errno)) => return Err(errno.into()),
+                Some(Err(error)) if is_full(&error) => self.spill(&handle.inode, tier, error)?,
+                Some(Err(error)) => return Err(error),
+                None => self.spill(&handle.inode, tier, Errno::NOSPC.into())?,
             }
         }
     }
@@ -218,7 +224,7 @@ impl Core {
     pub(super) fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..3 {
             match make() {
-                Err(error) if matches!(error.errno(), libc::ENOSPC | libc::EDQUOT) => {
+                Err(error) if is_full(&error) => {
                     self.free_up(self.residents.free() + ROOM_FOR_NAMES, u64::MAX);
                 }
                 other => return other,
@@ -260,26 +266,27 @@ impl Core {
     }
 }
 
-fn tier_of(place: &Place) -> usize {
+pub(super) fn tier_of(place: &Place) -> usize {
     place.away.as_ref().map_or(0, |away| away.tier)
 }
 
 /// Writes as much as goes; how much did, and why not more. An appending descriptor ignores `at`.
-fn write_some(file: &File, at: u64, data: &[u8]) -> (usize, std::io::Result<()>) {
+fn write_some(steps: &Steps, file: &File, at: u64, data: &[u8]) -> (usize, Result<()>) {
     let mut done = 0;
     while done < data.len() {
-        match file.write_at(&data[done..], at + done as u64) {
-            Ok(0) => return (done, Err(std::io::ErrorKind::WriteZero.into())),
+        let write = || Ok(file.write_at(&data[done..], at + done as u64)?);
+        match steps.step("writing", write) {
+            Ok(0) => return (done, Err(Errno::IO.into())),
             Ok(count) => done += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.errno() == libc::EINTR => {}
             Err(error) => return (done, Err(error)),
         }
     }
     (done, Ok(()))
 }
 
-fn is_full(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+fn is_full(error: &Error) -> bool {
+    matches!(error.errno(), libc::ENOSPC | libc::EDQUOT)
 }
 
 impl Core {

@@ -40,6 +40,9 @@ pub(super) struct Inode {
     pub(super) moved_at: Mutex<Option<MovedAt>>,
     /// The file on a lower tier, once it has no place there by which it could be found.
     pub(super) kept: Mutex<Option<Arc<OwnedFd>>>,
+    /// A directory that must be synced before anything of the file is durable: its last move was
+    /// not.
+    pub(super) owed: Mutex<Option<namespace::Node>>,
     handles: Mutex<Vec<Weak<Opened>>>,
     table: Weak<Table>,
 }
@@ -266,6 +269,7 @@ impl Table {
             passed: AtomicU32::new(0),
             moved_at: Mutex::default(),
             kept: Mutex::default(),
+            owed: Mutex::default(),
             handles: Mutex::default(),
             table: Arc::downgrade(self),
         });

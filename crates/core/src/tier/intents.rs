@@ -2,20 +2,22 @@
 //!
 //! An intent is a symbolic link on the SSD, `.halocline/intents/ID -> TIER/PLACE`. Making one is a
 //! single atomic metadata operation: file systems with a journal commit it before what follows, so
-//! it needs no fsync of its own. What must hold: from before a file on a lower tier loses its
+//! it needs no fsync of its own where what follows is on the SSD too. What must hold: from before a file on a lower tier loses its
 //! link, or gets its place without one, until it has a link or is gone durably, an intent names it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RawDir, fsync, mkdirat, openat, readlinkat, symlinkat, unlinkat,
+    AtFlags, CWD, Mode, OFlags, RawDir, mkdirat, openat, readlinkat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
+use super::steps::Steps;
 use crate::error::{Error, Result};
 
 const NAME: &str = "intents";
@@ -52,13 +54,15 @@ impl Removal {
 #[derive(Debug)]
 pub(super) struct Intents {
     dir: OwnedFd,
+    /// Changes of the SSD.
+    steps: Arc<Steps>,
     /// Data whose name is gone.
     removals: Mutex<Vec<Removal>>,
 }
 
 impl Intents {
     /// Opens the directory of intents below `private`.
-    pub(super) fn open(private: &Path) -> Result<Self> {
+    pub(super) fn open(private: &Path, steps: Arc<Steps>) -> Result<Self> {
         let path = private.join(NAME);
         let at = |errno: Errno| Error::at(&path, "open the directory of intents")(errno.into());
         match mkdirat(CWD, &path, Mode::RWXU) {
@@ -67,20 +71,31 @@ impl Intents {
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(CWD, &path, flags, Mode::empty()).map_err(at)?;
-        Ok(Self { dir, removals: Mutex::default() })
+        Ok(Self { dir, steps, removals: Mutex::default() })
     }
 
-    /// Notes that `place` may hold a file that no link names.
+    /// Notes that `place` may hold a file that no link names, from a change on the SSD that
+    /// follows.
     pub(super) fn note(&self, name: String, tier: usize, place: &Path) -> Result<Intent> {
         let target = [tier.to_string().as_bytes(), b"/", place.as_os_str().as_bytes()].concat();
-        symlinkat(OsStr::from_bytes(&target), &self.dir, &name)?;
+        let target = OsStr::from_bytes(&target);
+        self.steps.step("noting an intent", || Ok(symlinkat(target, &self.dir, &name)?))?;
         Ok(Intent { name, tier, place: place.to_owned() })
+    }
+
+    /// The same, from a change on the lower tier that follows: its file system does not wait for
+    /// the SSD's journal.
+    pub(super) fn note_durably(&self, name: String, tier: usize, place: &Path) -> Result<Intent> {
+        let intent = self.note(name, tier, place)?;
+        self.sync().inspect_err(|_| self.clear(&intent))?;
+        Ok(intent)
     }
 
     /// The place has a link again, or is gone durably.
     pub(super) fn clear(&self, intent: &Intent) {
-        if let Err(errno) = unlinkat(&self.dir, &intent.name, AtFlags::empty()) {
-            tracing::debug!(%errno, intent = intent.name, "an intent stays until the next mount");
+        let clear = || Ok(unlinkat(&self.dir, &intent.name, AtFlags::empty())?);
+        if let Err(error) = self.steps.step("clearing an intent", clear) {
+            tracing::debug!(%error, intent = intent.name, "an intent stays until the next mount");
         }
     }
 
@@ -101,9 +116,9 @@ impl Intents {
         Ok(found)
     }
 
-    /// Makes the intents, and on most file systems all that was done before them, durable.
-    pub(super) fn sync(&self) -> Result<()> {
-        Ok(fsync(&self.dir)?)
+    /// Makes the intents durable.
+    fn sync(&self) -> Result<()> {
+        self.steps.sync("syncing the intents", &self.dir)
     }
 
     /// Queues the data of a file whose name is gone.

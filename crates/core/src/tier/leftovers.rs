@@ -2,50 +2,67 @@
 
 use std::path::Path;
 
-use super::crash::point;
-use super::intents::Removal;
+use super::intents::{Intent, Removal};
 use super::{Core, PRIVATE};
 use crate::error::Result;
 use crate::namespace::Node;
 
 impl Core {
-    /// Removes the data of files whose names are gone, once that is durable.
+    /// Removes the data of files whose names are gone, once that is durable. What fails is tried
+    /// again.
     pub(crate) fn finish_removals(&self) -> Result<()> {
         let removals = self.intents.take_removals();
-        self.sync_parents(&removals)?;
-        point("syncing removed names");
-        for removal in &removals {
-            let intent = removal.intent();
-            let side = &self.sides[intent.tier];
-            let gone = match removal {
-                Removal::Wanted(..) => side.remove(&intent.place),
-                Removal::Done(_) => Ok(()),
-            };
-            point("removing a removed file's data");
-            match gone.and_then(|()| side.sync_parent(&intent.place)) {
-                Ok(()) => {
-                    self.intents.clear(intent);
-                    point("clearing an intent");
-                    self.drop_empty_directories(intent.tier, &intent.place);
+        if let Err(error) = self.sync_parents(&removals) {
+            for removal in removals {
+                self.intents.later(removal);
+            }
+            return Err(error);
+        }
+        let mut failed = Ok(());
+        for removal in removals {
+            match self.finish(&removal) {
+                Ok(()) => self.finished(removal.intent()),
+                Err(error) => {
+                    self.intents.later(removal);
+                    failed = Err(error);
                 }
-                Err(error) => tracing::warn!(%error, "removed at the next mount"),
             }
         }
-        Ok(())
+        failed
+    }
+
+    /// Removes what there is to remove, durably.
+    fn finish(&self, removal: &Removal) -> Result<()> {
+        let intent = removal.intent();
+        let side = &self.sides[intent.tier];
+        if let Removal::Wanted(..) = removal {
+            side.remove(&intent.place)?;
+        }
+        side.sync_parent("syncing what is removed", &intent.place)
+    }
+
+    fn finished(&self, intent: &Intent) {
+        self.intents.clear(intent);
+        self.drop_empty_directories(intent.tier, &intent.place);
     }
 
     /// Makes durable that the names are gone.
     fn sync_parents(&self, removals: &[Removal]) -> Result<()> {
         let mut synced: Vec<&Node> = Vec::new();
+        let mut gone = false;
         for removal in removals {
             let Removal::Wanted(_, parent) = removal else { continue };
-            if !synced.contains(&parent) {
-                // A directory that is gone itself took its names with it.
-                let _ = self.sync_directory(parent);
-                synced.push(parent);
+            if synced.contains(&parent) {
+                continue;
             }
+            match self.namespace.open_dir(parent) {
+                Ok(dir) => self.sides[0].steps.sync("syncing removed names", &dir)?,
+                // Somebody removed it, with its names.
+                Err(_) => gone = true,
+            }
+            synced.push(parent);
         }
-        if synced.is_empty() { Ok(()) } else { self.intents.sync() }
+        if gone { self.sides[0].sync_all() } else { Ok(()) }
     }
 
     /// Removes directories on a lower tier that are empty and that the tree does not have.
@@ -54,7 +71,7 @@ impl Core {
             if dir.starts_with(PRIVATE) || self.walk(dir).is_some() {
                 return;
             }
-            if std::fs::remove_dir(self.sides[tier].path.join(dir)).is_err() {
+            if self.sides[tier].remove_dir(dir).is_err() {
                 return;
             }
         }

@@ -1,24 +1,19 @@
 //! Moving a file between tiers.
 //!
-//! Copy, fsync, place, switch: see `docs/decisions/0001-file-tier.md`. What must hold (I10): the
-//! place changes by one rename on the SSD, while `place` is held exclusively and the copy is
-//! known to be the file; the SSD directory is durable before `place` is let go.
+//! Copy, fsync, place, and then the [`switch`](super::switch): see
+//! `docs/decisions/0001-file-tier.md`. What must hold (I10): a copy is durable, and has its place
+//! durably, before it can become the file; one that does not is taken back.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::RwLockWriteGuard;
-use rustix::fs::{fsync, symlinkat};
-
-use super::copy::{self, Told};
-use super::crash::point;
-use super::inode::{Away, Inode, Place};
-use super::intents::{Intent, Removal};
+use super::copy::{self, End, Told};
+use super::inode::{Inode, Place};
+use super::intents::Intent;
 use super::numbers::keep_number;
 use super::residents::Reserved;
 use super::{Core, PRIVATE, is_private_path};
@@ -95,32 +90,24 @@ pub(super) enum Manner {
 }
 
 /// A file as it was when the copy began.
-struct Source {
-    from: usize,
-    file: File,
-    stat: Stat,
-    entry: Node,
+pub(super) struct Source {
+    pub(super) from: usize,
+    pub(super) file: File,
+    pub(super) stat: Stat,
+    pub(super) entry: Node,
     /// Its name; `None` for an open file that was removed.
-    name: Option<(Node, OsString)>,
-    changes: u64,
+    pub(super) name: Option<(Node, OsString)>,
+    pub(super) changes: u64,
 }
 
 /// A copy that is durable but not yet the file.
-struct Copied {
-    tier: usize,
-    temporary: String,
-    file: File,
+pub(super) struct Copied {
+    pub(super) tier: usize,
+    pub(super) temporary: String,
+    pub(super) file: File,
     /// Its place on a lower tier.
-    placed: Option<(PathBuf, Intent)>,
+    pub(super) placed: Option<(PathBuf, Intent)>,
     _reserved: Option<Reserved>,
-}
-
-/// What a switch needs and leaves.
-struct Switch {
-    /// What replaces the name's entry on the SSD, in the directory of temporary names.
-    new_name: String,
-    /// The old place on a lower tier.
-    old: Option<Intent>,
 }
 
 impl Core {
@@ -142,7 +129,6 @@ impl Core {
             return Err(Stayed::There);
         }
         let mut copied = self.copy(inode, &source, tier, told)?;
-        point("the copy");
         let switched = self
             .settle(&source, &mut copied)
             .and_then(|()| self.switch(inode, &source, &copied, early));
@@ -219,17 +205,31 @@ impl Core {
         let temporary = self.fresh_name();
         let file = self.sides[tier].temporary(&temporary)?;
         let copied = Copied { tier, temporary, file, placed: None, _reserved: reserved };
-        let filled = copy::contents(&source.file, &copied.file, raw.st_size.unsigned_abs(), told)
-            .and_then(|()| copy::attributes(&source.file, &source.stat, &copied.file))
-            .and_then(|()| keep_number(&copied.file, inode.number))
-            .and_then(|()| Ok(fsync(&copied.file)?));
-        match filled {
+        match self.fill(inode, source, &copied, told) {
             Ok(()) => Ok(copied),
             Err(error) => {
                 self.undo(&copied);
                 Err(error.into())
             }
         }
+    }
+
+    fn fill(
+        &self,
+        inode: &Inode,
+        source: &Source,
+        copied: &Copied,
+        told: Told<'_>,
+    ) -> crate::error::Result<()> {
+        let steps = &self.sides[copied.tier].steps;
+        let from = End { file: &source.file, steps: &self.sides[source.from].steps };
+        let to = End { file: &copied.file, steps };
+        copy::contents(from, to, source.stat.raw.st_size.unsigned_abs(), told)?;
+        steps.step("giving a copy its attributes", || {
+            copy::attributes(&source.file, &source.stat, &copied.file)
+        })?;
+        steps.step("numbering a copy", || keep_number(&copied.file, inode.number))?;
+        steps.sync("syncing a copy", &copied.file)
     }
 
     /// Gives the copy its place on a lower tier, where a link can name it.
@@ -247,13 +247,11 @@ impl Core {
                 return Ok(made?);
             }
             let name = format!("{}-{}", copied.temporary, copied.tier);
-            let intent = self.intents.note(name, copied.tier, &place)?;
-            point("the intent of the copy");
+            let intent = self.intents.note_durably(name, copied.tier, &place)?;
             match side.settle(&copied.temporary, &place) {
                 Ok(()) => {
-                    copied.placed = Some((place, intent));
-                    point("the place of the copy");
-                    return Ok(());
+                    let placed = copied.placed.insert((place, intent));
+                    return Ok(side.sync_parent("syncing a place", &placed.0)?);
                 }
                 Err(error) => {
                     self.intents.clear(&intent);
@@ -289,195 +287,17 @@ impl Core {
         })
     }
 
-    /// Makes the copy the file.
-    fn switch<'i>(
-        &self,
-        inode: &'i Arc<Inode>,
-        source: &Source,
-        copied: &Copied,
-        early: Option<RwLockWriteGuard<'i, Place>>,
-    ) -> Result<(), Stayed> {
-        let mut place = early.unwrap_or_else(|| inode.place.write());
-        if inode.passed.load(Ordering::Acquire) > 0 {
-            return Err(Stayed::PassedThrough);
-        }
-        if inode.changes.load(Ordering::Acquire) != source.changes
-            || differs(&source.stat, &stat_descriptor(&source.file)?)
-        {
-            return Err(Stayed::Changed);
-        }
-        let Some((parent, name)) = &source.name else {
-            return self.switch_nameless(inode, &mut place, copied);
-        };
-        let switch = self.prepare(inode.number, &place, copied)?;
-        point("preparing the switch");
-        let names = self.names.write();
-        let replaced = self.replace(source, (parent, name), &switch.new_name);
-        let (entry, stat) = match replaced {
-            Ok(replaced) => replaced,
-            Err(stayed) => {
-                drop(names);
-                self.sides[0].drop_temporary(&switch.new_name);
-                if let Some(old) = &switch.old {
-                    self.intents.clear(old);
-                }
-                return Err(stayed);
-            }
-        };
-        point("the switch");
-        self.table.moved(inode, source.entry.key(), entry.key());
-        let left = self.residents.remove(source.entry.key(), true);
-        place.resident = (copied.tier == 0).then(|| {
-            let name = (parent.clone(), name.clone());
-            let blocks = stat.raw.st_blocks.unsigned_abs();
-            self.residents.add(entry.key(), inode.number, name, blocks)
-        });
-        drop(names);
-        place.entry = entry;
-        place.away =
-            copied.placed.as_ref().map(|(path, _)| Away { tier: copied.tier, path: path.clone() });
-        place.moves += 1;
-        if let Ok(now) = stat_descriptor(&copied.file) {
-            inode.keep_ctime(&source.stat, &now);
-        }
-        // Durable before anybody writes to the new place: a later fsync there must not be lost
-        // with the link (I4).
-        let durable = self.sync_directory(parent);
-        point("syncing the switch");
-        self.follow(inode, &place);
-        drop(place);
-        if let Some(left) = left {
-            left.dropped();
-        }
-        self.keeper.moved(inode.number, copied.tier == 0);
-        self.clean_up(copied, switch.old, durable.is_ok().then_some(parent));
-        Ok(durable?)
-    }
-
-    /// Makes what the switching rename needs, and notes what it will leave.
-    fn prepare(&self, number: u64, place: &Place, copied: &Copied) -> Result<Switch, Stayed> {
-        let new_name = match &copied.placed {
-            Some((to, _)) => {
-                let link = format!("{}-link", copied.temporary);
-                symlinkat(self.links.to(copied.tier, to), self.sides[0].tmp(), &link)?;
-                self.number_link(&link, number);
-                link
-            }
-            None => copied.temporary.clone(),
-        };
-        // The old copy is a leftover from the switch on.
-        let old = match &place.away {
-            Some(away) => {
-                let name = format!("{}-old", copied.temporary);
-                Some(self.intents.note(name, away.tier, &away.path)?)
-            }
-            None => None,
-        };
-        Ok(Switch { new_name, old })
-    }
-
-    /// The switching rename. The caller holds `names` exclusively.
-    fn replace(
-        &self,
-        source: &Source,
-        name: (&Node, &OsString),
-        new_name: &str,
-    ) -> Result<(Node, Stat), Stayed> {
-        // A hard link made since we looked would keep the old inode.
-        if stat_descriptor(&source.file)?.raw.st_nlink != 1 {
-            return Err(Stayed::HardLinked);
-        }
-        let from = (self.sides[0].tmp().as_fd(), new_name.as_ref());
-        let to = (name.0, name.1.as_os_str());
-        self.namespace.replace(from, to, source.entry.key()).map_err(|error| match error.errno() {
-            libc::ESTALE | libc::ENOENT => Stayed::Gone,
-            _ => error.into(),
-        })
-    }
-
-    /// Moves an open file that has no name any more: only its handles know it.
-    fn switch_nameless(
-        &self,
-        inode: &Arc<Inode>,
-        place: &mut Place,
-        copied: &Copied,
-    ) -> Result<(), Stayed> {
-        let side = &self.sides[copied.tier];
-        if copied.tier == 0 {
-            return Err(Stayed::Gone);
-        }
-        *inode.kept.lock() = Some(Arc::new(copied.file.try_clone()?.into()));
-        side.drop_temporary(&copied.temporary);
-        place.away = Some(Away { tier: copied.tier, path: PathBuf::new() });
-        place.moves += 1;
-        self.follow(inode, place);
-        if let Some(left) = place.resident.take() {
-            left.loses_name();
-            left.dropped();
-        }
-        Ok(())
-    }
-
-    /// Opens every handle at the new place; one that cannot be now is when it is next used.
-    fn follow(&self, inode: &Arc<Inode>, place: &Place) {
-        for handle in inode.handles() {
-            let opened = handle.file(place.moves, |flags| self.open_again(inode, place, flags));
-            if let Err(error) = opened {
-                tracing::warn!(%error, "an open file is opened at its new place later");
-            }
-        }
-    }
-
-    /// After a switch: what it left goes, and the intents with it.
-    fn clean_up(&self, copied: &Copied, old: Option<Intent>, durable_in: Option<&Node>) {
-        if let (Some((_, intent)), Some(_)) = (&copied.placed, durable_in) {
-            self.intents.clear(intent);
-        }
-        point("clearing the copy's intent");
-        let Some(old) = old else { return };
-        if durable_in.is_none() {
-            // Nobody knows which of the two a power loss would leave: the next mount decides.
-            return;
-        }
-        if let Err(error) = self.sides[old.tier].remove(&old.place) {
-            tracing::warn!(%error, "the old copy is removed at the next mount");
-            return;
-        }
-        point("removing the old copy");
-        // Gone for the tier's users; the intent goes once that is durable.
-        self.intents.later(Removal::Done(old));
-    }
-
     /// Takes back what a migration that did not happen has made.
     fn undo(&self, copied: &Copied) {
         match &copied.placed {
             None => self.sides[copied.tier].drop_temporary(&copied.temporary),
             Some((place, intent)) => {
-                if self.sides[copied.tier].remove(place).is_ok() {
-                    let _ = self.sides[copied.tier].sync_parent(place);
-                    self.intents.clear(intent);
+                let side = &self.sides[copied.tier];
+                match side.remove(place).and_then(|()| side.sync_parent("syncing a place", place)) {
+                    Ok(()) => self.intents.clear(intent),
+                    Err(error) => tracing::warn!(%error, "a copy is removed at the next mount"),
                 }
             }
         }
     }
-
-    pub(super) fn sync_directory(&self, dir: &Node) -> crate::error::Result<()> {
-        self.namespace.open_dir(dir)?.sync()
-    }
-}
-
-/// Whether a file changed between two looks; reading it is no change.
-fn differs(before: &Stat, after: &Stat) -> bool {
-    let of = |stat: &Stat| {
-        let raw = &stat.raw;
-        (
-            raw.st_size,
-            raw.st_mtime,
-            raw.st_mtime_nsec,
-            raw.st_ctime,
-            raw.st_ctime_nsec,
-            raw.st_nlink,
-        )
-    };
-    of(before) != of(after)
 }

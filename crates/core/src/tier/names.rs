@@ -3,17 +3,16 @@
 //! `names` is held shared here, so that no switch changes what a name stands for meanwhile; no
 //! `place` is taken while it is held.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{readlinkat, symlinkat};
+use rustix::fs::readlinkat;
 use rustix::io::Errno;
 
 use super::Core;
-use super::crash::point;
-use super::inode::{Away, Inode, Node};
+use super::inode::{Away, Inode, Node, Place};
 use super::intents::{Intent, Removal};
 use super::links::Target;
 use super::migrate::{Manner, Stayed};
@@ -113,7 +112,8 @@ impl Core {
             // Moved since we looked?
             if self.table.find(entry.key()).is_some_and(|now| Arc::ptr_eq(&now, inode)) {
                 let _changing = inode.changing();
-                return self.namespace.link(&entry, parent, name);
+                let link = || self.namespace.link(&entry, parent, name);
+                return self.sides[0].steps.step("linking", link);
             }
         }
     }
@@ -122,10 +122,9 @@ impl Core {
     pub(super) fn unlink(&self, parent: &namespace::Node, name: &OsStr) -> Result<()> {
         let _names = self.names.read();
         let leaving = self.leaving(parent, name)?;
-        point("the intent of an unlink");
-        match self.namespace.unlink(parent, name) {
+        let unlink = || self.namespace.unlink(parent, name);
+        match self.sides[0].steps.step("unlinking", unlink) {
             Ok(removed) => {
-                point("unlinking the name");
                 self.gone(&removed, parent, leaving);
                 Ok(())
             }
@@ -155,8 +154,8 @@ impl Core {
             Some((other, _)) if replaces && *other != moved => self.leaving(to.0, to.1)?,
             _ => None,
         };
-        point("the intent of a rename");
-        match self.namespace.rename(from, to, flags) {
+        let rename = || self.namespace.rename(from, to, flags);
+        match self.sides[0].steps.step("renaming", rename) {
             Ok(Some(removed)) => self.gone(&removed, to.0, leaving),
             Ok(None) => self.stays(leaving),
             Err(error) => {
@@ -171,7 +170,6 @@ impl Core {
             strayed.push(self.meaning(from.0, from.1, &other, &stat));
         }
         drop(names);
-        point("renaming");
         for (inode, here) in strayed.into_iter().flatten() {
             if !here {
                 self.repair(&inode);
@@ -249,59 +247,79 @@ impl Core {
         let Some(away) = place.away.clone().filter(|away| !away.path.as_os_str().is_empty()) else {
             return Ok(());
         };
-        let Some((parent, name)) = place.entry.known_as() else { return Ok(()) };
+        let Some(name) = place.entry.known_as() else { return Ok(()) };
         let path = self.namespace.path_of(&place.entry);
         if path == away.path || super::is_private_path(&path) {
             return Ok(());
         }
         let side = &self.sides[away.tier];
         side.make_parents(&path, &mut |dir| self.directory_attributes(dir))?;
-        let id = self.fresh_name();
-        let new = self.intents.note(format!("{id}-new"), away.tier, &path)?;
         let file = side.find(&away.path)?;
-        let before_repair = stat_descriptor(&file)?;
-        point("the intent of a new place");
+        let before = stat_descriptor(&file)?;
+        let new =
+            self.intents.note_durably(format!("{}-new", self.fresh_name()), away.tier, &path)?;
         if let Err(error) = side.link(&away.path, &path) {
+            // Whatever has this place is not ours.
             self.intents.clear(&new);
             return Err(error);
         }
-        point("a second place");
-        let old = self.intents.note(format!("{id}-old"), away.tier, &away.path)?;
-        point("the intent of the old place");
-        symlinkat(self.links.to(away.tier, &path), self.sides[0].tmp(), &id)?;
-        self.number_link(&id, inode.number);
-        let names = self.names.write();
-        let before = place.entry.key();
-        let from = (self.sides[0].tmp().as_fd(), OsStr::new(&id));
-        let replaced = self.namespace.replace(from, (&parent, &name), before);
-        match replaced {
-            Ok((entry, _)) => {
-                self.table.moved(inode, before, entry.key());
-                drop(names);
-                place.entry = entry;
-                let old_path = away.path;
-                place.away = Some(Away { tier: away.tier, path });
-                point("switching the place");
-                self.namespace.open_dir(&parent)?.sync()?;
-                point("syncing the switch of places");
-                drop(place);
+        let switched = side
+            .sync_parent("syncing a place", &path)
+            .and_then(|()| self.switch_place(inode, &mut place, &away, (&name, &path)));
+        let old = match switched {
+            Ok(old) => old,
+            Err(error) => {
+                // While the second place may come back, its intent stays.
+                side.remove(&path).and_then(|()| side.sync_parent("syncing a place", &path))?;
                 self.intents.clear(&new);
-                point("clearing the new place's intent");
-                self.sides[away.tier].remove(&old_path)?;
-                if let Ok(now) = stat_descriptor(&file) {
-                    inode.keep_ctime(&before_repair, &now);
-                }
-                point("removing the old place");
-                self.intents.later(Removal::Done(old));
-                self.wake_reaper();
-                Ok(())
+                return Err(error);
+            }
+        };
+        if let Err(error) = self.sync_directory(&name.0) {
+            // Both places stay until the next mount.
+            *inode.owed.lock() = Some(name.0);
+            return Err(error);
+        }
+        drop(place);
+        self.intents.clear(&new);
+        self.drop_old(old, &name.0);
+        if let Ok(now) = stat_descriptor(&file) {
+            inode.keep_ctime(&before, &now);
+        }
+        self.wake_reaper();
+        Ok(())
+    }
+
+    /// Makes a file's link name its second place, not durably yet. Returns what says that the
+    /// first is a leftover from now on.
+    fn switch_place(
+        &self,
+        inode: &Arc<Inode>,
+        place: &mut Place,
+        away: &Away,
+        (name, path): (&(namespace::Node, OsString), &Path),
+    ) -> Result<Intent> {
+        let id = self.fresh_name();
+        let old = self.intents.note(format!("{id}-old"), away.tier, &away.path)?;
+        let replaced = self.make_link(&id, (away.tier, path), inode.number).and_then(|()| {
+            let names = self.names.write();
+            let before = place.entry.key();
+            let from = (self.sides[0].tmp().as_fd(), OsStr::new(&id));
+            let switch = || self.namespace.replace(from, (&name.0, &name.1), before);
+            let (entry, _) = self.sides[0].steps.step("switching a place", switch)?;
+            self.table.moved(inode, before, entry.key());
+            drop(names);
+            Ok(entry)
+        });
+        match replaced {
+            Ok(entry) => {
+                place.entry = entry;
+                place.away = Some(Away { tier: away.tier, path: path.to_owned() });
+                Ok(old)
             }
             Err(error) => {
-                drop(names);
                 self.sides[0].drop_temporary(&id);
-                self.sides[away.tier].remove(&path)?;
                 self.intents.clear(&old);
-                self.intents.clear(&new);
                 Err(error)
             }
         }

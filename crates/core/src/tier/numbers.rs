@@ -59,7 +59,8 @@ impl Core {
             let number = self.next_number.fetch_add(1, Ordering::Relaxed);
             // Links and special files cannot keep it: theirs lasts as long as the mount.
             if let Some(fd) = &fd {
-                let _ = keep_number(&**fd, number);
+                let keep = || keep_number(&**fd, number);
+                let _ = self.sides[0].steps.step("numbering a file", keep);
             }
             number
         });
@@ -92,8 +93,9 @@ impl Core {
         let kept = Timespec { tv_sec: seconds, tv_nsec: nanos };
         let times = Timestamps { last_access: now, last_modification: kept };
         let tmp = self.sides[0].tmp();
-        if let Err(errno) = utimensat(tmp, name, &times, AtFlags::SYMLINK_NOFOLLOW) {
-            tracing::debug!(%errno, "a link does not keep its file's number");
+        let keep = || Ok(utimensat(tmp, name, &times, AtFlags::SYMLINK_NOFOLLOW)?);
+        if let Err(error) = self.sides[0].steps.step("numbering a link", keep) {
+            tracing::debug!(%error, "a link does not keep its file's number");
         }
     }
 }

@@ -385,11 +385,17 @@ impl Core {
         self.sides[0].path.join(super::PRIVATE)
     }
 
-    /// Whether all tiers answer.
+    /// Whether all tiers answer, and have done so since the mount.
     fn health(&self) -> Health {
         for side in &self.sides {
             if let Err(error) = side.is_there() {
                 return Health::Degraded { reason: error.to_string() };
+            }
+            if let Some(failure) = side.steps.failure() {
+                let path = side.path.display();
+                let remedy =
+                    "look at the kernel's log, save the tier's files, and replace the device";
+                return Health::Degraded { reason: format!("{path}: {failure}; {remedy}") };
             }
         }
         Health::Ok

@@ -138,6 +138,12 @@ impl Core {
     pub(super) fn survey(&self, mend: bool) -> Result<Found> {
         let mut survey = Survey::default();
         survey.found.files = vec![0; self.sides.len()];
+        let intents = self.intents.list()?;
+        if mend && !intents.is_empty() {
+            // The names of a killed mount may be in memory only: what they tell to be a leftover
+            // must be one after a power loss too.
+            self.sides[0].sync_all()?;
+        }
         if mend {
             for side in &self.sides {
                 survey.found.removed += side.drop_temporaries()? as u64;
@@ -145,7 +151,6 @@ impl Core {
         }
         self.read_ssd(&mut survey, mend)?;
         self.settle_links(&mut survey, mend)?;
-        let intents = self.intents.list()?;
         let mut leftovers: HashSet<(usize, PathBuf)> =
             intents.iter().map(|intent| (intent.tier, intent.place.clone())).collect();
         leftovers.retain(|place| !survey.named.contains_key(place));
@@ -162,7 +167,7 @@ impl Core {
             // What the intents told is done, durably, before they go.
             for intent in &intents {
                 if let Some(side) = self.sides.get(intent.tier) {
-                    side.sync_parent(&intent.place)?;
+                    side.sync_parent("syncing what is removed", &intent.place)?;
                 }
             }
             for intent in &intents {
@@ -261,13 +266,15 @@ impl Core {
 
     fn replace_link(&self, parent: &Node, name: &OsStr, target: &OsStr) -> Result<()> {
         let temporary = self.fresh_name();
-        symlinkat(target, self.sides[0].tmp(), &temporary)?;
+        let side = &self.sides[0];
+        side.steps.step("making a link", || Ok(symlinkat(target, side.tmp(), &temporary)?))?;
         let (entry, stat) = self.namespace.lookup(parent, name)?;
         if let Some(number) = number_in(&stat) {
             self.number_link(&temporary, number);
         }
         let from = (self.sides[0].tmp().as_fd(), OsStr::new(&temporary));
-        let (new, _) = self.namespace.replace(from, (parent, name), entry.key())?;
+        let replace = || self.namespace.replace(from, (parent, name), entry.key());
+        let (new, _) = side.steps.step("replacing a link", replace)?;
         if let Some(number) = self.table.number(entry.key()) {
             self.table.removed(entry.key());
             self.table.set_number(new.key(), number);
@@ -349,7 +356,8 @@ impl Core {
             return Ok(());
         };
         let name = path.file_name().unwrap_or_default();
-        symlinkat(self.links.to(tier, &path), &*self.namespace.descriptor(&dir)?, name)?;
+        let (target, dir) = (self.links.to(tier, &path), self.namespace.descriptor(&dir)?);
+        self.sides[0].steps.step("adopting a file", || Ok(symlinkat(target, &*dir, name)?))?;
         survey.found.adopted.push(path);
         Ok(())
     }
@@ -368,7 +376,8 @@ impl Core {
                 here = found;
                 continue;
             }
-            rustix::fs::mkdirat(&*fd, name, rustix::fs::Mode::RWXU)?;
+            let make = || Ok(rustix::fs::mkdirat(&*fd, name, rustix::fs::Mode::RWXU)?);
+            self.sides[0].steps.step("making a directory", make)?;
             here = self.namespace.lookup(&here, name)?.0;
             let raw = tree.stat(&there)?.raw;
             let like = SetAttr {
@@ -377,7 +386,9 @@ impl Core {
                 gid: Some(raw.st_gid),
                 ..SetAttr::default()
             };
-            set_attr_on(&*self.namespace.descriptor(&here)?, &like)?;
+            let new = self.namespace.descriptor(&here)?;
+            let set = || set_attr_on(&*new, &like);
+            self.sides[0].steps.step("setting a directory's attributes", set)?;
         }
         Ok(Some(here))
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::FileTier;
+use super::files::tier_of;
 use super::inode::{Node, Opened};
 use super::links::Target;
 use crate::control::SOCKET_XATTR;
@@ -86,7 +87,8 @@ impl Engine for FileTier {
         };
         core.with_room(|| {
             let _names = core.names.read();
-            let (entry, stat) = core.namespace.make((&dir, name), what, by)?;
+            let make = || core.namespace.make((&dir, name), what, by);
+            let (entry, stat) = core.sides[0].steps.step("making a name", make)?;
             let inode = core.table.intern(&entry, || {
                 let number = core.number_here(&entry, &stat);
                 let regular = stat.raw.st_mode & libc::S_IFMT == libc::S_IFREG;
@@ -129,7 +131,8 @@ impl Engine for FileTier {
             return Err(Errno::NOENT.into());
         }
         let _names = self.core.names.read();
-        self.core.namespace.remove_dir(&dir, name).map(drop)
+        let remove = || self.core.namespace.remove_dir(&dir, name).map(drop);
+        self.core.sides[0].steps.step("removing a directory", remove)
     }
 
     fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
@@ -159,7 +162,10 @@ impl Engine for FileTier {
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {
-        self.core.with_file(&handle.0, |_, file| contents::read(file, offset, buf))
+        self.core.with_file(&handle.0, |place, file| {
+            let steps = &self.core.sides[tier_of(place)].steps;
+            steps.step("reading", || contents::read(file, offset, buf))
+        })
     }
 
     fn write(&self, handle: &Handle, offset: u64, data: &[u8], _caller: Caller) -> Result<()> {
@@ -171,7 +177,15 @@ impl Engine for FileTier {
     }
 
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
-        self.core.with_file(&handle.0, |_, file| contents::sync(file, data_only))
+        self.core.with_file(&handle.0, |place, file| {
+            let steps = &self.core.sides[tier_of(place)].steps;
+            if data_only {
+                steps.sync_data("syncing", file)?;
+            } else {
+                steps.sync("syncing", file)?;
+            }
+            self.core.settle_owed(&handle.0.inode)
+        })
     }
 
     fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
@@ -220,7 +234,9 @@ impl Engine for FileTier {
         }
         let place = node.0.place.read();
         let _changing = node.0.changing();
-        xattr::set_on(&*self.core.physical(&node.0, &place)?, name, value, flags)
+        let fd = self.core.physical(&node.0, &place)?;
+        let set = || xattr::set_on(&*fd, name, value, flags);
+        self.core.sides[tier_of(&place)].steps.step("setting an attribute", set)
     }
 
     fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
@@ -229,6 +245,8 @@ impl Engine for FileTier {
         }
         let place = node.0.place.read();
         let _changing = node.0.changing();
-        xattr::remove_on(&*self.core.physical(&node.0, &place)?, name)
+        let fd = self.core.physical(&node.0, &place)?;
+        let remove = || xattr::remove_on(&*fd, name);
+        self.core.sides[tier_of(&place)].steps.step("removing an attribute", remove)
     }
 }

@@ -5,14 +5,16 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, fsync, linkat, mkdirat, openat, openat2,
+    AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, linkat, mkdirat, openat, openat2,
     renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::PRIVATE;
+use super::steps::Steps;
 use crate::engine::SetAttr;
 use crate::error::{Error, Result};
 use crate::namespace::attributes::{set_attr_on, statfs};
@@ -29,13 +31,15 @@ pub(super) struct Side {
     pub(super) path: PathBuf,
     /// Where copies grow, on the same file system.
     tmp: OwnedFd,
+    /// Changes of this tier.
+    pub(super) steps: Arc<Steps>,
     /// Device number of the root.
     pub(super) device: u64,
 }
 
 impl Side {
-    /// Opens the tier at `path`, making its private directories.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    /// Opens the `tier`th tier at `path`, making its private directories.
+    pub(super) fn open(path: &Path, tier: usize) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let at = |errno: Errno| Error::at(path, "open the tier")(errno.into());
         let root = openat(CWD, path, flags, Mode::empty()).map_err(at)?;
@@ -49,7 +53,8 @@ impl Side {
         }
         let tmp = openat(&root, format!("{PRIVATE}/tmp"), flags, Mode::empty()).map_err(at)?;
         let device = stat_descriptor(&root)?.raw.st_dev;
-        Ok(Self { root, path: path.to_owned(), tmp, device })
+        let steps = Arc::new(Steps::new(tier));
+        Ok(Self { root, path: path.to_owned(), tmp, steps, device })
     }
 
     /// An `O_PATH` descriptor of the file at `place`.
@@ -76,7 +81,9 @@ impl Side {
     /// A new file that nobody sees yet.
     pub(super) fn temporary(&self, name: &str) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        Ok(File::from(openat(&self.tmp, name, flags, Mode::RUSR | Mode::WUSR)?))
+        self.steps.step("creating a copy", || {
+            Ok(File::from(openat(&self.tmp, name, flags, Mode::RUSR | Mode::WUSR)?))
+        })
     }
 
     /// The directory of temporary names.
@@ -86,39 +93,56 @@ impl Side {
 
     /// Removes a temporary name, if it is there.
     pub(super) fn drop_temporary(&self, name: &str) {
-        let _ = unlinkat(&self.tmp, name, AtFlags::empty());
+        let drop = || Ok(unlinkat(&self.tmp, name, AtFlags::empty())?);
+        if let Err(error) = self.steps.step("dropping a copy", drop) {
+            tracing::debug!(%error, "a temporary file is removed at the next mount");
+        }
     }
 
-    /// Gives a temporary file its place, durably; `EEXIST` where something is there.
+    /// Gives a temporary file its place, not durably yet; `EEXIST` where something is there.
     pub(super) fn settle(&self, name: &str, place: &Path) -> Result<()> {
-        renameat_with(&self.tmp, name, &self.root, place, RenameFlags::NOREPLACE)?;
-        self.sync_parent(place)
+        self.steps.step("placing a copy", || {
+            Ok(renameat_with(&self.tmp, name, &self.root, place, RenameFlags::NOREPLACE)?)
+        })
     }
 
-    /// Gives the file at `from` a second place.
+    /// Gives the file at `from` a second place, not durably yet.
     pub(super) fn link(&self, from: &Path, to: &Path) -> Result<()> {
-        linkat(&self.root, from, &self.root, to, AtFlags::empty())?;
-        self.sync_parent(to)
+        self.steps.step("linking a second place", || {
+            Ok(linkat(&self.root, from, &self.root, to, AtFlags::empty())?)
+        })
     }
 
     /// Removes the file at `place`; what is gone already is no error.
     pub(super) fn remove(&self, place: &Path) -> Result<()> {
-        match unlinkat(&self.root, place, AtFlags::empty()) {
+        self.steps.step("removing a file", || match unlinkat(&self.root, place, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(errno) => Err(Error::at(self.path.join(place), "remove")(errno.into())),
-        }
+        })
     }
 
-    /// Makes the directory of `place` durable.
-    pub(super) fn sync_parent(&self, place: &Path) -> Result<()> {
+    /// Makes the directory of `place` durable: `what` says in which step.
+    pub(super) fn sync_parent(&self, what: &'static str, place: &Path) -> Result<()> {
         let parent = place.parent().filter(|parent| *parent != Path::new(""));
         let parent = parent.unwrap_or(Path::new("."));
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match openat(&self.root, parent, flags, Mode::empty()) {
-            Ok(dir) => Ok(fsync(dir)?),
+            Ok(dir) => self.steps.sync(what, &dir),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// Makes everything here durable.
+    pub(super) fn sync_all(&self) -> Result<()> {
+        let root = openat(&self.root, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        self.steps.sync_all("syncing the file system", &root)
+    }
+
+    /// Removes a directory, if it is empty.
+    pub(super) fn remove_dir(&self, dir: &Path) -> Result<()> {
+        self.steps
+            .step("removing a directory", || Ok(unlinkat(&self.root, dir, AtFlags::REMOVEDIR)?))
     }
 
     /// Makes the directories above `place`, like those of the SSD: `of` gives their attributes.
@@ -134,18 +158,23 @@ impl Side {
             return Ok(());
         }
         self.make_parents(parent, of)?;
-        match mkdirat(&self.root, parent, Mode::RWXU) {
-            Ok(()) => {
-                if let Some(attributes) = of(parent) {
-                    set_attr_on(self.look(parent)?, &attributes)?;
+        let made = self.steps.step("making a directory", || {
+            match mkdirat(&self.root, parent, Mode::RWXU) {
+                Ok(()) => Ok(true),
+                Err(Errno::EXIST) => Ok(false),
+                Err(errno) => {
+                    Err(Error::at(self.path.join(parent), "create the directory")(errno.into()))
                 }
-                self.sync_parent(parent)
             }
-            Err(Errno::EXIST) => Ok(()),
-            Err(errno) => {
-                Err(Error::at(self.path.join(parent), "create the directory")(errno.into()))
-            }
+        })?;
+        if !made {
+            return Ok(());
         }
+        if let Some(attributes) = of(parent) {
+            let set = || set_attr_on(self.look(parent)?, &attributes);
+            self.steps.step("setting a directory's attributes", set)?;
+        }
+        self.sync_parent("syncing a directory", parent)
     }
 
     /// The last part of its directory's path.
@@ -185,7 +214,9 @@ impl Side {
         let mut count = 0;
         for entry in std::fs::read_dir(&dir).map_err(Error::at(&dir, "list"))? {
             let name = entry.map_err(Error::at(&dir, "list"))?.file_name();
-            unlinkat(&self.tmp, OsStr::new(&name), AtFlags::empty())?;
+            self.steps.step("dropping a copy", || {
+                Ok(unlinkat(&self.tmp, OsStr::new(&name), AtFlags::empty())?)
+            })?;
             count += 1;
         }
         Ok(count)

@@ -1,13 +1,16 @@
 //! The file tier in one process: two directories, no mount.
 
 mod crashes;
+mod power;
 mod rules;
+mod stories;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::background::Background;
@@ -27,6 +30,8 @@ struct Fixture {
     options: TierOptions,
     tier: Option<FileTier>,
     found: Found,
+    /// Open files that a test holds.
+    held: Mutex<Vec<Handle>>,
 }
 
 impl Fixture {
@@ -35,23 +40,30 @@ impl Fixture {
     }
 
     fn with(tiers: &[&'static str], options: TierOptions) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::within(tempfile::tempdir().unwrap(), tiers, options)
+    }
+
+    fn within(dir: TempDir, tiers: &[&'static str], options: TierOptions) -> Self {
         for tier in tiers {
             fs::create_dir(dir.path().join(tier)).unwrap();
         }
-        let found = Found::default();
-        let mut fixture = Self { dir, tiers: tiers.to_vec(), options, tier: None, found };
+        let (found, held) = (Found::default(), Mutex::default());
+        let mut fixture = Self { dir, tiers: tiers.to_vec(), options, tier: None, found, held };
         fixture.open();
         fixture
     }
 
     /// Opens the tiers, as a mount does.
     fn open(&mut self) {
+        self.held.lock().clear();
         self.tier = None;
-        let set = TierSet::below(self.dir.path(), &self.tiers).unwrap();
-        let core = std::sync::Arc::new(Core::open(&set, self.options.clone()).unwrap());
+        let core = std::sync::Arc::new(Core::open(&self.set(), self.options.clone()).unwrap());
         self.found = core.recover().unwrap();
         self.tier = Some(FileTier { core, background: Background::none() });
+    }
+
+    fn set(&self) -> TierSet {
+        TierSet::below(self.dir.path(), &self.tiers).unwrap()
     }
 
     fn tier(&self) -> &FileTier {

@@ -311,8 +311,8 @@ fn i10_a_tree_made_by_hand_is_adopted() {
     symlink(dir.path().join("hdd/gone"), dir.path().join("ssd/lost")).unwrap();
     symlink("only", dir.path().join("ssd/users")).unwrap();
     let options = limited(1 << 20);
-    let (tiers, found) = (vec!["ssd", "hdd"], Found::default());
-    let mut fixture = Fixture { dir, tiers, options, tier: None, found };
+    let (tiers, found, held) = (vec!["ssd", "hdd"], Found::default(), Mutex::default());
+    let mut fixture = Fixture { dir, tiers, options, tier: None, found, held };
     fixture.open();
     let problems: Vec<String> = fixture
         .found

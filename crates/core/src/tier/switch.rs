@@ -1,0 +1,246 @@
+//! Making a copy the file.
+//!
+//! What must hold (I10): the place changes by one rename on the SSD, while `place` is held
+//! exclusively and the copy is known to be the file; the SSD directory is durable before `place`
+//! is let go, or else before anything is reported durable at the new place (`owed`).
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::RwLockWriteGuard;
+use rustix::fs::symlinkat;
+
+use super::Core;
+use super::inode::{Away, Inode, Place};
+use super::intents::{Intent, Removal};
+use super::migrate::{Copied, Source, Stayed};
+use crate::engine::Stat;
+use crate::namespace::{Node, stat_descriptor};
+
+/// What a switch needs and leaves.
+struct Switch {
+    /// What replaces the name's entry on the SSD, in the directory of temporary names.
+    new_name: String,
+    /// The old place on a lower tier.
+    old: Option<Intent>,
+}
+
+impl Core {
+    /// Makes the copy the file.
+    pub(super) fn switch<'i>(
+        &self,
+        inode: &'i Arc<Inode>,
+        source: &Source,
+        copied: &Copied,
+        early: Option<RwLockWriteGuard<'i, Place>>,
+    ) -> Result<(), Stayed> {
+        let mut place = early.unwrap_or_else(|| inode.place.write());
+        if inode.passed.load(Ordering::Acquire) > 0 {
+            return Err(Stayed::PassedThrough);
+        }
+        if inode.changes.load(Ordering::Acquire) != source.changes
+            || differs(&source.stat, &stat_descriptor(&source.file)?)
+        {
+            return Err(Stayed::Changed);
+        }
+        let Some((parent, name)) = &source.name else {
+            return self.switch_nameless(inode, &mut place, copied);
+        };
+        let switch = self.prepare(inode.number, &place, copied)?;
+        let names = self.names.write();
+        let replaced = self.replace(source, (parent, name), &switch.new_name);
+        let (entry, stat) = match replaced {
+            Ok(replaced) => replaced,
+            Err(stayed) => {
+                drop(names);
+                self.unprepare(&switch);
+                return Err(stayed);
+            }
+        };
+        self.table.moved(inode, source.entry.key(), entry.key());
+        let left = self.residents.remove(source.entry.key(), true);
+        place.resident = (copied.tier == 0).then(|| {
+            let name = (parent.clone(), name.clone());
+            let blocks = stat.raw.st_blocks.unsigned_abs();
+            self.residents.add(entry.key(), inode.number, name, blocks)
+        });
+        drop(names);
+        place.entry = entry;
+        place.away =
+            copied.placed.as_ref().map(|(path, _)| Away { tier: copied.tier, path: path.clone() });
+        place.moves += 1;
+        if let Ok(now) = stat_descriptor(&copied.file) {
+            inode.keep_ctime(&source.stat, &now);
+        }
+        // Durable before anybody writes to the new place: a later fsync there must not be lost
+        // with the link (I4).
+        let durable = self.sync_directory(parent);
+        if let Err(error) = &durable {
+            tracing::warn!(%error, "a move is not durable yet: both copies are kept");
+            *inode.owed.lock() = Some(parent.clone());
+        }
+        self.follow(inode, &place);
+        drop(place);
+        if let Some(left) = left {
+            left.dropped();
+        }
+        self.keeper.moved(inode.number, copied.tier == 0);
+        if durable.is_ok() {
+            self.clean_up(copied, switch.old, parent);
+        }
+        Ok(())
+    }
+
+    /// Makes what the switching rename needs, and notes what it will leave.
+    fn prepare(&self, number: u64, place: &Place, copied: &Copied) -> Result<Switch, Stayed> {
+        let new_name = match &copied.placed {
+            Some(_) => format!("{}-link", copied.temporary),
+            None => copied.temporary.clone(),
+        };
+        let mut switch = Switch { new_name, old: None };
+        // The old copy is a leftover from the switch on.
+        if let Some(away) = &place.away {
+            let name = format!("{}-old", copied.temporary);
+            switch.old = Some(self.intents.note(name, away.tier, &away.path)?);
+        }
+        if let Some((to, _)) = &copied.placed
+            && let Err(error) = self.make_link(&switch.new_name, (copied.tier, to), number)
+        {
+            self.unprepare(&switch);
+            return Err(error.into());
+        }
+        Ok(switch)
+    }
+
+    /// Takes back what was prepared. A temporary link goes here, a temporary copy with its
+    /// migration.
+    fn unprepare(&self, switch: &Switch) {
+        self.sides[0].drop_temporary(&switch.new_name);
+        if let Some(old) = &switch.old {
+            self.intents.clear(old);
+        }
+    }
+
+    /// Makes a link of ours to a place, with the temporary name `name`, that keeps a file's number.
+    pub(super) fn make_link(
+        &self,
+        name: &str,
+        (tier, place): (usize, &Path),
+        number: u64,
+    ) -> crate::error::Result<()> {
+        let side = &self.sides[0];
+        let target = self.links.to(tier, place);
+        side.steps.step("making a link", || Ok(symlinkat(target, side.tmp(), name)?))?;
+        self.number_link(name, number);
+        Ok(())
+    }
+
+    /// The switching rename. The caller holds `names` exclusively.
+    fn replace(
+        &self,
+        source: &Source,
+        name: (&Node, &OsString),
+        new_name: &str,
+    ) -> Result<(Node, Stat), Stayed> {
+        // A hard link made since we looked would keep the old inode.
+        if stat_descriptor(&source.file)?.raw.st_nlink != 1 {
+            return Err(Stayed::HardLinked);
+        }
+        let from = (self.sides[0].tmp().as_fd(), new_name.as_ref());
+        let to = (name.0, name.1.as_os_str());
+        let switch = || self.namespace.replace(from, to, source.entry.key());
+        let switched = self.sides[0].steps.step("switching a name", switch);
+        switched.map_err(|error| match error.errno() {
+            libc::ESTALE | libc::ENOENT => Stayed::Gone,
+            _ => error.into(),
+        })
+    }
+
+    /// Moves an open file that has no name any more: only its handles know it.
+    fn switch_nameless(
+        &self,
+        inode: &Arc<Inode>,
+        place: &mut Place,
+        copied: &Copied,
+    ) -> Result<(), Stayed> {
+        let side = &self.sides[copied.tier];
+        if copied.tier == 0 {
+            return Err(Stayed::Gone);
+        }
+        *inode.kept.lock() = Some(Arc::new(copied.file.try_clone()?.into()));
+        side.drop_temporary(&copied.temporary);
+        place.away = Some(Away { tier: copied.tier, path: PathBuf::new() });
+        place.moves += 1;
+        self.follow(inode, place);
+        if let Some(left) = place.resident.take() {
+            left.loses_name();
+            left.dropped();
+        }
+        Ok(())
+    }
+
+    /// Opens every handle at the new place; one that cannot be now is when it is next used.
+    fn follow(&self, inode: &Arc<Inode>, place: &Place) {
+        for handle in inode.handles() {
+            let opened = handle.file(place.moves, |flags| self.open_again(inode, place, flags));
+            if let Err(error) = opened {
+                tracing::warn!(%error, "an open file is opened at its new place later");
+            }
+        }
+    }
+
+    /// After a switch that is durable: what it left goes, and the intents with it. Before, nobody
+    /// knows which of the two copies a power loss would leave: the next mount decides.
+    fn clean_up(&self, copied: &Copied, old: Option<Intent>, parent: &Node) {
+        if let Some((_, intent)) = &copied.placed {
+            self.intents.clear(intent);
+        }
+        let Some(old) = old else { return };
+        self.drop_old(old, parent);
+    }
+
+    /// Removes a file's old place, once the switch in `parent` is durable.
+    pub(super) fn drop_old(&self, old: Intent, parent: &Node) {
+        self.intents.later(match self.sides[old.tier].remove(&old.place) {
+            // Gone for the tier's users; the intent goes once that is durable.
+            Ok(()) => Removal::Done(old),
+            Err(error) => {
+                tracing::warn!(%error, "an old copy is removed later");
+                Removal::Wanted(old, parent.clone())
+            }
+        });
+    }
+
+    pub(super) fn sync_directory(&self, dir: &Node) -> crate::error::Result<()> {
+        self.sides[0].steps.sync("syncing a switch", &self.namespace.open_dir(dir)?)
+    }
+
+    /// Makes the file's last move durable, if it is not yet.
+    pub(super) fn settle_owed(&self, inode: &Inode) -> crate::error::Result<()> {
+        let mut owed = inode.owed.lock();
+        if let Some(dir) = &*owed {
+            self.sync_directory(dir)?;
+            *owed = None;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file changed between two looks; reading it is no change.
+fn differs(before: &Stat, after: &Stat) -> bool {
+    let of = |stat: &Stat| {
+        let raw = &stat.raw;
+        (
+            raw.st_size,
+            raw.st_mtime,
+            raw.st_mtime_nsec,
+            raw.st_ctime,
+            raw.st_ctime_nsec,
+            raw.st_nlink,
+        )
+    };
+    of(before) != of(after)
+}

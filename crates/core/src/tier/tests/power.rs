@@ -1,0 +1,140 @@
+//! Power losses at each step of each change of places and names.
+//!
+//! What a power loss may leave is built from what was done: [`record`] notes each change of the
+//! two tiers and each sync, [`image`] builds the trees. As ext4 and xfs do it, a tier keeps its
+//! changes of names up to any point behind its last sync, where a sync of a file or directory
+//! covers what came before that inode's last change, and the bytes of a file that was not synced
+//! are new, old, zero or missing. The two tiers know nothing of each other.
+
+mod image;
+mod record;
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use self::image::Image;
+use self::record::Recording;
+use super::crashes::until_killed;
+use super::stories::{STORIES, Story};
+use super::*;
+use crate::tier::steps::watch;
+
+/// A story that was gone through under a recording.
+struct Run {
+    fixture: Fixture,
+    recording: Recording,
+    done: usize,
+    killed: Option<&'static str>,
+}
+
+impl Run {
+    /// Until the end, or until the mount is killed after `kill_at` steps. What is synced in the
+    /// step `lie` is not.
+    fn new(story: &Story, kill_at: Option<usize>, lie: Option<&'static str>) -> Self {
+        let fixture = Fixture::of_stories();
+        let recording = Recording::of(&fixture, lie);
+        recording.kill_at(kill_at);
+        recording.start();
+        let (mut done, mut killed) = (0, None);
+        for act in story.acts {
+            recording.begins(done);
+            let one = Story { name: story.name, acts: std::slice::from_ref(act) };
+            (_, killed) = until_killed(&one, &fixture);
+            if killed.is_some() {
+                break;
+            }
+            done += 1;
+            if act.durable {
+                recording.durable(done);
+            }
+        }
+        watch::set(None);
+        Self { fixture, recording, done, killed }
+    }
+}
+
+/// Mounts what a power loss left and looks at it.
+fn survives(story: &Story, fixture: &mut Fixture, image: &Image) {
+    fixture.tier = None;
+    image.build(fixture.dir.path());
+    fixture.open();
+    let context = || format!("{}, power lost {}", story.name, image.when);
+    fixture.assert_in_order(&context);
+    story.assert_between(&fixture.tree(), image.between, &context);
+    fixture.tier = None;
+    let found = FileTier::check(&fixture.set(), false).unwrap();
+    assert_eq!((found.problems, found.removed), (Vec::new(), 0), "{}: fsck", context());
+}
+
+/// Loses power at each step of each story; how many images there were.
+fn lose_power_at_each_step(lie: Option<&'static str>) -> usize {
+    let mut images = 0;
+    for story in STORIES {
+        let Run { mut fixture, recording, done, killed } = Run::new(story, None, lie);
+        assert_eq!((done, killed), (story.acts.len(), None));
+        for image in recording.images() {
+            survives(story, &mut fixture, &image);
+            images += 1;
+        }
+    }
+    images
+}
+
+/// Kills the mount after each step of each story, and loses power while the next one recovers.
+fn lose_power_in_recovery(lie: Option<&'static str>) -> usize {
+    let mut images = 0;
+    for story in STORIES {
+        let mut seen = HashSet::new();
+        for count in 0.. {
+            let run = Run::new(story, Some(count), lie);
+            let Run { mut fixture, recording, done, killed } = run;
+            let Some(step) = killed else { break };
+            recording.recovers(step);
+            recording.start();
+            fixture.open();
+            watch::set(None);
+            story.assert_between(&fixture.tree(), (done, done + 1), &|| story.name.to_owned());
+            for image in recording.images() {
+                if seen.insert(image.digest()) {
+                    survives(story, &mut fixture, &image);
+                    images += 1;
+                }
+            }
+        }
+    }
+    images
+}
+
+/// I4, I10: what was durable is there after a power loss at any step, whole, once, and nothing else.
+#[test]
+fn i10_a_power_loss_at_any_step_leaves_one_whole_copy() {
+    let images = lose_power_at_each_step(None);
+    assert!(images > 200, "only {images} images");
+}
+
+/// The same where a mount was killed, and the power fails while the next one recovers.
+#[test]
+fn i10_a_power_loss_during_recovery_loses_nothing() {
+    let images = lose_power_in_recovery(None);
+    assert!(images > 600, "only {images} images");
+}
+
+/// Each sync is needed: without it something is lost, and the tests above notice.
+#[test]
+fn syncs_that_are_none_are_noticed() {
+    type Lose = fn(Option<&'static str>) -> usize;
+    for (lie, lose) in [
+        ("syncing a copy", lose_power_at_each_step as Lose),
+        ("syncing the intents", lose_power_at_each_step),
+        ("syncing a place", lose_power_at_each_step),
+        ("syncing a switch", lose_power_at_each_step),
+        ("syncing removed names", lose_power_at_each_step),
+        ("syncing what is removed", lose_power_at_each_step),
+        ("syncing", lose_power_at_each_step),
+        ("syncing the file system", lose_power_in_recovery),
+    ] {
+        let ended = catch_unwind(AssertUnwindSafe(|| lose(Some(lie))));
+        watch::set(None);
+        assert!(ended.is_err(), "{lie}: nothing is lost without it");
+    }
+}
