@@ -212,6 +212,13 @@ fn start_time() -> String {
     after_name.split_whitespace().nth(19).unwrap_or("?").to_owned()
 }
 
+/// What a directory says it is, if it is a cache.
+pub(crate) fn identity_of(dir: &Path) -> Result<Option<CacheIdentity>> {
+    let marker = dir.join(CACHE_FILE);
+    let known = marker.try_exists().map_err(Error::at(&marker, "look for"))?;
+    known.then(|| read_identity(&marker)).transpose()
+}
+
 fn read_identity(marker: &Path) -> Result<CacheIdentity> {
     let bytes = fs::read(marker).map_err(Error::at(marker, "read"))?;
     let text = String::from_utf8_lossy(&bytes);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::PRIVATE;
 use crate::config::CacheSize;
 use crate::error::{Error, Result};
-use crate::meta::owner::CacheIdentity;
+use crate::meta::owner::{CacheIdentity, identity_of};
 
 /// File in each tier's private directory that says which set the tier belongs to.
 const MARK: &str = "tier.json";
@@ -121,15 +121,20 @@ impl TierSet {
     }
 
     /// Refuses tiers that do not belong together: a device that is not mounted looks like an
-    /// empty tier, and adopting that would hide its files.
+    /// empty tier, and adopting that would hide its files. The first tier is marked last: as long
+    /// as it only knows the set's identity, the first mount was interrupted.
     pub(super) fn check(&self) -> Result<()> {
         let marks = self.marks()?;
         let known = marks.iter().flatten().next().map(|mark| mark.set.clone());
         let Some(known) = known else { return Ok(()) };
+        let marked = marks[0].is_some();
+        let own = if marked { None } else { identity_of(&self.roots[0].join(PRIVATE))? };
+        let interrupted = own.is_some_and(|own| own.cache_id == known);
         for (tier, (root, mark)) in self.roots.iter().zip(&marks).enumerate() {
             let root = root.display();
             let (what, remedy) = match mark {
                 Some(mark) if mark.set == known && mark.tier == tier => continue,
+                None if interrupted => continue,
                 Some(mark) if mark.set == known => (
                     format!("{root} is tier {} of its set, not {tier}", mark.tier),
                     "name the tiers in the order of the first mount".to_owned(),
@@ -169,7 +174,7 @@ impl TierSet {
                 all.push((root, tier));
             }
         }
-        for (tier, root) in self.roots.iter().enumerate() {
+        for (tier, root) in self.roots.iter().enumerate().rev() {
             let roots = if tier == 0 { all.clone() } else { Vec::new() };
             let mark = Mark { set: identity.cache_id.clone(), tier, roots };
             let json = serde_json::to_vec_pretty(&mark).expect("plain data");
@@ -185,6 +190,7 @@ impl TierSet {
                 .and_then(|file| file.sync_all())
                 .map_err(Error::at(&new, "sync"))?;
             fs::rename(&new, &path).map_err(Error::at(&path, "replace"))?;
+            fs::File::open(&dir).and_then(|dir| dir.sync_all()).map_err(Error::at(&dir, "sync"))?;
         }
         Ok(former)
     }

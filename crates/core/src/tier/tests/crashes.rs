@@ -1,10 +1,8 @@
 //! A mount that is killed after each step of each change of places and names.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use super::stories::{STORIES, Story};
+use super::stories::{Ended, STORIES, Story};
 use super::*;
-use crate::tier::steps::watch::{self, Killed, Watch};
+use crate::tier::steps::watch::{self, Watch};
 
 /// Kills the mount after some more steps.
 struct Countdown(usize);
@@ -19,14 +17,12 @@ impl Watch for Countdown {
 
 /// Goes through a story; how many acts were done before the mount was killed, and after which step
 /// it was.
-pub(super) fn until_killed(story: &Story, fixture: &Fixture) -> (usize, Option<&'static str>) {
+fn until_killed(story: &Story, fixture: &Fixture) -> (usize, Option<&'static str>) {
     for (done, act) in story.acts.iter().enumerate() {
-        match catch_unwind(AssertUnwindSafe(|| (act.does)(fixture))) {
-            Ok(outcome) => outcome.unwrap(),
-            Err(payload) => match payload.downcast::<Killed>() {
-                Ok(killed) => return (done, Some(killed.0)),
-                Err(other) => std::panic::resume_unwind(other),
-            },
+        match act.run(fixture) {
+            Ended::Well => {}
+            Ended::Failed(error) => panic!("{}, act {done}: {error}", story.name),
+            Ended::Killed(step) => return (done, Some(step)),
         }
     }
     (story.acts.len(), None)

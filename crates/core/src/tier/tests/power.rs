@@ -14,10 +14,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use self::image::Image;
 use self::record::Recording;
-use super::crashes::until_killed;
-use super::stories::{STORIES, Story};
+use super::stories::{Ended, STORIES, Story};
 use super::*;
 use crate::tier::steps::watch;
+
+/// What happens in a story besides.
+#[derive(Debug, Clone, Copy, Default)]
+struct Trouble {
+    /// The mount is killed after so many steps.
+    kill_at: Option<usize>,
+    /// After so many syncs one fails.
+    fail_at: Option<usize>,
+    /// What is synced in this step is not.
+    lie: Option<&'static str>,
+}
 
 /// A story that was gone through under a recording.
 struct Run {
@@ -28,23 +38,27 @@ struct Run {
 }
 
 impl Run {
-    /// Until the end, or until the mount is killed after `kill_at` steps. What is synced in the
-    /// step `lie` is not.
-    fn new(story: &Story, kill_at: Option<usize>, lie: Option<&'static str>) -> Self {
+    /// Until the end, or until the mount is killed or an act fails.
+    fn new(story: &Story, trouble: Trouble) -> Self {
         let fixture = Fixture::of_stories();
-        let recording = Recording::of(&fixture, lie);
-        recording.kill_at(kill_at);
+        let recording = Recording::of(&fixture, trouble);
         recording.start();
         let (mut done, mut killed) = (0, None);
         for act in story.acts {
             recording.begins(done);
-            let one = Story { name: story.name, acts: std::slice::from_ref(act) };
-            (_, killed) = until_killed(&one, &fixture);
-            if killed.is_some() {
-                break;
+            match act.run(&fixture) {
+                Ended::Well => {}
+                Ended::Killed(step) => {
+                    killed = Some(step);
+                    break;
+                }
+                Ended::Failed(error) => {
+                    assert!(recording.has_failed(), "{}, act {done}: {error}", story.name);
+                    break;
+                }
             }
             done += 1;
-            if act.durable {
+            if act.is_durable() {
                 recording.durable(done);
             }
         }
@@ -70,7 +84,8 @@ fn survives(story: &Story, fixture: &mut Fixture, image: &Image) {
 fn lose_power_at_each_step(lie: Option<&'static str>) -> usize {
     let mut images = 0;
     for story in STORIES {
-        let Run { mut fixture, recording, done, killed } = Run::new(story, None, lie);
+        let trouble = Trouble { lie, ..Trouble::default() };
+        let Run { mut fixture, recording, done, killed } = Run::new(story, trouble);
         assert_eq!((done, killed), (story.acts.len(), None));
         for image in recording.images() {
             survives(story, &mut fixture, &image);
@@ -86,8 +101,8 @@ fn lose_power_in_recovery(lie: Option<&'static str>) -> usize {
     for story in STORIES {
         let mut seen = HashSet::new();
         for count in 0.. {
-            let run = Run::new(story, Some(count), lie);
-            let Run { mut fixture, recording, done, killed } = run;
+            let trouble = Trouble { kill_at: Some(count), lie, ..Trouble::default() };
+            let Run { mut fixture, recording, done, killed } = Run::new(story, trouble);
             let Some(step) = killed else { break };
             recording.recovers(step);
             recording.start();
@@ -117,6 +132,29 @@ fn i10_a_power_loss_at_any_step_leaves_one_whole_copy() {
 fn i10_a_power_loss_during_recovery_loses_nothing() {
     let images = lose_power_in_recovery(None);
     assert!(images > 600, "only {images} images");
+}
+
+/// Each sync of each story fails once, and then the power: whatever was durable before is there.
+#[test]
+fn i4_a_power_loss_after_a_failed_sync_loses_nothing() {
+    let mut images = 0;
+    for story in STORIES {
+        let mut seen = HashSet::new();
+        for count in 0.. {
+            let trouble = Trouble { fail_at: Some(count), ..Trouble::default() };
+            let Run { mut fixture, recording, .. } = Run::new(story, trouble);
+            if !recording.has_failed() {
+                break;
+            }
+            for image in recording.images() {
+                if seen.insert(image.digest()) {
+                    survives(story, &mut fixture, &image);
+                    images += 1;
+                }
+            }
+        }
+    }
+    assert!(images > 400, "only {images} images");
 }
 
 /// Each sync is needed: without it something is lost, and the tests above notice.

@@ -361,6 +361,23 @@ fn tiers_that_do_not_belong_together_are_refused() {
     assert_eq!(fixture.content("file").unwrap(), b"x");
 }
 
+/// A first mount that was killed, or whose power failed, while it marked the tiers.
+#[test]
+fn a_first_mount_that_was_interrupted_is_no_obstacle() {
+    let mut fixture = Fixture::with(&["ssd", "hdd", "tape"], limited(1 << 20));
+    fixture.write("file", b"x");
+    fixture.demote("file");
+    for missing in [&["ssd"][..], &["ssd", "hdd"], &["ssd", "hdd", "tape"]] {
+        fixture.tier = None;
+        for tier in missing {
+            fs::remove_file(fixture.dir.path().join(tier).join(".halocline/tier.json")).unwrap();
+        }
+        fixture.open();
+        assert_eq!(fixture.content("file").unwrap(), b"x", "without {missing:?}");
+        assert!(fixture.dir.path().join("tape/.halocline/tier.json").exists());
+    }
+}
+
 #[test]
 fn i8_two_mounts_never_share_tiers() {
     let fixture = Fixture::new(limited(1 << 20));

@@ -1,10 +1,13 @@
 //! Changes of places and names that the tests of kills, power losses and failing devices go through.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use super::*;
 use crate::engine::Make;
+use crate::error::Error;
+use crate::tier::steps::watch::Killed;
 
 /// Files by their paths, with their contents.
 pub(super) type Tree = BTreeMap<String, Vec<u8>>;
@@ -17,38 +20,70 @@ pub(super) struct Story {
 
 /// One change.
 pub(super) struct Act {
-    pub(super) does: fn(&Fixture) -> Result<()>,
+    pub(super) kind: Kind,
+    does: fn(&Fixture) -> Result<()>,
     /// The files afterwards, as `path=content`; `BIG` is a large content.
-    pub(super) tree: &'static str,
-    /// Nothing of it or of what went before is lost in a power loss once it is done.
-    pub(super) durable: bool,
-    /// It changes bytes: until they are synced a power loss may leave a mixture.
-    pub(super) writes: bool,
+    tree: &'static str,
 }
 
-const BIG: &[u8] = &[b'x'; 40 << 10];
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A file changes its place, if that goes: no program minds if not.
+    Move,
+    /// Names change.
+    Names,
+    /// Bytes change: until they are synced a power loss may leave a mixture.
+    Bytes,
+    /// Bytes become durable.
+    Sync,
+    /// Data of removed files goes.
+    CleanUp,
+}
+
+/// How an act ended.
+pub(super) enum Ended {
+    Well,
+    Failed(Error),
+    /// The mount was killed after this step.
+    Killed(&'static str),
+}
+
+/// Length of a large content: it does not fit beside what stories begin with.
+const BIG_BYTES: usize = 40 << 10;
 
 /// What all stories begin with: one file on the SSD and two below.
 const BEGIN: &str = "away=away dir/deep=deep here=here";
 
-const fn change(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
-    Act { does, tree, durable: false, writes: false }
+fn big() -> Vec<u8> {
+    vec![b'x'; BIG_BYTES]
 }
 
-const fn durable(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
-    Act { does, tree, durable: true, writes: false }
+const fn moves(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
+    Act { kind: Kind::Move, does, tree }
 }
 
-const fn write(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
-    Act { does, tree, durable: false, writes: true }
+const fn names(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
+    Act { kind: Kind::Names, does, tree }
+}
+
+const fn writes(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
+    Act { kind: Kind::Bytes, does, tree }
+}
+
+const fn syncs(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
+    Act { kind: Kind::Sync, does, tree }
+}
+
+const fn cleans(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
+    Act { kind: Kind::CleanUp, does, tree }
 }
 
 pub(super) const STORIES: &[Story] = &[
-    Story { name: "demote", acts: &[durable(|tier| tier.moves_down("here"), BEGIN)] },
-    Story { name: "promote", acts: &[durable(|tier| tier.moves_up("away"), BEGIN)] },
+    Story { name: "demote", acts: &[moves(|tier| tier.moves_down("here"), BEGIN)] },
+    Story { name: "promote", acts: &[moves(|tier| tier.moves_up("away"), BEGIN)] },
     Story {
         name: "open",
-        acts: &[durable(
+        acts: &[moves(
             |tier| tier.tier().open(&tier.node("away")?, libc::O_RDONLY, CALLER).map(drop),
             BEGIN,
         )],
@@ -56,33 +91,33 @@ pub(super) const STORIES: &[Story] = &[
     Story {
         name: "unlink",
         acts: &[
-            change(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
-            durable(|tier| tier.tier().core.finish_removals(), "dir/deep=deep here=here"),
+            names(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
+            cleans(|tier| tier.tier().core.finish_removals(), "dir/deep=deep here=here"),
         ],
     },
     Story {
         name: "unlink, and another of that name goes down",
         acts: &[
-            change(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
-            change(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
-            change(|tier| tier.moves_down("away"), "away=here dir/deep=deep"),
-            durable(|tier| tier.tier().core.finish_removals(), "away=here dir/deep=deep"),
+            names(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
+            names(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
+            moves(|tier| tier.moves_down("away"), "away=here dir/deep=deep"),
+            cleans(|tier| tier.tier().core.finish_removals(), "away=here dir/deep=deep"),
         ],
     },
     Story {
         name: "a directory goes with its file",
         acts: &[
-            change(|tier| tier.unlinks("dir/deep"), "away=away here=here"),
-            change(
+            names(|tier| tier.unlinks("dir/deep"), "away=away here=here"),
+            names(
                 |tier| tier.tier().remove_dir(&tier.tier().root(), "dir".as_ref()),
                 "away=away here=here",
             ),
-            durable(|tier| tier.tier().core.finish_removals(), "away=away here=here"),
+            cleans(|tier| tier.tier().core.finish_removals(), "away=away here=here"),
         ],
     },
     Story {
         name: "rename",
-        acts: &[change(
+        acts: &[names(
             |tier| tier.renames("away", "dir/new"),
             "dir/deep=deep dir/new=away here=here",
         )],
@@ -90,20 +125,20 @@ pub(super) const STORIES: &[Story] = &[
     Story {
         name: "rename over",
         acts: &[
-            change(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
-            durable(|tier| tier.tier().core.finish_removals(), "away=here dir/deep=deep"),
+            names(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
+            cleans(|tier| tier.tier().core.finish_removals(), "away=here dir/deep=deep"),
         ],
     },
     Story {
         name: "rename of a lower file over another",
         acts: &[
-            change(|tier| tier.renames("away", "dir/deep"), "dir/deep=away here=here"),
-            change(|tier| tier.tier().core.finish_removals(), "dir/deep=away here=here"),
+            names(|tier| tier.renames("away", "dir/deep"), "dir/deep=away here=here"),
+            cleans(|tier| tier.tier().core.finish_removals(), "dir/deep=away here=here"),
         ],
     },
     Story {
         name: "names exchanged",
-        acts: &[change(
+        acts: &[names(
             |tier| {
                 let root = tier.tier().root();
                 let (one, other) = ((&root, "here".as_ref()), (&root, "away".as_ref()));
@@ -115,10 +150,10 @@ pub(super) const STORIES: &[Story] = &[
     Story {
         name: "directory renamed, then its file promoted and demoted",
         acts: &[
-            change(|tier| tier.renames("dir", "other"), "away=away here=here other/deep=deep"),
-            change(|tier| tier.moves_up("other/deep"), "away=away here=here other/deep=deep"),
-            change(|tier| tier.moves_down("other/deep"), "away=away here=here other/deep=deep"),
-            change(
+            names(|tier| tier.renames("dir", "other"), "away=away here=here other/deep=deep"),
+            moves(|tier| tier.moves_up("other/deep"), "away=away here=here other/deep=deep"),
+            moves(|tier| tier.moves_down("other/deep"), "away=away here=here other/deep=deep"),
+            cleans(
                 |tier| tier.tier().core.finish_removals(),
                 "away=away here=here other/deep=deep",
             ),
@@ -126,7 +161,7 @@ pub(super) const STORIES: &[Story] = &[
     },
     Story {
         name: "truncating open",
-        acts: &[write(
+        acts: &[writes(
             |tier| {
                 let flags = libc::O_RDWR | libc::O_TRUNC;
                 tier.tier().open(&tier.node("away")?, flags, CALLER).map(drop)
@@ -137,27 +172,27 @@ pub(super) const STORIES: &[Story] = &[
     Story {
         name: "spill",
         acts: &[
-            write(|tier| tier.writes("here", BIG), "away=away dir/deep=deep here=BIG"),
-            durable(Fixture::syncs, "away=away dir/deep=deep here=BIG"),
+            writes(|tier| tier.overwrites("here", &big()), "away=away dir/deep=deep here=BIG"),
+            syncs(Fixture::syncs, "away=away dir/deep=deep here=BIG"),
         ],
     },
     Story {
         name: "written and synced wherever it is",
         acts: &[
-            write(|tier| tier.writes("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
-            durable(Fixture::syncs, "away=away dir/deep=deep here=WRIT"),
-            durable(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=WRIT"),
-            write(|tier| tier.goes_on(b"below"), "away=away dir/deep=deep here=below"),
-            durable(Fixture::syncs, "away=away dir/deep=deep here=below"),
-            durable(|tier| tier.moves_up("here"), "away=away dir/deep=deep here=below"),
-            write(|tier| tier.goes_on(b"above"), "away=away dir/deep=deep here=above"),
-            durable(Fixture::syncs, "away=away dir/deep=deep here=above"),
+            writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
+            syncs(Fixture::syncs, "away=away dir/deep=deep here=WRIT"),
+            moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=WRIT"),
+            writes(|tier| tier.goes_on(b"below"), "away=away dir/deep=deep here=below"),
+            syncs(Fixture::syncs, "away=away dir/deep=deep here=below"),
+            moves(|tier| tier.moves_up("here"), "away=away dir/deep=deep here=below"),
+            writes(|tier| tier.goes_on(b"above"), "away=away dir/deep=deep here=above"),
+            syncs(Fixture::syncs, "away=away dir/deep=deep here=above"),
         ],
     },
     Story {
         name: "made, synced and sent down into a new directory",
         acts: &[
-            change(
+            names(
                 |tier| {
                     let root = tier.tier().root();
                     let what = Make::Directory(0o755);
@@ -165,10 +200,10 @@ pub(super) const STORIES: &[Story] = &[
                 },
                 BEGIN,
             ),
-            change(|tier| tier.creates("made/new"), "away=away dir/deep=deep here=here made/new="),
-            write(|tier| tier.goes_on(b"new"), "away=away dir/deep=deep here=here made/new=new"),
-            durable(Fixture::syncs, "away=away dir/deep=deep here=here made/new=new"),
-            durable(
+            names(|tier| tier.creates("made/new"), "away=away dir/deep=deep here=here made/new="),
+            writes(|tier| tier.goes_on(b"new"), "away=away dir/deep=deep here=here made/new=new"),
+            syncs(Fixture::syncs, "away=away dir/deep=deep here=here made/new=new"),
+            moves(
                 |tier| tier.moves_down("made/new"),
                 "away=away dir/deep=deep here=here made/new=new",
             ),
@@ -176,7 +211,7 @@ pub(super) const STORIES: &[Story] = &[
     },
     Story {
         name: "a second name for a lower file",
-        acts: &[change(
+        acts: &[names(
             |tier| {
                 let root = tier.tier().root();
                 tier.tier().link(&tier.node("away")?, &root, "twin".as_ref()).map(drop)
@@ -186,13 +221,30 @@ pub(super) const STORIES: &[Story] = &[
     },
 ];
 
+impl Act {
+    pub(super) fn run(&self, fixture: &Fixture) -> Ended {
+        match catch_unwind(AssertUnwindSafe(|| (self.does)(fixture))) {
+            Ok(Ok(())) => Ended::Well,
+            Ok(Err(error)) => Ended::Failed(error),
+            Err(payload) => match payload.downcast::<Killed>() {
+                Ok(killed) => Ended::Killed(killed.0),
+                Err(other) => std::panic::resume_unwind(other),
+            },
+        }
+    }
+
+    /// Whether nothing of it or of what went before is lost in a power loss once it is done.
+    pub(super) fn is_durable(&self) -> bool {
+        matches!(self.kind, Kind::Move | Kind::Sync | Kind::CleanUp)
+    }
+}
+
 impl Story {
     /// The tree after `acts` of its acts.
     pub(super) fn tree(&self, acts: usize) -> Tree {
         let files = if acts == 0 { BEGIN } else { self.acts[acts - 1].tree };
         let files = files.split(' ').map(|file| file.split_once('=').expect("path=content"));
-        let bytes =
-            |text: &str| if text == "BIG" { BIG.to_vec() } else { text.as_bytes().to_vec() };
+        let bytes = |text: &str| if text == "BIG" { big() } else { text.as_bytes().to_vec() };
         files.map(|(path, text)| (path.to_owned(), bytes(text))).collect()
     }
 
@@ -205,7 +257,7 @@ impl Story {
         context: &dyn Fn() -> String,
     ) {
         let trees: Vec<Tree> = (first..=last).map(|acts| self.tree(acts)).collect();
-        let writes = self.acts[first..last].iter().any(|act| act.writes);
+        let writes = self.acts[first..last].iter().any(|act| act.kind == Kind::Bytes);
         let torn = |path: &String, bytes: &[u8]| {
             let versions: Vec<&Vec<u8>> = trees.iter().filter_map(|tree| tree.get(path)).collect();
             writes
@@ -275,7 +327,7 @@ impl Fixture {
         self.tier().warm(&[path.into()], false, sink).map(drop)
     }
 
-    fn writes(&self, path: &str, bytes: &[u8]) -> Result<()> {
+    fn overwrites(&self, path: &str, bytes: &[u8]) -> Result<()> {
         let handle = self.tier().open(&self.node(path)?, libc::O_RDWR, CALLER)?;
         self.held.lock().push(handle);
         self.goes_on(bytes)

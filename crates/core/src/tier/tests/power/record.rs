@@ -11,6 +11,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::super::Fixture;
+use super::Trouble;
 use super::image::{Body, Image, Inode, Tier};
 use crate::namespace::reopen;
 use crate::tier::steps::watch::{self, Watch};
@@ -199,12 +200,13 @@ struct State {
     seen: HashSet<u64>,
     between: (usize, usize),
     when: String,
-    kill_after: Option<usize>,
+    trouble: Trouble,
+    failed: bool,
+    /// No images are made: the mount is killed first.
+    waits: bool,
     /// Asserts that nothing changes between steps.
     every_change: bool,
     step: &'static str,
-    /// Syncs in this step are none.
-    lie: Option<&'static str>,
 }
 
 /// A recording of what is done to a fixture's tiers.
@@ -212,8 +214,8 @@ struct State {
 pub(super) struct Recording(Rc<RefCell<State>>);
 
 impl Recording {
-    /// What is there now is durable. What is synced in the step `lie` is not.
-    pub(super) fn of(fixture: &Fixture, lie: Option<&'static str>) -> Self {
+    /// What is there now is durable.
+    pub(super) fn of(fixture: &Fixture, trouble: Trouble) -> Self {
         let logs = ["ssd", "hdd"].map(|name| Log::new(fixture.dir.path().join(name)));
         Self(Rc::new(RefCell::new(State {
             logs,
@@ -222,18 +224,17 @@ impl Recording {
             seen: HashSet::new(),
             between: (0, 0),
             when: String::new(),
-            kill_after: None,
-            every_change: true,
+            trouble,
+            failed: false,
+            waits: trouble.kill_at.is_some(),
+            every_change: trouble.kill_at.is_none(),
             step: "",
-            lie,
         })))
     }
 
-    /// Kills the mount after `count` more steps; until then no images are made.
-    pub(super) fn kill_at(&self, count: Option<usize>) {
-        let mut state = self.0.borrow_mut();
-        state.kill_after = count;
-        state.every_change = count.is_none();
+    /// Whether a sync was made to fail.
+    pub(super) fn has_failed(&self) -> bool {
+        self.0.borrow().failed
     }
 
     /// Records this thread's steps.
@@ -248,18 +249,23 @@ impl Recording {
         state.when = format!("in act {done}");
     }
 
-    /// Whatever `done` acts did is durable.
+    /// Whatever `done` acts did is durable, unless a sync failed.
     pub(super) fn durable(&self, done: usize) {
         let mut state = self.0.borrow_mut();
+        if state.failed {
+            return;
+        }
         state.between = (done, done);
-        state.when = "in the end".to_owned();
-        state.take_images("");
+        if !state.waits {
+            state.when = "in the end".to_owned();
+            state.take_images("an act");
+        }
     }
 
     /// The mount was killed after `step`: the next one's recovery is recorded.
     pub(super) fn recovers(&self, step: &'static str) {
         let mut state = self.0.borrow_mut();
-        state.kill_after = None;
+        state.waits = false;
         state.when = format!("in the recovery after a kill after {step}");
     }
 
@@ -280,6 +286,12 @@ impl Watch for Recording {
                 assert_eq!(count, log.changes.len(), "before {what}: a change without a step");
             }
         }
+        if what.starts_with("syncing") && !state.failed {
+            let left = state.trouble.fail_at?;
+            state.failed = left == 0;
+            state.trouble.fail_at = Some(left.saturating_sub(1));
+            return state.failed.then_some(Errno::IO);
+        }
         None
     }
 
@@ -290,24 +302,26 @@ impl Watch for Recording {
             log.look(what);
             assert!(other == tier || count == log.changes.len(), "{what} changed tier {other}");
         }
-        match &mut state.kill_after {
-            None => state.take_images(what),
-            Some(0) => return true,
-            Some(left) => *left -= 1,
+        if !state.waits {
+            state.take_images(what);
+            return false;
         }
-        false
+        let left = state.trouble.kill_at.as_mut().expect("what is waited for");
+        let last = *left == 0;
+        *left = left.saturating_sub(1);
+        last
     }
 
     fn synced(&mut self, inode: u64) {
         let mut state = self.0.borrow_mut();
-        if state.lie != Some(state.step) {
+        if state.trouble.lie != Some(state.step) {
             state.logs.iter_mut().for_each(|log| log.synced(inode));
         }
     }
 
     fn synced_all(&mut self, tier: usize) {
         let mut state = self.0.borrow_mut();
-        if state.lie != Some(state.step) {
+        if state.trouble.lie != Some(state.step) {
             state.logs[tier].synced_all();
         }
     }
