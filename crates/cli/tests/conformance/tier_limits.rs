@@ -54,6 +54,39 @@ fn no_program_sees_a_full_ssd() {
     programs::run(programs::halocline().arg("fsck").arg(mount.root()));
 }
 
+/// An SSD without free inodes: nothing can be made there, but what is on the HDD can be removed, and
+/// that makes room.
+#[test]
+fn files_can_be_removed_from_a_full_ssd() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let mut mount = Mount::tier_prepared(&["--ssd-limit", "100%", "--passthrough=false"]);
+    let _ssd = Tmpfs::mount(&mount.root().join("ssd"), "8M,nr_inodes=64");
+    mount.start();
+    fs::create_dir(mount.path().join("dir")).expect("a directory");
+    for name in ["dir/slow", "dir/other"] {
+        fs::write(mount.path().join(name), b"slow").expect("write");
+        programs::run(programs::halocline().arg("demote").arg(mount.path().join(name)));
+    }
+    let number = |number: u32| mount.path().join(format!("file{number}"));
+    let made = (0..64).take_while(|n| File::create(number(*n)).is_ok()).count();
+    assert!((20..64).contains(&made), "{made} files were made");
+    fs::remove_file(mount.path().join("dir/slow")).expect("removing needs no room");
+    // The kernel may hold the removed file for a moment.
+    let again = || File::create(mount.path().join("one")).is_ok();
+    let begun = std::time::Instant::now();
+    while !again() {
+        assert!(begun.elapsed().as_secs() < 10, "no room again");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    fs::remove_file(mount.path().join("dir/other")).expect("removing needs no room");
+    fs::remove_dir(mount.path().join("dir")).expect("it is empty");
+    mount.unmount();
+    assert!(!mount.root().join("hdd/dir").exists(), "what was removed is gone below too");
+    programs::run(programs::halocline().arg("fsck").arg(mount.root()));
+}
+
 #[test]
 fn a_full_hdd_fails_only_what_needs_it() {
     if let Some(reason) = mount::obstacle() {

@@ -45,6 +45,20 @@ impl Namespace {
         self.remove(parent, name, AtFlags::REMOVEDIR)
     }
 
+    /// Removes a name by giving what it stands for another, in a directory outside the tree's sight
+    /// on the same file system.
+    pub(crate) fn take_out(
+        &self,
+        (parent, name): (&Node, &OsStr),
+        to: (BorrowedFd<'_>, &OsStr),
+    ) -> Result<Removed> {
+        let dir = self.descriptor(parent)?;
+        let mut removed = self.before_removal(parent, name)?;
+        renameat_with(&dir, name, to.0, to.1, RenameFlags::NOREPLACE)?;
+        self.forget_name(&mut removed, parent, name);
+        Ok(removed)
+    }
+
     fn remove(&self, parent: &Node, name: &OsStr, how: AtFlags) -> Result<Removed> {
         let dir = self.descriptor(parent)?;
         let mut removed = self.before_removal(parent, name)?;

@@ -225,6 +225,10 @@ impl Core {
         for _ in 0..3 {
             match make() {
                 Err(error) if is_full(&error) => {
+                    // Removed files first: nobody has to wait for a copy.
+                    if let Err(error) = self.finish_removals() {
+                        tracing::debug!(%error, "data of removed files stays for now");
+                    }
                     self.free_up(self.residents.free() + ROOM_FOR_NAMES, u64::MAX);
                 }
                 other => return other,

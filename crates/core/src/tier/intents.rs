@@ -1,12 +1,13 @@
 //! Which files on lower tiers no link names although nobody put them there: leftovers-to-be.
 //!
-//! An intent is a symbolic link on the SSD, `.halocline/intents/ID -> TIER/PLACE`. Making one is a
-//! single atomic metadata operation: file systems with a journal commit it before what follows, so
-//! it needs no fsync of its own where what follows is on the SSD too. What must hold: from before a file on a lower tier loses its
-//! link, or gets its place without one, until it has a link or is gone durably, an intent names it.
+//! An intent is a symbolic link on the SSD, `.halocline/intents/ID -> TIER/PLACE`, or the link of a
+//! removed file, which was renamed there. Making one is a single atomic metadata operation: file
+//! systems with a journal commit it before what follows, so it needs no fsync of its own where what
+//! follows is on the SSD too. What must hold: from before a file on a lower tier loses its link, or
+//! gets its place without one, until it has a link or is gone durably, an intent names it.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::links::{Links, Target};
 use super::steps::Steps;
 use crate::error::{Error, Result};
 
@@ -99,8 +101,13 @@ impl Intents {
         }
     }
 
-    /// All intents.
-    pub(super) fn list(&self) -> Result<Vec<Intent>> {
+    /// The directory of intents, for links that become intents.
+    pub(super) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// All intents; `links` reads those that were links in the tree.
+    pub(super) fn list(&self, links: &Links) -> Result<Vec<Intent>> {
         rustix::fs::seek(&self.dir, rustix::fs::SeekFrom::Start(0))?;
         let mut found = Vec::new();
         let mut buffer = Vec::with_capacity(16 << 10);
@@ -109,9 +116,14 @@ impl Intents {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             let Ok(target) = readlinkat(&self.dir, name, Vec::new()) else { continue };
-            if let Some((tier, place)) = parse(target.as_bytes()) {
-                found.push(Intent { name: name.to_owned(), tier, place });
-            }
+            let (tier, place) = match links.read(target.as_bytes()) {
+                Target::Away(tier, place) => (tier, place),
+                Target::Users(_) => match parse(target.as_bytes()) {
+                    Some(told) => told,
+                    None => continue,
+                },
+            };
+            found.push(Intent { name: name.to_owned(), tier, place });
         }
         Ok(found)
     }

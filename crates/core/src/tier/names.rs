@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::readlinkat;
@@ -19,13 +19,6 @@ use super::migrate::{Manner, Stayed};
 use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::{self, Removed, stat_descriptor};
-
-/// A name whose file is on a lower tier and which is about to go.
-struct Leaving {
-    tier: usize,
-    path: PathBuf,
-    intent: Intent,
-}
 
 impl Core {
     /// Looks a name up; the stat is of the file itself, wherever it is.
@@ -121,18 +114,24 @@ impl Core {
     /// Removes a name that is no directory.
     pub(super) fn unlink(&self, parent: &namespace::Node, name: &OsStr) -> Result<()> {
         let _names = self.names.read();
-        let leaving = self.leaving(parent, name)?;
-        let unlink = || self.namespace.unlink(parent, name);
-        match self.sides[0].steps.step("unlinking", unlink) {
-            Ok(removed) => {
-                self.gone(&removed, parent, leaving);
-                Ok(())
-            }
-            Err(error) => {
-                self.stays(leaving);
-                Err(error)
-            }
+        if self.is_private(parent, name) {
+            return Err(Errno::NOENT.into());
         }
+        let steps = &self.sides[0].steps;
+        let Some(away) = self.away_at(parent, name)? else {
+            let unlink = || self.namespace.unlink(parent, name);
+            self.gone(&steps.step("unlinking", unlink)?, parent, None);
+            return Ok(());
+        };
+        // The link becomes the intent: that is one change, and a full SSD has room for it. The
+        // kernel keeps others from changing the name meanwhile.
+        let id = format!("{}-gone", self.fresh_name());
+        let to = (self.intents.dir(), OsStr::new(&id));
+        let unlink = || self.namespace.take_out((parent, name), to);
+        let removed = steps.step("unlinking", unlink)?;
+        let intent = Intent { name: id, tier: away.tier, place: away.path };
+        self.gone(&removed, parent, Some(intent));
+        Ok(())
     }
 
     /// Renames.
@@ -187,33 +186,35 @@ impl Core {
     }
 
     /// If `name` stands for a file on a lower tier: notes that its data is about to have no link.
-    fn leaving(&self, parent: &namespace::Node, name: &OsStr) -> Result<Option<Leaving>> {
+    fn leaving(&self, parent: &namespace::Node, name: &OsStr) -> Result<Option<Intent>> {
         if self.is_private(parent, name) {
             return Err(Errno::NOENT.into());
         }
-        let away = match self.away(parent, name) {
-            Ok(away) => away,
-            Err(error) if error.errno() == libc::EINVAL => None,
-            Err(error) => return Err(error),
-        };
-        let Some(Away { tier, path }) = away else { return Ok(None) };
-        let intent = self.intents.note(format!("{}-gone", self.fresh_name()), tier, &path)?;
-        Ok(Some(Leaving { tier, path, intent }))
+        let Some(Away { tier, path }) = self.away_at(parent, name)? else { return Ok(None) };
+        self.intents.note(format!("{}-gone", self.fresh_name()), tier, &path).map(Some)
+    }
+
+    /// The place of a file on a lower tier; `None` for what is on the SSD.
+    fn away_at(&self, parent: &namespace::Node, name: &OsStr) -> Result<Option<Away>> {
+        match self.away(parent, name) {
+            Err(error) if error.errno() == libc::EINVAL => Ok(None),
+            other => other,
+        }
     }
 
     /// A name did not go after all.
-    fn stays(&self, leaving: Option<Leaving>) {
-        if let Some(leaving) = leaving {
-            self.intents.clear(&leaving.intent);
+    fn stays(&self, leaving: Option<Intent>) {
+        if let Some(intent) = leaving {
+            self.intents.clear(&intent);
         }
     }
 
     /// A name is gone: so are its blocks or its data elsewhere, once nobody uses them.
-    fn gone(&self, removed: &Removed, parent: &namespace::Node, leaving: Option<Leaving>) {
+    fn gone(&self, removed: &Removed, parent: &namespace::Node, leaving: Option<Intent>) {
         let live = self.table.find(removed.key);
-        if let Some(Leaving { tier, path, intent }) = leaving {
+        if let Some(intent) = leaving {
             if let Some(live) = &live
-                && let Ok(fd) = self.sides[tier].look(&path)
+                && let Ok(fd) = self.sides[intent.tier].look(&intent.place)
             {
                 *live.kept.lock() = Some(Arc::new(fd));
             }

@@ -138,7 +138,7 @@ impl Core {
     pub(super) fn survey(&self, mend: bool) -> Result<Found> {
         let mut survey = Survey::default();
         survey.found.files = vec![0; self.sides.len()];
-        let intents = self.intents.list()?;
+        let intents = self.intents.list(&self.links)?;
         if mend && !intents.is_empty() {
             // The names of a killed mount may be in memory only: what they tell to be a leftover
             // must be one after a power loss too.

@@ -122,7 +122,8 @@ impl Engine for FileTier {
     }
 
     fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
-        self.core.unlink(&parent.0.entry(), name)
+        let dir = parent.0.entry();
+        self.core.with_room(|| self.core.unlink(&dir, name))
     }
 
     fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
@@ -130,9 +131,11 @@ impl Engine for FileTier {
         if self.core.is_private(&dir, name) {
             return Err(Errno::NOENT.into());
         }
-        let _names = self.core.names.read();
-        let remove = || self.core.namespace.remove_dir(&dir, name).map(drop);
-        self.core.sides[0].steps.step("removing a directory", remove)
+        self.core.with_room(|| {
+            let _names = self.core.names.read();
+            let remove = || self.core.namespace.remove_dir(&dir, name).map(drop);
+            self.core.sides[0].steps.step("removing a directory", remove)
+        })
     }
 
     fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {

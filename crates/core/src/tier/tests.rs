@@ -1,6 +1,7 @@
 //! The file tier in one process: two directories, no mount.
 
 mod crashes;
+mod faults;
 mod power;
 mod rules;
 mod stories;

@@ -193,7 +193,7 @@ fn hard_links_are_made_while_files_move() {
     let fixture = Fixture::new(limited(512 << 10));
     let names: Vec<String> = (0..24).map(|number| format!("file{number}")).collect();
     for name in &names {
-        fixture.write(name, &[1; 20_000]);
+        fixture.write(name, &vec![1; 20_000]);
     }
     let linked = AtomicBool::new(false);
     std::thread::scope(|scope| {
