@@ -224,6 +224,7 @@ fn room(cache: &Path, config: &Config) -> Result<()> {
             format!("free at least {}, or choose another", text::bytes(ROOM_BYTES_MIN)),
         ));
     }
+    config.size.checked_bytes(total)?;
     if let CacheSize::Bytes(size) = config.size
         && size > total
     {

@@ -175,6 +175,7 @@ fn configurations_that_do_not_fit() {
     }
     scratch.both_refused("origin", "cache", &["--config", "none.toml"], &["none.toml"]);
     scratch.both_refused("origin", "cache", &["--size", "0"], &["--size"]);
+    scratch.both_refused("origin", "cache", &["--size", "900K"], &["records", "--size", "1M"]);
     scratch.both_refused("origin", "cache", &["--emulate", "tape"], &["--emulate", "hdd+ssd"]);
     scratch.both_refused("origin", "cache", &["--policy", "best"], &["--policy", "adaptive"]);
     scratch.both_refused("origin", "cache", &["--size", "8000T"], &["size", "more than"]);

@@ -10,6 +10,7 @@ mod document;
 mod emulation;
 mod file;
 mod options;
+mod shares;
 mod units;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ pub use device::DeviceProfiles;
 pub use document::markdown;
 pub use emulation::{EmulatedDevice, EmulatedGroup, EmulatedHdd, EmulatedSsd, Emulation};
 pub use options::{OPTIONS, OptionSpec, Scope};
+pub use shares::{SIZE_MIN, Shares};
 pub use units::{HourWindow, Kind, format_bytes, format_duration, parse_bytes, parse_duration};
 
 /// When a write is on the origin.

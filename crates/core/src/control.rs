@@ -189,10 +189,14 @@ pub struct Status {
     pub policy: String,
     /// Eviction policy.
     pub eviction: String,
-    /// Limit of the cache in bytes on disk.
+    /// Limit of cached data in bytes on disk: the size of the cache less what is set aside for its
+    /// records.
     pub limit_bytes: u64,
-    /// Bytes on disk in use or reserved; never more than `limit_bytes` (I5).
+    /// Bytes of data on disk in use or reserved; never more than `limit_bytes` (I5).
     pub used_bytes: u64,
+    /// Bytes that the records take on disk, at most; 0 on a file tier.
+    #[serde(default)]
+    pub records_bytes: u64,
     /// File bytes on the cache.
     pub mapped_bytes: u64,
     /// File bytes that only the cache has.

@@ -13,6 +13,7 @@ use crate::error::Result;
 mod cdt;
 mod distrust;
 mod files;
+mod footprint;
 mod journal;
 pub mod local;
 mod order;
@@ -21,6 +22,7 @@ mod rangemap;
 mod record;
 pub mod recover;
 mod space;
+mod upkeep;
 mod verify;
 
 /// Space on the cache is counted and discarded in blocks of this many bytes.
@@ -235,8 +237,11 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
 
     /// Bytes and numbers.
     fn usage(&self) -> Usage;
-    /// The limit in bytes on disk.
+    /// The limit of data in bytes on disk: what was given at the opening, less what the records
+    /// take beyond what is set aside for them.
     fn limit(&self) -> u64;
+    /// Bytes that the records themselves take on the cache's device, at most.
+    fn records_bytes(&self) -> u64;
 }
 
 /// A byte range of a cache object whose blocks are to be freed: whole blocks only.

@@ -135,6 +135,7 @@ impl Cache {
         let eviction = evict::POLICIES.first().map(|policy| (policy.make)());
         let options = local::Options {
             limit_bytes: u64::MAX,
+            records_bytes: u64::MAX,
             eviction: eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?,
             cdt_entries: Config::default().cdt_entries,
             clock: local::system_clock(),

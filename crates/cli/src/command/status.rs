@@ -92,11 +92,12 @@ fn extents(status: &Status) -> String {
         (
             "space",
             format!(
-                "{} of {} ({}), {} extents",
+                "{} of {} ({}), {} extents, {} of records",
                 text::bytes(status.used_bytes),
                 text::bytes(status.limit_bytes),
                 text::share(status.used_bytes, status.limit_bytes),
-                status.extents
+                status.extents,
+                text::bytes(status.records_bytes)
             ),
         ),
         (

@@ -387,7 +387,7 @@ fn compare(seed: u64, options: &[&str]) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
-    let always = ["--policy", "always", "--size", "256K", "--max-dirty-age", "100ms"];
+    let always = ["--policy", "always", "--size", "1M", "--max-dirty-age", "100ms"];
     let mut mount = Mount::new(&[&always, options].concat());
     let plain = compare_on(seed, &mount);
     mount.unmount();

@@ -100,10 +100,10 @@ pub static OPTIONS: &[OptionSpec] = &[
         Kind::Size,
         |c| size_text(c.size),
         |c, v| put(&mut c.size, size(v)),
-        "Limit of the cache on disk. Bytes, or a share of the cache's file system. It is never \
-         passed: space is reserved before it is written, and a full cache sends writes to the \
-         origin. The records of what is cached come on top: about 50 bytes an extent and a journal \
-         of 256 MiB at most, so leave that much of the file system free."
+        "Limit of the cache on disk, at least 1M. Bytes, or a share of the cache's file system. It \
+         is never passed: space is reserved before it is written, and a full cache sends writes to \
+         the origin. The records of what is cached count too: a 32nd part, from 512K to 256M, is set \
+         aside for them, and where they need more, data gets less."
     ),
     option!(
         "mode",

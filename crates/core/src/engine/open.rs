@@ -57,8 +57,10 @@ impl ExtentEngine {
         let namespace = Namespace::open(origin.namespace_dir())?;
         let shape = config.cache_shape();
         let geometry = CacheGeometry::new(shape.servers, shape.stripe, config.groups);
+        let shares = sides::shares(cache_dir, config, around.data_bytes)?;
         let options = local::Options {
-            limit_bytes: sides::limit_bytes(cache_dir, config)?,
+            limit_bytes: shares.data,
+            records_bytes: shares.records,
             eviction: eviction(&config.eviction)?,
             cdt_entries: config.cdt_entries,
             clock: local::system_clock(),

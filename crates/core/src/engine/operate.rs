@@ -39,6 +39,7 @@ impl Controlled for ExtentEngine {
             eviction: parts.around.config.eviction.clone(),
             limit_bytes: parts.store.dmt.limit(),
             used_bytes: usage.used,
+            records_bytes: parts.store.dmt.records_bytes(),
             mapped_bytes: usage.mapped,
             dirty_bytes: usage.dirty,
             oldest_dirty_age_ms: oldest.map(|since| now_ms.saturating_sub(since)),

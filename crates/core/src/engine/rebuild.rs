@@ -168,6 +168,7 @@ fn round(parts: &Parts, shared: &Shared, barrier: &mut Instant) -> Result<bool> 
         return parts.drain().map(|()| false);
     }
     parts.discard_queued()?;
+    parts.make_way_for_records()?;
     parts.note_wants();
     let reason = parts.reason_to_flush();
     if let Some(reason) = reason {
@@ -198,6 +199,15 @@ impl Parts {
     /// Whether dirty bytes fill more of the cache than they should.
     pub(crate) fn is_pressed(&self) -> bool {
         self.store.dmt.usage().dirty > self.dirty_high_bytes()
+    }
+
+    /// Evicts what the records need, where they outgrew what is set aside for them (I5).
+    fn make_way_for_records(&self) -> Result<()> {
+        let excess = self.store.excess();
+        if excess > 0 {
+            self.counters.evicted(self.store.evict(&self.files, excess, None)?);
+        }
+        Ok(())
     }
 
     /// Dirty bytes above which flushing no longer yields to programs.

@@ -8,7 +8,7 @@ use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
 
 use super::extents::ExtentEngine;
-use crate::config::{Config, EmulatedGroup};
+use crate::config::{Config, EmulatedGroup, Shares};
 use crate::control::{ServerStatus, Side};
 use crate::device::emulate::{self, EmulatedServer};
 use crate::device::meter::{Meter, MeteredDevice};
@@ -39,12 +39,18 @@ pub struct Decorations<'a> {
     pub cache: Decorate<'a>,
     /// The machine's boot id, for playing a power loss; `None`: the real one.
     pub boot_id: Option<&'a str>,
+    /// Room for data, however small, with records not counted; `None`: what the size leaves.
+    pub data_bytes: Option<u64>,
 }
 
 impl Decorations<'_> {
     /// Nothing around either side.
-    pub const NONE: Decorations<'static> =
-        Decorations { origin: &|_, device| device, cache: &|_, device| device, boot_id: None };
+    pub const NONE: Decorations<'static> = Decorations {
+        origin: &|_, device| device,
+        cache: &|_, device| device,
+        boot_id: None,
+        data_bytes: None,
+    };
 }
 
 impl fmt::Debug for Decorations<'_> {
@@ -121,17 +127,15 @@ pub(crate) fn check_servers(cache: &Volume, dmt: &LocalDmt, dir: &Path) -> Resul
     }
 }
 
-/// A file system needs blocks of its own to find the blocks of a sparse file: 1 for about 340
-/// extents on ext4. This share of the limit is set aside for them (I5).
-const INDEX_SHARE: u64 = 128;
-
-/// The cache's limit for data, in bytes on disk.
-pub(crate) fn limit_bytes(cache_dir: &Path, config: &Config) -> Result<u64> {
+/// How the bytes of the cache's size are shared out (I5); `data` as in [`Decorations`].
+pub(crate) fn shares(cache_dir: &Path, config: &Config, data: Option<u64>) -> Result<Shares> {
+    if let Some(data) = data {
+        return Ok(Shares { data, records: u64::MAX });
+    }
     let space = LocalDevice::open(cache_dir)?
         .space()
         .map_err(crate::error::Error::at(cache_dir, "read the free space of"))?;
-    let bytes = config.size.bytes(space.total);
-    Ok(bytes - bytes / INDEX_SHARE)
+    Ok(Shares::of(config.size.checked_bytes(space.total)?))
 }
 
 /// What the cost models take the origin's servers for: emulated, calibrated, or by kind.

@@ -94,7 +94,7 @@ impl ExtentStore {
         if range.len() > self.dmt.limit() {
             return Ok(None);
         }
-        let needed = range.widen_to(crate::meta::BLOCK).len();
+        let needed = range.widen_to(crate::meta::BLOCK).len() + self.excess();
         let mut evicted = 0;
         for bytes in
             [needed.max(EVICT_BATCH_BYTES.min(self.dmt.limit() / EVICT_BATCH_SHARE)), needed]
@@ -105,6 +105,11 @@ impl ExtentStore {
             }
         }
         Ok(None)
+    }
+
+    /// Bytes in use that the records need: they grew beyond their share of a cache that was full.
+    pub(crate) fn excess(&self) -> u64 {
+        self.dmt.usage().used.saturating_sub(self.dmt.limit())
     }
 
     /// Evicts clean extents until `bytes` bytes are free; returns how many were freed.

@@ -3,21 +3,28 @@
 //! What must hold here:
 //! - a committed change was handed to the operating system: it survives `kill -9` (I4);
 //! - a change is one batch: it is there as a whole or not at all, and recovery is a prefix;
-//! - after a failed write nothing is accepted any more: memory never runs ahead of the store.
+//! - after a failed write nothing is accepted any more: memory never runs ahead of the store;
+//! - a store that is opened anew in between ([`Journal::keep_small`]) is, at every step, one that a
+//!   killed process could have left.
 
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy};
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
+use parking_lot::RwLock;
 
+use super::footprint::{CHANGE_OVERHEAD, Footprint};
 use super::record;
-use super::verify::verify;
+use super::upkeep::{Bell, Pace};
+use super::verify::{journals, verify};
 use crate::error::{Error, Result};
 
 /// Journals are recycled once they reach this size together.
@@ -34,11 +41,20 @@ const OPEN_REMEDY: &str = "restore the directory from a copy, or move it \
 /// An open store.
 pub(crate) struct Journal {
     path: PathBuf,
-    database: Database,
-    keyspace: Keyspace,
+    memtable_bytes: u64,
+    /// Read by whoever uses the store; written while it is opened anew ([`Journal::keep_small`]).
+    store: RwLock<Option<Store>>,
     failed: OnceLock<String>,
     /// A batch that failed may still lie in the store's buffer.
     leftover: AtomicBool,
+    footprint: Arc<Footprint>,
+    pace: Pace,
+    bell: Arc<Bell>,
+}
+
+struct Store {
+    database: Database,
+    keyspace: Keyspace,
 }
 
 impl Drop for Journal {
@@ -47,7 +63,7 @@ impl Drop for Journal {
     /// dropped; its lock goes with the process.
     fn drop(&mut self) {
         if self.leftover.load(Relaxed) {
-            std::mem::forget((self.database.clone(), self.keyspace.clone()));
+            std::mem::forget(self.store.get_mut().take());
         }
     }
 }
@@ -62,34 +78,47 @@ impl fmt::Debug for Journal {
 }
 
 /// Changes that become one batch.
+#[derive(Debug)]
 pub(crate) struct Changes<'a> {
     journal: &'a Journal,
-    batch: fjall::OwnedWriteBatch,
-}
-
-impl fmt::Debug for Changes<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Changes").field("len", &self.batch.len()).finish()
-    }
+    /// Keys with their new values; `None` removes.
+    pairs: Vec<(Slice, Option<Slice>)>,
+    bytes: u64,
 }
 
 impl Changes<'_> {
     /// Writes a record.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.batch.insert(&self.journal.keyspace, key, value);
+        self.bytes += size_of_change(key, value);
+        self.pairs.push((key.into(), Some(value.into())));
     }
 
     /// Removes a record.
     pub(crate) fn remove(&mut self, key: &[u8]) {
-        self.batch.remove(&self.journal.keyspace, key);
+        self.bytes += size_of_change(key, &[]);
+        self.pairs.push((key.into(), None));
     }
 
     /// Hands the batch to the operating system.
     pub(crate) fn commit(self) -> Result<()> {
-        self.journal.check()?;
-        let Self { journal, batch } = self;
-        batch.commit().map_err(|error| journal.fail(&error))
+        let Self { journal, pairs, bytes } = self;
+        journal.change(bytes, |store| {
+            let batch = store.database.batch();
+            let mut batch = batch.durability(Some(PersistMode::Buffer));
+            for (key, value) in pairs {
+                match value {
+                    Some(value) => batch.insert(&store.keyspace, key, value),
+                    None => batch.remove(&store.keyspace, key),
+                }
+            }
+            batch.commit()
+        })
     }
+}
+
+/// Bytes that a change takes in the journal.
+fn size_of_change(key: &[u8], value: &[u8]) -> u64 {
+    (key.len() + value.len()) as u64 + CHANGE_OVERHEAD
 }
 
 impl Journal {
@@ -117,46 +146,75 @@ impl Journal {
 
     /// Opens the store in `path`. A damaged store is an error, never a panic. `torn` says that a
     /// power loss may have left any part of the journal unwritten.
-    pub(crate) fn open(path: &Path, memtable_bytes: u64, torn: bool) -> Result<Self> {
+    /// What the store takes on disk is kept within `set_aside` bytes as far as its records allow.
+    pub(crate) fn open(
+        path: &Path,
+        memtable_bytes: u64,
+        torn: bool,
+        set_aside: u64,
+    ) -> Result<Self> {
         let damaged = |what: String| Error::Store {
             path: path.to_owned(),
             what,
             remedy: OPEN_REMEDY.to_owned(),
         };
         verify(path, torn).map_err(|what| damaged(format!("it is damaged: {what}")))?;
-        let (database, keyspace) = catch_unwind(AssertUnwindSafe(|| build(path, memtable_bytes)))
+        let store = catch_unwind(AssertUnwindSafe(|| build(path, memtable_bytes)))
             .map_err(|_| damaged("it is damaged beyond what the store can read".into()))?
             .map_err(|error| damaged(format!("it cannot be opened: {error}")))?;
-        Ok(Self {
+        let journal = Self {
             path: path.to_owned(),
-            database,
-            keyspace,
+            memtable_bytes,
+            store: RwLock::new(Some(store)),
             failed: OnceLock::new(),
             leftover: AtomicBool::new(false),
-        })
+            footprint: Arc::default(),
+            pace: Pace::of(set_aside),
+            bell: Arc::default(),
+        };
+        let last = journals(path).ok().and_then(|journals| journals.last()?.metadata().ok());
+        journal.footprint.begin_journal(last.map_or(0, |last| last.blocks() * 512));
+        journal.measure();
+        Ok(journal)
     }
 
     /// An empty batch.
     pub(crate) fn changes(&self) -> Changes<'_> {
-        let batch = self.database.batch().durability(Some(PersistMode::Buffer));
-        Changes { journal: self, batch }
+        Changes { journal: self, pairs: Vec::new(), bytes: 0 }
     }
 
     /// Writes one record as a batch of its own.
     pub(crate) fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.check()?;
-        self.keyspace.insert(key, value).map_err(|error| self.fail(&error))
+        self.change(size_of_change(key, value), |store| store.keyspace.insert(key, value))
     }
 
     /// Removes one record as a batch of its own.
     pub(crate) fn remove(&self, key: &[u8]) -> Result<()> {
+        self.change(size_of_change(key, &[]), |store| store.keyspace.remove(key))
+    }
+
+    /// Makes a change of `bytes` bytes.
+    fn change(&self, bytes: u64, make: impl FnOnce(&Store) -> fjall::Result<()>) -> Result<()> {
         self.check()?;
-        self.keyspace.remove(key).map_err(|error| self.fail(&error))
+        let store = self.store.read();
+        make(self.opened(store.as_ref())?).map_err(|error| self.fail(&error))?;
+        if self.footprint.appended(bytes, self.pace.measure_bytes) {
+            self.bell.ring();
+        }
+        Ok(())
+    }
+
+    /// The store; without one, why there is none.
+    fn opened<'a>(&self, store: Option<&'a Store>) -> Result<&'a Store> {
+        store
+            .ok_or_else(|| self.failure(self.failed.get().map_or("it is not open", String::as_str)))
     }
 
     /// One record.
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<fjall::Slice>> {
-        self.guarded(|| self.keyspace.get(key))
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Slice>> {
+        let store = self.store.read();
+        let store = self.opened(store.as_ref())?;
+        self.guarded(|| store.keyspace.get(key))
     }
 
     /// Calls `each` with all records of a kind in key order, until it fails.
@@ -165,7 +223,9 @@ impl Journal {
         kind: u8,
         mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let mut records = self.guarded(|| Ok(self.keyspace.prefix([kind])))?;
+        let store = self.store.read();
+        let store = self.opened(store.as_ref())?;
+        let mut records = self.guarded(|| Ok(store.keyspace.prefix([kind])))?;
         while let Some((key, value)) =
             self.guarded(|| records.next().map(fjall::Guard::into_inner).transpose())?
         {
@@ -184,7 +244,64 @@ impl Journal {
     /// Makes all that was committed durable against power loss.
     pub(crate) fn sync(&self) -> Result<()> {
         self.check()?;
-        self.database.persist(PersistMode::SyncAll).map_err(|error| self.fail(&error))
+        let store = self.store.read();
+        let persisted = self.opened(store.as_ref())?.database.persist(PersistMode::SyncAll);
+        persisted.map_err(|error| self.fail(&error))
+    }
+
+    /// Begins a new journal where this one is large for the cache; returns whether it did. The
+    /// store has no call for that, but what it finds at an opening: every journal but the last is
+    /// made into tables and removed. Changes wait for it, some milliseconds.
+    pub(crate) fn keep_small(&self) -> bool {
+        if self.footprint.journal() < self.pace.journal_bytes_max {
+            return false;
+        }
+        let (bytes, begun_at) = (self.footprint.journal(), Instant::now());
+        let mut store = self.store.write();
+        if self.check().is_err() {
+            return false;
+        }
+        let Some(open) = store.take() else { return false };
+        // All of it must be on disk before a journal follows it, as where the store does the same.
+        if let Err(error) = open.database.persist(PersistMode::SyncAll) {
+            self.fail(&error);
+            *store = Some(open);
+            return false;
+        }
+        drop(open);
+        // Without a new journal the store goes on with the old one.
+        let begun = begin_journal(&self.path);
+        if let Err(error) = &begun {
+            tracing::warn!(%error, "no new journal could be begun");
+        }
+        let reopened = catch_unwind(AssertUnwindSafe(|| build(&self.path, self.memtable_bytes)));
+        match reopened {
+            Ok(Ok(open)) => *store = Some(open),
+            Ok(Err(error)) => drop(self.fail(&error)),
+            Err(_) => {
+                self.failed.get_or_init(|| "it could not be opened again".to_owned());
+            }
+        }
+        drop(store);
+        tracing::debug!(bytes, elapsed = ?begun_at.elapsed(), "the store began a new journal");
+        // Where no journal could be begun, the next try comes after as many changes again.
+        self.footprint.begin_journal(0);
+        begun.is_ok()
+    }
+
+    /// Measures what the store takes on disk.
+    pub(crate) fn measure(&self) {
+        self.footprint.measure(&self.path);
+    }
+
+    /// What the store takes on disk.
+    pub(crate) fn footprint(&self) -> &Arc<Footprint> {
+        &self.footprint
+    }
+
+    /// Rung when there is something to measure.
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
     }
 
     /// Records that the owner closed the store; every later change is refused.
@@ -197,11 +314,6 @@ impl Journal {
         self.sync()?;
         self.failed.get_or_init(|| "it was closed".to_owned());
         Ok(())
-    }
-
-    /// Bytes on disk.
-    pub(crate) fn disk_bytes(&self) -> u64 {
-        self.database.disk_space().unwrap_or(0)
     }
 
     /// The error for a record that cannot be right.
@@ -228,7 +340,16 @@ impl Journal {
     }
 }
 
-fn build(path: &Path, memtable_bytes: u64) -> fjall::Result<(Database, Keyspace)> {
+/// Makes an empty journal that follows those of the closed store in `path`.
+fn begin_journal(path: &Path) -> io::Result<()> {
+    let last = journals(path)?.pop().ok_or(io::ErrorKind::NotFound)?;
+    let number = last.file_stem().and_then(|stem| stem.to_str()?.parse::<u64>().ok());
+    let number = number.ok_or(io::ErrorKind::InvalidData)?;
+    File::create_new(path.join(format!("{}.jnl", number + 1)))?.sync_all()?;
+    File::open(path)?.sync_all()
+}
+
+fn build(path: &Path, memtable_bytes: u64) -> fjall::Result<Store> {
     let database = Database::builder(path)
         .cache_size(BLOCK_CACHE_BYTES)
         .max_journaling_size(JOURNALS_BYTES_MAX)
@@ -243,5 +364,5 @@ fn build(path: &Path, memtable_bytes: u64) -> fjall::Result<(Database, Keyspace)
             .filter_policy(FilterPolicy::disabled())
     };
     let keyspace = database.keyspace("dmt", options)?;
-    Ok((database, keyspace))
+    Ok(Store { database, keyspace })
 }

@@ -31,6 +31,7 @@ use super::owner::{self, CacheIdentity, Owner};
 use super::record;
 use super::recover::{self, Counts, Left, Recovery};
 use super::space::Space;
+use super::upkeep::Upkeep;
 use super::{
     BLOCK, Discard, Dmt, Extent, FileId, FileRecord, OriginKey, Segment, Stamp, Usage, Wanted,
 };
@@ -65,7 +66,8 @@ struct Epochs {
 /// The data mapping table and the critical data table of one process.
 pub struct LocalDmt {
     // Field order is drop order: the store closes before the cache directory is given up.
-    journal: Journal,
+    _upkeep: Option<Upkeep>,
+    journal: Arc<Journal>,
     owner: Owner,
     clock: Clock,
     space: Space,
@@ -111,8 +113,9 @@ impl LocalDmt {
         memtable_bytes: u64,
     ) -> Result<(Self, Recovery)> {
         let (owner, distrusted) = Owner::take_on_boot(dir, options.witness.as_deref(), boot_id)?;
-        let journal = open_store(&owner, boot_id, memtable_bytes)?;
-        let space = Space::new(options.limit_bytes);
+        let set_aside = options.records_bytes;
+        let journal = Arc::new(open_store(&owner, boot_id, memtable_bytes, set_aside)?);
+        let space = Space::new(options.limit_bytes, Arc::clone(journal.footprint()), set_aside);
         let order = Order::new(options.eviction);
         let cdt = Cdt::new(options.cdt_entries);
         let loaded = recover::load(&journal, &space, order, cdt, boot_id)?;
@@ -124,6 +127,7 @@ impl LocalDmt {
             );
         }
         let dmt = Self {
+            _upkeep: (set_aside < u64::MAX).then(|| Upkeep::start(&journal)),
             journal,
             owner,
             clock: options.clock,
@@ -157,11 +161,6 @@ impl LocalDmt {
     /// What the cache directory says it is.
     pub fn identity(&self) -> &CacheIdentity {
         self.owner.identity()
-    }
-
-    /// Bytes that the tables take on disk.
-    pub fn disk_bytes(&self) -> u64 {
-        self.journal.disk_bytes()
     }
 
     fn now_ms(&self) -> u64 {
@@ -206,7 +205,12 @@ impl LocalDmt {
 }
 
 /// Opens the store of an owned cache, or makes it in one that holds nothing yet.
-fn open_store(owner: &Owner, boot_id: &str, memtable_bytes: u64) -> Result<Journal> {
+fn open_store(
+    owner: &Owner,
+    boot_id: &str,
+    memtable_bytes: u64,
+    set_aside: u64,
+) -> Result<Journal> {
     let path = owner.dir().join(STORE_DIR);
     if !path.try_exists().map_err(Error::at(&path, "look for"))? {
         let half_made = format!("{STORE_DIR}.new");
@@ -222,7 +226,7 @@ fn open_store(owner: &Owner, boot_id: &str, memtable_bytes: u64) -> Result<Journ
         Journal::create(&path, memtable_bytes)?;
     }
     let torn = owner.last_boot() != Some(boot_id);
-    let journal = Journal::open(&path, memtable_bytes, torn)?;
+    let journal = Journal::open(&path, memtable_bytes, torn, set_aside)?;
     owner.opened_on(boot_id)?;
     Ok(journal)
 }
@@ -482,5 +486,9 @@ impl Dmt for LocalDmt {
 
     fn limit(&self) -> u64 {
         self.space.limit()
+    }
+
+    fn records_bytes(&self) -> u64 {
+        self.journal.footprint().bytes()
     }
 }

@@ -5,11 +5,13 @@
 //! waiting blocks touch neither extents nor reservations of their object, so the sum is exact.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
+use super::footprint::Footprint;
 use super::rangemap::RangeMap;
 use super::{BLOCK, Discard, FileId};
 
@@ -18,17 +20,25 @@ use super::{BLOCK, Discard, FileId};
 pub(crate) struct Space {
     limit: u64,
     used: AtomicU64,
+    /// What the records take, and what is set aside for them beside the limit.
+    records: Arc<Footprint>,
+    set_aside: u64,
 }
 
 impl Space {
-    /// An empty cache of `limit` bytes.
-    pub(crate) fn new(limit: u64) -> Self {
-        Self { limit, used: AtomicU64::new(0) }
+    /// An empty cache of `limit` bytes beside `set_aside` bytes for records, which take what
+    /// `records` says.
+    pub(crate) fn new(limit: u64, records: Arc<Footprint>, set_aside: u64) -> Self {
+        Self { limit, used: AtomicU64::new(0), records, set_aside }
     }
 
-    /// The limit in bytes.
+    fn overdrawn(&self) -> u64 {
+        self.records.bytes().saturating_sub(self.set_aside)
+    }
+
+    /// The limit in bytes: less where records take more than is set aside for them.
     pub(crate) fn limit(&self) -> u64 {
-        self.limit
+        self.limit.saturating_sub(self.overdrawn())
     }
 
     /// Bytes in use.
@@ -49,8 +59,11 @@ impl Space {
     }
 
     fn take(&self, bytes: u64) -> bool {
-        let within = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.limit);
-        bytes == 0 || self.used.fetch_update(Relaxed, Relaxed, within).is_ok()
+        let limit = self.limit();
+        let within = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
+        // In blocks that are in use already, a record is all that a new extent takes.
+        bytes == 0 && limit == self.limit
+            || self.used.fetch_update(Relaxed, Relaxed, within).is_ok()
     }
 
     fn take_anyway(&self, bytes: u64) {

@@ -107,7 +107,8 @@ fn directory_is_whole(table: &File) -> io::Result<bool> {
     Ok(xxh3_128(&directory) == u128::from_le_bytes(*checksum))
 }
 
-fn journals(path: &Path) -> io::Result<Vec<PathBuf>> {
+/// The journals of the store in `path`, oldest first.
+pub(crate) fn journals(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(path)? {
         let path = entry?.path();

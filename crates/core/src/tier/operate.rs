@@ -250,6 +250,7 @@ impl Controlled for FileTier {
             eviction: core.options.policy.clone(),
             limit_bytes: core.residents.account.limit,
             used_bytes: used,
+            records_bytes: 0,
             mapped_bytes: used,
             dirty_bytes: 0,
             oldest_dirty_age_ms: None,

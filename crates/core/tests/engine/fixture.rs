@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::config::{CacheSize, Config};
+use halocline_core::config::{CacheSize, Config, SIZE_MIN};
 use halocline_core::control::{Controlled, MoveReport};
 use halocline_core::device::Device;
 use halocline_core::device::fault::{Faults, FaultyDevice};
@@ -39,7 +39,8 @@ pub(crate) struct Fixture {
     engine: Option<Arc<ExtentEngine>>,
 }
 
-/// A configuration in which nothing moves unless a test asks for it.
+/// A configuration in which nothing moves unless a test asks for it. A size
+/// that would be refused is given to data alone.
 pub(crate) fn still(size: u64, policy: &str) -> Config {
     Config {
         size: CacheSize::Bytes(size),
@@ -118,6 +119,10 @@ impl Fixture {
             origin: &|_, below| faulty(&self.origin_faults, volatile(below)),
             cache: &|_, below| faulty(&self.cache_faults, volatile(below)),
             boot_id: self.boot_id.as_deref(),
+            data_bytes: match self.config.size {
+                CacheSize::Bytes(size) if size < SIZE_MIN => Some(size - size / 128),
+                _ => None,
+            },
         };
         ExtentEngine::open_decorated(self.origin.path(), self.cache.path(), &self.config, around)
     }

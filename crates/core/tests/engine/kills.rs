@@ -192,7 +192,8 @@ fn child() {
     let killing = |_: usize, below| -> Arc<dyn Device> {
         Arc::new(KillingDevice { below, calls: Arc::clone(&calls), nth, after })
     };
-    let around = Decorations { origin: &killing, cache: &killing, boot_id: None };
+    let data_bytes = Some(120 * KIB - 960);
+    let around = Decorations { origin: &killing, cache: &killing, boot_id: None, data_bytes };
     let config = still(120 * KIB, "always");
     let engine =
         ExtentEngine::open_decorated(Path::new(origin), Path::new(cache), &config, around).unwrap();

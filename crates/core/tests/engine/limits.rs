@@ -1,7 +1,10 @@
 //! The limit of the cache under attack (I5): many writers, a flush, evictions and fetches at once.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use halocline_core::config::Config;
 use halocline_core::control::Controlled;
@@ -88,4 +91,73 @@ fn write_at_random(fixture: &Fixture, name: &str, seed: u64) -> Vec<u8> {
         }
     }
     truth
+}
+
+/// Tiny writes all over a file: each takes a block and a record, and blocks run out.
+#[test]
+fn i5_a_cache_of_tiny_extents_stays_within_its_size_with_its_records() {
+    let mut random = 7_u64;
+    let anywhere = |_| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % ((8 << 20) - 64)
+    };
+    write_tiny(40_000, 40, anywhere);
+}
+
+/// Every other byte: two thousand records describe one block, so that records run out.
+#[test]
+fn i5_a_cache_of_records_stays_within_its_size() {
+    write_tiny(30_000, 1, |round| round * 2);
+}
+
+/// Makes `count` writes of `len` bytes on a cache of 2 MiB and compares it with `du`.
+fn write_tiny(count: u64, len: usize, mut place: impl FnMut(u64) -> u64) {
+    let size = 2 << 20;
+    let fixture = Fixture::new(Config { flush_workers: 1, ..still(size, "always") });
+    let handle = fixture.handle("f");
+    let done = AtomicBool::new(false);
+    let mut truth = vec![0; at(8 << 20)];
+    fixture.engine().write(&handle, 0, &truth, ME).unwrap();
+    let most = thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !done.load(Ordering::Relaxed) {
+                most = most.max(disk_use(fixture.cache.path()));
+                thread::sleep(Duration::from_millis(1));
+            }
+            most
+        });
+        let mover = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                fixture.flush();
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        for round in 0..count {
+            let offset = place(round);
+            let data = vec![u8::try_from(round % 251).unwrap(); len];
+            fixture.engine().write(&handle, offset, &data, ME).unwrap();
+            truth[at(offset)..at(offset) + len].copy_from_slice(&data);
+        }
+        done.store(true, Ordering::Relaxed);
+        mover.join().unwrap();
+        watch.join().unwrap()
+    });
+    let status = fixture.engine().status();
+    assert!(most <= size, "I5: du says {most} bytes, records take {}", status.records_bytes);
+    assert!(status.extents > 0, "the cache was in use");
+    assert!(fixture.read("f", 0, truth.len()) == truth, "I1");
+}
+
+/// What `du` says of a directory.
+fn disk_use(dir: &Path) -> u64 {
+    let mut bytes = dir.metadata().map_or(0, |found| found.blocks() * 512);
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        bytes += match entry.path().symlink_metadata() {
+            Ok(found) if found.is_dir() => disk_use(&entry.path()),
+            Ok(found) => found.blocks() * 512,
+            Err(_) => 0,
+        };
+    }
+    bytes
 }

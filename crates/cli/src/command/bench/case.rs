@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::config::{CacheSize, Config, VolumeKind};
+use halocline_core::config::{CacheSize, Config, Shares, VolumeKind};
 use halocline_core::control::{Controlled, Report};
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::Error;
@@ -150,7 +150,7 @@ impl Case<'_> {
             Setup::Cached { policy, bytes, .. } => (policy.clone(), *bytes),
             Setup::Bare | Setup::Origin => ("never".to_owned(), self.workload.bytes()),
         };
-        Config { policy, size: CacheSize::Bytes(bytes), ..self.config.clone() }
+        Config { policy, size: room_for(bytes), ..self.config.clone() }
     }
 
     /// Writes the data without emulated devices and without a cache.
@@ -161,7 +161,7 @@ impl Case<'_> {
         }
         let config = Config {
             policy: "never".to_owned(),
-            size: CacheSize::Bytes(self.workload.bytes()),
+            size: room_for(self.workload.bytes()),
             emulate: None,
             origin: self.config.origin_shape(),
             cache: self.config.cache_shape(),
@@ -443,4 +443,9 @@ fn mounted<T, W: Watch>(
     });
     let worked = worked?;
     Ok((worked, finished?.0))
+}
+
+/// The `--size` of a cache with room for `bytes` bytes of data; records come on top of them.
+fn room_for(bytes: u64) -> CacheSize {
+    CacheSize::Bytes(Shares::size_for(bytes))
 }

@@ -52,7 +52,7 @@ pub(crate) struct IorArgs {
     /// Bytes of all files together [default: 256M, with --quick 16M]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     data: Option<u64>,
-    /// Limits of the cache, in bytes or as a share of the data; a list
+    /// Room for data on the cache, in bytes or as a share of the data; a list
     #[arg(long, value_delimiter = ',', default_value = "30%,100%", value_name = "SIZE")]
     cache_size: Vec<Limit>,
     /// Only write

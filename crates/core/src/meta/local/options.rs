@@ -10,8 +10,11 @@ pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// How to open the tables.
 pub struct Options {
-    /// The limit in bytes on disk (I5).
+    /// The limit of data in bytes on disk (I5).
     pub limit_bytes: u64,
+    /// Bytes on disk set aside for the records; what they take beyond counts against the limit.
+    /// `u64::MAX`: they are not limited.
+    pub records_bytes: u64,
     /// Which extent leaves first.
     pub eviction: Box<dyn Eviction>,
     /// Most entries of the critical data table.
@@ -24,9 +27,16 @@ pub struct Options {
 }
 
 impl Options {
-    /// Options with the system's clock, without a witness.
+    /// Options with the system's clock, without a witness or a limit of the records.
     pub fn new(limit_bytes: u64, eviction: Box<dyn Eviction>, cdt_entries: usize) -> Self {
-        Self { limit_bytes, eviction, cdt_entries, clock: system_clock(), witness: None }
+        Self {
+            limit_bytes,
+            records_bytes: u64::MAX,
+            eviction,
+            cdt_entries,
+            clock: system_clock(),
+            witness: None,
+        }
     }
 }
 
@@ -34,6 +44,7 @@ impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("limit_bytes", &self.limit_bytes)
+            .field("records_bytes", &self.records_bytes)
             .field("eviction", &self.eviction)
             .field("cdt_entries", &self.cdt_entries)
             .field("witness", &self.witness)
