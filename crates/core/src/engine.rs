@@ -75,6 +75,13 @@ pub struct Stat {
     pub born: Option<SystemTime>,
 }
 
+impl Stat {
+    /// Device and inode number.
+    pub fn key(&self) -> (u64, u64) {
+        (self.raw.st_dev, self.raw.st_ino)
+    }
+}
+
 /// Which attributes to change; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SetAttr {

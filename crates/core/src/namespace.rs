@@ -93,6 +93,24 @@ impl Namespace {
         reopen(&*self.descriptor(node)?, flags)
     }
 
+    /// Opens a regular file by a name that it is known under, where that still is the file, and
+    /// through its descriptor otherwise: the name spares a look through `/proc`. `flags` as in
+    /// [`Namespace::open_file`]; a file is not emptied.
+    pub(crate) fn open_named(&self, node: &Node, flags: i32) -> Result<File> {
+        let flags = flags & !libc::O_TRUNC;
+        // Whatever else may be under the name by now is not waited for.
+        let by_name = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let dir =
+            node.link().and_then(|link| Some((self.descriptor(&link.parent).ok()?, link.name)));
+        let opened = dir.and_then(|(dir, name)| {
+            openat(&*dir, name, open_flags(flags) | by_name, Mode::empty()).ok()
+        });
+        match opened {
+            Some(file) if stat_descriptor(&file)?.key() == node.key() => Ok(File::from(file)),
+            _ => self.open_file(node, flags),
+        }
+    }
+
     /// Keeps the node's descriptor open while the pin lives, as an open handle must: the node
     /// then survives its removal by others too. Beyond a share of the descriptor limit a pin
     /// holds nothing, and only removals through us are survived.
@@ -126,10 +144,13 @@ impl Namespace {
 
 /// Opens the regular file of a descriptor again; `flags` as in [`Namespace::open_file`].
 pub(crate) fn reopen(fd: &impl AsFd, flags: i32) -> Result<File> {
+    Ok(File::from(openat(CWD, proc_path(fd), open_flags(flags), Mode::empty())?))
+}
+
+/// How a file that exists is opened for a program that gave `flags`.
+fn open_flags(flags: i32) -> OFlags {
     let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECT);
-    let flags = OFlags::from_bits_retain(flags.cast_unsigned()) | OFlags::CLOEXEC;
-    let file = openat(CWD, proc_path(fd), flags | OFlags::NOCTTY, Mode::empty())?;
-    Ok(File::from(file))
+    OFlags::from_bits_retain(flags.cast_unsigned()) | OFlags::CLOEXEC | OFlags::NOCTTY
 }
 
 /// The path through which the kernel reopens a descriptor: works for every kind of file and needs

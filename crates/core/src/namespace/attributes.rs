@@ -15,8 +15,18 @@ use crate::engine::{SetAttr, SetTime, Stat};
 use crate::error::Result;
 
 impl Namespace {
-    /// Attributes.
+    /// Attributes: through the node's descriptor if it is open, else by a name that still stands
+    /// for the node, which spares it a descriptor.
     pub fn stat(&self, node: &Node) -> Result<Stat> {
+        if let Some(fd) = node.0.cached() {
+            return stat_descriptor(fd.as_fd());
+        }
+        if let Some(link) = node.link()
+            && let Ok(stat) = stat_at(self.descriptor(&link.parent)?.as_fd(), &link.name)
+            && stat.key() == node.key()
+        {
+            return Ok(stat);
+        }
         stat_descriptor(self.descriptor(node)?.as_fd())
     }
 

@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat_with, unlinkat,
+};
 
 use super::{Namespace, Node, attributes, proc_path};
 use crate::engine::Stat;
@@ -60,8 +62,28 @@ impl Namespace {
     }
 
     fn remove(&self, parent: &Node, name: &OsStr, how: AtFlags) -> Result<Removed> {
+        let removed = self.before_removal(parent, name)?;
+        self.remove_seen(removed, parent, name, how)
+    }
+
+    /// Removes a name that [`Namespace::before_removal`] was just asked about.
+    pub(crate) fn unlink_seen(
+        &self,
+        seen: Removed,
+        parent: &Node,
+        name: &OsStr,
+    ) -> Result<Removed> {
+        self.remove_seen(seen, parent, name, AtFlags::empty())
+    }
+
+    fn remove_seen(
+        &self,
+        mut removed: Removed,
+        parent: &Node,
+        name: &OsStr,
+        how: AtFlags,
+    ) -> Result<Removed> {
         let dir = self.descriptor(parent)?;
-        let mut removed = self.before_removal(parent, name)?;
         unlinkat(&dir, name, how)?;
         self.forget_name(&mut removed, parent, name);
         Ok(removed)
@@ -81,7 +103,7 @@ impl Namespace {
         let mut target = self.before_removal(to.0, to.1).ok();
         let flags = RenameFlags::from_bits_retain(flags);
         renameat_with(&from_dir, from.1, &to_dir, to.1, flags)?;
-        if target.as_ref().is_some_and(|target| target.key == key_of(&moved)) {
+        if target.as_ref().is_some_and(|target| target.key == moved.key()) {
             // Two names of one file: rename(2) does nothing.
             return Ok(None);
         }
@@ -91,7 +113,7 @@ impl Namespace {
             }
             self.forget_name(target, to.0, to.1);
         }
-        if let Some(node) = self.find(key_of(&moved)) {
+        if let Some(node) = self.find(moved.key()) {
             node.add_link(to.0, to.1, is_directory(&moved));
             node.remove_link(from.0, from.1);
         }
@@ -119,17 +141,19 @@ impl Namespace {
 
     /// Looks at what a name stands for and makes sure that a live node of it keeps a descriptor
     /// when the name goes.
-    fn before_removal(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+    pub(crate) fn before_removal(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
         let dir = self.descriptor(parent)?;
-        let stat = attributes::stat_at(dir.as_fd(), name)?;
-        let node = self.find(key_of(&stat));
-        let mut fd = None;
-        if let Some(node) = &node {
+        // Opened before it is looked at: what is kept is what was seen.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(&dir, name, flags, Mode::empty())?;
+        let stat = attributes::stat_descriptor(&fd)?;
+        let node = self.find(stat.key());
+        let fd = node.as_ref().map(|node| {
             node.add_link(parent, name, is_directory(&stat));
-            fd = Some(self.descriptor(node)?);
-        }
+            node.0.cached().unwrap_or_else(|| Arc::new(fd))
+        });
         let last = is_directory(&stat) || stat.raw.st_nlink <= 1;
-        Ok(Removed { key: key_of(&stat), last, node, stat, fd })
+        Ok(Removed { key: stat.key(), last, node, stat, fd })
     }
 
     /// Takes the name from the node; if it was the last one, the descriptor stays with the node.
@@ -141,10 +165,6 @@ impl Namespace {
             }
         }
     }
-}
-
-fn key_of(stat: &Stat) -> (u64, u64) {
-    (stat.raw.st_dev, stat.raw.st_ino)
 }
 
 fn is_directory(stat: &Stat) -> bool {

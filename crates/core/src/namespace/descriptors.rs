@@ -170,10 +170,7 @@ impl Descriptors {
 fn open_checked(parent: &OwnedFd, link: &Link, key: (u64, u64)) -> Result<Option<OwnedFd>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match openat(parent, link.name.as_os_str(), flags, Mode::empty()) {
-        Ok(fd) => {
-            let raw = stat_descriptor(fd.as_fd())?.raw;
-            Ok(((raw.st_dev, raw.st_ino) == key).then_some(fd))
-        }
+        Ok(fd) => Ok((stat_descriptor(fd.as_fd())?.key() == key).then_some(fd)),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(errno) => Err(errno.into()),
     }

@@ -178,7 +178,7 @@ impl Tree {
 
     /// Makes the root's node: it has no name, so its descriptor stays for ever.
     pub(super) fn root(self: &Arc<Self>, stat: &Stat, fd: OwnedFd) -> Node {
-        let node = self.node((stat.raw.st_dev, stat.raw.st_ino));
+        let node = self.node(stat.key());
         node.0.state.lock().fd = Some(Arc::new(fd));
         self.root.get_or_init(|| node.key());
         node
@@ -186,7 +186,7 @@ impl Tree {
 
     /// The node of an inode that was just seen as `name` in `parent`.
     pub(super) fn intern(self: &Arc<Self>, stat: &Stat, parent: &Node, name: &OsStr) -> Node {
-        let node = self.node((stat.raw.st_dev, stat.raw.st_ino));
+        let node = self.node(stat.key());
         // The root, seen through a bind mount below itself, stays the root without a name.
         if self.root.get() != Some(&node.key()) {
             let directory = stat.raw.st_mode & libc::S_IFMT == libc::S_IFDIR;

@@ -135,7 +135,7 @@ fn umask_and_owner_are_the_callers() {
         let nobody = Caller { uid: 65534, gid: 65533, pid: 0 };
         // The directory is not writable for nobody: the kernel above has decided already.
         let flags = libc::O_RDWR | libc::O_EXCL;
-        let (_, stat, _) =
+        let (_, stat, ..) =
             namespace.create((&root, name("f")), 0o666, flags, by(nobody, 0o002)).unwrap();
         assert_eq!((stat.raw.st_uid, stat.raw.st_gid), (65534, 65533));
         assert_eq!(stat.raw.st_mode & 0o7777, 0o664);

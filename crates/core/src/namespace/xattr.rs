@@ -1,10 +1,11 @@
 //! Extended attributes of any node, ACLs among them.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
+use rustix::fs::{XattrFlags, fgetxattr, getxattr, listxattr, removexattr, setxattr};
 use rustix::io::Errno;
 
 use super::{Namespace, Node, proc_path};
@@ -41,6 +42,11 @@ impl Namespace {
 pub(crate) fn get_on(fd: &impl AsFd, name: &OsStr) -> Result<Vec<u8>> {
     let path = proc_path(fd);
     with_room(|room| getxattr(&path, name.as_bytes(), room))
+}
+
+/// Whether an open file has an extended attribute with a value; no `O_PATH` descriptor will do.
+pub(crate) fn is_set(file: &File, name: &OsStr) -> bool {
+    fgetxattr(file, name.as_bytes(), &mut [0_u8; 0]).is_ok_and(|bytes| bytes > 0)
 }
 
 /// NUL-terminated names of the extended attributes.

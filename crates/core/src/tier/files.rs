@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{fallocate, ftruncate};
 use rustix::io::Errno;
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 use super::Core;
 use super::inode::{Inode, Node, Opened, Place};
 use super::migrate::{Manner, Stayed};
+use super::pass::has_set_id;
 use super::serve::Handle;
 use super::steps::Steps;
 use crate::device::Allocate;
@@ -37,7 +39,10 @@ impl Core {
 
     /// Opens the file where it is now.
     pub(super) fn open_again(&self, inode: &Inode, place: &Place, flags: i32) -> Result<File> {
-        reopen(&*self.physical(inode, place)?, flags)
+        match &place.away {
+            None => self.namespace.open_named(&place.entry, flags),
+            Some(_) => reopen(&*self.physical(inode, place)?, flags),
+        }
     }
 
     /// Calls `act` with the open file while the file stays where it is.
@@ -98,7 +103,7 @@ impl Core {
         let names = self.names.read();
         let create = || self.namespace.create((parent, name), mode, flags, by);
         let created = self.sides[0].steps.step("creating a file", create);
-        let (entry, stat, file) = match created {
+        let (entry, stat, file, new) = match created {
             // Somebody else made it first, and it has moved since.
             Err(error) if error.errno() == libc::ELOOP && flags & libc::O_EXCL == 0 => {
                 drop(names);
@@ -118,7 +123,9 @@ impl Core {
         drop(names);
         self.keeper.referenced(inode.number);
         self.keeper.moved(inode.number, true);
-        let handle = Handle(Opened::new(&inode, flags, file, 0));
+        let opened = Opened::new(&inode, flags, file, 0);
+        opened.plain.store(new && !has_set_id(&stat), Ordering::Relaxed);
+        let handle = Handle(opened);
         let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);
         if full || self.excludes(&inode) {
             // Its bytes will not fit: better now, while it is empty.
@@ -255,18 +262,6 @@ impl Core {
             entry.inode = number;
         }
         entry
-    }
-
-    /// Counts files that programs write without us.
-    pub(super) fn count_passed_through(&self) {
-        for (entry, resident) in self.residents.all() {
-            let Some(inode) = self.table.find(entry) else { continue };
-            if inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0
-                && let Ok(fd) = self.namespace.descriptor(&inode.entry())
-            {
-                resident.settle(&*fd);
-            }
-        }
     }
 }
 

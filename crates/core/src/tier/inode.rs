@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
@@ -178,6 +178,8 @@ pub(super) struct Opened {
     pub(super) flags: i32,
     /// The open file, and after how many moves it was opened.
     current: Mutex<(u64, Arc<File>)>,
+    /// Just created without set-id bits: a look would find nothing that a write takes away.
+    pub(super) plain: AtomicBool,
     /// The file's account, where the kernel serves the handle by itself.
     pub(super) passed: OnceLock<Arc<Resident>>,
 }
@@ -189,6 +191,7 @@ impl Opened {
             inode: inode.clone(),
             flags: flags & !(libc::O_TRUNC | libc::O_CREAT | libc::O_EXCL),
             current: Mutex::new((moves, Arc::new(file))),
+            plain: AtomicBool::new(false),
             passed: OnceLock::new(),
         });
         let mut handles = inode.handles.lock();
@@ -286,15 +289,6 @@ impl Table {
     /// The live inode of an entry.
     pub(super) fn find(&self, entry: Entry) -> Option<Arc<Inode>> {
         self.known.lock().live.get(&entry).and_then(Weak::upgrade)
-    }
-
-    /// All live inodes.
-    pub(super) fn live(&self) -> Vec<Arc<Inode>> {
-        // Collected first: an inode that is dropped here would ask for the lock itself.
-        let known = self.known.lock();
-        let live: Vec<_> = known.live.values().filter_map(Weak::upgrade).collect();
-        drop(known);
-        live
     }
 
     /// The number of an entry whose file has moved, as far as it is known.

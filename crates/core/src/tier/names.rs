@@ -71,7 +71,10 @@ impl Core {
     /// Attributes of an inode, wherever it is.
     pub(super) fn stat(&self, inode: &Inode) -> Result<Stat> {
         let place = inode.place.read();
-        let stat = stat_descriptor(&*self.physical(inode, &place)?)?;
+        let stat = match place.away {
+            None => self.namespace.stat(&place.entry)?,
+            Some(_) => stat_descriptor(&*self.physical(inode, &place)?)?,
+        };
         Ok(inode.show_in(&place, stat))
     }
 
@@ -113,13 +116,18 @@ impl Core {
 
     /// Removes a name that is no directory.
     pub(super) fn unlink(&self, parent: &namespace::Node, name: &OsStr) -> Result<()> {
-        let _names = self.names.read();
         if self.is_private(parent, name) {
             return Err(Errno::NOENT.into());
         }
+        let _names = self.names.read();
+        let seen = self.namespace.before_removal(parent, name)?;
+        let away = match seen.stat.raw.st_mode & libc::S_IFMT {
+            libc::S_IFLNK => self.away(parent, name)?,
+            _ => None,
+        };
         let steps = &self.sides[0].steps;
-        let Some(away) = self.away_at(parent, name)? else {
-            let unlink = || self.namespace.unlink(parent, name);
+        let Some(away) = away else {
+            let unlink = || self.namespace.unlink_seen(seen, parent, name);
             self.gone(&steps.step("unlinking", unlink)?, parent, None);
             return Ok(());
         };

@@ -5,15 +5,18 @@
 //! exclusively). Programs write such files without asking for room, so a handle that may write is
 //! passed through only while the SSD has ample room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use super::Core;
-use super::inode::Opened;
+use super::inode::{Inode, Opened};
 use crate::control::tier::PassthroughStatus;
+use crate::engine::Stat;
 use crate::namespace::{stat_descriptor, xattr};
 
 /// What must be free where a handle may write: this part of the limit, or so many bytes. The mover
@@ -23,6 +26,9 @@ const AMPLE_BYTES: u64 = 8 << 30;
 /// Files below are read from the kernel's page cache after one request: handing them over costs
 /// more than that.
 const SMALL_BYTES: u64 = 64 << 10;
+/// How long the room on the SSD's file system is taken for what it was: a small part of the time
+/// that the ample room lasts.
+const ROOM_IS_KNOWN: Duration = Duration::from_millis(100);
 /// Open files that `status` names at most.
 const NAMED_MAX: usize = 100;
 
@@ -35,6 +41,10 @@ pub(super) struct Passing {
     reason: Option<String>,
     /// Opens that were not passed through, by reason.
     refused: BTreeMap<&'static str, u64>,
+    /// Files handed over, and some whose last such handle is closed by now.
+    files: HashMap<u64, Weak<Inode>>,
+    /// When the room on the SSD was looked at, and whether it was ample.
+    room: Option<(Instant, bool)>,
 }
 
 impl Core {
@@ -69,7 +79,7 @@ impl Core {
         let opened =
             handle.file(place.moves, |flags| self.open_again(&handle.inode, &place, flags));
         let Ok(file) = opened else { return refused("cannot be opened") };
-        if !must && has_privileges(&file) {
+        if !must && !handle.plain.load(Ordering::Relaxed) && has_privileges(&file) {
             // A write takes them away, and the kernel leaves that to us.
             return refused("has set-id bits or capabilities");
         }
@@ -78,7 +88,9 @@ impl Core {
                 if handle.passed.set(resident.clone()).is_ok() {
                     handle.inode.passed.fetch_add(1, Ordering::AcqRel);
                 }
-                self.passing.lock().works = Some(true);
+                let mut passing = self.passing.lock();
+                passing.works = Some(true);
+                passing.files.insert(handle.inode.id, Arc::downgrade(&handle.inode));
                 true
             }
             Err(error) => {
@@ -96,14 +108,49 @@ impl Core {
 
     fn has_ample_room(&self) -> bool {
         let ample = (self.residents.account.limit / AMPLE_PART).min(AMPLE_BYTES);
-        self.residents.free() >= ample && self.sides[0].room().is_ok_and(|room| room >= ample)
+        self.residents.free() >= ample && self.has_room(ample)
+    }
+
+    fn has_room(&self, ample: u64) -> bool {
+        let known = self.passing.lock().room;
+        if let Some((_, room)) = known.filter(|(looked, _)| looked.elapsed() < ROOM_IS_KNOWN) {
+            return room;
+        }
+        let room = self.sides[0].room().is_ok_and(|room| room >= ample);
+        self.passing.lock().room = Some((Instant::now(), room));
+        room
+    }
+
+    /// Files that the kernel serves by itself now.
+    fn passed_through(&self) -> Vec<Arc<Inode>> {
+        let mut live = Vec::new();
+        self.passing.lock().files.retain(|_, inode| {
+            let inode = inode.upgrade();
+            let passed = inode.filter(|inode| inode.passed.load(Ordering::Relaxed) > 0);
+            let keep = passed.is_some();
+            live.extend(passed);
+            keep
+        });
+        live
+    }
+
+    /// Counts files that programs write without us.
+    pub(super) fn count_passed_through(&self) {
+        for inode in self.passed_through() {
+            let place = inode.place.read();
+            if let Some(resident) = &place.resident
+                && let Ok(fd) = self.namespace.descriptor(&place.entry)
+            {
+                resident.settle(&*fd);
+            }
+        }
     }
 
     /// For people.
     pub(super) fn passthrough_status(&self) -> PassthroughStatus {
-        let open =
-            self.table.live().into_iter().filter(|inode| inode.passed.load(Ordering::Relaxed) > 0);
-        let mut files: Vec<String> = open
+        let mut files: Vec<String> = self
+            .passed_through()
+            .iter()
             .take(NAMED_MAX)
             .map(|inode| self.namespace.path_of(&inode.entry()).display().to_string())
             .collect();
@@ -119,10 +166,12 @@ impl Core {
 
 /// Whether a change of the contents takes something away from the file.
 fn has_privileges(file: &File) -> bool {
-    let set_id =
-        |stat: crate::engine::Stat| stat.raw.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0;
-    stat_descriptor(file).is_ok_and(set_id)
-        || xattr::get_on(file, "security.capability".as_ref()).is_ok()
+    stat_descriptor(file).is_ok_and(|stat| has_set_id(&stat))
+        || xattr::is_set(file, "security.capability".as_ref())
+}
+
+pub(super) fn has_set_id(stat: &Stat) -> bool {
+    stat.raw.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0
 }
 
 fn explain(error: &io::Error) -> String {

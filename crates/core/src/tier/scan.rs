@@ -197,7 +197,7 @@ impl Core {
                             let path = self.namespace.path_of(&dir).join(&name);
                             let number = number_in(&stat);
                             if let Some(number) = number.filter(|_| mend) {
-                                let key = (stat.raw.st_dev, stat.raw.st_ino);
+                                let key = stat.key();
                                 self.table.set_number(key, number);
                             }
                             let former =
@@ -207,7 +207,7 @@ impl Core {
                         }
                     }
                     libc::S_IFREG => {
-                        let key = (stat.raw.st_dev, stat.raw.st_ino);
+                        let key = stat.key();
                         survey.found.files[0] += 1;
                         survey.found.ssd_bytes += stat.raw.st_blocks.unsigned_abs() * 512;
                         if mend {
