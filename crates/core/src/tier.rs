@@ -14,7 +14,7 @@
 //! is known of a live file and [`residents`] the SSD's account; [`copy`], [`migrate`], [`switch`], [`names`]
 //! and [`leftovers`] change places and names; [`files`] are files in use; [`keeper`] decides which
 //! are kept on the SSD, by their [`numbers`], with what [`jobs`] announce; [`background`] demotes them; [`pass`] hands
-//! them to the kernel; [`serve`] answers the front end and [`operate`] the control socket.
+//! them to the kernel, and [`sole`] sees mappings that stay; [`serve`] answers the front end and [`operate`] the control socket.
 
 mod background;
 mod copy;
@@ -36,6 +36,7 @@ mod residents;
 mod scan;
 mod serve;
 mod side;
+mod sole;
 mod steps;
 mod switch;
 #[cfg(test)]

@@ -36,6 +36,8 @@ pub(super) struct Inode {
     pub(super) changes: AtomicU64,
     /// Handles that the kernel serves by itself: the file must stay where it is.
     pub(super) passed: AtomicU32,
+    /// The kernel served handles of it: a mapping of theirs may have outlived them ([`super::sole`]).
+    pub(super) was_passed: AtomicBool,
     /// What its last move did to the time of its last change.
     pub(super) moved_at: Mutex<Option<MovedAt>>,
     /// The file on a lower tier, once it has no place there by which it could be found.
@@ -202,6 +204,11 @@ impl Opened {
         opened
     }
 
+    /// Lets go of the open file: the next use opens it again. The caller holds `place` exclusively.
+    pub(super) fn let_go(&self, instead: &Arc<File>) {
+        *self.current.lock() = (u64::MAX, instead.clone());
+    }
+
     /// The open file after `moves` moves; `again` opens it where it is now.
     pub(super) fn file(
         &self,
@@ -270,6 +277,7 @@ impl Table {
             place: RwLock::new(Place { entry: entry.clone(), away, resident, moves: 0 }),
             changes: AtomicU64::new(0),
             passed: AtomicU32::new(0),
+            was_passed: AtomicBool::new(false),
             moved_at: Mutex::default(),
             kept: Mutex::default(),
             owed: Mutex::default(),

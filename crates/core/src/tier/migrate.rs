@@ -37,6 +37,8 @@ pub(super) enum Stayed {
     HardLinked,
     /// The kernel serves it by itself while it is open.
     PassedThrough,
+    /// A program has it mapped, past us.
+    Mapped,
     /// It changed while it was copied.
     Changed,
     /// It was removed.
@@ -60,6 +62,7 @@ impl fmt::Display for Stayed {
             Self::PassedThrough => {
                 write!(f, "the kernel serves it by itself until it is closed: try again then")
             }
+            Self::Mapped => write!(f, "a program has it mapped in memory: try again later"),
             Self::Changed => write!(f, "it is being changed: try again"),
             Self::Gone => write!(f, "it was removed"),
             Self::NoRoom => write!(f, "there is no room: free some, or raise the limit"),
@@ -92,7 +95,7 @@ pub(super) enum Manner {
 /// A file as it was when the copy began.
 pub(super) struct Source {
     pub(super) from: usize,
-    pub(super) file: File,
+    pub(super) file: Arc<File>,
     pub(super) stat: Stat,
     pub(super) entry: Node,
     /// Its name; `None` for an open file that was removed.
@@ -127,6 +130,15 @@ impl Core {
         };
         if source.from == tier {
             return Err(Stayed::There);
+        }
+        if inode.was_passed.load(Ordering::Acquire) {
+            let _place = early.is_none().then(|| inode.place.write());
+            if inode.passed.load(Ordering::Acquire) > 0 {
+                return Err(Stayed::PassedThrough);
+            }
+            if inode.is_mapped(&source.file) {
+                return Err(Stayed::Mapped);
+            }
         }
         let mut copied = self.copy(inode, &source, tier, told)?;
         let switched = self
@@ -182,7 +194,7 @@ impl Core {
             Err(error) if error.errno() == libc::EPERM => reopen(&fd, libc::O_RDONLY)?,
             other => other?,
         };
-        Ok(Source { from, file, stat, entry: place.entry.clone(), name, changes })
+        Ok(Source { from, file: Arc::new(file), stat, entry: place.entry.clone(), name, changes })
     }
 
     /// Copies the file to a temporary name on `tier`, durably.

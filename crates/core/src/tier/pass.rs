@@ -3,7 +3,7 @@
 //! What must hold: a file that is passed through is on the SSD and stays there until its last such
 //! handle is closed (`passed` is counted while `place` is shared, and looked at while it is held
 //! exclusively). Programs write such files without asking for room, so a handle that may write is
-//! passed through only while the SSD has ample room.
+//! passed through only while the SSD has ample room. Mappings outlive handles: see [`super::sole`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -56,6 +56,11 @@ impl Core {
         register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
     ) -> bool {
         let place = handle.inode.place.read();
+        let opened =
+            handle.file(place.moves, |flags| self.open_again(&handle.inode, &place, flags));
+        let Ok(file) = opened else { return false };
+        // A mapping that is left of an earlier handle goes past us: so must this one.
+        let must = must || handle.inode.may_be_mapped(&file);
         let refused = |why| {
             *self.passing.lock().refused.entry(why).or_default() += 1;
             false
@@ -76,9 +81,6 @@ impl Core {
             // The kernel would ask the device's alignment of the program.
             return refused("opened with O_DIRECT");
         }
-        let opened =
-            handle.file(place.moves, |flags| self.open_again(&handle.inode, &place, flags));
-        let Ok(file) = opened else { return refused("cannot be opened") };
         if !must && !handle.plain.load(Ordering::Relaxed) && has_privileges(&file) {
             // A write takes them away, and the kernel leaves that to us.
             return refused("has set-id bits or capabilities");
@@ -87,6 +89,7 @@ impl Core {
             Ok(()) => {
                 if handle.passed.set(resident.clone()).is_ok() {
                     handle.inode.passed.fetch_add(1, Ordering::AcqRel);
+                    handle.inode.was_passed.store(true, Ordering::Release);
                 }
                 let mut passing = self.passing.lock();
                 passing.works = Some(true);

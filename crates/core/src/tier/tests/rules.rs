@@ -1,6 +1,8 @@
 //! What moves where, what stays, and what survives it.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
@@ -423,4 +425,60 @@ fn the_heuristic_keeps_what_the_papers_example_keeps() {
     let opens = fixture.tier().tier_status().unwrap().opens;
     assert_eq!((opens.promoted, opens.hits, opens.in_place), (4, 3, 2));
     assert_eq!(["F1", "F2", "F3", "F4"].map(|file| fixture.where_is(file)), [0, 0, 1, 0]);
+}
+
+/// What the kernel does with a file that is handed to it: it opens it again, and keeps that open
+/// while a mapping lives, even after the handle is closed.
+fn pass(fixture: &Fixture, handle: &Handle, must: bool) -> Option<File> {
+    let mut mapped = None;
+    let taken = fixture.tier().pass_through(handle, must, &mut |fd| {
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        mapped = Some(File::options().read(true).write(handle.0.writes()).open(path)?);
+        Ok(())
+    });
+    assert_eq!(taken, mapped.is_some());
+    mapped
+}
+
+/// I10: what a program stores through a mapping that outlives its handle is not lost.
+#[test]
+fn i10_a_mapped_file_stays_where_it_is() {
+    let fixture = Fixture::new(TierOptions { passthrough: true, ..limited(64 << 20) });
+    fixture.write("file", b"one");
+    // A mapping keeps the path by which it was made, and so the kernel knows the inode.
+    let _known = fixture.node("file").unwrap();
+    let writer = fixture.open_file("file", libc::O_RDWR);
+    let mapping = pass(&fixture, &writer, false).expect("ample room");
+    assert!(fixture.demote("file").skipped[0].reason.contains("closed"));
+    drop(writer);
+    assert!(fixture.demote("file").skipped[0].reason.contains("mapped"));
+    // Others are served in the same way, or they would see old bytes.
+    let reader = fixture.open_file("file", libc::O_RDONLY);
+    assert!(pass(&fixture, &reader, false).is_some(), "a small file, but a mapped one");
+    drop(reader);
+    mapping.write_all_at(b"two", 0).unwrap();
+    drop(mapping);
+    // The last mapping is gone: small files are ours again, and move with their open handles.
+    let reader = fixture.open_file("file", libc::O_RDONLY);
+    assert!(pass(&fixture, &reader, false).is_none());
+    assert_eq!(fixture.demote("file").files, 1);
+    assert_eq!(fixture.read(&reader), b"two");
+    fixture.check_places();
+}
+
+#[test]
+fn i10_our_own_open_handles_are_no_mappings() {
+    let fixture = Fixture::new(TierOptions { passthrough: true, ..limited(64 << 20) });
+    fixture.write("file", b"one");
+    let held = fixture.open_file("file", libc::O_RDWR);
+    let writer = fixture.open_file("file", libc::O_RDWR);
+    let mapping = pass(&fixture, &writer, false).expect("ample room");
+    drop(writer);
+    assert!(fixture.demote("file").skipped[0].reason.contains("mapped"));
+    fixture.tier().write(&held, 0, b"two", CALLER).unwrap();
+    drop(mapping);
+    assert_eq!(fixture.demote("file").files, 1, "nothing but a handle of ours is left");
+    fixture.tier().write(&held, 3, b"!", CALLER).unwrap();
+    assert_eq!(fixture.content("file").unwrap(), b"two!");
+    fixture.check_places();
 }
