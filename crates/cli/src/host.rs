@@ -176,16 +176,27 @@ impl<E: Hosted> Host<E> {
                     return self.end(false, &mut |_| ControlFlow::Continue(()));
                 }
             };
-            if !ending.force && !self.session.unmount_if_unused()? {
-                let _ = ending.done.send(Err(Error::invalid(
-                    "programs use the mount",
-                    "end them (`fuser -vm MOUNTPOINT` lists them), or detach it with --force",
-                )));
+            if let Err(refused) = self.make_unmountable(ending.force) {
+                let _ = ending.done.send(Err(refused));
                 continue;
             }
             let Ending { keep_dirty, done, .. } = ending;
             return self.end_telling(keep_dirty, &done);
         }
+    }
+
+    /// Unmounts unless somebody uses the mount, or with `force` makes sure that it can be.
+    fn make_unmountable(&self, force: bool) -> Result<()> {
+        if force {
+            return self.session.check_uncovered();
+        }
+        if self.session.unmount_if_unused()? {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "programs use the mount",
+            "end them (`fuser -vm MOUNTPOINT` lists them), or detach it with --force",
+        ))
     }
 
     /// Ends the mount and tells who asked for it.

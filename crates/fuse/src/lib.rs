@@ -8,4 +8,4 @@ pub mod front;
 pub mod inode_table;
 pub mod session;
 
-pub use session::{MountOptions, MountedSession, Unmounted, mount, private_namespace};
+pub use session::{MountOptions, MountedSession, Unmounted, mount, private_namespace, with_helper};

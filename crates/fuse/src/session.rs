@@ -2,6 +2,7 @@
 
 mod mounting;
 mod private_namespace;
+mod unmounting;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +14,10 @@ use halocline_core::error::{Error, Result};
 
 use crate::front::{Front, FrontOptions};
 
+use unmounting::Place;
+
 pub use private_namespace::private_namespace;
+pub use unmounting::with_helper;
 
 /// Event-loop threads by default. Engine calls wait for slow devices, so there are more than cores;
 /// but the kernel gives requests to idle threads in turn, and each has buffers of its own: with 8
@@ -59,7 +63,7 @@ impl MountOptions {
 #[derive(Debug)]
 pub struct MountedSession {
     serving: Option<BackgroundSession>,
-    mountpoint: PathBuf,
+    place: Place,
 }
 
 /// How an unmount ended.
@@ -88,11 +92,11 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
             threads: options.threads,
         },
     );
-    let session = mounting::mount(front, &mountpoint, options, &origin)?;
+    let (session, place) = mounting::mount(front, &mountpoint, options, &origin)?;
     let serving = mounting::with_priority(|| session.spawn())
         .map_err(Error::at(&mountpoint, "start serving the mount"))?;
-    let mounted = MountedSession { serving: Some(serving), mountpoint };
-    mounting::widen_read_ahead(&mounted.mountpoint);
+    let mounted = MountedSession { serving: Some(serving), place };
+    mounting::widen_read_ahead(&mounted.place.path);
     Ok(mounted)
 }
 
@@ -110,7 +114,12 @@ impl MountedSession {
     /// Unmounts unless programs use the mount; `false` when they do, and then nothing changed.
     /// After `true`, [`MountedSession::wait`] returns soon.
     pub fn unmount_if_unused(&self) -> Result<bool> {
-        mounting::unmount_unused(&self.mountpoint)
+        unmounting::unmount_unused(&self.place)
+    }
+
+    /// Fails where something else is mounted over the mount, so that it cannot be unmounted.
+    pub fn check_uncovered(&self) -> Result<()> {
+        self.place.is_there().map(drop)
     }
 
     /// Waits until somebody unmounted and the last user is gone.
@@ -120,23 +129,20 @@ impl MountedSession {
 
     /// Unmounts. A busy mount is detached: gone from the tree at once, ended when it is unused.
     pub fn unmount(mut self) -> Result<Unmounted> {
-        if mounting::unmount(&self.mountpoint)? {
+        if unmounting::unmount(&self.place)? {
             self.join()?;
             return Ok(Unmounted::Clean);
         }
         tracing::warn!(
-            mountpoint = %self.mountpoint.display(),
+            mountpoint = %self.place.path.display(),
             "still in use: detached; it ends when the last program closes its files there"
         );
-        Ok(Unmounted::Busy(Self {
-            serving: self.serving.take(),
-            mountpoint: self.mountpoint.clone(),
-        }))
+        Ok(Unmounted::Busy(Self { serving: self.serving.take(), place: self.place.clone() }))
     }
 
     fn join(&mut self) -> Result<()> {
         match self.serving.take() {
-            Some(serving) => serving.join().map_err(Error::at(&self.mountpoint, "serve the mount")),
+            Some(serving) => serving.join().map_err(Error::at(&self.place.path, "serve the mount")),
             None => Ok(()),
         }
     }
@@ -148,7 +154,7 @@ impl Drop for MountedSession {
         if serving.guard.is_finished() {
             return;
         }
-        match mounting::unmount(&self.mountpoint) {
+        match unmounting::unmount(&self.place) {
             Ok(true) => drop(serving.join()),
             Ok(false) => {}
             Err(error) => tracing::warn!(%error, "cannot unmount"),

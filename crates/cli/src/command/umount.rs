@@ -1,11 +1,12 @@
 //! `halocline umount`: flush, unmount, and only then say so.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use halocline_core::control::{MoveReport, Place, Request, Status, mount};
+use halocline_core::control::{MoveReport, Place, Request, Status};
+use halocline_fuse::with_helper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -89,11 +90,7 @@ fn wait_for_end(process: &OwnedFd, pid: u32) -> Result<(), Failure> {
 /// Takes away the mount point whose process died.
 fn detach_dead(mountpoint: &Path) -> Outcome {
     let detached = match rustix::mount::unmount(mountpoint, UnmountFlags::DETACH) {
-        Err(Errno::PERM) => Command::new("fusermount3")
-            .args(["-u", "-z", "--"])
-            .arg(mountpoint)
-            .status()
-            .is_ok_and(|status| status.success()),
+        Err(Errno::PERM) => with_helper(mountpoint, &["-u", "-z"])?.status.success(),
         result => result.is_ok(),
     };
     if !detached {
@@ -102,7 +99,6 @@ fn detach_dead(mountpoint: &Path) -> Outcome {
             "{path}: cannot detach it; try as the user who mounted"
         )));
     }
-    debug_assert!(!mount::is_mountpoint(mountpoint).unwrap_or(false));
     Err(Failure::dirty_left(format!(
         "{}: the mount process had ended before; the mount point is free now. Mount again with \
          the same cache: what was written is recovered",

@@ -5,6 +5,8 @@ mod fsx;
 mod kill;
 mod ledger;
 mod mount;
+mod mount_helper;
+mod mount_over;
 mod mpi_hints;
 mod mpi_programs;
 mod ordinary_user;

@@ -126,6 +126,55 @@ pub fn mountpoints() -> Result<Vec<PathBuf>> {
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).filter_map(ours).collect())
 }
 
+/// Where a mount is that was made on a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// There, and nothing is mounted over it.
+    OnTop,
+    /// There, under another mount.
+    Covered,
+    /// Not there any more.
+    Gone,
+}
+
+/// The number of the mount that is on top of others at `path`, as this process sees it.
+pub fn number_on(path: &Path) -> io::Result<Option<u64>> {
+    Ok(top_of(&fs::read("/proc/self/mountinfo")?, path))
+}
+
+/// Where the mount `number` is that was made on `path`: by path alone, the disk below it would be
+/// taken for it once it is gone.
+pub fn standing(path: &Path, number: u64) -> io::Result<Standing> {
+    Ok(standing_in(&fs::read("/proc/self/mountinfo")?, path, number))
+}
+
+fn standing_in(table: &[u8], path: &Path, number: u64) -> Standing {
+    if top_of(table, path) == Some(number) {
+        Standing::OnTop
+    } else if numbers_on(table, path).any(|(found, _)| found == number) {
+        Standing::Covered
+    } else {
+        Standing::Gone
+    }
+}
+
+/// Of the mounts on one path, the one that no other has for its parent.
+fn top_of(table: &[u8], path: &Path) -> Option<u64> {
+    let is_below = |number| numbers_on(table, path).any(|(_, parent)| parent == number);
+    numbers_on(table, path).map(|(number, _)| number).find(|number| !is_below(*number))
+}
+
+/// Numbers of the mounts on `path` and of their parents.
+fn numbers_on(table: &[u8], path: &Path) -> impl Iterator<Item = (u64, u64)> {
+    table.split(|byte| *byte == b'\n').filter_map(move |line| {
+        let (point, _) = parse_line(line)?;
+        let mut fields = line.split(|byte| *byte == b' ');
+        let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+        let pair = (number()?, number()?);
+        (point == path).then_some(pair)
+    })
+}
+
 /// Whether anything is mounted exactly on `path`, as this process sees it.
 pub fn is_mountpoint(path: &Path) -> io::Result<bool> {
     let table = fs::read("/proc/self/mountinfo")?;
@@ -155,6 +204,16 @@ mod tests {
         assert_eq!(of("/srv/x"), Some("/srv".into()), "the mount on top counts");
         assert_eq!(of("/srvx"), None);
         assert_eq!(of("/home"), None);
+    }
+
+    #[test]
+    fn a_mount_is_told_from_the_one_below_it() {
+        let of = |path: &str, number| standing_in(TABLE, Path::new(path), number);
+        assert_eq!(of("/srv", 43), Standing::OnTop);
+        assert_eq!(of("/srv", 42), Standing::Covered);
+        assert_eq!(of("/srv", 40), Standing::Gone);
+        assert_eq!(of("/mnt/a b", 40), Standing::OnTop, "a mount inside covers nothing");
+        assert_eq!(of("/mnt/a b", 41), Standing::Gone);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `mount(2)` and its relatives.
+//! `mount(2)`, or `fusermount3` where this user may not call it.
 
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
@@ -6,18 +6,15 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::process::Command;
-use std::thread;
-use std::time::Duration;
 
 use fuser::{Config, MountOption, Session, SessionACL};
 use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
-use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid, getpriority_process, setpriority_process};
 
 use super::MountOptions;
+use super::unmounting::Place;
 use crate::front::Front;
 
 const DEVICE: &str = "/dev/fuse";
@@ -29,23 +26,19 @@ const READ_AHEAD_KIB: &str = "1024";
 /// Nice value of the event-loop threads.
 const PRIORITY: i32 = -10;
 
-/// How often and how long a busy mount is tried before it is detached.
-const TRIES: u32 = 10;
-const BETWEEN_TRIES: Duration = Duration::from_millis(50);
-
 /// Mounts and shakes hands with the kernel.
 pub(super) fn mount<E: Engine>(
     front: Front<E>,
     mountpoint: &Path,
     options: &MountOptions,
     origin: &libc::statvfs64,
-) -> Result<Session<Front<E>>> {
+) -> Result<(Session<Front<E>>, Place)> {
     // The kernel keeps strangers out unless `allow_other` is given; the library needs not.
     let mut config = Config::default();
     config.acl = SessionACL::All;
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = true;
-    match mount_directly(mountpoint, options, origin) {
+    let session = match mount_directly(mountpoint, options, origin) {
         Ok(device) => Session::from_fd(front, device, SessionACL::All, config).map_err(|source| {
             let _undone = rustix::mount::unmount(mountpoint, UnmountFlags::DETACH);
             Error::at(mountpoint, "start the FUSE session on")(source)
@@ -54,7 +47,8 @@ pub(super) fn mount<E: Engine>(
             mount_with_helper(front, mountpoint, options, config)
         }
         Err(error) => Err(error),
-    }
+    }?;
+    Ok((session, Place::of_new_mount(mountpoint)?))
 }
 
 fn mount_directly(
@@ -140,58 +134,17 @@ fn mount_with_helper<E: Engine>(
     }
     Session::new(front, mountpoint, &config).map_err(|source| {
         Error::invalid(
-            format!("{}: fusermount3 could not mount: {source}", mountpoint.display()),
+            format!("{}: fusermount3 could not mount: {}", mountpoint.display(), said(&source)),
             "install fuse3, or use a private mount (halocline run), which needs no helper",
         )
     })
 }
 
-/// Unmounts; `false` if it was busy and is detached only. A mount that is gone already is fine.
-pub(super) fn unmount(mountpoint: &Path) -> Result<bool> {
-    if unmount_unused(mountpoint)? {
-        return Ok(true);
-    }
-    match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH) {
-        Ok(()) => Ok(false),
-        Err(Errno::INVAL | Errno::NOENT) => Ok(true),
-        Err(Errno::PERM) => {
-            let detached = helper(mountpoint, &["-u", "-z"])?;
-            if detached.status.success() {
-                return Ok(false);
-            }
-            let said = String::from_utf8_lossy(&detached.stderr);
-            Err(Error::invalid(
-                format!("{}: {}", mountpoint.display(), said.trim()),
-                "close what uses the mount and run: fusermount3 -u MOUNTPOINT",
-            ))
-        }
-        Err(errno) => Err(Error::at(mountpoint, "detach")(errno.into())),
-    }
-}
-
-/// Unmounts unless the mount is in use; `false` if it is, and then nothing has changed. A mount
-/// that is gone already is fine.
-pub(super) fn unmount_unused(mountpoint: &Path) -> Result<bool> {
-    for attempt in 1..=TRIES {
-        match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW) {
-            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => return Ok(true),
-            Err(Errno::BUSY) if attempt < TRIES => thread::sleep(BETWEEN_TRIES),
-            Err(Errno::BUSY) => {}
-            Err(Errno::PERM) => return Ok(helper(mountpoint, &["-u", "-q"])?.status.success()),
-            Err(errno) => return Err(Error::at(mountpoint, "unmount")(errno.into())),
-        }
-    }
-    Ok(false)
-}
-
-/// What an ordinary user outside a user namespace needs for unmounting.
-fn helper(mountpoint: &Path, options: &[&str]) -> Result<std::process::Output> {
-    Command::new("fusermount3")
-        .args(options)
-        .arg("--")
-        .arg(mountpoint)
-        .output()
-        .map_err(Error::at("fusermount3", "run"))
+/// What the helper printed, as part of a sentence.
+fn said(source: &io::Error) -> String {
+    let text = source.to_string();
+    let text = text.trim();
+    text.strip_prefix("fusermount3: ").unwrap_or(text).to_owned()
 }
 
 /// Runs `spawn` so that the threads it starts go before ordinary ones, where we may: every program

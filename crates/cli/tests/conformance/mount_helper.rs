@@ -1,0 +1,135 @@
+//! `halocline mount` and `umount` by an ordinary user outside any user namespace: `fusermount3`,
+//! which is setuid root, calls `mount(2)` for it. The user gets a `/dev/fuse` of the usual
+//! permissions in a mount namespace of the test's own.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+use crate::{mount, programs};
+
+const NOBODY: u32 = 65_534;
+const SETUID: u32 = 0o4000;
+const OPTIONS: &str = "--policy always --size 8M";
+
+/// Why this cannot be tried here.
+fn obstacle() -> Option<String> {
+    if let Some(reason) = mount::obstacle() {
+        return Some(reason.to_owned());
+    }
+    for program in ["unshare", "setpriv", "fusermount3"] {
+        if !programs::is_installed(program) {
+            return Some(format!("{program} is not installed"));
+        }
+    }
+    let found = ["/usr/bin/fusermount3", "/bin/fusermount3"].iter().find_map(|path| {
+        let mode = fs::metadata(path).ok()?.mode();
+        (mode & SETUID != 0).then_some(())
+    });
+    found.is_none().then(|| "fusermount3 is not setuid root".to_owned())
+}
+
+/// A directory of the ordinary user with `origin`, `cache`, `mnt` and a copy of the program, which
+/// the build directory may keep from others.
+fn scratch() -> TempDir {
+    let scratch = tempfile::tempdir().expect("scratch");
+    for name in ["", "origin", "cache", "mnt"] {
+        let path = scratch.path().join(name);
+        fs::create_dir_all(&path).expect("directory");
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("permissions");
+        // fusermount3 mounts only where the user may write, and owns what is sticky.
+        std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).expect("owner");
+    }
+    fs::copy(programs::halocline().get_program(), scratch.path().join("halocline")).expect("copy");
+    scratch
+}
+
+/// Runs `script` as the ordinary user, with `$h` for the program. Whatever happens, nothing stays
+/// mounted: the namespace goes with its last process, and the mount with the namespace.
+fn as_user(scratch: &Path, script: &str) -> Output {
+    as_user_after(scratch, "true", script)
+}
+
+/// The same after root ran `before` in the namespace.
+fn as_user_after(scratch: &Path, before: &str, script: &str) -> Output {
+    let inner = format!("h=$PWD/halocline; {script}");
+    let script = format!(
+        "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse && \
+         {before} && setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups env HOME=$PWD sh -c '{inner}'; \
+         status=$?; umount -l mnt 2>/dev/null; exit $status"
+    );
+    Command::new("unshare")
+        .args(["-m", "--propagation", "private", "sh", "-c", &script])
+        .current_dir(scratch)
+        .output()
+        .expect("unshare starts")
+}
+
+#[test]
+fn an_ordinary_user_mounts_and_unmounts_with_fusermount3() {
+    if let Some(reason) = obstacle() {
+        return programs::skip(&reason);
+    }
+    let scratch = scratch();
+    let script = format!(
+        "set -e; $h mount origin mnt --cache cache {OPTIONS}; \
+         echo bytes > mnt/made; cat mnt/made; stat -c %u mnt/made; mkdir mnt/d; \
+         grep -c \" $PWD/mnt .*fuse.halocline \" /proc/self/mountinfo; \
+         $h status mnt --json > status.json; \
+         (cd mnt && ! $h umount . 2> ../busy); cat mnt/made; \
+         $h umount mnt >&2; ls mnt; \
+         PATH=/nowhere $h mount origin mnt --cache cache {OPTIONS}; cat mnt/made; \
+         PATH=/nowhere $h umount mnt >&2"
+    );
+    let output = as_user(scratch.path(), &script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, format!("bytes\n{NOBODY}\n1\nbytes\nbytes\n"), "{errors}");
+    let at = |name: &str| scratch.path().join(name);
+    let busy = fs::read_to_string(at("busy")).expect("a mount in use was not taken away");
+    assert!(busy.contains("use the mount"), "{busy}");
+    let status = fs::read_to_string(at("status.json")).expect("its owner may ask");
+    assert!(status.contains("\"policy\": \"always\""), "{status}");
+    assert_eq!(fs::read(at("origin/made")).expect("on the origin"), b"bytes\n");
+    assert_eq!(fs::metadata(at("origin/made")).expect("made").uid(), NOBODY);
+    assert_eq!(fs::metadata(at("origin/d")).expect("made").uid(), NOBODY);
+}
+
+#[test]
+fn without_fusermount3_the_remedy_is_said() {
+    if let Some(reason) = obstacle() {
+        return programs::skip(&reason);
+    }
+    let scratch = scratch();
+    let script = format!("$h mount origin mnt --cache cache {OPTIONS}");
+    let hide = "mount --bind /dev/null $(readlink -f $(command -v fusermount3))";
+    let output = as_user_after(scratch.path(), hide, &script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{errors}");
+    for part in ["fusermount3", "install fuse3", "halocline run", "mnt"] {
+        assert!(errors.contains(part), "{errors}");
+    }
+}
+
+#[test]
+fn what_fusermount3_refuses_is_said() {
+    if let Some(reason) = obstacle() {
+        return programs::skip(&reason);
+    }
+    let scratch = scratch();
+    // Not the user's: fusermount3 mounts only where the user may write.
+    let foreign = scratch.path().join("foreign");
+    fs::create_dir(&foreign).expect("directory");
+    fs::set_permissions(&foreign, Permissions::from_mode(0o755)).expect("permissions");
+    let script = format!("$h mount origin foreign --cache cache {OPTIONS}");
+    let output = as_user(scratch.path(), &script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{errors}");
+    for part in ["foreign", "write access"] {
+        assert!(errors.contains(part), "{errors}");
+    }
+}

@@ -1,0 +1,117 @@
+//! `umount(2)`, or `fusermount3` where this user may not call it.
+//!
+//! What must hold: only our own mount is unmounted. The same path may be that of the origin's disk
+//! below, and of whatever somebody mounted over us.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
+
+use halocline_core::control::mount::{self, Standing};
+use halocline_core::error::{Error, Result};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+/// How often and how long a busy mount is tried before it is detached.
+const TRIES: u32 = 10;
+const BETWEEN_TRIES: Duration = Duration::from_millis(50);
+
+/// The programs that unmount for an ordinary user, which may lie outside its path.
+const HELPERS: [&str; 4] = ["fusermount3", "fusermount", "/bin/fusermount3", "/bin/fusermount"];
+
+/// A mount of ours.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    /// Where it was made.
+    pub(super) path: PathBuf,
+    /// Its number among the mounts.
+    number: u64,
+}
+
+impl Place {
+    /// The mount that was just made on `path`.
+    pub(super) fn of_new_mount(path: &Path) -> Result<Self> {
+        let number = mount::number_on(path).map_err(Error::at(path, "find the mount on"))?;
+        let gone = || Error::at(path, "mount on")(io::ErrorKind::NotFound.into());
+        Ok(Self { path: path.to_owned(), number: number.ok_or_else(gone)? })
+    }
+
+    /// Whether the mount is there to be unmounted; an error where another is over it.
+    pub(super) fn is_there(&self) -> Result<bool> {
+        let standing = mount::standing(&self.path, self.number);
+        match standing.map_err(Error::at(&self.path, "look for the mount on"))? {
+            Standing::OnTop => Ok(true),
+            Standing::Gone => Ok(false),
+            Standing::Covered => Err(Error::invalid(
+                format!("{}: something else is mounted over it", self.path.display()),
+                "unmount that first",
+            )),
+        }
+    }
+}
+
+/// Unmounts; `false` if it was busy and is detached only. A mount that is gone already is fine.
+pub(super) fn unmount(place: &Place) -> Result<bool> {
+    if unmount_unused(place)? {
+        return Ok(true);
+    }
+    match rustix::mount::unmount(&place.path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH) {
+        Ok(()) => Ok(false),
+        Err(Errno::INVAL | Errno::NOENT) => Ok(true),
+        Err(Errno::PERM) => {
+            let detached = with_helper(&place.path, &["-u", "-z"])?;
+            if detached.status.success() {
+                return Ok(false);
+            }
+            let said = String::from_utf8_lossy(&detached.stderr);
+            Err(Error::invalid(
+                format!("{}: {}", place.path.display(), said.trim()),
+                "close what uses the mount and run: fusermount3 -u MOUNTPOINT",
+            ))
+        }
+        Err(errno) => Err(Error::at(&place.path, "detach")(errno.into())),
+    }
+}
+
+/// Unmounts unless the mount is in use; `false` if it is, and then nothing has changed. A mount
+/// that is gone already is fine.
+pub(super) fn unmount_unused(place: &Place) -> Result<bool> {
+    for attempt in 1..=TRIES {
+        if !place.is_there()? {
+            return Ok(true);
+        }
+        let busy = match rustix::mount::unmount(&place.path, UnmountFlags::NOFOLLOW) {
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => return Ok(true),
+            Err(Errno::BUSY) => true,
+            Err(Errno::PERM) => !with_helper(&place.path, &["-u", "-q"])?.status.success(),
+            Err(errno) => return Err(Error::at(&place.path, "unmount")(errno.into())),
+        };
+        if !busy {
+            return Ok(true);
+        }
+        if attempt < TRIES {
+            thread::sleep(BETWEEN_TRIES);
+        }
+    }
+    Ok(false)
+}
+
+/// Runs what an ordinary user outside a user namespace needs for unmounting `mountpoint`.
+///
+/// # Errors
+/// There is no such program.
+pub fn with_helper(mountpoint: &Path, options: &[&str]) -> Result<Output> {
+    let mut missing = None;
+    for helper in HELPERS {
+        match Command::new(helper).args(options).arg("--").arg(mountpoint).output() {
+            Ok(output) => return Ok(output),
+            Err(error) => missing = missing.or(Some(error)),
+        }
+    }
+    Err(Error::invalid(
+        format!("fusermount3 cannot be run: {}", missing.expect("there are names to try")),
+        "install fuse3, or unmount as root",
+    ))
+}
