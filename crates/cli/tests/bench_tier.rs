@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -17,9 +18,9 @@ fn the_papers_figures_are_called_emulated_and_stand_beside_the_papers_ratios() {
     let bench = |more: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_halocline"))
             .args(["bench", "tier", "--part", "figures", "--size", "16M", "--repetitions", "1"])
-            .args(["--seconds", "0.02", "--dir"])
-            .arg(dir.path())
+            .args(["--seconds", "0.02"])
             .args(more)
+            .current_dir(dir.path())
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -40,7 +41,29 @@ fn the_papers_figures_are_called_emulated_and_stand_beside_the_papers_ratios() {
         let mut of_figure = lines.iter().filter(|line| line["figure"] == figure);
         assert!(of_figure.any(|line| line["paper_ratio"].is_f64()), "{figure}: {figures}");
     }
-    let table = bench(&[]);
+    let plot = TempDir::new().unwrap();
+    let file = plot.path().join("p.svg");
+    // Without --dir scratch directories are made here, by a name that is not absolute.
+    let table = bench(&["--part", "policies", "--plot", file.to_str().unwrap()]);
     assert!(table.contains("EMULATED devices") && table.contains("Table 2"), "{table}");
+    check_plot(&file, lines.len());
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "scratch directories are left");
+}
+
+/// The plot has a bar for each line, at least one of the paper's beside, and a curve for each policy.
+fn check_plot(file: &Path, lines: usize) {
+    let text = fs::read_to_string(file).unwrap();
+    let document = roxmltree::Document::parse(&text).unwrap();
+    let named = |name: &'static str| {
+        document
+            .descendants()
+            .filter(move |node| node.has_tag_name(("http://www.w3.org/2000/svg", name)))
+    };
+    let said: Vec<_> = named("text").filter_map(|node| node.text()).map(str::trim).collect();
+    assert!(said.iter().any(|text| text.contains("EMULATED devices")), "{said:?}");
+    for name in ["lru", "lfu", "heuristic", "foresight", "the optimum", "the paper"] {
+        assert!(said.contains(&name), "{name}: {said:?}");
+    }
+    assert!(named("rect").count() > lines, "{text}");
+    assert!(named("polyline").count() >= 9, "{text}");
 }

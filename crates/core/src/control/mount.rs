@@ -175,7 +175,8 @@ fn numbers_on(table: &[u8], path: &Path) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// Whether anything is mounted exactly on `path`, as this process sees it.
+/// Whether anything is mounted exactly on `path`, absolute and without links, as this process sees
+/// it.
 pub fn is_mountpoint(path: &Path) -> io::Result<bool> {
     let table = fs::read("/proc/self/mountinfo")?;
     let bytes = path.as_os_str().as_bytes();

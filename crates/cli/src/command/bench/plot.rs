@@ -30,7 +30,7 @@ const COLOURS: [RGBColor; 8] = [
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Chart<'a, 'b> = ChartContext<'b, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// What a panel shows of a run.
 struct Measure {
@@ -232,10 +232,12 @@ fn label(chart: &mut Chart<'_, '_>, at: (f64, f64), down: i32, what: String, siz
     Ok(())
 }
 
-fn colour(series: usize) -> RGBColor {
+/// The colour of a series; the first is for what others are compared with.
+pub(super) fn colour(series: usize) -> RGBColor {
     COLOURS[series % COLOURS.len()]
 }
 
-fn count(len: usize) -> u32 {
+/// As many, for coordinates.
+pub(super) fn count(len: usize) -> u32 {
     u32::try_from(len).expect("a handful of cases")
 }

@@ -9,14 +9,17 @@ mod figures;
 mod files;
 mod metadata;
 mod moves;
+mod plot;
 mod policies;
 mod setup;
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use halocline_core::config::parse_bytes;
+use halocline_core::error::Error;
 use serde::Serialize;
 
 use crate::command::print_json;
@@ -43,6 +46,9 @@ pub(super) struct TierArgs {
     /// Seconds that each figure on emulated devices is taken over
     #[arg(long, default_value = "1.5", value_parser = seconds)]
     seconds: Duration,
+    /// Draw the ratios and the policies' disk traffic: a file that ends in .svg
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -124,6 +130,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// Measures.
 pub(super) fn execute(args: &TierArgs) -> Outcome {
+    args.plot.as_deref().map_or(Ok(()), super::plot::check)?;
     let wanted = |part| args.part.is_empty() || args.part.contains(&part);
     let (mut rows, mut figures) = (Vec::new(), None);
     if [Part::Files, Part::Metadata, Part::Moves, Part::Figures].into_iter().any(wanted) {
@@ -151,6 +158,9 @@ pub(super) fn execute(args: &TierArgs) -> Outcome {
         policies,
         figures,
     };
+    if let Some(file) = &args.plot {
+        fs::write(file, plot::svg(&results)?).map_err(Error::at(file, "write the plot"))?;
+    }
     if args.json {
         return print_json(&results);
     }

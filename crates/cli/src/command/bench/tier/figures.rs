@@ -23,6 +23,7 @@ use halocline_core::error::{Error, Result};
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
+use super::plot::Bar;
 use super::setup::Setup;
 use super::{files, median};
 
@@ -238,6 +239,18 @@ pub(super) fn measure(
         }
     }
     Ok(Figures { emulated: true, hdd, ssd, lines })
+}
+
+impl Figures {
+    /// Our ratios to the disk, and the paper's.
+    pub(super) fn bars(&self) -> Vec<Bar> {
+        let bar = |line: &Line| Bar {
+            name: line.case.name(),
+            ours: line.ratio,
+            other: line.case.paper_ratio,
+        };
+        self.lines.iter().map(bar).collect()
+    }
 }
 
 pub(super) fn tell(figures: &Figures) {

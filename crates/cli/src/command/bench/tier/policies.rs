@@ -17,13 +17,13 @@ const SMALL: (usize, usize, u64) = (6, 24, 40);
 /// What the policies moved over one workload.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
-    workload: String,
+    pub(super) workload: String,
     /// Working set over SSD.
-    ratio: f64,
+    pub(super) ratio: f64,
     /// Bytes read from the disk and written back to it, in the workload's unit (MB).
-    moved: Vec<(String, u64)>,
+    pub(super) moved: Vec<(String, u64)>,
     /// The least possible, on small cases.
-    optimum: Option<u64>,
+    pub(super) optimum: Option<u64>,
 }
 
 /// A fixed pseudo-random sequence (xorshift64).

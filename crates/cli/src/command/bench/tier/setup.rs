@@ -12,6 +12,8 @@ use tempfile::TempDir;
 
 /// How long a mount may take to appear.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What the mount process says.
+const LOG: &str = "mount.log";
 
 /// A tier mount, a bare directory and a mergerfs mount beside each other.
 #[derive(Debug)]
@@ -24,9 +26,11 @@ pub(super) struct Setup {
 impl Setup {
     /// Makes them in `dir`.
     pub(super) fn new(dir: &Path) -> Result<Self> {
+        // Mount points are known by their whole paths.
+        let whole = fs::canonicalize(dir).map_err(Error::at(dir, "use the directory"))?;
         let scratch = tempfile::Builder::new()
             .prefix("halocline-bench-")
-            .tempdir_in(dir)
+            .tempdir_in(whole)
             .map_err(Error::at(dir, "make a scratch directory in"))?;
         let at = |name: &str| scratch.path().join(name);
         for name in ["ssd", "hdd", "mount", "bare", "one", "two", "merged"] {
@@ -36,7 +40,7 @@ impl Setup {
             .args(["mount", "--foreground", "--tier"])
             .args([scratch.path(), &at("mount")])
             .stdin(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(fs::File::create(at(LOG))?)
             .spawn()?;
         let mergerfs = Command::new("mergerfs")
             .args(["-o", "cache.files=auto-full,category.create=ff"])
@@ -54,8 +58,9 @@ impl Setup {
         let begun = Instant::now();
         while !is_mountpoint(&self.tier())? {
             if begun.elapsed() > PATIENCE || self.process.try_wait()?.is_some() {
+                let said = fs::read_to_string(self.scratch.path().join(LOG)).unwrap_or_default();
                 return Err(Error::invalid(
-                    "the tier mount did not appear",
+                    format!("the tier mount did not appear: {}", said.trim()),
                     "`halocline doctor` tells what is missing",
                 ));
             }
