@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use halocline_core::control::metrics::Section;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -292,4 +293,29 @@ fn a_foreground_mount_ends_with_its_mount_point() {
     let done = Command::new("umount").arg(scratch.path("mnt")).status().unwrap();
     assert!(done.success());
     assert_eq!(end_of(&mut child).code(), Some(0));
+}
+
+#[test]
+fn every_key_that_a_mount_prints_is_described() {
+    let Some(scratch) = Scratch::new("every_key_that_a_mount_prints_is_described") else { return };
+    let described = |command: &str, answer: &[u8]| {
+        let section = Section::find(command).expect(command);
+        let answer = serde_json::from_slice(answer).expect(command);
+        assert_eq!(section.undescribed(&answer), [""; 0], "{command}");
+    };
+    scratch.mount();
+    fs::write(scratch.path("mnt/new"), "bytes").unwrap();
+    for (command, args) in [
+        ("halocline status", &["status", "mnt"][..]),
+        ("halocline where FILE", &["where", "mnt/new"]),
+        ("halocline explain", &["explain", "mnt/new", "0", "8K"]),
+        ("halocline pin", &["pin", "*.idx", "--on", "mnt"]),
+        ("halocline flush", &["flush", "mnt"]),
+        ("halocline flush", &["flush", "mnt", "--dry-run"]),
+    ] {
+        described(command, scratch.succeed(&[args, &["--json"]].concat()).as_bytes());
+    }
+    scratch.succeed(&["umount", "mnt"]);
+    assert!(scratch.run(&["-q", "--report", "r.json"], "cat origin/new").status.success());
+    described("--report", &fs::read(scratch.path("r.json")).unwrap());
 }

@@ -12,6 +12,7 @@
 
 mod address;
 pub mod client;
+pub mod metrics;
 pub mod mount;
 pub mod report;
 pub mod server;
@@ -192,7 +193,8 @@ pub struct Status {
     /// Limit of cached data in bytes on disk: the size of the cache less what is set aside for its
     /// records.
     pub limit_bytes: u64,
-    /// Bytes of data on disk in use or reserved; never more than `limit_bytes` (I5).
+    /// Bytes of data on disk in use or reserved; more than `limit_bytes` only where that just
+    /// became less (I5).
     pub used_bytes: u64,
     /// Bytes that the records take on disk, at most; 0 on a file tier.
     #[serde(default)]

@@ -1,4 +1,5 @@
-//! `halocline docs DIR`: writes what is generated: CONFIG.md, man pages, shell completions.
+//! `halocline docs DIR`: writes what is generated: CONFIG.md, METRICS.md, man pages, shell
+//! completions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,25 +8,27 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use halocline_core::config;
+use halocline_core::control::metrics;
 use halocline_core::error::Error;
 
 use super::Cli;
 use crate::failure::{Failure, Outcome};
 
-/// Write CONFIG.md, man pages (DIR/man) and shell completions (DIR/completions)
+/// Write CONFIG.md, METRICS.md, man pages (DIR/man) and shell completions (DIR/completions)
 #[derive(Debug, Args)]
 pub(crate) struct DocsArgs {
     /// Where they go
     dir: PathBuf,
-    /// Only CONFIG.md: what the repository keeps
-    #[arg(long)]
-    config_only: bool,
+    /// Only CONFIG.md and METRICS.md: what the repository keeps
+    #[arg(long, alias = "config-only")]
+    pages_only: bool,
 }
 
 /// Writes them.
 pub(crate) fn execute(args: &DocsArgs) -> Outcome {
     write(&args.dir, "CONFIG.md", config::markdown().as_bytes())?;
-    if args.config_only {
+    write(&args.dir, "METRICS.md", metrics::markdown().as_bytes())?;
+    if args.pages_only {
         return Ok(ExitCode::SUCCESS);
     }
     let mut command = Cli::command();

@@ -9,7 +9,7 @@ use super::{Kind, OPTIONS, OptionSpec, Scope};
 const HEAD: &str = "\
 # Configuration
 
-<!-- Generated from crates/core/src/config/options.rs by `halocline docs --config-only docs`; do not edit. -->
+<!-- Generated from crates/core/src/config/options.rs by `halocline docs --pages-only docs`; do not edit. -->
 
 One TOML file, named by `--config FILE`; without the flag `$XDG_CONFIG_HOME/halocline/halocline.toml`
 (usually `~/.config/halocline/halocline.toml`) is read if it is there. Every option is also a flag: a
@@ -145,6 +145,6 @@ mod tests {
     fn the_page_in_the_repository_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIG.md");
         let page = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(page == markdown(), "run `cargo run -p halocline-cli -- docs --config-only docs`");
+        assert!(page == markdown(), "run `cargo run -p halocline-cli -- docs --pages-only docs`");
     }
 }

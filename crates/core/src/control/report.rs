@@ -19,7 +19,7 @@ pub struct Report {
     pub admitted: Totals,
     /// Bytes admitted by layout.
     pub layouts: LayoutBytes,
-    /// Bytes written to the SSD for any reason: data, fills and metadata.
+    /// Bytes of data written to the cache: by writes and by fetches.
     pub ssd_bytes_written: u64,
     /// What was flushed.
     pub flush: FlushTotals,
@@ -28,7 +28,7 @@ pub struct Report {
     /// Bytes served by the cache over all bytes served, 0 when none were.
     pub hit_ratio: f64,
     /// Seconds saved as the cost model estimates: predicted origin time less predicted cache time
-    /// of what the cache served. Negative when the cache cost more than it saved.
+    /// of the requests that the cache served, where that is more than nothing.
     pub time_saved_s: f64,
 }
 
@@ -39,9 +39,9 @@ pub struct RequestTotals {
     pub requests: u64,
     /// All bytes.
     pub bytes: u64,
-    /// Requests of which the cache served at least one byte.
+    /// Requests of which the cache served every byte.
     pub cache_requests: u64,
-    /// Bytes the cache served.
+    /// Bytes the cache served, of other requests too.
     pub cache_bytes: u64,
 }
 
@@ -73,7 +73,7 @@ pub struct LayoutBytes {
 pub struct FlushTotals {
     /// Bytes written to the origin.
     pub bytes: u64,
-    /// Seconds spent flushing.
+    /// Seconds that flushes took which somebody waited for; background flushes are not in them.
     pub seconds: f64,
 }
 

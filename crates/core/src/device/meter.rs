@@ -12,6 +12,7 @@ use super::{Allocate, Device, ServerFile, Space};
 /// Counters of one direction.
 #[derive(Debug, Default)]
 struct Counter {
+    begun: AtomicU64,
     requests: AtomicU64,
     bytes: AtomicU64,
     busy_ns: AtomicU64,
@@ -49,6 +50,11 @@ impl Meter {
         }
     }
 
+    /// Requests of any kind that began and have not ended.
+    pub fn under_way(&self) -> u64 {
+        [&self.read, &self.write, &self.other].iter().map(|counter| counter.under_way()).sum()
+    }
+
     /// Syncs, truncates and allocations so far.
     pub fn other(&self) -> Traffic {
         self.other.value()
@@ -65,12 +71,18 @@ impl Counter {
         }
     }
 
+    fn under_way(&self) -> u64 {
+        let ended = self.requests.load(Ordering::Relaxed);
+        self.begun.load(Ordering::Relaxed).saturating_sub(ended)
+    }
+
     fn count<T>(
         &self,
         work: impl FnOnce() -> io::Result<T>,
         bytes: impl FnOnce(&T) -> u64,
     ) -> io::Result<T> {
         let start = Instant::now();
+        self.begun.fetch_add(1, Ordering::Relaxed);
         let outcome = work();
         let busy_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
@@ -126,5 +138,26 @@ impl Device for MeteredDevice {
 
     fn space(&self) -> io::Result<Space> {
         self.below.space()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_under_way_until_it_ends_and_a_failed_one_moves_nothing() {
+        let meter = Meter::default();
+        let work = || {
+            assert_eq!(meter.under_way(), 1);
+            Ok(7)
+        };
+        meter.read.count(work, |bytes| *bytes).unwrap();
+        let failure = || Err::<u64, _>(io::ErrorKind::Other.into());
+        meter.write.count(failure, |bytes| *bytes).unwrap_err();
+        assert_eq!(meter.under_way(), 0);
+        let (read, write) = (meter.traffic(Direction::Read), meter.traffic(Direction::Write));
+        assert_eq!((read.requests, read.bytes, read.errors), (1, 7, 0));
+        assert_eq!((write.requests, write.bytes, write.errors), (1, 0, 1));
     }
 }

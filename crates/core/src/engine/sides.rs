@@ -193,7 +193,7 @@ impl ExtentEngine {
             writes: write.requests,
             written_bytes: write.bytes,
             errors: read.errors + write.errors + meter.other().errors,
-            queued: 0,
+            queued: meter.under_way() + server.waiting(),
         }
     }
 

@@ -53,6 +53,11 @@ impl Queue {
         Self { shared: Arc::new(shared) }
     }
 
+    /// Parts of requests that wait for a worker.
+    pub(crate) fn len(&self) -> usize {
+        self.shared.state.lock().jobs.len()
+    }
+
     /// Runs `job` on a worker, or here where there is none and none can be started.
     fn submit(&self, job: Job) {
         let mut state = self.shared.state.lock();

@@ -67,6 +67,11 @@ impl Server {
         &self.device
     }
 
+    /// Parts of requests that wait for one of the server's workers.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.queue.len() as u64
+    }
+
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
     }

@@ -1,0 +1,308 @@
+//! The table itself, in the order of the page.
+
+use super::{Metric, Section};
+
+/// Every key that commands give.
+pub static SECTIONS: &[Section] = &[
+    Section {
+        commands: "`halocline status PATH --json`",
+        about: "State of a mount; without PATH a list of them. `report` is what has been served since the mount began, `rules` are the globs in force, `tier` is there on a file tier only: the sections below say what is in them.",
+        metrics: STATUS,
+        within: &[("report.", REPORT), ("rules.", RULES), ("tier.", TIER), ("tier.jobs", JOBS)],
+    },
+    Section {
+        commands: "`halocline run --report FILE`",
+        about: "What was served and by whom, written when the command has ended and everything is flushed. In the status of a file tier, whose files the kernel may serve by itself, all is 0 but `policy` and `elapsed_s`.",
+        metrics: REPORT,
+        within: &[],
+    },
+    Section {
+        commands: "`tier` of a file tier's status",
+        about: "What only a file tier has. `jobs` is a list of what `halocline jobs --json` shows.",
+        metrics: TIER,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline jobs --json`",
+        about: "Announced jobs.",
+        metrics: JOBS,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline pin|unpin|exclude --json`",
+        about: "The globs in force, from the configuration and from commands.",
+        metrics: RULES,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline flush|warm|evict|demote --json`",
+        about: "What was moved.",
+        metrics: MOVE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline where FILE --json`",
+        about: "Ranges of a file in order.",
+        metrics: WHERE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline where PATH --json` on a file tier",
+        about: "One entry a file.",
+        metrics: FILES,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline explain PATH OFFSET LENGTH --json`",
+        about: "What would happen with a request, and why; see [MODEL.md](MODEL.md).",
+        metrics: EXPLAIN,
+        within: &[],
+    },
+];
+
+const STATUS: &[Metric] = &[
+    metric("version", "text", "Version of the mount process."),
+    metric("pid", "number", "Process id of the mount process."),
+    metric("origin", "path", "Origin directory; of a file tier the slowest tier."),
+    metric("cache", "path", "Cache directory; of a file tier the SSD."),
+    metric("mode", "word", "`write-back`, `write-through` or `read-only`."),
+    metric("policy", "word", "Admission policy, or the file tier's policy."),
+    metric("eviction", "word", "Eviction policy."),
+    metric(
+        "limit_bytes",
+        "bytes, gauge",
+        "Room for data on the cache: its size less what is set aside for records and the file system, and less what records take beyond that. Of a file tier `--ssd-limit`.",
+    ),
+    metric(
+        "used_bytes",
+        "bytes, gauge",
+        "Blocks of the cache that data occupies, is about to, or that wait to be freed.",
+    ),
+    metric(
+        "records_bytes",
+        "bytes, gauge",
+        "What the records of the cache take on disk, at most. 0 on a file tier.",
+    ),
+    metric("mapped_bytes", "bytes, gauge", "Bytes of files that are on the cache."),
+    metric("dirty_bytes", "bytes, gauge", "Bytes of files that only the cache has."),
+    metric(
+        "oldest_dirty_age_ms",
+        "milliseconds, gauge",
+        "Since when the oldest dirty extent is dirty; null when nothing is.",
+    ),
+    metric("extents", "number, gauge", "Extents on the cache; of a file tier files on the SSD."),
+    metric("dirty_extents", "number, gauge", "Extents that are dirty."),
+    metric("wanted_ranges", "number, gauge", "Ranges that wait to be fetched (C_flag)."),
+    metric(
+        "health.state",
+        "word",
+        "`ok`; `degraded`: a device failed lately and nothing new is admitted; `full`: a file system is nearly full and nothing new is admitted.",
+    ),
+    metric("health.reason", "text", "What happened, and the remedy; absent when `ok`."),
+    metric("rebuilder", "word", "`idle`, `waiting`, `flushing` or `fetching`."),
+    metric("servers[].side", "word", "`origin` or `cache`."),
+    metric("servers[].path", "path", "The server's directory."),
+    metric(
+        "servers[].profile",
+        "text",
+        "What the cost models take it for: `calibrated`, `emulated NAME`, or its kind.",
+    ),
+    metric("servers[].reads", "number, counter", "Read requests that the device ended."),
+    metric("servers[].read_bytes", "bytes, counter", "Bytes read from the device."),
+    metric("servers[].writes", "number, counter", "Write requests that the device ended."),
+    metric("servers[].written_bytes", "bytes, counter", "Bytes written to the device."),
+    metric("servers[].errors", "number, counter", "Requests of any kind that failed."),
+    metric(
+        "servers[].queued",
+        "number, gauge",
+        "Requests under way on the device, and parts of requests that wait for one of its workers.",
+    ),
+    metric(
+        "notes[]",
+        "text",
+        "What a person should know: conflicts, files that lost data, a cache that cannot help.",
+    ),
+];
+
+const REPORT: &[Metric] = &[
+    metric("policy", "word", "Admission policy."),
+    metric("elapsed_s", "seconds", "Time since the mount began."),
+    metric(
+        "exit_status",
+        "number",
+        "Exit status of the command that `run` started; null for other mounts.",
+    ),
+    metric(
+        "read.requests",
+        "number, counter",
+        "Read requests that reached Halocline. What the kernel's page cache answers does not.",
+    ),
+    metric("read.bytes", "bytes, counter", "Bytes they asked for and got."),
+    metric("read.cache_requests", "number, counter", "Those that the cache answered whole."),
+    metric(
+        "read.cache_bytes",
+        "bytes, counter",
+        "Bytes that the cache answered, of other requests too.",
+    ),
+    metric("write.requests", "number, counter", "Write requests."),
+    metric("write.bytes", "bytes, counter", "Bytes written."),
+    metric("write.cache_requests", "number, counter", "Those that the cache took whole."),
+    metric(
+        "write.cache_bytes",
+        "bytes, counter",
+        "Bytes that the cache took, of other requests too.",
+    ),
+    metric("admitted.requests", "number, counter", "Parts of writes that were new on the cache."),
+    metric("admitted.bytes", "bytes, counter", "Their bytes."),
+    metric(
+        "layouts.1dh",
+        "bytes, counter",
+        "Bytes admitted or fetched that are striped over all servers of the cache.",
+    ),
+    metric("layouts.1dv", "bytes, counter", "The same, whole on the server of the process."),
+    metric("layouts.2d", "bytes, counter", "The same, striped in the group of the process."),
+    metric(
+        "ssd_bytes_written",
+        "bytes, counter",
+        "Bytes of data written to the cache, by writes and by fetches; records are not in them.",
+    ),
+    metric(
+        "flush.bytes",
+        "bytes, counter",
+        "Dirty bytes written to the origin, in the background too.",
+    ),
+    metric(
+        "flush.seconds",
+        "seconds, counter",
+        "Time of flushes that somebody waited for: `flush`, `umount`, the end of `run`.",
+    ),
+    metric("dirty_bytes_left", "bytes, gauge", "Bytes that only the cache has."),
+    metric(
+        "hit_ratio",
+        "0 to 1",
+        "Bytes of reads and writes that the cache served over all, 0 when there were none.",
+    ),
+    metric(
+        "time_saved_s",
+        "seconds, counter",
+        "What the cost model says: predicted time on the origin less that on the cache, of requests that the cache served and where it is more than nothing. An estimate; times of requests side by side add up.",
+    ),
+];
+
+const TIER: &[Metric] = &[
+    metric("tiers[].path", "path", "Directory of the tier, the fastest first."),
+    metric("tiers[].name", "text", "Its name."),
+    metric(
+        "tiers[].free_bytes",
+        "bytes, gauge",
+        "What its file system has free; null where it does not answer.",
+    ),
+    metric("ssd_files", "number, gauge", "Files on the SSD."),
+    metric("high_bytes", "bytes", "Above this files are demoted in the background,"),
+    metric("low_bytes", "bytes", "down to this."),
+    metric("promoted.files", "number, counter", "Files brought to the SSD."),
+    metric("promoted.bytes", "bytes, counter", "Their bytes."),
+    metric("demoted.files", "number, counter", "Files moved to lower tiers, spilled ones too."),
+    metric("demoted.bytes", "bytes, counter", "Their bytes."),
+    metric("opens.hits", "number, counter", "Opens of files that were on the SSD."),
+    metric("opens.promoted", "number, counter", "Opens for which a file was brought to the SSD."),
+    metric("opens.in_place", "number, counter", "Opens of files that were served on a lower tier."),
+    metric(
+        "passthrough.works",
+        "true, false",
+        "Whether the kernel takes open files to serve them by itself; null until one was offered.",
+    ),
+    metric("passthrough.reason", "text", "Why not; null where it does."),
+    metric("passthrough.files[]", "path", "Open files that the kernel serves by itself."),
+    metric(
+        "passthrough.refused[][]",
+        "text, number",
+        "Reasons for which opens were not passed through, each with their number (counter).",
+    ),
+];
+
+const JOBS: &[Metric] = &[
+    metric("[].name", "text", "An announced job."),
+    metric("[].references", "number", "References of this node in it."),
+    metric("[].position", "number, gauge", "References seen so far, or skipped."),
+    metric("[].files", "number", "Distinct files in it."),
+    metric("[].state", "word", "`waiting`, `running`, `done` or `deviated`."),
+];
+
+const RULES: &[Metric] = &[
+    metric("pin[]", "glob", "Files that are never evicted."),
+    metric("exclude[]", "glob", "Files that are never admitted."),
+];
+
+const MOVE: &[Metric] = &[
+    metric(
+        "bytes",
+        "bytes",
+        "Moved: written to the origin, fetched, freed on the cache, or moved between tiers; with `--dry-run` what would be.",
+    ),
+    metric("files", "number", "Files that had such bytes."),
+    metric("seconds", "seconds", "Time it took."),
+    metric("left_bytes", "bytes", "What should have moved and did not."),
+    metric("skipped[].path", "path", "A file of which something stayed."),
+    metric("skipped[].reason", "text", "Why, and what to do about it."),
+];
+
+const WHERE: &[Metric] = &[
+    metric("[].offset", "bytes", "First byte of a range with one location."),
+    metric("[].length", "bytes", "Its length."),
+    metric("[].side", "word", "`origin` or `cache`: who answers a read."),
+    metric("[].layout", "word", "`1dh`, `1dv` or `2d` on the cache; null on the origin."),
+    metric("[].group", "number", "Server (`1dv`) or group (`2d`), else 0."),
+    metric("[].dirty", "true, false", "Whether only the cache has the newest bytes."),
+    metric(
+        "[].last_use_ms",
+        "milliseconds since 1970",
+        "Last read, write or fill; null on the origin.",
+    ),
+    metric(
+        "[].dirty_since_ms",
+        "milliseconds since 1970",
+        "Since when it is dirty; null when clean.",
+    ),
+];
+
+const FILES: &[Metric] = &[
+    metric("[].path", "path", "A file, below the mount."),
+    metric("[].tier", "number", "The tier that holds it, 0 the fastest."),
+    metric("[].tier_name", "text", "Its name."),
+    metric("[].place", "path", "Where the file is below all mounts."),
+    metric("[].size_bytes", "bytes", "Size."),
+    metric("[].disk_bytes", "bytes", "What it occupies."),
+    metric("[].pinned", "true, false", "A pin keeps it on the SSD."),
+    metric("[].excluded", "true, false", "An exclude keeps it off the SSD."),
+    metric("[].passed_through", "true, false", "The kernel serves it by itself now."),
+];
+
+const EXPLAIN: &[Metric] = &[
+    metric("policy", "word", "Admission policy that decided."),
+    metric("processes", "number", "Processes p that the model used."),
+    metric("cached_bytes", "bytes", "Of the request, on the cache already."),
+    metric("decision", "word", "`origin` or `cache`: who would serve the rest."),
+    metric("reason", "text", "Why, in a sentence."),
+    metric("layout", "word", "The best layout; null where the cache is no candidate."),
+    metric("costs[].side", "word", "`origin` or `cache`."),
+    metric("costs[].layout", "word", "Layout on the cache; null on the origin."),
+    metric("costs[].servers", "number", "Servers touched, m."),
+    metric("costs[].largest_part_bytes", "bytes", "Most bytes on one of them, s_m."),
+    metric("costs[].startup_s", "seconds", "Startup T_s."),
+    metric("costs[].transfer_s", "seconds", "Transfer."),
+    metric(
+        "costs[].total_s",
+        "seconds",
+        "Their sum, corrected by measured times where the policy does so.",
+    ),
+    metric(
+        "benefit_s",
+        "seconds",
+        "Time on the origin less the least on the cache; negative where the origin is faster.",
+    ),
+];
+
+const fn metric(key: &'static str, unit: &'static str, meaning: &'static str) -> Metric {
+    Metric { key, unit, meaning }
+}

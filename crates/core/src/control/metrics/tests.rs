@@ -1,0 +1,169 @@
+use std::path::PathBuf;
+
+use halocline_model::layout::Layout;
+use serde::Serialize;
+
+use super::*;
+use crate::config::Mode;
+use crate::control::tier::{
+    AnyStatus, FileInfo, JobInfo, Moved, Opens, PassthroughStatus, TierState, TierStatus,
+};
+use crate::control::{
+    CostTerms, Explanation, ExtentInfo, Health, MoveReport, Rebuilder, Report, Rules, ServerStatus,
+    Side, Skipped, Status,
+};
+
+/// Says that a section has exactly the keys of an answer that has all of them.
+fn check(command: &str, answer: &impl Serialize) {
+    let section = Section::find(command).expect(command);
+    let answer = serde_json::to_value(answer).unwrap();
+    assert_eq!(section.undescribed(&answer), [""; 0], "{command}: keys without a description");
+    let printed = keys_of(&answer);
+    for key in section.keys() {
+        assert!(printed.contains(&key), "{command}: {key} is described and never printed");
+    }
+}
+
+fn rules() -> Rules {
+    Rules { pin: vec!["a".into()], exclude: vec!["b".into()] }
+}
+
+fn job() -> JobInfo {
+    JobInfo { name: "j".into(), references: 1, position: 0, files: 1, state: "waiting".into() }
+}
+
+fn tier() -> TierStatus {
+    TierStatus {
+        tiers: vec![TierState { path: "/t".into(), name: "t".into(), free_bytes: None }],
+        ssd_files: 0,
+        high_bytes: 0,
+        low_bytes: 0,
+        promoted: Moved::default(),
+        demoted: Moved::default(),
+        opens: Opens::default(),
+        passthrough: PassthroughStatus {
+            files: vec!["f".into()],
+            refused: vec![("why".into(), 1)],
+            ..PassthroughStatus::default()
+        },
+        jobs: vec![job()],
+    }
+}
+
+fn status() -> Status {
+    Status {
+        version: String::new(),
+        pid: 0,
+        origin: PathBuf::new(),
+        cache: PathBuf::new(),
+        mode: Mode::WriteBack,
+        policy: String::new(),
+        eviction: String::new(),
+        limit_bytes: 0,
+        used_bytes: 0,
+        records_bytes: 0,
+        mapped_bytes: 0,
+        dirty_bytes: 0,
+        oldest_dirty_age_ms: None,
+        extents: 0,
+        dirty_extents: 0,
+        wanted_ranges: 0,
+        health: Health::Full { reason: String::new() },
+        rebuilder: Rebuilder::Idle,
+        servers: vec![ServerStatus {
+            side: Side::Cache,
+            path: PathBuf::new(),
+            profile: String::new(),
+            reads: 0,
+            read_bytes: 0,
+            writes: 0,
+            written_bytes: 0,
+            errors: 0,
+            queued: 0,
+        }],
+        rules: rules(),
+        report: Report::default(),
+        notes: vec![String::new()],
+    }
+}
+
+#[test]
+fn every_key_of_a_status_is_described_and_no_other() {
+    check("halocline status", &AnyStatus { status: status(), tier: Some(tier()) });
+    check("--report", &Report::default());
+    check("halocline jobs", &[job()]);
+    check("halocline pin", &rules());
+}
+
+#[test]
+fn every_key_of_other_answers_is_described_and_no_other() {
+    let skipped = vec![Skipped { path: PathBuf::new(), reason: String::new() }];
+    check("halocline flush", &MoveReport { skipped, ..MoveReport::default() });
+    check(
+        "halocline where FILE",
+        &[ExtentInfo {
+            offset: 0,
+            length: 0,
+            side: Side::Cache,
+            layout: Some(Layout::OneDh),
+            group: 0,
+            dirty: false,
+            last_use_ms: None,
+            dirty_since_ms: None,
+        }],
+    );
+    check(
+        "halocline where PATH",
+        &[FileInfo {
+            path: PathBuf::new(),
+            tier: 0,
+            tier_name: String::new(),
+            place: PathBuf::new(),
+            size_bytes: 0,
+            disk_bytes: 0,
+            pinned: false,
+            excluded: false,
+            passed_through: false,
+        }],
+    );
+    let costs = vec![CostTerms {
+        side: Side::Origin,
+        layout: None,
+        servers: 0,
+        largest_part_bytes: 0,
+        startup_s: 0.0,
+        transfer_s: 0.0,
+        total_s: 0.0,
+    }];
+    check(
+        "halocline explain",
+        &Explanation {
+            policy: String::new(),
+            processes: 1,
+            cached_bytes: 0,
+            decision: Side::Origin,
+            reason: String::new(),
+            layout: None,
+            costs,
+            benefit_s: 0.0,
+        },
+    );
+}
+
+#[test]
+fn each_key_has_a_unit_and_a_meaning_and_its_name_says_the_same() {
+    for metric in SECTIONS.iter().flat_map(|section| section.metrics) {
+        assert!(!metric.meaning.is_empty() && !metric.unit.is_empty(), "{}", metric.key);
+        for (suffix, unit) in [("_bytes", "bytes"), ("_s", "seconds"), ("_ms", "milliseconds")] {
+            let agrees = !metric.key.ends_with(suffix) || metric.unit.starts_with(unit);
+            assert!(agrees, "{} is said to be {}", metric.key, metric.unit);
+        }
+    }
+}
+
+#[test]
+fn the_page_in_the_repository_is_up_to_date() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/METRICS.md");
+    let page = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(page == markdown(), "run `cargo run -p halocline-cli -- docs --pages-only docs`");
+}
