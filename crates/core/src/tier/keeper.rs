@@ -21,6 +21,8 @@ use crate::namespace::stat_descriptor;
 
 /// Files that a promotion may push out are looked for among this many at most.
 const VICTIMS_MAX: usize = 1 << 20;
+/// After so many copies that failed one after the other the tiers below are left in peace for now.
+const FAILURES_MAX: usize = 8;
 /// How often room is made for a file that was asked for, where others take it.
 const BRING_ATTEMPTS: usize = 8;
 
@@ -141,27 +143,29 @@ impl Core {
         let known = self.known(&candidates);
         let files = candidates.keys().copied().collect();
         let order = self.keeper.policy.lock().leaving(files, &known);
+        let mut failures = 0;
         for number in order {
             if self.residents.free() >= bytes {
                 return true;
             }
-            if let Some((entry, resident)) = candidates.get(&number) {
-                self.push_out(*entry, resident);
+            let Some((entry, resident)) = candidates.get(&number) else { continue };
+            match self.push_out(*entry, resident) {
+                Err(Stayed::Failed(_)) => failures += 1,
+                _ => failures = 0,
+            }
+            if failures == FAILURES_MAX {
+                break;
             }
         }
         self.residents.free() >= bytes
     }
 
     /// Demotes one file that has to make room.
-    pub(super) fn push_out(&self, entry: Entry, resident: &Resident) -> bool {
-        let Some(inode) = self.inode_of(entry, resident) else { return false };
-        match self.demote(&inode, Manner::Yielding, &mut |_| true) {
-            Ok(_) => true,
-            Err(stayed) => {
-                tracing::debug!("{}: not demoted: {stayed}", self.path_of(resident).display());
-                false
-            }
-        }
+    fn push_out(&self, entry: Entry, resident: &Resident) -> Result<u64, Stayed> {
+        let inode = self.inode_of(entry, resident).ok_or(Stayed::Gone)?;
+        self.demote(&inode, Manner::Yielding, &mut |_| true).inspect_err(|stayed| {
+            tracing::debug!("{}: not demoted: {stayed}", self.path_of(resident).display());
+        })
     }
 
     /// Brings a file to the SSD because it was asked for, pushing others out.
@@ -247,7 +251,8 @@ impl Core {
         }
         let Some(leaving) = self.room_for(inode.number, need, ahead) else { return false };
         for (entry, resident) in leaving {
-            self.push_out(entry, &resident);
+            // Without its room the file itself will stay.
+            let _ = self.push_out(entry, &resident);
         }
         match self.migrate(inode, 0, Manner::Yielding, &mut |_| true) {
             Ok(_) => true,

@@ -142,6 +142,24 @@ fn programs_are_told_of_errors_of_their_own_requests() {
     assert!(reason.contains("/hdd: 3 I/O errors") && reason.contains("syncing"), "{reason}");
 }
 
+/// A disk that takes nothing is not given every file of the SSD, again and again.
+#[test]
+fn a_failing_disk_is_left_in_peace() {
+    let fixture = Fixture::new(limited(1 << 20));
+    for number in 0..40 {
+        fixture.write(&format!("file{number}"), &vec![1; 8 << 10]);
+    }
+    let dead = Fault { after: 0, errno: Errno::IO, for_good: true, hit: Some((1, "before")) };
+    watch::set(Some(Box::new(Injected(Rc::new(RefCell::new(dead))))));
+    assert!(!fixture.tier().core.free_up(1 << 20, u64::MAX));
+    watch::set(None);
+    let Health::Degraded { reason } = fixture.tier().status().health else { panic!("it failed") };
+    assert!(reason.contains("/hdd: 8 I/O errors, the last creating a copy"), "{reason}");
+    assert_eq!(fixture.where_is("file0"), 0);
+    assert!(fixture.tier().core.free_up(1 << 20, u64::MAX), "it is back");
+    fixture.check_places();
+}
+
 impl Fixture {
     /// Asserts that `status` knows of a device that failed.
     fn assert_known(&self, errno: Errno, context: &dyn Fn() -> String) {

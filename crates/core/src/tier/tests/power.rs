@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use self::image::Image;
 use self::record::Recording;
-use super::stories::{Ended, STORIES, Story};
+use super::stories::{Ended, Kind, STORIES, Story};
 use super::*;
 use crate::tier::steps::watch;
 
@@ -58,7 +58,8 @@ impl Run {
                 }
             }
             done += 1;
-            if act.is_durable() {
+            // A sync that a program asked for and that did not fail holds whatever failed before.
+            if act.kind == Kind::Sync || (act.is_durable() && !recording.has_failed()) {
                 recording.durable(done);
             }
         }

@@ -249,12 +249,9 @@ impl Recording {
         state.when = format!("in act {done}");
     }
 
-    /// Whatever `done` acts did is durable, unless a sync failed.
+    /// Whatever `done` acts did is durable.
     pub(super) fn durable(&self, done: usize) {
         let mut state = self.0.borrow_mut();
-        if state.failed {
-            return;
-        }
         state.between = (done, done);
         if !state.waits {
             state.when = "in the end".to_owned();
