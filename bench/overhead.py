@@ -11,6 +11,7 @@ of them; the table shows medians of the rounds' ratios to mergerfs. Systems:
     never      halocline --direct --policy never over the directory: every request goes home
     hits       halocline --direct, the whole file on the cache: every request is a hit
     cached     halocline with the page cache on (re-reads, against bare)
+    pages      mergerfs with the page cache on, cache.files=full (the same): what a FUSE mount can reach
 """
 
 import argparse
@@ -71,10 +72,10 @@ class Mounts:
     def bare(self, name="bare"):
         self.where[name] = self.directory(name)
 
-    def mergerfs(self):
-        origin, mount = self.directory("mergerfs.origin"), self.directory("mergerfs")
-        run("mergerfs", "-o", "cache.files=off,category.create=ff", origin, mount)
-        self.where["mergerfs"] = mount
+    def mergerfs(self, name, cache):
+        origin, mount = self.directory(f"{name}.origin"), self.directory(name)
+        run("mergerfs", "-o", f"cache.files={cache},category.create=ff", origin, mount)
+        self.where[name] = mount
         self.mounted.append(lambda: run("umount", mount))
 
     def halo(self, name, *options):
@@ -105,7 +106,7 @@ def measure(mounts, rounds, seconds):
     seen = {}
     for at in range(rounds):
         for name, pattern, block, jobs in CASES:
-            systems = ["bare", *DIRECT] + (["cached"] if "read" in pattern else [])
+            systems = ["bare", *DIRECT] + (["cached", "pages"] if "read" in pattern else [])
             case = seen.setdefault(f"{name}, {jobs} job{'s' if jobs > 1 else ''}", {})
             for system in systems[at % 2:] + systems[:at % 2]:
                 print(f"\rround {at + 1}/{rounds}: {name} x{jobs}: {system:<10}", end="", file=sys.stderr)
@@ -121,13 +122,13 @@ def ratio(case, system, against):
 
 
 def table(seen):
-    yield "| case | mergerfs | never / mergerfs | hits / mergerfs | page cache on / bare |"
-    yield "| --- | ---: | ---: | ---: | ---: |"
+    yield "| case | mergerfs | never / mergerfs | hits / mergerfs | page cache on / bare | mergerfs's / bare |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
     for name, case in seen.items():
         absolute = statistics.median(case["mergerfs"]) / 1e6
-        cached = f"{ratio(case, 'cached', 'bare'):.2f}" if "cached" in case else ""
+        pages = [f"{ratio(case, each, 'bare'):.2f}" if each in case else "" for each in ("cached", "pages")]
         yield (f"| {name} | {absolute:.0f} MB/s | {ratio(case, 'never', 'mergerfs'):.2f} "
-               f"| {ratio(case, 'hits', 'mergerfs'):.2f} | {cached} |")
+               f"| {ratio(case, 'hits', 'mergerfs'):.2f} | {' | '.join(pages)} |")
 
 
 def main():
@@ -144,7 +145,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="halocline-overhead-", dir=args.dir) as scratch:
         with Mounts(args.halocline.resolve(), pathlib.Path(scratch)) as mounts:
             mounts.bare()
-            mounts.mergerfs()
+            mounts.mergerfs("mergerfs", "off")
+            mounts.mergerfs("pages", "full")
             mounts.halo("never", "--direct", "--policy", "never")
             mounts.halo("hits", "--direct", "--policy", "always", "--size", "2G")
             mounts.halo("cached", "--policy", "never")
