@@ -65,6 +65,7 @@ use counters::Counters;
 use inode::Table;
 use intents::Intents;
 use keeper::Keeper;
+use leftovers::OldCopy;
 use links::Links;
 use pass::Passing;
 use residents::Residents;
@@ -99,6 +100,7 @@ pub(crate) struct Core {
     /// What a person should know.
     notes: Mutex<Vec<String>>,
     passing: Mutex<Passing>,
+    old_copies: Mutex<Vec<OldCopy>>,
     /// Work for the background threads.
     signal: Arc<Signal>,
     options: TierOptions,
@@ -169,6 +171,7 @@ impl Core {
             begun: Instant::now(),
             notes: Mutex::default(),
             passing: Mutex::default(),
+            old_copies: Mutex::default(),
             signal: Arc::default(),
             options,
             names: RwLock::default(),

@@ -174,6 +174,10 @@ impl Core {
     /// Tier `failed` has no room for what a program writes to a file there: the file moves down, or
     /// others do. `full` is the error where nothing helps.
     fn spill(&self, inode: &Arc<Inode>, failed: usize, full: Error) -> Result<()> {
+        if failed == 0 && self.free_old_copies() {
+            // There may be room by now.
+            return Ok(());
+        }
         for tier in failed + 1..self.sides.len() {
             if tier_of(&inode.place.read()) != failed {
                 // Somebody moved it meanwhile.
@@ -181,6 +185,7 @@ impl Core {
             }
             match self.migrate(inode, tier, Manner::Forcing, &mut |_| true) {
                 Ok(bytes) => {
+                    self.free_old_copies();
                     tracing::debug!(bytes, number = inode.number, tier, "spilled");
                     self.wake_mover();
                     return Ok(());

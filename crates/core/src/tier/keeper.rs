@@ -136,6 +136,7 @@ impl Core {
     /// Demotes files until `bytes` are free on the SSD, in the policy's order. `false` where that
     /// is not possible.
     pub(super) fn free_up(&self, bytes: u64, except: u64) -> bool {
+        self.free_old_copies();
         if self.residents.free() >= bytes {
             return true;
         }
@@ -270,6 +271,7 @@ impl Core {
         need: u64,
         ahead: Option<Vec<u64>>,
     ) -> Option<Vec<(Entry, Arc<Resident>)>> {
+        self.free_old_copies();
         let free = self.residents.free();
         let candidates = if free >= need { Candidates::new() } else { self.evictable(number) };
         let mut known = self.known(&candidates);

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use super::copy::{self, End, Told};
 use super::inode::{Inode, Place};
 use super::intents::Intent;
+use super::leftovers::OldCopy;
 use super::numbers::keep_number;
 use super::residents::Reserved;
 use super::{Core, PRIVATE, is_private_path};
@@ -93,6 +94,7 @@ pub(super) enum Manner {
 }
 
 /// A file as it was when the copy began.
+#[derive(Debug)]
 pub(super) struct Source {
     pub(super) from: usize,
     pub(super) file: Arc<File>,
@@ -145,9 +147,10 @@ impl Core {
             .settle(&source, &mut copied)
             .and_then(|()| self.switch(inode, &source, &copied, early));
         match switched {
-            Ok(()) => {
+            Ok(resident) => {
                 let bytes = source.stat.raw.st_size.unsigned_abs();
                 self.counters.moved(tier == 0, bytes);
+                self.free_later(OldCopy { source, resident });
                 Ok(bytes)
             }
             Err(stayed) => {
@@ -157,8 +160,21 @@ impl Core {
         }
     }
 
-    /// Moves a file that the SSD has no room for to the first lower tier that has.
+    /// Moves a file that the SSD has no room for to the first lower tier that has. Its blocks on
+    /// the SSD are free then.
     pub(super) fn demote(
+        &self,
+        inode: &Arc<Inode>,
+        manner: Manner,
+        told: Told<'_>,
+    ) -> Result<u64, Stayed> {
+        let demoted = self.move_down(inode, manner, told)?;
+        self.free_old_copies();
+        Ok(demoted)
+    }
+
+    /// The same, but the blocks on the SSD are freed later.
+    pub(super) fn move_down(
         &self,
         inode: &Arc<Inode>,
         manner: Manner,

@@ -239,6 +239,7 @@ fn move_all(
 impl Controlled for FileTier {
     fn status(&self) -> Status {
         let core = &self.core;
+        core.free_old_copies();
         let (files, used) = (core.residents.len() as u64, core.residents.used());
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -330,7 +331,7 @@ impl Controlled for FileTier {
             if core.keeper.globs.read().pins(&file.path) {
                 return Err(Stayed::Pinned);
             }
-            core.demote(&file.inode, Manner::Yielding, told)
+            core.move_down(&file.inode, Manner::Yielding, told)
         };
         Ok(move_all(&files, dry_run, |file| file.tier == 0, demote, sink))
     }

@@ -17,6 +17,7 @@ use super::Core;
 use super::inode::{Away, Inode, Place};
 use super::intents::{Intent, Removal};
 use super::migrate::{Copied, Source, Stayed};
+use super::residents::Resident;
 use crate::engine::Stat;
 use crate::namespace::{Node, stat_descriptor};
 
@@ -29,14 +30,14 @@ struct Switch {
 }
 
 impl Core {
-    /// Makes the copy the file.
+    /// Makes the copy the file. Returns the account of the one on the SSD that it replaces.
     pub(super) fn switch<'i>(
         &self,
         inode: &'i Arc<Inode>,
         source: &Source,
         copied: &Copied,
         early: Option<RwLockWriteGuard<'i, Place>>,
-    ) -> Result<(), Stayed> {
+    ) -> Result<Option<Arc<Resident>>, Stayed> {
         let mut place = early.unwrap_or_else(|| inode.place.write());
         if inode.passed.load(Ordering::Acquire) > 0 {
             return Err(Stayed::PassedThrough);
@@ -50,7 +51,7 @@ impl Core {
             return Err(Stayed::Changed);
         }
         let Some((parent, name)) = &source.name else {
-            return self.switch_nameless(inode, &mut place, copied);
+            return self.switch_nameless(inode, &mut place, copied).map(|()| None);
         };
         let switch = self.prepare(inode.number, &place, copied)?;
         let names = self.names.write();
@@ -87,14 +88,11 @@ impl Core {
         }
         self.follow(inode, &place);
         drop(place);
-        if let Some(left) = left {
-            left.dropped();
-        }
         self.keeper.moved(inode.number, copied.tier == 0);
         if durable.is_ok() {
             self.clean_up(copied, switch.old, parent);
         }
-        Ok(())
+        Ok(left)
     }
 
     /// Makes what the switching rename needs, and notes what it will leave.
