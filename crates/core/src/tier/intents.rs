@@ -39,15 +39,25 @@ pub(super) enum Removal {
     /// A removed file's data, to be removed once the removal of its name from this directory on
     /// the SSD is durable. Until then the place stays taken.
     Wanted(Intent, crate::namespace::Node),
+    /// The same, with the name durably gone.
+    Nameless(Intent),
     /// What was here is removed; the place may belong to another file by now.
     Done(Intent),
 }
 
 impl Removal {
+    /// The names are durably gone.
+    pub(super) fn without_name(self) -> Self {
+        match self {
+            Self::Wanted(intent, _) => Self::Nameless(intent),
+            other => other,
+        }
+    }
+
     /// The intent.
     pub(super) const fn intent(&self) -> &Intent {
         match self {
-            Self::Wanted(intent, _) | Self::Done(intent) => intent,
+            Self::Wanted(intent, _) | Self::Nameless(intent) | Self::Done(intent) => intent,
         }
     }
 }

@@ -40,7 +40,7 @@ impl Core {
     }
 
     /// Removes the data of files whose names are gone, once that is durable. What fails is tried
-    /// again.
+    /// again when this is called next.
     pub(crate) fn finish_removals(&self) -> Result<()> {
         self.free_old_copies();
         let removals = self.intents.take_removals();
@@ -50,24 +50,23 @@ impl Core {
             }
             return Err(error);
         }
-        let mut failed = Ok(());
-        for removal in removals {
-            match self.finish(&removal) {
-                Ok(()) => self.finished(removal.intent()),
-                Err(error) => {
-                    self.intents.later(removal);
-                    failed = Err(error);
-                }
+        let mut left = removals.into_iter().map(Removal::without_name);
+        while let Some(removal) = left.next() {
+            if let Err(error) = self.finish(&removal) {
+                // The others first next time.
+                left.chain([removal]).for_each(|removal| self.intents.later(removal));
+                return Err(error);
             }
+            self.finished(removal.intent());
         }
-        failed
+        Ok(())
     }
 
     /// Removes what there is to remove, durably.
     fn finish(&self, removal: &Removal) -> Result<()> {
         let intent = removal.intent();
         let side = &self.sides[intent.tier];
-        if let Removal::Wanted(..) = removal {
+        if !matches!(removal, Removal::Done(_)) {
             side.remove(&intent.place)?;
         }
         side.sync_parent("syncing what is removed", &intent.place)

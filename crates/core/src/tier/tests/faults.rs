@@ -160,6 +160,28 @@ fn a_failing_disk_is_left_in_peace() {
     fixture.check_places();
 }
 
+#[test]
+fn one_file_that_cannot_be_removed_does_not_keep_the_others() {
+    let fixture = Fixture::of_stories();
+    for path in ["away", "dir/deep"] {
+        let (dir, name) = fixture.at(path);
+        fixture.tier().unlink(&dir, name).unwrap();
+    }
+    // Both parents are synced, then the first file fails.
+    let fault = Fault { after: 2, errno: Errno::IO, for_good: false, hit: None };
+    watch::set(Some(Box::new(Injected(Rc::new(RefCell::new(fault))))));
+    fixture.tier().core.finish_removals().unwrap_err();
+    watch::set(None);
+    assert!(fixture.hdd("away").exists() && fixture.hdd("dir/deep").exists());
+    // The second comes first now, and the parents are not synced again.
+    let fault = Fault { after: 3, errno: Errno::IO, for_good: true, hit: None };
+    watch::set(Some(Box::new(Injected(Rc::new(RefCell::new(fault))))));
+    fixture.tier().core.finish_removals().unwrap_err();
+    watch::set(None);
+    assert!(fixture.hdd("away").exists() && !fixture.hdd("dir/deep").exists());
+    fixture.check_places();
+}
+
 impl Fixture {
     /// Asserts that `status` knows of a device that failed.
     fn assert_known(&self, errno: Errno, context: &dyn Fn() -> String) {
