@@ -1,6 +1,7 @@
-//! What the mapping tables cost at scale: `meta_scale [EXTENTS] [DIR]` maps that many 8 KiB
+//! What the mapping tables cost at scale: `meta_scale [EXTENTS] [DIR] [RECORDS_BYTES]` maps that many 8 KiB
 //! extents in random order over 16 files, reopens the store after a kill and after a clean close,
-//! and prints times per operation and bytes per extent. Run it in release.
+//! and prints times per operation and bytes per extent, where `RECORDS_BYTES` are set aside for the
+//! store (all it likes without). Run it in release.
 
 #![expect(clippy::print_stdout, reason = "it is a report")]
 #![expect(clippy::cast_precision_loss, reason = "figures are printed with two digits")]
@@ -27,17 +28,18 @@ fn main() -> Outcome {
     let mut args = std::env::args().skip(1);
     let extents: u64 = args.next().map_or(Ok(1_000_000), |count| count.parse())?;
     let dir = args.next().map_or_else(|| std::env::temp_dir().join("meta_scale"), PathBuf::from);
+    let records = args.next().map_or(Ok(u64::MAX), |bytes| bytes.parse())?;
     fs::create_dir(&dir)?;
     println!("{extents} extents of {LEN} bytes over {FILES} files in {}", dir.display());
     let empty = resident_bytes()?;
     journal_alone(&dir, extents)?;
-    fill(&dir, extents)?;
+    fill(&dir, extents, records)?;
     println!("disk       {:8.1} bytes an extent, while open", per(disk_bytes(&dir)?, extents));
-    let dmt = reopen(&dir, extents, empty, "kill")?;
+    let dmt = reopen(&dir, extents, records, empty, "kill")?;
     dmt.close()?;
     drop(dmt);
     println!("disk       {:8.1} bytes an extent, closed", per(disk_bytes(&dir)?, extents));
-    let dmt = reopen(&dir, extents, empty, "close")?;
+    let dmt = reopen(&dir, extents, records, empty, "close")?;
     probe(&dmt, extents);
     change(&dmt, extents)?;
     drop(dmt);
@@ -45,9 +47,9 @@ fn main() -> Outcome {
     Ok(())
 }
 
-fn open(dir: &Path) -> Outcome<LocalDmt> {
+fn open(dir: &Path, records_bytes: u64) -> Outcome<LocalDmt> {
     let eviction = halocline_model::evict::by_name("s3fifo")?;
-    let options = Options::new(1 << 50, eviction, 65536);
+    let options = Options { records_bytes, ..Options::new(1 << 50, eviction, 65536) };
     Ok(LocalDmt::open(dir, options)?.0)
 }
 
@@ -72,8 +74,8 @@ fn journal_alone(dir: &Path, extents: u64) -> Outcome {
     Ok(())
 }
 
-fn fill(dir: &Path, extents: u64) -> Outcome {
-    let dmt = open(dir)?;
+fn fill(dir: &Path, extents: u64, records: u64) -> Outcome {
+    let dmt = open(dir, records)?;
     for file in 0..FILES {
         dmt.register(OriginKey { inode: file, born_ns: 0 }, Path::new(&format!("f{file}")))?;
     }
@@ -112,9 +114,9 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn reopen(dir: &Path, extents: u64, empty: u64, after: &str) -> Outcome<LocalDmt> {
+fn reopen(dir: &Path, extents: u64, records: u64, empty: u64, after: &str) -> Outcome<LocalDmt> {
     let begin = Instant::now();
-    let dmt = open(dir)?;
+    let dmt = open(dir, records)?;
     println!("open       {:8.2?} after a {after}", begin.elapsed());
     assert_eq!(dmt.usage().extents, extents, "every extent is back");
     let resident = resident_bytes()?.saturating_sub(empty);
