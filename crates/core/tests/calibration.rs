@@ -27,30 +27,40 @@ fn measure(dir: &Path, device: EmulatedDevice) -> Calibration {
     found.unwrap()
 }
 
-fn assert_within_tenth(what: &str, found: u64, wanted: u64) {
-    let error = found.abs_diff(wanted);
-    assert!(error * 10 <= wanted, "{what}: {found} ps found, {wanted} ps emulated");
+/// What of `found` is not within a tenth of `wanted`.
+fn strays(direction: &str, found: ServiceProfile, wanted: ServiceProfile) -> Vec<String> {
+    let (random, sequential) = (wanted.startup_random_ps, wanted.startup_sequential_ps);
+    // Where none is emulated, next to nothing must be found.
+    let allowed = if sequential == 0 { random } else { sequential };
+    [
+        ("random", found.startup_random_ps, random, random),
+        ("byte", found.per_byte_ps, wanted.per_byte_ps, wanted.per_byte_ps),
+        ("sequential", found.startup_sequential_ps, sequential, allowed),
+    ]
+    .into_iter()
+    .filter(|(_, found, wanted, of)| found.abs_diff(*wanted) * 10 > *of)
+    .map(|(what, found, wanted, _)| {
+        format!("{direction} {what}: {found} ps found, {wanted} ps emulated")
+    })
+    .collect()
 }
 
-fn assert_service(direction: &str, found: ServiceProfile, wanted: ServiceProfile) {
-    let random = wanted.startup_random_ps;
-    assert_within_tenth(&format!("{direction} random"), found.startup_random_ps, random);
-    assert_within_tenth(&format!("{direction} byte"), found.per_byte_ps, wanted.per_byte_ps);
-    if wanted.startup_sequential_ps == 0 {
-        let small = found.startup_sequential_ps;
-        assert!(small * 10 <= random, "{direction} sequential: {small} ps found, none emulated");
-    } else {
-        let (found, wanted) = (found.startup_sequential_ps, wanted.startup_sequential_ps);
-        assert_within_tenth(&format!("{direction} sequential"), found, wanted);
-    }
-}
-
+/// The emulation takes real time, and so does other work on the machine, which can only add to it:
+/// one of three measurements must be undisturbed.
 fn assert_recovered(device: EmulatedDevice) {
-    let dir = tempfile::tempdir().unwrap();
-    let (found, wanted) = (measure(dir.path(), device), expected(&device, effort().span));
-    assert_service("read", found.profile.read, wanted.read);
-    assert_service("write", found.profile.write, wanted.write);
-    assert_eq!(found.requests, 4 * 3 * 60);
+    let mut disturbed = Vec::new();
+    for _ in 0..3 {
+        let dir = tempfile::tempdir().unwrap();
+        let (found, wanted) = (measure(dir.path(), device), expected(&device, effort().span));
+        assert_eq!(found.requests, 4 * 3 * 60);
+        let mut strayed = strays("read", found.profile.read, wanted.read);
+        strayed.extend(strays("write", found.profile.write, wanted.write));
+        if strayed.is_empty() {
+            return;
+        }
+        disturbed.push(strayed);
+    }
+    panic!("{disturbed:#?}");
 }
 
 #[test]
