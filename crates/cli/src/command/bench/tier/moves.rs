@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use halocline_core::control::{MoveReport, Place, Request};
+use halocline_core::control::{Client, MoveReport, Place, Request, Status};
 use halocline_core::error::Result;
 
 use super::setup::Setup;
@@ -50,13 +50,18 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
     let (mut down, mut up, mut plain, mut synced) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (ssd, hdd) = (setup.below("ssd").join(NAME), setup.below("hdd").join("copied"));
+    // The old copy is freed after a move, as cp's copies are removed here after each: not timed. An
+    // answered status waits for it.
+    let freed = |client: &mut Client| client.call::<Status>(&Request::Status {}, |_| {}).map(drop);
     for _ in 0..repetitions {
         plain.push(copy(&ssd, &hdd, false)?);
         synced.push(copy(&ssd, &hdd, true)?);
         let demote = Request::Evict { path: place.inside.clone(), dry_run: false };
         down.push(timed(|| client.call::<MoveReport>(&demote, |_| {}).map(drop))?);
+        freed(&mut client)?;
         let warm = Request::Warm { paths: vec![place.inside.clone()], dry_run: false };
         up.push(timed(|| client.call::<MoveReport>(&warm, |_| {}).map(drop))?);
+        freed(&mut client)?;
     }
     fs::remove_file(&path)?;
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
