@@ -155,7 +155,8 @@ impl Parts {
             rest = rest.max(due.saturating_sub(worked));
         }
         let until = Instant::now() + rest.min(REST_MAX);
-        while !self.is_pressed() && !self.room.is_wanted() {
+        // Nobody to be courteous to, once programs are done with the origin.
+        while !self.is_pressed() && !self.room.is_wanted() && !self.origin_is_idle() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
