@@ -24,7 +24,8 @@ const VICTIMS_MAX: usize = 1 << 20;
 /// After so many copies that failed one after the other the tiers below are left in peace for now.
 const FAILURES_MAX: usize = 8;
 /// How often room is made for a file that was asked for, where others take it.
-const BRING_ATTEMPTS: usize = 8;
+const BRING_ATTEMPTS: usize = 16;
+const BETWEEN_ATTEMPTS: std::time::Duration = std::time::Duration::from_millis(5);
 
 /// Files that may leave the SSD, by the numbers that the policy knows.
 type Candidates = HashMap<FileId, (Entry, Arc<Resident>)>;
@@ -184,7 +185,9 @@ impl Core {
         for _ in 0..BRING_ATTEMPTS {
             let need = self.blocks(inode)? + super::migrate::COPY_SLACK;
             if !self.free_up(need, inode.number) {
-                break;
+                // What could leave may be on its way already, in other hands.
+                std::thread::sleep(BETWEEN_ATTEMPTS);
+                continue;
             }
             match self.migrate(inode, 0, manner, told) {
                 // Somebody else took the room that was made.
