@@ -47,18 +47,18 @@ impl Namespace {
         self.remove(parent, name, AtFlags::REMOVEDIR)
     }
 
-    /// Removes a name by giving what it stands for another, in a directory outside the tree's sight
-    /// on the same file system.
+    /// Removes a name that [`Namespace::before_removal`] was just asked about, by giving what it
+    /// stands for another, in a directory outside the tree's sight on the same file system.
     pub(crate) fn take_out(
         &self,
+        mut seen: Removed,
         (parent, name): (&Node, &OsStr),
         to: (BorrowedFd<'_>, &OsStr),
     ) -> Result<Removed> {
         let dir = self.descriptor(parent)?;
-        let mut removed = self.before_removal(parent, name)?;
         renameat_with(&dir, name, to.0, to.1, RenameFlags::NOREPLACE)?;
-        self.forget_name(&mut removed, parent, name);
-        Ok(removed)
+        self.forget_name(&mut seen, parent, name);
+        Ok(seen)
     }
 
     fn remove(&self, parent: &Node, name: &OsStr, how: AtFlags) -> Result<Removed> {

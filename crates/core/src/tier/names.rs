@@ -43,10 +43,7 @@ impl Core {
         entry: &namespace::Node,
         stat: &Stat,
     ) -> Result<(Arc<Inode>, bool)> {
-        let away = match stat.raw.st_mode & libc::S_IFMT {
-            libc::S_IFLNK => self.away(parent, name)?,
-            _ => None,
-        };
+        let away = self.away_by(parent, name, stat)?;
         let here = away.is_none();
         let inode = self.table.intern(entry, || match away {
             None => {
@@ -56,6 +53,20 @@ impl Core {
             Some(away) => (self.number_away(entry, stat, &away), Some(away), None),
         });
         Ok((inode, here))
+    }
+
+    /// The place of a file on a lower tier, by the attributes of its name's entry; `None` for what
+    /// is on the SSD.
+    fn away_by(
+        &self,
+        parent: &namespace::Node,
+        name: &OsStr,
+        entry: &Stat,
+    ) -> Result<Option<Away>> {
+        match entry.raw.st_mode & libc::S_IFMT {
+            libc::S_IFLNK => self.away(parent, name),
+            _ => Ok(None),
+        }
     }
 
     /// The place that a link names, if it is ours.
@@ -121,10 +132,7 @@ impl Core {
         }
         let _names = self.names.read();
         let seen = self.namespace.before_removal(parent, name)?;
-        let away = match seen.stat.raw.st_mode & libc::S_IFMT {
-            libc::S_IFLNK => self.away(parent, name)?,
-            _ => None,
-        };
+        let away = self.away_by(parent, name, &seen.stat)?;
         let steps = &self.sides[0].steps;
         let Some(away) = away else {
             let unlink = || self.namespace.unlink_seen(seen, parent, name);
@@ -135,7 +143,7 @@ impl Core {
         // kernel keeps others from changing the name meanwhile.
         let id = format!("{}-gone", self.fresh_name());
         let to = (self.intents.dir(), OsStr::new(&id));
-        let unlink = || self.namespace.take_out((parent, name), to);
+        let unlink = || self.namespace.take_out(seen, (parent, name), to);
         let removed = steps.step("unlinking", unlink)?;
         let intent = Intent { name: id, tier: away.tier, place: away.path };
         self.gone(&removed, parent, Some(intent));
@@ -158,7 +166,7 @@ impl Core {
         let other = self.namespace.lookup(to.0, to.1).ok();
         let replaces = flags & (libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) == 0;
         let leaving = match &other {
-            Some((other, _)) if replaces && *other != moved => self.leaving(to.0, to.1)?,
+            Some((other, stat)) if replaces && *other != moved => self.leaving(to.0, to.1, stat)?,
             _ => None,
         };
         let rename = || self.namespace.rename(from, to, flags);
@@ -194,20 +202,16 @@ impl Core {
     }
 
     /// If `name` stands for a file on a lower tier: notes that its data is about to have no link.
-    fn leaving(&self, parent: &namespace::Node, name: &OsStr) -> Result<Option<Intent>> {
-        if self.is_private(parent, name) {
-            return Err(Errno::NOENT.into());
-        }
-        let Some(Away { tier, path }) = self.away_at(parent, name)? else { return Ok(None) };
+    fn leaving(
+        &self,
+        parent: &namespace::Node,
+        name: &OsStr,
+        entry: &Stat,
+    ) -> Result<Option<Intent>> {
+        let Some(Away { tier, path }) = self.away_by(parent, name, entry)? else {
+            return Ok(None);
+        };
         self.intents.note(format!("{}-gone", self.fresh_name()), tier, &path).map(Some)
-    }
-
-    /// The place of a file on a lower tier; `None` for what is on the SSD.
-    fn away_at(&self, parent: &namespace::Node, name: &OsStr) -> Result<Option<Away>> {
-        match self.away(parent, name) {
-            Err(error) if error.errno() == libc::EINVAL => Ok(None),
-            other => other,
-        }
     }
 
     /// A name did not go after all.
