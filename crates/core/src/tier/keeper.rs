@@ -25,10 +25,17 @@ const VICTIMS_MAX: usize = 1 << 20;
 const FAILURES_MAX: usize = 8;
 /// How often room is made for a file that was asked for, where others take it.
 const BRING_ATTEMPTS: usize = 16;
-const BETWEEN_ATTEMPTS: std::time::Duration = std::time::Duration::from_millis(5);
 
 /// Files that may leave the SSD, by the numbers that the policy knows.
 type Candidates = HashMap<FileId, (Entry, Arc<Resident>)>;
+
+/// What came of making room.
+struct Room {
+    /// As much is free as was asked for.
+    enough: bool,
+    /// Files left the SSD, by us or by others: there may be enough by now, or at another attempt.
+    moved: bool,
+}
 
 /// The policy and the rules that stand above it.
 #[derive(Debug)]
@@ -137,28 +144,42 @@ impl Core {
     /// Demotes files until `bytes` are free on the SSD, in the policy's order. `false` where that
     /// is not possible.
     pub(super) fn free_up(&self, bytes: u64, except: u64) -> bool {
-        self.free_old_copies();
-        if self.residents.free() >= bytes {
-            return true;
+        self.make_room(bytes, except).enough
+    }
+
+    /// The same, telling more.
+    fn make_room(&self, bytes: u64, except: u64) -> Room {
+        let mut moved = false;
+        if self.is_free(bytes) {
+            return Room { enough: true, moved };
         }
         let candidates = self.evictable(except);
         let known = self.known(&candidates);
         let files = candidates.keys().copied().collect();
         let order = self.keeper.policy.lock().leaving(files, &known);
         let mut failures = 0;
-        for number in order {
-            if self.residents.free() >= bytes {
-                return true;
+        for (entry, resident) in order.iter().filter_map(|number| candidates.get(number)) {
+            if self.is_free(bytes) {
+                return Room { enough: true, moved };
             }
-            let Some((entry, resident)) = candidates.get(&number) else { continue };
             match self.push_out(*entry, resident) {
                 Err(Stayed::Failed(_)) => failures += 1,
-                _ => failures = 0,
+                pushed => {
+                    failures = 0;
+                    // Somebody else may have been quicker.
+                    moved |= matches!(pushed, Ok(_) | Err(Stayed::There | Stayed::Gone));
+                }
             }
             if failures == FAILURES_MAX {
                 break;
             }
         }
+        Room { enough: self.is_free(bytes), moved }
+    }
+
+    /// Whether `bytes` are free on the SSD; what left it, by whomever, is freed first.
+    fn is_free(&self, bytes: u64) -> bool {
+        self.free_old_copies();
         self.residents.free() >= bytes
     }
 
@@ -184,15 +205,15 @@ impl Core {
     ) -> Result<u64, Stayed> {
         for _ in 0..BRING_ATTEMPTS {
             let need = self.blocks(inode)? + super::migrate::COPY_SLACK;
-            if !self.free_up(need, inode.number) {
-                // What could leave may be on its way already, in other hands.
-                std::thread::sleep(BETWEEN_ATTEMPTS);
-                continue;
-            }
-            match self.migrate(inode, 0, manner, told) {
-                // Somebody else took the room that was made.
-                Err(Stayed::NoRoom) => {}
-                other => return other,
+            let room = self.make_room(need, inode.number);
+            if room.enough {
+                match self.migrate(inode, 0, manner, told) {
+                    // Somebody else took the room that was made.
+                    Err(Stayed::NoRoom) => {}
+                    other => return other,
+                }
+            } else if !room.moved {
+                break;
             }
         }
         Err(Stayed::NoRoom)
