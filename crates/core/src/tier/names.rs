@@ -314,7 +314,8 @@ impl Core {
     ) -> Result<Intent> {
         let id = self.fresh_name();
         let old = self.intents.note(format!("{id}-old"), away.tier, &away.path)?;
-        let replaced = self.make_link(&id, (away.tier, path), inode.number).and_then(|()| {
+        let target = self.links.to(away.tier, path);
+        let replaced = self.make_link(&id, &target, Some(inode.number)).and_then(|()| {
             let names = self.names.write();
             let before = place.entry.key();
             let from = (self.sides[0].tmp().as_fd(), OsStr::new(&id));

@@ -238,8 +238,8 @@ impl Core {
     }
 
     /// Links that name a former root name the present one from now on, so that they lead to their
-    /// files without us too. Where two links name one file, the one at the file's own path has it; the others become
-    /// users' links, which lead to the same file.
+    /// files without us too. Where two links name one file, the one at the file's own path has it;
+    /// the others become users' links, which lead to the same file.
     fn settle_links(&self, survey: &mut Survey, mend: bool) -> Result<()> {
         for ((tier, place), names) in &mut survey.named {
             if names.len() < 2 {
@@ -267,12 +267,9 @@ impl Core {
     fn replace_link(&self, parent: &Node, name: &OsStr, target: &OsStr) -> Result<()> {
         let temporary = self.fresh_name();
         let side = &self.sides[0];
-        side.steps.step("making a link", || Ok(symlinkat(target, side.tmp(), &temporary)?))?;
         let (entry, stat) = self.namespace.lookup(parent, name)?;
-        if let Some(number) = number_in(&stat) {
-            self.number_link(&temporary, number);
-        }
-        let from = (self.sides[0].tmp().as_fd(), OsStr::new(&temporary));
+        self.make_link(&temporary, target, number_in(&stat))?;
+        let from = (side.tmp().as_fd(), OsStr::new(&temporary));
         let replace = || self.namespace.replace(from, (parent, name), entry.key());
         let (new, _) = side.steps.step("replacing a link", replace)?;
         if let Some(number) = self.table.number(entry.key()) {

@@ -4,9 +4,9 @@
 //! exclusively and the copy is known to be the file; the SSD directory is durable before `place`
 //! is let go, or else before anything is reported durable at the new place (`owed`).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -108,7 +108,8 @@ impl Core {
             switch.old = Some(self.intents.note(name, away.tier, &away.path)?);
         }
         if let Some((to, _)) = &copied.placed
-            && let Err(error) = self.make_link(&switch.new_name, (copied.tier, to), number)
+            && let Err(error) =
+                self.make_link(&switch.new_name, &self.links.to(copied.tier, to), Some(number))
         {
             self.unprepare(&switch);
             return Err(error.into());
@@ -125,17 +126,18 @@ impl Core {
         }
     }
 
-    /// Makes a link of ours to a place, with the temporary name `name`, that keeps a file's number.
+    /// Makes a link with the temporary name `name`, which keeps the number of its file.
     pub(super) fn make_link(
         &self,
         name: &str,
-        (tier, place): (usize, &Path),
-        number: u64,
+        target: &OsStr,
+        number: Option<u64>,
     ) -> crate::error::Result<()> {
         let side = &self.sides[0];
-        let target = self.links.to(tier, place);
         side.steps.step("making a link", || Ok(symlinkat(target, side.tmp(), name)?))?;
-        self.number_link(name, number);
+        if let Some(number) = number {
+            self.number_link(name, number);
+        }
         Ok(())
     }
 
