@@ -3,11 +3,14 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use super::{Client, SOCKET_NAME, SOCKET_XATTR};
 use crate::error::{Error, Result};
+
+/// The mounts that this process sees (`proc_pid_mountinfo(5)`).
+const MOUNTINFO: &str = "/proc/self/mountinfo";
 
 /// A place on a running mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +35,7 @@ impl Place {
         if socket.exists() {
             return Ok(Self { mountpoint: PathBuf::new(), socket, inside: PathBuf::new() });
         }
-        let table = fs::read("/proc/self/mountinfo")
-            .map_err(Error::at("/proc/self/mountinfo", "read the mounts"))?;
+        let table = fs::read(MOUNTINFO).map_err(Error::at(MOUNTINFO, "read the mounts"))?;
         let not_ours = || {
             Error::invalid(
                 format!("{} is not on a halocline mount", path.display()),
@@ -90,7 +92,7 @@ fn fuse_mount_of(table: &[u8], path: &Path) -> Option<PathBuf> {
     best.filter(|(_, fuse)| *fuse).map(|(point, _)| point)
 }
 
-/// Mount point and file-system type of one line of mountinfo (`proc_pid_mountinfo(5)`).
+/// Mount point and file-system type of one line of mountinfo.
 fn parse_line(line: &[u8]) -> Option<(PathBuf, &[u8])> {
     let mut fields = line.split(|byte| *byte == b' ');
     let point = unescape(fields.nth(4)?);
@@ -120,8 +122,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 
 /// All halocline mount points that this process sees, in the order of mounting.
 pub fn mountpoints() -> Result<Vec<PathBuf>> {
-    let table = fs::read("/proc/self/mountinfo")
-        .map_err(Error::at("/proc/self/mountinfo", "read the mounts"))?;
+    let table = fs::read(MOUNTINFO).map_err(Error::at(MOUNTINFO, "read the mounts"))?;
     let ours = |(point, kind): (PathBuf, &[u8])| (kind == b"fuse.halocline").then_some(point);
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).filter_map(ours).collect())
 }
@@ -139,13 +140,13 @@ pub enum Standing {
 
 /// The number of the mount that is on top of others at `path`, as this process sees it.
 pub fn number_on(path: &Path) -> io::Result<Option<u64>> {
-    Ok(top_of(&fs::read("/proc/self/mountinfo")?, path))
+    Ok(top_of(&fs::read(MOUNTINFO)?, path))
 }
 
 /// Where the mount `number` is that was made on `path`: by path alone, the disk below it would be
 /// taken for it once it is gone.
 pub fn standing(path: &Path, number: u64) -> io::Result<Standing> {
-    Ok(standing_in(&fs::read("/proc/self/mountinfo")?, path, number))
+    Ok(standing_in(&fs::read(MOUNTINFO)?, path, number))
 }
 
 fn standing_in(table: &[u8], path: &Path, number: u64) -> Standing {
@@ -178,12 +179,7 @@ fn numbers_on(table: &[u8], path: &Path) -> impl Iterator<Item = (u64, u64)> {
 /// Whether anything is mounted exactly on `path`, absolute and without links, as this process sees
 /// it.
 pub fn is_mountpoint(path: &Path) -> io::Result<bool> {
-    let table = fs::read("/proc/self/mountinfo")?;
-    let bytes = path.as_os_str().as_bytes();
-    Ok(table
-        .split(|byte| *byte == b'\n')
-        .filter_map(parse_line)
-        .any(|(point, _)| point.as_os_str().as_bytes() == bytes))
+    Ok(numbers_on(&fs::read(MOUNTINFO)?, path).next().is_some())
 }
 
 #[cfg(test)]
