@@ -11,6 +11,7 @@ mod metadata;
 mod moves;
 mod plot;
 mod policies;
+mod random;
 mod setup;
 
 use std::fs;

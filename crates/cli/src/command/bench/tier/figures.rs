@@ -24,6 +24,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
 use super::plot::Bar;
+use super::random::Random;
 use super::setup::Setup;
 use super::{files, median};
 
@@ -148,7 +149,7 @@ impl Case {
     ) -> io::Result<u64> {
         let mut buffer = vec![7; usize::try_from(self.request_bytes).expect("small")];
         let slots = share / self.request_bytes;
-        let mut random: u64 = 0x9E37_79B9;
+        let mut random = Random::new(0x9E37_79B9);
         let mut turn = place.turns.as_ref().map(|turns| (turns.lock(), Instant::now()));
         for number in 0.. {
             if let Some((turn, begun)) = &mut turn
@@ -160,10 +161,8 @@ impl Case {
             if number > 0 && Instant::now() >= end {
                 return Ok(number);
             }
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let at = if self.random { random } else { number } % slots * self.request_bytes;
+            let slot = if self.random { random.below(slots) } else { number % slots };
+            let at = slot * self.request_bytes;
             if self.write {
                 file.file().write_all_at(&buffer, at)?;
                 place.device.write_at(file, at, &[IoSlice::new(&buffer)])?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use halocline_core::error::Result;
 
+use super::random::Random;
 use super::setup::Setup;
 use super::{Row, median};
 
@@ -68,16 +69,14 @@ impl Access {
     fn job(&self, file: &File, bytes: u64, job: u64, begun: Instant) -> std::io::Result<u64> {
         let mut buffer = vec![7; usize::try_from(self.request).expect("small")];
         let slots = (bytes / self.request).max(1);
-        let (mut random, mut done) = (job.wrapping_mul(0x9E37_79B9) | 1, 0);
+        let (mut random, mut done) = (Random::new(job.wrapping_mul(0x9E37_79B9) | 1), 0);
         for number in 0.. {
             // The clock is not looked at for each small request.
             if number % 64 == 0 && number > 0 && begun.elapsed() > SPAN {
                 break;
             }
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let at = if self.random { random } else { number } % slots * self.request;
+            let slot = if self.random { random.below(slots) } else { number % slots };
+            let at = slot * self.request;
             if self.write {
                 file.write_all_at(&buffer, at)?;
             } else {

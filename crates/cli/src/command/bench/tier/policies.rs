@@ -4,6 +4,8 @@
 use halocline_model::tier::{POLICIES, Trace, by_name, optimum, replay};
 use serde::Serialize;
 
+use super::random::Random;
+
 /// Files of the workload, and times each is used.
 const FILES: usize = 100;
 const ROUNDS: usize = 10;
@@ -26,20 +28,8 @@ pub(super) struct Line {
     pub(super) optimum: Option<u64>,
 }
 
-/// A fixed pseudo-random sequence (xorshift64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-
-    fn sizes(&mut self, count: usize) -> Vec<u64> {
-        (0..count).map(|_| SIZES.0 + self.below(SIZES.1 - SIZES.0 + 1)).collect()
-    }
+fn file_sizes(random: &mut Random, count: usize) -> Vec<u64> {
+    (0..count).map(|_| SIZES.0 + random.below(SIZES.1 - SIZES.0 + 1)).collect()
 }
 
 fn trace(sizes: Vec<u64>, refs: Vec<usize>, ratio: u64) -> Trace {
@@ -59,8 +49,8 @@ fn moved(trace: &Trace) -> Vec<(String, u64)> {
 }
 
 pub(super) fn measure() -> Vec<Line> {
-    let mut random = Random(0x5DEE_CE66_D153_7A1B);
-    let sizes = random.sizes(FILES);
+    let mut random = Random::new(0x5DEE_CE66_D153_7A1B);
+    let sizes = file_sizes(&mut random, FILES);
     let refs: Vec<usize> = (0..FILES * ROUNDS).map(|at| at % FILES).collect();
     let mut lines: Vec<Line> = RATIOS
         .iter()
@@ -72,7 +62,7 @@ pub(super) fn measure() -> Vec<Line> {
     for ratio in RATIOS {
         let (mut sums, mut best) = (Vec::new(), 0);
         for _ in 0..SMALL.2 {
-            let sizes = random.sizes(SMALL.0);
+            let sizes = file_sizes(&mut random, SMALL.0);
             let refs = (0..SMALL.1)
                 .map(|_| usize::try_from(random.below(SMALL.0 as u64)).expect("small"))
                 .collect();
