@@ -198,7 +198,7 @@ fn write(plan: &Plan, results: &Results) -> Result<(), Failure> {
         fs::write(file, text).map_err(Error::at(file, "write the results"))?;
     }
     if let Some(file) = &plan.plot {
-        fs::write(file, plot::svg(results)?).map_err(Error::at(file, "write the plot"))?;
+        plot::save(file, |out| plot::draw(results, out))?;
     }
     Ok(())
 }

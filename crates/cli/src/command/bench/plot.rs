@@ -1,7 +1,9 @@
 //! The results as a picture: throughput by request size, one panel for each pattern and phase.
 
+use std::fs;
 use std::path::Path;
 
+use halocline_core::error::Error;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -28,7 +30,7 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(240, 228, 66),
 ];
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Chart<'a, 'b> = ChartContext<'b, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
@@ -69,8 +71,16 @@ pub(super) fn check(file: &Path) -> Result<(), Failure> {
     preflight::report_file(file).map_err(Failure::refused).map(drop)
 }
 
-/// The results as an SVG document.
-pub(super) fn svg(results: &Results) -> Result<String, Failure> {
+/// Writes what `draw` draws, an SVG document, to `file`.
+pub(super) fn save(file: &Path, draw: impl FnOnce(&mut String) -> Drawn) -> Result<(), Failure> {
+    let mut svg = String::new();
+    draw(&mut svg)
+        .map_err(|error| Failure::failed(format!("the plot cannot be drawn: {error}")))?;
+    Ok(fs::write(file, svg).map_err(Error::at(file, "write the plot"))?)
+}
+
+/// Draws the results.
+pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
     let runs = &results.medians;
     let patterns = distinct(runs.iter().map(|run| run.key.pattern.clone()));
     let sizes = distinct(runs.iter().map(|run| run.key.request_size));
@@ -79,12 +89,7 @@ pub(super) fn svg(results: &Results) -> Result<String, Failure> {
         .iter()
         .filter(|measure| runs.iter().any(|run| (measure.of)(run).is_some()))
         .collect();
-    let mut out = String::new();
-    let figure = Figure { results, patterns, sizes, series, measures };
-    figure
-        .draw(&mut out)
-        .map_err(|error| Failure::failed(format!("the plot cannot be drawn: {error}")))?;
-    Ok(out)
+    Figure { results, patterns, sizes, series, measures }.draw(out)
 }
 
 fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {

@@ -14,13 +14,11 @@ mod policies;
 mod random;
 mod setup;
 
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use halocline_core::config::parse_bytes;
-use halocline_core::error::Error;
 use serde::Serialize;
 
 use crate::command::print_json;
@@ -160,7 +158,7 @@ pub(super) fn execute(args: &TierArgs) -> Outcome {
         figures,
     };
     if let Some(file) = &args.plot {
-        fs::write(file, plot::svg(&results)?).map_err(Error::at(file, "write the plot"))?;
+        super::plot::save(file, |out| plot::draw(&results, out))?;
     }
     if args.json {
         return print_json(&results);

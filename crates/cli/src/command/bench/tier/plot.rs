@@ -1,14 +1,12 @@
 //! The results as a picture: what the mount reaches of its baselines, the paper's ratios beside
 //! ours, and what each policy moved.
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::Results;
 use super::policies::Line;
-use crate::command::bench::plot::{Drawn, colour, count};
-use crate::failure::Failure;
+use crate::command::bench::plot::{Area, Drawn, colour, count};
 
 const WIDTH: u32 = 880;
 /// Pixels left of the bars, where their names stand.
@@ -18,8 +16,6 @@ const BAR: u32 = 26;
 const AROUND_BARS: u32 = 90;
 const CURVES: u32 = 360;
 const LEGEND: i32 = 18;
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Ratios of one part of the measurement.
 struct Bars {
@@ -36,15 +32,8 @@ pub(super) struct Bar {
     pub(super) other: Option<f64>,
 }
 
-/// The results as an SVG document.
-pub(super) fn svg(results: &Results) -> Result<String, Failure> {
-    let mut out = String::new();
-    draw(results, &mut out)
-        .map_err(|error| Failure::failed(format!("the plot cannot be drawn: {error}")))?;
-    Ok(out)
-}
-
-fn draw(results: &Results, out: &mut String) -> Drawn {
+/// Draws the results.
+pub(super) fn draw(results: &Results, out: &mut String) -> Drawn {
     let rows = results.rows.iter().map(|row| Bar {
         name: format!("{} (of {})", row.what, row.baseline_name),
         ours: row.ratio,
