@@ -1,11 +1,15 @@
 //! `halocline bench ior`: real mounts and processes, small and fast.
 
+#[path = "bench/plot.rs"]
+mod plot;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use plot::Plot;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -152,18 +156,11 @@ fn an_emulated_run_says_so_everywhere_and_compares_with_the_origin() {
 /// The plot is a document with so many bars, labelled as emulated.
 #[track_caller]
 fn check_plot(file: &Path, bars: usize) {
-    let text = fs::read_to_string(file).unwrap();
-    let document = roxmltree::Document::parse(&text).unwrap();
-    let named = |name: &'static str| {
-        document
-            .descendants()
-            .filter(move |node| node.has_tag_name(("http://www.w3.org/2000/svg", name)))
-    };
-    let said: Vec<_> = named("text").filter_map(|node| node.text()).map(str::trim).collect();
-    assert!(said.iter().any(|text| text.contains("emulated devices (disk+flash)")), "{said:?}");
-    assert!(said.contains(&"always, cache 30 %") && said.contains(&"8.00 KiB"), "{said:?}");
+    let plot = Plot::read(file);
+    assert!(plot.mentions("emulated devices (disk+flash)"), "{plot:?}");
+    assert!(plot.says("always, cache 30 %") && plot.says("8.00 KiB"), "{plot:?}");
     // The background and three swatches of the legend are rectangles, too.
-    assert_eq!(named("rect").count(), bars + 1 + 3);
+    assert_eq!(plot.count("rect"), bars + 1 + 3);
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! `halocline bench tier`: a real mount, small and fast; no figure is judged.
 
+#[path = "bench/plot.rs"]
+mod plot;
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
+use plot::Plot;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -52,18 +56,11 @@ fn the_papers_figures_are_called_emulated_and_stand_beside_the_papers_ratios() {
 
 /// The plot has a bar for each line, at least one of the paper's beside, and a curve for each policy.
 fn check_plot(file: &Path, lines: usize) {
-    let text = fs::read_to_string(file).unwrap();
-    let document = roxmltree::Document::parse(&text).unwrap();
-    let named = |name: &'static str| {
-        document
-            .descendants()
-            .filter(move |node| node.has_tag_name(("http://www.w3.org/2000/svg", name)))
-    };
-    let said: Vec<_> = named("text").filter_map(|node| node.text()).map(str::trim).collect();
-    assert!(said.iter().any(|text| text.contains("EMULATED devices")), "{said:?}");
+    let plot = Plot::read(file);
+    assert!(plot.mentions("EMULATED devices"), "{plot:?}");
     for name in ["lru", "lfu", "heuristic", "foresight", "the optimum", "the paper"] {
-        assert!(said.contains(&name), "{name}: {said:?}");
+        assert!(plot.says(name), "{name}: {plot:?}");
     }
-    assert!(named("rect").count() > lines, "{text}");
-    assert!(named("polyline").count() >= 9, "{text}");
+    assert!(plot.count("rect") > lines, "{plot:?}");
+    assert!(plot.count("polyline") >= 9, "{plot:?}");
 }
