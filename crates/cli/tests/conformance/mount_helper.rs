@@ -5,7 +5,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use tempfile::TempDir;
 
@@ -61,11 +61,7 @@ fn as_user_after(scratch: &Path, before: &str, script: &str) -> Output {
          {before} && setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups env HOME=$PWD sh -c '{inner}'; \
          status=$?; umount -l mnt 2>/dev/null; exit $status"
     );
-    Command::new("unshare")
-        .args(["-m", "--propagation", "private", "sh", "-c", &script])
-        .current_dir(scratch)
-        .output()
-        .expect("unshare starts")
+    programs::in_own_namespace(scratch, &script)
 }
 
 #[test]

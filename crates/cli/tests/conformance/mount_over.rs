@@ -2,7 +2,6 @@
 //! place of slow storage. The disk must stay mounted when Halocline goes.
 
 use std::fs;
-use std::process::Command;
 
 use crate::{mount, programs};
 
@@ -31,11 +30,7 @@ fn an_unmount_leaves_the_disk_below_mounted() {
          grep \" $PWD/origin \" /proc/self/mountinfo | grep -c disk",
         halocline.get_program().to_string_lossy()
     );
-    let output = Command::new("unshare")
-        .args(["-m", "--propagation", "private", "sh", "-c", &script])
-        .current_dir(scratch.path())
-        .output()
-        .expect("unshare starts");
+    let output = programs::in_own_namespace(scratch.path(), &script);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let said = String::from_utf8_lossy(&output.stdout);

@@ -4,7 +4,6 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
 
 use crate::mount;
 use crate::programs;
@@ -38,11 +37,7 @@ fn an_ordinary_user_runs_over_the_own_origin() {
          --origin . --cache ../cache --policy always --size 8M --report ../cache.json \
          -- sh -c '{program}'"
     );
-    let output = Command::new("unshare")
-        .args(["-m", "--propagation", "private", "sh", "-c", &script])
-        .current_dir(scratch.path())
-        .output()
-        .expect("unshare starts");
+    let output = programs::in_own_namespace(scratch.path(), &script);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(7), "the command's own status: {errors}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{NOBODY}\nbytes\n{NOBODY}\n"));

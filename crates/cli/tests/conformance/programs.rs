@@ -53,6 +53,15 @@ pub(crate) fn run(command: &mut Command) -> Output {
     output
 }
 
+/// Runs a shell script in `dir`, in a mount namespace of its own: what it mounts goes with it.
+pub(crate) fn in_own_namespace(dir: &Path, script: &str) -> Output {
+    Command::new("unshare")
+        .args(["-m", "--propagation", "private", "sh", "-c", script])
+        .current_dir(dir)
+        .output()
+        .expect("unshare starts")
+}
+
 /// Runs the Makefile in `folder` once; it builds into `target/NAME`.
 fn make(folder: &str, name: &str) -> PathBuf {
     let out = target().join(name);
