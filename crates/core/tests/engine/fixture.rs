@@ -39,8 +39,8 @@ pub(crate) struct Fixture {
     engine: Option<Arc<ExtentEngine>>,
 }
 
-/// A configuration in which nothing moves unless a test asks for it. A size
-/// that would be refused is given to data alone.
+/// A configuration in which nothing moves unless a test asks for it. A size that would be refused
+/// is given to data alone.
 pub(crate) fn still(size: u64, policy: &str) -> Config {
     Config {
         size: CacheSize::Bytes(size),
