@@ -37,6 +37,11 @@ impl Core {
         }
     }
 
+    /// Changes of the tier that a file is on.
+    pub(super) fn steps_at(&self, place: &Place) -> &Steps {
+        &self.sides[place.tier()].steps
+    }
+
     /// Opens the file where it is now.
     pub(super) fn open_again(&self, inode: &Inode, place: &Place, flags: i32) -> Result<File> {
         match &place.away {
@@ -52,9 +57,12 @@ impl Core {
         act: impl FnOnce(&Place, &File) -> Result<T>,
     ) -> Result<T> {
         let place = handle.inode.place.read();
-        let file =
-            handle.file(place.moves, |flags| self.open_again(&handle.inode, &place, flags))?;
-        act(&place, &file)
+        act(&place, &*self.current(handle, &place)?)
+    }
+
+    /// The handle's open file, where the file is now.
+    pub(super) fn current(&self, handle: &Opened, place: &Place) -> Result<Arc<File>> {
+        handle.file(place.moves, |flags| self.open_again(&handle.inode, place, flags))
     }
 
     pub(super) fn open_file(&self, inode: &Arc<Inode>, flags: i32) -> Result<Handle> {
@@ -79,14 +87,14 @@ impl Core {
         let _changing = inode.changing();
         let mut change = *change;
         if let (Some(Handle(handle)), Some(size)) = (handle, change.size) {
-            let file = handle.file(place.moves, |flags| self.open_again(inode, &place, flags))?;
+            let file = self.current(handle, &place)?;
             let cut = || Ok(ftruncate(&*file, size)?);
-            self.sides[tier_of(&place)].steps.step("setting a length", cut)?;
+            self.steps_at(&place).step("setting a length", cut)?;
             change.size = None;
         }
         let fd = self.physical(inode, &place)?;
         let set = || set_attr_on(&*fd, &change);
-        let stat = self.sides[tier_of(&place)].steps.step("setting attributes", set)?;
+        let stat = self.steps_at(&place).step("setting attributes", set)?;
         if let Some(resident) = &place.resident {
             resident.settle(&*fd);
         }
@@ -143,7 +151,7 @@ impl Core {
                 let _changing = handle.inode.changing();
                 let (at, rest) = (offset + done as u64, &data[done..]);
                 let place_of = (handle.flags & libc::O_APPEND == 0).then_some(at);
-                let steps = &self.sides[tier_of(place)].steps;
+                let steps = self.steps_at(place);
                 let write = || write_some(steps, file, at, rest);
                 let outcome = match &place.resident {
                     Some(resident) if place.away.is_none() => {
@@ -151,7 +159,7 @@ impl Core {
                     }
                     _ => Some(write()),
                 };
-                Ok((tier_of(place), outcome))
+                Ok((place.tier(), outcome))
             })?;
             match outcome {
                 Some((count, Ok(()))) => {
@@ -179,7 +187,7 @@ impl Core {
             return Ok(());
         }
         for tier in failed + 1..self.sides.len() {
-            if tier_of(&inode.place.read()) != failed {
+            if inode.place.read().tier() != failed {
                 // Somebody moved it meanwhile.
                 return Ok(());
             }
@@ -212,7 +220,7 @@ impl Core {
         loop {
             let (tier, outcome) = self.with_file(handle, |place, file| {
                 let _changing = handle.inode.changing();
-                let steps = &self.sides[tier_of(place)].steps;
+                let steps = self.steps_at(place);
                 let allocate = || Ok(fallocate(file, how.mode(), offset, len)?);
                 let call = || steps.step("allocating", allocate);
                 let outcome = match &place.resident {
@@ -221,7 +229,7 @@ impl Core {
                     }
                     _ => Some(call()),
                 };
-                Ok((tier_of(place), outcome))
+                Ok((place.tier(), outcome))
             })?;
             match outcome {
                 Some(Ok(())) => return Ok(()),
@@ -268,10 +276,6 @@ impl Core {
         }
         entry
     }
-}
-
-pub(super) fn tier_of(place: &Place) -> usize {
-    place.away.as_ref().map_or(0, |away| away.tier)
 }
 
 /// Writes as much as goes; how much did, and why not more. An appending descriptor ignores `at`.

@@ -62,6 +62,13 @@ pub(super) struct Place {
     pub(super) moves: u64,
 }
 
+impl Place {
+    /// The tier that the file is on.
+    pub(super) fn tier(&self) -> usize {
+        self.away.as_ref().map_or(0, |away| away.tier)
+    }
+}
+
 /// A place on a lower tier.
 #[derive(Debug, Clone)]
 pub(super) struct Away {

@@ -201,7 +201,7 @@ impl Core {
         if stat.raw.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Stayed::NotAFile);
         }
-        let from = place.away.as_ref().map_or(0, |away| away.tier);
+        let from = place.tier();
         let name = place.entry.known_as();
         if stat.raw.st_nlink > 1 {
             return Err(Stayed::HardLinked);

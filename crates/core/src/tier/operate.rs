@@ -108,7 +108,7 @@ impl Core {
         let raw = self.stat(&node.0)?.raw;
         match raw.st_mode & libc::S_IFMT {
             libc::S_IFREG => {
-                let tier = node.0.place.read().away.as_ref().map_or(0, |away| away.tier);
+                let tier = node.0.place.read().tier();
                 let size = raw.st_size.unsigned_abs();
                 found.push(Named { path, inode: node.0.clone(), size, tier });
             }

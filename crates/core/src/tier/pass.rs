@@ -56,9 +56,7 @@ impl Core {
         register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
     ) -> bool {
         let place = handle.inode.place.read();
-        let opened =
-            handle.file(place.moves, |flags| self.open_again(&handle.inode, &place, flags));
-        let Ok(file) = opened else { return false };
+        let Ok(file) = self.current(handle, &place) else { return false };
         // A mapping that is left of an earlier handle goes past us: so must this one.
         let must = must || handle.inode.may_be_mapped(&file);
         let refused = |why| {

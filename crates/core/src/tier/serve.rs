@@ -9,7 +9,6 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::FileTier;
-use super::files::tier_of;
 use super::inode::{Node, Opened};
 use super::links::Target;
 use crate::control::SOCKET_XATTR;
@@ -166,7 +165,7 @@ impl Engine for FileTier {
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {
         self.core.with_file(&handle.0, |place, file| {
-            let steps = &self.core.sides[tier_of(place)].steps;
+            let steps = self.core.steps_at(place);
             steps.step("reading", || contents::read(file, offset, buf))
         })
     }
@@ -181,7 +180,7 @@ impl Engine for FileTier {
 
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
         self.core.with_file(&handle.0, |place, file| {
-            let steps = &self.core.sides[tier_of(place)].steps;
+            let steps = self.core.steps_at(place);
             if data_only {
                 steps.sync_data("syncing", file)?;
             } else {
@@ -239,7 +238,7 @@ impl Engine for FileTier {
         let _changing = node.0.changing();
         let fd = self.core.physical(&node.0, &place)?;
         let set = || xattr::set_on(&*fd, name, value, flags);
-        self.core.sides[tier_of(&place)].steps.step("setting an attribute", set)
+        self.core.steps_at(&place).step("setting an attribute", set)
     }
 
     fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
@@ -250,6 +249,6 @@ impl Engine for FileTier {
         let _changing = node.0.changing();
         let fd = self.core.physical(&node.0, &place)?;
         let remove = || xattr::remove_on(&*fd, name);
-        self.core.sides[tier_of(&place)].steps.step("removing an attribute", remove)
+        self.core.steps_at(&place).step("removing an attribute", remove)
     }
 }

@@ -188,8 +188,7 @@ impl Core {
     /// Opens every handle at the new place; one that cannot be now is when it is next used.
     fn follow(&self, inode: &Arc<Inode>, place: &Place) {
         for handle in inode.handles() {
-            let opened = handle.file(place.moves, |flags| self.open_again(inode, place, flags));
-            if let Err(error) = opened {
+            if let Err(error) = self.current(&handle, place) {
                 tracing::warn!(%error, "an open file is opened at its new place later");
             }
         }
