@@ -101,6 +101,19 @@ impl Core {
         Ok(inode.show_in(&place, stat))
     }
 
+    /// Changes an extended attribute by `change`, which is given the file; `what` is the step.
+    pub(super) fn change_attribute(
+        &self,
+        inode: &Inode,
+        what: &'static str,
+        change: impl FnOnce(&OwnedFd) -> Result<()>,
+    ) -> Result<()> {
+        let place = inode.place.read();
+        let _changing = inode.changing();
+        let fd = self.physical(inode, &place)?;
+        self.steps_at(&place).step(what, || change(&fd))
+    }
+
     pub(super) fn create(
         &self,
         (parent, name): (&namespace::Node, &OsStr),
@@ -153,12 +166,7 @@ impl Core {
                 let place_of = (handle.flags & libc::O_APPEND == 0).then_some(at);
                 let steps = self.steps_at(place);
                 let write = || write_some(steps, file, at, rest);
-                let outcome = match &place.resident {
-                    Some(resident) if place.away.is_none() => {
-                        resident.growing(file, place_of, rest.len() as u64, write)
-                    }
-                    _ => Some(write()),
-                };
+                let outcome = place.growing(file, place_of, rest.len() as u64, write);
                 Ok((place.tier(), outcome))
             })?;
             match outcome {
@@ -223,12 +231,7 @@ impl Core {
                 let steps = self.steps_at(place);
                 let allocate = || Ok(fallocate(file, how.mode(), offset, len)?);
                 let call = || steps.step("allocating", allocate);
-                let outcome = match &place.resident {
-                    Some(resident) if place.away.is_none() => {
-                        resident.growing(file, None, if takes { len } else { 0 }, call)
-                    }
-                    _ => Some(call()),
-                };
+                let outcome = place.growing(file, None, if takes { len } else { 0 }, call);
                 Ok((place.tier(), outcome))
             })?;
             match outcome {

@@ -67,6 +67,24 @@ impl Place {
     pub(super) fn tier(&self) -> usize {
         self.away.as_ref().map_or(0, |away| away.tier)
     }
+
+    /// Makes a change that may need `len` more bytes, at `at` if that is known, with room reserved
+    /// for it on the SSD (I5). `None` where it does not fit there: then nothing was changed.
+    pub(super) fn growing<T>(
+        &self,
+        file: &File,
+        at: Option<u64>,
+        len: u64,
+        change: impl FnOnce() -> T,
+    ) -> Option<T> {
+        match &self.resident {
+            Some(resident) => {
+                debug_assert!(self.away.is_none(), "I5: only files on the SSD are counted");
+                resident.growing(file, at, len, change)
+            }
+            None => Some(change()),
+        }
+    }
 }
 
 /// A place on a lower tier.

@@ -63,7 +63,7 @@ impl Core {
             *self.passing.lock().refused.entry(why).or_default() += 1;
             false
         };
-        let Some(resident) = place.resident.as_ref().filter(|_| place.away.is_none()) else {
+        let Some(resident) = &place.resident else {
             return refused("on a lower tier");
         };
         if self.passing.lock().works == Some(false) && !must {

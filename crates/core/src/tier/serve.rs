@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -234,21 +234,15 @@ impl Engine for FileTier {
         if hidden_xattr(name) {
             return Err(Errno::PERM.into());
         }
-        let place = node.0.place.read();
-        let _changing = node.0.changing();
-        let fd = self.core.physical(&node.0, &place)?;
-        let set = || xattr::set_on(&*fd, name, value, flags);
-        self.core.steps_at(&place).step("setting an attribute", set)
+        let set = |fd: &OwnedFd| xattr::set_on(fd, name, value, flags);
+        self.core.change_attribute(&node.0, "setting an attribute", set)
     }
 
     fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
         if hidden_xattr(name) {
             return Err(Errno::NODATA.into());
         }
-        let place = node.0.place.read();
-        let _changing = node.0.changing();
-        let fd = self.core.physical(&node.0, &place)?;
-        let remove = || xattr::remove_on(&*fd, name);
-        self.core.steps_at(&place).step("removing an attribute", remove)
+        let remove = |fd: &OwnedFd| xattr::remove_on(fd, name);
+        self.core.change_attribute(&node.0, "removing an attribute", remove)
     }
 }
