@@ -80,6 +80,16 @@ impl Stat {
     pub fn key(&self) -> (u64, u64) {
         (self.raw.st_dev, self.raw.st_ino)
     }
+
+    /// The type of the inode, one of `S_IFREG`, `S_IFDIR` and the other `S_IF*`.
+    pub fn kind(&self) -> u32 {
+        self.raw.st_mode & libc::S_IFMT
+    }
+
+    /// Bytes that it has on disk; `st_blocks` counts 512 of them, whatever the file system's block.
+    pub fn disk_bytes(&self) -> u64 {
+        self.raw.st_blocks.unsigned_abs() * 512
+    }
 }
 
 /// Which attributes to change; `None` leaves one as it is.

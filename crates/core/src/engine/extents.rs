@@ -34,7 +34,7 @@ impl ExtentEngine {
     /// Attributes as programs see them: a time that the origin is still to be given, and blocks
     /// for bytes that only the cache has, so that nobody takes the file for a hole.
     fn shown(&self, mut stat: Stat) -> Stat {
-        if stat.raw.st_mode & libc::S_IFMT != libc::S_IFREG {
+        if stat.kind() != libc::S_IFREG {
             return stat;
         }
         self.parts.origin.complete_stat(&mut stat);
@@ -53,7 +53,7 @@ impl ExtentEngine {
     }
 
     fn is_regular(stat: &Stat) -> bool {
-        stat.raw.st_mode & libc::S_IFMT == libc::S_IFREG
+        stat.kind() == libc::S_IFREG
     }
 
     /// What must happen to a regular file that lost a name in `parent`.

@@ -47,7 +47,7 @@ impl Parts {
     /// it is not taken for somebody else's change (I9).
     pub(crate) fn restamp(&self, node: &Node) -> Result<()> {
         let stat = self.namespace.stat(node)?;
-        if stat.raw.st_mode & libc::S_IFMT != libc::S_IFREG {
+        if stat.kind() != libc::S_IFREG {
             return Ok(());
         }
         let Some(id) = self.store.dmt.find(origin_key(&stat)) else { return Ok(()) };

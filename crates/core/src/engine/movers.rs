@@ -125,7 +125,7 @@ impl Walk {
         found: &mut Vec<(PathBuf, Arc<CachedFile>)>,
     ) -> Result<()> {
         let stat = parts.namespace.stat(node)?;
-        match stat.raw.st_mode & libc::S_IFMT {
+        match stat.kind() {
             libc::S_IFREG => found.push((path, parts.file_of(node)?)),
             libc::S_IFDIR => {
                 for DirEntry { name, .. } in parts.namespace.entries(node)? {

@@ -248,7 +248,7 @@ impl ExtentEngine {
             )
         })?;
         let stat = self.parts.namespace.stat(&node)?;
-        if stat.raw.st_mode & libc::S_IFMT != libc::S_IFREG {
+        if stat.kind() != libc::S_IFREG {
             return Err(Error::invalid(
                 format!("{} is not a regular file", path.display()),
                 "name a regular file",

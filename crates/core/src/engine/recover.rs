@@ -66,7 +66,7 @@ impl Parts {
                 continue;
             }
             let Ok((node, stat)) = self.namespace.lookup(dir, &name) else { continue };
-            if stat.raw.st_mode & libc::S_IFMT == libc::S_IFDIR {
+            if stat.kind() == libc::S_IFDIR {
                 self.search(&node, missing)?;
             } else if let Some(record) = missing.remove(&origin_key(&stat)) {
                 let path = self.namespace.path_of(&node);

@@ -168,5 +168,5 @@ impl Namespace {
 }
 
 fn is_directory(stat: &Stat) -> bool {
-    stat.raw.st_mode & libc::S_IFMT == libc::S_IFDIR
+    stat.kind() == libc::S_IFDIR
 }

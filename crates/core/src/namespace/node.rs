@@ -189,7 +189,7 @@ impl Tree {
         let node = self.node(stat.key());
         // The root, seen through a bind mount below itself, stays the root without a name.
         if self.root.get() != Some(&node.key()) {
-            let directory = stat.raw.st_mode & libc::S_IFMT == libc::S_IFDIR;
+            let directory = stat.kind() == libc::S_IFDIR;
             node.add_link(parent, name, directory);
         }
         node

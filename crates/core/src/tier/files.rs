@@ -137,9 +137,8 @@ impl Core {
         };
         let inode = self.table.intern(&entry, || {
             let name = (parent.clone(), name.to_owned());
-            let blocks = stat.raw.st_blocks.unsigned_abs();
             let number = self.number_here(&entry, &stat);
-            (number, None, Some(self.residents.add(entry.key(), number, name, blocks)))
+            (number, None, Some(self.residents.add(entry.key(), number, name, stat.disk_bytes())))
         });
         drop(names);
         self.keeper.referenced(inode.number);

@@ -204,7 +204,7 @@ impl Core {
         told: super::copy::Told<'_>,
     ) -> Result<u64, Stayed> {
         for _ in 0..BRING_ATTEMPTS {
-            let need = self.blocks(inode)? + super::migrate::COPY_SLACK;
+            let need = self.disk_bytes(inode)? + super::migrate::COPY_SLACK;
             let room = self.make_room(need, inode.number);
             if room.enough {
                 match self.migrate(inode, 0, manner, told) {
@@ -220,10 +220,9 @@ impl Core {
     }
 
     /// Bytes that a file has on disk, wherever it is.
-    pub(super) fn blocks(&self, inode: &Inode) -> Result<u64> {
+    fn disk_bytes(&self, inode: &Inode) -> Result<u64> {
         let place = inode.place.read();
-        let stat = stat_descriptor(&*self.physical(inode, &place)?)?;
-        Ok(stat.raw.st_blocks.unsigned_abs() * 512)
+        Ok(stat_descriptor(&*self.physical(inode, &place)?)?.disk_bytes())
     }
 
     /// What is known of files that may leave.
@@ -269,7 +268,7 @@ impl Core {
 
     /// Brings an opened file to the SSD if the policy wants it there and it fits.
     fn promote(&self, inode: &Arc<Inode>, ahead: Option<Vec<u64>>) -> bool {
-        let Ok(bytes) = self.blocks(inode) else { return false };
+        let Ok(bytes) = self.disk_bytes(inode) else { return false };
         let need = bytes + super::migrate::COPY_SLACK;
         if self.excludes(inode) || need > self.residents.account.limit {
             return false;

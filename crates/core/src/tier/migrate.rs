@@ -198,7 +198,7 @@ impl Core {
         }
         let fd = self.physical(inode, place)?;
         let stat = stat_descriptor(&fd)?;
-        if stat.raw.st_mode & libc::S_IFMT != libc::S_IFREG {
+        if stat.kind() != libc::S_IFREG {
             return Err(Stayed::NotAFile);
         }
         let from = place.tier();
@@ -221,8 +221,7 @@ impl Core {
         tier: usize,
         told: Told<'_>,
     ) -> Result<Copied, Stayed> {
-        let raw = &source.stat.raw;
-        let need = raw.st_blocks.unsigned_abs() * 512 + COPY_SLACK;
+        let need = source.stat.disk_bytes() + COPY_SLACK;
         let reserved = match tier {
             0 => Some(self.residents.reserve(need).ok_or(Stayed::NoRoom)?),
             _ => None,

@@ -63,7 +63,7 @@ impl Core {
         name: &OsStr,
         entry: &Stat,
     ) -> Result<Option<Away>> {
-        match entry.raw.st_mode & libc::S_IFMT {
+        match entry.kind() {
             libc::S_IFLNK => self.away(parent, name),
             _ => Ok(None),
         }

@@ -105,11 +105,11 @@ impl Core {
     }
 
     fn visit(&self, node: &Node, path: PathBuf, found: &mut Vec<Named>) -> Result<()> {
-        let raw = self.stat(&node.0)?.raw;
-        match raw.st_mode & libc::S_IFMT {
+        let stat = self.stat(&node.0)?;
+        match stat.kind() {
             libc::S_IFREG => {
                 let tier = node.0.place.read().tier();
-                let size = raw.st_size.unsigned_abs();
+                let size = stat.raw.st_size.unsigned_abs();
                 found.push(Named { path, inode: node.0.clone(), size, tier });
             }
             libc::S_IFDIR => {
@@ -159,7 +159,7 @@ impl Core {
             tier_name: self.sides[tier].name(),
             place: self.sides[tier].path.join(inside),
             size_bytes: stat.raw.st_size.unsigned_abs(),
-            disk_bytes: stat.raw.st_blocks.unsigned_abs() * 512,
+            disk_bytes: stat.disk_bytes(),
             pinned: globs.pins(&file.path),
             excluded: globs.excludes(&file.path),
             passed_through: file.inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0,

@@ -16,8 +16,6 @@ use parking_lot::{Mutex, RwLock};
 use super::inode::Entry;
 use crate::namespace::{Node, stat_descriptor};
 
-/// Blocks of `stat`.
-const BLOCK: u64 = 512;
 /// A write may need this much more than its bytes: partial blocks at both ends, and the file
 /// system's map of the file.
 const SLACK: u64 = 16 << 10;
@@ -68,7 +66,7 @@ impl Resident {
         // Looked at under the lock: an older look must not overwrite a newer one.
         let mut counted = self.counted.lock();
         let Ok(stat) = stat_descriptor(file) else { return };
-        self.store(&mut counted, stat.raw.st_blocks.unsigned_abs() * BLOCK);
+        self.store(&mut counted, stat.disk_bytes());
     }
 
     fn set(&self, now: u64) {
@@ -121,7 +119,7 @@ impl Resident {
 fn is_dense(file: &File, end: u64) -> bool {
     stat_descriptor(file).is_ok_and(|stat| {
         let size = stat.raw.st_size.unsigned_abs();
-        end <= size && stat.raw.st_blocks.unsigned_abs() * BLOCK >= size
+        end <= size && stat.disk_bytes() >= size
     })
 }
 
@@ -139,13 +137,13 @@ impl Residents {
         Self { files: RwLock::default(), account }
     }
 
-    /// Counts a file with `blocks` blocks, seen as `name` in `parent`.
+    /// Counts a file with `bytes` bytes on disk, seen as `name` in `parent`.
     pub(super) fn add(
         &self,
         entry: Entry,
         number: u64,
         name: (Node, OsString),
-        blocks: u64,
+        bytes: u64,
     ) -> Arc<Resident> {
         let resident = Arc::new(Resident {
             number,
@@ -158,7 +156,7 @@ impl Residents {
         if let Some(present) = files.get(&entry) {
             return present.clone();
         }
-        resident.set(blocks * BLOCK);
+        resident.set(bytes);
         files.insert(entry, resident.clone());
         resident
     }

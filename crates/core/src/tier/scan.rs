@@ -189,7 +189,7 @@ impl Core {
                     continue;
                 }
                 let Ok(stat) = stat_at(fd.as_fd(), &name) else { continue };
-                match stat.raw.st_mode & libc::S_IFMT {
+                match stat.kind() {
                     libc::S_IFDIR => dirs.push(self.namespace.lookup(&dir, &name)?.0),
                     libc::S_IFLNK => {
                         let target = readlinkat(&*fd, &name, Vec::new())?;
@@ -209,7 +209,7 @@ impl Core {
                     libc::S_IFREG => {
                         let key = stat.key();
                         survey.found.files[0] += 1;
-                        survey.found.ssd_bytes += stat.raw.st_blocks.unsigned_abs() * 512;
+                        survey.found.ssd_bytes += stat.disk_bytes();
                         if mend {
                             self.count(&dir, name, key, &stat);
                         }
@@ -232,8 +232,7 @@ impl Core {
             self.table.set_number(key, number);
         }
         let number = kept.unwrap_or(stat.raw.st_ino);
-        let blocks = stat.raw.st_blocks.unsigned_abs();
-        self.residents.add(key, number, (dir.clone(), name), blocks);
+        self.residents.add(key, number, (dir.clone(), name), stat.disk_bytes());
         self.keeper.moved(number, true);
     }
 
@@ -367,7 +366,7 @@ impl Core {
             there = tree.lookup(&there, name)?.0;
             let fd = self.namespace.descriptor(&here)?;
             if let Ok((found, stat)) = self.namespace.lookup(&here, name) {
-                if stat.raw.st_mode & libc::S_IFMT != libc::S_IFDIR {
+                if stat.kind() != libc::S_IFDIR {
                     return Ok(None);
                 }
                 here = found;
@@ -398,7 +397,7 @@ fn names_in(tree: &Namespace, dir: &Node) -> Result<BTreeSet<(OsString, u8)>> {
 
 fn kind_of(tree: &Namespace, dir: &Node, name: &OsStr) -> u8 {
     let stat = tree.descriptor(dir).and_then(|dir| stat_at(dir.as_fd(), name));
-    match stat.map(|stat| stat.raw.st_mode & libc::S_IFMT) {
+    match stat.map(|stat| stat.kind()) {
         Ok(libc::S_IFREG) => libc::DT_REG,
         Ok(libc::S_IFDIR) => libc::DT_DIR,
         _ => libc::DT_LNK,

@@ -90,7 +90,7 @@ impl Engine for FileTier {
             let (entry, stat) = core.sides[0].steps.step("making a name", make)?;
             let inode = core.table.intern(&entry, || {
                 let number = core.number_here(&entry, &stat);
-                let regular = stat.raw.st_mode & libc::S_IFMT == libc::S_IFREG;
+                let regular = stat.kind() == libc::S_IFREG;
                 let resident = regular.then(|| {
                     let name = (dir.clone(), name.to_owned());
                     core.residents.add(entry.key(), number, name, 0)

@@ -68,8 +68,7 @@ impl Core {
         let left = self.residents.remove(source.entry.key(), true);
         place.resident = (copied.tier == 0).then(|| {
             let name = (parent.clone(), name.clone());
-            let blocks = stat.raw.st_blocks.unsigned_abs();
-            self.residents.add(entry.key(), inode.number, name, blocks)
+            self.residents.add(entry.key(), inode.number, name, stat.disk_bytes())
         });
         drop(names);
         place.entry = entry;

@@ -138,7 +138,7 @@ fn users_links_are_users_links() {
     let (root, name) = fixture.at("link");
     let target = fixture.hdd("file").into_os_string();
     let (node, stat) = fixture.tier().make((&root, name), Make::Symlink(&target), BY).unwrap();
-    assert_eq!(stat.raw.st_mode & libc::S_IFMT, libc::S_IFLNK);
+    assert_eq!(stat.kind(), libc::S_IFLNK);
     assert_eq!(fixture.tier().read_link(&node).unwrap(), target, "as it was made");
     assert_eq!(fs::read(fixture.ssd("link")).unwrap(), b"x", "and leads there without us");
     fixture.tier().unlink(&root, name).unwrap();
