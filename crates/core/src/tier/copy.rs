@@ -166,6 +166,17 @@ pub(super) fn attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<()>
     set_attr_on(to, &rest).map(drop)
 }
 
+/// Owner and mode, for a directory that is made like another.
+pub(super) fn owner_and_mode(of: &Stat) -> SetAttr {
+    let raw = &of.raw;
+    SetAttr {
+        mode: Some(raw.st_mode & 0o7777),
+        uid: Some(raw.st_uid),
+        gid: Some(raw.st_gid),
+        ..SetAttr::default()
+    }
+}
+
 fn owned(file: &File, wanted: &libc::stat64) -> Result<bool> {
     let now = crate::namespace::stat_descriptor(file)?.raw;
     Ok((now.st_uid, now.st_gid) == (wanted.st_uid, wanted.st_gid))

@@ -295,7 +295,8 @@ fn write_some(steps: &Steps, file: &File, at: u64, data: &[u8]) -> (usize, Resul
     (done, Ok(()))
 }
 
-fn is_full(error: &Error) -> bool {
+/// Whether an error tells of no room.
+pub(super) fn is_full(error: &Error) -> bool {
     matches!(error.errno(), libc::ENOSPC | libc::EDQUOT)
 }
 

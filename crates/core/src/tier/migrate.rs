@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::copy::{self, End, Told};
+use super::files::is_full;
 use super::inode::{Inode, Place};
 use super::intents::Intent;
 use super::leftovers::OldCopy;
@@ -77,10 +78,7 @@ impl fmt::Display for Stayed {
 impl<E: Into<Error>> From<E> for Stayed {
     fn from(error: E) -> Self {
         let error = error.into();
-        match error.errno() {
-            libc::ENOSPC | libc::EDQUOT => Self::NoRoom,
-            _ => Self::Failed(error),
-        }
+        if is_full(&error) { Self::NoRoom } else { Self::Failed(error) }
     }
 }
 
@@ -298,13 +296,7 @@ impl Core {
     /// Owner and mode of a directory of the tree, for its likeness on a lower tier.
     pub(super) fn directory_attributes(&self, path: &Path) -> Option<SetAttr> {
         let node = self.walk(path)?;
-        let raw = self.namespace.stat(&node).ok()?.raw;
-        Some(SetAttr {
-            mode: Some(raw.st_mode & 0o7777),
-            uid: Some(raw.st_uid),
-            gid: Some(raw.st_gid),
-            ..SetAttr::default()
-        })
+        Some(copy::owner_and_mode(&self.namespace.stat(&node).ok()?))
     }
 
     /// The namespace's node at a path.

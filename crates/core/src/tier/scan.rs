@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{readlinkat, symlinkat};
 use serde::Serialize;
 
+use super::copy::owner_and_mode;
 use super::links::Target;
 use super::numbers::{kept_number, number_in};
 use super::{Core, PRIVATE};
-use crate::engine::SetAttr;
 use crate::error::Result;
 use crate::namespace::attributes::{set_attr_on, stat_at};
 use crate::namespace::{Namespace, Node};
@@ -375,13 +375,7 @@ impl Core {
             let make = || Ok(rustix::fs::mkdirat(&*fd, name, rustix::fs::Mode::RWXU)?);
             self.sides[0].steps.step("making a directory", make)?;
             here = self.namespace.lookup(&here, name)?.0;
-            let raw = tree.stat(&there)?.raw;
-            let like = SetAttr {
-                mode: Some(raw.st_mode & 0o7777),
-                uid: Some(raw.st_uid),
-                gid: Some(raw.st_gid),
-                ..SetAttr::default()
-            };
+            let like = owner_and_mode(&tree.stat(&there)?);
             let new = self.namespace.descriptor(&here)?;
             let set = || set_attr_on(&*new, &like);
             self.sides[0].steps.step("setting a directory's attributes", set)?;
