@@ -7,6 +7,9 @@ use crate::error::{Error, Result};
 /// extents on ext4. One part in this many of the size is set aside for them.
 const INDEX_SHARE: u64 = 128;
 
+/// Set aside for the cache's directories, its lock and the like: about ten blocks of 4 KiB.
+const OWN_FILES: u64 = 64 << 10;
+
 /// One part in this many of the size is set aside for records: 50 bytes an extent, and twice that
 /// while they are sorted, are a fortieth of an extent of 4 KiB.
 const RECORDS_SHARE: u64 = 32;
@@ -31,7 +34,7 @@ impl Shares {
     /// The shares of a cache of `size` bytes.
     pub fn of(size: u64) -> Self {
         let records = (size / RECORDS_SHARE).clamp(RECORDS_MIN, RECORDS_MAX);
-        Self { data: size.saturating_sub(size / INDEX_SHARE + records), records }
+        Self { data: size.saturating_sub(size / INDEX_SHARE + OWN_FILES + records), records }
     }
 
     /// The least size that leaves `data` bytes for data.
@@ -71,7 +74,7 @@ mod tests {
     fn the_shares_are_the_size_and_the_least_one_is_said() {
         for size in [SIZE_MIN, SIZE_MIN + 1, 20 << 20, 1 << 30, 1 << 40] {
             let Shares { data, records } = Shares::of(size);
-            assert!(data > 0 && data + records + size / INDEX_SHARE == size, "{size}");
+            assert!(data > 0 && data + records + size / INDEX_SHARE + OWN_FILES == size, "{size}");
         }
         for data in [1, 4096, 256 << 10, 1 << 20, (1 << 30) + 1, 1 << 40] {
             let size = Shares::size_for(data);

@@ -1,8 +1,9 @@
 //! What the store's own files take on the cache's device (I5).
 //!
-//! Measured now and then in the background; in between, what was appended since is added, so that
-//! the sum is never less than what is on disk. Tables count twice: the store now and then writes
-//! them anew beside the old ones.
+//! Measured now and then in the background; in between, what was appended since is added. Counted
+//! is also what the store writes beside its files before it removes them: tables count twice, they
+//! are written anew beside the old ones; a journal counts half as much again, its records go to a
+//! table first. So the sum is never less than what is on disk.
 
 use std::fs;
 use std::io;
@@ -32,12 +33,13 @@ impl Footprint {
         self.journal.load(Relaxed)
     }
 
-    /// A change of `bytes` bytes was appended; returns whether the bytes appended since the last
-    /// measurement passed a multiple of `step`.
+    /// A change of `bytes` bytes was appended to the journal; returns whether what was appended
+    /// since the last measurement passed a multiple of `step` bytes.
     pub(super) fn appended(&self, bytes: u64, step: u64) -> bool {
         self.journal.fetch_add(bytes, Relaxed);
-        let before = self.appended.fetch_add(bytes, Relaxed);
-        before / step != (before + bytes) / step
+        let counted = in_a_journal(bytes);
+        let before = self.appended.fetch_add(counted, Relaxed);
+        before / step != (before + counted) / step
     }
 
     /// The journal that is written now has `bytes` bytes.
@@ -68,8 +70,19 @@ fn add_files(dir: &Path, tables: bool, bytes: &mut u64) -> io::Result<()> {
                 _ => {}
             }
         } else {
-            *bytes += found.blocks() * 512 * if tables { 2 } else { 1 };
+            let on_disk = found.blocks() * 512;
+            *bytes += match path.extension() {
+                _ if tables => 2 * on_disk,
+                Some(extension) if extension == "jnl" => in_a_journal(on_disk),
+                _ => on_disk,
+            };
         }
     }
     Ok(())
+}
+
+/// What `bytes` bytes of a journal count for: their table has no overhead of each change, and only
+/// the last change of each record.
+fn in_a_journal(bytes: u64) -> u64 {
+    bytes + bytes / 2
 }
