@@ -12,7 +12,7 @@ use super::Core;
 use super::counters::Opening;
 use super::inode::{Entry, Inode};
 use super::jobs::Jobs;
-use super::migrate::{Manner, Stayed};
+use super::migrate::{COPY_SLACK, Manner, Stayed};
 use super::options::TierOptions;
 use super::residents::Resident;
 use crate::error::{Error, Result};
@@ -204,7 +204,7 @@ impl Core {
         told: super::copy::Told<'_>,
     ) -> Result<u64, Stayed> {
         for _ in 0..BRING_ATTEMPTS {
-            let need = self.disk_bytes(inode)? + super::migrate::COPY_SLACK;
+            let need = self.room_needed(inode)?;
             let room = self.make_room(need, inode.number);
             if room.enough {
                 match self.migrate(inode, 0, manner, told) {
@@ -219,10 +219,13 @@ impl Core {
         Err(Stayed::NoRoom)
     }
 
-    /// Bytes that a file has on disk, wherever it is.
-    fn disk_bytes(&self, inode: &Inode) -> Result<u64> {
+    /// Bytes that must be free on the SSD for a file to come there; [`Stayed::NoRoom`] where they
+    /// never are.
+    fn room_needed(&self, inode: &Inode) -> Result<u64, Stayed> {
         let place = inode.place.read();
-        Ok(stat_descriptor(&*self.physical(inode, &place)?)?.disk_bytes())
+        let stat = stat_descriptor(&*self.physical(inode, &place)?)?;
+        let need = stat.disk_bytes() + COPY_SLACK;
+        if need > self.residents.account.limit { Err(Stayed::NoRoom) } else { Ok(need) }
     }
 
     /// What is known of files that may leave.
@@ -268,9 +271,8 @@ impl Core {
 
     /// Brings an opened file to the SSD if the policy wants it there and it fits.
     fn promote(&self, inode: &Arc<Inode>, ahead: Option<Vec<u64>>) -> bool {
-        let Ok(bytes) = self.disk_bytes(inode) else { return false };
-        let need = bytes + super::migrate::COPY_SLACK;
-        if self.excludes(inode) || need > self.residents.account.limit {
+        let Ok(need) = self.room_needed(inode) else { return false };
+        if self.excludes(inode) {
             return false;
         }
         let Some(leaving) = self.room_for(inode.number, need, ahead) else { return false };

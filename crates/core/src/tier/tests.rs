@@ -3,6 +3,7 @@
 mod crashes;
 mod faults;
 mod power;
+mod room;
 mod rules;
 mod stories;
 

@@ -1,0 +1,105 @@
+//! Room on the SSD: who makes it, for whom, and who stays.
+
+use super::*;
+
+/// What could never come to the SSD pushes nothing out.
+#[test]
+fn no_room_is_made_for_a_file_larger_than_the_ssd() {
+    let fixture = Fixture::new(limited(256 << 10));
+    fixture.write("large", &vec![1; 512 << 10]);
+    fixture.write("small", &[2; 4096]);
+    assert_eq!(fixture.warm("large").skipped.len(), 1);
+    let (root, name) = fixture.at("second");
+    let refused = fixture.tier().link(&fixture.node("large").unwrap(), &root, name).unwrap_err();
+    assert_eq!(refused.errno(), libc::EMLINK);
+    assert_eq!((fixture.where_is("large"), fixture.where_is("small")), (1, 0));
+}
+
+/// I5, and no program fails while a lower tier has room.
+#[test]
+fn i5_a_file_that_outgrows_the_ssd_spills_while_it_is_open() {
+    let fixture = Fixture::new(limited(256 << 10));
+    let tier = fixture.tier();
+    let handle = fixture.create("big");
+    let block = vec![7; 64 << 10];
+    for number in 0..16 {
+        tier.write(&handle, number * block.len() as u64, &block, CALLER).unwrap();
+        assert!(tier.core.residents.used() <= 256 << 10);
+    }
+    assert_eq!(fixture.where_is("big"), 1);
+    assert_eq!(fixture.read(&handle), vec![7; 1 << 20]);
+    // Removed files spill too, and an append in pieces keeps its order.
+    let nameless = fixture.create("gone");
+    let (root, name) = fixture.at("gone");
+    tier.unlink(&root, name).unwrap();
+    for number in 0..8u8 {
+        tier.write(&nameless, u64::from(number) << 16, &vec![number; 64 << 10], CALLER).unwrap();
+    }
+    let bytes = fixture.read(&nameless);
+    assert!((0..8u8).all(|number| bytes[usize::from(number) << 16] == number));
+    drop((handle, nameless));
+    assert_eq!(tier.core.residents.used(), 0, "nothing is left on the SSD");
+    fixture.check_places();
+}
+
+#[test]
+fn a_full_ssd_makes_room_for_what_is_used_again() {
+    let fixture = Fixture::new(TierOptions { policy: "lru".into(), ..limited(512 << 10) });
+    for number in 0..4 {
+        fixture.write(&format!("f{number}"), &vec![number; 120 << 10]);
+    }
+    fixture.demote("f0");
+    fixture.write("f4", &vec![4; 120 << 10]);
+    // f0 comes back, and f1 is what was longest unused.
+    let handle = fixture.open_file("f0", libc::O_RDONLY);
+    assert_eq!(fixture.read(&handle), vec![0; 120 << 10]);
+    let places: Vec<usize> = (0..5).map(|number| fixture.where_is(&format!("f{number}"))).collect();
+    assert_eq!(places, [0, 1, 0, 0, 0]);
+    let opens = fixture.tier().tier_status().unwrap().opens;
+    assert_eq!((opens.promoted, opens.in_place), (1, 0));
+    fixture.check_places();
+}
+
+#[test]
+fn pins_stay_excludes_go_and_a_pin_that_is_too_large_is_refused() {
+    use crate::control::RuleChange;
+    let fixture = Fixture::new(limited(256 << 10));
+    let tier = fixture.tier();
+    fixture.write("keep.idx", &vec![1; 64 << 10]);
+    tier.change_rules(&RuleChange::Pin("*.idx".into())).unwrap();
+    assert!(fixture.demote("keep.idx").skipped[0].reason.contains("pin"));
+    fixture.write("out.log", b"log");
+    tier.change_rules(&RuleChange::Exclude("*.log".into())).unwrap();
+    assert_eq!(fixture.where_is("out.log"), 1);
+    fixture.write("new.log", b"log");
+    assert_eq!(fixture.where_is("new.log"), 1);
+    drop(fixture.open_file("new.log", libc::O_RDONLY));
+    assert_eq!(fixture.where_is("new.log"), 1);
+    fixture.write("huge.bin", &vec![1; 600 << 10]);
+    let refused = tier.change_rules(&RuleChange::Pin("huge.*".into())).unwrap_err();
+    assert!(refused.to_string().contains("--ssd-limit"), "{refused}");
+    assert!(!fs::exists(fixture.ssd(PRIVATE).join("rules.json.new")).unwrap());
+}
+
+/// The paper's worked example through the engine: references announced by a job, files opened in
+/// their order.
+#[test]
+fn the_heuristic_keeps_what_the_papers_example_keeps() {
+    // Bytes scaled so that what is kept for a file's own attributes does not count.
+    const UNIT: usize = 1 << 20;
+    let options = TierOptions { policy: "heuristic".into(), ..limited(101 * UNIT as u64) };
+    let fixture = Fixture::new(options);
+    for (name, size) in [("F1", 20), ("F2", 40), ("F3", 9), ("F4", 40)] {
+        fixture.write(name, &vec![1; size * UNIT]);
+        assert_eq!(fixture.demote(name).skipped, []);
+    }
+    let order = ["F1", "F2", "F3", "F4", "F3", "F1", "F2", "F4", "F3"];
+    let job = serde_json::json!({ "job": "example", "references": order }).to_string();
+    fixture.tier().change_jobs(&crate::control::JobChange::Add(job)).unwrap();
+    for file in order {
+        drop(fixture.open_file(file, libc::O_RDONLY));
+    }
+    let opens = fixture.tier().tier_status().unwrap().opens;
+    assert_eq!((opens.promoted, opens.hits, opens.in_place), (4, 3, 2));
+    assert_eq!(["F1", "F2", "F3", "F4"].map(|file| fixture.where_is(file)), [0, 0, 1, 0]);
+}
