@@ -54,7 +54,8 @@ fn the_papers_figures_are_called_emulated_and_stand_beside_the_papers_ratios() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "scratch directories are left");
 }
 
-/// The plot has a bar for each line, at least one of the paper's beside, and a curve for each policy.
+/// The plot has a bar for each line, at least one of the paper's beside, and a curve for each
+/// policy.
 fn check_plot(file: &Path, lines: usize) {
     let plot = Plot::read(file);
     assert!(plot.mentions("EMULATED devices"), "{plot:?}");

@@ -1,7 +1,7 @@
-//! What the mapping tables cost at scale: `meta_scale [EXTENTS] [DIR] [RECORDS_BYTES]` maps that many 8 KiB
-//! extents in random order over 16 files, reopens the store after a kill and after a clean close,
-//! and prints times per operation and bytes per extent, where `RECORDS_BYTES` are set aside for the
-//! store (all it likes without). Run it in release.
+//! What the mapping tables cost at scale: `meta_scale [EXTENTS] [DIR] [RECORDS_BYTES]` maps that
+//! many 8 KiB extents in random order over 16 files, reopens the store after a kill and after a
+//! clean close, and prints times per operation and bytes per extent, where `RECORDS_BYTES` are set
+//! aside for the store (all it likes without). Run it in release.
 
 #![expect(clippy::print_stdout, reason = "it is a report")]
 #![expect(clippy::cast_precision_loss, reason = "figures are printed with two digits")]

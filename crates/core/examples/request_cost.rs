@@ -1,6 +1,6 @@
-//! What identifying and redirecting add to a request: `request_cost [REQUESTS]` sends 4 KiB requests
-//! at random offsets through a whole engine whose devices do nothing, and prints the time of each
-//! kind. Run it in release.
+//! What identifying and redirecting add to a request: `request_cost [REQUESTS]` sends 4 KiB
+//! requests at random offsets through a whole engine whose devices do nothing, and prints the time
+//! of each kind. Run it in release.
 
 #![expect(clippy::print_stdout, reason = "it is a report")]
 

@@ -1,8 +1,9 @@
 //! The hybrid-storage engine of Halocline.
 //!
 //! Data flows one way: [`engine`] (the contract with front ends; identify, redirect, rebuild) ->
-//! [`extent`] | [`tier`] (whole files between SSD and HDD) -> [`meta`] (which byte is where, durable) -> [`volume`] (servers and striping) ->
-//! [`device`] (one server). [`namespace`] is the origin's directory tree, by descriptors.
+//! [`extent`] | [`tier`] (whole files between SSD and HDD) -> [`meta`] (which byte is where,
+//! durable) -> [`volume`] (servers and striping) -> [`device`] (one server). [`namespace`] is the
+//! origin's directory tree, by descriptors.
 
 pub mod calibrate;
 pub mod config;

@@ -157,8 +157,8 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     /// Sets `D_flag` on the mapped bytes of `range`, splitting clean extents at its bounds, and
     /// gives them a new generation; extents already dirty stay whole.
     fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()>;
-    /// Clears `D_flag` of every extent inside `range` whose generation equals the one given; returns
-    /// the bytes cleared. They become evictable at the next `barrier`.
+    /// Clears `D_flag` of every extent inside `range` whose generation equals the one given;
+    /// returns the bytes cleared. They become evictable at the next `barrier`.
     fn mark_clean(&self, file: FileId, extents: &[(ByteRange, u64)]) -> Result<u64>;
     /// Unmaps all of `range`, dirty or not, and queues its space for discarding.
     fn unmap(&self, file: FileId, range: ByteRange) -> Result<()>;

@@ -10,11 +10,12 @@
 //! - A file that the kernel serves by itself (passthrough) is not moved, nor is one with several
 //!   names.
 //!
-//! Files: [`links`] and [`side`] are the form on disk, [`steps`] its changes, [`scan`] reads it at mount; [`inode`] is what
-//! is known of a live file and [`residents`] the SSD's account; [`copy`], [`migrate`], [`switch`], [`names`]
-//! and [`leftovers`] change places and names; [`files`] are files in use; [`keeper`] decides which
-//! are kept on the SSD, by their [`numbers`], with what [`jobs`] announce; [`background`] demotes them; [`pass`] hands
-//! them to the kernel, and [`sole`] sees mappings that stay; [`serve`] answers the front end and [`operate`] the control socket.
+//! Files: [`links`] and [`side`] are the form on disk, [`steps`] its changes, [`scan`] reads it at
+//! mount; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
+//! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names; [`files`] are
+//! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
+//! [`jobs`] announce; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
+//! sees mappings that stay; [`serve`] answers the front end and [`operate`] the control socket.
 
 mod background;
 mod copy;
@@ -130,8 +131,8 @@ impl FileTier {
         Ok(Self { core, background })
     }
 
-    /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order as
-    /// a mount would.
+    /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order
+    /// as a mount would.
     pub fn check(set: &TierSet, repair: bool) -> Result<Found> {
         Core::open(set, TierOptions::default())?.survey(repair)
     }

@@ -54,8 +54,8 @@ fn no_program_sees_a_full_ssd() {
     programs::run(programs::halocline().arg("fsck").arg(mount.root()));
 }
 
-/// An SSD without free inodes: nothing can be made there, but what is on the HDD can be removed, and
-/// that makes room.
+/// An SSD without free inodes: nothing can be made there, but what is on the HDD can be removed,
+/// and that makes room.
 #[test]
 fn files_can_be_removed_from_a_full_ssd() {
     if let Some(reason) = mount::obstacle() {

@@ -10,8 +10,8 @@ use crate::{differential, fsx, pjdfstest, programs};
 /// Every file is served by the mount process, so that open files move too.
 const MOVING: [&str; 2] = ["--passthrough=false", "--allow-other=true"];
 
-/// Not every seed will do: 13 asks `posix_fallocate` for no bytes (at operation 99,364), which is EINVAL
-/// on any directory, and fsx ends there.
+/// Not every seed will do: 13 asks `posix_fallocate` for no bytes (at operation 99,364), which is
+/// EINVAL on any directory, and fsx ends there.
 fn exercise(seed: &str, options: &[&str], at_least: u64) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);

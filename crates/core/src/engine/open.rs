@@ -32,8 +32,8 @@ use crate::namespace::Namespace;
 use crate::volume::objects::CacheObjects;
 
 impl ExtentEngine {
-    /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). What an earlier session left dirty is found again; what
-    /// cannot be is saved and noted (I4, I9).
+    /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). What an
+    /// earlier session left dirty is found again; what cannot be is saved and noted (I4, I9).
     ///
     /// # Errors
     /// Names the directory, file or option that does not fit, and the remedy. Nothing is changed

@@ -31,9 +31,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// The origin counts as idle when no program used it for this long.
 const IDLE_MS: u64 = 200;
 
-/// While less than three quarters of what may be dirty is, an idle origin gets dirty bytes only when
-/// programs left the cache alone for this long: what they rewrite in place need not go home, and the flush
-/// would take the cache's time.
+/// While less than three quarters of what may be dirty is, an idle origin gets dirty bytes only
+/// when programs left the cache alone for this long: what they rewrite in place need not go home,
+/// and the flush would take the cache's time.
 const REST_NS: i64 = 1_000_000_000;
 
 /// Durability barriers without an fsync, so that flushed extents become evictable and a power

@@ -35,7 +35,8 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Takes two fifths of the process's limit, half of that for pins; the rest is for open files. Raises the soft limit to the hard one first.
+    /// Takes two fifths of the process's limit, half of that for pins; the rest is for open files.
+    /// Raises the soft limit to the hard one first.
     pub(super) fn with_limit_of_process() -> Self {
         let limit = getrlimit(Resource::Nofile);
         let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -123,15 +123,16 @@ impl Copier<'_> {
     }
 }
 
-/// Has the piece at `at` read before it is asked for. A hint: what is refused costs nothing but time.
+/// Has the piece at `at` read before it is asked for. A hint: what is refused costs nothing but
+/// time.
 fn read_ahead(file: &File, at: u64, end: u64) {
     if let Some(len) = NonZeroU64::new(PIECE.min(end.saturating_sub(at))) {
         let _ = fadvise(file, at, Some(len), Advice::WillNeed);
     }
 }
 
-/// Has a piece written without waiting for it, so that little is left for the sync at the end, which
-/// reports what fails here.
+/// Has a piece written without waiting for it, so that little is left for the sync at the end,
+/// which reports what fails here.
 fn write_behind(file: &File, at: u64, len: u64) {
     let (at, len) = (at.cast_signed(), len.cast_signed());
     // SAFETY: plain numbers about an open file.

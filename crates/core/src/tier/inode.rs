@@ -36,7 +36,8 @@ pub(super) struct Inode {
     pub(super) changes: AtomicU64,
     /// Handles that the kernel serves by itself: the file must stay where it is.
     pub(super) passed: AtomicU32,
-    /// The kernel served handles of it: a mapping of theirs may have outlived them ([`super::sole`]).
+    /// The kernel served handles of it: a mapping of theirs may have outlived them
+    /// ([`super::sole`]).
     pub(super) was_passed: AtomicBool,
     /// What its last move did to the time of its last change.
     pub(super) moved_at: Mutex<Option<MovedAt>>,

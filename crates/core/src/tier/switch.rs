@@ -42,8 +42,8 @@ impl Core {
         if inode.passed.load(Ordering::Acquire) > 0 {
             return Err(Stayed::PassedThrough);
         }
-        // Not mapped when the copy began, and not handed to the kernel since: nobody stored anything
-        // that leaves no trace in times.
+        // Not mapped when the copy began, and not handed to the kernel since: nobody stored
+        // anything that leaves no trace in times.
         if inode.was_passed.load(Ordering::Acquire)
             || inode.changes.load(Ordering::Acquire) != source.changes
             || differs(&source.stat, &stat_descriptor(&source.file)?)

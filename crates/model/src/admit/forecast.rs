@@ -78,9 +78,9 @@ impl Pattern {
     }
 }
 
-/// Whether the request's stream is one of several whose requests are small enough that a disk spends
-/// most of its time going from one to the other. Of reads this is not said: read-ahead makes large
-/// requests of small ones below us.
+/// Whether the request's stream is one of several whose requests are small enough that a disk
+/// spends most of its time going from one to the other. Of reads this is not said: read-ahead makes
+/// large requests of small ones below us.
 pub(super) const fn interleaves(query: &Query) -> bool {
     matches!(query.direction, Direction::Write)
         && query.processes > 1

@@ -79,9 +79,9 @@ pub(super) struct Phase {
     pub(super) drained_ratio: Option<f64>,
     /// Share of the data that the cache had when the phase began.
     pub(super) cached_share_before: Option<f64>,
-    /// Throughput of a second run that this share allows: the other bytes at the speed of the origin
-    /// alone, these at the speed of a run with a cache that had all. Where none was measured: in no
-    /// time if they are at most half, else unknown.
+    /// Throughput of a second run that this share allows: the other bytes at the speed of the
+    /// origin alone, these at the speed of a run with a cache that had all. Where none was
+    /// measured: in no time if they are at most half, else unknown.
     pub(super) allowed_mb_per_s: Option<f64>,
     /// Throughput of the sequential and of the random programs of a mix.
     pub(super) sequential_mb_per_s: Option<f64>,

@@ -2,8 +2,8 @@
 //!
 //! Files and metadata are measured in a mount and in the bare directory beside it, in turn, so that
 //! both see the same machine; mergerfs takes part where it is installed. Policies are replayed
-//! over the workload of the paper's section 7.5 with the production code of the policies. The paper's
-//! figures of an HDD against SSD and HDD are taken with emulated devices.
+//! over the workload of the paper's section 7.5 with the production code of the policies. The
+//! paper's figures of an HDD against SSD and HDD are taken with emulated devices.
 
 mod figures;
 mod files;

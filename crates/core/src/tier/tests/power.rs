@@ -121,7 +121,8 @@ fn lose_power_in_recovery(lie: Option<&'static str>) -> usize {
     images
 }
 
-/// I4, I10: what was durable is there after a power loss at any step, whole, once, and nothing else.
+/// I4, I10: what was durable is there after a power loss at any step, whole, once, and nothing
+/// else.
 #[test]
 fn i10_a_power_loss_at_any_step_leaves_one_whole_copy() {
     let images = lose_power_at_each_step(None);

@@ -1,4 +1,5 @@
-//! Changes of places and names that the tests of kills, power losses and failing devices go through.
+//! Changes of places and names that the tests of kills, power losses and failing devices go
+//! through.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

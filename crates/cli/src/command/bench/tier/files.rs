@@ -106,8 +106,8 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
     // The dirty pages of three copies must not wait for the disk.
     let bytes = bytes.min(256 << 20);
     let mut places: Vec<PathBuf> = setup.places();
-    // The same files below the mount: another file's pages may lie in memory so that copying them is
-    // a quarter faster or slower.
+    // The same files below the mount: another file's pages may lie in memory so that copying them
+    // is a quarter faster or slower.
     places[1] = setup.below("ssd");
     let mut rows = Vec::new();
     for access in Access::all() {
