@@ -23,9 +23,14 @@ mod umount;
 mod unstripe;
 mod warm;
 
-use clap::{Parser, Subcommand};
+use std::fs;
+use std::path::Path;
 
-use crate::failure::{Outcome, STATUSES};
+use clap::{Parser, Subcommand};
+use halocline_core::error::Error;
+use serde::Serialize;
+
+use crate::failure::{Failure, Outcome, STATUSES};
 
 /// Runs programs with an SSD cache in front of their HDD data.
 #[derive(Debug, Parser)]
@@ -96,8 +101,16 @@ impl Command {
 }
 
 /// Prints a value as JSON for scripts.
-pub(crate) fn print_json(value: &impl serde::Serialize) -> Outcome {
-    let text = serde_json::to_string_pretty(value).map_err(std::io::Error::from)?;
-    println!("{text}");
+fn print_json(value: &impl Serialize) -> Outcome {
+    println!("{}", json(value)?);
     Ok(std::process::ExitCode::SUCCESS)
+}
+
+/// Writes a value as JSON to `file`; `what` it is stands in the error: "write the report".
+fn write_json(file: &Path, what: &'static str, value: &impl Serialize) -> Result<(), Failure> {
+    Ok(fs::write(file, json(value)? + "\n").map_err(Error::at(file, what))?)
+}
+
+fn json(value: &impl Serialize) -> Result<String, Failure> {
+    Ok(serde_json::to_string_pretty(value).map_err(std::io::Error::from)?)
 }

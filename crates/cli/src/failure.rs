@@ -1,8 +1,11 @@
 //! Exit statuses, and what is said with them.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use halocline_core::error::Error;
+
+use crate::text;
 
 /// Every exit status of the command, for the man page.
 pub(crate) const STATUSES: &str = "\
@@ -39,6 +42,15 @@ impl Failure {
     /// Dirty data stays on the cache.
     pub(crate) fn dirty_left(message: impl Into<String>) -> Self {
         Self { status: 3, message: message.into() }
+    }
+
+    /// An unmount left `bytes` dirty bytes on `cache`.
+    pub(crate) fn mount_again(bytes: u64, cache: &Path) -> Self {
+        Self::dirty_left(format!(
+            "{} stay on the cache {}; mount it again to flush them",
+            text::bytes(bytes),
+            cache.display()
+        ))
     }
 
     /// Another status.

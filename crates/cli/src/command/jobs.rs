@@ -112,8 +112,7 @@ fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
     let files: BTreeSet<&PathBuf> = references.iter().collect();
     eprintln!("{} references to {} files", references.len(), files.len());
     let job = json!({ "job": name, "references": references });
-    println!("{}", serde_json::to_string_pretty(&job).map_err(std::io::Error::from)?);
-    Ok(ExitCode::SUCCESS)
+    print_json(&job)
 }
 
 /// The path of a line: the line itself, or what a successful open of strace's names.

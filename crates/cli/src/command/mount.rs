@@ -16,7 +16,6 @@ use crate::failure::{Failure, Outcome};
 use crate::host::{Host, Hosted, Where};
 use crate::options::ConfigArgs;
 use crate::preflight;
-use crate::text;
 
 /// What the background process says when the mount works.
 const READY: &[u8] = b"ready\n";
@@ -76,28 +75,24 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
 /// Checks all that can be wrong before anything changes.
 fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
     let paths = args.paths.as_slice();
-    let (plan, mountpoint) = match (&args.tier, &args.cache, paths) {
+    let plan = match (&args.tier, &args.cache, paths) {
         (Some(root), _, [mountpoint]) => {
             let tiers = preflight::tiers(root, config).map_err(Failure::refused)?;
             let mountpoint =
                 preflight::tier_mountpoint(mountpoint, &tiers).map_err(Failure::refused)?;
             let (origin, cache) = (tiers.root.clone(), tiers.private());
-            let place = Where { origin, cache, mountpoint: mountpoint.clone() };
-            (Plan::Tier(tiers.root, place), mountpoint)
+            Plan::Tier(tiers.root, Where { origin, cache, mountpoint })
         }
         (None, Some(cache), [origin, mountpoint]) => {
             let sides = preflight::sides(origin, cache, config).map_err(Failure::refused)?;
             let mountpoint = preflight::mountpoint(mountpoint, &sides).map_err(Failure::refused)?;
-            let place =
-                Where { origin: sides.origin, cache: sides.cache, mountpoint: mountpoint.clone() };
-            (Plan::Extents(place), mountpoint)
+            Plan::Extents(Where { origin: sides.origin, cache: sides.cache, mountpoint })
         }
         (Some(_), ..) => {
             return Err(Failure::refused("with --tier, name one directory: the mount point"));
         }
         _ => return Err(Failure::refused("name the origin and the mount point")),
     };
-    debug_assert!(mountpoint.is_absolute());
     preflight::fuse_device().map_err(Failure::refused)?;
     Ok(plan)
 }
@@ -142,11 +137,7 @@ fn serve<E: Hosted>(
     }
     let left = host.serve(|| signals.stop_requested())?.left_bytes;
     if left > 0 {
-        return Err(Failure::dirty_left(format!(
-            "{} stay on the cache {}; mount it again to flush them",
-            text::bytes(left),
-            place.cache.display()
-        )));
+        return Err(Failure::mount_again(left, &place.cache));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,6 @@
 //! `halocline run`: one command with a cache in front of its data.
 
 use std::ffi::OsString;
-use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -10,8 +9,8 @@ use std::sync::Arc;
 use clap::Args;
 use halocline_core::config::Config;
 use halocline_core::control::{MoveReport, Report};
-use halocline_core::error::Error;
 
+use super::write_json;
 use crate::assemble;
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
@@ -133,9 +132,7 @@ fn not_started(status: u8, name: &OsString, why: &str) -> Failure {
 /// Writes the report and gives the command's status; a clean end that leaves dirty data is none.
 fn conclude(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> Outcome {
     if let Some(file) = &plan.report {
-        let mut text = serde_json::to_string_pretty(report).map_err(std::io::Error::from)?;
-        text.push('\n');
-        fs::write(file, text).map_err(Error::at(file, "write the report"))?;
+        write_json(file, "write the report", report)?;
     }
     for skipped in &flushed.skipped {
         eprintln!("halocline: {}: {}", skipped.path.display(), skipped.reason);

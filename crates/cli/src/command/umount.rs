@@ -59,11 +59,7 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     }
     println!("unmounted; {}", text::moved("flushed", &done, false));
     if done.left_bytes > 0 {
-        return Err(Failure::dirty_left(format!(
-            "{} stay on the cache {}; mount it again to flush them",
-            text::bytes(done.left_bytes),
-            status.cache.display()
-        )));
+        return Err(Failure::mount_again(done.left_bytes, &status.cache));
     }
     Ok(ExitCode::SUCCESS)
 }

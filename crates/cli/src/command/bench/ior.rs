@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_core::config::{Config, parse_bytes};
 use halocline_core::control::Progress;
-use halocline_core::error::Error;
 use halocline_model::admit;
 
 use super::case::{Canary, Case, Phases, Setup};
@@ -18,6 +17,7 @@ use super::scratch::Scratch;
 use super::table;
 use super::workload::{Pattern, Shape, Workload};
 use crate::child::Signals;
+use crate::command::write_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::ConfigArgs;
 use crate::preflight;
@@ -193,9 +193,7 @@ pub(crate) fn execute(args: &IorArgs) -> Outcome {
 /// Writes the files that were asked for.
 fn write(plan: &Plan, results: &Results) -> Result<(), Failure> {
     if let Some(file) = &plan.json {
-        let mut text = serde_json::to_string_pretty(results).map_err(std::io::Error::from)?;
-        text.push('\n');
-        fs::write(file, text).map_err(Error::at(file, "write the results"))?;
+        write_json(file, "write the results", results)?;
     }
     if let Some(file) = &plan.plot {
         plot::save(file, |out| plot::draw(results, out))?;
