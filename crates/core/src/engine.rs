@@ -27,6 +27,7 @@ mod recover;
 mod redirect;
 mod resize;
 mod room;
+mod segments;
 mod sides;
 mod space;
 mod surroundings;

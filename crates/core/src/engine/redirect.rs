@@ -4,7 +4,6 @@
 //! Identify first, then redirect. Every path keeps I1: the caller of a read gets the newest byte
 //! of either side, because both directions hold the file's range lock while they look and move.
 
-use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,30 +16,13 @@ use crate::config::Mode;
 use crate::engine::handle::Handle;
 use crate::engine::identify::Identified;
 use crate::engine::parts::Parts;
+use crate::engine::segments::{missing_spans, run, with_segments};
 use crate::error::Result;
 use crate::extent::file::CachedFile;
 use crate::meta::{Extent, FileId, Segment, Wanted};
 
-/// Missing parts of a read that lie at most this far apart are fetched from the origin in one
-/// request: reading over the cached bytes between them costs less than another seek.
-const READ_OVER_BYTES: u64 = 256 << 10;
-
 /// Wants that wait in memory at most for the rebuilder to record them.
 const WANTS_MAX: usize = 16 << 10;
-
-thread_local! {
-    /// Segments of the request under way: the hot path does not allocate.
-    static SEGMENTS: RefCell<Vec<Segment>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Runs `work` on this thread's segment list.
-fn with_segments<T>(work: impl FnOnce(&mut Vec<Segment>) -> T) -> T {
-    SEGMENTS.with(|segments| match segments.try_borrow_mut() {
-        Ok(mut segments) => work(&mut segments),
-        // A write that moves bytes while another of the same thread is under way (none today).
-        Err(_) => work(&mut Vec::new()),
-    })
-}
 
 /// The bytes of `data`, which begins at file offset `start`, that belong to `part`.
 fn slice(data: &[u8], start: u64, part: ByteRange) -> &[u8] {
@@ -138,28 +120,6 @@ impl Parts {
         identified
     }
 
-    /// What of `range` is where. Neighbours in one object that are both clean or both dirty come as
-    /// one segment, whose extent stands for all of them: one request for the device.
-    fn segments(&self, file: &CachedFile, range: ByteRange, segments: &mut Vec<Segment>) {
-        segments.clear();
-        match file.id() {
-            Some(id) => self.store.dmt.lookup(id, range, segments),
-            None => segments.push(Segment { range, extent: None }),
-        }
-        segments.dedup_by(|next, kept| {
-            let together = match (&kept.extent, &next.extent) {
-                (Some(one), Some(other)) => {
-                    one.placement == other.placement && one.dirty == other.dirty
-                }
-                _ => false,
-            };
-            if together {
-                kept.range.end = next.range.end;
-            }
-            together
-        });
-    }
-
     /// Writes every segment; returns the bytes that are on the cache now.
     fn write_segments(
         &self,
@@ -172,7 +132,10 @@ impl Parts {
     ) -> Result<u64> {
         let mut cached = 0;
         let mut grown = !growing;
-        for segment in segments {
+        let mut rest = segments;
+        while !rest.is_empty() {
+            let (segment, behind) = self.next_to_write(handle, rest);
+            rest = behind;
             let bytes = slice(data, range.start, segment.range);
             // The origin's file gets its new size before anything of it is published on the
             // cache, so that size, stat and reads never depend on the cache alone.
@@ -201,6 +164,28 @@ impl Parts {
             }
         }
         Ok(cached)
+    }
+
+    /// What is to be written next, and what is behind it. Clean and dirty neighbours in one object
+    /// become one: one record marks them, one request writes them. Where that cannot be recorded
+    /// each is dealt with alone, because the two fail in different ways.
+    fn next_to_write<'a>(
+        &self,
+        handle: &Handle,
+        segments: &'a [Segment],
+    ) -> (Segment, &'a [Segment]) {
+        let (first, count) = (segments[0], run(segments));
+        if let (Some(extent), Some(id), 2..) = (first.extent, handle.file.id(), count)
+            && self.around.config.mode == Mode::WriteBack
+        {
+            let range = ByteRange::new(first.range.start, segments[count - 1].range.end);
+            let marked = self.stamp_writing(&handle.file, id);
+            if marked.and_then(|()| self.store.dmt.mark_dirty(id, range)).is_ok() {
+                let extent = Some(Extent { dirty: true, ..extent });
+                return (Segment { range, extent }, &segments[count..]);
+            }
+        }
+        (first, &segments[1..])
     }
 
     /// Writes over a mapped extent. `false` says that the part is unmapped now and belongs home.
@@ -355,23 +340,33 @@ impl Parts {
             })?;
         }
         let Some(id) = handle.file.id() else { return Ok(0) };
-        let mut cached = 0;
-        for segment in segments {
-            let Some(extent) = segment.extent else { continue };
-            let part = slice_mut(buf, range.start, segment.range);
-            let read =
-                self.timed(true, Direction::Read, Some(identified), part.len() as u64, || {
-                    self.store.read(id, extent.placement, segment.range.start, part)
-                });
-            match read {
-                Ok(()) => cached += segment.range.len(),
-                Err(error) => {
-                    self.cache_failed(&error);
-                    if extent.dirty {
-                        // Only the cache has these bytes: an error is the only true answer.
-                        return Err(error.into());
-                    }
-                    self.read_origin(handle, segment.range, part)?;
+        let (mut cached, mut rest) = (0, segments);
+        while let Some(first) = rest.first() {
+            let (segments, behind) = rest.split_at(run(rest));
+            rest = behind;
+            let Some(extent) = first.extent else { continue };
+            let whole = ByteRange::new(first.range.start, segments[segments.len() - 1].range.end);
+            let read = |part: ByteRange, buf: &mut [u8]| {
+                let into = slice_mut(buf, range.start, part);
+                self.timed(true, Direction::Read, Some(identified), part.len(), || {
+                    self.store.read(id, extent.placement, part.start, into)
+                })
+            };
+            let Err(error) = read(whole, buf) else {
+                cached += whole.len();
+                continue;
+            };
+            self.cache_failed(&error);
+            for segment in segments {
+                let part = segment.range;
+                if !segment.extent.is_some_and(|extent| extent.dirty) {
+                    self.read_origin(handle, part, slice_mut(buf, range.start, part))?;
+                } else if segments.len() == 1 {
+                    // Only the cache has these bytes: an error is the only true answer.
+                    return Err(error.into());
+                } else {
+                    read(part, buf)?;
+                    cached += part.len();
                 }
             }
         }
@@ -455,16 +450,4 @@ impl Parts {
             self.counters.saved_ps(verdict.origin_ps.saturating_sub(verdict.cache_ps));
         }
     }
-}
-
-/// Missing segments, joined where little lies between them.
-fn missing_spans(segments: &[Segment]) -> impl Iterator<Item = ByteRange> {
-    let mut missing = segments.iter().filter(|s| s.extent.is_none()).map(|s| s.range).peekable();
-    std::iter::from_fn(move || {
-        let mut span = missing.next()?;
-        while let Some(next) = missing.next_if(|next| next.start - span.end <= READ_OVER_BYTES) {
-            span.end = next.end;
-        }
-        Some(span)
-    })
 }

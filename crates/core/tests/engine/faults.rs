@@ -63,6 +63,8 @@ fn story(truth: &mut Truth, failing: Side) {
     check("a write over clean bytes", truth.try_write("a", 10 * KIB + 7, 9 * KIB, 2));
     read(truth, failing, "a", 0, 64 * KIB);
     check("a write over dirty bytes", truth.try_write("a", 12 * KIB, 3 * KIB, 3));
+    read(truth, failing, "a", 8 * KIB, 16 * KIB);
+    check("a write over both", truth.try_write("a", 8 * KIB, 8 * KIB, 7));
     check("a write into a hole", truth.try_write("b", 100 * KIB, 20 * KIB, 4));
     read(truth, failing, "b", 90 * KIB, 20 * KIB);
     check("a punch", truth.try_punch("a", 11 * KIB, 6 * KIB));

@@ -11,6 +11,7 @@ mod limits;
 mod lost;
 mod power;
 mod reference;
+mod requests;
 mod schedules;
 mod store_failure;
 mod truth;

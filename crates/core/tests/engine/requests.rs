@@ -1,0 +1,42 @@
+//! How many requests the cache's device gets for one of a program's.
+
+use halocline_core::control::{Controlled, Side};
+
+use crate::fixture::{Fixture, still};
+
+const BLOCK: usize = 512;
+const BLOCKS: usize = 16;
+
+/// Reads and writes that the cache's device served.
+fn served(fixture: &Fixture) -> (u64, u64) {
+    let servers = fixture.engine().status().servers;
+    let cache = servers.iter().find(|server| server.side == Side::Cache).unwrap();
+    (cache.reads, cache.writes)
+}
+
+#[test]
+fn clean_and_dirty_neighbours_are_one_request() {
+    let fixture = Fixture::new(still(4 << 20, "always"));
+    fixture.write("file", 0, &[1; BLOCK * BLOCKS]);
+    fixture.flush();
+    for block in (1..BLOCKS).step_by(2) {
+        fixture.write("file", (block * BLOCK) as u64, &[2; BLOCK]);
+    }
+    let status = fixture.engine().status();
+    assert_eq!((status.extents, status.dirty_extents), (16, 8), "clean and dirty take turns");
+
+    let before = served(&fixture);
+    let bytes = fixture.read("file", 0, BLOCK * BLOCKS);
+    assert_eq!(served(&fixture), (before.0 + 1, before.1));
+    assert!(
+        bytes
+            .chunks(BLOCK)
+            .enumerate()
+            .all(|(at, block)| block == [if at % 2 == 0 { 1 } else { 2 }; BLOCK])
+    );
+
+    fixture.write("file", 0, &[3; BLOCK * BLOCKS]);
+    assert_eq!(served(&fixture), (before.0 + 1, before.1 + 1));
+    assert_eq!(fixture.engine().status().dirty_bytes, (BLOCK * BLOCKS) as u64);
+    assert_eq!(fixture.read("file", 0, BLOCK * BLOCKS), [3; BLOCK * BLOCKS]);
+}
