@@ -45,8 +45,17 @@ def run(*command, **kwargs):
     return done.stdout
 
 
+def touch(file):
+    """Reads a file once, so that its bytes are in memory, wherever they lie: the kernel may have dropped
+    them while the other systems had their turns."""
+    with open(file, "rb", buffering=0) as source:
+        while source.read(1 << 20):
+            pass
+
+
 def fio(file, pattern, block, jobs, seconds):
     """Bytes per second of one fio run on an existing file."""
+    touch(file)
     out = run(
         "fio", "--name=case", f"--filename={file}", f"--rw={pattern}", f"--bs={block}",
         f"--numjobs={jobs}", f"--size={SIZE}", f"--runtime={seconds}", "--time_based=1",

@@ -5,7 +5,7 @@
 //! serves both.
 
 mod changes;
-mod clock;
+pub(crate) mod clock;
 pub mod counters;
 mod degrade;
 mod explain;

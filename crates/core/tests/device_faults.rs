@@ -103,7 +103,6 @@ fn a_meter_counts_by_direction() {
     assert_eq!((read.requests, read.bytes, read.errors), (1, 2, 0));
     assert_eq!((write.requests, write.bytes, write.errors), (2, 5, 1));
     assert_eq!(meter.other().requests, 1);
-    assert!(read.busy_ns > 0 && write.busy_ns > 0);
 }
 
 #[test]

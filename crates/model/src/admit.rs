@@ -178,7 +178,12 @@ pub trait Admission: Send + Sync + Debug {
         let _ = verdict;
         0
     }
-    /// Learns how long a request took. Most policies do not care.
+    /// Whether `observe` does anything: nobody need measure for a policy that does not care, as
+    /// most do not.
+    fn learns(&self) -> bool {
+        false
+    }
+    /// Learns how long a request took.
     fn observe(&self, observation: &Observation) {
         let _ = observation;
     }

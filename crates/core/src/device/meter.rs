@@ -1,9 +1,8 @@
-//! Counts what passes: requests, bytes, time and errors by direction.
+//! Counts what passes: requests, bytes and errors by direction.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use halocline_model::request::{ByteRange, Direction};
 
@@ -15,7 +14,6 @@ struct Counter {
     begun: AtomicU64,
     requests: AtomicU64,
     bytes: AtomicU64,
-    busy_ns: AtomicU64,
     errors: AtomicU64,
 }
 
@@ -26,8 +24,6 @@ pub struct Traffic {
     pub requests: u64,
     /// Bytes moved by requests that succeeded.
     pub bytes: u64,
-    /// Nanoseconds that requests took, waiting included; parallel requests add up.
-    pub busy_ns: u64,
     /// Requests that failed.
     pub errors: u64,
 }
@@ -66,7 +62,6 @@ impl Counter {
         Traffic {
             requests: self.requests.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
-            busy_ns: self.busy_ns.load(Ordering::Relaxed),
             errors: self.errors.load(Ordering::Relaxed),
         }
     }
@@ -81,11 +76,8 @@ impl Counter {
         work: impl FnOnce() -> io::Result<T>,
         bytes: impl FnOnce(&T) -> u64,
     ) -> io::Result<T> {
-        let start = Instant::now();
         self.begun.fetch_add(1, Ordering::Relaxed);
         let outcome = work();
-        let busy_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         match &outcome {
             Ok(value) => self.bytes.fetch_add(bytes(value), Ordering::Relaxed),

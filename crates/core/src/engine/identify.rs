@@ -109,14 +109,19 @@ impl Identifier {
         })
     }
 
+    /// Whether the policy wants to be told how long a side took.
+    pub(crate) fn learns(&self, identified: &Identified) -> bool {
+        self.policy_of(identified).learns()
+    }
+
     /// Tells the policy how long a side took.
     pub(crate) fn observe(&self, identified: &Identified, observation: &Observation) {
-        identified.policy.as_ref().unwrap_or(&self.default).observe(observation);
+        self.policy_of(identified).observe(observation);
     }
 
     /// How long a critical write may wait for room on a cache full of dirty data.
     pub(crate) fn patience(&self, identified: &Identified) -> Duration {
-        let policy = identified.policy.as_ref().unwrap_or(&self.default);
+        let policy = self.policy_of(identified);
         Duration::from_nanos(policy.patience_ps(&identified.verdict) / 1000)
     }
 
@@ -128,6 +133,10 @@ impl Identifier {
         let policy = policy_by_name(name, &self.setting)?;
         self.by_name.write().insert(name.to_owned(), policy);
         Ok(())
+    }
+
+    fn policy_of<'a>(&'a self, identified: &'a Identified) -> &'a Arc<dyn Admission> {
+        identified.policy.as_ref().unwrap_or(&self.default)
     }
 
     fn named(&self, name: &str) -> Option<Arc<dyn Admission>> {

@@ -1,10 +1,10 @@
 //! Who is behind a request: the kernel names a thread; the cost model wants the process, and the
 //! MPI rank where a hint told it.
 
-use std::collections::HashMap;
 use std::fs;
 
 use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
 
 /// Threads remembered at most; beyond it the table starts anew, which only costs a look-up each.
 const THREADS_MAX: usize = 65_536;
@@ -17,8 +17,8 @@ pub(crate) struct Processes {
 
 #[derive(Debug, Default)]
 struct Tables {
-    process_of: HashMap<u32, u32>,
-    rank_of: HashMap<u32, u32>,
+    process_of: FxHashMap<u32, u32>,
+    rank_of: FxHashMap<u32, u32>,
 }
 
 /// A process as the cost model sees it.
@@ -60,7 +60,7 @@ impl Processes {
 
 /// Consecutive pids fall on consecutive servers, so a group of workers started together spreads
 /// evenly even without ranks.
-fn owner(pid: u32, rank_of: &HashMap<u32, u32>) -> u32 {
+fn owner(pid: u32, rank_of: &FxHashMap<u32, u32>) -> u32 {
     rank_of.get(&pid).copied().unwrap_or(pid)
 }
 

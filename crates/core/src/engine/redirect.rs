@@ -414,7 +414,9 @@ impl Parts {
         bytes: u64,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        let Some(identified) = identified else { return work() };
+        let Some(identified) = identified.filter(|request| self.identifier.learns(request)) else {
+            return work();
+        };
         let begun = Instant::now();
         let done = work()?;
         let verdict = &identified.verdict;

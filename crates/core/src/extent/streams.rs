@@ -1,9 +1,8 @@
 //! What each process does on one file: where its last request ended, how long its stream is, and
 //! how many processes are active at all (p of the cost model).
 
-use std::collections::HashMap;
-
 use halocline_model::request::ByteRange;
+use rustc_hash::FxHashMap;
 
 /// A process counts towards p for this long after its last request on the file.
 pub(crate) const WINDOW_MS: u64 = 10_000;
@@ -18,7 +17,7 @@ const ENDS: usize = 64;
 /// The streams of one file by process and direction-less position, as the papers define distance.
 #[derive(Debug)]
 pub(crate) struct Streams {
-    by_process: HashMap<u32, Stream>,
+    by_process: FxHashMap<u32, Stream>,
     ends: [u64; ENDS],
     next_end: usize,
     /// p counted at `counted_ms`; counting anew at every request would be linear in p.
@@ -30,7 +29,7 @@ impl Default for Streams {
     fn default() -> Self {
         // No request begins at the end of the address space.
         let ends = [u64::MAX; ENDS];
-        Self { by_process: HashMap::new(), ends, next_end: 0, active: 0, counted_ms: 0 }
+        Self { by_process: FxHashMap::default(), ends, next_end: 0, active: 0, counted_ms: 0 }
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
 
 use super::rangemap::RangeMap;
 use super::space::Blocks;
@@ -91,7 +92,7 @@ impl Busy {
 /// All files.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    by_id: HashMap<FileId, Arc<FileState>>,
+    by_id: FxHashMap<FileId, Arc<FileState>>,
     by_key: HashMap<OriginKey, FileId>,
     by_path: BTreeSet<(PathBuf, FileId)>,
     /// The id of the next file; never reused.

@@ -4,7 +4,7 @@
 //! Names are `objects/<2 hex>/<16 hex>.<layout><group>` on each server: the file's number, its
 //! lowest byte as the directory, and the placement. `docs/FORMAT.md` says so to users.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use halocline_model::layout::{CacheGeometry, Layout, Placement};
 use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
 
 use super::{Volume, VolumeFile};
 
@@ -37,7 +38,7 @@ pub struct ObjectKey {
 pub struct CacheObjects {
     volume: Volume,
     geometry: CacheGeometry,
-    open: RwLock<HashMap<ObjectKey, Open>>,
+    open: RwLock<FxHashMap<ObjectKey, Open>>,
     files_max: usize,
     clock: AtomicU64,
 }
@@ -102,7 +103,7 @@ impl CacheObjects {
     /// Closes the eighth that was used longest ago, but nothing that somebody holds. What was
     /// written is synced first; an object that cannot be synced stays open, so that the next
     /// [`sync_dirty`](Self::sync_dirty) reports it.
-    fn close_some(&self, open: &mut HashMap<ObjectKey, Open>) {
+    fn close_some(&self, open: &mut FxHashMap<ObjectKey, Open>) {
         let mut idle: Vec<(u64, ObjectKey)> = open
             .iter()
             .filter(|(_, open)| Arc::strong_count(&open.file) == 1)

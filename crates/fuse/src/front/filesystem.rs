@@ -21,8 +21,12 @@ use halocline_core::engine::{Engine, Make, Seek, SetAttr};
 use super::operations::{allocation, set_time, sized, untrusted};
 use super::{Front, Refused, caller, maker, negotiation, privileges};
 
+/// Bytes of a page.
+const PAGE: usize = 4096;
+
 thread_local! {
-    /// What reads of this thread are answered from; it grows to the largest read and stays.
+    /// What reads of this thread are answered from; it grows to the largest read and stays. The
+    /// answer begins at a page's start, because the kernel maps page by page what it copies.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -240,14 +244,15 @@ impl<E: Engine> Filesystem for Front<E> {
         let _turn = self.turns.begin();
         READ_BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
-            if buffer.len() < size {
-                buffer.resize(size, 0);
+            if buffer.len() < size + PAGE {
+                buffer.resize(size + PAGE, 0);
             }
+            let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
+            let room = &mut buffer[start..start + size];
             let read = self.file(handle).and_then(|file| {
-                let room = &mut buffer[..size];
                 Ok(self.engine.read(&file.handle, offset, room, caller(request))?)
             });
-            answer!(reply, read, count => reply.data(&buffer[..count]));
+            answer!(reply, read, count => reply.data(&room[..count]));
         });
     }
 

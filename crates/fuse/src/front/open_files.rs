@@ -1,6 +1,5 @@
 //! Open files and directories by the handle numbers that the kernel holds.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -8,6 +7,7 @@ use fuser::FileHandle;
 use halocline_core::engine::{Caller, Engine};
 use halocline_core::error::Result;
 use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
 
 use super::passing::Share;
 use crate::inode_table::Inode;
@@ -57,7 +57,7 @@ impl<E: Engine> OpenFile<E> {
 /// Things by handle number.
 #[derive(Debug)]
 pub(super) struct Handles<T> {
-    shards: Vec<RwLock<HashMap<u64, Arc<T>>>>,
+    shards: Vec<RwLock<FxHashMap<u64, Arc<T>>>>,
     next: AtomicU64,
 }
 
@@ -84,7 +84,7 @@ impl<T> Handles<T> {
         self.shard(handle.0).write().remove(&handle.0)
     }
 
-    fn shard(&self, number: u64) -> &RwLock<HashMap<u64, Arc<T>>> {
+    fn shard(&self, number: u64) -> &RwLock<FxHashMap<u64, Arc<T>>> {
         let at = usize::try_from(number % SHARDS).expect("less than 64");
         &self.shards[at]
     }

@@ -247,6 +247,10 @@ impl Admission for Adaptive {
         }
     }
 
+    fn learns(&self) -> bool {
+        true
+    }
+
     fn observe(&self, seen: &Observation) {
         if seen.bytes == 0 {
             return;

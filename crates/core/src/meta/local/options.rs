@@ -54,8 +54,5 @@ impl fmt::Debug for Options {
 
 /// The system's clock.
 pub fn system_clock() -> Clock {
-    Box::new(|| {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
-    })
+    Box::new(crate::engine::clock::coarse_ms)
 }
