@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Mode;
 use crate::error::{Error, Result};
 
+pub use crate::globs::is_glob;
 pub use client::Client;
 pub use mount::Place;
 pub use report::{FlushTotals, LayoutBytes, Report, RequestTotals, Totals};

@@ -15,6 +15,11 @@ pub(crate) struct Globs {
     exclude: Set,
 }
 
+/// Whether a path that a person gives is a glob.
+pub fn is_glob(path: &str) -> bool {
+    path.contains(['*', '?', '[', '{'])
+}
+
 /// File in the cache directory that keeps the globs set by commands.
 const RULES: &str = "rules.json";
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use halocline_core::control::{Place, Request};
+use halocline_core::control::{Place, Request, is_glob};
 
 use super::moving::Telling;
 use crate::failure::{Failure, Outcome};
@@ -38,7 +38,7 @@ pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
 
 /// The mount of a path that may end in a glob, and the path below its root.
 pub(super) fn find(path: &Path) -> Result<(Place, PathBuf), Failure> {
-    let is_glob = |part: &OsStr| part.to_string_lossy().contains(['*', '?', '[', '{']);
+    let is_glob = |part: &OsStr| is_glob(&part.to_string_lossy());
     if path.symlink_metadata().is_ok() || !path.iter().any(is_glob) {
         let place = Place::find(path)?;
         let inside = place.inside.clone();

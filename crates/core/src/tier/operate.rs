@@ -18,7 +18,7 @@ use crate::control::{
     Skipped, Status, TierStatus,
 };
 use crate::error::{Error, Result};
-use crate::globs::Globs;
+use crate::globs::{Globs, is_glob};
 use crate::namespace::{self, stat_descriptor};
 
 /// A regular file that a command names.
@@ -137,7 +137,7 @@ impl Core {
     fn named(&self, path: &Path) -> Result<Vec<Named>> {
         let missing = self.node_at(path).is_err_and(|error| error.errno() == libc::ENOENT);
         let text = path.to_string_lossy();
-        if !missing || !text.contains(['*', '?', '[', '{']) {
+        if !missing || !is_glob(&text) {
             return self.below(path);
         }
         let mut globs = Globs::default();
