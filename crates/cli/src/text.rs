@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
-use halocline_core::control::{MoveReport, Report, RequestTotals};
+use halocline_core::control::{LayoutBytes, MoveReport, Report, RequestTotals};
 
 /// Bytes in binary units with three digits: `1.50 GiB`.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
@@ -86,17 +86,7 @@ pub(crate) fn report(report: &Report) -> String {
     for (name, totals) in [("read", &report.read), ("write", &report.write)] {
         row(&mut out, name, totals);
     }
-    let layouts = [
-        ("1-DH", report.layouts.one_dh),
-        ("1-DV", report.layouts.one_dv),
-        ("2-D", report.layouts.two_d),
-    ];
-    let layouts: Vec<_> = layouts
-        .iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(name, count)| format!("{name} {}", bytes(*count)))
-        .collect();
-    let layouts = if layouts.is_empty() { "none".into() } else { layouts.join(", ") };
+    let layouts = layouts(&report.layouts).unwrap_or_else(|| "none".into());
     let flush_rate = rate(report.flush.bytes, report.flush.seconds);
     let lines = [
         ("policy", report.policy.clone()),
@@ -123,6 +113,14 @@ pub(crate) fn report(report: &Report) -> String {
         let _ = writeln!(out, "{name:<12}{value}");
     }
     out
+}
+
+/// Bytes by layout, of the layouts that have any: `1-DH 3.00 MiB, 2-D 4.00 KiB`.
+pub(crate) fn layouts(of: &LayoutBytes) -> Option<String> {
+    let each = [("1-DH", of.one_dh), ("1-DV", of.one_dv), ("2-D", of.two_d)];
+    let used = each.iter().filter(|(_, count)| *count > 0);
+    let used: Vec<_> = used.map(|(name, count)| format!("{name} {}", bytes(*count))).collect();
+    (!used.is_empty()).then(|| used.join(", "))
 }
 
 fn row(out: &mut String, name: &str, totals: &RequestTotals) {

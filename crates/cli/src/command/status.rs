@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_core::control::{
-    AnyStatus, Health, Place, Rebuilder, Request, ServerStatus, Side, Status, mount,
+    AnyStatus, Health, Place, Rebuilder, Request, Rules, ServerStatus, Side, Status, mount,
 };
 
 use super::print_json;
@@ -52,7 +52,8 @@ pub(crate) fn execute(args: &StatusArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(place: &Place) -> Result<AnyStatus, Failure> {
+/// Asks a mount for its state.
+pub(super) fn ask(place: &Place) -> Result<AnyStatus, Failure> {
     Ok(place.connect()?.call(&Request::Status {}, |_| {})?)
 }
 
@@ -106,11 +107,7 @@ fn extents(status: &Status) -> String {
         ),
         ("rebuilder", format!("{rebuilder}, {} ranges wanted", status.wanted_ranges)),
     ];
-    for (name, globs) in [("pinned", &status.rules.pin), ("excluded", &status.rules.exclude)] {
-        if !globs.is_empty() {
-            lines.push((name, globs.join(" ")));
-        }
-    }
+    lines.extend(rules(&status.rules));
     let mut out = String::new();
     for (name, value) in lines {
         let _ = writeln!(out, "  {name:<10} {value}");
@@ -123,6 +120,14 @@ fn extents(status: &Status) -> String {
         let _ = writeln!(out, "  note: {note}");
     }
     out
+}
+
+/// What is pinned and excluded, if anything is.
+pub(super) fn rules(rules: &Rules) -> impl Iterator<Item = (&'static str, String)> {
+    [("pinned", &rules.pin), ("excluded", &rules.exclude)]
+        .into_iter()
+        .filter(|(_, globs)| !globs.is_empty())
+        .map(|(name, globs)| (name, globs.join(" ")))
 }
 
 fn servers(out: &mut String, servers: &[ServerStatus]) {

@@ -2,15 +2,14 @@
 
 use std::fmt::Write as _;
 
-use halocline_core::control::{AnyStatus, FileInfo, Health, Place, Request, Status, TierStatus};
+use halocline_core::control::{FileInfo, Health, Place, Status, TierStatus};
 
 use crate::failure::Failure;
 use crate::text;
 
 /// Whether a mount is a file tier.
 pub(super) fn is_tier(place: &Place) -> Result<bool, Failure> {
-    let status: AnyStatus = place.connect()?.call(&Request::Status {}, |_| {})?;
-    Ok(status.tier.is_some())
+    Ok(super::status::ask(place)?.tier.is_some())
 }
 
 /// One line a file and a sum.
@@ -90,11 +89,7 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
             opens.hits, opens.promoted, opens.in_place
         ),
     ));
-    for (name, globs) in [("pinned", &status.rules.pin), ("excluded", &status.rules.exclude)] {
-        if !globs.is_empty() {
-            lines.push((name, globs.join(" ")));
-        }
-    }
+    lines.extend(super::status::rules(&status.rules));
     passthrough(&mut lines, tier);
     for job in &tier.jobs {
         lines.push(("job", super::jobs::line(job)));

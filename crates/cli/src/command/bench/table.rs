@@ -76,12 +76,7 @@ pub(super) fn row(run: &Run) -> String {
 }
 
 fn layouts(run: &Run) -> String {
-    let bytes = run.report.as_ref().map(|report| report.layouts).unwrap_or_default();
-    let each = [("1-DH", bytes.one_dh), ("1-DV", bytes.one_dv), ("2-D", bytes.two_d)];
-    let used = each.iter().filter(|(_, bytes)| *bytes > 0);
-    let used: Vec<_> =
-        used.map(|(name, bytes)| format!("{name} {}", text::bytes(*bytes))).collect();
-    or_dash((!used.is_empty()).then(|| used.join(", ")))
+    or_dash(run.report.as_ref().and_then(|report| text::layouts(&report.layouts)))
 }
 
 fn or_dash(text: Option<String>) -> String {
