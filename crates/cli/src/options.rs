@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use halocline_core::config::{Config, Kind, OPTIONS, OptionSpec};
+use halocline_core::config::{Config, Kind, OPTIONS, OptionSpec, parse_bytes};
 use halocline_core::error::Result;
 
 /// `--config` and one flag for each option of the table.
@@ -31,6 +31,12 @@ impl ConfigArgs {
         }
         Ok(config)
     }
+}
+
+/// Reads `8K` and the like, for positions and sizes on the command line.
+pub(crate) fn byte_count(text: &str) -> Result<u64, String> {
+    parse_bytes(text)
+        .ok_or_else(|| format!("{text:?} is not a number of bytes such as 65536, 64K or 1G"))
 }
 
 /// Where the configuration is looked for without `--config`.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use halocline_core::calibrate::{Calibration, Effort, calibrate};
-use halocline_core::config::{Config, EmulatedDevice, parse_bytes};
+use halocline_core::config::{Config, EmulatedDevice};
 use halocline_core::control::Progress;
 use halocline_core::device::Device;
 use halocline_core::device::emulate::EmulatedServer;
@@ -18,7 +18,7 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::options::user_file;
+use crate::options::{byte_count, user_file};
 use crate::progress::Meter;
 use crate::text;
 
@@ -35,7 +35,7 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Size of the scratch file: the larger, the better random requests on a disk are measured
-    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
     span: u64,
     /// Requests for each direction, pattern and size
     #[arg(long, default_value_t = 200, value_name = "NUMBER")]
@@ -49,10 +49,6 @@ pub(crate) struct CalibrateArgs {
     /// Answer in JSON
     #[arg(long)]
     json: bool,
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| format!("{text:?} is not a size such as 1G"))
 }
 
 /// Measures and writes.

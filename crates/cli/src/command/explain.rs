@@ -7,9 +7,9 @@ use clap::{Args, ValueEnum};
 use halocline_core::control::{CostTerms, Explanation, Place, Question, Request, Side};
 use halocline_model::request::Direction;
 
-use super::locate::byte_count;
 use super::print_json;
 use crate::failure::Outcome;
+use crate::options::byte_count;
 use crate::text;
 
 /// Show the terms of the cost model for a request, the decision and the reason

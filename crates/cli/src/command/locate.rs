@@ -8,6 +8,7 @@ use halocline_core::control::{ExtentInfo, FileInfo, Request, Side};
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
+use crate::options::byte_count;
 use crate::text;
 
 /// Show where a file is: its extents, or on a file tier which tier has it (also for directories)
@@ -24,12 +25,6 @@ pub(crate) struct LocateArgs {
     /// Answer in JSON
     #[arg(long)]
     json: bool,
-}
-
-/// Reads `8K` and the like, for positions on the command line.
-pub(super) fn byte_count(text: &str) -> Result<u64, String> {
-    halocline_core::config::parse_bytes(text)
-        .ok_or_else(|| format!("{text:?} is not a number of bytes such as 65536 or 64K"))
 }
 
 /// Shows them.

@@ -18,11 +18,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use halocline_core::config::parse_bytes;
 use serde::Serialize;
 
 use crate::command::print_json;
 use crate::failure::Outcome;
+use crate::options::byte_count;
 
 /// Measure the file tier against the bare directory, mergerfs, cp and other policies
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ pub(super) struct TierArgs {
     #[arg(long, value_enum, value_delimiter = ',')]
     part: Vec<Part>,
     /// Bytes of a file that is read, written and moved
-    #[arg(long, default_value = "1G", value_parser = size)]
+    #[arg(long, default_value = "1G", value_parser = byte_count)]
     size: u64,
     /// Small files of the metadata part
     #[arg(long, default_value_t = 100_000)]
@@ -116,10 +116,6 @@ struct Results {
     rows: Vec<Row>,
     policies: Vec<policies::Line>,
     figures: Option<figures::Figures>,
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| format!("{text:?} is not a size such as 256M or 1G"))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
