@@ -114,8 +114,9 @@ pub(crate) fn mountpoint(mountpoint: &Path, sides: &Sides) -> Result<PathBuf> {
 
 /// Whether `path` is the mount point of a process that died.
 pub(crate) fn is_dead_mount(path: &Path) -> bool {
-    // Not `stat`: the kernel may answer that from its own copy.
-    statvfs(path).err() == Some(Errno::NOTCONN)
+    // Not `stat`: the kernel may answer that from its own copy. A process that is dying aborts what
+    // was asked of it.
+    matches!(statvfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Checks the device that mounts are made with.

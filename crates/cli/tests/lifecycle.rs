@@ -1,14 +1,15 @@
 //! `run`, `mount` and `umount` from beginning to end, as a person uses them.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use halocline_core::control::metrics::Section;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tempfile::TempDir;
 
 /// Longest time that anything here may take.
@@ -84,6 +85,15 @@ impl Scratch {
     fn mount_process(&self) -> Pid {
         let pid = self.status()["pid"].as_i64().unwrap();
         Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+    }
+
+    /// Kills the mount process and waits until it has let go of all it had.
+    fn kill_mount_process(&self) {
+        let pid = self.mount_process();
+        let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+        let patience = Timespec::try_from(PATIENCE).unwrap();
+        assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)), Ok(1));
     }
 }
 
@@ -271,8 +281,8 @@ fn a_dead_mount_is_told_and_can_be_mounted_again() {
     let Some(scratch) = Scratch::new(test) else { return };
     scratch.mount();
     fs::write(scratch.path("mnt/new"), "acknowledged").unwrap();
-    kill_process(scratch.mount_process(), Signal::KILL).unwrap();
-    eventually("the end", || fs::read_dir(scratch.path("mnt")).is_err());
+    scratch.kill_mount_process();
+    assert!(fs::read_dir(scratch.path("mnt")).is_err(), "nobody answers");
     let again = scratch.halocline(&["mount", "origin", "mnt", "--cache", "cache"]);
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("halocline umount"), "{}", text(&again.stderr));
@@ -288,8 +298,10 @@ fn a_foreground_mount_ends_with_its_mount_point() {
         return;
     };
     let args = ["mount", "--foreground", "origin", "mnt", "--cache", "cache"];
-    let mut child = scratch.command(&args).stderr(Stdio::null()).spawn().unwrap();
-    eventually("the mount", || scratch.path("mnt/data").exists());
+    let mut child = scratch.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    // Before it says so it may itself have a look at the mount, which is busy then.
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    said.read_line(&mut String::new()).unwrap();
     let done = Command::new("umount").arg(scratch.path("mnt")).status().unwrap();
     assert!(done.success());
     assert_eq!(end_of(&mut child).code(), Some(0));
