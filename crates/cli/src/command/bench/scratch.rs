@@ -34,12 +34,6 @@ impl Scratch {
             }
             None => check_room("--dir", dir, data + cache)?,
         }
-        let make = |dir: &Path| {
-            tempfile::Builder::new()
-                .prefix(PREFIX)
-                .tempdir_in(dir)
-                .map_err(Error::at(dir, "make a scratch directory in"))
-        };
         Ok(Self { origin_side: make(dir)?, cache_side: cache_dir.map(make).transpose()? })
     }
 
@@ -65,6 +59,14 @@ impl Scratch {
         }
         Ok(())
     }
+}
+
+/// A new directory in `dir`.
+pub(super) fn make(dir: &Path) -> Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix(PREFIX)
+        .tempdir_in(dir)
+        .map_err(Error::at(dir, "make a scratch directory in"))
 }
 
 /// Makes `dir` an empty directory.

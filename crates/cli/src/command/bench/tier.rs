@@ -105,6 +105,18 @@ impl Row {
             mergerfs_ratio: mergerfs.map(|figure| figure / baseline.1),
         }
     }
+
+    /// The row of the figures that were taken in each of [`setup::Setup::places`].
+    fn of_places(
+        part: &'static str,
+        what: String,
+        unit: &'static str,
+        figures: impl IntoIterator<Item = Vec<f64>>,
+    ) -> Self {
+        let mut medians = figures.into_iter().map(median);
+        let (tier, bare) = (medians.next().unwrap_or(0.0), medians.next().unwrap_or(0.0));
+        Self::new(part, what, unit, tier, ("bare directory", bare), medians.next())
+    }
 }
 
 /// Everything that was measured.
@@ -178,6 +190,11 @@ fn tell(results: &Results) {
     if let Some(figures) = &results.figures {
         figures::tell(figures);
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// The middle of some figures.

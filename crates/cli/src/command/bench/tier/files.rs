@@ -10,7 +10,7 @@ use halocline_core::error::Result;
 
 use super::random::Random;
 use super::setup::Setup;
-use super::{Row, median};
+use super::{Row, mebibytes};
 
 /// One way to read or write.
 struct Access {
@@ -61,9 +61,7 @@ impl Access {
                 .collect();
             jobs.into_iter().map(|job| job.join().expect("a job")).sum()
         });
-        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-        let mebibytes = done? as f64 / f64::from(1 << 20);
-        Ok(mebibytes / begun.elapsed().as_secs_f64())
+        Ok(mebibytes(done?) / begun.elapsed().as_secs_f64())
     }
 
     fn job(&self, file: &File, bytes: u64, job: u64, begun: Instant) -> std::io::Result<u64> {
@@ -117,10 +115,7 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
                 figures.push(access.run(place, bytes)?);
             }
         }
-        let mut medians = figures.into_iter().map(median);
-        let (tier, bare) = (medians.next().unwrap_or(0.0), medians.next().unwrap_or(0.0));
-        let baseline = ("bare directory", bare);
-        rows.push(Row::new("files", access.name(), "MiB/s", tier, baseline, medians.next()));
+        rows.push(Row::of_places("files", access.name(), "MiB/s", figures));
     }
     for place in &places {
         for job in 0..4 {

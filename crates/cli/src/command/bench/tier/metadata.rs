@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use halocline_core::error::Result;
 
+use super::Row;
 use super::setup::Setup;
-use super::{Row, median};
 
 /// What is done with each file, in this order.
 const STEPS: [&str; 4] = ["create", "stat", "open and close", "unlink"];
@@ -57,11 +57,9 @@ pub(super) fn measure(setup: &Setup, files: u64, repetitions: u32) -> Result<Vec
             }
         }
         for (step, name) in STEPS.iter().enumerate() {
-            let mut medians = figures.iter().map(|figures| median(figures[step].clone()));
-            let (tier, bare) = (medians.next().unwrap_or(0.0), medians.next().unwrap_or(0.0));
             let what = format!("{name}, {directories} director{}", plural(directories));
-            let baseline = ("bare directory", bare);
-            rows.push(Row::new("metadata", what, "1/s", tier, baseline, medians.next()));
+            let figures = figures.iter_mut().map(|figures| std::mem::take(&mut figures[step]));
+            rows.push(Row::of_places("metadata", what, "1/s", figures));
         }
     }
     Ok(rows)

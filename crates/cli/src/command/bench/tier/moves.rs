@@ -4,7 +4,6 @@
 //! is measured with and without `sync` of the copy.
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -13,7 +12,7 @@ use halocline_core::control::{Client, MoveReport, Place, Request, Status};
 use halocline_core::error::Result;
 
 use super::setup::Setup;
-use super::{Row, median};
+use super::{Row, files, mebibytes, median};
 
 const NAME: &str = "large";
 
@@ -38,13 +37,7 @@ fn copy(from: &Path, to: &Path, sync: bool) -> Result<f64> {
 
 pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec<Row>> {
     let path = setup.tier().join(NAME);
-    let mut file = File::create(&path)?;
-    let block = vec![3; 1 << 20];
-    for _ in 0..bytes >> 20 {
-        file.write_all(&block)?;
-    }
-    file.sync_all()?;
-    drop(file);
+    files::open(&path, bytes)?.sync_all()?;
     let place = Place::find(&path)?;
     let mut client = place.connect()?;
     let (mut down, mut up, mut plain, mut synced) =
@@ -64,9 +57,7 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
         freed(&mut client)?;
     }
     fs::remove_file(&path)?;
-    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-    let mebibytes = bytes as f64 / f64::from(1 << 20);
-    let rate = |seconds: Vec<f64>| mebibytes / median(seconds);
+    let rate = |seconds: Vec<f64>| mebibytes(bytes) / median(seconds);
     let (down, up, plain, synced) = (rate(down), rate(up), rate(plain), rate(synced));
     let row = |what: &str, tier, baseline| {
         Row::new("moves", what.to_owned(), "MiB/s", tier, baseline, None)

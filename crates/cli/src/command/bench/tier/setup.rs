@@ -10,6 +10,8 @@ use halocline_core::control::mount::is_mountpoint;
 use halocline_core::error::{Error, Result};
 use tempfile::TempDir;
 
+use crate::command::bench::scratch;
+
 /// How long a mount may take to appear.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What the mount process says.
@@ -28,10 +30,7 @@ impl Setup {
     pub(super) fn new(dir: &Path) -> Result<Self> {
         // Mount points are known by their whole paths.
         let whole = fs::canonicalize(dir).map_err(Error::at(dir, "use the directory"))?;
-        let scratch = tempfile::Builder::new()
-            .prefix("halocline-bench-")
-            .tempdir_in(whole)
-            .map_err(Error::at(dir, "make a scratch directory in"))?;
+        let scratch = scratch::make(&whole)?;
         let at = |name: &str| scratch.path().join(name);
         for name in ["ssd", "hdd", "mount", "bare", "one", "two", "merged"] {
             fs::create_dir(at(name)).map_err(Error::at(at(name), "create the directory"))?;
