@@ -142,6 +142,8 @@ pub struct Config {
     pub tier_high: f64,
     /// Share of that limit, in percent, down to which they are.
     pub tier_low: f64,
+    /// How long the kernel may keep attributes and names of a file tier.
+    pub tier_attr_timeout: Duration,
     /// Names of a file tier's directories below its root, fastest first.
     pub tiers: Vec<String>,
     /// Whether the kernel may serve files on the SSD by itself.
@@ -183,6 +185,7 @@ impl Default for Config {
             health_retry: Duration::from_secs(10),
             ssd_limit: CacheSize::Percent(90.0),
             tier_high: 95.0,
+            tier_attr_timeout: Duration::from_mins(1),
             tier_low: 90.0,
             tiers: vec!["ssd".into(), "hdd".into()],
             passthrough: true,

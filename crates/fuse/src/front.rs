@@ -13,6 +13,7 @@ mod open_files;
 mod operations;
 pub(crate) mod passing;
 mod privileges;
+mod timeouts;
 mod turns;
 
 use std::sync::Arc;

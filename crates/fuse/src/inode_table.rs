@@ -29,6 +29,9 @@ pub struct Inode<N> {
     pub generation: u64,
     /// Known to have neither set-id bits nor file capabilities: a write needs not look.
     pub plain: AtomicBool,
+    /// The kernel serves, or served, handles of it that can map it for writing: such a mapping
+    /// changes size and times of the file without anybody being told.
+    pub mapped: AtomicBool,
     /// Who serves its open handles.
     pub serving: Serving,
     lookups: AtomicU64,
@@ -115,6 +118,7 @@ impl<N> InodeTable<N> {
             number,
             generation: self.generation.fetch_add(1, Ordering::Relaxed),
             plain: AtomicBool::new(false),
+            mapped: AtomicBool::new(false),
             serving: Serving::default(),
             lookups: AtomicU64::new(1),
         });

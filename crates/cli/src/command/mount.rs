@@ -67,6 +67,7 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
     match plan {
         Plan::Extents(place) => serve(args, &config, &place, || assemble::open(&place, &config)),
         Plan::Tier(root, place) => {
+            let config = Config { attr_timeout: config.tier_attr_timeout, ..config };
             serve(args, &config, &place, || assemble::open_tier(&root, &config))
         }
     }

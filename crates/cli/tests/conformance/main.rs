@@ -19,3 +19,4 @@ mod tier_limits;
 mod tier_mover;
 mod tier_programs;
 mod tier_suites;
+mod tier_timeouts;

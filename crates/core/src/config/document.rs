@@ -126,7 +126,7 @@ mod tests {
             "rebuild" | "passthrough" => "false",
             "direct" | "allow_other" | "single_thread" => "true",
             "origin_stripe" | "cache_stripe" | "rebuild_rate" => "8M",
-            "attr_timeout" | "max_dirty_age" | "health_retry" => "90s",
+            "attr_timeout" | "tier_attr_timeout" | "max_dirty_age" | "health_retry" => "90s",
             _ => "7",
         };
         for option in OPTIONS {

@@ -200,8 +200,8 @@ pub static OPTIONS: &[OptionSpec] = &[
         Kind::Duration,
         |c| format_duration(c.attr_timeout),
         |c, v| put(&mut c.attr_timeout, parse_duration(v)),
-        "How long the kernel may keep names and attributes. 0s where the origin is also changed \
-         behind the mount."
+        "How long the kernel may keep names and attributes; for a file tier see \
+         tier_attr_timeout. 0s where the origin is also changed behind the mount."
     ),
     option!(
         "origin_volume",
@@ -337,6 +337,15 @@ pub static OPTIONS: &[OptionSpec] = &[
         |c| format!("{}%", c.tier_low),
         |c, v| put(&mut c.tier_low, percent(v)),
         "Share of the limit down to which files are demoted in the background."
+    ),
+    option!(
+        "tier_attr_timeout",
+        Tier,
+        Kind::Duration,
+        |c| format_duration(c.tier_attr_timeout),
+        |c, v| put(&mut c.tier_attr_timeout, parse_duration(v)),
+        "How long the kernel may keep names and attributes of a file tier. Only the mount changes \
+         them. 0s where the directories are also changed behind it."
     ),
     option!(
         "tiers",

@@ -67,12 +67,7 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyAttr,
     ) {
         let _turn = self.turns.begin();
-        let attr = self.inode(number).and_then(|inode| {
-            let file = handle.and_then(|handle| self.files.get(handle));
-            let stat = self.engine.stat(&inode.node, file.as_ref().map(|file| &file.handle))?;
-            Ok(Self::attr(&inode, &stat))
-        });
-        answer!(reply, attr, attr => reply.attr(&self.options.attr_timeout, &attr));
+        answer!(reply, self.attributes(number, handle), (kept, attr) => reply.attr(&kept, &attr));
     }
 
     fn setattr(
@@ -103,7 +98,7 @@ impl<E: Engine> Filesystem for Front<E> {
             mtime: mtime.map(set_time),
         };
         let attr = self.set_attributes(request, number, handle, &change);
-        answer!(reply, attr, attr => reply.attr(&self.options.attr_timeout, &attr));
+        answer!(reply, attr, (timeout, attr) => reply.attr(&timeout, &attr));
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {

@@ -1,6 +1,7 @@
 //! The operations that take more than one engine call or a loop.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fuser::{
     Errno, FileAttr, FileHandle, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus,
@@ -23,10 +24,23 @@ impl<E: Engine> Front<E> {
                 let (inode, mut attr) = self.remember(node, &stat);
                 // Here the number is the kernel's name of the node, also for the root.
                 attr.ino = INodeNo(inode.number);
-                reply.entry(&self.options.attr_timeout, &attr, Generation(inode.generation));
+                let timeout = self.timeout(&inode, &attr);
+                reply.entry(&timeout, &attr, Generation(inode.generation));
             }
             Err(error) => reply.error(Refused::from(error).0),
         }
+    }
+
+    pub(super) fn attributes(
+        &self,
+        number: INodeNo,
+        handle: Option<FileHandle>,
+    ) -> Answer<(Duration, FileAttr)> {
+        let inode = self.inode(number)?;
+        let file = handle.and_then(|handle| self.files.get(handle));
+        let stat = self.engine.stat(&inode.node, file.as_ref().map(|file| &file.handle))?;
+        let attr = Self::attr(&inode, &stat);
+        Ok((self.timeout(&inode, &attr), attr))
     }
 
     pub(super) fn set_attributes(
@@ -35,7 +49,7 @@ impl<E: Engine> Front<E> {
         number: INodeNo,
         handle: Option<FileHandle>,
         change: &SetAttr,
-    ) -> Answer<FileAttr> {
+    ) -> Answer<(Duration, FileAttr)> {
         let inode = self.inode(number)?;
         let file = handle.and_then(|handle| self.files.get(handle));
         let handle = file.as_ref().map(|file| &file.handle);
@@ -46,7 +60,8 @@ impl<E: Engine> Front<E> {
         privileges::forget(&inode);
         let stat = self.engine.set_attr(&inode.node, handle, change, caller)?;
         privileges::forget(&inode);
-        Ok(Self::attr(&inode, &stat))
+        let attr = Self::attr(&inode, &stat);
+        Ok((self.timeout(&inode, &attr), attr))
     }
 
     pub(super) fn open_file(
@@ -115,12 +130,12 @@ impl<E: Engine> Front<E> {
     ) -> Answer<()> {
         let dir = self.dir(dir)?;
         let parent = self.inode(parent)?;
-        let ttl = self.options.attr_timeout;
         self.engine.read_dir(&dir, offset, &mut |entry| {
             if entry.name == "." || entry.name == ".." {
                 // The kernel takes name and number of these and counts no lookup.
                 let attr = attributes::named_only(entry.inode);
-                return !reply.add(attr.ino, entry.next, &entry.name, &ttl, &attr, Generation(0));
+                let none = Duration::ZERO;
+                return !reply.add(attr.ino, entry.next, &entry.name, &none, &attr, Generation(0));
             }
             let Ok((node, stat)) = self.engine.lookup(&parent.node, &entry.name) else {
                 // Gone since the directory was read.
@@ -128,8 +143,8 @@ impl<E: Engine> Front<E> {
             };
             let (inode, mut attr) = self.remember(node, &stat);
             attr.ino = INodeNo(inode.number);
-            let generation = Generation(inode.generation);
-            let full = reply.add(attr.ino, entry.next, &entry.name, &ttl, &attr, generation);
+            let (generation, timeout) = (Generation(inode.generation), self.timeout(&inode, &attr));
+            let full = reply.add(attr.ino, entry.next, &entry.name, &timeout, &attr, generation);
             if full {
                 self.inodes.forget(inode.number, 1, |node| self.engine.key(node));
             }

@@ -13,7 +13,7 @@ use halocline_core::engine::{Engine, Stat};
 use parking_lot::Mutex;
 
 use super::open_files::OpenFile;
-use super::{Front, maker};
+use super::{Front, maker, timeouts};
 use crate::inode_table::Inode;
 
 /// Who serves a file's open handles.
@@ -111,6 +111,9 @@ impl<E: Engine> Front<E> {
         };
         let share = self.share(&inode, &handle, |fd| reply.open_backing(fd));
         let backing = share.backing.clone();
+        if backing.is_some() {
+            timeouts::served(&inode, flags);
+        }
         let mode = self.fopen_flags(self.engine.open_mode(&handle));
         let number = self.files.insert(OpenFile::new(inode, handle, share, flags));
         match backing {
@@ -131,9 +134,12 @@ impl<E: Engine> Front<E> {
         let generation = Generation(inode.generation);
         let share = self.share(&inode, &handle, |fd| reply.open_backing(fd));
         let backing = share.backing.clone();
+        if backing.is_some() {
+            timeouts::served(&inode, flags);
+        }
+        let ttl = &self.timeout(&inode, &attr);
         let mode = self.fopen_flags(self.engine.open_mode(&handle));
         let number = self.files.insert(OpenFile::new(inode, handle, share, flags));
-        let ttl = &self.options.attr_timeout;
         match backing {
             Some(backing) => reply.created_passthrough(
                 ttl,

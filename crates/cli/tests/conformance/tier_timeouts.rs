@@ -1,0 +1,102 @@
+//! What the kernel answers by itself about a tier, and what it must ask for.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::mount::{self, Mount};
+use crate::programs;
+
+/// An hour takes the kernel's own expiry out of the tests.
+const KEPT: &str = "--tier-attr-timeout=1h";
+
+/// How long attributes that change unseen may take to be seen; a second is promised.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("stat").permissions().mode() & 0o7777
+}
+
+fn modified(path: &Path) -> SystemTime {
+    fs::metadata(path).expect("stat").modified().expect("a time")
+}
+
+/// Changes the file through a shared mapping after somebody has looked at it.
+fn store(path: &Path) {
+    let script = "import mmap, os, sys\n\
+                  fd = os.open(sys.argv[1], os.O_RDWR)\n\
+                  page = mmap.mmap(fd, 4096)\n\
+                  os.close(fd)\n\
+                  os.stat(sys.argv[1])\n\
+                  page[0] = 1\n\
+                  page.flush()\n";
+    programs::run(Command::new("python3").args(["-c", script]).arg(path));
+}
+
+#[test]
+fn the_kernel_keeps_attributes_as_long_as_it_is_told() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    for (option, kept) in [(KEPT, true), ("--tier-attr-timeout=0s", false)] {
+        let mount = Mount::tier(&[option]);
+        let file = mount.path().join("file");
+        fs::write(&file, "contents").expect("write");
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("chmod");
+        assert_eq!(mode(&file), 0o600);
+        let below = mount.root().join("ssd/file");
+        fs::set_permissions(&below, Permissions::from_mode(0o644)).expect("chmod below");
+        assert_eq!(mode(&file) == 0o600, kept, "{option}");
+        // What the mount changes is seen at once whatever the kernel keeps.
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).expect("chmod");
+        assert_eq!(mode(&file), 0o640, "{option}");
+        fs::write(&file, "longer contents").expect("write");
+        assert_eq!(fs::metadata(&file).expect("stat").len(), 15, "{option}");
+    }
+}
+
+#[test]
+fn set_id_bits_are_not_kept_for_long() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let mount = Mount::tier(&[KEPT]);
+    let file = mount.path().join("file");
+    fs::write(&file, "contents").expect("write");
+    fs::set_permissions(&file, Permissions::from_mode(0o4755)).expect("chmod");
+    assert_eq!(mode(&file), 0o4755);
+    let below = mount.root().join("ssd/file");
+    fs::set_permissions(&below, Permissions::from_mode(0o755)).expect("chmod below");
+    let begun = Instant::now();
+    while mode(&file) != 0o755 {
+        assert!(begun.elapsed() < PATIENCE, "the kernel keeps a set-user-id bit");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_store_through_a_mapping_is_seen_in_the_times() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let mount = Mount::tier(&[KEPT]);
+    for dir in [mount.root().join("hdd"), mount.path()] {
+        let file = dir.join("file");
+        fs::write(&file, [0; 4096]).expect("write");
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        fs::File::open(&file).expect("open").set_modified(long_ago).expect("set the time");
+        assert_eq!(modified(&file), long_ago);
+        store(&file);
+        let begun = Instant::now();
+        while modified(&file) == long_ago {
+            if dir != mount.path() {
+                return programs::skip("the file system does not note stores of mappings");
+            }
+            assert!(begun.elapsed() < PATIENCE, "the kernel keeps a time that a store changed");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}

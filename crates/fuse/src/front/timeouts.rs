@@ -1,0 +1,37 @@
+//! How long the kernel may answer from what it was told of an inode.
+//!
+//! What must hold: what changes without the kernel or us being told is not shown for longer than
+//! [`UNSEEN`]. Two things do: the kernel serves the stores of a mapping by itself in the file below
+//! (passthrough), and the set-id bits that a write takes off are taken off here.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fuser::{FileAttr, FileType};
+use halocline_core::engine::Engine;
+
+use super::Front;
+use crate::inode_table::Inode;
+
+/// How old attributes may be that change unseen.
+const UNSEEN: Duration = Duration::from_secs(1);
+
+impl<E: Engine> Front<E> {
+    /// How long the kernel may keep the name and the attributes of an inode.
+    pub(super) fn timeout(&self, inode: &Inode<E::Node>, attr: &FileAttr) -> Duration {
+        let set_id = attr.kind == FileType::RegularFile
+            && u32::from(attr.perm) & (libc::S_ISUID | libc::S_ISGID) != 0;
+        let unseen = set_id || inode.mapped.load(Ordering::Relaxed);
+        let most = if unseen { UNSEEN } else { Duration::MAX };
+        self.options.attr_timeout.min(most)
+    }
+}
+
+/// The kernel is about to serve a handle by itself: notes whether that can be mapped for writing, which
+/// takes both rights. What the kernel was to keep for longer ends with the mapping, which touches the
+/// access time.
+pub(super) fn served<N>(inode: &Inode<N>, flags: i32) {
+    if flags & libc::O_ACCMODE == libc::O_RDWR {
+        inode.mapped.store(true, Ordering::Relaxed);
+    }
+}
