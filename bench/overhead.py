@@ -11,6 +11,7 @@ of them; the table shows medians of the rounds' ratios to mergerfs. Systems:
     never      halocline --direct --policy never over the directory: every request goes home
     hits       halocline --direct, the whole file on the cache: every request is a hit
     cached     halocline with the page cache on (re-reads, against bare)
+    warm       the same with --warm-passthrough: the kernel reads files that memory holds by itself
     pages      mergerfs with the page cache on, cache.files=full (the same): what a FUSE mount can reach
 """
 
@@ -122,7 +123,7 @@ def measure(mounts, rounds, seconds):
     seen = {}
     for at in range(rounds):
         for name, pattern, block, jobs in CASES:
-            systems = ["bare", *DIRECT] + (["cached", "pages"] if "read" in pattern else [])
+            systems = ["bare", *DIRECT] + (["cached", "warm", "pages"] if "read" in pattern else [])
             case = seen.setdefault(f"{name}, {jobs} job{'s' if jobs > 1 else ''}", {})
             for system in systems[at % 2:] + systems[:at % 2]:
                 print(f"\rround {at + 1}/{rounds}: {name} x{jobs}: {system:<10}", end="", file=sys.stderr)
@@ -138,11 +139,11 @@ def ratio(case, system, against):
 
 
 def table(seen):
-    yield "| case | mergerfs | never / mergerfs | hits / mergerfs | page cache on / bare | mergerfs's / bare |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    yield "| case | mergerfs | never / mergerfs | hits / mergerfs | page cache on / bare | with --warm-passthrough | mergerfs's / bare |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     for name, case in seen.items():
         absolute = statistics.median(case["mergerfs"]) / 1e6
-        pages = [f"{ratio(case, each, 'bare'):.2f}" if each in case else "" for each in ("cached", "pages")]
+        pages = [f"{ratio(case, each, 'bare'):.2f}" if each in case else "" for each in ("cached", "warm", "pages")]
         yield (f"| {name} | {absolute:.0f} MB/s | {ratio(case, 'never', 'mergerfs'):.2f} "
                f"| {ratio(case, 'hits', 'mergerfs'):.2f} | {' | '.join(pages)} |")
 
@@ -166,6 +167,7 @@ def main():
             mounts.halo("never", "--direct", "--policy", "never")
             mounts.halo("hits", "--direct", "--policy", "always", "--size", "2G")
             mounts.halo("cached", "--policy", "never")
+            mounts.halo("warm", "--policy", "never", "--warm-passthrough=true")
             run(mounts.halocline, "warm", mounts.where["hits"] / "file")
             seen = measure(mounts, args.rounds, args.seconds)
     print("\n".join(table(seen)))

@@ -148,6 +148,8 @@ pub struct Config {
     pub tiers: Vec<String>,
     /// Whether the kernel may serve files on the SSD by itself.
     pub passthrough: bool,
+    /// Whether the kernel may serve reads of origin files that memory holds whole.
+    pub warm_passthrough: bool,
     /// Emulated devices under the two directories.
     pub emulate: Option<Emulation>,
     /// Emulated devices by name, from `[profile.NAME]` tables.
@@ -189,6 +191,7 @@ impl Default for Config {
             tier_low: 90.0,
             tiers: vec!["ssd".into(), "hdd".into()],
             passthrough: true,
+            warm_passthrough: false,
             emulate: None,
             profiles: BTreeMap::new(),
             devices: DeviceProfiles::new(),

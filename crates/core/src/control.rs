@@ -212,6 +212,9 @@ pub struct Status {
     pub dirty_extents: u64,
     /// Ranges that wait to be fetched (`C_flag`).
     pub wanted_ranges: u64,
+    /// Opens whose reads the kernel serves by itself (`warm_passthrough`), since the mount began.
+    #[serde(default)]
+    pub warm_opens: u64,
     /// Health of the cache device.
     pub health: Health,
     /// What the rebuilder does now.

@@ -11,9 +11,11 @@ use rustix::fs::FallocateFlags;
 
 pub mod emulate;
 pub mod fault;
+pub(crate) mod lease;
 pub mod local;
 pub mod meter;
 pub mod null;
+pub(crate) mod passing;
 pub mod throttle;
 
 /// An open file on a server.

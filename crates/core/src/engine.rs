@@ -31,6 +31,7 @@ mod segments;
 mod sides;
 mod space;
 mod surroundings;
+mod warm;
 
 pub use sides::Decorations;
 

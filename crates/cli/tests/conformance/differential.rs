@@ -437,3 +437,8 @@ fn calls_answer_as_on_a_directory_with_direct_io() {
 fn calls_answer_as_on_a_directory_in_write_through_mode() {
     (300..302).for_each(|seed| compare(seed, &["--mode", "write-through"]));
 }
+
+#[test]
+fn calls_answer_as_on_a_directory_with_warm_passthrough() {
+    (500..503).for_each(|seed| compare(seed, &["--warm-passthrough=true"]));
+}

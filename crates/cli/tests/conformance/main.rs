@@ -20,3 +20,4 @@ mod tier_mover;
 mod tier_programs;
 mod tier_suites;
 mod tier_timeouts;
+mod warm_passthrough;

@@ -366,6 +366,15 @@ pub static OPTIONS: &[OptionSpec] = &[
          otherwise, and where the SSD lacks room, the mount process serves them."
     ),
     option!(
+        "warm_passthrough",
+        Mount,
+        Kind::Bool,
+        |c| c.warm_passthrough.to_string(),
+        |c, v| put(&mut c.warm_passthrough, v.parse().ok()),
+        "Let the kernel serve files by itself that are opened for reading and that memory holds \
+         whole. It needs root, Linux 6.9 and a plain origin; reports do not count such reads."
+    ),
+    option!(
         "single_thread",
         Mount,
         Kind::Bool,

@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -228,6 +230,19 @@ impl Engine for ExtentEngine {
             self.truncate(node, Some(&handle), 0)?;
         }
         Ok(handle)
+    }
+
+    fn passes_through(&self) -> bool {
+        self.parts.warm.is_wanted()
+    }
+
+    fn pass_through(
+        &self,
+        handle: &Handle,
+        must: bool,
+        register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> bool {
+        self.parts.pass_through(handle, must, register)
     }
 
     fn open_mode(&self, handle: &Handle) -> OpenMode {

@@ -1,7 +1,7 @@
 //! An open regular file of the extent engine.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::parts::Parts;
 use crate::engine::{Caller, OpenMode};
@@ -19,6 +19,8 @@ pub struct Handle {
     /// Whether writes may be admitted: the handle can write.
     pub(crate) may_flush: bool,
     mode: OpenMode,
+    /// The kernel serves its reads from the origin.
+    pub(crate) reads_below: AtomicBool,
     _pin: Pin,
     parts: Arc<Parts>,
 }
@@ -62,37 +64,51 @@ impl Handle {
     ) -> Result<Self> {
         let file = parts.file_of(node)?;
         let pin = parts.namespace.pin(node)?;
+        let may_flush = flags & libc::O_ACCMODE != libc::O_RDONLY;
         file.opens.fetch_add(1, Ordering::AcqRel);
+        file.writers.fetch_add(u32::from(may_flush), Ordering::AcqRel);
         let hinted = parts.hints.on_open(&parts.namespace.path_of(node), caller, &file);
         let direct = parts.around.config.direct || flags & libc::O_DIRECT != 0 || hinted;
-        Ok(Self {
+        let handle = Self {
             origin,
             append: flags & libc::O_APPEND != 0,
-            may_flush: flags & libc::O_ACCMODE != libc::O_RDONLY,
+            may_flush,
             mode: OpenMode { direct, keep_cache: true },
+            reads_below: AtomicBool::new(false),
             _pin: pin,
             file,
             parts: Arc::clone(parts),
-        })
+        };
+        parts.opened_warm(&handle)?;
+        Ok(handle)
     }
 
-    /// How the front end must treat the file.
+    /// Whether it was opened past the page cache.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.mode.direct
+    }
+
+    /// How the front end must treat the file. Beside handles that read the origin without us, the
+    /// kernel must not keep pages of ours.
     pub(crate) fn mode(&self) -> OpenMode {
-        self.mode
+        let beside = self.file.read_below.load(Ordering::Acquire)
+            && !self.reads_below.load(Ordering::Acquire);
+        OpenMode { direct: self.mode.direct || beside, ..self.mode }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        self.file.writers.fetch_sub(u32::from(self.may_flush), Ordering::AcqRel);
         if self.file.opens.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.parts.closed(&self.file);
+            self.parts.closed(&self.file, &self.origin);
         }
     }
 }
 
 impl Parts {
-    /// The last handle of a file is gone.
-    fn closed(&self, file: &Arc<CachedFile>) {
+    /// The last handle of a file goes; `origin` is its descriptor.
+    fn closed(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
         let unlinked = file.unlinked.load(Ordering::Acquire);
         let done = match file.id() {
             Some(id) if unlinked => self.forget_file(file, id),
@@ -106,8 +122,15 @@ impl Parts {
                 self.namespace.path_of(&file.node.read()).display()
             );
         }
+        self.closed_warm(file, origin);
+        self.forget_idle(file);
+    }
+
+    /// Drops a file of which the store has all there is to remember.
+    pub(crate) fn forget_idle(&self, file: &Arc<CachedFile>) {
         self.files.remove_if(file, |file| {
             !file.is_open()
+                && !file.read_below.load(Ordering::Acquire)
                 && file.mover.lock().is_none()
                 && file.held_mtime_ns().is_none()
                 && file.hint.read().is_default()

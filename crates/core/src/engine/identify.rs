@@ -75,8 +75,7 @@ impl Identifier {
         };
         let named = hint.policy.as_deref().and_then(|name| self.named(name));
         let mut verdict = named.as_ref().unwrap_or(&self.default).judge(&query);
-        verdict.critical &=
-            hint.cache != Some(false) && !file.excluded.load(std::sync::atomic::Ordering::Relaxed);
+        verdict.critical &= hint.cache != Some(false) && !file.is_kept_out();
         Identified {
             placement: self.setting.cache.geometry.place(verdict.layout, process.owner),
             sequential: pattern.distance == Some(0),

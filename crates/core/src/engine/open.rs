@@ -22,6 +22,7 @@ use super::rebuild::Rebuilder;
 use super::room::Room;
 use super::sides::{self, Decorations, Meters};
 use super::surroundings::Surroundings;
+use super::warm::Warm;
 use crate::config::{Binding, Config};
 use crate::error::{Error, Result};
 use crate::extent::store::ExtentStore;
@@ -88,6 +89,7 @@ impl ExtentEngine {
         };
         let parts = Arc::new(Parts {
             namespace,
+            warm: Warm::new(config, &origin),
             origin,
             store: ExtentStore::new(Box::new(dmt), CacheObjects::new(cache, geometry), geometry),
             files: FileTable::default(),
@@ -110,8 +112,7 @@ impl ExtentEngine {
             origin_busy: AtomicU64::new(0),
         });
         parts.take_over(&recovery)?;
-        let rebuilder = Rebuilder::start(&parts);
-        Ok(Self { parts, rebuilder, meters })
+        Ok(Self { rebuilder: Rebuilder::start(&parts), parts, meters })
     }
 
     /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as

@@ -46,6 +46,7 @@ impl Controlled for ExtentEngine {
             extents: usage.extents,
             dirty_extents: usage.dirty_extents,
             wanted_ranges: parts.wanted_ranges(),
+            warm_opens: parts.warm.opens(),
             health: match (health.state, health.reason) {
                 (HealthState::Healthy, _) => Health::Ok,
                 (_, reason) => Health::Degraded { reason: reason.unwrap_or_default() },

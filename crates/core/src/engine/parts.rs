@@ -16,6 +16,7 @@ use crate::engine::hints::Hints;
 use crate::engine::identify::Identifier;
 use crate::engine::room::Room;
 use crate::engine::surroundings::Surroundings;
+use crate::engine::warm::Warm;
 use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
@@ -42,6 +43,7 @@ pub(crate) struct Parts {
     pub(crate) around: Surroundings,
     pub(crate) clock: Clock,
     pub(crate) hints: Hints,
+    pub(crate) warm: Warm,
     /// What a person should know, newest last.
     pub(crate) notes: Mutex<Vec<String>>,
     /// When the engine began.

@@ -76,10 +76,15 @@ pub(crate) struct CachedFile {
     pub(crate) node: RwLock<Node>,
     /// Open handles.
     pub(crate) opens: AtomicU32,
+    /// Those of them that can write.
+    pub(crate) writers: AtomicU32,
     /// Hints of the programs that have it open.
     pub(crate) hint: RwLock<FileHint>,
     /// Whether a glob keeps it from the cache.
     pub(crate) excluded: AtomicBool,
+    /// Whether programs may read or map the origin's bytes without us: the cache has nothing newer
+    /// then and takes nothing in. Set and cleared with all of `range` held.
+    pub(crate) read_below: AtomicBool,
     /// Whether its last name is gone.
     pub(crate) unlinked: AtomicBool,
     /// Whether the store holds the stamp `Writing` for it.
@@ -108,8 +113,10 @@ impl CachedFile {
             syncs_failed: AtomicU64::new(0),
             node: RwLock::new(node),
             opens: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
             hint: RwLock::default(),
             excluded: AtomicBool::new(false),
+            read_below: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
             stamped_writing: AtomicBool::new(false),
             mtime_held_ns: AtomicI64::new(NO_TIME),
@@ -178,6 +185,11 @@ impl CachedFile {
             }
             None => self.mtime_held_ns.store(NO_TIME, Ordering::Release),
         }
+    }
+
+    /// Whether nothing of the file may enter the cache.
+    pub(crate) fn is_kept_out(&self) -> bool {
+        self.excluded.load(Ordering::Relaxed) || self.read_below.load(Ordering::Acquire)
     }
 
     /// Whether programs have the file open.

@@ -258,6 +258,7 @@ impl Controlled for FileTier {
             extents: files,
             dirty_extents: 0,
             wanted_ranges: 0,
+            warm_opens: 0,
             health: core.health(),
             rebuilder: Rebuilder::Idle,
             servers: Vec::new(),

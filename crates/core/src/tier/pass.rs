@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use super::Core;
 use super::inode::{Inode, Opened};
 use crate::control::tier::PassthroughStatus;
+use crate::device::passing;
 use crate::engine::Stat;
 use crate::namespace::{stat_descriptor, xattr};
 
@@ -99,7 +100,7 @@ impl Core {
                 if passing.works.is_none() {
                     tracing::info!(%error, "no kernel passthrough");
                     passing.works = Some(false);
-                    passing.reason = Some(explain(&error));
+                    passing.reason = Some(passing::explain(&error));
                 }
                 drop(passing);
                 refused("the kernel takes no files")
@@ -173,16 +174,4 @@ fn has_privileges(file: &File) -> bool {
 
 pub(super) fn has_set_id(stat: &Stat) -> bool {
     stat.raw.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0
-}
-
-fn explain(error: &io::Error) -> String {
-    let remedy = match error.raw_os_error() {
-        Some(libc::EPERM) => "mount as root (CAP_SYS_ADMIN in the first user namespace)",
-        Some(libc::ENOTTY | libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS) => {
-            "it needs Linux 6.9 with CONFIG_FUSE_PASSTHROUGH"
-        }
-        Some(libc::ELOOP) => "the SSD's file system is itself stacked on another",
-        _ => "the mount process serves the files instead",
-    };
-    format!("{error}: {remedy}")
 }

@@ -81,6 +81,13 @@ impl<N> Drop for Share<N> {
     }
 }
 
+/// Of an engine's flags, those that go with passthrough: a direct handle reads and writes through
+/// us, and the kernel serves its mappings alone. Without `FOPEN_KEEP_CACHE`: pages that were read
+/// through us may not outlive writes that pass us.
+fn beside_passthrough(mode: FopenFlags) -> FopenFlags {
+    mode & (FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES)
+}
+
 impl<E: Engine> Front<E> {
     /// Whether the kernel may be offered files at all.
     pub(super) fn passes_through(&self) -> bool {
@@ -117,9 +124,7 @@ impl<E: Engine> Front<E> {
         let mode = self.fopen_flags(self.engine.open_mode(&handle));
         let number = self.files.insert(OpenFile::new(inode, handle, share, flags));
         match backing {
-            // Without FOPEN_KEEP_CACHE: pages that were read through us may not outlive writes
-            // that pass us.
-            Some(backing) => reply.opened_passthrough(number, FopenFlags::empty(), &backing),
+            Some(backing) => reply.opened_passthrough(number, beside_passthrough(mode), &backing),
             None => reply.opened(number, mode),
         }
     }
@@ -146,7 +151,7 @@ impl<E: Engine> Front<E> {
                 &attr,
                 generation,
                 number,
-                FopenFlags::empty(),
+                beside_passthrough(mode),
                 &backing,
             ),
             None => reply.created(ttl, &attr, generation, number, mode),

@@ -94,6 +94,11 @@ const STATUS: &[Metric] = &[
     metric("dirty_extents", "number, gauge", "Extents that are dirty."),
     metric("wanted_ranges", "number, gauge", "Ranges that wait to be fetched (C_flag)."),
     metric(
+        "warm_opens",
+        "number, counter",
+        "Opens whose reads the kernel serves by itself (`warm_passthrough`).",
+    ),
+    metric(
         "health.state",
         "word",
         "`ok`; `degraded`: a device failed lately and nothing new is admitted; `full`: a file system is nearly full and nothing new is admitted.",

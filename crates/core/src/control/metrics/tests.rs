@@ -68,6 +68,7 @@ fn status() -> Status {
         extents: 0,
         dirty_extents: 0,
         wanted_ranges: 0,
+        warm_opens: 0,
         health: Health::Full { reason: String::new() },
         rebuilder: Rebuilder::Idle,
         servers: vec![ServerStatus {

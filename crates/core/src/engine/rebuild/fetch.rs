@@ -85,7 +85,7 @@ impl Parts {
         // (SPEC 3.8), and its size must hold still.
         let _guard = file.range.exclusive(wanted.range);
         let range = match wanted.range.intersect(ByteRange::new(0, file.size())) {
-            Some(range) if !file.excluded.load(Ordering::Relaxed) => range,
+            Some(range) if !file.is_kept_out() => range,
             _ => {
                 self.store.dmt.fetched(wanted.file, wanted.range);
                 return Ok(Fetched::Gone);
