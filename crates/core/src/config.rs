@@ -12,6 +12,7 @@ mod file;
 mod options;
 mod shares;
 mod units;
+mod values;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

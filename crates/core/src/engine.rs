@@ -5,7 +5,6 @@
 //! serves both.
 
 mod changes;
-pub(crate) mod clock;
 pub mod counters;
 mod degrade;
 mod explain;

@@ -6,6 +6,7 @@
 //! origin's directory tree, by descriptors.
 
 pub mod calibrate;
+mod clock;
 pub mod config;
 pub mod control;
 pub mod device;

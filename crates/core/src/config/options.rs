@@ -4,8 +4,12 @@
 //! pages and `docs/CONFIG.md` follow. Keys are written `with_underscores` in the file and
 //! `--with-hyphens` as flags.
 
-use super::units::{HourWindow, Kind, format_bytes, format_duration, parse_bytes, parse_duration};
-use super::{CacheSize, Config, Emulation, Mode, VolumeKind};
+use super::Config;
+use super::units::{Kind, format_bytes, format_duration, parse_bytes, parse_duration};
+use super::values::{
+    count, emulate, globs, hours, mode, mode_text, name, percent, positive, put, servers,
+    single_thread, size, size_text, stripe, tiers, volume, volume_text,
+};
 
 /// What an option is about: the headings of help and documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -393,117 +397,3 @@ pub static OPTIONS: &[OptionSpec] = &[
          [profile.NAME] tables of the configuration file. `none`: real devices."
     ),
 ];
-
-/// Stores a value that could be read.
-fn put<T>(field: &mut T, value: Option<T>) -> Option<()> {
-    *field = value?;
-    Some(())
-}
-
-fn name(field: &mut String, text: &str, kind: Kind) -> Option<()> {
-    put(field, kind.names().contains(&text).then(|| text.to_owned()))
-}
-
-fn globs(field: &mut Vec<String>, text: &str) -> Option<()> {
-    let list: Vec<_> = text.lines().filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
-    let good = list.iter().all(|glob| globset::Glob::new(glob).is_ok());
-    put(field, good.then_some(list))
-}
-
-/// At least two plain names.
-fn tiers(field: &mut Vec<String>, text: &str) -> Option<()> {
-    let list: Vec<_> = text.lines().filter(|name| !name.is_empty()).map(str::to_owned).collect();
-    let plain = |name: &String| !name.contains('/') && name != "." && name != "..";
-    put(field, (list.len() >= 2 && list.iter().all(plain)).then_some(list))
-}
-
-fn single_thread(config: &mut Config, text: &str) -> Option<()> {
-    match text.parse().ok()? {
-        true => config.threads = 1,
-        false if config.threads == 1 => config.threads = 0,
-        false => {}
-    }
-    Some(())
-}
-
-fn emulate(config: &mut Config, text: &str) -> Option<()> {
-    config.emulate = match text {
-        "none" => None,
-        _ => Some(Emulation::parse(text, |name| config.profiles.get(name).copied()).ok()?),
-    };
-    Some(())
-}
-
-fn count<T: std::str::FromStr>(text: &str) -> Option<T> {
-    text.parse().ok()
-}
-
-fn positive(text: &str) -> Option<usize> {
-    count(text).filter(|count| *count > 0)
-}
-
-/// A number of servers: their queues are threads, so there is a bound.
-fn servers(text: &str) -> Option<u32> {
-    count(text).filter(|count| (1..=256).contains(count))
-}
-
-/// Stripes are whole blocks, so that no block lies on two servers.
-fn stripe(text: &str) -> Option<u64> {
-    parse_bytes(text).filter(|bytes| *bytes >= 4096 && bytes.is_multiple_of(4096))
-}
-
-fn percent(text: &str) -> Option<f64> {
-    let number: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
-    (0.0..=100.0).contains(&number).then_some(number)
-}
-
-fn size(text: &str) -> Option<CacheSize> {
-    if text.trim_end().ends_with('%') {
-        return percent(text).filter(|share| *share > 0.0).map(CacheSize::Percent);
-    }
-    parse_bytes(text).filter(|bytes| *bytes > 0).map(CacheSize::Bytes)
-}
-
-fn size_text(size: CacheSize) -> String {
-    match size {
-        CacheSize::Bytes(bytes) => format_bytes(bytes),
-        CacheSize::Percent(share) => format!("{share}%"),
-    }
-}
-
-fn hours(field: &mut Option<HourWindow>, text: &str) -> Option<()> {
-    *field = if text == "always" { None } else { Some(HourWindow::parse(text)?) };
-    Some(())
-}
-
-fn mode(text: &str) -> Option<Mode> {
-    match text {
-        "write-back" => Some(Mode::WriteBack),
-        "write-through" => Some(Mode::WriteThrough),
-        "read-only" => Some(Mode::ReadOnly),
-        _ => None,
-    }
-}
-
-const fn mode_text(mode: Mode) -> &'static str {
-    match mode {
-        Mode::WriteBack => "write-back",
-        Mode::WriteThrough => "write-through",
-        Mode::ReadOnly => "read-only",
-    }
-}
-
-fn volume(text: &str) -> Option<VolumeKind> {
-    match text {
-        "plain" => Some(VolumeKind::Plain),
-        "striped" => Some(VolumeKind::Striped),
-        _ => None,
-    }
-}
-
-const fn volume_text(kind: VolumeKind) -> &'static str {
-    match kind {
-        VolumeKind::Plain => "plain",
-        VolumeKind::Striped => "striped",
-    }
-}

@@ -10,7 +10,6 @@ use halocline_model::evict;
 use halocline_model::layout::CacheGeometry;
 use parking_lot::{Mutex, RwLock};
 
-use super::clock::Clock;
 use super::counters::Counters;
 use super::extents::ExtentEngine;
 use super::globs::Globs;
@@ -23,6 +22,7 @@ use super::room::Room;
 use super::sides::{self, Decorations, Meters};
 use super::surroundings::Surroundings;
 use super::warm::Warm;
+use crate::clock::Clock;
 use crate::config::{Binding, Config};
 use crate::error::{Error, Result};
 use crate::extent::store::ExtentStore;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
-use crate::engine::clock::Clock;
+use crate::clock::Clock;
 use crate::engine::counters::Counters;
 use crate::engine::globs::Globs;
 use crate::engine::health::Health;

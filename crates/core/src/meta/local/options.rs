@@ -54,5 +54,5 @@ impl fmt::Debug for Options {
 
 /// The system's clock.
 pub fn system_clock() -> Clock {
-    Box::new(crate::engine::clock::coarse_ms)
+    Box::new(crate::clock::coarse_ms)
 }

@@ -1,4 +1,4 @@
-//! The engine's clock: one place that reads the time.
+//! The clock of the engine and its records: one place that reads the time.
 //!
 //! Every request asks for it, mostly to tell seconds apart. The kernel keeps the time of its last
 //! tick (1 to 10 ms ago) where reading it costs a fifth.

@@ -1,0 +1,118 @@
+//! How the values of options are read from text and written as text.
+
+use super::units::{HourWindow, Kind, format_bytes, parse_bytes};
+use super::{CacheSize, Config, Emulation, Mode, VolumeKind};
+
+/// Stores a value that could be read.
+pub(super) fn put<T>(field: &mut T, value: Option<T>) -> Option<()> {
+    *field = value?;
+    Some(())
+}
+
+pub(super) fn name(field: &mut String, text: &str, kind: Kind) -> Option<()> {
+    put(field, kind.names().contains(&text).then(|| text.to_owned()))
+}
+
+pub(super) fn globs(field: &mut Vec<String>, text: &str) -> Option<()> {
+    let list: Vec<_> = text.lines().filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
+    let good = list.iter().all(|glob| globset::Glob::new(glob).is_ok());
+    put(field, good.then_some(list))
+}
+
+/// At least two plain names.
+pub(super) fn tiers(field: &mut Vec<String>, text: &str) -> Option<()> {
+    let list: Vec<_> = text.lines().filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let plain = |name: &String| !name.contains('/') && name != "." && name != "..";
+    put(field, (list.len() >= 2 && list.iter().all(plain)).then_some(list))
+}
+
+pub(super) fn single_thread(config: &mut Config, text: &str) -> Option<()> {
+    match text.parse().ok()? {
+        true => config.threads = 1,
+        false if config.threads == 1 => config.threads = 0,
+        false => {}
+    }
+    Some(())
+}
+
+pub(super) fn emulate(config: &mut Config, text: &str) -> Option<()> {
+    config.emulate = match text {
+        "none" => None,
+        _ => Some(Emulation::parse(text, |name| config.profiles.get(name).copied()).ok()?),
+    };
+    Some(())
+}
+
+pub(super) fn count<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+pub(super) fn positive(text: &str) -> Option<usize> {
+    count(text).filter(|count| *count > 0)
+}
+
+/// A number of servers: their queues are threads, so there is a bound.
+pub(super) fn servers(text: &str) -> Option<u32> {
+    count(text).filter(|count| (1..=256).contains(count))
+}
+
+/// Stripes are whole blocks, so that no block lies on two servers.
+pub(super) fn stripe(text: &str) -> Option<u64> {
+    parse_bytes(text).filter(|bytes| *bytes >= 4096 && bytes.is_multiple_of(4096))
+}
+
+pub(super) fn percent(text: &str) -> Option<f64> {
+    let number: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
+    (0.0..=100.0).contains(&number).then_some(number)
+}
+
+pub(super) fn size(text: &str) -> Option<CacheSize> {
+    if text.trim_end().ends_with('%') {
+        return percent(text).filter(|share| *share > 0.0).map(CacheSize::Percent);
+    }
+    parse_bytes(text).filter(|bytes| *bytes > 0).map(CacheSize::Bytes)
+}
+
+pub(super) fn size_text(size: CacheSize) -> String {
+    match size {
+        CacheSize::Bytes(bytes) => format_bytes(bytes),
+        CacheSize::Percent(share) => format!("{share}%"),
+    }
+}
+
+pub(super) fn hours(field: &mut Option<HourWindow>, text: &str) -> Option<()> {
+    *field = if text == "always" { None } else { Some(HourWindow::parse(text)?) };
+    Some(())
+}
+
+pub(super) fn mode(text: &str) -> Option<Mode> {
+    match text {
+        "write-back" => Some(Mode::WriteBack),
+        "write-through" => Some(Mode::WriteThrough),
+        "read-only" => Some(Mode::ReadOnly),
+        _ => None,
+    }
+}
+
+pub(super) const fn mode_text(mode: Mode) -> &'static str {
+    match mode {
+        Mode::WriteBack => "write-back",
+        Mode::WriteThrough => "write-through",
+        Mode::ReadOnly => "read-only",
+    }
+}
+
+pub(super) fn volume(text: &str) -> Option<VolumeKind> {
+    match text {
+        "plain" => Some(VolumeKind::Plain),
+        "striped" => Some(VolumeKind::Striped),
+        _ => None,
+    }
+}
+
+pub(super) const fn volume_text(kind: VolumeKind) -> &'static str {
+    match kind {
+        VolumeKind::Plain => "plain",
+        VolumeKind::Striped => "striped",
+    }
+}
