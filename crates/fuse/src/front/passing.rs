@@ -139,10 +139,11 @@ impl<E: Engine> Front<E> {
         let generation = Generation(inode.generation);
         let share = self.share(&inode, &handle, |fd| reply.open_backing(fd));
         let backing = share.backing.clone();
+        // Before it counts as mapped: the kernel asks again once it is ([`timeouts::served`]).
+        let ttl = &self.timeout(&inode, &attr);
         if backing.is_some() {
             timeouts::served(&inode, flags);
         }
-        let ttl = &self.timeout(&inode, &attr);
         let mode = self.fopen_flags(self.engine.open_mode(&handle));
         let number = self.files.insert(OpenFile::new(inode, handle, share, flags));
         match backing {
