@@ -89,6 +89,26 @@ fn a_stall_lasts_until_it_is_cleared() {
     assert_eq!(file.file().metadata().unwrap().len(), 4);
 }
 
+/// The fault was cleared between the decision to linger and the end of the operation, which then
+/// waited for the next clear: a test of schedules hung in CI.
+#[test]
+fn an_operation_does_not_linger_for_a_fault_that_is_cleared_meanwhile() {
+    let Scratch { file, faults: below, device, .. } = scratch();
+    let faults = Arc::new(Faults::default());
+    let device = FaultyDevice::new(Arc::new(device), Arc::clone(&faults));
+    faults.set(None, Effect::Linger, When::Nth(0));
+    below.set(None, Effect::Stall, When::Nth(0));
+    let (send, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(device.truncate(&file, 5)));
+    while below.stalled() == 0 {
+        std::thread::yield_now();
+    }
+    faults.clear();
+    below.clear();
+    let patience = std::time::Duration::from_secs(20);
+    done.recv_timeout(patience).expect("it goes on").unwrap();
+}
+
 #[test]
 fn a_meter_counts_by_direction() {
     let Scratch { file, faults, device, .. } = scratch();

@@ -60,6 +60,14 @@ struct Fault {
     seen: u64,
 }
 
+/// What happens to one operation.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    effect: Option<Effect>,
+    /// How often faults had been cleared when this was decided.
+    clears: u64,
+}
+
 /// The switchboard of a faulty device: keep a clone of the `Arc` to flip faults at run time.
 #[derive(Debug, Default)]
 pub struct Faults {
@@ -112,8 +120,9 @@ impl Faults {
     }
 
     /// What happens to this operation; returns after a stall has ended.
-    fn due(&self, operation: Operation) -> Option<Effect> {
+    fn due(&self, operation: Operation) -> Due {
         let mut state = self.state.lock();
+        let clears = state.clears;
         let mut due = None;
         for fault in &mut state.faults {
             if fault.operation.is_none_or(|wanted| wanted == operation) {
@@ -128,15 +137,14 @@ impl Faults {
         }
         state.hits += u64::from(due.is_some());
         if due == Some(Effect::Stall) {
-            self.wait(&mut state);
-            return None;
+            self.wait(&mut state, clears);
+            due = None;
         }
-        due
+        Due { effect: due, clears }
     }
 
-    /// Waits until the faults are cleared.
-    fn wait(&self, state: &mut MutexGuard<'_, State>) {
-        let clears = state.clears;
+    /// Waits until the faults are cleared that were set after `clears` times.
+    fn wait(&self, state: &mut MutexGuard<'_, State>, clears: u64) {
         state.stalled += 1;
         while state.clears == clears {
             self.cleared.wait(state);
@@ -144,10 +152,10 @@ impl Faults {
         state.stalled -= 1;
     }
 
-    /// Holds the answer of an operation that lingers.
-    fn answer<T>(&self, effect: Option<Effect>, answer: T) -> T {
-        if effect == Some(Effect::Linger) {
-            self.wait(&mut self.state.lock());
+    /// Holds the answer of an operation that lingers, unless its fault was cleared meanwhile.
+    fn answer<T>(&self, due: Due, answer: T) -> T {
+        if due.effect == Some(Effect::Linger) {
+            self.wait(&mut self.state.lock(), due.clears);
         }
         answer
     }
@@ -155,7 +163,7 @@ impl Faults {
     /// Runs an operation that cannot be short.
     fn run(&self, operation: Operation, below: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let due = self.due(operation);
-        match due {
+        match due.effect {
             None | Some(Effect::Stall | Effect::Linger) => self.answer(due, below()),
             Some(Effect::Lie) => Ok(()),
             Some(Effect::Short) => Err(io::Error::from_raw_os_error(libc::EIO)),
@@ -186,7 +194,7 @@ impl Device for FaultyDevice {
         bufs: &mut [IoSliceMut<'_>],
     ) -> io::Result<usize> {
         let due = self.faults.due(Operation::Read);
-        match due {
+        match due.effect {
             Some(Effect::Errno(errno)) => Err(io::Error::from_raw_os_error(errno)),
             Some(Effect::Short) => {
                 let mut half = bufs.iter().map(|buf| buf.len()).sum::<usize>() / 2;
@@ -207,7 +215,7 @@ impl Device for FaultyDevice {
 
     fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
         let due = self.faults.due(Operation::Write);
-        match due {
+        match due.effect {
             Some(Effect::Errno(errno)) => Err(io::Error::from_raw_os_error(errno)),
             Some(Effect::Short) => {
                 let mut half = bufs.iter().map(|buf| buf.len()).sum::<usize>() / 2;
