@@ -16,6 +16,7 @@ pub mod local;
 pub mod meter;
 pub mod null;
 pub(crate) mod passing;
+pub mod pieces;
 pub mod throttle;
 
 /// An open file on a server.

@@ -12,6 +12,7 @@ use crate::config::{Config, EmulatedGroup, Shares};
 use crate::control::{ServerStatus, Side};
 use crate::device::emulate::{self, EmulatedServer};
 use crate::device::meter::{Meter, MeteredDevice};
+use crate::device::pieces::PiecewiseDevice;
 use crate::device::{Device, local::LocalDevice};
 use crate::error::{Error, Result};
 use crate::meta::Dmt;
@@ -101,6 +102,7 @@ pub(crate) fn open_cache(
     meters.cache = new_meters(shape.servers);
     let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
     Volume::in_directory(dir, shape.servers, shape.stripe, &|index, device| {
+        let device = Arc::new(PiecewiseDevice::new(device));
         metered(around(index, emulated(group, device)), &meters.cache[index])
     })
 }
