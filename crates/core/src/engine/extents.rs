@@ -16,7 +16,7 @@ use super::handle::Handle;
 use super::parts::{NS, Parts, origin_key};
 use super::rebuild::Rebuilder;
 use super::sides::Meters;
-use super::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, SetTime, Stat};
+use super::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 use crate::control::{SOCKET_NAME, SOCKET_XATTR};
 use crate::device::Allocate;
 use crate::error::Result;
@@ -159,16 +159,11 @@ impl Engine for ExtentEngine {
         if let Some(size) = change.size.take() {
             self.truncate(node, handle, size)?;
         }
-        if let Some(time) = change.mtime {
-            // A time set by a program is the file's time; nothing is held back any more.
-            if let Some(file) = self.parts.file_of_known(node)? {
-                file.let_mtime_go(None);
-                if matches!(time, SetTime::Now) {
-                    file.note_write(self.parts.clock.now_ns(), false);
-                }
-            }
-        }
-        let stat = self.parts.namespace.set_attr(node, &change)?;
+        let timed = if change.mtime.is_some() { self.parts.file_of_known(node)? } else { None };
+        let stat = match timed {
+            Some(file) => self.parts.take_time(&file, node, &change)?,
+            None => self.parts.namespace.set_attr(node, &change)?,
+        };
         self.parts.restamp(node)?;
         Ok(self.shown(stat))
     }

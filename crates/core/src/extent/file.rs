@@ -90,6 +90,8 @@ pub(crate) struct CachedFile {
     /// Whether the store holds the stamp `Writing` for it.
     pub(crate) stamped_writing: AtomicBool,
     mtime_held_ns: AtomicI64,
+    /// Held while the origin's file is given a modification time.
+    pub(crate) times: Mutex<()>,
     /// Serialises flushes of this file.
     pub(crate) flushing: Mutex<()>,
 }
@@ -120,6 +122,7 @@ impl CachedFile {
             unlinked: AtomicBool::new(false),
             stamped_writing: AtomicBool::new(false),
             mtime_held_ns: AtomicI64::new(NO_TIME),
+            times: Mutex::default(),
             flushing: Mutex::default(),
         }
     }
@@ -169,6 +172,11 @@ impl CachedFile {
             Ordering::AcqRel,
             Ordering::Acquire,
         );
+    }
+
+    /// Holds `mtime_ns` instead of whatever is held: a program chose it.
+    pub(crate) fn choose_mtime(&self, mtime_ns: i64) {
+        self.mtime_held_ns.store(mtime_ns, Ordering::Release);
     }
 
     /// The origin has been given `given_ns`, or a program set the time itself (`None`): nothing

@@ -14,5 +14,6 @@ mod reference;
 mod requests;
 mod schedules;
 mod store_failure;
+mod times;
 mod truth;
 mod volatile;

@@ -14,10 +14,11 @@ use halocline_model::request::ByteRange;
 use crate::engine::parts::{Parts, mtime_ns};
 use crate::engine::rebuild::Which;
 use crate::engine::rebuild::sieve::OriginCost;
-use crate::engine::{SetAttr, SetTime};
+use crate::engine::{SetAttr, SetTime, Stat};
 use crate::error::Result;
 use crate::extent::file::CachedFile;
 use crate::meta::FileId;
+use crate::namespace::Node;
 
 /// Bytes of file that one region covers on each server of the origin.
 pub(crate) const REGION_BYTES_PER_SERVER: u64 = 2 << 20;
@@ -160,6 +161,7 @@ impl Parts {
 
     /// Gives the origin's file the modification time that was held back.
     pub(crate) fn give_time(&self, file: &CachedFile) -> Result<()> {
+        let _times = file.times.lock();
         if let Some(held) = file.held_mtime_ns() {
             let node = file.node.read().clone();
             let time = SetTime::At(system_time_ns(held));
@@ -167,6 +169,24 @@ impl Parts {
             file.let_mtime_go(Some(held));
         }
         Ok(())
+    }
+
+    /// Makes a program's `change` of the modification time. It is the file's time from then on: what
+    /// a flush still writes must not show as a later one, so it is held like any other until then.
+    pub(crate) fn take_time(
+        &self,
+        file: &CachedFile,
+        node: &Node,
+        change: &SetAttr,
+    ) -> Result<Stat> {
+        let _times = file.times.lock();
+        let stat = self.namespace.set_attr(node, change)?;
+        if file.mover.lock().is_some() {
+            file.choose_mtime(mtime_ns(&stat.raw));
+        } else {
+            file.let_mtime_go(None);
+        }
+        Ok(stat)
     }
 }
 
