@@ -1,10 +1,10 @@
 //! Writes in small pieces, for files that are later written in small requests.
 //!
-//! Linux keeps what one call wrote in pages as large as the call, up to 2 MiB, and ext4 looks at every
-//! block of such a page at every write into it: 4 KiB writes to a file that was written 4 MiB at a
-//! time reach a ninth of what they reach where 64 KiB were written at a time. Reads of 1 MiB lose a
-//! sixth (docs/BENCH.md). A cache is written in large pieces by those who fill it, and is there for
-//! small requests.
+//! Linux keeps what one call wrote in pages as large as the call, up to 2 MiB, and ext4 looks at
+//! every block of such a page at every write into it: 4 KiB writes to a file that was written 4 MiB
+//! at a time reach a ninth of what they reach where 64 KiB were written at a time. Reads of 1 MiB
+//! lose a sixth (docs/BENCH.md). A cache is written in large pieces by those who fill it, and is
+//! there for small requests.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;

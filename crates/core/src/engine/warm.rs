@@ -197,14 +197,13 @@ mod tests {
     #[test]
     fn a_file_is_in_memory_until_it_is_dropped_from_there() {
         use std::io::Write;
-        use std::os::fd::AsFd;
 
         // Not in /tmp, which may be memory.
         let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         file.write_all(&vec![1; 1 << 20]).unwrap();
         assert!(is_in_memory(file.as_file()));
         file.as_file().sync_all().unwrap();
-        rustix::fs::fadvise(file.as_file().as_fd(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        rustix::fs::fadvise(file.as_file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
         assert!(!is_in_memory(file.as_file()));
     }
 }
