@@ -1,6 +1,10 @@
-//! What kernel passthrough needs.
+//! What kernel passthrough needs, and from which size on it pays.
 
 use std::io;
+
+/// Files below are read from the kernel's page cache after one request: handing them over costs
+/// more than that.
+pub(crate) const SMALL_BYTES: u64 = 64 << 10;
 
 /// Why the kernel takes no files, with the remedy.
 pub(crate) fn explain(error: &io::Error) -> String {

@@ -30,8 +30,6 @@ use crate::error::Result;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::volume::origin::{Origin, OriginFile};
 
-/// Smaller files are read with one request: handing them over costs more than that.
-const SMALL_BYTES: u64 = 64 << 10;
 /// One page in so many may be missing from memory.
 const MISSING_SHARE: u64 = 64;
 
@@ -77,7 +75,7 @@ impl Parts {
         let taken = if must || file.read_below.load(Ordering::Acquire) {
             take()
         } else if reads
-            && file.size() >= SMALL_BYTES
+            && file.size() >= passing::SMALL_BYTES
             && is_in_memory(handle.origin.node())
             && let Some(_range) = self.with_readers_only(file)
         {

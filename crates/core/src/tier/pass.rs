@@ -24,9 +24,6 @@ use crate::namespace::{stat_descriptor, xattr};
 /// counts such files each second, and no SSD fills that many bytes in a second.
 const AMPLE_PART: u64 = 4;
 const AMPLE_BYTES: u64 = 8 << 30;
-/// Files below are read from the kernel's page cache after one request: handing them over costs
-/// more than that.
-const SMALL_BYTES: u64 = 64 << 10;
 /// How long the room on the SSD's file system is taken for what it was: a small part of the time
 /// that the ample room lasts.
 const ROOM_IS_KNOWN: Duration = Duration::from_millis(100);
@@ -70,7 +67,7 @@ impl Core {
         if self.passing.lock().works == Some(false) && !must {
             return refused("the kernel takes no files");
         }
-        if !handle.writes() && !must && resident.bytes() < SMALL_BYTES {
+        if !handle.writes() && !must && resident.bytes() < passing::SMALL_BYTES {
             return refused("small and opened for reading");
         }
         if handle.writes() && !must && !self.has_ample_room() {
