@@ -22,6 +22,7 @@ import argparse
 import json
 import pathlib
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -119,8 +120,11 @@ class Mounts:
         return self
 
     def __exit__(self, *_):
-        for unmount in reversed(self.mounted):
-            unmount()
+        while self.mounted:
+            try:
+                self.mounted.pop()()
+            except SystemExit as failed:
+                print(failed, file=sys.stderr)
 
 
 def fill(file):
@@ -190,6 +194,9 @@ def main():
     for tool in ("fio", "mergerfs"):
         if not shutil.which(tool):
             sys.exit(f"{tool} is missing: apt-get install {tool}")
+    # So that all is unmounted and removed.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="halocline-overhead-", dir=args.dir) as scratch:
         with Mounts(args.halocline.resolve(), pathlib.Path(scratch)) as mounts:
             mounts.bare()

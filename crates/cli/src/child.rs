@@ -58,7 +58,13 @@ impl Signals {
 
     /// Whether somebody asked this process to stop since the last look.
     pub(crate) fn stop_requested(&mut self) -> bool {
-        self.events.pending().any(|event| [SIGINT, SIGTERM, SIGHUP].contains(&event.signal))
+        self.stop_signal().is_some()
+    }
+
+    /// The signal by which somebody asked this process to stop since the last look.
+    pub(crate) fn stop_signal(&mut self) -> Option<i32> {
+        let mut signals = self.events.pending().map(|event| event.signal);
+        signals.find(|signal| [SIGINT, SIGTERM, SIGHUP].contains(signal))
     }
 }
 

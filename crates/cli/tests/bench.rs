@@ -6,7 +6,7 @@ mod plot;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use plot::Plot;
@@ -260,6 +260,12 @@ fn a_flipped_byte_is_found_where_it_is() {
 #[test]
 fn an_interrupted_run_leaves_nothing_behind() {
     let Some(scratch) = Scratch::new("an_interrupted_run_leaves_nothing_behind") else { return };
+    for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        interrupt(&scratch, signal, status);
+    }
+}
+
+fn interrupt(scratch: &Scratch, signal: Signal, status: i32) {
     let child = scratch
         .command(&["--emulate", "hdd+ssd", "--data", "256M", "--request-size", "4K"])
         .stdout(Stdio::null())
@@ -273,17 +279,12 @@ fn an_interrupted_run_leaves_nothing_behind() {
         std::thread::sleep(Duration::from_millis(20));
     }
     std::thread::sleep(Duration::from_millis(300));
-    interrupt(&child);
+    kill_process(Pid::from_child(&child), signal).unwrap();
     let output = child.wait_with_output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{message}");
+    assert_eq!(output.status.code(), Some(status), "{message}");
     assert!(message.contains("interrupted"), "{message}");
     scratch.assert_clean();
-}
-
-fn interrupt(child: &Child) {
-    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-    kill_process(pid, Signal::INT).unwrap();
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `halocline bench tier`: a real mount, small and fast; no figure is judged.
+//! `halocline bench tier`: a real mount, small and fast; no figure is judged. And its end, however it
+//! comes.
 
 #[path = "bench/plot.rs"]
 mod plot;
@@ -6,31 +7,51 @@ mod plot;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use plot::Plot;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// Longest time that anything here may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Whether no mount can be made; says so.
+fn cannot_mount(test: &str) -> bool {
+    let cannot = fs::File::options().read(true).write(true).open("/dev/fuse").is_err();
+    if cannot {
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: /dev/fuse cannot be opened");
+    }
+    cannot
+}
+
+fn bench_in(dir: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_halocline"));
+    command.args(["bench", "tier"]).current_dir(dir);
+    command
+}
+
 #[test]
 fn the_papers_figures_are_called_emulated_and_stand_beside_the_papers_ratios() {
-    if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
-        let _ = writeln!(std::io::stderr(), "SKIP bench tier: /dev/fuse cannot be opened");
+    if cannot_mount("the_papers_figures_are_called_emulated_and_stand_beside_the_papers_ratios") {
         return;
     }
     let dir = TempDir::new().unwrap();
     let bench = |more: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_halocline"))
-            .args(["bench", "tier", "--part", "figures", "--size", "16M", "--repetitions", "1"])
+        let output = bench_in(dir.path())
+            .args(["--part", "figures", "--size", "16M", "--repetitions", "1"])
             .args(["--seconds", "0.02"])
             .args(more)
-            .current_dir(dir.path())
             .output()
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
     let results: Value = serde_json::from_str(&bench(&["--json"])).unwrap();
+    assert!(!results["command"].as_str().unwrap().contains("--inside"), "{results}");
     let figures = &results["figures"];
     assert_eq!(figures["emulated"], true);
     assert_eq!(figures["hdd"]["rpm"], 7200.0);
@@ -64,4 +85,100 @@ fn check_plot(file: &Path, lines: usize) {
     }
     assert!(plot.count("rect") > lines, "{plot:?}");
     assert!(plot.count("polyline") >= 9, "{plot:?}");
+}
+
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what} did not come true");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Names in `dir`.
+fn entries(dir: &Path) -> Vec<String> {
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+    fs::read_dir(dir).unwrap().map(|entry| name(entry).into_string().unwrap()).collect()
+}
+
+/// A benchmark in `dir` that has begun to read and write through its mount.
+fn benchmark_at_work(dir: &Path) -> Child {
+    let before = entries(dir);
+    let child = bench_in(dir)
+        .args(["--part", "files", "--size", "4M"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let made = |name: &String| !before.contains(name) && dir.join(name).join("ssd/job0").exists();
+    eventually("the first file", || entries(dir).iter().any(made));
+    child
+}
+
+fn send(signal: Signal, child: &Child) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Mounts below `dir` that others see, and processes that work for it.
+fn mounts_and_processes(dir: &Path) -> Vec<String> {
+    let dir = dir.to_str().unwrap();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let line = fs::read(entry.unwrap().path().join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).replace('\0', " "))
+    });
+    let all = mounts.lines().map(str::to_owned).chain(processes);
+    all.filter(|line| line.contains(dir)).collect()
+}
+
+#[test]
+fn a_benchmark_that_is_told_to_stop_leaves_nothing_behind() {
+    if cannot_mount("a_benchmark_that_is_told_to_stop_leaves_nothing_behind") {
+        return;
+    }
+    for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+        let dir = TempDir::new().unwrap();
+        let child = benchmark_at_work(dir.path());
+        send(signal, &child);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(mounts_and_processes(dir.path()), [""; 0], "{signal:?}: {said}");
+        assert_eq!(entries(dir.path()), [""; 0], "{signal:?}: {said}");
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(said.contains("interrupted"), "{said}");
+    }
+}
+
+#[test]
+fn a_killed_benchmark_takes_its_mounts_along_and_the_next_one_removes_its_files() {
+    if cannot_mount("a_killed_benchmark_takes_its_mounts_along_and_the_next_one_removes_its_files")
+    {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let mut child = benchmark_at_work(dir.path());
+    send(Signal::KILL, &child);
+    child.wait().unwrap();
+    eventually("the end of all", || mounts_and_processes(dir.path()).is_empty());
+    let left = entries(dir.path()).pop().unwrap();
+    fs::create_dir(dir.path().join("halocline-bench-old")).unwrap();
+    let mut alive = benchmark_at_work(dir.path());
+    let mut working = entries(dir.path());
+    working.retain(|name| name != "halocline-bench-old");
+    assert!(working.len() == 1 && working[0] != left, "{left}: {working:?}");
+    let next = bench_in(dir.path())
+        .args(["--part", "metadata", "--files", "10", "--repetitions", "1"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&next.stderr);
+    assert!(next.status.success(), "{said}");
+    assert!(said.contains("rm -r") && said.contains("halocline-bench-old"), "{said}");
+    assert!(dir.path().join(&working[0]).exists(), "{said}");
+    send(Signal::TERM, &alive);
+    alive.wait().unwrap();
+    let mut told = String::new();
+    std::io::Read::read_to_string(&mut alive.stderr.take().unwrap(), &mut told).unwrap();
+    assert!(told.contains("removed") && told.contains(&left), "{told}");
+    assert_eq!(entries(dir.path()), ["halocline-bench-old"]);
 }

@@ -6,12 +6,15 @@
 //! - [`worker`]: one process of a run; [`crew`]: all of them, from the parent's side;
 //! - [`case`]: one policy and cache size over one workload, from mount to unmount;
 //! - [`bare_origin`]: the origin when all is over, compared byte by byte;
-//! - [`scratch`]: where it all lies, and its end;
+//! - [`scratch`]: where it all lies, and its end; [`claimed`]: what killed benchmarks leave of it;
+//! - [`attached`]: processes that end with the benchmark;
 //! - [`tier`]: the file tier;
 //! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 
+mod attached;
 mod bare_origin;
 mod case;
+mod claimed;
 mod content;
 mod crew;
 mod ior;
@@ -25,7 +28,7 @@ mod workload;
 
 use clap::{Args, Subcommand};
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 
 /// Measure what the cache gains on this machine or on emulated devices
 #[derive(Debug, Args)]
@@ -49,4 +52,10 @@ pub(crate) fn execute(args: &BenchArgs) -> Outcome {
         What::Tier(args) => tier::execute(args),
         What::Worker(args) => worker::execute(args),
     }
+}
+
+/// What a benchmark ends with that `signal` interrupted: a shell's status for it.
+fn interrupted(signal: i32) -> Failure {
+    let status = u8::try_from(128 + signal).unwrap_or(u8::MAX);
+    Failure::with_status(status, "interrupted; the scratch directory was removed")
 }

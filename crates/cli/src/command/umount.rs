@@ -83,13 +83,17 @@ fn wait_for_end(process: &OwnedFd, pid: u32) -> Result<(), Failure> {
     }
 }
 
+/// Takes the mount at `mountpoint` away although it may be busy; `false` if this user may not.
+pub(super) fn detach(mountpoint: &Path) -> Result<bool, Failure> {
+    match rustix::mount::unmount(mountpoint, UnmountFlags::DETACH) {
+        Err(Errno::PERM) => Ok(with_helper(mountpoint, &["-u", "-z"])?.status.success()),
+        result => Ok(result.is_ok()),
+    }
+}
+
 /// Takes away the mount point whose process died.
 fn detach_dead(mountpoint: &Path) -> Outcome {
-    let detached = match rustix::mount::unmount(mountpoint, UnmountFlags::DETACH) {
-        Err(Errno::PERM) => with_helper(mountpoint, &["-u", "-z"])?.status.success(),
-        result => result.is_ok(),
-    };
-    if !detached {
+    if !detach(mountpoint)? {
         let path = mountpoint.display();
         return Err(Failure::failed(format!(
             "{path}: cannot detach it; try as the user who mounted"

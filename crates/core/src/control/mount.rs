@@ -127,6 +127,14 @@ pub fn mountpoints() -> Result<Vec<PathBuf>> {
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).filter_map(ours).collect())
 }
 
+/// What is mounted at `dir`, absolute and without links, or below it, in the order of mounting, as
+/// this process sees it.
+pub fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let table = fs::read(MOUNTINFO)?;
+    let points = table.split(|byte| *byte == b'\n').filter_map(parse_line).map(|(point, _)| point);
+    Ok(points.filter(|point| point.starts_with(dir)).collect())
+}
+
 /// Where a mount is that was made on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {

@@ -9,7 +9,7 @@ use halocline_core::error::Error;
 use halocline_core::volume::origin::{Origin, OriginFile};
 
 use super::content::Content;
-use super::crew::{self, Watch};
+use super::crew::Watch;
 use super::worker::Wrong;
 use super::workload::{Instance, Workload};
 use crate::failure::Failure;
@@ -56,9 +56,7 @@ impl BareOrigin {
         let (mut found, mut expected) = (vec![0; CHUNK], vec![0; CHUNK]);
         let mut offset = 0;
         while offset < instance.bytes {
-            if watch.stop_requested() {
-                return Err(crew::interrupted());
-            }
+            watch.go_on()?;
             let want = usize::try_from(instance.bytes - offset).unwrap_or(CHUNK).min(CHUNK);
             let count =
                 file.read_at(offset, &mut found[..want]).map_err(Error::at(&path, "read"))?;

@@ -358,11 +358,11 @@ fn in_background<T: Send + 'static>(
     let heard = Arc::clone(&stop);
     let working = thread::spawn(move || work(&heard));
     while !working.is_finished() {
-        if watch.stop_requested() {
+        if let Err(interrupted) = watch.go_on() {
             stop.store(true, Ordering::Relaxed);
             // What it gave does not matter any more.
             let _ = working.join();
-            return Err(crew::interrupted());
+            return Err(interrupted);
         }
         thread::sleep(TICK);
     }

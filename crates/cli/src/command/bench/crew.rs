@@ -6,26 +6,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
+use super::attached;
 use super::worker::{Done, Job, Word};
 use crate::failure::Failure;
 
 /// How often a wish to stop is looked for.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Exit status after Ctrl-C, as a shell gives it.
-pub(super) const INTERRUPTED: u8 = 130;
-
 /// What the parent does while it waits.
 pub(super) trait Watch {
-    /// Whether somebody asked for the end.
-    fn stop_requested(&mut self) -> bool;
+    /// Fails once somebody asked for the end.
+    fn go_on(&mut self) -> Result<(), Failure>;
     /// So many more bytes were moved.
     fn advance(&mut self, bytes: u64);
-}
-
-/// The failure that an interrupted benchmark ends with.
-pub(super) fn interrupted() -> Failure {
-    Failure::with_status(INTERRUPTED, "interrupted; the scratch directory was removed")
 }
 
 /// Runs one process for each job, all at once, to their ends; the answers are in the jobs' order.
@@ -40,9 +35,7 @@ pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Fai
     let (mut ready, mut left) = (0, jobs.len());
     let mut answers = vec![Done::default(); jobs.len()];
     while left > 0 {
-        if watch.stop_requested() {
-            return Err(interrupted());
-        }
+        watch.go_on()?;
         match crew.words.recv_timeout(TICK) {
             Ok((_, Word::Ready)) => {
                 ready += 1;
@@ -61,8 +54,10 @@ pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Fai
                 left -= 1;
             }
             // Ctrl-C reaches the whole group; the processes may end before we hear of it.
-            Ok((_, Word::Failed(_))) if watch.stop_requested() => return Err(interrupted()),
-            Ok((_, Word::Failed(why))) => return Err(Failure::failed(why)),
+            Ok((_, Word::Failed(why))) => {
+                watch.go_on()?;
+                return Err(Failure::failed(why));
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(Failure::failed("a benchmark process ended without an answer"));
@@ -86,11 +81,10 @@ impl Crew {
         words: &Sender<(usize, Word)>,
     ) -> Result<(), Failure> {
         let job = serde_json::to_string(job).map_err(std::io::Error::from)?;
-        let mut child = Command::new("/proc/self/exe")
-            .args(["bench", "worker", &job])
-            .stdin(Stdio::from(gate.try_clone()?))
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut worker = Command::new("/proc/self/exe");
+        worker.args(["bench", "worker", &job]);
+        worker.stdin(Stdio::from(gate.try_clone()?)).stdout(Stdio::piped());
+        let mut child = attached::bind(&mut worker, Signal::KILL).spawn()?;
         let (index, said) = (self.children.len(), child.stdout.take());
         self.children.push(child);
         let words = words.clone();

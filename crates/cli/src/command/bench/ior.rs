@@ -10,7 +10,8 @@ use halocline_core::control::Progress;
 use halocline_model::admit;
 
 use super::case::{Canary, Case, Phases, Setup};
-use super::crew::{Watch, interrupted};
+use super::crew::Watch;
+use super::interrupted;
 use super::plot;
 use super::record::{self, Results, Run};
 use super::scratch::Scratch;
@@ -320,7 +321,7 @@ fn measure(
             }
         }
     }
-    if signals.stop_requested() { Err(interrupted()) } else { Ok(runs) }
+    signals.stop_signal().map_or(Ok(runs), |signal| Err(interrupted(signal)))
 }
 
 fn describe(case: &Case<'_>) -> String {
@@ -334,7 +335,7 @@ struct Attention<'a> {
     signals: &'a mut Signals,
     meter: Meter,
     progress: Progress,
-    stopped: bool,
+    stopped: Option<i32>,
 }
 
 impl<'a> Attention<'a> {
@@ -342,14 +343,14 @@ impl<'a> Attention<'a> {
         let total_bytes = case.transfers();
         let progress = Progress { done_bytes: 0, total_bytes, path: name.into() };
         let meter = Meter::new("measuring", false);
-        Self { signals, meter, progress, stopped: false }
+        Self { signals, meter, progress, stopped: None }
     }
 }
 
 impl Watch for Attention<'_> {
-    fn stop_requested(&mut self) -> bool {
-        self.stopped |= self.signals.stop_requested();
-        self.stopped
+    fn go_on(&mut self) -> Result<(), Failure> {
+        self.stopped = self.stopped.or_else(|| self.signals.stop_signal());
+        self.stopped.map_or(Ok(()), |signal| Err(interrupted(signal)))
     }
 
     fn advance(&mut self, bytes: u64) {

@@ -6,27 +6,28 @@ use std::path::{Path, PathBuf};
 
 use halocline_core::error::{Error, Result};
 use rustix::fs::{Advice, fadvise, statvfs};
-use tempfile::TempDir;
 
+use super::claimed::{self, Claimed};
 use crate::host::Where;
 use crate::text;
 
-/// Name of the directories that a benchmark makes; what a killed one leaves is found by it.
-const PREFIX: &str = "halocline-bench-";
 /// Room for metadata and the file system's own blocks, beside one part in 16.
 const SLACK_BYTES: u64 = 128 << 20;
 
 /// The directories of one benchmark; gone with it.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    origin_side: TempDir,
-    cache_side: Option<TempDir>,
+    origin_side: Claimed,
+    cache_side: Option<Claimed>,
 }
 
 impl Scratch {
     /// Makes the directories in `dir`, those of the cache in `cache_dir` where one is given, after
     /// a look at the room for `data` and `cache` bytes.
     pub(super) fn new(dir: &Path, cache_dir: Option<&Path>, data: u64, cache: u64) -> Result<Self> {
+        for side in [Some(dir), cache_dir].into_iter().flatten().filter(|side| side.is_dir()) {
+            claimed::clear_away_in(side)?;
+        }
         match cache_dir {
             Some(cache_dir) => {
                 check_room("--dir", dir, data)?;
@@ -34,7 +35,10 @@ impl Scratch {
             }
             None => check_room("--dir", dir, data + cache)?,
         }
-        Ok(Self { origin_side: make(dir)?, cache_side: cache_dir.map(make).transpose()? })
+        Ok(Self {
+            origin_side: Claimed::make_in(dir)?,
+            cache_side: cache_dir.map(Claimed::make_in).transpose()?,
+        })
     }
 
     /// Empty directories for one mount.
@@ -53,20 +57,9 @@ impl Scratch {
 
     /// Removes everything.
     pub(super) fn remove(self) -> Result<()> {
-        for side in [Some(self.origin_side), self.cache_side].into_iter().flatten() {
-            let path = side.path().to_owned();
-            side.close().map_err(Error::at(path, "remove the scratch directory"))?;
-        }
-        Ok(())
+        self.origin_side.remove()?;
+        self.cache_side.map_or(Ok(()), Claimed::remove)
     }
-}
-
-/// A new directory in `dir`.
-pub(super) fn make(dir: &Path) -> Result<TempDir> {
-    tempfile::Builder::new()
-        .prefix(PREFIX)
-        .tempdir_in(dir)
-        .map_err(Error::at(dir, "make a scratch directory in"))
 }
 
 /// Makes `dir` an empty directory.

@@ -13,6 +13,7 @@ mod plot;
 mod policies;
 mod random;
 mod setup;
+mod supervise;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,6 +24,9 @@ use serde::Serialize;
 use crate::command::print_json;
 use crate::failure::Outcome;
 use crate::options::byte_count;
+
+/// What a process that measures is told apart by; comes last.
+const INSIDE: &str = "--inside";
 
 /// Measure the file tier against the bare directory, mergerfs, cp and other policies
 #[derive(Debug, Args)]
@@ -51,6 +55,15 @@ pub(super) struct TierArgs {
     /// Answer in JSON
     #[arg(long)]
     json: bool,
+    /// This is the process that measures, below this directory
+    #[arg(long, hide = true, value_name = "ROOT")]
+    inside: Option<PathBuf>,
+}
+
+impl TierArgs {
+    fn wants(&self, part: Part) -> bool {
+        self.part.is_empty() || self.part.contains(&part)
+    }
 }
 
 /// What is measured.
@@ -138,28 +151,36 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Measures.
 pub(super) fn execute(args: &TierArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), super::plot::check)?;
-    let wanted = |part| args.part.is_empty() || args.part.contains(&part);
+    let on_mounts = [Part::Files, Part::Metadata, Part::Moves, Part::Figures];
+    let setup = args.inside.as_deref().map(setup::Setup::find).transpose()?;
+    if setup.is_none() && on_mounts.into_iter().any(|part| args.wants(part)) {
+        return supervise::supervise(&args.dir);
+    }
+    measure(args, setup.as_ref())
+}
+
+/// Measures where everything is made, and tells.
+fn measure(args: &TierArgs, setup: Option<&setup::Setup>) -> Outcome {
     let (mut rows, mut figures) = (Vec::new(), None);
-    if [Part::Files, Part::Metadata, Part::Moves, Part::Figures].into_iter().any(wanted) {
-        let setup = setup::Setup::new(&args.dir)?;
-        if wanted(Part::Files) {
-            rows.extend(files::measure(&setup, args.size, args.repetitions)?);
+    if let Some(setup) = setup {
+        let (size, repetitions) = (args.size, args.repetitions);
+        if args.wants(Part::Files) {
+            rows.extend(files::measure(setup, size, repetitions)?);
         }
-        if wanted(Part::Metadata) {
-            rows.extend(metadata::measure(&setup, args.files, args.repetitions)?);
+        if args.wants(Part::Metadata) {
+            rows.extend(metadata::measure(setup, args.files, repetitions)?);
         }
-        if wanted(Part::Moves) {
-            rows.extend(moves::measure(&setup, args.size, args.repetitions)?);
+        if args.wants(Part::Moves) {
+            rows.extend(moves::measure(setup, size, repetitions)?);
         }
-        if wanted(Part::Figures) {
-            let (size, repetitions) = (args.size, args.repetitions);
-            figures = Some(figures::measure(&setup, size, repetitions, args.seconds)?);
+        if args.wants(Part::Figures) {
+            figures = Some(figures::measure(setup, size, repetitions, args.seconds)?);
         }
     }
-    let policies = if wanted(Part::Policies) { policies::measure() } else { Vec::new() };
+    let policies = if args.wants(Part::Policies) { policies::measure() } else { Vec::new() };
     let results = Results {
         version: env!("CARGO_PKG_VERSION"),
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        command: std::env::args().take_while(|arg| arg != INSIDE).collect::<Vec<_>>().join(" "),
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         rows,
         policies,

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use halocline_model::request::Direction;
-use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::content::{Content, Mismatch};
@@ -110,8 +109,6 @@ impl std::fmt::Display for Wrong {
 pub(crate) fn execute(args: &WorkerArgs) -> Outcome {
     let job: Job = serde_json::from_str(&args.job)
         .map_err(|error| Failure::refused(format!("bench worker: {error}")))?;
-    // A benchmark that was killed leaves no workers behind.
-    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let word = match work(&job) {
         Ok(done) => Word::Done(done),
         Err(error) => Word::Failed(format!("{}: {error}", job.path.display())),

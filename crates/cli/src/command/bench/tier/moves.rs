@@ -10,9 +10,11 @@ use std::time::Instant;
 
 use halocline_core::control::{Client, MoveReport, Place, Request, Status};
 use halocline_core::error::Result;
+use rustix::process::Signal;
 
 use super::setup::Setup;
 use super::{Row, files, mebibytes, median};
+use crate::command::bench::attached::bind;
 
 const NAME: &str = "large";
 
@@ -25,7 +27,7 @@ fn timed(act: impl FnOnce() -> Result<()>) -> Result<f64> {
 
 fn copy(from: &Path, to: &Path, sync: bool) -> Result<f64> {
     let seconds = timed(|| {
-        Command::new("cp").arg(from).arg(to).status()?;
+        bind(Command::new("cp").arg(from).arg(to), Signal::KILL).status()?;
         if sync {
             File::open(to)?.sync_all()?;
         }
