@@ -1,9 +1,13 @@
 //! Who owns a cache directory (I8): one living process, and only a directory that is a cache.
 
+mod holder;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -11,10 +15,16 @@ use serde::{Deserialize, Serialize};
 use super::distrust::{DistrustList, Distrusted, HEADER_BYTES};
 use crate::error::{Error, Result};
 
+use holder::Holder;
+
 /// Name of the file that says that a directory is a cache.
 pub const CACHE_FILE: &str = "halocline-cache.toml";
 /// Name of the file whose lock says who owns the cache.
 pub const LOCK_FILE: &str = "halocline.lock";
+
+/// How often the lock of an owner that is ending is tried, and the pause between: 2 s together.
+const TRIES: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Version of everything in the directory.
 const FORMAT: u32 = 1;
@@ -58,7 +68,7 @@ impl Owner {
         if !known {
             refuse_foreign(dir)?;
         }
-        let (lock, last_boot) = lock(dir, boot_id)?;
+        let (lock, last_boot) = lock(dir, boot_id, || thread::sleep(PAUSE))?;
         let identity = if known { read_identity(&marker)? } else { make_identity(dir, &marker)? };
         let (distrust, distrusted) = load_distrust(dir, &lock, witness, &identity)?;
         Ok((Self { lock, dir: dir.to_owned(), last_boot, distrust, identity }, distrusted))
@@ -135,8 +145,9 @@ fn fresh_name() -> String {
     format!("{CACHE_FILE}.new")
 }
 
-/// The lock ends with its process, so a crashed owner's lock is stale by itself (I8).
-fn lock(dir: &Path, boot_id: &str) -> Result<(File, Option<String>)> {
+/// The lock ends with its process, so a crashed owner's lock is stale by itself (I8): as soon as its
+/// last thread has ended, which is waited for. `pause` passes the time between two tries.
+fn lock(dir: &Path, boot_id: &str, mut pause: impl FnMut()) -> Result<(File, Option<String>)> {
     let path = dir.join(LOCK_FILE);
     let mut file = OpenOptions::new()
         .read(true)
@@ -145,10 +156,19 @@ fn lock(dir: &Path, boot_id: &str) -> Result<(File, Option<String>)> {
         .truncate(false)
         .open(&path)
         .map_err(Error::at(&path, "open the lock"))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(owned(dir, &mut file)),
-        Err(errno) => return Err(Error::at(&path, "lock")(errno.into())),
+    for tried in 1.. {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(errno) => return Err(Error::at(&path, "lock")(errno.into())),
+        }
+        let holder = holder_of(&file).map_err(Error::at(&path, "read the lock"))?;
+        let ending = holder.as_ref().is_some_and(Holder::is_ending);
+        // For a moment a killed process looks as if it lived.
+        if tried == TRIES || (tried > 1 && !ending) {
+            return Err(owned(dir, holder.as_ref(), ending));
+        }
+        pause();
     }
     let mut before = String::new();
     file.read_to_string(&mut before).map_err(Error::at(&path, "read the lock"))?;
@@ -161,7 +181,8 @@ fn lock(dir: &Path, boot_id: &str) -> Result<(File, Option<String>)> {
 /// Writes who owns the lock, and on which boot the store was opened last: a header of a fixed
 /// length, so that the lines behind it stay.
 fn sign(lock: &File, boot_id: &str) -> io::Result<()> {
-    let text = format!("pid {} boot {boot_id} started {} ", std::process::id(), start_time());
+    let Holder { pid, started } = Holder::this_process();
+    let text = format!("pid {pid} boot {boot_id} started {started} ");
     let mut header = text.into_bytes();
     header.resize(usize::try_from(HEADER_BYTES).expect("a small number"), b' ');
     *header.last_mut().expect("it has bytes") = b'\n';
@@ -193,23 +214,23 @@ fn load_distrust(
     Ok((list, distrusted))
 }
 
-fn owned(dir: &Path, file: &mut File) -> Error {
-    let mut text = String::new();
-    let who = match file.read_to_string(&mut text) {
-        Ok(_) => text.split_whitespace().nth(1).unwrap_or("unknown").to_owned(),
-        Err(_) => "unknown".to_owned(),
-    };
-    Error::invalid(
-        format!("the cache {} is in use by process {who}", dir.display()),
-        "unmount it there first, or name another cache directory",
-    )
+fn holder_of(lock: &File) -> io::Result<Option<Holder>> {
+    let mut header = vec![0; usize::try_from(HEADER_BYTES).expect("a small number")];
+    let len = lock.read_at(&mut header, 0)?;
+    Ok(Holder::parse(&String::from_utf8_lossy(&header[..len])))
 }
 
-/// When this process started, in clock ticks since boot, for messages.
-fn start_time() -> String {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    after_name.split_whitespace().nth(19).unwrap_or("?").to_owned()
+fn owned(dir: &Path, holder: Option<&Holder>, ending: bool) -> Error {
+    let who = holder.map_or_else(|| "unknown".to_owned(), |holder| holder.pid.to_string());
+    let (state, remedy) = if ending {
+        (
+            ", which is ending and has not let go of it yet",
+            "try again: a thread of it may wait for a disk",
+        )
+    } else {
+        ("", "unmount it there first, or name another cache directory")
+    };
+    Error::invalid(format!("the cache {} is in use by process {who}{state}", dir.display()), remedy)
 }
 
 /// What a directory says it is, if it is a cache.
@@ -277,6 +298,49 @@ mod tests {
         let id = first.identity().clone();
         drop(first);
         assert_eq!(*Owner::take(&cache).unwrap().identity(), id);
+    }
+
+    /// A process that has ended and whose parent has not asked for its status.
+    fn ended_process() -> (std::process::Child, Holder) {
+        let child = std::process::Command::new("true").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(rustix::process::WaitId::Pid(pid), ended).unwrap();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let started = stat.split_whitespace().nth(21).unwrap().to_owned();
+        let holder = Holder { pid: child.id(), started };
+        (child, holder)
+    }
+
+    #[test]
+    fn i8_the_lock_of_an_owner_that_is_ending_is_waited_for_but_not_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut child, Holder { pid, started }) = ended_process();
+        let text = format!("pid {pid} boot x started {started} \n");
+        fs::write(dir.path().join(LOCK_FILE), text).unwrap();
+        let held = File::open(dir.path().join(LOCK_FILE)).unwrap();
+        flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let mut pauses = 0;
+        let error = lock(dir.path(), "y", || pauses += 1).unwrap_err().to_string();
+        assert_eq!(pauses, TRIES - 1);
+        assert!(error.contains(&format!("in use by process {pid}, which is ending")), "{error}");
+        let mut held = Some((held, 0));
+        let (_, last_boot) = lock(dir.path(), "y", || {
+            held = held.take().map(|(file, pauses)| (file, pauses + 1)).filter(|held| held.1 < 7);
+        })
+        .unwrap();
+        assert_eq!(last_boot.as_deref(), Some("x"));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn i8_the_lock_of_a_living_owner_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let _owner = Owner::take(dir.path()).unwrap();
+        let mut pauses = 0;
+        let error = lock(dir.path(), "y", || pauses += 1).unwrap_err().to_string();
+        assert_eq!(pauses, 1);
+        assert!(error.contains("unmount it there first"), "{error}");
     }
 
     #[test]

@@ -1,0 +1,95 @@
+//! The process that a lock file names, and whether it lives.
+
+use std::fmt;
+use std::fs;
+
+/// What `started` says where it cannot be told.
+const UNKNOWN: &str = "?";
+/// Bit of SIGKILL in a mask of signals (`proc_pid_status(5)`).
+const KILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
+/// The flag of a process that is ending (`PF_EXITING` of the kernel's `sched.h`).
+const EXITING: u64 = 4;
+
+/// Who holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) pid: u32,
+    /// When it was started, in clock ticks since boot: tells it from a later one of the same id.
+    pub(super) started: String,
+}
+
+impl Holder {
+    /// This process.
+    pub(super) fn this_process() -> Self {
+        let pid = std::process::id();
+        let started = Stat::of(pid).map_or_else(|| UNKNOWN.to_owned(), |stat| stat.started);
+        Self { pid, started }
+    }
+
+    /// Who wrote the header of a lock file.
+    pub(super) fn parse(header: &str) -> Option<Self> {
+        let mut words = header.split_whitespace();
+        let mut after = |word| words.by_ref().skip_while(|found| *found != word).nth(1);
+        let pid = after("pid")?.parse().ok()?;
+        Some(Self { pid, started: after("started")?.to_owned() })
+    }
+
+    /// Whether the process has ended or been killed, so that it lets go of what it holds by itself: a
+    /// thread of it that waits for a disk does so late.
+    pub(super) fn is_ending(&self) -> bool {
+        let Some(stat) = Stat::of(self.pid) else { return true };
+        let is_other = self.started != UNKNOWN && stat.started != self.started;
+        is_other || stat.is_ending || is_killed(self.pid)
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "pid {} started {}", self.pid, self.started)
+    }
+}
+
+/// What `/proc/PID/stat` says.
+struct Stat {
+    started: String,
+    is_ending: bool,
+}
+
+impl Stat {
+    /// `None` where there is no such process.
+    fn of(pid: u32) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name before may contain anything.
+        let words: Vec<_> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        let (state, flags, started) = (words.first()?, words.get(6)?, words.get(19)?);
+        let is_exiting = flags.parse::<u64>().ok()? & EXITING != 0;
+        let is_ending = is_exiting || ["Z", "X"].contains(state);
+        Some(Self { started: (*started).to_owned(), is_ending })
+    }
+}
+
+/// Whether SIGKILL is on its way to the process.
+fn is_killed(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let masks = status.lines().filter_map(|line| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    masks.into_iter().any(|mask| mask & KILL_BIT != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_living_process_is_told_from_an_ended_and_a_later_one() {
+        let alive = Holder::this_process();
+        assert!(!alive.is_ending());
+        let header = format!("pid {} boot x started {}  \n", alive.pid, alive.started);
+        assert_eq!(Holder::parse(&header), Some(alive.clone()));
+        assert!(Holder { started: "1".to_owned(), ..alive.clone() }.is_ending());
+        assert!(!Holder { started: UNKNOWN.to_owned(), ..alive }.is_ending());
+        assert_eq!(Holder::parse(""), None);
+    }
+}
