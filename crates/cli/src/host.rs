@@ -157,7 +157,12 @@ impl<E: Hosted> Host<E> {
     }
 
     /// Serves until the control socket, a signal (`stop`) or somebody's `umount` ends the mount.
+    ///
+    /// While something else is mounted over the mount nobody can unmount it, and ending would leave
+    /// a dead mount below and take programs their open files: who is told to stop then serves on
+    /// until the way is free.
     pub(crate) fn serve(self, mut stop: impl FnMut() -> bool) -> Result<MoveReport> {
+        let mut stopping = false;
         loop {
             let ending = match self.endings.recv_timeout(TICK) {
                 Ok(ending) => ending,
@@ -165,13 +170,14 @@ impl<E: Hosted> Host<E> {
                     tracing::info!("unmounted by somebody else: flushing");
                     return self.end(false, &mut |_| ControlFlow::Continue(()));
                 }
-                Err(RecvTimeoutError::Timeout) if stop() => {
-                    tracing::info!("told to stop: flushing");
-                    let mut silent = |_| ControlFlow::Continue(());
-                    Controlled::flush(&*self.engine, None, false, &mut silent)?;
-                    return self.end(false, &mut silent);
+                Err(RecvTimeoutError::Timeout) => {
+                    let told = stop();
+                    stopping |= told;
+                    if stopping && self.is_ready_to_stop(told) {
+                        return self.end(false, &mut |_| ControlFlow::Continue(()));
+                    }
+                    continue;
                 }
-                Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => {
                     return self.end(false, &mut |_| ControlFlow::Continue(()));
                 }
@@ -182,6 +188,26 @@ impl<E: Hosted> Host<E> {
             }
             let Ending { keep_dirty, done, .. } = ending;
             return self.end_telling(keep_dirty, &done);
+        }
+    }
+
+    /// Whether nothing is in the way of an unmount; flushes and says so when `told` just now.
+    fn is_ready_to_stop(&self, told: bool) -> bool {
+        if told {
+            tracing::info!("told to stop: flushing");
+            let mut silent = |_| ControlFlow::Continue(());
+            if let Err(error) = Controlled::flush(&*self.engine, None, false, &mut silent) {
+                tracing::warn!(%error, "cannot flush");
+            }
+        }
+        match self.session.check_uncovered() {
+            Ok(()) => true,
+            Err(covered) => {
+                if told {
+                    tracing::warn!("told to stop, which waits: {covered}");
+                }
+                false
+            }
         }
     }
 
