@@ -8,17 +8,17 @@ use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use halocline_core::config::Config;
 use halocline_core::control::{
-    Controlled, MoveReport, Progress, ProgressSink, Report, Server, Unmount,
+    Controlled, Mounted, MoveReport, Progress, ProgressSink, Report, Server,
 };
 use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
-use halocline_fuse::{MountOptions, MountedSession, Unmounted};
+use halocline_fuse::{MountOptions, MountedSession, Transport, Unmounted};
 
 use crate::text;
 
@@ -44,9 +44,19 @@ struct Ending {
 struct Door<E> {
     engine: Arc<E>,
     endings: Option<Sender<Ending>>,
+    /// How requests come, once there is a mount.
+    transport: OnceLock<Transport>,
 }
 
-impl<E: Hosted> Unmount for Door<E> {
+impl<E: Hosted> Mounted for Door<E> {
+    fn transport(&self) -> &'static str {
+        match self.transport.get() {
+            Some(Transport::Ring) => "io_uring",
+            Some(Transport::Device) => "device",
+            None => "",
+        }
+    }
+
     fn unmount(
         &self,
         force: bool,
@@ -131,15 +141,23 @@ impl<E: Hosted> Host<E> {
         options.allow_other = config.allow_other;
         options.direct = config.direct;
         options.attr_timeout = config.attr_timeout;
+        if !config.io_uring {
+            options.transport = Transport::Device;
+        }
         options.fsname = place.origin.display().to_string();
         if config.threads > 0 {
             options.threads = config.threads as usize;
         }
         let (sender, endings) = channel();
-        let door = Door { engine: Arc::clone(&engine), endings: unmountable.then_some(sender) };
-        let (controlled, door) = (Arc::clone(&engine), Arc::new(door));
-        let server = Server::start(&place.cache, &place.mountpoint, controlled, door)?;
+        let door = Arc::new(Door {
+            engine: Arc::clone(&engine),
+            endings: unmountable.then_some(sender),
+            transport: OnceLock::new(),
+        });
+        let controlled = Arc::clone(&engine);
+        let server = Server::start(&place.cache, &place.mountpoint, controlled, door.clone())?;
         let session = halocline_fuse::mount(Arc::clone(&engine), &options)?;
+        door.transport.get_or_init(|| session.transport());
         let cache = File::open(&place.cache)?;
         Ok(Self { engine, session, server, endings, cache })
     }

@@ -149,6 +149,8 @@ pub struct Config {
     pub tiers: Vec<String>,
     /// Whether the kernel may serve files on the SSD by itself.
     pub passthrough: bool,
+    /// Whether requests may come from the kernel through `io_uring`.
+    pub io_uring: bool,
     /// Whether the kernel may serve reads of origin files that memory holds whole.
     pub warm_passthrough: bool,
     /// Emulated devices under the two directories.
@@ -192,6 +194,7 @@ impl Default for Config {
             tier_low: 90.0,
             tiers: vec!["ssd".into(), "hdd".into()],
             passthrough: true,
+            io_uring: true,
             warm_passthrough: false,
             emulate: None,
             profiles: BTreeMap::new(),

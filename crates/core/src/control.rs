@@ -35,7 +35,7 @@ pub use crate::globs::is_glob;
 pub use client::Client;
 pub use mount::Place;
 pub use report::{FlushTotals, LayoutBytes, Report, RequestTotals, Totals};
-pub use server::{Server, Unmount};
+pub use server::{Mounted, Server};
 pub use tier::{AnyStatus, FileInfo, JobChange, JobInfo, TierStatus};
 
 /// Name of the extended attribute of a mount's root that tells the path of its control socket.
@@ -185,6 +185,9 @@ pub struct Status {
     /// Cache directory.
     #[serde(with = "wire::path")]
     pub cache: PathBuf,
+    /// How requests come from the kernel: `device` or `io_uring`.
+    #[serde(default)]
+    pub transport: String,
     /// Mode.
     pub mode: Mode,
     /// Admission policy.

@@ -1,32 +1,33 @@
-//! Kernel requests decoded, given to the engine, and its answers encoded.
+//! What requests ask, done with engine calls, whichever transport brought them.
 //!
-//! One [`Front`] serves all event-loop threads. Permissions are the kernel's business
+//! One [`Front`] serves all threads of a mount. Permissions are the kernel's business
 //! (`default_permissions`); what the kernel leaves to a file system is done here for every engine:
 //! set-id bits and capabilities go on a write ([`privileges`]), pages of a shared mapping are
 //! written where they belong even through an `O_APPEND` handle ([`open_files`]), and the kernel is
 //! handed files that it can serve by itself ([`passing`]).
 
 mod attributes;
-mod filesystem;
-mod negotiation;
+pub(crate) mod backing;
+pub(crate) mod directories;
+mod files;
+pub(crate) mod names;
 mod open_files;
-mod operations;
 pub(crate) mod passing;
 mod privileges;
 mod timeouts;
-mod turns;
+pub(crate) mod xattrs;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{Errno, FileAttr, FileHandle, FopenFlags, INodeNo, Request};
-use halocline_core::engine::{Caller, Engine, Maker, OpenMode, Stat};
+use fuser::{Errno, FileAttr, FileHandle, FopenFlags, INodeNo};
+use halocline_core::engine::{Engine, OpenMode, Stat};
 use halocline_core::error::Error;
 use halocline_core::namespace::Directory;
 
 use crate::inode_table::{Inode, InodeTable};
+use backing::Connection;
 use open_files::{Handles, OpenFile};
-use turns::Turns;
 
 /// How a front end serves its engine.
 #[derive(Debug, Clone, Copy)]
@@ -35,8 +36,6 @@ pub struct FrontOptions {
     pub attr_timeout: Duration,
     /// Every file bypasses the kernel's page cache, whatever the engine says.
     pub direct: bool,
-    /// Event-loop threads.
-    pub threads: usize,
 }
 
 /// The front end of one mount.
@@ -44,14 +43,15 @@ pub struct FrontOptions {
 pub struct Front<E: Engine> {
     engine: Arc<E>,
     options: FrontOptions,
+    pub(crate) connection: Connection,
     inodes: InodeTable<E::Node>,
     files: Handles<OpenFile<E>>,
     dirs: Handles<Directory>,
-    turns: Turns,
 }
 
 /// Errors on their way to the kernel.
-struct Refused(Errno);
+#[derive(Debug)]
+pub(crate) struct Refused(pub(crate) Errno);
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
@@ -69,7 +69,7 @@ impl From<Errno> for Refused {
     }
 }
 
-type Answer<T> = Result<T, Refused>;
+pub(crate) type Answer<T> = Result<T, Refused>;
 
 impl<E: Engine> Front<E> {
     /// A front end of `engine`.
@@ -79,9 +79,9 @@ impl<E: Engine> Front<E> {
             inodes: InodeTable::new(engine.key(&root), root),
             engine,
             options,
+            connection: Connection::default(),
             files: Handles::default(),
             dirs: Handles::default(),
-            turns: Turns::new(options.threads),
         }
     }
 
@@ -119,12 +119,4 @@ impl<E: Engine> Front<E> {
         }
         flags
     }
-}
-
-fn maker(request: &Request, umask: u32) -> Maker {
-    Maker { caller: caller(request), umask }
-}
-
-fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() }
 }

@@ -1,11 +1,14 @@
 //! FUSE front end: kernel requests to engine calls. No policy in here.
 //!
 //! - [`session`] mounts an engine, privately if asked, and unmounts it;
-//! - [`front`] decodes requests, calls the [`halocline_core::engine::Engine`], encodes answers;
+//! - [`transport`] brings requests from the kernel and answers to it, by `/dev/fuse` or `io_uring`;
+//! - [`front`] does what a request asks, with calls of the [`halocline_core::engine::Engine`];
 //! - [`inode_table`] maps the kernel's node numbers to the engine's nodes.
 
 pub mod front;
 pub mod inode_table;
 pub mod session;
+pub mod transport;
 
 pub use session::{MountOptions, MountedSession, Unmounted, mount, private_namespace, with_helper};
+pub use transport::Transport;

@@ -4,6 +4,8 @@ mod mounting;
 mod private_namespace;
 mod unmounting;
 
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +15,16 @@ use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
 
 use crate::front::{Front, FrontOptions};
+use crate::transport::device::Device;
+use crate::transport::device::negotiation::Agreed;
+use crate::transport::{Transport, ring};
 
 use unmounting::Place;
 
 pub use private_namespace::private_namespace;
 pub use unmounting::with_helper;
 
-/// Event-loop threads by default. Engine calls wait for slow devices, so there are more than cores;
+/// Threads by default, with rings for each processor. Engine calls wait for slow devices, so there are more than cores;
 /// but the kernel gives requests to idle threads in turn, and each has buffers of its own: with 8
 /// threads 4 KiB requests were up to 1.5 times as fast as with 32 on two cores.
 pub const THREADS: usize = 16;
@@ -33,8 +38,10 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Whether programs may only read.
     pub read_only: bool,
-    /// Event-loop threads, each with its own queue to the kernel.
+    /// Threads that answer requests, each with its own queue to the kernel.
     pub threads: usize,
+    /// The best way that requests may take; rings only where the kernel offers them.
+    pub transport: Transport,
     /// Every file bypasses the kernel's page cache.
     pub direct: bool,
     /// How long the kernel may answer from its own copy of attributes and names. The mount is the
@@ -52,6 +59,7 @@ impl MountOptions {
             allow_other: false,
             read_only: false,
             threads: THREADS,
+            transport: Transport::Ring,
             direct: false,
             attr_timeout: Duration::from_secs(1),
             fsname: "halocline".into(),
@@ -62,8 +70,32 @@ impl MountOptions {
 /// A mount that is being served. Dropping it unmounts, lazily if the mount is busy.
 #[derive(Debug)]
 pub struct MountedSession {
-    serving: Option<BackgroundSession>,
+    serving: Option<Serving>,
+    transport: Transport,
     place: Place,
+}
+
+/// The threads of a mount.
+#[derive(Debug)]
+struct Serving {
+    device: BackgroundSession,
+    rings: Option<ring::Serving>,
+    /// What the kernel hears of closed files through; the last user of the connection.
+    _connection: Arc<OwnedFd>,
+}
+
+impl Serving {
+    fn is_finished(&self) -> bool {
+        self.device.guard.is_finished()
+            && self.rings.as_ref().is_none_or(ring::Serving::is_finished)
+    }
+
+    /// Waits until the mount is gone.
+    fn join(self) -> io::Result<()> {
+        let device = self.device.join();
+        let rings = self.rings.map_or(Ok(()), ring::Serving::join);
+        device.and(rings)
+    }
 }
 
 /// How an unmount ended.
@@ -84,31 +116,51 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
     let mountpoint = std::fs::canonicalize(&options.mountpoint)
         .map_err(Error::at(&options.mountpoint, "use the mount point"))?;
     let origin = engine.statfs(&engine.root())?;
-    let front = Front::new(
-        engine,
-        FrontOptions {
-            attr_timeout: options.attr_timeout,
-            direct: options.direct,
-            threads: options.threads,
-        },
-    );
-    let (session, place) = mounting::mount(front, &mountpoint, options, &origin)?;
-    let serving = mounting::with_priority(|| session.spawn())
-        .map_err(Error::at(&mountpoint, "start serving the mount"))?;
-    let mounted = MountedSession { serving: Some(serving), place };
-    mounting::widen_read_ahead(&mounted.place.path);
-    Ok(mounted)
+    let front = FrontOptions { attr_timeout: options.attr_timeout, direct: options.direct };
+    let front = Arc::new(Front::new(engine, front));
+    // Threads inherit the priority of the one that starts them.
+    let rings = mounting::with_priority(|| prepare_rings(options));
+    let agreed = Arc::new(Agreed::with_rings(rings.is_some()));
+    let device = Device::new(front.clone(), options.threads, agreed.clone());
+    let (session, place) = mounting::mount(device, &mountpoint, options, &origin)?;
+    let start = || {
+        let connection = Arc::new(session.as_fd().try_clone_to_owned()?);
+        front.connection.is(&connection);
+        let device = mounting::with_priority(|| session.spawn())?;
+        let rings = rings.filter(|_| agreed.rings());
+        let rings = rings.map(|rings| rings.serve(&front, &connection));
+        Ok(Serving { device, rings, _connection: connection })
+    };
+    let serving = start().map_err(Error::at(&mountpoint, "start serving the mount"))?;
+    let transport = if serving.rings.is_some() { Transport::Ring } else { Transport::Device };
+    mounting::widen_read_ahead(&place.path);
+    Ok(MountedSession { serving: Some(serving), transport, place })
+}
+
+/// Rings for requests, where they are wanted and the kernel offers them.
+fn prepare_rings<E: Engine>(options: &MountOptions) -> Option<ring::Prepared<E>> {
+    // With a single thread requests are to come one after the other.
+    if options.transport == Transport::Device || options.threads <= 1 || !ring::offered() {
+        return None;
+    }
+    let prepared = ring::Prepared::new(options.threads);
+    prepared.inspect_err(|error| tracing::debug!(%error, "no rings for requests")).ok()
 }
 
 impl MountedSession {
     /// Tells the kernel what changed behind its back.
     pub fn notifier(&self) -> Notifier {
-        self.serving.as_ref().expect("taken only when the session ends").notifier()
+        self.serving.as_ref().expect("taken only when the session ends").device.notifier()
+    }
+
+    /// Which way requests take.
+    pub fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// Whether somebody unmounted and the last user is gone.
     pub fn is_ended(&self) -> bool {
-        self.serving.as_ref().is_none_or(|serving| serving.guard.is_finished())
+        self.serving.as_ref().is_none_or(Serving::is_finished)
     }
 
     /// Unmounts unless programs use the mount; `false` when they do, and then nothing changed.
@@ -137,7 +189,8 @@ impl MountedSession {
             mountpoint = %self.place.path.display(),
             "still in use: detached; it ends when the last program closes its files there"
         );
-        Ok(Unmounted::Busy(Self { serving: self.serving.take(), place: self.place.clone() }))
+        let (serving, place) = (self.serving.take(), self.place.clone());
+        Ok(Unmounted::Busy(Self { serving, transport: self.transport, place }))
     }
 
     fn join(&mut self) -> Result<()> {
@@ -151,7 +204,7 @@ impl MountedSession {
 impl Drop for MountedSession {
     fn drop(&mut self) {
         let Some(serving) = self.serving.take() else { return };
-        if serving.guard.is_finished() {
+        if serving.is_finished() {
             return;
         }
         match unmounting::unmount(&self.place) {

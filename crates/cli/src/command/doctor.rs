@@ -66,6 +66,7 @@ pub(crate) fn execute(args: &DoctorArgs) -> Outcome {
         fuse_device(),
         kernel(),
         passthrough(),
+        io_uring(),
         namespaces(),
         helper(),
         allow_other(),
@@ -139,6 +140,17 @@ fn passthrough() -> Finding {
         return finding(what, Verdict::Ok, "the kernel and the privileges allow it");
     }
     finding(what, Verdict::Note, "needs CAP_SYS_ADMIN; file data goes through the daemon")
+}
+
+/// Whether the kernel offers requests through `io_uring`, and this process may have rings.
+fn io_uring() -> Finding {
+    let what = "FUSE over io_uring";
+    match halocline_fuse::transport::ring::obstacle() {
+        None => finding(what, Verdict::Ok, "requests come through io_uring"),
+        Some(obstacle) => {
+            finding(what, Verdict::Note, format!("requests come through /dev/fuse: {obstacle}"))
+        }
+    }
 }
 
 /// Whether an ordinary user can make the private mount of `run`.

@@ -89,6 +89,7 @@ fn extents(status: &Status) -> String {
         ("origin", status.origin.display().to_string()),
         ("cache", status.cache.display().to_string()),
         ("mode", format!("{mode}, policy {}, eviction {}", status.policy, status.eviction)),
+        ("requests", format!("through {}", status.transport)),
         ("health", health),
         (
             "space",

@@ -51,7 +51,7 @@ pub(super) fn files(files: &[FileInfo]) -> String {
 
 /// The state of a mount.
 pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
-    let mut lines: Vec<(&str, String)> = Vec::new();
+    let mut lines = vec![("requests", format!("through {}", status.transport))];
     for state in &tier.tiers {
         let free = state
             .free_bytes

@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::{self, Errno};
 
 use crate::kill::Random;
-use crate::mount::{self, Mount};
+use crate::mount::{self, IO_URING, Mount};
 use crate::programs;
 
 const STEPS: u32 = 3000;
@@ -436,6 +436,15 @@ fn calls_answer_as_on_a_directory_with_direct_io() {
 #[test]
 fn calls_answer_as_on_a_directory_in_write_through_mode() {
     (300..302).for_each(|seed| compare(seed, &["--mode", "write-through"]));
+}
+
+#[test]
+fn calls_answer_as_on_a_directory_through_io_uring() {
+    if let Some(reason) = mount::ring_obstacle() {
+        return programs::skip(&reason);
+    }
+    (600..602).for_each(|seed| compare(seed, &[IO_URING]));
+    (602..604).for_each(|seed| compare(seed, &[IO_URING, "--direct=true"]));
 }
 
 #[test]

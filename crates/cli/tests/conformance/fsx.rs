@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::mount::{self, Mount};
+use crate::mount::{self, IO_URING, Mount};
 use crate::programs;
 
 pub(crate) const OPERATIONS: &str = "100000";
@@ -78,4 +78,20 @@ fn fsx_direct_seed_3() {
 #[test]
 fn fsx_write_through_seed_4() {
     exercise("4", &["--mode", "write-through"]);
+}
+
+#[test]
+fn fsx_io_uring_seed_5() {
+    if let Some(reason) = mount::ring_obstacle() {
+        return programs::skip(&reason);
+    }
+    exercise("5", &[IO_URING]);
+}
+
+#[test]
+fn fsx_io_uring_direct_seed_6() {
+    if let Some(reason) = mount::ring_obstacle() {
+        return programs::skip(&reason);
+    }
+    exercise("6", &[IO_URING, "--direct=true"]);
 }

@@ -2,6 +2,7 @@
 //! cache. After each, the next mount must hold every acknowledged write, and `fsck` find nothing.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,6 +13,8 @@ use crate::mount::{self, Mount};
 use crate::programs;
 
 const ROUNDS: u64 = 100;
+/// Rounds in which requests come through `io_uring`, which dies with the process, too.
+const RING_ROUNDS: u64 = 25;
 const WRITERS: usize = 4;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Less than the files together, so that eviction and spilling run too.
@@ -107,15 +110,31 @@ fn i4_a_hundred_kills_lose_no_acknowledged_write() {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
-    let mut mount = Mount::new(&OPTIONS);
+    survive(0..ROUNDS, &OPTIONS);
+}
+
+#[test]
+fn i4_kills_lose_no_acknowledged_write_that_came_through_io_uring() {
+    if let Some(reason) = mount::ring_obstacle() {
+        return programs::skip(&reason);
+    }
+    survive(ROUNDS..ROUNDS + RING_ROUNDS, &[&OPTIONS[..], &[mount::IO_URING]].concat());
+}
+
+/// Kills a mount in each round, each a seed of its own.
+fn survive(rounds: Range<u64>, options: &[&str]) {
+    let mut mount = Mount::new(options);
     let mut ledgers: Vec<Ledger> = (0..WRITERS).map(|_| Ledger::default()).collect();
-    for number in 0..ROUNDS {
+    for number in rounds.clone() {
         kill_under_load(&mut mount, &mut ledgers, number);
         let cache = mount.cache();
         check_after_kill(&mut mount, &mut ledgers, number, &cache);
     }
     let issued: u32 = ledgers.iter().map(Ledger::issued).sum();
-    assert!(issued > 1000, "only {issued} operations: nothing was attacked");
+    assert!(
+        u64::from(issued) > 10 * (rounds.end - rounds.start),
+        "only {issued} operations: nothing was attacked"
+    );
     // I7: the origin alone holds everything after unmount.
     mount.unmount();
     for (index, ledger) in ledgers.iter_mut().enumerate() {

@@ -17,6 +17,9 @@ use crate::programs;
 const PATIENCE: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// The flag of mounts that take requests through `io_uring`; others take them from the device.
+pub(crate) const IO_URING: &str = "--io-uring=true";
+
 /// What is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -39,6 +42,11 @@ pub(crate) fn obstacle() -> Option<&'static str> {
     }
     let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
     fuse.is_err().then_some("/dev/fuse cannot be opened")
+}
+
+/// Why no mount can take requests through `io_uring` here, if so.
+pub(crate) fn ring_obstacle() -> Option<String> {
+    obstacle().map(str::to_owned).or_else(halocline_fuse::transport::ring::obstacle)
 }
 
 impl Mount {
@@ -69,7 +77,11 @@ impl Mount {
         // Other users take part in some suites; TempDir is for the owner only.
         let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
         fs::set_permissions(scratch.path(), open).expect("permissions");
-        let options = options.iter().map(|&option| option.to_owned()).collect();
+        let mut options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        // What a test covers must not depend on what the machine's administrator turned on.
+        if !options.iter().any(|option| option == IO_URING) {
+            options.push("--io-uring=false".into());
+        }
         Self { kind, scratch, options, process: None }
     }
 

@@ -3,17 +3,17 @@
 
 use std::process::Command;
 
-use crate::mount::{self, Mount};
+use crate::mount::{self, IO_URING, Mount};
 use crate::programs::{self, Mpi};
 
 const OPTIONS: [&str; 6] = ["--policy", "always", "--size", "8M", "--max-dirty-age", "200ms"];
 
 /// Each example checks its own bytes; twice, so that the second run reads what the first left.
-fn run_examples(mpi: Mpi) {
+fn run_examples(mpi: Mpi, options: &[&str]) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
-    let mut mount = Mount::new(&OPTIONS);
+    let mut mount = Mount::new(options);
     let root = mount.path();
     let shim = programs::shim();
     for _ in 0..2 {
@@ -44,12 +44,20 @@ fn run_examples(mpi: Mpi) {
 
 #[test]
 fn mpich_programs_find_their_bytes() {
-    run_examples(Mpi::Mpich);
+    run_examples(Mpi::Mpich, &OPTIONS);
+}
+
+#[test]
+fn mpich_programs_find_their_bytes_through_io_uring() {
+    if let Some(reason) = mount::ring_obstacle() {
+        return programs::skip(&reason);
+    }
+    run_examples(Mpi::Mpich, &[&OPTIONS[..], &[IO_URING]].concat());
 }
 
 #[test]
 fn open_mpi_programs_find_their_bytes() {
-    run_examples(Mpi::OpenMpi);
+    run_examples(Mpi::OpenMpi, &OPTIONS);
 }
 
 #[test]

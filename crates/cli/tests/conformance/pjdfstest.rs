@@ -87,6 +87,15 @@ fn pjdfstest_as_expected() {
     passes_as_expected(&mount);
 }
 
+#[test]
+fn pjdfstest_through_io_uring_as_expected() {
+    if let Some(reason) = obstacle().map(str::to_owned).or_else(mount::ring_obstacle) {
+        return programs::skip(&reason);
+    }
+    let always = ["--policy", "always", "--size", "64M", "--allow-other=true", mount::IO_URING];
+    passes_as_expected(&Mount::new(&always));
+}
+
 /// Runs all cases on a mount and holds the outcomes against what is expected.
 pub(crate) fn passes_as_expected(mount: &Mount) {
     let expected: Expected =

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::mount::{self, Mount};
+use crate::mount::{self, IO_URING, Mount};
 use crate::tier_mover::Mover;
 use crate::{differential, fsx, pjdfstest, programs};
 
@@ -61,6 +61,14 @@ fn fsx_on_a_tier_with_passthrough_seed_14() {
 }
 
 #[test]
+fn fsx_on_a_tier_through_io_uring_seed_16() {
+    if let Some(reason) = mount::ring_obstacle() {
+        return programs::skip(&reason);
+    }
+    exercise("16", &[&MOVING[..], &[IO_URING]].concat(), 20);
+}
+
+#[test]
 fn pjdfstest_on_a_tier_whose_files_move() {
     if let Some(reason) = pjdfstest::obstacle() {
         return programs::skip(reason);
@@ -88,7 +96,12 @@ fn calls_on_a_tier_whose_files_move_answer_as_on_a_directory() {
         (400, &MOVING[..]),
         (401, &["--passthrough=false", "--allow-other=true", "--ssd-limit", "256K"]),
         (402, &["--allow-other=true"]),
+        (403, &["--allow-other=true", IO_URING]),
     ] {
+        if let Some(reason) = mount::ring_obstacle().filter(|_| options.contains(&IO_URING)) {
+            programs::skip(&reason);
+            continue;
+        }
         let mut mount = Mount::tier(options);
         let mover = Mover::start(&mount);
         let plain = differential::compare_on(seed, &mount);

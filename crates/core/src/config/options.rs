@@ -199,6 +199,16 @@ pub static OPTIONS: &[OptionSpec] = &[
          processors; 0 is the built-in number."
     ),
     option!(
+        "io_uring",
+        Mount,
+        Kind::Bool,
+        |c| c.io_uring.to_string(),
+        |c, v| put(&mut c.io_uring, v.parse().ok()),
+        "Take requests from the kernel through io_uring where it offers that (Linux 6.14, module \
+         parameter fuse.enable_uring): half the system calls, and no program waits for another \
+         processor. Otherwise they come through /dev/fuse."
+    ),
+    option!(
         "attr_timeout",
         Mount,
         Kind::Duration,

@@ -25,10 +25,12 @@ const REQUEST_BYTES_MAX: u64 = 16 << 20;
 /// Shortest time between two progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How the mount ends. Flushes, detaches the mount from the directory tree, waits until the
-/// front end is done and returns what was flushed.
-pub trait Unmount: Send + Sync {
-    /// Ends the mount. On an error the mount goes on as before.
+/// What belongs to the mount rather than to its engine.
+pub trait Mounted: Send + Sync {
+    /// How requests come from the kernel: `device` or `io_uring`.
+    fn transport(&self) -> &'static str;
+    /// Ends the mount: flushes, detaches it from the directory tree, waits until the front end is
+    /// done and returns what was flushed. On an error the mount goes on as before.
     fn unmount(
         &self,
         force: bool,
@@ -40,7 +42,7 @@ pub trait Unmount: Send + Sync {
 /// What connections share.
 struct Shared {
     controlled: Arc<dyn Controlled>,
-    unmount: Arc<dyn Unmount>,
+    mounted: Arc<dyn Mounted>,
     mountpoint: PathBuf,
     /// Open connections by number, to wake their threads when the server stops.
     open: Mutex<Vec<(u64, UnixStream)>>,
@@ -67,7 +69,7 @@ impl Server {
         cache: &Path,
         mountpoint: &Path,
         controlled: Arc<dyn Controlled>,
-        unmount: Arc<dyn Unmount>,
+        mounted: Arc<dyn Mounted>,
     ) -> Result<Self> {
         let socket = cache.join(SOCKET_NAME);
         match fs::remove_file(&socket) {
@@ -80,7 +82,7 @@ impl Server {
         let listener = UnixListener::bind(Address::of(&socket).map_err(at)?.path()).map_err(at)?;
         fs::set_permissions(&socket, Permissions::from_mode(0o600)).map_err(at)?;
         let mountpoint = mountpoint.to_owned();
-        let shared = Arc::new(Shared { controlled, unmount, mountpoint, open: Mutex::default() });
+        let shared = Arc::new(Shared { controlled, mounted, mountpoint, open: Mutex::default() });
         let accepting = {
             let listener = listener.try_clone()?;
             thread::Builder::new()
@@ -215,7 +217,8 @@ fn answer(
     let engine = &shared.controlled;
     match request {
         Request::Status {} => {
-            let (status, tier) = (engine.status(), engine.tier_status());
+            let (mut status, tier) = (engine.status(), engine.tier_status());
+            shared.mounted.transport().clone_into(&mut status.transport);
             send(out, &Answer::Ok(AnyStatus { status, tier }))
         }
         Request::Report {} => send(out, &Answer::Ok(engine.report())),
@@ -252,7 +255,7 @@ fn answer(
         }
         Request::Jobs(change) => send(out, &Answer::from(engine.change_jobs(&change))),
         Request::Unmount { force, keep_dirty } => {
-            moving(out, &[], |_, progress| shared.unmount.unmount(force, keep_dirty, progress))
+            moving(out, &[], |_, progress| shared.mounted.unmount(force, keep_dirty, progress))
         }
     }
 }

@@ -72,7 +72,11 @@ impl Controlled for Fake {
     }
 }
 
-impl Unmount for Fake {
+impl Mounted for Fake {
+    fn transport(&self) -> &'static str {
+        "device"
+    }
+
     fn unmount(&self, force: bool, _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
         if force { Ok(MoveReport::default()) } else { Err(from_errno(libc::EBUSY).into()) }
     }

@@ -34,6 +34,8 @@ impl Controlled for ExtentEngine {
             pid: std::process::id(),
             origin: parts.around.origin_dir.clone(),
             cache: parts.around.cache_dir.clone(),
+            // The mount tells.
+            transport: String::new(),
             mode: parts.around.config.mode,
             policy: parts.identifier.policy_name().to_owned(),
             eviction: parts.around.config.eviction.clone(),

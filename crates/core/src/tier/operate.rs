@@ -246,6 +246,8 @@ impl Controlled for FileTier {
             pid: std::process::id(),
             origin: core.sides.last().expect("two tiers").path.clone(),
             cache: core.sides[0].path.clone(),
+            // The mount tells.
+            transport: String::new(),
             mode: Mode::WriteBack,
             policy: core.options.policy.clone(),
             eviction: core.options.policy.clone(),

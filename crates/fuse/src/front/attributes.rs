@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuser::{FileAttr, FileType, INodeNo};
 use halocline_core::engine::Stat;
 
+use super::names::Entry;
 use crate::inode_table::ROOT;
 
 /// Attributes under the kernel's number; the root shows the origin's own number.
@@ -31,24 +32,27 @@ pub(super) fn file_attr(number: u64, stat: &Stat) -> FileAttr {
     }
 }
 
-/// Attributes of an entry that has only its inode number.
-pub(super) fn named_only(number: u64) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(number),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::Directory,
-        perm: 0,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
+impl Entry {
+    /// An entry of which only the inode number is known.
+    pub(super) fn named_only(number: u64) -> Self {
+        let attr = FileAttr {
+            ino: INodeNo(number),
+            size: 0,
+            blocks: 0,
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind: FileType::Directory,
+            perm: 0,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        };
+        Self { attr, generation: 0, timeout: Duration::ZERO }
     }
 }
 
@@ -56,18 +60,6 @@ fn time(seconds: i64, nanoseconds: i64) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let base = if seconds < 0 { UNIX_EPOCH - whole } else { UNIX_EPOCH + whole };
     base + Duration::from_nanos(nanoseconds.unsigned_abs())
-}
-
-/// Undoes how the library reads a time before 1970: it takes the kernel's nanoseconds, which
-/// count forwards from a negative second, for part of the distance to the epoch.
-pub(super) fn time_from_kernel(time: SystemTime) -> SystemTime {
-    match UNIX_EPOCH.duration_since(time) {
-        Ok(before) => {
-            let nanoseconds = Duration::from_nanos(u64::from(before.subsec_nanos()));
-            UNIX_EPOCH - Duration::from_secs(before.as_secs()) + nanoseconds
-        }
-        Err(_) => time,
-    }
 }
 
 /// File type of a mode.

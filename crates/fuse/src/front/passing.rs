@@ -8,12 +8,13 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use fuser::{BackingId, FopenFlags, Generation, INodeNo, ReplyCreate, ReplyOpen, Request};
-use halocline_core::engine::{Engine, Stat};
+use fuser::{FileHandle, FopenFlags};
+use halocline_core::engine::Engine;
 use parking_lot::Mutex;
 
+use super::backing::Backing;
 use super::open_files::OpenFile;
-use super::{Front, maker, timeouts};
+use super::{Front, timeouts};
 use crate::inode_table::Inode;
 
 /// Who serves a file's open handles.
@@ -24,7 +25,16 @@ pub struct Serving(Mutex<Handles>);
 struct Handles {
     ours: usize,
     kernels: usize,
-    backing: Option<Arc<BackingId>>,
+    backing: Option<Arc<Backing>>,
+}
+
+/// What the kernel is told of a file that was opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) handle: FileHandle,
+    pub(crate) mode: FopenFlags,
+    /// What it shall read and write by itself instead of asking us.
+    pub(crate) backing: Option<Arc<Backing>>,
 }
 
 /// One open handle's part in [`Serving`].
@@ -32,7 +42,7 @@ struct Handles {
 pub(super) struct Share<N> {
     inode: Arc<Inode<N>>,
     /// What the kernel reads and writes, where it does so by itself.
-    pub(super) backing: Option<Arc<BackingId>>,
+    pub(super) backing: Option<Arc<Backing>>,
 }
 
 impl<N> Share<N> {
@@ -40,7 +50,7 @@ impl<N> Share<N> {
     /// must, and is given what registers a descriptor with the kernel.
     pub(super) fn new(
         inode: &Arc<Inode<N>>,
-        open_backing: impl Fn(BorrowedFd<'_>) -> io::Result<BackingId>,
+        open_backing: impl Fn(BorrowedFd<'_>) -> io::Result<Backing>,
         offer: impl FnOnce(bool, &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>) -> bool,
     ) -> Self {
         let mut handles = inode.serving.0.lock();
@@ -90,86 +100,28 @@ fn beside_passthrough(mode: FopenFlags) -> FopenFlags {
 
 impl<E: Engine> Front<E> {
     /// Whether the kernel may be offered files at all.
-    pub(super) fn passes_through(&self) -> bool {
+    pub(crate) fn passes_through(&self) -> bool {
         self.engine.passes_through() && !self.options.direct
     }
 
-    fn share(
+    /// Notes a file that was just opened, and decides who serves it.
+    pub(super) fn admit(
         &self,
-        inode: &Arc<Inode<E::Node>>,
-        handle: &E::Handle,
-        open_backing: impl Fn(BorrowedFd<'_>) -> io::Result<BackingId>,
-    ) -> Share<E::Node> {
-        Share::new(inode, open_backing, |must, register| {
-            self.passes_through() && self.engine.pass_through(handle, must, register)
-        })
-    }
-
-    pub(super) fn answer_open(
-        &self,
-        request: &Request,
-        number: INodeNo,
+        inode: Arc<Inode<E::Node>>,
+        handle: E::Handle,
         flags: i32,
-        reply: ReplyOpen,
-    ) {
-        let (inode, handle) = match self.open_file(request, number, flags) {
-            Ok(opened) => opened,
-            Err(super::Refused(errno)) => return reply.error(errno),
-        };
-        let share = self.share(&inode, &handle, |fd| reply.open_backing(fd));
+    ) -> Opened {
+        let register = |fd: BorrowedFd<'_>| self.connection.register(fd);
+        let share = Share::new(&inode, register, |must, register| {
+            self.passes_through() && self.engine.pass_through(&handle, must, register)
+        });
         let backing = share.backing.clone();
+        let mut mode = self.fopen_flags(self.engine.open_mode(&handle));
         if backing.is_some() {
             timeouts::served(&inode, flags);
+            mode = beside_passthrough(mode);
         }
-        let mode = self.fopen_flags(self.engine.open_mode(&handle));
-        let number = self.files.insert(OpenFile::new(inode, handle, share, flags));
-        match backing {
-            Some(backing) => reply.opened_passthrough(number, beside_passthrough(mode), &backing),
-            None => reply.opened(number, mode),
-        }
-    }
-
-    pub(super) fn answer_create(
-        &self,
-        (node, stat, handle): (E::Node, Stat, E::Handle),
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let (inode, attr) = self.remember(node, &stat);
-        let generation = Generation(inode.generation);
-        let share = self.share(&inode, &handle, |fd| reply.open_backing(fd));
-        let backing = share.backing.clone();
-        // Before it counts as mapped: the kernel asks again once it is ([`timeouts::served`]).
-        let ttl = &self.timeout(&inode, &attr);
-        if backing.is_some() {
-            timeouts::served(&inode, flags);
-        }
-        let mode = self.fopen_flags(self.engine.open_mode(&handle));
-        let number = self.files.insert(OpenFile::new(inode, handle, share, flags));
-        match backing {
-            Some(backing) => reply.created_passthrough(
-                ttl,
-                &attr,
-                generation,
-                number,
-                beside_passthrough(mode),
-                &backing,
-            ),
-            None => reply.created(ttl, &attr, generation, number, mode),
-        }
-    }
-
-    /// Creates and opens a file.
-    pub(super) fn create_file(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &std::ffi::OsStr,
-        (mode, umask): (u32, u32),
-        flags: i32,
-    ) -> super::Answer<(E::Node, Stat, E::Handle)> {
-        let parent = self.inode(parent)?;
-        let by = maker(request, umask);
-        Ok(self.engine.create((&parent.node, name), mode, flags, by)?)
+        let handle = self.files.insert(OpenFile::new(inode, handle, share, flags));
+        Opened { handle, mode, backing }
     }
 }

@@ -15,7 +15,7 @@ use rustix::process::{getegid, geteuid, getpriority_process, setpriority_process
 
 use super::MountOptions;
 use super::unmounting::Place;
-use crate::front::Front;
+use crate::transport::device::Device;
 
 const DEVICE: &str = "/dev/fuse";
 /// What `mount` and `df` show as the type.
@@ -28,23 +28,23 @@ const PRIORITY: i32 = -10;
 
 /// Mounts and shakes hands with the kernel.
 pub(super) fn mount<E: Engine>(
-    front: Front<E>,
+    served: Device<E>,
     mountpoint: &Path,
     options: &MountOptions,
     origin: &libc::statvfs64,
-) -> Result<(Session<Front<E>>, Place)> {
+) -> Result<(Session<Device<E>>, Place)> {
     // The kernel keeps strangers out unless `allow_other` is given; the library needs not.
     let mut config = Config::default();
     config.acl = SessionACL::All;
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = true;
     let session = match mount_directly(mountpoint, options, origin) {
-        Ok(device) => Session::from_fd(front, device, SessionACL::All, config).map_err(|source| {
+        Ok(device) => Session::from_fd(served, device, SessionACL::All, config).map_err(|source| {
             let _undone = rustix::mount::unmount(mountpoint, UnmountFlags::DETACH);
             Error::at(mountpoint, "start the FUSE session on")(source)
         }),
         Err(error) if error.errno() == libc::EPERM && !geteuid().is_root() => {
-            mount_with_helper(front, mountpoint, options, config)
+            mount_with_helper(served, mountpoint, options, config)
         }
         Err(error) => Err(error),
     }?;
@@ -116,11 +116,11 @@ fn inherited_flags(origin: &libc::statvfs64) -> MountFlags {
 }
 
 fn mount_with_helper<E: Engine>(
-    front: Front<E>,
+    served: Device<E>,
     mountpoint: &Path,
     options: &MountOptions,
     mut config: Config,
-) -> Result<Session<Front<E>>> {
+) -> Result<Session<Device<E>>> {
     config.mount_options = vec![
         MountOption::DefaultPermissions,
         MountOption::FSName(options.fsname.clone()),
@@ -132,7 +132,7 @@ fn mount_with_helper<E: Engine>(
     if !options.allow_other {
         config.acl = SessionACL::Owner;
     }
-    Session::new(front, mountpoint, &config).map_err(|source| {
+    Session::new(served, mountpoint, &config).map_err(|source| {
         Error::invalid(
             format!("{}: fusermount3 could not mount: {}", mountpoint.display(), said(&source)),
             "install fuse3, or use a private mount (halocline run), which needs no helper",

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use halocline_core::control::Controlled;
 use halocline_core::engine::passthrough::Passthrough;
 use halocline_core::tier::{FileTier, TierOptions, TierSet};
-use halocline_fuse::{MountOptions, MountedSession, mount};
+use halocline_fuse::transport::ring;
+use halocline_fuse::{MountOptions, MountedSession, Transport, mount};
 
 /// Somebody without rights.
 pub(crate) const NOBODY: u32 = 65534;
@@ -125,6 +126,7 @@ pub(crate) fn mounted_with(
     let mut options = MountOptions::new(dir.path().join("mount"));
     options.allow_other = true;
     options.threads = 4;
+    options.transport = Transport::Device;
     adjust(&mut options);
     let origin = dir.path().join("origin");
     let mut mover = None;
@@ -148,13 +150,28 @@ pub(crate) fn mounted_with(
     Some(Mounted { session: Some(session), _mover: mover, kind, dir })
 }
 
-/// Runs a test in both cache modes, and on a file tier.
+/// Runs a test in both cache modes and on a file tier, with each way of requests.
 pub(crate) fn in_both_modes(test: impl Fn(&Mounted)) {
-    for (kind, direct) in
-        [(Kind::Plain, false), (Kind::Plain, true), (Kind::Tier, false), (Kind::Moving, false)]
-    {
-        let Some(mounted) = mounted_with(kind, direct, |_| {}) else { return };
-        eprintln!("{kind:?}, direct I/O: {direct}");
+    use Transport::{Device, Ring};
+    for (kind, direct, transport) in [
+        (Kind::Plain, false, Device),
+        (Kind::Plain, true, Device),
+        (Kind::Plain, false, Ring),
+        (Kind::Plain, true, Ring),
+        (Kind::Tier, false, Device),
+        (Kind::Tier, false, Ring),
+        (Kind::Moving, false, Device),
+        (Kind::Moving, false, Ring),
+    ] {
+        if let Some(obstacle) = ring::obstacle().filter(|_| transport == Ring) {
+            skip(obstacle);
+            continue;
+        }
+        let with_transport = |options: &mut MountOptions| options.transport = transport;
+        let Some(mounted) = mounted_with(kind, direct, with_transport) else { return };
+        let session = mounted.session.as_ref().expect("mounted");
+        assert_eq!(session.transport(), transport);
+        eprintln!("{kind:?}, direct I/O: {direct}, {transport:?}");
         test(&mounted);
     }
 }

@@ -65,6 +65,11 @@ const STATUS: &[Metric] = &[
     metric("pid", "number", "Process id of the mount process."),
     metric("origin", "path", "Origin directory; of a file tier the slowest tier."),
     metric("cache", "path", "Cache directory; of a file tier the SSD."),
+    metric(
+        "transport",
+        "word",
+        "How requests come from the kernel: `device` (/dev/fuse) or `io_uring`.",
+    ),
     metric("mode", "word", "`write-back`, `write-through` or `read-only`."),
     metric("policy", "word", "Admission policy, or the file tier's policy."),
     metric("eviction", "word", "Eviction policy."),

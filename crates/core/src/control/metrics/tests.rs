@@ -56,6 +56,7 @@ fn status() -> Status {
         pid: 0,
         origin: PathBuf::new(),
         cache: PathBuf::new(),
+        transport: String::new(),
         mode: Mode::WriteBack,
         policy: String::new(),
         eviction: String::new(),

@@ -1,25 +1,33 @@
-//! The request table: each kernel operation in a few lines.
+//! Requests through `/dev/fuse`: the library's event loop, and the table from its methods to the
+//! front end's.
 //!
 //! What is not here the library refuses with `ENOSYS`, and the kernel then does it by itself: it
 //! copies ranges in a loop, calls every file ready, and keeps locks (none are asked for at the
 //! start), as it does for a local file system.
 
+pub(crate) mod negotiation;
+mod turns;
+
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use halocline_core::engine::{Engine, Make, Seek, SetAttr};
+use halocline_core::engine::{Caller, Engine, Make, Maker, SetAttr, SetTime};
 
-use super::operations::{allocation, set_time, sized, untrusted};
-use super::{Front, Refused, caller, maker, negotiation, privileges};
+use crate::front::names::Entry;
+use crate::front::xattrs::Value;
+use crate::front::{Answer, Front, Refused};
+use negotiation::Agreed;
+use turns::Turns;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -40,23 +48,63 @@ macro_rules! answer {
     };
 }
 
-impl<E: Engine> Filesystem for Front<E> {
+/// A front end as the library's file system.
+#[derive(Debug)]
+pub(crate) struct Device<E: Engine> {
+    front: Arc<Front<E>>,
+    turns: Turns,
+    agreed: Arc<Agreed>,
+}
+
+impl<E: Engine> Device<E> {
+    /// Serves `front` in `threads` threads; what is agreed with the kernel is noted in `agreed`.
+    pub(crate) fn new(front: Arc<Front<E>>, threads: usize, agreed: Arc<Agreed>) -> Self {
+        Self { front, turns: Turns::new(threads), agreed }
+    }
+}
+
+fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() }
+}
+
+fn maker(request: &Request, umask: u32) -> Maker {
+    Maker { caller: caller(request), umask }
+}
+
+fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(at) => SetTime::At(time_from_kernel(at)),
+    }
+}
+
+/// Undoes how the library reads a time before 1970: it takes the kernel's nanoseconds, which
+/// count forwards from a negative second, for part of the distance to the epoch.
+fn time_from_kernel(time: SystemTime) -> SystemTime {
+    match UNIX_EPOCH.duration_since(time) {
+        Ok(before) => {
+            let nanoseconds = Duration::from_nanos(u64::from(before.subsec_nanos()));
+            UNIX_EPOCH - Duration::from_secs(before.as_secs()) + nanoseconds
+        }
+        Err(_) => time,
+    }
+}
+
+impl<E: Engine> Filesystem for Device<E> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiation::agree(config, self.passes_through());
+        self.agreed.agree(config, self.front.passes_through());
         Ok(())
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _turn = self.turns.begin();
-        match self.inode(parent) {
-            Ok(parent) => self.entry(reply, self.engine.lookup(&parent.node, name)),
-            Err(Refused(errno)) => reply.error(errno),
-        }
+        let found = self.front.lookup((parent, name));
+        named(reply, found);
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
         let _turn = self.turns.begin();
-        self.inodes.forget(number.0, lookups, |node| self.engine.key(node));
+        self.front.forget(number, lookups);
     }
 
     fn getattr(
@@ -67,7 +115,7 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyAttr,
     ) {
         let _turn = self.turns.begin();
-        answer!(reply, self.attributes(number, handle), (kept, attr) => reply.attr(&kept, &attr));
+        answer!(reply, self.front.attributes(number, handle), (kept, attr) => reply.attr(&kept, &attr));
     }
 
     fn setattr(
@@ -97,14 +145,13 @@ impl<E: Engine> Filesystem for Front<E> {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
         };
-        let attr = self.set_attributes(request, number, handle, &change);
+        let attr = self.front.set_attributes(number, handle, &change, caller(request));
         answer!(reply, attr, (timeout, attr) => reply.attr(&timeout, &attr));
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
         let _turn = self.turns.begin();
-        let target = self.inode(number).and_then(|inode| Ok(self.engine.read_link(&inode.node)?));
-        answer!(reply, target, target => reply.data(target.as_encoded_bytes()));
+        answer!(reply, self.front.read_link(number), target => reply.data(target.as_encoded_bytes()));
     }
 
     fn mknod(
@@ -119,10 +166,8 @@ impl<E: Engine> Filesystem for Front<E> {
     ) {
         let _turn = self.turns.begin();
         let what = Make::Special(mode, u64::from(device));
-        answer!(reply, self.inode(parent), parent => self.entry(
-            reply,
-            self.engine.make((&parent.node, name), what, maker(request, umask)),
-        ));
+        let entry = self.front.make((parent, name), what, maker(request, umask));
+        named(reply, entry);
     }
 
     fn mkdir(
@@ -135,10 +180,9 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEntry,
     ) {
         let _turn = self.turns.begin();
-        answer!(reply, self.inode(parent), parent => self.entry(
-            reply,
-            self.engine.make((&parent.node, name), Make::Directory(mode), maker(request, umask)),
-        ));
+        let by = maker(request, umask);
+        let entry = self.front.make((parent, name), Make::Directory(mode), by);
+        named(reply, entry);
     }
 
     fn symlink(
@@ -151,24 +195,18 @@ impl<E: Engine> Filesystem for Front<E> {
     ) {
         let _turn = self.turns.begin();
         let what = Make::Symlink(target.as_os_str());
-        answer!(reply, self.inode(parent), parent => self.entry(
-            reply,
-            self.engine.make((&parent.node, name), what, maker(request, 0)),
-        ));
+        let entry = self.front.make((parent, name), what, maker(request, 0));
+        named(reply, entry);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.turns.begin();
-        let done =
-            self.inode(parent).and_then(|parent| Ok(self.engine.unlink(&parent.node, name)?));
-        answer!(reply, done, () => reply.ok());
+        answer!(reply, self.front.unlink((parent, name)), () => reply.ok());
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.turns.begin();
-        let done =
-            self.inode(parent).and_then(|parent| Ok(self.engine.remove_dir(&parent.node, name)?));
-        answer!(reply, done, () => reply.ok());
+        answer!(reply, self.front.remove_dir((parent, name)), () => reply.ok());
     }
 
     fn rename(
@@ -182,10 +220,7 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        let done = self.inode(parent).and_then(|from| {
-            let to = self.inode(new_parent)?;
-            Ok(self.engine.rename((&from.node, name), (&to.node, new_name), flags.bits())?)
-        });
+        let done = self.front.rename((parent, name), (new_parent, new_name), flags.bits());
         answer!(reply, done, () => reply.ok());
     }
 
@@ -198,11 +233,8 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEntry,
     ) {
         let _turn = self.turns.begin();
-        let linked = self.inode(number).and_then(|inode| {
-            let parent = self.inode(parent)?;
-            Ok((inode.node.clone(), self.engine.link(&inode.node, &parent.node, name)?))
-        });
-        answer!(reply, linked, linked => self.entry(reply, Ok(linked)));
+        let linked = self.front.link(number, (parent, name));
+        named(reply, linked);
     }
 
     fn create(
@@ -216,13 +248,32 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyCreate,
     ) {
         let _turn = self.turns.begin();
-        let created = self.create_file(request, parent, name, (mode, umask), flags);
-        answer!(reply, created, created => self.answer_create(created, flags, reply));
+        let entry = self.front.create((parent, name), mode, flags, maker(request, umask));
+        answer!(reply, entry, (it, file) => {
+            let (kept, generation) = (&it.timeout, Generation(it.generation));
+            let (handle, mode) = (file.handle, file.mode);
+            let Some(backing) = file.backing else {
+                return reply.created(kept, &it.attr, generation, handle, mode);
+            };
+            // SAFETY: the number is of a registered file, whose owner closes it.
+            let id = unsafe { reply.wrap_backing(backing.id) };
+            reply.created_passthrough(kept, &it.attr, generation, handle, mode, &id);
+            id.into_raw();
+        });
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turns.begin();
-        self.answer_open(request, number, flags.0, reply);
+        let opened = self.front.open(number, flags.0, caller(request));
+        answer!(reply, opened, file => {
+            let Some(backing) = file.backing else {
+                return reply.opened(file.handle, file.mode);
+            };
+            // SAFETY: the number is of a registered file, whose owner closes it.
+            let id = unsafe { reply.wrap_backing(backing.id) };
+            reply.opened_passthrough(file.handle, file.mode, &id);
+            id.into_raw();
+        });
     }
 
     fn read(
@@ -244,9 +295,7 @@ impl<E: Engine> Filesystem for Front<E> {
             }
             let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
             let room = &mut buffer[start..start + size];
-            let read = self.file(handle).and_then(|file| {
-                Ok(self.engine.read(&file.handle, offset, room, caller(request))?)
-            });
+            let read = self.front.read(handle, offset, room, caller(request));
             answer!(reply, read, count => reply.data(&room[..count]));
         });
     }
@@ -264,7 +313,7 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyWrite,
     ) {
         let _turn = self.turns.begin();
-        let written = self.write_bytes(request, handle, offset, data, write_flags);
+        let written = self.front.write(handle, (offset, data), write_flags, caller(request));
         answer!(reply, written, count => reply.written(count));
     }
 
@@ -277,12 +326,7 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        if !self.engine.reports_at_close() {
-            // The kernel does not ask again.
-            return reply.error(Errno::ENOSYS);
-        }
-        let done = self.file(handle).and_then(|file| Ok(self.engine.flush(&file.handle)?));
-        answer!(reply, done, () => reply.ok());
+        answer!(reply, self.front.flush(handle), () => reply.ok());
     }
 
     fn release(
@@ -296,7 +340,7 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        drop(self.files.remove(handle));
+        self.front.release(handle);
         reply.ok();
     }
 
@@ -309,17 +353,13 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        let done =
-            self.file(handle).and_then(|file| Ok(self.engine.fsync(&file.handle, data_only)?));
-        answer!(reply, done, () => reply.ok());
+        answer!(reply, self.front.sync(handle, data_only), () => reply.ok());
     }
 
     fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turns.begin();
-        let opened = self.inode(number).and_then(|inode| Ok(self.engine.open_dir(&inode.node)?));
-        answer!(reply, opened, dir => {
-            reply.opened(self.dirs.insert(dir), fuser::FopenFlags::empty());
-        });
+        let opened = self.front.open_dir(number);
+        answer!(reply, opened, dir => reply.opened(dir, fuser::FopenFlags::empty()));
     }
 
     fn readdir(
@@ -331,7 +371,9 @@ impl<E: Engine> Filesystem for Front<E> {
         mut reply: ReplyDirectory,
     ) {
         let _turn = self.turns.begin();
-        let listed = self.list(handle, number, offset, &mut reply);
+        let listed = self
+            .front
+            .list((handle, number), offset, |it| !reply.add(it.number, it.next, it.kind, it.name));
         answer!(reply, listed, () => reply.ok());
     }
 
@@ -344,7 +386,10 @@ impl<E: Engine> Filesystem for Front<E> {
         mut reply: ReplyDirectoryPlus,
     ) {
         let _turn = self.turns.begin();
-        let listed = self.list_plus(handle, number, offset, &mut reply);
+        let listed = self.front.list_plus((handle, number), offset, |it, known| {
+            let generation = Generation(known.generation);
+            !reply.add(it.number, it.next, it.name, &known.timeout, &known.attr, generation)
+        });
         answer!(reply, listed, () => reply.ok());
     }
 
@@ -357,7 +402,7 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        drop(self.dirs.remove(handle));
+        self.front.close_dir(handle);
         reply.ok();
     }
 
@@ -370,14 +415,12 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        let done = self.dir(handle).and_then(|dir| Ok(dir.sync()?));
-        answer!(reply, done, () => reply.ok());
+        answer!(reply, self.front.sync_dir(handle), () => reply.ok());
     }
 
     fn statfs(&self, _request: &Request, number: INodeNo, reply: ReplyStatfs) {
         let _turn = self.turns.begin();
-        let totals = self.inode(number).and_then(|inode| Ok(self.engine.statfs(&inode.node)?));
-        answer!(reply, totals, t => reply.statfs(
+        answer!(reply, self.front.totals(number), t => reply.statfs(
             t.f_blocks,
             t.f_bfree,
             t.f_bavail,
@@ -400,15 +443,7 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        let done = self.inode(number).and_then(|inode| {
-            privileges::forget(&inode);
-            self.engine.set_xattr(&inode.node, name, value, flags)?;
-            privileges::forget(&inode);
-            if name == "system.posix_acl_access" {
-                self.after_acl_change(&inode, caller(request))?;
-            }
-            Ok(())
-        });
+        let done = self.front.set_xattr(number, (name, value), flags, caller(request));
         answer!(reply, done, () => reply.ok());
     }
 
@@ -421,25 +456,18 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyXattr,
     ) {
         let _turn = self.turns.begin();
-        let value =
-            self.inode(number).and_then(|inode| Ok(self.engine.get_xattr(&inode.node, name)?));
-        sized(reply, size, value);
+        answer!(reply, self.front.xattr(number, name, size), value => valued(reply, &value));
     }
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let _turn = self.turns.begin();
-        let names = self.inode(number).and_then(|inode| {
-            let names = self.engine.list_xattr(&inode.node)?;
-            Ok(if request.uid() == 0 { names } else { untrusted(&names) })
-        });
-        sized(reply, size, names);
+        let names = self.front.xattrs(number, size, caller(request));
+        answer!(reply, names, names => valued(reply, &names));
     }
 
     fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.turns.begin();
-        let done =
-            self.inode(number).and_then(|inode| Ok(self.engine.remove_xattr(&inode.node, name)?));
-        answer!(reply, done, () => reply.ok());
+        answer!(reply, self.front.remove_xattr(number, name), () => reply.ok());
     }
 
     fn fallocate(
@@ -453,14 +481,7 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        let done = self.file(handle).and_then(|file| {
-            let how = allocation(mode).ok_or(Errno::EOPNOTSUPP)?;
-            let caller = caller(request);
-            if caller.uid != 0 {
-                self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
-            }
-            Ok(self.engine.allocate(&file.handle, offset, len, how)?)
-        });
+        let done = self.front.allocate(handle, (offset, len), mode, caller(request));
         answer!(reply, done, () => reply.ok());
     }
 
@@ -474,16 +495,7 @@ impl<E: Engine> Filesystem for Front<E> {
         reply: ReplyLseek,
     ) {
         let _turn = self.turns.begin();
-        let found = self.file(handle).and_then(|file| {
-            let what = match whence {
-                libc::SEEK_DATA => Seek::Data,
-                libc::SEEK_HOLE => Seek::Hole,
-                _ => return Err(Refused(Errno::EINVAL)),
-            };
-            let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-            Ok(self.engine.seek(&file.handle, offset, what)?)
-        });
-        answer!(reply, found, at => reply.offset(at.cast_signed()));
+        answer!(reply, self.front.seek(handle, offset, whence), at => reply.offset(at));
     }
 
     fn ioctl(
@@ -499,5 +511,18 @@ impl<E: Engine> Filesystem for Front<E> {
     ) {
         let _turn = self.turns.begin();
         reply.error(Errno::ENOTTY);
+    }
+}
+
+/// Answers a request for a name.
+fn named(reply: ReplyEntry, found: Answer<Entry>) {
+    answer!(reply, found, it => reply.entry(&it.timeout, &it.attr, Generation(it.generation)));
+}
+
+/// Answers a request for an extended attribute or their list.
+fn valued(reply: ReplyXattr, value: &Value) {
+    match value {
+        Value::Size(size) => reply.size(*size),
+        Value::Bytes(bytes) => reply.data(bytes),
     }
 }

@@ -1,14 +1,44 @@
 //! What is agreed with the kernel when a mount begins.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use fuser::{InitFlags, KernelConfig};
 
 /// Largest write and read of one request, in bytes.
-const REQUEST_MAX: u32 = 1 << 20;
+pub(crate) const REQUEST_MAX: u32 = 1 << 20;
 /// Read-ahead and asynchronous requests the kernel may have under way.
 const BACKGROUND: u16 = 128;
 
-/// Asks for what the front end is written for, as far as the kernel has it.
-pub(super) fn agree(config: &mut KernelConfig, passes_through: bool) {
+/// What was agreed beyond what every mount has.
+#[derive(Debug, Default)]
+pub(crate) struct Agreed {
+    /// Whether rings for requests stand ready.
+    rings_ready: bool,
+    /// Whether the kernel puts requests into them.
+    rings: AtomicBool,
+}
+
+impl Agreed {
+    /// What is to be agreed: requests through rings, where they stand ready.
+    pub(crate) fn with_rings(ready: bool) -> Self {
+        Self { rings_ready: ready, rings: AtomicBool::new(false) }
+    }
+
+    /// Whether requests come through rings. The kernel then waits for them to be registered.
+    pub(crate) fn rings(&self) -> bool {
+        self.rings.load(Ordering::Acquire)
+    }
+
+    /// Asks for what the front end is written for, as far as the kernel has it.
+    pub(super) fn agree(&self, config: &mut KernelConfig, passes_through: bool) {
+        agree(config, passes_through);
+        let rings = InitFlags::FUSE_OVER_IO_URING;
+        let granted = self.rings_ready && config.add_capabilities(rings).is_ok();
+        self.rings.store(granted, Ordering::Release);
+    }
+}
+
+fn agree(config: &mut KernelConfig, passes_through: bool) {
     let wanted = InitFlags::FUSE_ASYNC_READ
         | InitFlags::FUSE_BIG_WRITES
         | InitFlags::FUSE_PARALLEL_DIROPS

@@ -1,0 +1,49 @@
+//! Files that are registered with the kernel for passthrough.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock, Weak};
+
+use fuser::BackingId;
+
+/// `FUSE_DEV_IOC_BACKING_CLOSE`: `_IOW(229, 2, uint32_t)`.
+const BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
+
+/// The mount's `/dev/fuse`, once there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Connection(OnceLock<Weak<OwnedFd>>);
+
+/// A file that the kernel may read and write by itself until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    /// The kernel's number of it.
+    pub(crate) id: u32,
+    device: Weak<OwnedFd>,
+}
+
+impl Connection {
+    /// Tells which device the mount is served through, before its first request.
+    pub(crate) fn is(&self, device: &Arc<OwnedFd>) {
+        self.0.set(Arc::downgrade(device)).expect("a mount has one device");
+    }
+
+    /// Registers a file. Only a process with `CAP_SYS_ADMIN` may.
+    pub(super) fn register(&self, file: BorrowedFd<'_>) -> io::Result<Backing> {
+        let device = self.0.get().expect("requests come after the mount");
+        let open = device.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Backing { id: BackingId::create_raw(&*open, file)?, device: device.clone() })
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // Without the device there is no mount, and the kernel has closed its files.
+        let Some(device) = self.device.upgrade() else { return };
+        // SAFETY: the request takes a pointer to a number, which is alive.
+        let closed = unsafe { libc::ioctl(device.as_raw_fd(), BACKING_CLOSE, &raw const self.id) };
+        if closed < 0 {
+            let error = io::Error::last_os_error();
+            tracing::debug!(%error, "a file stays registered with the kernel");
+        }
+    }
+}

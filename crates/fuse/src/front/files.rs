@@ -1,0 +1,130 @@
+//! Open files.
+
+use fuser::{Errno, FileHandle, INodeNo, WriteFlags};
+use halocline_core::device::Allocate;
+use halocline_core::engine::{Caller, Engine, Maker, Seek};
+
+use super::names::{Entry, Place};
+use super::passing::Opened;
+use super::{Answer, Front, Refused};
+
+impl<E: Engine> Front<E> {
+    /// `flags` are `open(2)`'s.
+    pub(crate) fn open(&self, number: INodeNo, flags: i32, caller: Caller) -> Answer<Opened> {
+        let inode = self.inode(number)?;
+        if flags & libc::O_TRUNC != 0 && caller.uid != 0 {
+            self.drop_privileges(&inode, None, caller)?;
+        }
+        let handle = self.engine.open(&inode.node, flags, caller)?;
+        Ok(self.admit(inode, handle, flags))
+    }
+
+    /// Creates and opens a file.
+    pub(crate) fn create(
+        &self,
+        (parent, name): Place<'_>,
+        mode: u32,
+        flags: i32,
+        by: Maker,
+    ) -> Answer<(Entry, Opened)> {
+        let parent = self.inode(parent)?;
+        let (node, stat, handle) = self.engine.create((&parent.node, name), mode, flags, by)?;
+        let (inode, attr) = self.remember(node, &stat);
+        // Before it counts as mapped: the kernel asks again once it is (`timeouts::served`).
+        let timeout = self.timeout(&inode, &attr);
+        let entry = Entry { attr, generation: inode.generation, timeout };
+        Ok((entry, self.admit(inode, handle, flags)))
+    }
+
+    /// Reads at `offset` into `room`; how many bytes it got.
+    pub(crate) fn read(
+        &self,
+        handle: FileHandle,
+        offset: u64,
+        room: &mut [u8],
+        caller: Caller,
+    ) -> Answer<usize> {
+        let file = self.file(handle)?;
+        Ok(self.engine.read(&file.handle, offset, room, caller)?)
+    }
+
+    /// Writes all of `data`; how many bytes that is.
+    pub(crate) fn write(
+        &self,
+        handle: FileHandle,
+        (offset, data): (u64, &[u8]),
+        flags: WriteFlags,
+        caller: Caller,
+    ) -> Answer<u32> {
+        let file = self.file(handle)?;
+        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
+        }
+        let target = if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            file.for_pages(&self.engine, caller)?
+        } else {
+            &file.handle
+        };
+        self.engine.write(target, offset, data, caller)?;
+        Ok(u32::try_from(data.len()).expect("a request is at most 1 MiB"))
+    }
+
+    pub(crate) fn flush(&self, handle: FileHandle) -> Answer<()> {
+        if !self.engine.reports_at_close() {
+            // The kernel does not ask again.
+            return Err(Refused(Errno::ENOSYS));
+        }
+        Ok(self.engine.flush(&self.file(handle)?.handle)?)
+    }
+
+    pub(crate) fn release(&self, handle: FileHandle) {
+        drop(self.files.remove(handle));
+    }
+
+    pub(crate) fn sync(&self, handle: FileHandle, data_only: bool) -> Answer<()> {
+        Ok(self.engine.fsync(&self.file(handle)?.handle, data_only)?)
+    }
+
+    /// `mode` is `fallocate(2)`'s.
+    pub(crate) fn allocate(
+        &self,
+        handle: FileHandle,
+        (offset, len): (u64, u64),
+        mode: i32,
+        caller: Caller,
+    ) -> Answer<()> {
+        let file = self.file(handle)?;
+        let how = allocation(mode).ok_or(Errno::EOPNOTSUPP)?;
+        if caller.uid != 0 {
+            self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
+        }
+        Ok(self.engine.allocate(&file.handle, offset, len, how)?)
+    }
+
+    /// `whence` is `lseek(2)`'s, for data or a hole.
+    pub(crate) fn seek(&self, handle: FileHandle, offset: i64, whence: i32) -> Answer<i64> {
+        let file = self.file(handle)?;
+        let what = match whence {
+            libc::SEEK_DATA => Seek::Data,
+            libc::SEEK_HOLE => Seek::Hole,
+            _ => return Err(Refused(Errno::EINVAL)),
+        };
+        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
+        Ok(self.engine.seek(&file.handle, offset, what)?.cast_signed())
+    }
+}
+
+/// `fallocate(2)`'s mode; `None` for what no engine does.
+fn allocation(mode: i32) -> Option<Allocate> {
+    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | KEEP;
+    Some(match mode {
+        0 => Allocate::Reserve,
+        KEEP => Allocate::ReserveKeepSize,
+        PUNCH => Allocate::PunchHole,
+        libc::FALLOC_FL_ZERO_RANGE => Allocate::Zero { keep_size: false },
+        ZERO_KEEP => Allocate::Zero { keep_size: true },
+        _ => return None,
+    })
+}

@@ -1,0 +1,106 @@
+//! Names, and what hangs on an inode rather than on an open file.
+
+use std::ffi::{OsStr, OsString};
+use std::time::Duration;
+
+use fuser::{FileAttr, FileHandle, INodeNo};
+use halocline_core::engine::{Caller, Engine, Make, Maker, SetAttr, Stat};
+
+use super::{Answer, Front, privileges};
+
+/// What the kernel is told of a name.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Attributes, under the number by which the kernel shall name the inode, also for the root.
+    pub(crate) attr: FileAttr,
+    /// Tells uses of one number apart.
+    pub(crate) generation: u64,
+    /// How long name and attributes may be kept.
+    pub(crate) timeout: Duration,
+}
+
+/// A name in a directory.
+pub(crate) type Place<'a> = (INodeNo, &'a OsStr);
+
+impl<E: Engine> Front<E> {
+    pub(super) fn entry(&self, (node, stat): (E::Node, Stat)) -> Entry {
+        let (inode, mut attr) = self.remember(node, &stat);
+        attr.ino = INodeNo(inode.number);
+        let timeout = self.timeout(&inode, &attr);
+        Entry { attr, generation: inode.generation, timeout }
+    }
+
+    pub(crate) fn lookup(&self, (parent, name): Place<'_>) -> Answer<Entry> {
+        let parent = self.inode(parent)?;
+        Ok(self.entry(self.engine.lookup(&parent.node, name)?))
+    }
+
+    pub(crate) fn forget(&self, number: INodeNo, lookups: u64) {
+        self.inodes.forget(number.0, lookups, |node| self.engine.key(node));
+    }
+
+    pub(crate) fn make(&self, place: Place<'_>, what: Make<'_>, by: Maker) -> Answer<Entry> {
+        let parent = self.inode(place.0)?;
+        Ok(self.entry(self.engine.make((&parent.node, place.1), what, by)?))
+    }
+
+    pub(crate) fn link(&self, number: INodeNo, (parent, name): Place<'_>) -> Answer<Entry> {
+        let (inode, parent) = (self.inode(number)?, self.inode(parent)?);
+        let stat = self.engine.link(&inode.node, &parent.node, name)?;
+        Ok(self.entry((inode.node.clone(), stat)))
+    }
+
+    pub(crate) fn unlink(&self, (parent, name): Place<'_>) -> Answer<()> {
+        Ok(self.engine.unlink(&self.inode(parent)?.node, name)?)
+    }
+
+    pub(crate) fn remove_dir(&self, (parent, name): Place<'_>) -> Answer<()> {
+        Ok(self.engine.remove_dir(&self.inode(parent)?.node, name)?)
+    }
+
+    /// `flags` are `renameat2(2)`'s.
+    pub(crate) fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Answer<()> {
+        let (old, new) = (self.inode(from.0)?, self.inode(to.0)?);
+        Ok(self.engine.rename((&old.node, from.1), (&new.node, to.1), flags)?)
+    }
+
+    pub(crate) fn read_link(&self, number: INodeNo) -> Answer<OsString> {
+        Ok(self.engine.read_link(&self.inode(number)?.node)?)
+    }
+
+    pub(crate) fn attributes(
+        &self,
+        number: INodeNo,
+        handle: Option<FileHandle>,
+    ) -> Answer<(Duration, FileAttr)> {
+        let inode = self.inode(number)?;
+        let file = handle.and_then(|handle| self.files.get(handle));
+        let stat = self.engine.stat(&inode.node, file.as_ref().map(|file| &file.handle))?;
+        let attr = Self::attr(&inode, &stat);
+        Ok((self.timeout(&inode, &attr), attr))
+    }
+
+    pub(crate) fn set_attributes(
+        &self,
+        number: INodeNo,
+        handle: Option<FileHandle>,
+        change: &SetAttr,
+        caller: Caller,
+    ) -> Answer<(Duration, FileAttr)> {
+        let inode = self.inode(number)?;
+        let file = handle.and_then(|handle| self.files.get(handle));
+        let handle = file.as_ref().map(|file| &file.handle);
+        if change.size.is_some() && caller.uid != 0 {
+            self.drop_privileges(&inode, handle, caller)?;
+        }
+        privileges::forget(&inode);
+        let stat = self.engine.set_attr(&inode.node, handle, change, caller)?;
+        privileges::forget(&inode);
+        let attr = Self::attr(&inode, &stat);
+        Ok((self.timeout(&inode, &attr), attr))
+    }
+
+    pub(crate) fn totals(&self, number: INodeNo) -> Answer<libc::statvfs64> {
+        Ok(self.engine.statfs(&self.inode(number)?.node)?)
+    }
+}

@@ -1,0 +1,66 @@
+//! Extended attributes.
+
+use std::ffi::OsStr;
+
+use fuser::{Errno, INodeNo};
+use halocline_core::engine::{Caller, Engine};
+
+use super::{Answer, Front, Refused, privileges};
+
+/// What is answered to a request for a value or a list, whose size may be asked for first.
+#[derive(Debug)]
+pub(crate) enum Value {
+    /// Only how many bytes it has.
+    Size(u32),
+    /// The bytes.
+    Bytes(Vec<u8>),
+}
+
+impl<E: Engine> Front<E> {
+    /// A value; `room` is the caller's, in bytes, 0 to ask for the size.
+    pub(crate) fn xattr(&self, number: INodeNo, name: &OsStr, room: u32) -> Answer<Value> {
+        sized(room, self.engine.get_xattr(&self.inode(number)?.node, name)?)
+    }
+
+    /// NUL-terminated names; `room` as in [`Self::xattr`].
+    pub(crate) fn xattrs(&self, number: INodeNo, room: u32, caller: Caller) -> Answer<Value> {
+        let names = self.engine.list_xattr(&self.inode(number)?.node)?;
+        sized(room, if caller.uid == 0 { names } else { untrusted(&names) })
+    }
+
+    /// `flags` are `setxattr(2)`'s.
+    pub(crate) fn set_xattr(
+        &self,
+        number: INodeNo,
+        (name, value): (&OsStr, &[u8]),
+        flags: i32,
+        caller: Caller,
+    ) -> Answer<()> {
+        let inode = self.inode(number)?;
+        privileges::forget(&inode);
+        self.engine.set_xattr(&inode.node, name, value, flags)?;
+        privileges::forget(&inode);
+        if name == "system.posix_acl_access" {
+            self.after_acl_change(&inode, caller)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_xattr(&self, number: INodeNo, name: &OsStr) -> Answer<()> {
+        Ok(self.engine.remove_xattr(&self.inode(number)?.node, name)?)
+    }
+}
+
+fn sized(room: u32, value: Vec<u8>) -> Answer<Value> {
+    match room {
+        0 => Ok(Value::Size(u32::try_from(value.len()).expect("at most 64 KiB"))),
+        room if value.len() > room as usize => Err(Refused(Errno::ERANGE)),
+        _ => Ok(Value::Bytes(value)),
+    }
+}
+
+/// Names of extended attributes without those that only root may see.
+fn untrusted(names: &[u8]) -> Vec<u8> {
+    let each = names.split_inclusive(|byte| *byte == 0);
+    each.filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect()
+}

@@ -1,0 +1,395 @@
+//! The table from the kernel's operations to the front end's.
+//!
+//! What is not here is refused with `ENOSYS`, as [`crate::transport::device`] does.
+
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+
+use fuser::{Errno, FileHandle, INodeNo, WriteFlags};
+use halocline_core::engine::{Caller, Engine, Make, Maker, SetAttr, SetTime};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::exchange::Message;
+use super::wire::{
+    Attr, AttrOut, CreateIn, CreateOut, Dirent, EntryOut, FallocateIn, FsyncIn, GetAttrIn,
+    GetXattrIn, GetXattrOut, LinkIn, MkdirIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn,
+    Rename2In, RenameIn, SeekIn, SeekOut, SetAttrIn, SetXattrIn, StatfsOut, WriteIn, WriteOut,
+    kind_bits, time,
+};
+use crate::front::directories::Listed;
+use crate::front::passing::Opened;
+use crate::front::xattrs::Value;
+use crate::front::{Answer, Front, Refused};
+
+/// `fuse_opcode`
+mod code {
+    pub(super) const LOOKUP: u32 = 1;
+    pub(super) const GETATTR: u32 = 3;
+    pub(super) const SETATTR: u32 = 4;
+    pub(super) const READLINK: u32 = 5;
+    pub(super) const SYMLINK: u32 = 6;
+    pub(super) const MKNOD: u32 = 8;
+    pub(super) const MKDIR: u32 = 9;
+    pub(super) const UNLINK: u32 = 10;
+    pub(super) const RMDIR: u32 = 11;
+    pub(super) const RENAME: u32 = 12;
+    pub(super) const LINK: u32 = 13;
+    pub(super) const OPEN: u32 = 14;
+    pub(super) const READ: u32 = 15;
+    pub(super) const WRITE: u32 = 16;
+    pub(super) const STATFS: u32 = 17;
+    pub(super) const RELEASE: u32 = 18;
+    pub(super) const FSYNC: u32 = 20;
+    pub(super) const SETXATTR: u32 = 21;
+    pub(super) const GETXATTR: u32 = 22;
+    pub(super) const LISTXATTR: u32 = 23;
+    pub(super) const REMOVEXATTR: u32 = 24;
+    pub(super) const FLUSH: u32 = 25;
+    pub(super) const OPENDIR: u32 = 27;
+    pub(super) const READDIR: u32 = 28;
+    pub(super) const RELEASEDIR: u32 = 29;
+    pub(super) const FSYNCDIR: u32 = 30;
+    pub(super) const CREATE: u32 = 35;
+    pub(super) const IOCTL: u32 = 39;
+    pub(super) const FALLOCATE: u32 = 43;
+    pub(super) const READDIRPLUS: u32 = 44;
+    pub(super) const RENAME2: u32 = 45;
+    pub(super) const LSEEK: u32 = 46;
+}
+
+/// `FATTR_*`: what a change of attributes says.
+mod valid {
+    pub(super) const MODE: u32 = 1;
+    pub(super) const UID: u32 = 1 << 1;
+    pub(super) const GID: u32 = 1 << 2;
+    pub(super) const SIZE: u32 = 1 << 3;
+    pub(super) const ATIME: u32 = 1 << 4;
+    pub(super) const MTIME: u32 = 1 << 5;
+    pub(super) const HANDLE: u32 = 1 << 6;
+    pub(super) const ATIME_NOW: u32 = 1 << 7;
+    pub(super) const MTIME_NOW: u32 = 1 << 8;
+}
+
+/// `FUSE_GETATTR_FH`: the request names an open file.
+const GETATTR_HANDLE: u32 = 1;
+/// `FUSE_FSYNC_FDATASYNC`
+const DATA_ONLY: u32 = 1;
+/// Directory entries begin at multiples of this.
+const DIRENT_ALIGN: usize = 8;
+
+/// Does what a request asks; its names and data begin `room`, and its answer is put there. How many
+/// bytes that is.
+pub(super) fn answer<E: Engine>(
+    front: &Front<E>,
+    request: &Message<'_>,
+    room: &mut [u8],
+) -> Answer<usize> {
+    let node = INodeNo(request.header.node);
+    match request.header.opcode {
+        code::READ => {
+            let read: &ReadIn = request.fields()?;
+            let room = &mut room[..read.size as usize];
+            front.read(FileHandle(read.handle), read.offset, room, request.caller())
+        }
+        code::WRITE => {
+            let write: &WriteIn = request.fields()?;
+            let data = &room[..request.payload];
+            let flags = WriteFlags::from_bits_retain(write.write_flags);
+            let at = (write.offset, data);
+            let size = front.write(FileHandle(write.handle), at, flags, request.caller())?;
+            Ok(put(room, &WriteOut { size, padding: 0 }))
+        }
+        code::LOOKUP => {
+            let entry = front.lookup((node, request.name(room)?))?;
+            Ok(put(room, &EntryOut::from(&entry)))
+        }
+        code::GETATTR => {
+            let get: &GetAttrIn = request.fields()?;
+            let handle = (get.flags & GETATTR_HANDLE != 0).then_some(FileHandle(get.handle));
+            Ok(put_attr(room, &front.attributes(node, handle)?))
+        }
+        code::OPEN => {
+            let open: &OpenIn = request.fields()?;
+            let opened = front.open(node, open.flags, request.caller())?;
+            Ok(put(room, &opened_out(&opened)))
+        }
+        code::CREATE => {
+            let create: &CreateIn = request.fields()?;
+            let by = request.maker(create.umask);
+            let place = (node, request.name(room)?);
+            let (entry, opened) = front.create(place, create.mode, create.flags, by)?;
+            let open = opened_out(&opened);
+            Ok(put(room, &CreateOut { entry: EntryOut::from(&entry), open }))
+        }
+        code::RELEASE => {
+            front.release(FileHandle(request.fields::<ReleaseIn>()?.handle));
+            Ok(0)
+        }
+        code::FLUSH => nothing(front.flush(FileHandle(request.fields::<ReleaseIn>()?.handle))),
+        code::FSYNC => {
+            let sync: &FsyncIn = request.fields()?;
+            nothing(front.sync(FileHandle(sync.handle), sync.flags & DATA_ONLY != 0))
+        }
+        code::FALLOCATE => {
+            let it: &FallocateIn = request.fields()?;
+            let range = (it.offset, it.len);
+            nothing(front.allocate(FileHandle(it.handle), range, it.mode, request.caller()))
+        }
+        code::LSEEK => {
+            let seek: &SeekIn = request.fields()?;
+            let offset = front.seek(FileHandle(seek.handle), seek.offset, seek.whence)?;
+            Ok(put(room, &SeekOut { offset }))
+        }
+        code::SETATTR => {
+            let set: &SetAttrIn = request.fields()?;
+            let (change, handle) = (set.change(), set.handle());
+            Ok(put_attr(room, &front.set_attributes(node, handle, &change, request.caller())?))
+        }
+        code::OPENDIR | code::READDIR | code::READDIRPLUS | code::RELEASEDIR | code::FSYNCDIR => {
+            answer_directory(front, request, room)
+        }
+        code::SETXATTR | code::GETXATTR | code::LISTXATTR | code::REMOVEXATTR => {
+            answer_xattr(front, request, room)
+        }
+        // As for a file system that has none.
+        code::IOCTL => Err(Refused(Errno::ENOTTY)),
+        _ => answer_name(front, request, room),
+    }
+}
+
+fn answer_name<E: Engine>(
+    front: &Front<E>,
+    request: &Message<'_>,
+    room: &mut [u8],
+) -> Answer<usize> {
+    let node = INodeNo(request.header.node);
+    let entry = match request.header.opcode {
+        code::MKNOD => {
+            let make: &MknodIn = request.fields()?;
+            let what = Make::Special(make.mode, u64::from(make.device));
+            front.make((node, request.name(room)?), what, request.maker(make.umask))?
+        }
+        code::MKDIR => {
+            let make: &MkdirIn = request.fields()?;
+            let by = request.maker(make.umask);
+            front.make((node, request.name(room)?), Make::Directory(make.mode), by)?
+        }
+        code::SYMLINK => {
+            let (name, target) = request.two_names(room)?;
+            front.make((node, name), Make::Symlink(target), request.maker(0))?
+        }
+        code::LINK => {
+            let link: &LinkIn = request.fields()?;
+            front.link(INodeNo(link.node), (node, request.name(room)?))?
+        }
+        code::UNLINK => return nothing(front.unlink((node, request.name(room)?))),
+        code::RMDIR => return nothing(front.remove_dir((node, request.name(room)?))),
+        code::RENAME | code::RENAME2 => {
+            let to: &RenameIn = request.fields()?;
+            let flags = match request.header.opcode {
+                code::RENAME2 => request.fields::<Rename2In>()?.flags,
+                _ => 0,
+            };
+            let (old, new) = request.two_names(room)?;
+            return nothing(front.rename((node, old), (INodeNo(to.new_parent), new), flags));
+        }
+        code::READLINK => {
+            let target = front.read_link(node)?;
+            return Ok(put_bytes(room, target.as_encoded_bytes()));
+        }
+        code::STATFS => return Ok(put(room, &StatfsOut::from(&front.totals(node)?))),
+        _ => return Err(Refused(Errno::ENOSYS)),
+    };
+    Ok(put(room, &EntryOut::from(&entry)))
+}
+
+fn answer_xattr<E: Engine>(
+    front: &Front<E>,
+    request: &Message<'_>,
+    room: &mut [u8],
+) -> Answer<usize> {
+    let node = INodeNo(request.header.node);
+    let value = match request.header.opcode {
+        code::SETXATTR => {
+            let set: &SetXattrIn = request.fields()?;
+            let name = request.name(room)?;
+            let value = room.get(name.len() + 1..request.payload).ok_or(Errno::EINVAL)?;
+            let value = value.get(..set.size as usize).ok_or(Errno::EINVAL)?;
+            return nothing(front.set_xattr(node, (name, value), set.flags, request.caller()));
+        }
+        code::REMOVEXATTR => return nothing(front.remove_xattr(node, request.name(room)?)),
+        code::GETXATTR => {
+            front.xattr(node, request.name(room)?, request.fields::<GetXattrIn>()?.size)?
+        }
+        _ => front.xattrs(node, request.fields::<GetXattrIn>()?.size, request.caller())?,
+    };
+    Ok(match value {
+        Value::Size(size) => put(room, &GetXattrOut { size, padding: 0 }),
+        Value::Bytes(bytes) => put_bytes(room, &bytes),
+    })
+}
+
+fn answer_directory<E: Engine>(
+    front: &Front<E>,
+    request: &Message<'_>,
+    room: &mut [u8],
+) -> Answer<usize> {
+    let node = INodeNo(request.header.node);
+    match request.header.opcode {
+        code::OPENDIR => {
+            let handle = front.open_dir(node)?.0;
+            return Ok(put(room, &OpenOut { handle, flags: 0, backing: 0 }));
+        }
+        code::RELEASEDIR => {
+            front.close_dir(FileHandle(request.fields::<ReleaseIn>()?.handle));
+            return Ok(0);
+        }
+        code::FSYNCDIR => {
+            return nothing(front.sync_dir(FileHandle(request.fields::<FsyncIn>()?.handle)));
+        }
+        _ => {}
+    }
+    let read: &ReadIn = request.fields()?;
+    let dir = (FileHandle(read.handle), node);
+    let mut list = List { room: &mut room[..read.size as usize], used: 0 };
+    if request.header.opcode == code::READDIR {
+        front.list(dir, read.offset, |listed| list.add(&[], &listed))?;
+    } else {
+        front.list_plus(dir, read.offset, |listed, entry| {
+            list.add(EntryOut::from(entry).as_bytes(), &listed)
+        })?;
+    }
+    Ok(list.used)
+}
+
+/// Directory entries one behind the other.
+struct List<'a> {
+    room: &'a mut [u8],
+    used: usize,
+}
+
+impl List<'_> {
+    /// Adds an entry after what `before` says of it; `false` if there is no room.
+    fn add(&mut self, before: &[u8], listed: &Listed<'_>) -> bool {
+        let name = listed.name.as_bytes();
+        let dirent = Dirent {
+            number: listed.number.0,
+            next: listed.next,
+            name_bytes: u32::try_from(name.len()).expect("at most 255"),
+            kind: kind_bits(listed.kind) >> 12,
+        };
+        let bytes = before.len() + size_of::<Dirent>() + name.len();
+        let padded = bytes.next_multiple_of(DIRENT_ALIGN);
+        let Some(mut place) = self.room.get_mut(self.used..self.used + padded) else {
+            return false;
+        };
+        for part in [before, dirent.as_bytes(), name, &[0; DIRENT_ALIGN][..padded - bytes]] {
+            let (here, rest) = place.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            place = rest;
+        }
+        self.used += padded;
+        true
+    }
+}
+
+impl Message<'_> {
+    /// The operation's own fields.
+    fn fields<T: FromBytes + KnownLayout + Immutable>(&self) -> Answer<&T> {
+        T::ref_from_prefix(self.fields).map(|(fields, _)| fields).map_err(|_| Refused(Errno::EIO))
+    }
+
+    /// The one name that a request has, or its first.
+    fn name<'a>(&self, room: &'a [u8]) -> Answer<&'a OsStr> {
+        let name = CStr::from_bytes_until_nul(&room[..self.payload]);
+        name.map(|name| OsStr::from_bytes(name.to_bytes())).map_err(|_| Refused(Errno::EINVAL))
+    }
+
+    fn two_names<'a>(&self, room: &'a [u8]) -> Answer<(&'a OsStr, &'a OsStr)> {
+        let first = self.name(room)?;
+        let rest = &room[first.len() + 1..self.payload];
+        let second = CStr::from_bytes_until_nul(rest).map_err(|_| Errno::EINVAL)?;
+        Ok((first, OsStr::from_bytes(second.to_bytes())))
+    }
+
+    fn caller(&self) -> Caller {
+        Caller { uid: self.header.uid, gid: self.header.gid, pid: self.header.pid }
+    }
+
+    fn maker(&self, umask: u32) -> Maker {
+        Maker { caller: self.caller(), umask }
+    }
+}
+
+impl SetAttrIn {
+    fn says(&self, what: u32) -> bool {
+        self.valid & what != 0
+    }
+
+    fn handle(&self) -> Option<FileHandle> {
+        self.says(valid::HANDLE).then_some(FileHandle(self.handle))
+    }
+
+    fn change(&self) -> SetAttr {
+        let set = |now: u32, at: u32, seconds, nanoseconds| {
+            if self.says(now) {
+                Some(SetTime::Now)
+            } else {
+                self.says(at).then(|| SetTime::At(time(seconds, nanoseconds)))
+            }
+        };
+        SetAttr {
+            mode: self.says(valid::MODE).then_some(self.mode),
+            uid: self.says(valid::UID).then_some(self.uid),
+            gid: self.says(valid::GID).then_some(self.gid),
+            size: self.says(valid::SIZE).then_some(self.size),
+            atime: set(valid::ATIME_NOW, valid::ATIME, self.atime, self.atime_ns),
+            mtime: set(valid::MTIME_NOW, valid::MTIME, self.mtime, self.mtime_ns),
+        }
+    }
+}
+
+impl From<&libc::statvfs64> for StatfsOut {
+    fn from(t: &libc::statvfs64) -> Self {
+        Self {
+            blocks: t.f_blocks,
+            free: t.f_bfree,
+            available: t.f_bavail,
+            files: t.f_files,
+            free_files: t.f_ffree,
+            block_bytes: u32::try_from(t.f_bsize).unwrap_or(4096),
+            name_max: u32::try_from(t.f_namemax).unwrap_or(255),
+            fragment_bytes: u32::try_from(t.f_frsize).unwrap_or(4096),
+            padding: 0,
+            spare: [0; 6],
+        }
+    }
+}
+
+fn opened_out(opened: &Opened) -> OpenOut {
+    /// `FOPEN_PASSTHROUGH`
+    const PASSTHROUGH: u32 = 1 << 7;
+    let (kind, backing) = match &opened.backing {
+        Some(backing) => (PASSTHROUGH, backing.id),
+        None => (0, 0),
+    };
+    OpenOut { handle: opened.handle.0, flags: opened.mode.bits() | kind, backing }
+}
+
+fn nothing(done: Answer<()>) -> Answer<usize> {
+    done.map(|()| 0)
+}
+
+fn put(room: &mut [u8], value: &(impl IntoBytes + Immutable)) -> usize {
+    put_bytes(room, value.as_bytes())
+}
+
+fn put_bytes(room: &mut [u8], bytes: &[u8]) -> usize {
+    room[..bytes.len()].copy_from_slice(bytes);
+    bytes.len()
+}
+
+fn put_attr(room: &mut [u8], (kept, attr): &(std::time::Duration, fuser::FileAttr)) -> usize {
+    let (valid, valid_ns) = (kept.as_secs(), kept.subsec_nanos());
+    put(room, &AttrOut { valid, valid_ns, padding: 0, attr: Attr::from(attr) })
+}
