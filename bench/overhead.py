@@ -15,6 +15,9 @@ of them; the table shows medians of the rounds' ratios to mergerfs. Systems:
     warm       the same with --warm-passthrough: the kernel reads files that memory holds by itself
     pages      mergerfs with the page cache on, cache.files=full (the same): what a FUSE mount can reach
 
+Requests come to Halocline as they do by default: through io_uring where the kernel offers it, else, and with
+--device, through /dev/fuse. The last line says which.
+
 --merge FILE... measures nothing and prints the table of several runs' --json files.
 """
 
@@ -76,8 +79,9 @@ def fio(file, pattern, block, jobs, seconds):
 class Mounts:
     """The systems under test, mounted over directories of one scratch directory."""
 
-    def __init__(self, halocline, scratch):
-        self.halocline, self.scratch, self.mounted, self.where = halocline, scratch, [], {}
+    def __init__(self, halocline, scratch, options):
+        self.halocline, self.scratch, self.options = halocline, scratch, options
+        self.mounted, self.where = [], {}
 
     def directory(self, name):
         path = self.scratch / name
@@ -103,7 +107,7 @@ class Mounts:
     def halo(self, name, *options):
         origin, mount = self.origin(f"{name}.origin"), self.directory(name)
         cache = self.directory(f"{name}.cache")
-        run(self.halocline, "mount", origin, mount, "--cache", cache, *options)
+        run(self.halocline, "mount", origin, mount, "--cache", cache, *self.options, *options)
         self.where[name] = mount
         self.mounted.append(lambda: run(self.halocline, "umount", mount))
 
@@ -186,6 +190,7 @@ def main():
     parser.add_argument("--seconds", default=2, type=int)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--relay", type=pathlib.Path, help="bare_relay, built in release")
+    parser.add_argument("--device", action="store_true", help="no io_uring")
     parser.add_argument("--direct-only", action="store_true", help="leave the page cache's systems out")
     parser.add_argument("--merge", nargs="+", type=pathlib.Path)
     args = parser.parse_args()
@@ -198,7 +203,8 @@ def main():
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="halocline-overhead-", dir=args.dir) as scratch:
-        with Mounts(args.halocline.resolve(), pathlib.Path(scratch)) as mounts:
+        options = ["--io-uring=false"] if args.device else []
+        with Mounts(args.halocline.resolve(), pathlib.Path(scratch), options) as mounts:
             mounts.bare()
             mounts.mergerfs("mergerfs", "off")
             if args.relay:
@@ -210,8 +216,10 @@ def main():
             mounts.halo("never", "--direct", "--policy", "never")
             mounts.halo("hits", "--direct", "--policy", "always", "--size", "2G")
             run(mounts.halocline, "warm", mounts.where["hits"] / "file")
+            status = json.loads(run(mounts.halocline, "status", mounts.where["hits"], "--json"))
             seen = measure(mounts, args.rounds, args.seconds)
     print("\n".join(table(seen)))
+    print(f"requests through {status['transport']}")
     if args.json:
         args.json.write_text(json.dumps(seen, indent=1))
 

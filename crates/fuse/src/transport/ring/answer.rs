@@ -121,6 +121,32 @@ pub(super) fn answer<E: Engine>(
             let open = opened_out(&opened);
             Ok(put(room, &CreateOut { entry: EntryOut::from(&entry), open }))
         }
+        code::SETATTR => {
+            let set: &SetAttrIn = request.fields()?;
+            let (change, handle) = (set.change(), set.handle());
+            Ok(put_attr(room, &front.set_attributes(node, handle, &change, request.caller())?))
+        }
+        code::RELEASE | code::FLUSH | code::FSYNC | code::FALLOCATE | code::LSEEK => {
+            answer_handle(front, request, room)
+        }
+        code::OPENDIR | code::READDIR | code::READDIRPLUS | code::RELEASEDIR | code::FSYNCDIR => {
+            answer_directory(front, request, room)
+        }
+        code::SETXATTR | code::GETXATTR | code::LISTXATTR | code::REMOVEXATTR => {
+            answer_xattr(front, request, room)
+        }
+        // As for a file system that has none.
+        code::IOCTL => Err(Refused(Errno::ENOTTY)),
+        _ => answer_name(front, request, room),
+    }
+}
+
+fn answer_handle<E: Engine>(
+    front: &Front<E>,
+    request: &Message<'_>,
+    room: &mut [u8],
+) -> Answer<usize> {
+    match request.header.opcode {
         code::RELEASE => {
             front.release(FileHandle(request.fields::<ReleaseIn>()?.handle));
             Ok(0)
@@ -135,25 +161,11 @@ pub(super) fn answer<E: Engine>(
             let range = (it.offset, it.len);
             nothing(front.allocate(FileHandle(it.handle), range, it.mode, request.caller()))
         }
-        code::LSEEK => {
+        _ => {
             let seek: &SeekIn = request.fields()?;
             let offset = front.seek(FileHandle(seek.handle), seek.offset, seek.whence)?;
             Ok(put(room, &SeekOut { offset }))
         }
-        code::SETATTR => {
-            let set: &SetAttrIn = request.fields()?;
-            let (change, handle) = (set.change(), set.handle());
-            Ok(put_attr(room, &front.set_attributes(node, handle, &change, request.caller())?))
-        }
-        code::OPENDIR | code::READDIR | code::READDIRPLUS | code::RELEASEDIR | code::FSYNCDIR => {
-            answer_directory(front, request, room)
-        }
-        code::SETXATTR | code::GETXATTR | code::LISTXATTR | code::REMOVEXATTR => {
-            answer_xattr(front, request, room)
-        }
-        // As for a file system that has none.
-        code::IOCTL => Err(Refused(Errno::ENOTTY)),
-        _ => answer_name(front, request, room),
     }
 }
 

@@ -1,0 +1,465 @@
+//! The table from the library's methods to the front end's.
+//!
+//! What is not here the library refuses with `ENOSYS`, and the kernel then does it by itself: it
+//! copies ranges in a loop, calls every file ready, and keeps locks (none are asked for at the
+//! start), as it does for a local file system.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, Filesystem, Generation, INodeNo, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use halocline_core::engine::{Engine, Make, SetAttr};
+
+use super::{Device, caller, maker, named, set_time, valued};
+use crate::front::Refused;
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+
+thread_local! {
+    /// What reads of this thread are answered from; it grows to the largest read and stays. The
+    /// answer begins at a page's start, because the kernel maps page by page what it copies.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Answers with the value, or with the error.
+macro_rules! answer {
+    ($reply:ident, $result:expr, $value:pat => $send:expr) => {
+        match $result {
+            Ok($value) => $send,
+            Err(Refused(errno)) => $reply.error(errno),
+        }
+    };
+}
+
+impl<E: Engine> Filesystem for Device<E> {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        self.agreed.agree(config, self.front.passes_through());
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _turn = self.turns.begin();
+        let found = self.front.lookup((parent, name));
+        named(reply, found);
+    }
+
+    fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
+        let _turn = self.turns.begin();
+        self.front.forget(number, lookups);
+    }
+
+    fn getattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        let _turn = self.turns.begin();
+        answer!(reply, self.front.attributes(number, handle), (kept, attr) => reply.attr(&kept, &attr));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let _turn = self.turns.begin();
+        let change = SetAttr {
+            mode,
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        let attr = self.front.set_attributes(number, handle, &change, caller(request));
+        answer!(reply, attr, (timeout, attr) => reply.attr(&timeout, &attr));
+    }
+
+    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
+        let _turn = self.turns.begin();
+        answer!(reply, self.front.read_link(number), target => reply.data(target.as_encoded_bytes()));
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let _turn = self.turns.begin();
+        let what = Make::Special(mode, u64::from(device));
+        let entry = self.front.make((parent, name), what, maker(request, umask));
+        named(reply, entry);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let _turn = self.turns.begin();
+        let by = maker(request, umask);
+        let entry = self.front.make((parent, name), Make::Directory(mode), by);
+        named(reply, entry);
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let _turn = self.turns.begin();
+        let what = Make::Symlink(target.as_os_str());
+        let entry = self.front.make((parent, name), what, maker(request, 0));
+        named(reply, entry);
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turns.begin();
+        answer!(reply, self.front.unlink((parent, name)), () => reply.ok());
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turns.begin();
+        answer!(reply, self.front.remove_dir((parent, name)), () => reply.ok());
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let _turn = self.turns.begin();
+        let done = self.front.rename((parent, name), (new_parent, new_name), flags.bits());
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn link(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let _turn = self.turns.begin();
+        let linked = self.front.link(number, (parent, name));
+        named(reply, linked);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let _turn = self.turns.begin();
+        let entry = self.front.create((parent, name), mode, flags, maker(request, umask));
+        answer!(reply, entry, (it, file) => {
+            let (kept, generation) = (&it.timeout, Generation(it.generation));
+            let (handle, mode) = (file.handle, file.mode);
+            let Some(backing) = file.backing else {
+                return reply.created(kept, &it.attr, generation, handle, mode);
+            };
+            // SAFETY: the number is of a registered file, whose owner closes it.
+            let id = unsafe { reply.wrap_backing(backing.id) };
+            reply.created_passthrough(kept, &it.attr, generation, handle, mode, &id);
+            id.into_raw();
+        });
+    }
+
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.turns.begin();
+        let opened = self.front.open(number, flags.0, caller(request));
+        answer!(reply, opened, file => {
+            let Some(backing) = file.backing else {
+                return reply.opened(file.handle, file.mode);
+            };
+            // SAFETY: the number is of a registered file, whose owner closes it.
+            let id = unsafe { reply.wrap_backing(backing.id) };
+            reply.opened_passthrough(file.handle, file.mode, &id);
+            id.into_raw();
+        });
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let _turn = self.turns.begin();
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let size = size as usize;
+            if buffer.len() < size + PAGE {
+                buffer.resize(size + PAGE, 0);
+            }
+            let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
+            let room = &mut buffer[start..start + size];
+            let read = self.front.read(handle, offset, room, caller(request));
+            answer!(reply, read, count => reply.data(&room[..count]));
+        });
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let _turn = self.turns.begin();
+        let written = self.front.write(handle, (offset, data), write_flags, caller(request));
+        answer!(reply, written, count => reply.written(count));
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        let _turn = self.turns.begin();
+        answer!(reply, self.front.flush(handle), () => reply.ok());
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let _turn = self.turns.begin();
+        self.front.release(handle);
+        reply.ok();
+    }
+
+    fn fsync(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        let _turn = self.turns.begin();
+        answer!(reply, self.front.sync(handle, data_only), () => reply.ok());
+    }
+
+    fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.turns.begin();
+        let opened = self.front.open_dir(number);
+        answer!(reply, opened, dir => reply.opened(dir, fuser::FopenFlags::empty()));
+    }
+
+    fn readdir(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let _turn = self.turns.begin();
+        let listed = self
+            .front
+            .list((handle, number), offset, |it| !reply.add(it.number, it.next, it.kind, it.name));
+        answer!(reply, listed, () => reply.ok());
+    }
+
+    fn readdirplus(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let _turn = self.turns.begin();
+        let listed = self.front.list_plus((handle, number), offset, |it, known| {
+            let generation = Generation(known.generation);
+            !reply.add(it.number, it.next, it.name, &known.timeout, &known.attr, generation)
+        });
+        answer!(reply, listed, () => reply.ok());
+    }
+
+    fn releasedir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        let _turn = self.turns.begin();
+        self.front.close_dir(handle);
+        reply.ok();
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        let _turn = self.turns.begin();
+        answer!(reply, self.front.sync_dir(handle), () => reply.ok());
+    }
+
+    fn statfs(&self, _request: &Request, number: INodeNo, reply: ReplyStatfs) {
+        let _turn = self.turns.begin();
+        answer!(reply, self.front.totals(number), t => reply.statfs(
+            t.f_blocks,
+            t.f_bfree,
+            t.f_bavail,
+            t.f_files,
+            t.f_ffree,
+            u32::try_from(t.f_bsize).unwrap_or(4096),
+            u32::try_from(t.f_namemax).unwrap_or(255),
+            u32::try_from(t.f_frsize).unwrap_or(4096),
+        ));
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let _turn = self.turns.begin();
+        let done = self.front.set_xattr(number, (name, value), flags, caller(request));
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn getxattr(
+        &self,
+        _request: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        let _turn = self.turns.begin();
+        answer!(reply, self.front.xattr(number, name, size), value => valued(reply, &value));
+    }
+
+    fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let _turn = self.turns.begin();
+        let names = self.front.xattrs(number, size, caller(request));
+        answer!(reply, names, names => valued(reply, &names));
+    }
+
+    fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turns.begin();
+        answer!(reply, self.front.remove_xattr(number, name), () => reply.ok());
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let _turn = self.turns.begin();
+        let done = self.front.allocate(handle, (offset, len), mode, caller(request));
+        answer!(reply, done, () => reply.ok());
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let _turn = self.turns.begin();
+        answer!(reply, self.front.seek(handle, offset, whence), at => reply.offset(at));
+    }
+
+    fn ioctl(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        _handle: FileHandle,
+        _flags: IoctlFlags,
+        _command: u32,
+        _data: &[u8],
+        _room: u32,
+        reply: ReplyIoctl,
+    ) {
+        let _turn = self.turns.begin();
+        reply.error(Errno::ENOTTY);
+    }
+}
