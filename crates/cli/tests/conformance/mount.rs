@@ -113,26 +113,23 @@ impl Mount {
             .open(self.scratch.path().join("mount.log"))
             .expect("log");
         let mut command = programs::halocline();
-        command.arg("mount");
+        command.args(["mount", "--foreground"]);
         match self.kind {
             Kind::Cache => {
                 command.args([self.origin(), self.path()]).arg("--cache").arg(self.cache())
             }
             Kind::Tier => command.arg("--tier").arg(self.scratch.path()).arg(self.path()),
         };
-        let mut process = command
-            .args(&self.options)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("log"))
-            .stderr(log)
-            .spawn()
-            .expect("halocline mount starts");
+        command.args(&self.options).stdin(Stdio::null());
+        command.stdout(log.try_clone().expect("log")).stderr(log);
+        // It unmounts when it gets this.
+        let mut process =
+            programs::bind(&mut command, Signal::TERM).spawn().expect("halocline mount starts");
         let start = Instant::now();
         while !is_mountpoint(&self.path()).expect("mountinfo") || fs::metadata(self.path()).is_err()
         {
             let ended = process.try_wait().expect("wait");
-            let failed = ended.is_some_and(|status| !status.success());
-            if failed || start.elapsed() > PATIENCE {
+            if ended.is_some() || start.elapsed() > PATIENCE {
                 let _ = process.kill();
                 panic!("the mount did not appear ({ended:?}):\n{}", self.log());
             }

@@ -1,9 +1,12 @@
 //! The programs that the tests run: where they are, how they are built, what to do without them.
 
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// The command under test: the one of this build, or another named by the environment.
 pub(crate) fn halocline() -> Command {
@@ -40,9 +43,18 @@ pub(crate) fn is_installed(command: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(command).is_file())
 }
 
+/// Lets the process that `command` starts get `signal` when this thread ends: tests that are killed
+/// leave nothing behind.
+pub(crate) fn bind(command: &mut Command, signal: Signal) -> &mut Command {
+    // SAFETY: between fork and exec the closure only makes one system call; it touches no lock and
+    // no heap.
+    unsafe { command.pre_exec(move || Ok(set_parent_process_death_signal(Some(signal))?)) }
+}
+
 /// Runs a command to its end; panics with its output when it fails.
 pub(crate) fn run(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let output =
+        bind(command, Signal::KILL).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(
         output.status.success(),
         "{command:?}: {}\n{}{}",
