@@ -65,14 +65,7 @@ impl Scratch {
     }
 
     fn tables(&self) -> LocalDmt {
-        let options = local::Options {
-            limit_bytes: 1 << 30,
-            records_bytes: u64::MAX,
-            eviction: (evict::POLICIES[0].make)(),
-            cdt_entries: 16,
-            clock: local::system_clock(),
-            witness: None,
-        };
+        let options = local::Options::new(1 << 30, (evict::POLICIES[0].make)(), 16);
         LocalDmt::open(&self.path("cache"), options).unwrap().0
     }
 

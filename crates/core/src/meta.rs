@@ -16,6 +16,7 @@ mod files;
 mod footprint;
 mod journal;
 pub mod local;
+mod marks;
 mod order;
 pub mod owner;
 mod rangemap;
@@ -117,6 +118,9 @@ pub struct Usage {
     pub mapped: u64,
     /// File bytes mapped and dirty.
     pub dirty: u64,
+    /// File bytes mapped and clean that cannot be evicted yet, because they are recorded as dirty
+    /// together with neighbours that are.
+    pub held: u64,
     /// Number of extents.
     pub extents: u64,
     /// Number of dirty extents.

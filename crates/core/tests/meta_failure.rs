@@ -55,6 +55,12 @@ fn i4_a_failed_write_is_not_shown_and_the_last_one_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let table = open(dir.path());
     let file = table.register(OriginKey { inode: 1, born_ns: 1 }, Path::new("a")).unwrap();
+    // A clean extent that is recorded as dirty, because one of its blocks is.
+    let marked = table.register(OriginKey { inode: 3, born_ns: 1 }, Path::new("m")).unwrap();
+    let block = |first: u64, count: u64| ByteRange::at(first * BLOCK, count * BLOCK);
+    assert!(table.reserve(marked, block(0, 8), HERE));
+    table.map(marked, block(0, 8), HERE, false).unwrap();
+    table.mark_dirty(marked, block(3, 1)).unwrap();
     limit_files(Some(1 << 16));
     let accepted = (0..100_000).take_while(|&number| map(&table, file, number).is_ok()).count();
     limit_files(None);
@@ -72,9 +78,13 @@ fn i4_a_failed_write_is_not_shown_and_the_last_one_accepted() {
     is_refused(table.register(OriginKey { inode: 2, born_ns: 1 }, Path::new("c")));
     is_refused(table.close());
     assert_eq!(table.extents(file), before, "lookups go on and show what was acknowledged");
-    assert_eq!(table.usage().dirty, accepted as u64 * BLOCK);
+    assert_eq!(table.usage().dirty, (accepted + 1) as u64 * BLOCK);
     // Nothing is to be recorded for a write to a dirty extent: it stays possible.
     table.mark_dirty(file, before[0].range).unwrap();
+    table.mark_dirty(marked, block(5, 1)).unwrap();
+    // What is clean here but not in the store must not come back, wherever it is given up.
+    table.abandon(marked, block(0, 2)).unwrap();
+    table.abandon(marked, block(6, 1)).unwrap();
 
     // Neither what `kill -9` leaves here nor what is there after the end has the refused ones.
     drop(table);
@@ -86,5 +96,7 @@ fn i4_a_failed_write_is_not_shown_and_the_last_one_accepted() {
     assert_eq!(after.len(), before.len(), "what was refused came back");
     assert!(after.iter().zip(&before).all(same));
     assert_eq!(table.file(file).unwrap().path, Path::new("a"));
+    let after: Vec<_> = table.extents(marked).iter().map(|e| (e.range, e.dirty)).collect();
+    assert_eq!(after, [(block(2, 4), true), (block(7, 1), true)], "I1: given up, and back");
     map(&table, file, 200_000).unwrap();
 }

@@ -3,6 +3,9 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "the model is small")]
 
+#[path = "meta_model/model.rs"]
+mod model;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +19,8 @@ use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
+
+use model::{Cell, Model, blocks};
 
 const FILES: u64 = 2;
 const BYTES: usize = 5 * BLOCK as usize;
@@ -87,99 +92,6 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cell {
-    place: bool,
-    /// Dirty, and since which epoch.
-    dirty: Option<u64>,
-}
-
-type Block = (u64, bool, u64);
-
-#[derive(Debug, Default)]
-struct Model {
-    cells: Vec<Vec<Option<Cell>>>,
-    pinned: Vec<bool>,
-    reserved: Vec<(u64, ByteRange, bool)>,
-    waiting: BTreeSet<Block>,
-    /// Of these, what was handed out and not claimed since.
-    handed_out: BTreeSet<Block>,
-    epoch: u64,
-    cut: u64,
-    completed: u64,
-    /// Whether something was cleaned or unmapped since the last completed cut.
-    unsettled: bool,
-    power_losses: u64,
-}
-
-impl Model {
-    fn new() -> Self {
-        Self {
-            cells: vec![vec![None; BYTES]; FILES as usize],
-            pinned: vec![false; FILES as usize],
-            epoch: 1,
-            ..Self::default()
-        }
-    }
-
-    fn bytes(&mut self, file: u64, range: ByteRange) -> &mut [Option<Cell>] {
-        &mut self.cells[file as usize][range.start as usize..range.end as usize]
-    }
-
-    fn unmapped(&self, file: u64, range: ByteRange) -> Vec<ByteRange> {
-        let cells = &self.cells[file as usize];
-        let mut parts: Vec<ByteRange> = Vec::new();
-        for at in range.start..range.end {
-            if cells[at as usize].is_none() {
-                match parts.last_mut() {
-                    Some(last) if last.end == at => last.end += 1,
-                    _ => parts.push(ByteRange::new(at, at + 1)),
-                }
-            }
-        }
-        parts
-    }
-
-    /// Blocks that an extent or a reservation touches.
-    fn covered(&self) -> BTreeSet<Block> {
-        let mut covered = BTreeSet::new();
-        for (file, cells) in self.cells.iter().enumerate() {
-            for (at, cell) in cells.iter().enumerate() {
-                if let Some(cell) = cell {
-                    covered.insert((file as u64, cell.place, at as u64 / BLOCK));
-                }
-            }
-        }
-        for &(file, range, place) in &self.reserved {
-            covered.extend(blocks(file, range, place));
-        }
-        covered
-    }
-
-    fn retire(&mut self, touched: impl IntoIterator<Item = Block>) {
-        let covered = self.covered();
-        self.waiting.extend(touched.into_iter().filter(|block| !covered.contains(block)));
-    }
-
-    fn used(&self) -> u64 {
-        let covered = self.covered();
-        assert!(covered.is_disjoint(&self.waiting));
-        (covered.len() + self.waiting.len()) as u64 * BLOCK
-    }
-
-    fn forget_unstored(&mut self) {
-        self.reserved.clear();
-        self.waiting.clear();
-        self.handed_out.clear();
-        self.pinned = vec![false; FILES as usize];
-    }
-}
-
-fn blocks(file: u64, range: ByteRange, place: bool) -> impl Iterator<Item = Block> {
-    let wide = range.widen_to(BLOCK);
-    (wide.start / BLOCK..wide.end / BLOCK).map(move |block| (file, place, block))
-}
-
 struct Pair {
     dir: tempfile::TempDir,
     dmt: Option<LocalDmt>,
@@ -187,11 +99,13 @@ struct Pair {
     model: Model,
     taken: Vec<Discard>,
     clock: Arc<AtomicU64>,
+    mark_bytes: u64,
 }
 
-fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64) -> (LocalDmt, Left) {
+fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64, mark_bytes: u64) -> (LocalDmt, Left) {
     let clock = Arc::clone(clock);
     let options = Options {
+        mark_bytes,
         clock: Box::new(move || clock.fetch_add(1, Relaxed)),
         ..Options::new(LIMIT, Box::<Lru>::default(), 8)
     };
@@ -201,20 +115,21 @@ fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64) -> (LocalDmt, Left) {
 }
 
 impl Pair {
-    fn new() -> Self {
+    fn new(mark_bytes: u64) -> Self {
         // In memory where that exists: each open syncs.
         let fast = Path::new("/dev/shm");
         let builder = tempfile::Builder::new();
         let dir = if fast.is_dir() { builder.tempdir_in(fast) } else { builder.tempdir() }.unwrap();
         let clock = Arc::new(AtomicU64::new(1000));
-        let (dmt, _) = open(dir.path(), &clock, 0);
+        let (dmt, _) = open(dir.path(), &clock, 0, mark_bytes);
         let ids = (0..FILES)
             .map(|file| {
                 let key = OriginKey { inode: file, born_ns: 0 };
                 dmt.register(key, Path::new(&file.to_string())).unwrap()
             })
             .collect();
-        Self { dir, dmt: Some(dmt), ids, model: Model::new(), taken: Vec::new(), clock }
+        let model = Model::new();
+        Self { dir, dmt: Some(dmt), ids, model, taken: Vec::new(), clock, mark_bytes }
     }
 
     fn dmt(&self) -> &LocalDmt {
@@ -231,20 +146,57 @@ impl Pair {
 
     fn reopen(&mut self, left: Left) {
         self.dmt = None;
-        let (dmt, found) = open(self.dir.path(), &self.clock, self.model.power_losses);
+        // A new run begins after every epoch that was recorded.
+        let seen = self.model.cells.iter().flatten().flatten().filter_map(|cell| cell.dirty).max();
+        let last = seen.unwrap_or(0).max(self.model.completed);
+        if left == Left::PowerLost {
+            let completed = self.model.completed;
+            for cell in self.model.cells.iter_mut().flatten() {
+                *cell = cell.filter(|c| c.dirty.is_some_and(|epoch| epoch <= completed));
+            }
+        }
+        let boot = self.model.power_losses;
+        let (dmt, found) = open(self.dir.path(), &self.clock, boot, self.mark_bytes);
         assert_eq!(found, left);
         self.dmt = Some(dmt);
         self.taken.clear();
         self.model.forget_unstored();
         self.model.unsettled = false;
-        // A new run begins after every epoch that is still recorded.
-        let seen = self.model.cells.iter().flatten().flatten().filter_map(|cell| cell.dirty).max();
-        let last = seen.unwrap_or(0).max(self.model.completed);
         if left == Left::Closed {
             self.model.completed = last;
         }
         self.model.epoch = last + 1;
         self.model.cut = self.model.completed;
+    }
+
+    fn crash(&mut self, left: Left) -> TestCaseResult {
+        self.believe_records()?;
+        self.reopen(left);
+        Ok(())
+    }
+
+    /// Makes the model what the store says: as much is mapped, and everything dirty is recorded as
+    /// dirty, no later than it became so (I4). What is recorded beyond lies in marks.
+    fn believe_records(&mut self) -> TestCaseResult {
+        for (file, &id) in self.ids.iter().enumerate() {
+            let mut recorded = vec![None; BYTES];
+            for (range, place, dirty) in self.dmt().recorded(id) {
+                let cell = Cell { place: place == placement(true), dirty };
+                recorded[range.start as usize..range.end as usize].fill(Some(cell));
+            }
+            for (at, cell) in self.model.cells[file].iter_mut().enumerate() {
+                let (cell_is, says) = (cell.map(|c| c.place), recorded[at].map(|c| c.place));
+                prop_assert_eq!(cell_is, says, "byte {} is mapped otherwise", at);
+                let dirty = cell.and_then(|cell| cell.dirty);
+                let as_recorded = recorded[at].and_then(|cell| cell.dirty);
+                if let Some(since) = dirty {
+                    prop_assert!(as_recorded.is_some_and(|epoch| epoch <= since), "I4: byte {at}");
+                }
+                prop_assert!(self.mark_bytes > 1 || dirty == as_recorded, "byte {at} too much");
+                *cell = recorded[at];
+            }
+        }
+        Ok(())
     }
 
     fn write(&mut self, file: u64, range: ByteRange, place: bool, dirty: bool) {
@@ -374,7 +326,8 @@ impl Pair {
                 let file = file as u64;
                 for extent in extents {
                     let overlaps = keep.is_some_and(|(f, r)| f == file && r.overlaps(extent.range));
-                    if !extent.dirty && !self.model.pinned[file as usize] && !overlaps {
+                    let pinned = self.model.pinned[file as usize];
+                    if !pinned && !overlaps && !self.is_recorded_dirty(file, extent.range) {
                         self.model.bytes(file, extent.range).fill(None);
                     }
                 }
@@ -384,11 +337,10 @@ impl Pair {
             prop_assert!((possible.len() as u64 * BLOCK) < wanted, "enough was evictable");
             for (file, extents) in before.iter().enumerate() {
                 for extent in extents {
-                    let dirty = extent.dirty;
                     let place = extent.placement == placement(true);
                     for cell in self.model.bytes(file as u64, extent.range) {
                         if cell.is_none() {
-                            prop_assert!(!dirty);
+                            prop_assert!(!extent.dirty);
                             *cell = Some(Cell { place, dirty: None });
                         }
                     }
@@ -397,6 +349,11 @@ impl Pair {
         }
         self.taken.extend(discards);
         Ok(())
+    }
+
+    fn is_recorded_dirty(&self, file: u64, range: ByteRange) -> bool {
+        let recorded = self.dmt().recorded(self.id(file));
+        recorded.iter().any(|record| record.2.is_some() && record.0.contains(range))
     }
 
     fn discard(&mut self) {
@@ -462,6 +419,8 @@ impl Pair {
             }
             Op::Discarded => self.discard(),
             Op::Cut => {
+                // What was held may be recorded as clean now, for the barrier to make evictable.
+                self.model.unsettled |= self.dmt().usage().held > 0;
                 self.dmt().cut();
                 self.model.cut = self.model.epoch;
                 self.model.epoch += 1;
@@ -475,7 +434,7 @@ impl Pair {
                 }
                 self.model.completed = self.model.cut;
             }
-            Op::Kill => self.reopen(Left::Crashed),
+            Op::Kill => self.crash(Left::Crashed)?,
             Op::Close => {
                 self.dmt().close().unwrap();
                 assert!(self.dmt().barrier().is_err());
@@ -483,11 +442,7 @@ impl Pair {
             }
             Op::PowerLoss => {
                 self.model.power_losses += 1;
-                let completed = self.model.completed;
-                for cell in self.model.cells.iter_mut().flatten() {
-                    *cell = cell.filter(|c| c.dirty.is_some_and(|epoch| epoch <= completed));
-                }
-                self.reopen(Left::PowerLost);
+                self.crash(Left::PowerLost)?;
             }
         }
         Ok(())
@@ -534,8 +489,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 2000, ..Default::default() })]
 
     #[test]
-    fn the_tables_agree_with_byte_arrays(ops in prop::collection::vec(op(), 1..60)) {
-        let mut pair = Pair::new();
+    fn the_tables_agree_with_byte_arrays(
+        ops in prop::collection::vec(op(), 1..60),
+        mark_bytes in prop_oneof![Just(1), Just(2 * BLOCK), Just(1 << 20)],
+    ) {
+        let mut pair = Pair::new(mark_bytes);
         for op in ops {
             pair.run(&op)?;
             pair.compare()?;

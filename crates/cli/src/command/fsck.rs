@@ -133,16 +133,13 @@ impl Cache {
     fn open(dir: &Path) -> Result<Self> {
         let binding = Binding::load(dir)?;
         let eviction = evict::POLICIES.first().map(|policy| (policy.make)());
+        let eviction = eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?;
         let options = local::Options {
-            limit_bytes: u64::MAX,
-            records_bytes: u64::MAX,
-            eviction: eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?,
-            cdt_entries: Config::default().cdt_entries,
-            clock: local::system_clock(),
             witness: binding
                 .as_ref()
                 .map(|binding| binding.origin.clone())
                 .filter(|dir| dir.is_dir()),
+            ..local::Options::new(u64::MAX, eviction, Config::default().cdt_entries)
         };
         let (dmt, recovery) = LocalDmt::open(dir, options)?;
         let problems = recovery

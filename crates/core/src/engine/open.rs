@@ -60,12 +60,9 @@ impl ExtentEngine {
         let geometry = CacheGeometry::new(shape.servers, shape.stripe, config.groups);
         let shares = sides::shares(cache_dir, config, around.data_bytes)?;
         let options = local::Options {
-            limit_bytes: shares.data,
             records_bytes: shares.records,
-            eviction: eviction(&config.eviction)?,
-            cdt_entries: config.cdt_entries,
-            clock: local::system_clock(),
             witness: Some(origin_dir.to_owned()),
+            ..local::Options::new(shares.data, eviction(&config.eviction)?, config.cdt_entries)
         };
         // The store comes before the volume: it finds out whether the directory is ours (I8).
         let (dmt, recovery) = open_tables(cache_dir, options, around.boot_id)?;

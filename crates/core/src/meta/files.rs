@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
+use super::marks::Marks;
 use super::rangemap::RangeMap;
 use super::space::Blocks;
 use super::{FileId, FileRecord, OriginKey};
@@ -17,6 +18,8 @@ use super::{FileId, FileRecord, OriginKey};
 pub(crate) struct Mapped {
     /// The extents.
     pub(crate) extents: RangeMap,
+    /// Which stretches of them are recorded as one.
+    pub(crate) marks: Marks,
     /// Reservations and waiting blocks.
     pub(crate) blocks: Blocks,
 }

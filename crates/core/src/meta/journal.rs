@@ -99,6 +99,11 @@ impl Changes<'_> {
         self.pairs.push((key.into(), None));
     }
 
+    /// Hands the batch to the operating system, if there is anything in it.
+    pub(crate) fn commit_some(self) -> Result<()> {
+        if self.pairs.is_empty() { Ok(()) } else { self.commit() }
+    }
+
     /// Hands the batch to the operating system.
     pub(crate) fn commit(self) -> Result<()> {
         let Self { journal, pairs, bytes } = self;

@@ -7,7 +7,9 @@
 
 mod change;
 mod evict;
+mod marks;
 mod names;
+mod open;
 mod options;
 mod untrusted;
 
@@ -50,6 +52,7 @@ const MEMTABLE_BYTES: u64 = 32 << 20;
 struct Sums {
     mapped: AtomicU64,
     dirty: AtomicU64,
+    held: AtomicU64,
     extents: AtomicU64,
     dirty_extents: AtomicU64,
 }
@@ -79,6 +82,9 @@ pub struct LocalDmt {
     sums: Sums,
     epochs: Epochs,
     generation: AtomicU64,
+    mark_bytes: u64,
+    /// Room was wanted that held extents take.
+    crowded: AtomicBool,
     /// Objects may hold blocks that nothing here counts, until somebody has trimmed them.
     untrimmed: AtomicBool,
 }
@@ -114,7 +120,7 @@ impl LocalDmt {
     ) -> Result<(Self, Recovery)> {
         let (owner, distrusted) = Owner::take_on_boot(dir, options.witness.as_deref(), boot_id)?;
         let set_aside = options.records_bytes;
-        let journal = Arc::new(open_store(&owner, boot_id, memtable_bytes, set_aside)?);
+        let journal = Arc::new(open::open_store(&owner, boot_id, memtable_bytes, set_aside)?);
         let space = Space::new(options.limit_bytes, Arc::clone(journal.footprint()), set_aside);
         let order = Order::new(options.eviction);
         let cdt = Cdt::new(options.cdt_entries);
@@ -140,6 +146,7 @@ impl LocalDmt {
             sums: Sums {
                 mapped: mapped.into(),
                 dirty: dirty.into(),
+                held: 0.into(),
                 extents: extents.into(),
                 dirty_extents: dirty_extents.into(),
             },
@@ -149,6 +156,8 @@ impl LocalDmt {
                 completed: loaded.completed.into(),
             },
             generation: loaded.generation.into(),
+            mark_bytes: options.mark_bytes,
+            crowded: false.into(),
             untrimmed: loaded.recovery.trim.into(),
         };
         for state in dmt.files.read().all() {
@@ -202,33 +211,6 @@ impl LocalDmt {
             }
         }
     }
-}
-
-/// Opens the store of an owned cache, or makes it in one that holds nothing yet.
-fn open_store(
-    owner: &Owner,
-    boot_id: &str,
-    memtable_bytes: u64,
-    set_aside: u64,
-) -> Result<Journal> {
-    let path = owner.dir().join(STORE_DIR);
-    if !path.try_exists().map_err(Error::at(&path, "look for"))? {
-        let half_made = format!("{STORE_DIR}.new");
-        if owner.holds_data(&[&half_made])? {
-            return Err(Error::Store {
-                path,
-                what: "it is missing, but the cache holds data".to_owned(),
-                remedy: "restore it from a copy, or move the cache directory away and start with \
-                         an empty one (dirty data in it is then lost)"
-                    .to_owned(),
-            });
-        }
-        Journal::create(&path, memtable_bytes)?;
-    }
-    let torn = owner.last_boot() != Some(boot_id);
-    let journal = Journal::open(&path, memtable_bytes, torn, set_aside)?;
-    owner.opened_on(boot_id)?;
-    Ok(journal)
 }
 
 impl Dmt for LocalDmt {
@@ -411,6 +393,11 @@ impl Dmt for LocalDmt {
     }
 
     fn cut(&self) {
+        if self.crowded.swap(false, Relaxed) {
+            // Before the cut, so that this barrier makes them evictable. A failure latches in the
+            // journal, and the barrier tells it.
+            let _ = self.settle_marks();
+        }
         let closed = self.epochs.current.fetch_add(1, AcqRel);
         self.epochs.cut.store(closed, Release);
     }
@@ -427,6 +414,8 @@ impl Dmt for LocalDmt {
     }
 
     fn close(&self) -> Result<()> {
+        // What is clean stays so at the next opening.
+        self.settle_marks()?;
         let states: Vec<_> = self.files.read().all().cloned().collect();
         let untrimmed = self.untrimmed.load(Acquire)
             || states.iter().any(|state| !state.mapped.read().blocks.is_empty());
@@ -479,6 +468,7 @@ impl Dmt for LocalDmt {
             used: self.space.used(),
             mapped: self.sums.mapped.load(Relaxed),
             dirty: self.sums.dirty.load(Relaxed),
+            held: self.sums.held.load(Relaxed),
             extents: self.sums.extents.load(Relaxed),
             dirty_extents: self.sums.dirty_extents.load(Relaxed),
         }

@@ -42,7 +42,8 @@ pub struct Dropped {
     pub path: PathBuf,
     /// Bytes of clean extents: the origin has them.
     pub clean_bytes: u64,
-    /// Bytes of dirty extents that no fsync had covered: they are lost (I6).
+    /// Bytes recorded as dirty that no fsync had covered: they are lost (I6), but for clean ones
+    /// beside them that the origin has ([`MARK_BYTES`](super::marks::MARK_BYTES)).
     pub dirty_bytes: u64,
 }
 

@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
-use super::LocalDmt;
+use super::{LocalDmt, marks};
 use crate::error::{Error, Result};
 use crate::meta::files::{FileState, Mapped};
 use crate::meta::journal::Changes;
+use crate::meta::marks::{HELD, Mark, outside};
 use crate::meta::order::Order;
 use crate::meta::rangemap::Entry;
 use crate::meta::record::{self, ExtentRecord};
@@ -20,21 +21,54 @@ pub(super) const END_MAX: u64 = i64::MAX as u64 / BLOCK * BLOCK;
 /// What becomes of one extent: `pieces` in its place, in order.
 #[derive(Debug)]
 pub(super) struct Replace {
-    start: u64,
-    pieces: Vec<Piece>,
+    pub(super) start: u64,
+    pub(super) pieces: Vec<Piece>,
 }
 
 #[derive(Debug)]
-struct Piece {
-    record: ExtentRecord,
-    generation: u64,
+pub(super) struct Piece {
+    pub(super) record: ExtentRecord,
+    pub(super) generation: u64,
 }
 
-/// The parts of `whole` before and after `cut`, where they hold a byte.
-fn outside(whole: ByteRange, cut: ByteRange) -> impl Iterator<Item = ByteRange> {
-    let before = ByteRange::new(whole.start, cut.start.clamp(whole.start, whole.end));
-    let after = ByteRange::new(cut.end.clamp(whole.start, whole.end), whole.end);
-    [before, after].into_iter().filter(|part| !part.is_empty())
+/// What a write changes.
+#[derive(Debug, Default)]
+struct Dirtied {
+    /// In the store.
+    record: Vec<Replace>,
+    /// In memory.
+    replace: Vec<Replace>,
+    /// What the store calls dirty beyond what is.
+    marks: Vec<Mark>,
+}
+
+impl Replace {
+    /// Replaces the extent at `start` by `pieces` in any order.
+    pub(super) fn new(start: u64, pieces: impl Iterator<Item = Piece>) -> Self {
+        let mut pieces: Vec<_> = pieces.collect();
+        pieces.sort_by_key(|piece| piece.record.range);
+        Self { start, pieces }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.record.range.len()).sum()
+    }
+
+    /// Lets pieces that were held be evicted after the barrier of `epoch`.
+    pub(super) fn release(&mut self, epoch: u64) {
+        for piece in &mut self.pieces {
+            if piece.record.epoch == HELD {
+                piece.record.epoch = epoch;
+            }
+        }
+    }
+}
+
+impl Piece {
+    fn held(mut self) -> Self {
+        self.record.epoch = HELD;
+        self
+    }
 }
 
 impl LocalDmt {
@@ -63,7 +97,7 @@ impl LocalDmt {
         self.journal.put(&key, &record::encode_extent(&record))?;
 
         let mut mapped = state.mapped.write();
-        let Mapped { extents, blocks } = &mut *mapped;
+        let Mapped { extents, blocks, .. } = &mut *mapped;
         let epoch = blocks.occupy(extents, &self.space, range, placement);
         if !dirty {
             record.epoch = epoch;
@@ -84,38 +118,63 @@ impl LocalDmt {
             // home under a dirty extent and be undone by the next flush.
             return Ok(());
         }
+        let Dirtied { record, replace, marks } = self.plan_dirty(&state, range);
+        self.commit(file, &record)?;
+        let mut mapped = state.mapped.write();
+        for replace in replace {
+            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+        }
+        for mark in marks {
+            mapped.marks.insert(mark);
+            debug_assert!(mark.is_covered_by(&mapped.extents), "a mark without its extents");
+        }
+        self.busy.update(&state, &mapped);
+        Ok(())
+    }
+
+    /// What a write to `range` changes. The caller holds `change`.
+    fn plan_dirty(&self, state: &FileState, range: ByteRange) -> Dirtied {
         let now = self.now_ms();
         let epoch = self.epochs.current.load(Acquire);
-        let mut plan = Vec::new();
-        for (start, entry) in state.mapped.read().extents.overlapping(range) {
+        let mut dirtied = Dirtied::default();
+        let mapped = state.mapped.read();
+        for (start, entry) in mapped.extents.overlapping(range) {
             if entry.dirty() {
                 entry.generation.store(self.next_generation(), Relaxed);
                 continue;
             }
             let whole = ByteRange::new(start, entry.end);
             let inside = whole.intersect(range).expect("the extent overlaps");
+            let known = mapped.marks.at(start);
+            let mark = known.unwrap_or_else(|| {
+                let stretch = inside.widen_to(self.mark_bytes).intersect(whole);
+                Mark { range: stretch.expect("it holds what is inside"), epoch }
+            });
             let generation = entry.generation.load(Relaxed);
-            let mut pieces: Vec<_> = outside(whole, inside)
-                .map(|part| Piece { record: entry.record(part), generation })
-                .collect();
-            let record = ExtentRecord {
-                dirty: true,
-                epoch,
-                dirty_since_ms: now,
-                last_use_ms: now,
-                ..entry.record(inside)
+            let clean = |part| Piece { record: entry.record(part), generation };
+            let dirty = |part| Piece {
+                record: ExtentRecord {
+                    dirty: true,
+                    epoch: mark.epoch,
+                    dirty_since_ms: now,
+                    last_use_ms: now,
+                    ..entry.record(part)
+                },
+                generation: self.next_generation(),
             };
-            pieces.push(Piece { record, generation: self.next_generation() });
-            pieces.sort_by_key(|piece| piece.record.range);
-            plan.push(Replace { start, pieces });
+            let marked = mark.range.intersect(whole).expect("the mark holds it");
+            if known.is_none() {
+                let pieces = outside(whole, marked).map(clean).chain([dirty(marked)]);
+                dirtied.record.push(Replace::new(start, pieces));
+                if marked != inside {
+                    dirtied.marks.push(mark);
+                }
+            }
+            let held = outside(marked, inside).map(clean).map(Piece::held);
+            let pieces = outside(whole, marked).map(clean).chain(held).chain([dirty(inside)]);
+            dirtied.replace.push(Replace::new(start, pieces));
         }
-        self.commit(file, &plan)?;
-        let mut mapped = state.mapped.write();
-        for replace in plan {
-            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
-        }
-        self.busy.update(&state, &mapped);
-        Ok(())
+        dirtied
     }
 
     /// Gives dirty extents under `range` new generations, if all of them are dirty already: the
@@ -134,9 +193,8 @@ impl LocalDmt {
     pub(super) fn clean_extents(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
         let state = self.known(file)?;
         let _change = state.change.lock();
-        let mut plan = Vec::new();
-        let mut bytes = 0;
         let mapped = state.mapped.read();
+        let mut plan = Vec::new();
         for &(range, generation) in cleaned {
             for (start, entry) in mapped.extents.overlapping(range) {
                 let whole = ByteRange::new(start, entry.end);
@@ -148,24 +206,29 @@ impl LocalDmt {
                         dirty_since_ms: 0,
                         ..entry.record(whole)
                     };
-                    bytes += whole.len();
                     plan.push(Replace { start, pieces: vec![Piece { record, generation }] });
                 }
             }
         }
-        drop(mapped);
+        plan.sort_by_key(|replace| replace.start);
         plan.dedup_by_key(|replace| replace.start);
-        self.commit(file, &plan)?;
+        let bytes = plan.iter().map(Replace::bytes).sum();
+        // Inside a mark nothing is recorded before all of it is clean.
+        let planned = |start| plan.binary_search_by_key(&start, |replace| replace.start).is_ok();
+        let touched = plan.iter().map(|replace| replace.start);
+        let all_clean = marks::all_clean(&mapped, planned, touched);
+        drop(mapped);
+        self.commit_clean(&state, &plan, &all_clean)?;
         // Read after the commit: a barrier that completes this epoch syncs the commit.
         let epoch = self.epochs.current.load(Acquire);
         let mut mapped = state.mapped.write();
         for mut replace in plan {
-            replace.pieces[0].record.epoch = epoch;
-            let mut order = self.order.lock();
-            let slot = mapped.extents.get(replace.start).expect("planned under `change`").slot;
-            let bytes = replace.pieces[0].record.range.len();
-            self.apply(file, &mut mapped, &mut order, replace);
-            order.unpark(slot, bytes);
+            let marked = mapped.marks.at(replace.start).is_some();
+            replace.pieces[0].record.epoch = if marked { HELD } else { epoch };
+            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+        }
+        for mark in all_clean {
+            self.merge(&mut mapped, mark, epoch);
         }
         self.busy.update(&state, &mapped);
         Ok(bytes)
@@ -174,29 +237,44 @@ impl LocalDmt {
     pub(super) fn unmap_range(&self, file: FileId, range: ByteRange) -> Result<()> {
         let state = self.known(file)?;
         let _change = state.change.lock();
-        let (plan, gone) = Self::plan_unmap(&state, range);
+        let marks: Vec<_> = state.mapped.read().marks.overlapping(range).collect();
+        // What is left of a mark is recorded as what it is.
+        let around = marks.iter().fold(range, |all, mark| {
+            ByteRange::new(all.start.min(mark.range.start), all.end.max(mark.range.end))
+        });
+        let (mut plan, gone) = Self::plan_unmap(&state, range, around);
         self.commit(file, &plan)?;
         let epoch = self.epochs.current.load(Acquire);
+        for replace in &mut plan {
+            replace.release(epoch);
+        }
+        {
+            let mut mapped = state.mapped.write();
+            for mark in marks {
+                mapped.marks.remove(mark);
+            }
+        }
         self.apply_unmap(&state, plan, gone, epoch);
         Ok(())
     }
 
-    /// What unmapping `range` replaces, and the records of the bytes that go. The caller holds
-    /// `change`.
+    /// What unmapping `range` replaces of the extents `around` it, and the records of the bytes
+    /// that go. The caller holds `change`.
     pub(super) fn plan_unmap(
         state: &FileState,
         range: ByteRange,
+        around: ByteRange,
     ) -> (Vec<Replace>, Vec<ExtentRecord>) {
         let mut plan = Vec::new();
         let mut gone = Vec::new();
-        for (start, entry) in state.mapped.read().extents.overlapping(range) {
+        for (start, entry) in state.mapped.read().extents.overlapping(around) {
             let whole = ByteRange::new(start, entry.end);
             let generation = entry.generation.load(Relaxed);
             let pieces = outside(whole, range)
                 .map(|part| Piece { record: entry.record(part), generation })
                 .collect();
             plan.push(Replace { start, pieces });
-            gone.push(entry.record(whole.intersect(range).expect("the extent overlaps")));
+            gone.extend(whole.intersect(range).map(|part| entry.record(part)));
         }
         (plan, gone)
     }
@@ -215,14 +293,14 @@ impl LocalDmt {
         }
         for record in gone {
             // Punching may begin once no record of these bytes can come back.
-            let due = if record.dirty { epoch } else { record.epoch };
+            let due = if record.dirty || record.epoch == HELD { epoch } else { record.epoch };
             retire(&mut mapped, &record, due);
         }
         self.busy.update(state, &mapped);
     }
 
     /// Commits a plan for one file as one batch.
-    fn commit(&self, file: FileId, plan: &[Replace]) -> Result<()> {
+    pub(super) fn commit(&self, file: FileId, plan: &[Replace]) -> Result<()> {
         if plan.is_empty() {
             return Ok(());
         }
@@ -235,7 +313,13 @@ impl LocalDmt {
 
     /// Applies a committed replacement. The first piece that was not used just now keeps the
     /// extent's place in the eviction order.
-    fn apply(&self, file: FileId, mapped: &mut Mapped, order: &mut Order, replace: Replace) {
+    pub(super) fn apply(
+        &self,
+        file: FileId,
+        mapped: &mut Mapped,
+        order: &mut Order,
+        replace: Replace,
+    ) {
         let old = mapped.extents.remove(replace.start).expect("planned under `change`");
         let old_record = old.record(ByteRange::new(replace.start, old.end));
         self.count(&old_record, -1);
@@ -258,6 +342,9 @@ impl LocalDmt {
             } else {
                 order.insert(file, start, end - start)
             };
+            if !piece.record.dirty && piece.record.epoch != HELD {
+                order.unpark(slot, end - start);
+            }
             self.count(&piece.record, 1);
             mapped.extents.insert(start, Entry::new(&piece.record, piece.generation, slot));
         }
@@ -272,24 +359,31 @@ impl LocalDmt {
         if record.dirty {
             self.sums.dirty.fetch_add(bytes, Relaxed);
             self.sums.dirty_extents.fetch_add(one, Relaxed);
+        } else if record.epoch == HELD {
+            self.sums.held.fetch_add(bytes, Relaxed);
         }
     }
 }
 
-fn write_replace(changes: &mut Changes<'_>, file: FileId, replace: &Replace) {
+pub(super) fn write_replace(changes: &mut Changes<'_>, file: FileId, replace: &Replace) {
     if replace.pieces.first().is_none_or(|piece| piece.record.range.start != replace.start) {
         changes.remove(&record::extent_key(file, replace.start));
     }
     for piece in &replace.pieces {
         let key = record::extent_key(file, piece.record.range.start);
-        changes.put(&key, &record::encode_extent(&piece.record));
+        let record = match piece.record {
+            // It is held no more once this is recorded.
+            record @ ExtentRecord { epoch: HELD, .. } => ExtentRecord { epoch: 0, ..record },
+            record => record,
+        };
+        changes.put(&key, &record::encode_extent(&record));
     }
 }
 
 /// Lets the blocks of an unmapped range wait for `epoch`. Blocks that a clean neighbour still
 /// needs wait with it: it must not be evicted earlier.
 fn retire(mapped: &mut Mapped, record: &ExtentRecord, epoch: u64) {
-    let Mapped { extents, blocks } = mapped;
+    let Mapped { extents, blocks, .. } = mapped;
     blocks.retire(extents, record.range, record.placement, epoch);
     let neighbours: Vec<u64> = extents
         .overlapping(record.range.widen_to(BLOCK))

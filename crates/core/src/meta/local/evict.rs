@@ -9,6 +9,7 @@ use halocline_model::request::ByteRange;
 use super::LocalDmt;
 use crate::error::Result;
 use crate::meta::files::{FileState, Files, Mapped};
+use crate::meta::marks::HELD;
 use crate::meta::order::Verdict;
 use crate::meta::space::push_joined;
 use crate::meta::{BLOCK, Discard, FileId, record};
@@ -59,6 +60,9 @@ impl LocalDmt {
             };
             self.order.lock().search(|file, start| search.judge(file, start));
             if search.freed < bytes {
+                if self.sums.held.load(Relaxed) > 0 {
+                    self.crowded.store(true, Relaxed);
+                }
                 return Ok(Vec::new());
             }
             search.found
@@ -107,7 +111,7 @@ impl LocalDmt {
         start: u64,
         discards: &mut Vec<Discard>,
     ) {
-        let Mapped { extents, blocks } = mapped;
+        let Mapped { extents, blocks, .. } = mapped;
         let entry = extents.remove(start).expect("planned under `change`");
         self.order.lock().remove(entry.slot);
         let record = entry.record(ByteRange::new(start, entry.end));
@@ -125,7 +129,7 @@ impl Search<'_> {
         let Some(state) = self.files.get(file) else { return Verdict::Skip };
         let Some(mapped) = state.mapped.try_read() else { return Verdict::Skip };
         let Some(entry) = mapped.extents.get(start) else { return Verdict::Skip };
-        if entry.dirty() || state.pinned.load(Relaxed) {
+        if entry.dirty() || entry.epoch == HELD || state.pinned.load(Relaxed) {
             return Verdict::Park;
         }
         let range = ByteRange::new(start, entry.end);

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use halocline_model::evict::Eviction;
 
+use crate::meta::marks::MARK_BYTES;
+
 /// Where the time comes from, in milliseconds since the epoch.
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
@@ -19,6 +21,9 @@ pub struct Options {
     pub eviction: Box<dyn Eviction>,
     /// Most entries of the critical data table.
     pub cdt_entries: usize,
+    /// Length in bytes of the aligned stretch of a clean extent that the first write into it
+    /// records as dirty; 1: exactly what is written.
+    pub mark_bytes: u64,
     /// The time.
     pub clock: Clock,
     /// A directory on other storage, the origin: it remembers what must not be trusted any more
@@ -34,6 +39,7 @@ impl Options {
             records_bytes: u64::MAX,
             eviction,
             cdt_entries,
+            mark_bytes: MARK_BYTES,
             clock: system_clock(),
             witness: None,
         }
@@ -47,6 +53,7 @@ impl fmt::Debug for Options {
             .field("records_bytes", &self.records_bytes)
             .field("eviction", &self.eviction)
             .field("cdt_entries", &self.cdt_entries)
+            .field("mark_bytes", &self.mark_bytes)
             .field("witness", &self.witness)
             .finish_non_exhaustive()
     }

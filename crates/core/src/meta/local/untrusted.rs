@@ -18,7 +18,9 @@ impl LocalDmt {
         let _change = state.change.lock();
         let (any, dirty) = {
             let mapped = state.mapped.read();
-            let dirty = mapped.extents.dirty(range).any(|extent| extent.range.overlaps(range));
+            let dirty = mapped.extents.dirty(range).any(|extent| extent.range.overlaps(range))
+                // What is marked is recorded as dirty, and stays that.
+                || mapped.marks.overlapping(range).next().is_some();
             (mapped.extents.overlapping(range).next().is_some(), dirty)
         };
         if !any {
@@ -30,7 +32,8 @@ impl LocalDmt {
             let lock = self.owner.dir().join(LOCK_FILE);
             Error::at(lock, "note that cached bytes are outdated, here or on the origin, in")(error)
         })?;
-        let (plan, gone) = Self::plan_unmap(&state, range);
+        let (plan, gone) = Self::plan_unmap(&state, range, range);
+        state.mapped.write().marks.cut(range);
         self.apply_unmap(&state, plan, gone, self.epochs.current.load(Acquire));
         Ok(())
     }
