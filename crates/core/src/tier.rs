@@ -14,10 +14,11 @@
 //! mount; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
 //! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
-//! [`jobs`] announce; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
+//! [`jobs`] announce, and [`coldest`] leave first; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
 //! sees mappings that stay; [`serve`] answers the front end and [`operate`] the control socket.
 
 mod background;
+mod coldest;
 mod copy;
 mod counters;
 mod files;

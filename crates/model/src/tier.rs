@@ -37,7 +37,9 @@ pub trait Outlook {
 /// about it, and that `cached` lists files that may leave, each once.
 ///
 /// An implementation MUST only name files that `cached` lists, each once, and MUST be
-/// deterministic.
+/// deterministic. Where nothing is announced, the order of two files in `leaving` MUST only depend
+/// on what was told of these two, and `make_room` MUST name nobody or the first of that order that
+/// free enough: the caller may then list those only that are among the first.
 pub trait Keep: Send + Debug {
     /// A file is used, on the SSD or not.
     fn referenced(&mut self, file: FileId);

@@ -9,6 +9,7 @@ use halocline_model::tier::{self, FileId, Keep, Outlook};
 use parking_lot::{Mutex, RwLock};
 
 use super::Core;
+use super::coldest::Coldest;
 use super::counters::Opening;
 use super::inode::{Entry, Inode};
 use super::jobs::Jobs;
@@ -41,6 +42,7 @@ struct Room {
 #[derive(Debug)]
 pub(super) struct Keeper {
     policy: Mutex<Box<dyn Keep>>,
+    coldest: Mutex<Coldest>,
     pub(super) globs: RwLock<Globs>,
     pub(super) jobs: Mutex<Jobs>,
 }
@@ -91,22 +93,26 @@ impl Keeper {
         })?;
         let globs = Globs::load(private, &options.pin, &options.exclude)?;
         let jobs = Mutex::new(Jobs::load(private)?);
-        Ok(Self { policy: Mutex::new(policy), globs: RwLock::new(globs), jobs })
+        let (policy, coldest) = (Mutex::new(policy), Mutex::default());
+        Ok(Self { policy, coldest, globs: RwLock::new(globs), jobs })
     }
 
     /// A file is used.
     pub(super) fn referenced(&self, number: u64) {
         self.policy.lock().referenced(number);
+        self.coldest.lock().tell(number);
     }
 
     /// A file came to the SSD or left it.
     pub(super) fn moved(&self, number: u64, to_ssd: bool) {
         self.policy.lock().moved(number, to_ssd);
+        self.coldest.lock().tell(number);
     }
 
     /// A file is no more.
     pub(super) fn removed(&self, number: u64) {
         self.policy.lock().removed(number);
+        self.coldest.lock().tell(number);
     }
 }
 
@@ -123,6 +129,33 @@ impl Core {
             }
         }
         found
+    }
+
+    /// Files among whom those are that the policy sends away first and that have `bytes` bytes
+    /// together; all that may leave where that cannot be told.
+    fn coldest(&self, bytes: u64, except: u64) -> Candidates {
+        let ruled = !self.keeper.globs.read().is_empty() || self.keeper.jobs.lock().any();
+        if ruled {
+            return self.evictable(except);
+        }
+        let first = || self.keeper.coldest.lock().first(bytes, except, &self.residents);
+        let mut found = first();
+        // Two statements: the lock goes before an order is made.
+        let begun = found.is_none() && self.keeper.coldest.lock().begin();
+        if begun {
+            let order = self.order(&self.evictable(u64::MAX));
+            self.keeper.coldest.lock().set(order);
+            found = first();
+        }
+        let Some(found) = found else { return self.evictable(except) };
+        found.into_iter().map(|found| (found.1.number, found)).collect()
+    }
+
+    /// The order in which the policy lets files go.
+    fn order(&self, candidates: &Candidates) -> Vec<FileId> {
+        let known = self.known(candidates);
+        let files = candidates.keys().copied().collect();
+        self.keeper.policy.lock().leaving(files, &known)
     }
 
     /// Path of a file on the SSD relative to the root.
@@ -149,32 +182,39 @@ impl Core {
 
     /// The same, telling more.
     fn make_room(&self, bytes: u64, except: u64) -> Room {
-        let mut moved = false;
-        if self.is_free(bytes) {
-            return Room { enough: true, moved };
+        let mut room = Room { enough: self.is_free(bytes), moved: false };
+        if !room.enough {
+            let first = self.coldest(bytes - self.residents.free().min(bytes), except);
+            let in_peace = self.push_out_some(&first, bytes, &mut room);
+            // Some of them may have been in use.
+            if !room.enough && !in_peace {
+                self.push_out_some(&self.evictable(except), bytes, &mut room);
+            }
         }
-        let candidates = self.evictable(except);
-        let known = self.known(&candidates);
-        let files = candidates.keys().copied().collect();
-        let order = self.keeper.policy.lock().leaving(files, &known);
+        room
+    }
+
+    /// Demotes candidates in the policy's order until `bytes` are free. Whether the tiers below are
+    /// left in peace for now.
+    fn push_out_some(&self, candidates: &Candidates, bytes: u64, room: &mut Room) -> bool {
         let mut failures = 0;
-        for (entry, resident) in order.iter().filter_map(|number| candidates.get(number)) {
-            if self.is_free(bytes) {
-                return Room { enough: true, moved };
+        for (entry, resident) in
+            self.order(candidates).iter().filter_map(|number| candidates.get(number))
+        {
+            if failures == FAILURES_MAX || self.is_free(bytes) {
+                break;
             }
             match self.push_out(*entry, resident) {
                 Err(Stayed::Failed(_)) => failures += 1,
                 pushed => {
                     failures = 0;
                     // Somebody else may have been quicker.
-                    moved |= matches!(pushed, Ok(_) | Err(Stayed::There | Stayed::Gone));
+                    room.moved |= matches!(pushed, Ok(_) | Err(Stayed::There | Stayed::Gone));
                 }
             }
-            if failures == FAILURES_MAX {
-                break;
-            }
         }
-        Room { enough: self.is_free(bytes), moved }
+        room.enough = self.is_free(bytes);
+        failures == FAILURES_MAX
     }
 
     /// Whether `bytes` are free on the SSD; what left it, by whomever, is freed first.
@@ -298,7 +338,8 @@ impl Core {
     ) -> Option<Vec<(Entry, Arc<Resident>)>> {
         self.free_old_copies();
         let free = self.residents.free();
-        let candidates = if free >= need { Candidates::new() } else { self.evictable(number) };
+        let candidates =
+            if free >= need { Candidates::new() } else { self.coldest(need - free, number) };
         let mut known = self.known(&candidates);
         known.sizes.insert(number, need);
         known.announced = ahead.is_some();

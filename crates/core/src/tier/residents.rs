@@ -123,10 +123,31 @@ fn is_dense(file: &File, end: u64) -> bool {
     })
 }
 
+#[derive(Debug, Default)]
+struct Files {
+    by_entry: HashMap<Entry, Arc<Resident>>,
+    by_number: HashMap<u64, Entry>,
+}
+
+impl Files {
+    fn add(&mut self, entry: Entry, resident: &Arc<Resident>) {
+        self.by_entry.insert(entry, resident.clone());
+        self.by_number.insert(resident.number, entry);
+    }
+
+    fn remove(&mut self, entry: Entry) -> Option<Arc<Resident>> {
+        let resident = self.by_entry.remove(&entry)?;
+        if self.by_number.get(&resident.number) == Some(&entry) {
+            self.by_number.remove(&resident.number);
+        }
+        Some(resident)
+    }
+}
+
 /// All regular files on the SSD.
 #[derive(Debug)]
 pub(super) struct Residents {
-    files: RwLock<HashMap<Entry, Arc<Resident>>>,
+    files: RwLock<Files>,
     pub(super) account: Arc<Account>,
 }
 
@@ -153,22 +174,29 @@ impl Residents {
             account: self.account.clone(),
         });
         let mut files = self.files.write();
-        if let Some(present) = files.get(&entry) {
+        if let Some(present) = files.by_entry.get(&entry) {
             return present.clone();
         }
         resident.set(bytes);
-        files.insert(entry, resident.clone());
+        files.add(entry, &resident);
         resident
     }
 
     /// The account of a file.
     pub(super) fn get(&self, entry: Entry) -> Option<Arc<Resident>> {
-        self.files.read().get(&entry).cloned()
+        self.files.read().by_entry.get(&entry).cloned()
+    }
+
+    /// The file that the policy knows by `number`.
+    pub(super) fn numbered(&self, number: u64) -> Option<(Entry, Arc<Resident>)> {
+        let files = self.files.read();
+        let entry = *files.by_number.get(&number)?;
+        Some((entry, files.by_entry.get(&entry)?.clone()))
     }
 
     /// Takes a file that is gone or leaving off the list; its bytes stay counted while `in_use`.
     pub(super) fn remove(&self, entry: Entry, in_use: bool) -> Option<Arc<Resident>> {
-        let resident = self.files.write().remove(&entry)?;
+        let resident = self.files.write().remove(entry)?;
         resident.loses_name();
         if !in_use {
             resident.set(0);
@@ -178,12 +206,12 @@ impl Residents {
 
     /// Every file, in no order.
     pub(super) fn all(&self) -> Vec<(Entry, Arc<Resident>)> {
-        self.files.read().iter().map(|(entry, file)| (*entry, file.clone())).collect()
+        self.files.read().by_entry.iter().map(|(entry, file)| (*entry, file.clone())).collect()
     }
 
     /// Number of files.
     pub(super) fn len(&self) -> usize {
-        self.files.read().len()
+        self.files.read().by_entry.len()
     }
 
     /// Bytes that files have on the SSD or that writes under way have reserved.
