@@ -29,11 +29,12 @@ use exchange::Exchange;
 
 /// Says whether the kernel offers rings to those who ask.
 const OFFER: &str = "/sys/module/fuse/parameters/enable_uring";
-/// The processors that the machine may have, as ranges.
+/// The processors that the machine may have, and those that it has now.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// Threads of a queue at least: that one sleeps must not hold the others up.
-const QUEUE_THREADS_MIN: usize = 4;
+/// Threads of a processor's queue at least: that one sleeps must not hold the others up.
+const QUEUE_THREADS_MIN: usize = 2;
 /// Threads of all queues beyond which a queue has no more than the least.
 const THREADS_MAX: usize = 256;
 
@@ -74,19 +75,22 @@ pub(crate) fn offered() -> bool {
 impl<E: Engine> Prepared<E> {
     /// Makes the rings for a mount that is to have `threads` threads, if that many suffice.
     pub(crate) fn new(threads: usize) -> io::Result<Self> {
-        let queues = queues()?;
-        let each = threads.min(THREADS_MAX / queues).max(QUEUE_THREADS_MIN);
+        let (queues, online) = (processors(POSSIBLE)?, processors(ONLINE)?);
+        let each = threads.min(THREADS_MAX / online.len()).max(QUEUE_THREADS_MIN);
+        // A processor that is not there now may come: virtual machines leave room for hundreds.
+        let of = |queue: &u16| if online.contains(queue) { each } else { 1 };
         let (made, ready) = channel();
-        let spawn = |number: usize| {
-            let queue = u16::try_from(number % queues).map_err(io::Error::other)?;
+        let spawn = |queue: u16, number: usize| {
             let (start, started) = channel();
             let made = made.clone();
             let thread = Builder::new()
-                .name(format!("ring-{queue}-{}", number / queues))
+                .name(format!("ring-{queue}-{number}"))
                 .spawn(move || work(queue, &made, &started))?;
             Ok((start, thread))
         };
-        let threads = (0..each * queues).map(spawn).collect::<io::Result<Vec<_>>>()?;
+        let all = queues.iter().flat_map(|queue| (0..of(queue)).map(|number| (*queue, number)));
+        let threads =
+            all.map(|(queue, number)| spawn(queue, number)).collect::<io::Result<Vec<_>>>()?;
         for _ in &threads {
             ready.recv().map_err(io::Error::other)??;
         }
@@ -136,10 +140,34 @@ fn work<E: Engine>(queue: u16, made: &Sender<io::Result<()>>, start: &Receiver<S
     }
 }
 
-/// How many queues the kernel has: one for each processor that there may be.
-fn queues() -> io::Result<usize> {
-    let ranges = fs::read_to_string(POSSIBLE)?;
-    let last = ranges.trim_end().rsplit(['-', ',']).next().and_then(|last| last.parse().ok());
-    let last: usize = last.ok_or_else(|| io::Error::other(format!("{POSSIBLE}: {ranges}")))?;
-    Ok(last + 1)
+/// The processors that a file of the kernel lists. The kernel has a queue for each possible one.
+fn processors(file: &str) -> io::Result<Vec<u16>> {
+    let list = fs::read_to_string(file)?;
+    ranges(list.trim_end())
+        .filter(|numbers| !numbers.is_empty())
+        .ok_or_else(|| io::Error::other(format!("{file} is not understood: {list}")))
+}
+
+/// The numbers of a list such as `0-3,8`.
+fn ranges(list: &str) -> Option<Vec<u16>> {
+    let mut numbers = Vec::new();
+    for range in list.split(',') {
+        let (from, to) = range.split_once('-').unwrap_or((range, range));
+        let (from, to): (u16, u16) = (from.parse().ok()?, to.parse().ok()?);
+        numbers.extend(from..=to);
+    }
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ranges;
+
+    #[test]
+    fn processors_are_listed_in_ranges() {
+        assert_eq!(ranges("0"), Some(vec![0]));
+        assert_eq!(ranges("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(ranges("0-"), None);
+        assert_eq!(ranges(""), None);
+    }
 }
