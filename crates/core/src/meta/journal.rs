@@ -15,7 +15,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
@@ -33,6 +34,8 @@ const JOURNALS_BYTES_MAX: u64 = 256 << 20;
 const BLOCK_CACHE_BYTES: u64 = 8 << 20;
 /// Blocks are read in order, so large ones cost nothing and compress better.
 const BLOCK_BYTES: u32 = 16 << 10;
+/// Time that the store may take to make tables before its journal is begun anew without them.
+const TABLES_WITHIN: Duration = Duration::from_secs(2);
 const REMEDY: &str = "its dirty data goes to the origin: unmount, check the device under it (space, \
                       health), then mount again";
 const OPEN_REMEDY: &str = "restore the directory from a copy, or move it \
@@ -256,11 +259,12 @@ impl Journal {
 
     /// Begins a new journal where this one is large for the cache; returns whether it did. The
     /// store has no call for that, but what it finds at an opening: every journal but the last is
-    /// made into tables and removed. Changes wait for it, some milliseconds.
+    /// made into tables and removed. Changes wait for it, a tenth of a second and more.
     pub(crate) fn keep_small(&self) -> bool {
         if self.footprint.journal() < self.pace.journal_bytes_max {
             return false;
         }
+        self.make_tables();
         let (bytes, begun_at) = (self.footprint.journal(), Instant::now());
         let mut store = self.store.write();
         if self.check().is_err() {
@@ -292,6 +296,19 @@ impl Journal {
         // Where no journal could be begun, the next try comes after as many changes again.
         self.footprint.begin_journal(0);
         begun.is_ok()
+    }
+
+    /// Has the store make tables of what is in the journal, while changes go on: what is in tables
+    /// is passed over when the journal is read again.
+    fn make_tables(&self) {
+        let store = self.store.read();
+        let Some(open) = store.as_ref() else { return };
+        // Only time is lost where it fails; a store that is broken fails the next change.
+        let Ok(true) = open.keyspace.rotate_memtable() else { return };
+        let patience = Instant::now() + TABLES_WITHIN;
+        while open.keyspace.sealed_memtable_count() > 0 && Instant::now() < patience {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Measures what the store takes on disk.

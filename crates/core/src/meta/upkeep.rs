@@ -16,9 +16,9 @@ use super::journal::Journal;
 /// records go to and the journal after it share the rest.
 const JOURNAL_SHARE: u64 = 2;
 
-/// Changes wait while a journal is begun anew, for a time that grows with what it holds: no more
-/// than this.
-const JOURNAL_BYTES_MAX: u64 = 8 << 20;
+/// Changes wait while a journal is begun anew, a tenth of a second and longer the more it holds: no
+/// more than this.
+const JOURNAL_BYTES_MAX: u64 = 4 << 20;
 
 /// With this much set aside the store may do as it would: it begins a new journal at 64 MB, as soon
 /// as it next makes a table of 32 MB of records.
