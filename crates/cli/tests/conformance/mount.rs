@@ -1,6 +1,7 @@
 //! A real mount over a scratch origin, started and ended by the command under test.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -122,6 +123,8 @@ impl Mount {
         };
         command.args(&self.options).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("log")).stderr(log);
+        // What kills the whole group of the test must not kill it: it would leave a dead mount.
+        command.process_group(0);
         // It unmounts when it gets this.
         let mut process =
             programs::bind(&mut command, Signal::TERM).spawn().expect("halocline mount starts");
