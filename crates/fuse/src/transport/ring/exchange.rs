@@ -2,17 +2,17 @@
 //!
 //! What must hold: the kernel writes into the buffer and reads it only inside the system calls of
 //! the ring's own thread (the ring defers its work to them), from registering or committing the
-//! buffer until a completion says that a request is in it. In between nobody else touches it, so
-//! that here it may be borrowed as memory of our own.
+//! buffer until a completion says that a request is in it. We borrow it only in between, and no
+//! borrow lasts over such a call.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 use io_uring::cqueue::Entry as Completion;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, types};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::wire::{Command, InHeader, OutHeader, RequestHeader};
 use crate::front::Answer;
@@ -39,8 +39,7 @@ pub(super) struct Exchange {
     queue: u16,
     // Dropped before the memory it was told of.
     ring: Ring,
-    header: Box<RequestHeader>,
-    payload: Payload,
+    buffer: Buffer,
 }
 
 struct Ring(IoUring<Entry128, Completion>);
@@ -51,20 +50,16 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-/// Memory for the largest request or answer, from a page's start and not touched before it is used.
+/// A page for the headers, and from the next one on room for the largest request or answer. It is
+/// not touched before it is used.
 #[derive(Debug)]
-struct Payload(*mut libc::c_void);
+struct Buffer(NonNull<u8>);
 
 impl Exchange {
     /// A ring for this thread and a queue of the kernel's.
     pub(super) fn new(queue: u16) -> io::Result<Self> {
         let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2)?;
-        Ok(Self {
-            queue,
-            ring: Ring(ring),
-            header: Box::new(RequestHeader::new_zeroed()),
-            payload: Payload::new()?,
-        })
+        Ok(Self { queue, ring: Ring(ring), buffer: Buffer::new()? })
     }
 
     /// Serves a mount's requests with `answer`, which is given a request and the payload, and says
@@ -77,39 +72,35 @@ impl Exchange {
         let device = device.as_raw_fd();
         self.register(device)?;
         while self.receive()? {
-            self.respond(&answer);
-            let commit = self.command(device, COMMIT_AND_FETCH, self.header.entry.commit_id);
+            let commit_id = self.respond(&answer);
+            let commit = self.command(device, COMMIT_AND_FETCH, commit_id);
             self.submit(&commit.build());
         }
         Ok(())
     }
 
-    fn respond(&mut self, answer: impl Fn(&Message<'_>, &mut [u8]) -> Answer<usize>) {
+    /// Puts the answer where the request was; which request it answers.
+    fn respond(&mut self, answer: impl Fn(&Message<'_>, &mut [u8]) -> Answer<usize>) -> u64 {
+        // SAFETY: a completion has just said that a request is here, and it is not committed yet.
+        let (header, payload) = unsafe { self.buffer.borrow() };
         let message = Message {
-            header: self.header.input(),
-            fields: &self.header.fields,
-            payload: self.header.entry.payload_bytes as usize,
+            header: header.input(),
+            fields: &header.fields,
+            payload: header.entry.payload_bytes as usize,
         };
-        // SAFETY: the module's invariant: the memory is ours until the answer is committed.
-        let payload = unsafe { self.payload.bytes() };
         let (error, bytes) = match answer(&message, payload) {
             Ok(bytes) => (0, bytes),
             Err(refused) => (-refused.0.code(), 0),
         };
         let unique = message.header.unique;
-        self.header.set_output(&OutHeader { len: 0, error, unique });
-        self.header.entry.payload_bytes = u32::try_from(bytes).expect("at most 1 MiB");
+        header.set_output(&OutHeader { len: 0, error, unique });
+        header.entry.payload_bytes = u32::try_from(bytes).expect("at most 1 MiB");
+        header.entry.commit_id
     }
 
     /// Tells the kernel of the buffer and asks for the first request.
     fn register(&mut self, device: RawFd) -> io::Result<()> {
-        let pieces = [
-            libc::iovec {
-                iov_base: ptr::from_mut(&mut *self.header).cast(),
-                iov_len: size_of::<RequestHeader>(),
-            },
-            libc::iovec { iov_base: self.payload.0, iov_len: Payload::BYTES },
-        ];
+        let pieces = self.buffer.pieces();
         let command = self.command(device, REGISTER, 0).addr(Some(pieces.as_ptr() as u64));
         let mut entry = command.build();
         // SAFETY: a submission is 128 bytes without padding, this field 4 of them. The library
@@ -158,31 +149,52 @@ impl Exchange {
     }
 }
 
-impl Payload {
-    const BYTES: usize = REQUEST_MAX as usize;
+impl Buffer {
+    const HEADER: usize = 4096;
+    const PAYLOAD: usize = REQUEST_MAX as usize;
+    const BYTES: usize = Self::HEADER + Self::PAYLOAD;
 
     fn new() -> io::Result<Self> {
-        let (access, kind) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        const { assert!(size_of::<RequestHeader>() <= Self::HEADER) };
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new anonymous mapping.
         let at = unsafe { libc::mmap(ptr::null_mut(), Self::BYTES, access, kind, -1, 0) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self(at))
+        Ok(Self(NonNull::new(at.cast()).expect("no mapping begins at 0")))
+    }
+
+    /// What the kernel is told of it: the headers and the payload.
+    fn pieces(&self) -> [libc::iovec; 2] {
+        let header = self.0.as_ptr();
+        [
+            libc::iovec { iov_base: header.cast(), iov_len: size_of::<RequestHeader>() },
+            libc::iovec {
+                iov_base: header.wrapping_add(Self::HEADER).cast(),
+                iov_len: Self::PAYLOAD,
+            },
+        ]
     }
 
     /// # Safety
-    /// Neither the kernel nor another borrow uses the memory.
-    unsafe fn bytes<'a>(&self) -> &'a mut [u8] {
-        // SAFETY: mapped, as large, zeroed at first, and the caller's alone.
-        unsafe { std::slice::from_raw_parts_mut(self.0.cast(), Self::BYTES) }
+    /// The kernel does not use the memory while it is borrowed.
+    unsafe fn borrow(&mut self) -> (&mut RequestHeader, &mut [u8]) {
+        // SAFETY: mapped, a page and `PAYLOAD` bytes large, aligned to a page, zeroed at first;
+        // every content is a valid header. The exclusive borrow of `self` keeps others out, and
+        // the caller the kernel.
+        unsafe {
+            let payload = self.0.add(Self::HEADER);
+            let payload = std::slice::from_raw_parts_mut(payload.as_ptr(), Self::PAYLOAD);
+            (self.0.cast().as_mut(), payload)
+        }
     }
 }
 
-impl Drop for Payload {
+impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and nobody borrows it any more.
-        unsafe { libc::munmap(self.0, Self::BYTES) };
+        unsafe { libc::munmap(self.0.as_ptr().cast(), Self::BYTES) };
     }
 }
