@@ -2,6 +2,7 @@
 
 mod differential;
 mod fsx;
+mod io_uring;
 mod kill;
 mod ledger;
 mod mount;
