@@ -99,8 +99,8 @@ mod tests {
     use super::*;
     use crate::namespace::{Namespace, Node};
 
-    const FILES: u64 = 3000;
-    const STEPS: u64 = 6000;
+    const FILES: u64 = 1000;
+    const STEPS: u64 = 3000;
 
     /// Sizes by number; nothing is announced.
     struct Sizes;
