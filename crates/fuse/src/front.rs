@@ -6,7 +6,7 @@
 //! written where they belong even through an `O_APPEND` handle ([`open_files`]), and the kernel is
 //! handed files that it can serve by itself ([`passing`]).
 
-mod attributes;
+pub(crate) mod attributes;
 pub(crate) mod backing;
 pub(crate) mod directories;
 mod files;

@@ -56,7 +56,8 @@ impl Entry {
     }
 }
 
-fn time(seconds: i64, nanoseconds: i64) -> SystemTime {
+/// The time that a second and the nanoseconds forwards from it mean, also before 1970.
+pub(crate) fn time(seconds: i64, nanoseconds: i64) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let base = if seconds < 0 { UNIX_EPOCH - whole } else { UNIX_EPOCH + whole };
     base + Duration::from_nanos(nanoseconds.unsigned_abs())

@@ -18,6 +18,7 @@ mod wire;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
@@ -53,12 +54,11 @@ pub(crate) struct Serving(Vec<JoinHandle<()>>);
 
 /// Why requests cannot come through rings here, and the remedy; `None` if they can.
 pub fn obstacle() -> Option<String> {
-    match fs::read_to_string(OFFER) {
-        Err(_) => return Some("the kernel cannot; Linux 6.14 can".into()),
-        Ok(offer) if offer.trim_end() != "Y" => {
-            return Some(format!("the kernel does not offer rings: as root, echo Y > {OFFER}"));
-        }
-        Ok(_) => {}
+    if !Path::new(OFFER).exists() {
+        return Some("the kernel cannot; Linux 6.14 can".into());
+    }
+    if !offered() {
+        return Some(format!("the kernel does not offer rings: as root, echo Y > {OFFER}"));
     }
     let refused = Exchange::new(0).err()?;
     Some(format!(

@@ -14,8 +14,9 @@ use super::wire::{
     Attr, AttrOut, CreateIn, CreateOut, Dirent, EntryOut, FallocateIn, FsyncIn, GetAttrIn,
     GetXattrIn, GetXattrOut, LinkIn, MkdirIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn,
     Rename2In, RenameIn, SeekIn, SeekOut, SetAttrIn, SetXattrIn, StatfsOut, WriteIn, WriteOut,
-    kind_bits, time,
+    kind_bits,
 };
+use crate::front::attributes::time;
 use crate::front::directories::Listed;
 use crate::front::passing::Opened;
 use crate::front::xattrs::Value;
@@ -343,11 +344,11 @@ impl SetAttrIn {
     }
 
     fn change(&self) -> SetAttr {
-        let set = |now: u32, at: u32, seconds, nanoseconds| {
+        let set = |now: u32, at: u32, seconds: i64, nanoseconds: u32| {
             if self.says(now) {
                 Some(SetTime::Now)
             } else {
-                self.says(at).then(|| SetTime::At(time(seconds, nanoseconds)))
+                self.says(at).then(|| SetTime::At(time(seconds, i64::from(nanoseconds))))
             }
         };
         SetAttr {

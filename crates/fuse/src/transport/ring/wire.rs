@@ -1,6 +1,6 @@
 //! The kernel's structures (`linux/fuse.h`, protocol 7.42), each named after the one it is.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -180,16 +180,10 @@ fn since_epoch(time: SystemTime) -> (i64, u32) {
     }
 }
 
-/// The time that seconds and nanoseconds from the kernel mean.
-pub(super) fn time(seconds: i64, nanoseconds: u32) -> SystemTime {
-    let whole = Duration::from_secs(seconds.unsigned_abs());
-    let base = if seconds < 0 { UNIX_EPOCH - whole } else { UNIX_EPOCH + whole };
-    base + Duration::from_nanos(u64::from(nanoseconds))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::front::attributes::time;
 
     #[test]
     fn sizes_are_the_kernels() {
@@ -213,7 +207,7 @@ mod tests {
     #[test]
     fn times_before_1970_come_back() {
         for (seconds, nanoseconds) in [(0, 0), (-1, 0), (-1, 999_999_999), (-2, 1), (5, 7)] {
-            assert_eq!(since_epoch(time(seconds, nanoseconds)), (seconds, nanoseconds));
+            assert_eq!(since_epoch(time(seconds, nanoseconds.into())), (seconds, nanoseconds));
         }
     }
 }
