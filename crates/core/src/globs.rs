@@ -1,7 +1,7 @@
 //! Pin and exclude globs over paths below the origin.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,13 @@ pub(crate) struct Globs {
 /// Whether a path that a person gives is a glob.
 pub fn is_glob(path: &str) -> bool {
     path.contains(['*', '?', '[', '{'])
+}
+
+/// The directory, or the file, that a glob's matches are all at or below.
+pub(crate) fn beginning(glob: &str) -> PathBuf {
+    // An escaped character is one that is not what it looks like.
+    let is_plain = |part: &&str| !is_glob(part) && !part.is_empty() && !part.contains('\\');
+    glob.split('/').take_while(is_plain).collect()
 }
 
 /// File in the cache directory that keeps the globs set by commands.
@@ -44,6 +51,11 @@ impl Globs {
     /// Whether no glob is set.
     pub(crate) fn is_empty(&self) -> bool {
         self.pin.sources.is_empty() && self.exclude.sources.is_empty()
+    }
+
+    /// Whether anything is pinned.
+    pub(crate) fn has_pins(&self) -> bool {
+        !self.pin.sources.is_empty()
     }
 
     /// Whether cached bytes of `path` stay.
@@ -175,6 +187,20 @@ mod tests {
         assert!(globs.pins(Path::new("keep/deep/down")));
         assert!(globs.excludes(Path::new("x.log")));
         assert!(globs.excludes(Path::new("d/e/x.log")));
+    }
+
+    #[test]
+    fn matches_are_below_the_beginning() {
+        for (glob, beginning) in [
+            ("a/b/*.h5", "a/b"),
+            ("a/b.h5", "a/b.h5"),
+            ("**/x", ""),
+            ("a/{b/c,d}/e", "a"),
+            ("a/\\*/b", "a"),
+            ("/a", ""),
+        ] {
+            assert_eq!(super::beginning(glob), Path::new(beginning), "{glob}");
+        }
     }
 
     #[test]

@@ -37,9 +37,10 @@ pub trait Outlook {
 /// about it, and that `cached` lists files that may leave, each once.
 ///
 /// An implementation MUST only name files that `cached` lists, each once, and MUST be
-/// deterministic. Where nothing is announced, the order of two files in `leaving` MUST only depend
-/// on what was told of these two, and `make_room` MUST name nobody or the first of that order that
-/// free enough: the caller may then list those only that are among the first.
+/// deterministic. The order of two files in `leaving` MUST only depend on what was told of these
+/// two, on their sizes and on their announced references, and not change while references to other
+/// files pass; with the same outlook `make_room` MUST name nobody, or none but the first of that
+/// order that free enough: the caller may then list those only that are among the first.
 pub trait Keep: Send + Debug {
     /// A file is used, on the SSD or not.
     fn referenced(&mut self, file: FileId);
@@ -47,7 +48,8 @@ pub trait Keep: Send + Debug {
     fn moved(&mut self, _file: FileId, _to_ssd: bool) {}
     /// A file exists no more.
     fn removed(&mut self, file: FileId);
-    /// The order in which files leave when room is wanted for nothing in particular.
+    /// The order in which files leave: for an announced file where the outlook is known, and for
+    /// nothing in particular otherwise.
     fn leaving(&mut self, cached: Vec<FileId>, outlook: &dyn Outlook) -> Vec<FileId>;
     /// Files to evict, in order, so that `file`, which was just referenced and fits an empty SSD,
     /// can come; `None` serves it in place. `free` is what is free now.

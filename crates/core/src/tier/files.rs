@@ -141,8 +141,7 @@ impl Core {
             (number, None, Some(self.residents.add(entry.key(), number, name, stat.disk_bytes())))
         });
         drop(names);
-        self.keeper.referenced(inode.number);
-        self.keeper.moved(inode.number, true);
+        self.keeper.created(inode.number);
         let opened = Opened::new(&inode, flags, file, 0);
         opened.plain.store(new && !has_set_id(&stat), Ordering::Relaxed);
         let handle = Handle(opened);

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Deserialize;
 
@@ -56,15 +57,65 @@ const fn once() -> usize {
 struct Job {
     name: String,
     sequence: Vec<usize>,
+    /// Path of each file, by its index.
+    paths: Vec<Arc<Path>>,
     /// Positions of each file, ascending, by its index.
-    positions: Vec<Vec<usize>>,
-    files: HashMap<PathBuf, usize>,
+    positions: Vec<Arc<[usize]>>,
+    files: HashMap<Arc<Path>, usize>,
     /// References that have been: the next one expected.
     next: usize,
     deviation: u32,
     deviated: bool,
     /// Its last reference was, and files of it were opened since.
     over: bool,
+}
+
+/// Announced references of one file that are to come; as cheap for many as for few.
+#[derive(Debug, Default)]
+pub(super) struct Ahead(Vec<Part>);
+
+/// Those of one job.
+#[derive(Debug)]
+struct Part {
+    positions: Arc<[usize]>,
+    /// The first of `positions` that is to come.
+    from: usize,
+    /// The position that the job is at.
+    now: usize,
+}
+
+impl Ahead {
+    /// How many references from now the next one is; 1 is the very next.
+    pub(super) fn next(&self) -> Option<u64> {
+        self.0.iter().filter_map(|part| Some(part.away(*part.coming().first()?))).min()
+    }
+
+    /// How many there are among the next `horizon` references of each job.
+    pub(super) fn later(&self, horizon: u64) -> u64 {
+        let within = |part: &Part| {
+            part.coming().partition_point(|position| part.away(*position) <= horizon) as u64
+        };
+        self.0.iter().map(within).sum()
+    }
+}
+
+impl Part {
+    fn coming(&self) -> &[usize] {
+        &self.positions[self.from..]
+    }
+
+    fn away(&self, position: usize) -> u64 {
+        (position - self.now) as u64 + 1
+    }
+}
+
+/// What an open changed in what is announced of other files.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Passed {
+    /// References to them will not come any more.
+    pub(super) skipped: Vec<Arc<Path>>,
+    /// A job is not believed any more: it tells nothing of its files.
+    pub(super) untrusted: bool,
 }
 
 /// All announced jobs.
@@ -130,26 +181,18 @@ impl Jobs {
     }
 
     /// A file is opened.
-    pub(super) fn opened(&mut self, path: &Path) {
-        for job in self.jobs.iter_mut().filter(|job| !job.deviated) {
-            job.opened(path);
+    pub(super) fn opened(&mut self, path: &Path) -> Passed {
+        let mut passed = Passed::default();
+        for job in self.jobs.iter_mut().filter(|job| job.is_trusted()) {
+            job.opened(path, &mut passed);
         }
+        passed
     }
 
-    /// Positions of a file's announced references from now on, 1 the very next, in no order
-    /// between jobs; `None` where no job names it.
-    pub(super) fn ahead(&self, path: &Path) -> Option<Vec<u64>> {
-        let mut known = false;
-        let mut ahead = Vec::new();
-        for job in self.jobs.iter().filter(|job| job.is_trusted()) {
-            let Some(&file) = job.files.get(path) else { continue };
-            known = true;
-            let positions = &job.positions[file];
-            let from = positions.partition_point(|position| *position < job.next);
-            ahead.extend(positions[from..].iter().map(|at| (at - job.next) as u64 + 1));
-        }
-        ahead.sort_unstable();
-        known.then_some(ahead)
+    /// A file's announced references from now on; `None` where no job names it.
+    pub(super) fn ahead(&self, path: &Path) -> Option<Ahead> {
+        let parts: Vec<Part> = self.jobs.iter().filter_map(|job| job.ahead(path)).collect();
+        (!parts.is_empty()).then_some(Ahead(parts))
     }
 
     /// For people.
@@ -189,6 +232,7 @@ impl Job {
         let mut job = Self {
             name,
             sequence: Vec::new(),
+            paths: Vec::new(),
             positions: Vec::new(),
             files: HashMap::new(),
             next: 0,
@@ -196,6 +240,7 @@ impl Job {
             deviated: false,
             over: false,
         };
+        let mut positions = Vec::new();
         for reference in references {
             let (path, times) = match reference {
                 Reference::Once(path) => (path, 1),
@@ -204,15 +249,21 @@ impl Job {
             if job.sequence.len() + times > REFERENCES_MAX {
                 return Err(wrong(format!("job {:?} has too many references", job.name)));
             }
-            job.push(&path, times).map_err(wrong)?;
+            job.push(&path, times, &mut positions).map_err(wrong)?;
         }
+        job.positions = positions.into_iter().map(Arc::from).collect();
         if job.sequence.is_empty() {
             return Err(wrong(format!("job {:?} has no references", job.name)));
         }
         Ok(job)
     }
 
-    fn push(&mut self, path: &Path, times: usize) -> Result<(), String> {
+    fn push(
+        &mut self,
+        path: &Path,
+        times: usize,
+        positions: &mut Vec<Vec<usize>>,
+    ) -> Result<(), String> {
         let plain: PathBuf = path.components().filter(|part| *part != Component::CurDir).collect();
         if plain.as_os_str().is_empty()
             || !plain.components().all(|part| matches!(part, Component::Normal(_)))
@@ -220,13 +271,14 @@ impl Job {
             let path = path.display();
             return Err(format!("{path} is not a path relative to the mount's root"));
         }
-        let new = self.positions.len();
-        let file = *self.files.entry(plain).or_insert(new);
+        let (new, plain) = (self.paths.len(), Arc::from(plain));
+        let file = *self.files.entry(Arc::clone(&plain)).or_insert(new);
         if file == new {
-            self.positions.push(Vec::new());
+            self.paths.push(plain);
+            positions.push(Vec::new());
         }
         for _ in 0..times {
-            self.positions[file].push(self.sequence.len());
+            positions[file].push(self.sequence.len());
             self.sequence.push(file);
         }
         Ok(())
@@ -236,26 +288,36 @@ impl Job {
         !self.deviated && !self.over
     }
 
-    fn opened(&mut self, path: &Path) {
+    fn ahead(&self, path: &Path) -> Option<Part> {
+        let file = *self.files.get(path).filter(|_| self.is_trusted())?;
+        let positions = self.positions[file].clone();
+        let from = positions.partition_point(|position| *position < self.next);
+        Some(Part { positions, from, now: self.next })
+    }
+
+    fn opened(&mut self, path: &Path, passed: &mut Passed) {
         let Some(&file) = self.files.get(path) else { return };
         if self.next == self.sequence.len() {
             self.over = true;
-            return;
-        }
-        let positions = &self.positions[file];
-        let at = positions.partition_point(|position| *position < self.next);
-        match positions.get(at) {
-            Some(&position) if position - self.next <= SKIP_MAX => {
-                self.next = position + 1;
-                self.deviation = self.deviation.saturating_sub(1);
+        } else {
+            let positions = &self.positions[file];
+            let at = positions.partition_point(|position| *position < self.next);
+            match positions.get(at) {
+                Some(&position) if position - self.next <= SKIP_MAX => {
+                    let skipped = &self.sequence[self.next..position];
+                    passed.skipped.extend(skipped.iter().map(|file| self.paths[*file].clone()));
+                    self.next = position + 1;
+                    self.deviation = self.deviation.saturating_sub(1);
+                }
+                // The file in work, opened once more.
+                _ if self.next > 0 && self.sequence[self.next - 1] == file => {}
+                _ => {
+                    self.deviation += DEVIATION;
+                    self.deviated = self.deviation > DEVIATION_MAX;
+                }
             }
-            // The file in work, opened once more.
-            _ if self.next > 0 && self.sequence[self.next - 1] == file => {}
-            _ => {
-                self.deviation += DEVIATION;
-                self.deviated = self.deviation > DEVIATION_MAX;
-            }
         }
+        passed.untrusted |= !self.is_trusted();
     }
 }
 
@@ -293,21 +355,31 @@ mod tests {
         }
     }
 
+    /// How far away a file's announced references are.
+    fn distances(jobs: &Jobs, path: &str) -> Option<Vec<u64>> {
+        let ahead = jobs.ahead(Path::new(path))?;
+        let all = (1..=100).filter(|at| ahead.later(*at) > ahead.later(at - 1)).collect::<Vec<_>>();
+        assert_eq!(ahead.next(), all.first().copied());
+        assert_eq!(ahead.later(u64::MAX), all.len() as u64);
+        Some(all)
+    }
+
     #[test]
     fn the_position_follows_opens() {
         let mut jobs = jobs(r#"{"job": "a", "references": ["x", "y", "x", "z", "x"]}"#);
-        assert_eq!(jobs.ahead(Path::new("x")), Some(vec![1, 3, 5]));
-        assert_eq!(jobs.ahead(Path::new("other")), None);
+        assert_eq!(distances(&jobs, "x"), Some(vec![1, 3, 5]));
+        assert_eq!(distances(&jobs, "other"), None);
         jobs.opened(Path::new("other"));
         jobs.opened(Path::new("x"));
-        assert_eq!(jobs.ahead(Path::new("x")), Some(vec![2, 4]));
-        jobs.opened(Path::new("z"));
+        assert_eq!(distances(&jobs, "x"), Some(vec![2, 4]));
+        let passed = jobs.opened(Path::new("z"));
+        assert_eq!(passed.skipped, [Path::new("y").into(), Path::new("x").into()]);
         assert_eq!(jobs.list()[0].position, 4, "skipped references are behind");
-        assert_eq!(jobs.ahead(Path::new("y")), Some(vec![]));
+        assert_eq!(distances(&jobs, "y"), Some(vec![]));
         jobs.opened(Path::new("x"));
         assert_eq!(jobs.list()[0].state, "done");
-        assert_eq!(jobs.ahead(Path::new("x")), Some(vec![]), "known not to come again");
-        jobs.opened(Path::new("x"));
+        assert_eq!(distances(&jobs, "x"), Some(vec![]), "known not to come again");
+        assert!(jobs.opened(Path::new("x")).untrusted);
         assert!(!jobs.any(), "what comes after the job is not its business");
     }
 
@@ -320,6 +392,6 @@ mod tests {
             jobs.opened(Path::new(&format!("f{file}")));
         }
         assert_eq!(jobs.list()[0].state, "deviated");
-        assert_eq!(jobs.ahead(Path::new("f150")), None);
+        assert_eq!(distances(&jobs, "f150"), None);
     }
 }

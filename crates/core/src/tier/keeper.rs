@@ -12,7 +12,7 @@ use super::Core;
 use super::coldest::Coldest;
 use super::counters::Opening;
 use super::inode::{Entry, Inode};
-use super::jobs::Jobs;
+use super::jobs::{Ahead, Jobs};
 use super::migrate::{COPY_SLACK, Manner, Stayed};
 use super::options::TierOptions;
 use super::residents::Resident;
@@ -42,7 +42,8 @@ struct Room {
 #[derive(Debug)]
 pub(super) struct Keeper {
     policy: Mutex<Box<dyn Keep>>,
-    coldest: Mutex<Coldest>,
+    /// By whether room is wanted for a file that jobs name.
+    coldest: [Mutex<Coldest>; 2],
     pub(super) globs: RwLock<Globs>,
     pub(super) jobs: Mutex<Jobs>,
 }
@@ -52,15 +53,9 @@ pub(super) struct Keeper {
 struct Known {
     sizes: HashMap<FileId, u64>,
     /// Announced references to come of files that jobs name.
-    ahead: HashMap<FileId, Vec<u64>>,
+    ahead: HashMap<FileId, Ahead>,
     /// Whether the file in question is one of those.
     announced: bool,
-}
-
-impl Known {
-    fn ahead(&self, file: FileId) -> &[u64] {
-        self.ahead.get(&file).map_or(&[], Vec::as_slice)
-    }
 }
 
 impl Outlook for Known {
@@ -73,11 +68,11 @@ impl Outlook for Known {
     }
 
     fn later(&self, file: FileId, horizon: u64) -> u64 {
-        self.ahead(file).partition_point(|position| *position <= horizon) as u64
+        self.ahead.get(&file).map_or(0, |ahead| ahead.later(horizon))
     }
 
     fn next(&self, file: FileId) -> Option<u64> {
-        self.ahead(file).first().copied()
+        self.ahead.get(&file)?.next()
     }
 
     fn by_name(&self, one: FileId, other: FileId) -> Ordering {
@@ -93,26 +88,50 @@ impl Keeper {
         })?;
         let globs = Globs::load(private, &options.pin, &options.exclude)?;
         let jobs = Mutex::new(Jobs::load(private)?);
-        let (policy, coldest) = (Mutex::new(policy), Mutex::default());
+        let (policy, coldest) = (Mutex::new(policy), Default::default());
         Ok(Self { policy, coldest, globs: RwLock::new(globs), jobs })
     }
 
-    /// A file is used.
-    pub(super) fn referenced(&self, number: u64) {
+    /// A file is used; whether it is on the SSD is looked up after the policy was told.
+    fn referenced(&self, number: u64, is_here: impl FnOnce() -> bool) {
         self.policy.lock().referenced(number);
-        self.coldest.lock().tell(number);
+        // One that comes later is told of then.
+        if is_here() {
+            self.changed(number);
+        }
+    }
+
+    /// A new file is used.
+    pub(super) fn created(&self, number: u64) {
+        self.referenced(number, || false);
+        self.moved(number, true);
     }
 
     /// A file came to the SSD or left it.
     pub(super) fn moved(&self, number: u64, to_ssd: bool) {
         self.policy.lock().moved(number, to_ssd);
-        self.coldest.lock().tell(number);
+        self.changed(number);
     }
 
     /// A file is no more.
     pub(super) fn removed(&self, number: u64) {
         self.policy.lock().removed(number);
-        self.coldest.lock().tell(number);
+        self.changed(number);
+    }
+
+    /// Something that matters for when a file on the SSD leaves it has changed.
+    pub(super) fn changed(&self, number: u64) {
+        self.coldest.iter().for_each(|coldest| coldest.lock().tell(number));
+    }
+
+    /// That has changed for many, before this is called.
+    pub(super) fn changed_for_many(&self) {
+        self.coldest.iter().for_each(|coldest| coldest.lock().forget());
+    }
+
+    /// Whether names matter for when files leave the SSD.
+    pub(super) fn goes_by_names(&self) -> bool {
+        self.globs.read().has_pins() || self.jobs.lock().any()
     }
 }
 
@@ -120,31 +139,38 @@ impl Core {
     /// Files that may leave the SSD now, with their bytes.
     fn evictable(&self, except: u64) -> Candidates {
         let globs = self.keeper.globs.read();
-        let pins = !globs.is_empty();
         let mut found = Candidates::new();
         for (entry, resident) in self.residents.all().into_iter().take(VICTIMS_MAX) {
-            let pinned = pins && globs.pins(&self.path_of(&resident));
-            if resident.number != except && !pinned && resident.bytes() > 0 {
+            let stays = resident.number == except || self.pins(&globs, &resident);
+            if !stays && resident.bytes() > 0 {
                 found.insert(resident.number, (entry, resident));
             }
         }
         found
     }
 
+    /// Whether a glob keeps a file on the SSD.
+    fn pins(&self, globs: &Globs, resident: &Resident) -> bool {
+        globs.has_pins() && globs.pins(&self.path_of(resident))
+    }
+
     /// Files among whom those are that the policy sends away first and that have `bytes` bytes
-    /// together; all that may leave where that cannot be told.
-    fn coldest(&self, bytes: u64, except: u64) -> Candidates {
-        let ruled = !self.keeper.globs.read().is_empty() || self.keeper.jobs.lock().any();
-        if ruled {
-            return self.evictable(except);
-        }
-        let first = || self.keeper.coldest.lock().first(bytes, except, &self.residents);
+    /// together, where room is wanted for a file that is `announced` or not; all that may leave
+    /// where that cannot be told.
+    fn coldest(&self, bytes: u64, except: u64, announced: bool) -> Candidates {
+        let coldest = &self.keeper.coldest[usize::from(announced)];
+        let first = || {
+            // Taken first: others want the orders while they hold names, and wait for no rules.
+            let globs = self.keeper.globs.read();
+            let stays = |file: &Resident| file.number == except || self.pins(&globs, file);
+            coldest.lock().first(bytes, stays, &self.residents)
+        };
         let mut found = first();
         // Two statements: the lock goes before an order is made.
-        let begun = found.is_none() && self.keeper.coldest.lock().begin();
+        let begun = found.is_none() && coldest.lock().begin();
         if begun {
-            let order = self.order(&self.evictable(u64::MAX));
-            self.keeper.coldest.lock().set(order);
+            let order = self.order(&self.evictable(u64::MAX), announced);
+            coldest.lock().set(order);
             found = first();
         }
         let Some(found) = found else { return self.evictable(except) };
@@ -152,8 +178,9 @@ impl Core {
     }
 
     /// The order in which the policy lets files go.
-    fn order(&self, candidates: &Candidates) -> Vec<FileId> {
-        let known = self.known(candidates);
+    fn order(&self, candidates: &Candidates, announced: bool) -> Vec<FileId> {
+        let mut known = self.known(candidates);
+        known.announced = announced;
         let files = candidates.keys().copied().collect();
         self.keeper.policy.lock().leaving(files, &known)
     }
@@ -184,7 +211,7 @@ impl Core {
     fn make_room(&self, bytes: u64, except: u64) -> Room {
         let mut room = Room { enough: self.is_free(bytes), moved: false };
         if !room.enough {
-            let first = self.coldest(bytes - self.residents.free().min(bytes), except);
+            let first = self.coldest(bytes - self.residents.free().min(bytes), except, false);
             let in_peace = self.push_out_some(&first, bytes, &mut room);
             // Some of them may have been in use.
             if !room.enough && !in_peace {
@@ -199,7 +226,7 @@ impl Core {
     fn push_out_some(&self, candidates: &Candidates, bytes: u64, room: &mut Room) -> bool {
         let mut failures = 0;
         for (entry, resident) in
-            self.order(candidates).iter().filter_map(|number| candidates.get(number))
+            self.order(candidates, false).iter().filter_map(|number| candidates.get(number))
         {
             if failures == FAILURES_MAX || self.is_free(bytes) {
                 break;
@@ -286,11 +313,12 @@ impl Core {
     /// is worth that (Algorithm 1).
     pub(super) fn used(&self, inode: &Arc<Inode>) {
         let ahead = self.follow_jobs(inode);
-        self.keeper.referenced(inode.number);
-        let away = {
+        let mut away = false;
+        self.keeper.referenced(inode.number, || {
             let place = inode.place.read();
-            place.away.is_some() && place.entry.known_as().is_some()
-        };
+            away = place.away.is_some() && place.entry.known_as().is_some();
+            place.away.is_none()
+        });
         self.counters.opened(match away {
             false => Opening::Hit,
             true if self.promote(inode, ahead) => Opening::Promoted,
@@ -299,18 +327,28 @@ impl Core {
     }
 
     /// Tells jobs of an open; the file's announced references after it, if any job names it.
-    fn follow_jobs(&self, inode: &Inode) -> Option<Vec<u64>> {
+    fn follow_jobs(&self, inode: &Inode) -> Option<Ahead> {
         if !self.keeper.jobs.lock().any() {
             return None;
         }
         let path = self.namespace.path_of(&inode.entry());
         let mut jobs = self.keeper.jobs.lock();
-        jobs.opened(&path);
-        jobs.ahead(&path)
+        let (passed, ahead) = (jobs.opened(&path), jobs.ahead(&path));
+        drop(jobs);
+        if passed.untrusted {
+            self.keeper.changed_for_many();
+        }
+        for skipped in passed.skipped {
+            let entry = self.walk(&skipped).map(|node| node.key());
+            if let Some(resident) = entry.and_then(|entry| self.residents.get(entry)) {
+                self.keeper.changed(resident.number);
+            }
+        }
+        ahead
     }
 
     /// Brings an opened file to the SSD if the policy wants it there and it fits.
-    fn promote(&self, inode: &Arc<Inode>, ahead: Option<Vec<u64>>) -> bool {
+    fn promote(&self, inode: &Arc<Inode>, ahead: Option<Ahead>) -> bool {
         let Ok(need) = self.room_needed(inode) else { return false };
         if self.excludes(inode) {
             return false;
@@ -334,12 +372,15 @@ impl Core {
         &self,
         number: u64,
         need: u64,
-        ahead: Option<Vec<u64>>,
+        ahead: Option<Ahead>,
     ) -> Option<Vec<(Entry, Arc<Resident>)>> {
         self.free_old_copies();
         let free = self.residents.free();
-        let candidates =
-            if free >= need { Candidates::new() } else { self.coldest(need - free, number) };
+        let missing = need.saturating_sub(free);
+        let candidates = match missing {
+            0 => Candidates::new(),
+            _ => self.coldest(missing, number, ahead.is_some()),
+        };
         let mut known = self.known(&candidates);
         known.sizes.insert(number, need);
         known.announced = ahead.is_some();

@@ -180,11 +180,16 @@ impl Core {
         }
         self.renamed(&moved, to);
         let mut strayed = vec![self.meaning(to.0, to.1, &moved, &moved_stat)];
+        let mut of_many = moved_stat.kind() == libc::S_IFDIR;
         if let Some((other, stat)) = other.filter(|_| exchange) {
+            of_many |= stat.kind() == libc::S_IFDIR;
             self.renamed(&other, from);
             strayed.push(self.meaning(from.0, from.1, &other, &stat));
         }
         drop(names);
+        if of_many && self.keeper.goes_by_names() {
+            self.keeper.changed_for_many();
+        }
         for (inode, here) in strayed.into_iter().flatten() {
             if !here {
                 self.repair(&inode);
@@ -198,6 +203,7 @@ impl Core {
     fn renamed(&self, entry: &namespace::Node, to: (&namespace::Node, &OsStr)) {
         if let Some(resident) = self.residents.get(entry.key()) {
             *resident.name.lock() = (to.0.clone(), to.1.to_owned());
+            self.keeper.changed(resident.number);
         }
     }
 
@@ -243,6 +249,7 @@ impl Core {
             && let Some(name) = node.known_as()
         {
             *resident.name.lock() = name;
+            self.keeper.changed(resident.number);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::control::{
     Skipped, Status, TierStatus,
 };
 use crate::error::{Error, Result};
-use crate::globs::{Globs, is_glob};
+use crate::globs::{self, Globs, is_glob};
 use crate::namespace::{self, stat_descriptor};
 
 /// A regular file that a command names.
@@ -140,10 +140,22 @@ impl Core {
         if !missing || !is_glob(&text) {
             return self.below(path);
         }
+        self.matching(&text)
+    }
+
+    /// Files that a glob matches.
+    fn matching(&self, glob: &str) -> Result<Vec<Named>> {
         let mut globs = Globs::default();
-        globs.add_pin(&text)?;
-        let all = self.below(Path::new(""))?;
-        Ok(all.into_iter().filter(|file| globs.pins(&file.path)).collect())
+        globs.add_pin(glob)?;
+        let beginning = globs::beginning(glob);
+        let mut found = Vec::new();
+        match self.node_at(&beginning) {
+            Ok(node) => self.visit(&node, beginning, &mut found)?,
+            Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTDIR) => {}
+            Err(error) => return Err(error),
+        }
+        found.retain(|file| globs.pins(&file.path));
+        Ok(found)
     }
 
     fn describe(&self, file: Named) -> Result<FileInfo> {
@@ -174,11 +186,7 @@ impl Core {
 
     /// A pin that is larger than the SSD could never be kept (USERS 8).
     fn check_pin(&self, glob: &str) -> Result<()> {
-        let mut globs = Globs::default();
-        globs.add_pin(glob)?;
-        let files = self.below(Path::new(""))?;
-        let bytes: u64 =
-            files.iter().filter(|file| globs.pins(&file.path)).map(|file| file.size).sum();
+        let bytes: u64 = self.matching(glob)?.iter().map(|file| file.size).sum();
         let limit = self.residents.account.limit;
         if bytes > limit {
             return Err(Error::invalid(
@@ -352,13 +360,11 @@ impl Controlled for FileTier {
         }
         globs.save(&self.core.private_dir())?;
         drop(globs);
-        if matches!(change, RuleChange::Exclude(_)) {
-            let globs = self.core.keeper.globs.read();
-            let leaving: Vec<Named> = self.core.below(Path::new(""))?;
-            let excluded: Vec<Named> =
-                leaving.into_iter().filter(|file| globs.excludes(&file.path)).collect();
-            drop(globs);
-            for file in excluded.iter().filter(|file| file.tier == 0) {
+        if matches!(change, RuleChange::Pin(_) | RuleChange::Unpin(_)) {
+            self.core.keeper.changed_for_many();
+        }
+        if let RuleChange::Exclude(glob) = change {
+            for file in self.core.matching(glob)?.iter().filter(|file| file.tier == 0) {
                 let _ = self.core.demote(&file.inode, Manner::Yielding, &mut |_| true);
             }
         }
@@ -380,7 +386,12 @@ impl Controlled for FileTier {
             JobChange::Remove(name) => jobs.remove(name)?,
             JobChange::List => {}
         }
-        Ok(jobs.list())
+        let listed = jobs.list();
+        drop(jobs);
+        if !matches!(change, JobChange::List) {
+            self.core.keeper.changed_for_many();
+        }
+        Ok(listed)
     }
 }
 

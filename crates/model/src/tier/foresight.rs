@@ -50,17 +50,10 @@ impl Foresight {
     fn announced(
         file: FileId,
         free: u64,
-        cached: Vec<FileId>,
+        order: Vec<FileId>,
         outlook: &dyn Outlook,
     ) -> Option<Vec<FileId>> {
         let size = outlook.size(file);
-        let mut order = cached;
-        order.sort_by(|one, other| {
-            let key = |file: FileId| {
-                (Reverse(outlook.next(file).unwrap_or(u64::MAX)), Reverse(outlook.size(file)))
-            };
-            key(*one).cmp(&key(*other)).then_with(|| outlook.by_name(*one, *other))
-        });
         let mut leaving = super::first_that_free(order, size.saturating_sub(free), outlook)?;
         drop_needless(&mut leaving, size.saturating_sub(free), outlook);
         let horizon = leaving.iter().filter_map(|gone| outlook.next(*gone)).min();
@@ -71,6 +64,17 @@ impl Foresight {
             .sum();
         (saved > lost).then_some(leaving)
     }
+}
+
+/// Who is wanted last leaves first; of those wanted no more, the largest.
+fn by_next_use(mut files: Vec<FileId>, outlook: &dyn Outlook) -> Vec<FileId> {
+    let key = |file: FileId| {
+        (Reverse(outlook.next(file).unwrap_or(u64::MAX)), Reverse(outlook.size(file)))
+    };
+    files.sort_by(|one, other| {
+        key(*one).cmp(&key(*other)).then_with(|| outlook.by_name(*one, *other))
+    });
+    files
 }
 
 /// Leaves those on the SSD without whom there is room enough, soonest wanted first.
@@ -109,6 +113,9 @@ impl Keep for Foresight {
     }
 
     fn leaving(&mut self, mut cached: Vec<FileId>, outlook: &dyn Outlook) -> Vec<FileId> {
+        if outlook.is_known() {
+            return by_next_use(cached, outlook);
+        }
         cached.sort_by_cached_key(|file| {
             let (seen, next) = (self.seen(*file), outlook.next(*file));
             (Reverse(next.unwrap_or(u64::MAX)), seen.again, seen.last, *file)
@@ -128,7 +135,7 @@ impl Keep for Foresight {
             // Not wanted again: reading it in place costs the same and writes nothing.
             outlook.next(file)?;
             if free < size {
-                return Self::announced(file, free, cached(), outlook);
+                return Self::announced(file, free, self.leaving(cached(), outlook), outlook);
             }
         }
         if free >= size {

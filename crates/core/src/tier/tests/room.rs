@@ -1,6 +1,7 @@
 //! Room on the SSD: who makes it, for whom, and who stays.
 
 use super::*;
+use crate::control::{JobChange, RuleChange};
 
 /// What could never come to the SSD pushes nothing out.
 #[test]
@@ -62,7 +63,6 @@ fn a_full_ssd_makes_room_for_what_is_used_again() {
 
 #[test]
 fn pins_stay_excludes_go_and_a_pin_that_is_too_large_is_refused() {
-    use crate::control::RuleChange;
     let fixture = Fixture::new(limited(256 << 10));
     let tier = fixture.tier();
     fixture.write("keep.idx", &vec![1; 64 << 10]);
@@ -81,6 +81,75 @@ fn pins_stay_excludes_go_and_a_pin_that_is_too_large_is_refused() {
     assert!(!fs::exists(fixture.ssd(PRIVATE).join("rules.json.new")).unwrap());
 }
 
+/// A file tier that four of the files fit into, and files on the lower tier that will want in.
+fn with_room_for_four(policy: &str, below: &[&str]) -> Fixture {
+    let fixture = Fixture::new(TierOptions { policy: policy.into(), ..limited(512 << 10) });
+    for name in below {
+        fixture.write(name, &vec![1; 120 << 10]);
+        fixture.demote(name);
+    }
+    fixture
+}
+
+/// Opens a file that is not on the SSD so that it comes, and tells which of `others` left for it.
+fn leaves_for<'o>(fixture: &Fixture, file: &str, others: &[&'o str]) -> Vec<&'o str> {
+    let here = |name: &&&str| fixture.where_is(name) == 0;
+    let before: Vec<&str> = others.iter().filter(here).copied().collect();
+    // Once is not enough for every policy.
+    for _ in 0..2 {
+        drop(fixture.open_file(file, libc::O_RDONLY));
+    }
+    assert_eq!(fixture.where_is(file), 0, "{file} comes");
+    before.into_iter().filter(|name| fixture.where_is(name) == 1).collect()
+}
+
+/// The order in which files leave is kept from one open to the next; what rules say of a file may
+/// change meanwhile.
+#[test]
+fn a_file_that_is_pinned_no_more_leaves_in_its_turn() {
+    let fixture = with_room_for_four("lru", &["one", "two", "three", "four"]);
+    let tier = fixture.tier();
+    for dir in ["keep", "sub"] {
+        let (root, name) = fixture.at(dir);
+        tier.make((&root, name), crate::engine::Make::Directory(0o755), BY).unwrap();
+    }
+    for (file, pin) in [("keep/a", "keep/*"), ("sub/b", "sub/*"), ("c", "c")] {
+        fixture.write(file, &vec![1; 120 << 10]);
+        tier.change_rules(&RuleChange::Pin(pin.into())).unwrap();
+    }
+    fixture.write("d", &vec![1; 120 << 10]);
+    let rename = |from, to| {
+        let ((old_dir, old), (new_dir, new)) = (fixture.at(from), fixture.at(to));
+        tier.rename((&old_dir, old), (&new_dir, new), 0).unwrap();
+    };
+    assert_eq!(leaves_for(&fixture, "one", &["keep/a", "sub/b", "c", "d"]), ["d"]);
+    rename("keep/a", "a");
+    assert_eq!(leaves_for(&fixture, "two", &["a", "sub/b", "c", "one"]), ["a"]);
+    rename("sub", "other");
+    assert_eq!(leaves_for(&fixture, "three", &["other/b", "c", "one", "two"]), ["other/b"]);
+    tier.change_rules(&RuleChange::Unpin("c".into())).unwrap();
+    assert_eq!(leaves_for(&fixture, "four", &["c", "one", "two", "three"]), ["c"]);
+    fixture.check_places();
+}
+
+/// So may what jobs say.
+#[test]
+fn a_file_stays_while_a_job_wants_it() {
+    let fixture = with_room_for_four("foresight", &["one", "two", "three"]);
+    let residents = ["a", "b", "c", "d"];
+    for file in residents {
+        fixture.write(file, &vec![1; 120 << 10]);
+    }
+    assert_eq!(leaves_for(&fixture, "one", &residents), ["a"]);
+    let job = r#"{"job": "job", "references": ["b", "d"]}"#;
+    fixture.tier().change_jobs(&JobChange::Add(job.into())).unwrap();
+    assert_eq!(leaves_for(&fixture, "two", &["b", "c", "d", "one"]), ["c"]);
+    // It skips one.
+    drop(fixture.open_file("d", libc::O_RDONLY));
+    assert_eq!(leaves_for(&fixture, "three", &["b", "d", "one", "two"]), ["b"]);
+    fixture.check_places();
+}
+
 /// The paper's worked example through the engine: references announced by a job, files opened in
 /// their order.
 #[test]
@@ -95,7 +164,7 @@ fn the_heuristic_keeps_what_the_papers_example_keeps() {
     }
     let order = ["F1", "F2", "F3", "F4", "F3", "F1", "F2", "F4", "F3"];
     let job = serde_json::json!({ "job": "example", "references": order }).to_string();
-    fixture.tier().change_jobs(&crate::control::JobChange::Add(job)).unwrap();
+    fixture.tier().change_jobs(&JobChange::Add(job)).unwrap();
     for file in order {
         drop(fixture.open_file(file, libc::O_RDONLY));
     }
