@@ -144,6 +144,7 @@ impl<E: Hosted> Host<E> {
         if !config.io_uring {
             options.transport = Transport::Device;
         }
+        options.busy_poll = config.busy_poll;
         options.fsname = place.origin.display().to_string();
         if config.threads > 0 {
             options.threads = config.threads as usize;

@@ -151,6 +151,8 @@ pub struct Config {
     pub passthrough: bool,
     /// Whether requests may come from the kernel through `io_uring`.
     pub io_uring: bool,
+    /// Whether threads look for the next such request for a moment before they sleep.
+    pub busy_poll: bool,
     /// Whether the kernel may serve reads of origin files that memory holds whole.
     pub warm_passthrough: bool,
     /// Emulated devices under the two directories.
@@ -195,6 +197,7 @@ impl Default for Config {
             tiers: vec!["ssd".into(), "hdd".into()],
             passthrough: true,
             io_uring: true,
+            busy_poll: true,
             warm_passthrough: false,
             emulate: None,
             profiles: BTreeMap::new(),

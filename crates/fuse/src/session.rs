@@ -31,6 +31,7 @@ pub const THREADS: usize = 16;
 
 /// Where and how to mount.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of one mount")]
 pub struct MountOptions {
     /// An existing directory; may be the origin itself, if its engine is open already.
     pub mountpoint: PathBuf,
@@ -42,6 +43,8 @@ pub struct MountOptions {
     pub threads: usize,
     /// The best way that requests may take; rings only where the kernel offers them.
     pub transport: Transport,
+    /// Whether threads with rings look for the next request for a moment before they sleep.
+    pub busy_poll: bool,
     /// Every file bypasses the kernel's page cache.
     pub direct: bool,
     /// How long the kernel may answer from its own copy of attributes and names. The mount is the
@@ -60,6 +63,7 @@ impl MountOptions {
             read_only: false,
             threads: THREADS,
             transport: Transport::Ring,
+            busy_poll: true,
             direct: false,
             attr_timeout: Duration::from_secs(1),
             fsname: "halocline".into(),
@@ -143,7 +147,7 @@ fn prepare_rings<E: Engine>(options: &MountOptions) -> Option<ring::Prepared<E>>
     if options.transport == Transport::Device || options.threads <= 1 || !ring::offered() {
         return None;
     }
-    let prepared = ring::Prepared::new(options.threads);
+    let prepared = ring::Prepared::new(options.threads, options.busy_poll);
     prepared.inspect_err(|error| tracing::debug!(%error, "no rings for requests")).ok()
 }
 

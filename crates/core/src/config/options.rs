@@ -209,6 +209,15 @@ pub static OPTIONS: &[OptionSpec] = &[
          processor. Otherwise they come through /dev/fuse."
     ),
     option!(
+        "busy_poll",
+        Mount,
+        Kind::Bool,
+        |c| c.busy_poll.to_string(),
+        |c, v| put(&mut c.busy_poll, v.parse().ok()),
+        "With io_uring, look for a program's next request for up to 50 microseconds before sleeping, \
+         as long as that mostly succeeds and nobody else wants the processor."
+    ),
+    option!(
         "attr_timeout",
         Mount,
         Kind::Duration,

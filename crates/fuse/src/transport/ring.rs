@@ -12,6 +12,7 @@
 //! still come through [`super::device`].
 
 mod answer;
+mod busy_poll;
 mod exchange;
 mod wire;
 
@@ -60,7 +61,7 @@ pub fn obstacle() -> Option<String> {
     if !offered() {
         return Some(format!("the kernel does not offer rings: as root, echo Y > {OFFER}"));
     }
-    let refused = Exchange::new(0).err()?;
+    let refused = Exchange::new(0, true).err()?;
     Some(format!(
         "rings cannot be made ({refused}): look at the kernel.io_uring_disabled setting, and at \
          what the container forbids"
@@ -74,7 +75,8 @@ pub(crate) fn offered() -> bool {
 
 impl<E: Engine> Prepared<E> {
     /// Makes the rings for a mount that is to have `threads` threads, if that many suffice.
-    pub(crate) fn new(threads: usize) -> io::Result<Self> {
+    /// `busy_poll`: they look for a moment for the next request before they sleep.
+    pub(crate) fn new(threads: usize, busy_poll: bool) -> io::Result<Self> {
         let (queues, online) = (processors(POSSIBLE)?, processors(ONLINE)?);
         let each = threads.min(THREADS_MAX / online.len()).max(QUEUE_THREADS_MIN);
         // A processor that is not there now may come: virtual machines leave room for hundreds.
@@ -85,7 +87,7 @@ impl<E: Engine> Prepared<E> {
             let made = made.clone();
             let thread = Builder::new()
                 .name(format!("ring-{queue}-{number}"))
-                .spawn(move || work(queue, &made, &started))?;
+                .spawn(move || work(queue, busy_poll, &made, &started))?;
             Ok((start, thread))
         };
         let all = queues.iter().flat_map(|queue| (0..of(queue)).map(|number| (*queue, number)));
@@ -126,8 +128,13 @@ impl Serving {
 }
 
 /// One thread: makes its ring, says so, and serves the mount that it is told of, if any.
-fn work<E: Engine>(queue: u16, made: &Sender<io::Result<()>>, start: &Receiver<Start<E>>) {
-    let mut exchange = match Exchange::new(queue) {
+fn work<E: Engine>(
+    queue: u16,
+    busy_poll: bool,
+    made: &Sender<io::Result<()>>,
+    start: &Receiver<Start<E>>,
+) {
+    let mut exchange = match Exchange::new(queue, busy_poll) {
         Ok(exchange) => exchange,
         Err(error) => return drop(made.send(Err(error))),
     };

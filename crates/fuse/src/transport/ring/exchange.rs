@@ -14,6 +14,7 @@ use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, types};
 use zerocopy::IntoBytes;
 
+use super::busy_poll::BusyPoll;
 use super::wire::{Command, InHeader, OutHeader, RequestHeader};
 use crate::front::Answer;
 use crate::transport::device::negotiation::REQUEST_MAX;
@@ -40,6 +41,8 @@ pub(super) struct Exchange {
     // Dropped before the memory it was told of.
     ring: Ring,
     buffer: Buffer,
+    /// `None` to sleep for each request at once.
+    poll: Option<BusyPoll>,
 }
 
 struct Ring(IoUring<Entry128, Completion>);
@@ -56,10 +59,17 @@ impl std::fmt::Debug for Ring {
 struct Buffer(NonNull<u8>);
 
 impl Exchange {
-    /// A ring for this thread and a queue of the kernel's.
-    pub(super) fn new(queue: u16) -> io::Result<Self> {
-        let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2)?;
-        Ok(Self { queue, ring: Ring(ring), buffer: Buffer::new()? })
+    /// A ring for this thread and a queue of the kernel's, whose next request is looked for
+    /// for a moment with `busy_poll`.
+    pub(super) fn new(queue: u16, busy_poll: bool) -> io::Result<Self> {
+        let mut ring = IoUring::builder();
+        ring.setup_single_issuer().setup_defer_taskrun();
+        if busy_poll {
+            // Says in memory when there is work for the thread in the kernel: a request.
+            ring.setup_taskrun_flag();
+        }
+        let poll = busy_poll.then(BusyPoll::default);
+        Ok(Self { queue, ring: Ring(ring.build(2)?), buffer: Buffer::new()?, poll })
     }
 
     /// Serves a mount's requests with `answer`, which is given a request and the payload, and says
@@ -119,18 +129,26 @@ impl Exchange {
 
     /// Waits for a request; `false` if the mount is gone.
     fn receive(&mut self) -> io::Result<bool> {
+        let ring = &mut self.ring.0;
+        let mut poll = self.poll.as_mut().and_then(|poll| poll.is_due().then_some(poll));
         loop {
-            match self.ring.0.submit_and_wait(1) {
+            match ring.submit_and_wait(usize::from(poll.is_none())) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
-            let Some(completion) = self.ring.0.completion().next() else { continue };
-            return match -completion.result() {
-                0 => Ok(true),
-                libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV => Ok(false),
-                errno => Err(io::Error::from_raw_os_error(errno)),
-            };
+            if let Some(completion) = ring.completion().next() {
+                return match -completion.result() {
+                    0 => Ok(true),
+                    libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV => {
+                        Ok(false)
+                    }
+                    errno => Err(io::Error::from_raw_os_error(errno)),
+                };
+            }
+            if let Some(poll) = poll.take() {
+                poll.look(|| ring.submission().taskrun());
+            }
         }
     }
 

@@ -1,0 +1,134 @@
+//! Looking out for the next request for a moment before sleeping until it comes.
+//!
+//! A program that reads or creates one thing after the other sends its next request some
+//! microseconds after the last answer. Sleeping in between costs it a wake-up across processors,
+//! which on an otherwise idle machine takes as long as the rest of a small request. So a thread
+//! that has answered goes on looking, and gives its processor to whoever wants it meanwhile.
+//!
+//! What must hold: an idle mount has no thread that looks; and where looking does not pay, because
+//! requests come slowly or other programs need the processors, threads nearly stop doing so.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a thread looks for its next request.
+const PATIENCE: Duration = Duration::from_micros(50);
+
+/// A processor that is away for longer, when it was offered to others, went to one: then a wake-up
+/// is only a switch on the same processor, and looking costs more than it saves.
+const AWAY: Duration = Duration::from_micros(5);
+
+/// After looking in vain `n` times in a row, the next `2^n - 1` requests are slept for: this `n` at
+/// most where nothing came, and [`CROWDED_MAX`] where the processor was away.
+const QUIET_MAX: u32 = 4;
+const CROWDED_MAX: u32 = 10;
+
+/// Whether and how long one thread looks for its next request.
+#[derive(Debug, Default)]
+pub(super) struct BusyPoll {
+    /// How often it looked in vain in a row.
+    vain: u32,
+    /// Requests that it sleeps for until it looks again.
+    rest: u32,
+}
+
+/// How looking ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// The next request came.
+    Request,
+    /// Nothing did.
+    Nothing,
+    /// Other programs needed the processor.
+    Others,
+}
+
+impl BusyPoll {
+    /// Whether to look for the request that comes next; asked once a request.
+    pub(super) fn is_due(&mut self) -> bool {
+        let due = self.rest == 0;
+        self.rest = self.rest.saturating_sub(1);
+        due
+    }
+
+    /// Looks until a request is `there`, for a moment at most.
+    pub(super) fn look(&mut self, mut there: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        let mut last = begin;
+        let seen = loop {
+            if there() {
+                break Seen::Request;
+            }
+            thread::yield_now();
+            let now = Instant::now();
+            if now - last > AWAY {
+                break Seen::Others;
+            }
+            if now - begin > PATIENCE {
+                break Seen::Nothing;
+            }
+            last = now;
+        };
+        self.learn(seen);
+    }
+
+    fn learn(&mut self, seen: Seen) {
+        self.vain = match seen {
+            Seen::Request => 0,
+            Seen::Nothing => (self.vain + 1).min(QUIET_MAX),
+            Seen::Others => (self.vain + 1).min(CROWDED_MAX),
+        };
+        self.rest = (1 << self.vain) - 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of 10,000 requests are looked for, if looking always ends so.
+    fn looked(seen: Seen) -> usize {
+        let mut poll = BusyPoll::default();
+        let looks = |_: &usize| {
+            let due = poll.is_due();
+            if due {
+                poll.learn(seen);
+            }
+            due
+        };
+        (0..10_000).filter(looks).count()
+    }
+
+    #[test]
+    fn requests_are_looked_for_as_far_as_it_pays() {
+        assert_eq!(looked(Seen::Request), 10_000);
+        assert!((600..=650).contains(&looked(Seen::Nothing)), "one in 16");
+        assert!((15..=20).contains(&looked(Seen::Others)), "one in 1024");
+    }
+
+    #[test]
+    fn one_request_that_came_makes_up_for_those_that_did_not() {
+        let mut poll = BusyPoll::default();
+        for _ in 0..CROWDED_MAX {
+            poll.learn(Seen::Others);
+        }
+        poll.learn(Seen::Nothing);
+        let slept = (0..100).take_while(|_| !poll.is_due()).count();
+        assert_eq!(slept, 15);
+        poll.learn(Seen::Request);
+        assert!(poll.is_due());
+    }
+
+    #[test]
+    fn looking_ends_by_itself() {
+        let mut poll = BusyPoll::default();
+        let mut times = 0;
+        poll.look(|| {
+            times += 1;
+            false
+        });
+        assert!(times > 0 && poll.vain > 0);
+        poll.look(|| true);
+        assert_eq!(poll.vain, 0);
+    }
+}
