@@ -3,12 +3,16 @@
 //!
 //! `bare_names MOUNTPOINT [THREADS]`
 
+#[path = "bare/attributes.rs"]
+mod attributes;
+
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::Mutex;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
+use attributes::attributes;
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyOpen,
@@ -26,30 +30,10 @@ struct Names {
 
 struct BareNames(Mutex<Names>);
 
-fn attr(number: u64, kind: FileType) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(number),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind,
-        perm: 0o755,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
 impl BareNames {
     fn make(&self, parent: INodeNo, name: &OsStr, kind: FileType) -> FileAttr {
         let mut names = self.0.lock().expect("no panic");
-        let made = attr(names.by_number.len() as u64 + 2, kind);
+        let made = attributes(names.by_number.len() as u64 + 2, kind);
         names.known.insert((parent.0, name.to_owned()), made);
         names.by_number.insert(made.ino.0, made);
         made
@@ -77,7 +61,7 @@ impl Filesystem for BareNames {
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let known = self.0.lock().expect("no panic").by_number.get(&number.0).copied();
-        reply.attr(&TTL, &known.unwrap_or_else(|| attr(number.0, FileType::Directory)));
+        reply.attr(&TTL, &known.unwrap_or_else(|| attributes(number.0, FileType::Directory)));
     }
 
     fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {

@@ -3,67 +3,33 @@
 //!
 //! `bare_passthrough DIRECTORY MOUNTPOINT`
 
+#[path = "bare/attributes.rs"]
+mod attributes;
+#[path = "bare/directory.rs"]
+mod directory;
+
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
+use directory::Directory;
 use fuser::{
-    BackingId, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate,
-    ReplyEmpty, ReplyEntry, ReplyOpen, Request, SessionACL, TimeOrNow,
+    BackingId, BsdFileFlags, Config, Errno, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyEmpty,
+    ReplyEntry, ReplyOpen, Request, SessionACL, TimeOrNow,
 };
 
 const TTL: Duration = Duration::from_mins(1);
-const ROOT: u64 = 1;
 
 struct Bare {
-    dir: PathBuf,
-    names: Mutex<HashMap<u64, OsString>>,
+    directory: Directory,
     open: Mutex<HashMap<u64, BackingId>>,
     next: AtomicU64,
-}
-
-impl Bare {
-    fn path(&self, number: INodeNo) -> PathBuf {
-        match self.names.lock().expect("no panic").get(&number.0) {
-            Some(name) => self.dir.join(name),
-            None => self.dir.clone(),
-        }
-    }
-
-    fn attr(&self, path: &PathBuf) -> io::Result<FileAttr> {
-        let meta = fs::symlink_metadata(path)?;
-        let number = if *path == self.dir { ROOT } else { meta.ino() };
-        Ok(FileAttr {
-            ino: INodeNo(number),
-            size: meta.len(),
-            blocks: meta.blocks(),
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind: if meta.is_dir() { FileType::Directory } else { FileType::RegularFile },
-            perm: 0o777,
-            nlink: 1,
-            uid: meta.uid(),
-            gid: meta.gid(),
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        })
-    }
-
-    fn known(&self, name: &OsStr) -> io::Result<FileAttr> {
-        let attr = self.attr(&self.dir.join(name))?;
-        self.names.lock().expect("no panic").insert(attr.ino.0, name.to_owned());
-        Ok(attr)
-    }
 }
 
 impl Filesystem for Bare {
@@ -75,14 +41,14 @@ impl Filesystem for Bare {
     }
 
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.known(name) {
+        match self.directory.find(name) {
             Ok(attr) => reply.entry(&TTL, &attr, Generation(0)),
             Err(error) => reply.error(error.into()),
         }
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attr(&self.path(number)) {
+        match self.directory.attributes(&self.directory.path(number)) {
             Ok(attr) => reply.attr(&TTL, &attr),
             Err(error) => reply.error(error.into()),
         }
@@ -106,11 +72,11 @@ impl Filesystem for Bare {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let path = self.path(number);
+        let path = self.directory.path(number);
         let sized = size.map_or(Ok(()), |size| {
             File::options().write(true).open(&path).and_then(|file| file.set_len(size))
         });
-        match sized.and_then(|()| self.attr(&path)) {
+        match sized.and_then(|()| self.directory.attributes(&path)) {
             Ok(attr) => reply.attr(&TTL, &attr),
             Err(error) => reply.error(error.into()),
         }
@@ -119,16 +85,17 @@ impl Filesystem for Bare {
     fn create(
         &self,
         _: &Request,
-        _: INodeNo,
+        parent: INodeNo,
         name: &OsStr,
         _mode: u32,
         _umask: u32,
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let path = self.dir.join(name);
+        let path = self.directory.path(parent).join(name);
         let made = File::options().read(true).write(true).create(true).truncate(false).open(path);
-        let opened = made.and_then(|file| Ok((self.known(name)?, reply.open_backing(&file)?)));
+        let opened =
+            made.and_then(|file| Ok((self.directory.find(name)?, reply.open_backing(&file)?)));
         match opened {
             Ok((attr, backing)) => {
                 let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -141,7 +108,7 @@ impl Filesystem for Bare {
     }
 
     fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let opened = File::options().read(true).write(true).open(self.path(inode));
+        let opened = File::options().read(true).write(true).open(self.directory.path(inode));
         match opened.and_then(|file| reply.open_backing(&file)) {
             Ok(backing) => {
                 let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -176,12 +143,8 @@ fn main() -> io::Result<()> {
     let [dir, mountpoint] = arguments.as_slice() else {
         return Err(io::Error::other("DIRECTORY and MOUNTPOINT are missing: give both"));
     };
-    let bare = Bare {
-        dir: fs::canonicalize(dir)?,
-        names: Mutex::default(),
-        open: Mutex::default(),
-        next: AtomicU64::new(1),
-    };
+    let bare =
+        Bare { directory: Directory::open(dir)?, open: Mutex::default(), next: AtomicU64::new(1) };
     let mut config = Config::default();
     config.acl = SessionACL::Owner;
     config.n_threads = Some(2);

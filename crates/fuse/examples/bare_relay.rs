@@ -4,67 +4,36 @@
 //!
 //! `bare_relay DIRECTORY MOUNTPOINT [THREADS]`
 
+#[path = "bare/attributes.rs"]
+mod attributes;
+#[path = "bare/directory.rs"]
+mod directory;
+
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, IntoRawFd, RawFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::time::{Duration, UNIX_EPOCH};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::Duration;
 
+use directory::Directory;
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyWrite, Request, SessionACL, WriteFlags,
+    Config, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyWrite, Request, SessionACL, WriteFlags,
 };
 
 const TTL: Duration = Duration::from_mins(1);
-const ROOT: u64 = 1;
 const REQUEST_MAX: u32 = 1 << 20;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; REQUEST_MAX as usize]);
 }
 
-struct Relay {
-    dir: PathBuf,
-    names: Mutex<HashMap<u64, OsString>>,
-}
-
-impl Relay {
-    fn path(&self, number: INodeNo) -> PathBuf {
-        match self.names.lock().expect("no panic").get(&number.0) {
-            Some(name) => self.dir.join(name),
-            None => self.dir.clone(),
-        }
-    }
-
-    fn attr(&self, path: &Path) -> io::Result<FileAttr> {
-        let meta = fs::symlink_metadata(path)?;
-        let number = if path == self.dir { ROOT } else { meta.ino() };
-        Ok(FileAttr {
-            ino: INodeNo(number),
-            size: meta.len(),
-            blocks: meta.blocks(),
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind: if meta.is_dir() { FileType::Directory } else { FileType::RegularFile },
-            perm: 0o777,
-            nlink: 1,
-            uid: meta.uid(),
-            gid: meta.gid(),
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        })
-    }
-}
+struct Relay(Directory);
 
 /// The open file behind a handle, whose number is the descriptor.
 fn file(handle: FileHandle) -> ManuallyDrop<File> {
@@ -85,24 +54,21 @@ impl Filesystem for Relay {
     }
 
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.attr(&self.dir.join(name)) {
-            Ok(attr) => {
-                self.names.lock().expect("no panic").insert(attr.ino.0, name.to_owned());
-                reply.entry(&TTL, &attr, Generation(0));
-            }
+        match self.0.find(name) {
+            Ok(attr) => reply.entry(&TTL, &attr, Generation(0)),
             Err(error) => reply.error(error.into()),
         }
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attr(&self.path(number)) {
+        match self.0.attributes(&self.0.path(number)) {
             Ok(attr) => reply.attr(&TTL, &attr),
             Err(error) => reply.error(error.into()),
         }
     }
 
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match File::options().read(true).write(true).open(self.path(number)) {
+        match File::options().read(true).write(true).open(self.0.path(number)) {
             Ok(file) => {
                 let descriptor = u64::try_from(file.into_raw_fd()).expect("not negative");
                 let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
@@ -178,7 +144,7 @@ fn main() -> io::Result<()> {
         }
         _ => return Err(io::Error::other("DIRECTORY and MOUNTPOINT are missing: give both")),
     };
-    let relay = Relay { dir: fs::canonicalize(dir)?, names: Mutex::default() };
+    let relay = Relay(Directory::open(dir)?);
     let mut config = Config::default();
     config.acl = SessionACL::Owner;
     config.n_threads = Some(threads);
