@@ -1,18 +1,26 @@
 //! `halocline bench ior`: real mounts and processes, small and fast.
 
+#[path = "shared/command.rs"]
+mod command;
+#[path = "shared/fuse_device.rs"]
+mod fuse_device;
 #[path = "bench/plot.rs"]
 mod plot;
+#[path = "shared/skipping.rs"]
+mod skipping;
+#[path = "shared/waiting.rs"]
+mod waiting;
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use plot::Plot;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use waiting::eventually;
 
 const DATA: u64 = 2 << 20;
 /// Devices that are emulated, but fast; the disk is still slower than the flash.
@@ -38,9 +46,9 @@ struct Scratch {
 
 impl Scratch {
     /// `None`, with the reason, where no mount can be made.
-    fn new(test: &str) -> Option<Self> {
-        if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
-            let _ = writeln!(std::io::stderr(), "SKIP {test}: /dev/fuse cannot be opened");
+    fn new() -> Option<Self> {
+        if let Some(reason) = fuse_device::obstacle() {
+            skipping::skip(reason);
             return None;
         }
         let dir = TempDir::new().unwrap();
@@ -54,7 +62,7 @@ impl Scratch {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_halocline"));
+        let mut command = command::halocline();
         command.args(["bench", "ior", "--config", "fast.toml"]).args(args);
         for (flag, value) in [("--dir", "scratch"), ("--processes", "2"), ("--data", "2M")] {
             if !args.contains(&flag) {
@@ -100,8 +108,7 @@ fn refused(output: &Output, words: &[&str]) {
 
 #[test]
 fn an_emulated_run_says_so_everywhere_and_compares_with_the_origin() {
-    let test = "an_emulated_run_says_so_everywhere_and_compares_with_the_origin";
-    let Some(scratch) = Scratch::new(test) else { return };
+    let Some(scratch) = Scratch::new() else { return };
     let (results, table) = scratch.results(&[
         "--emulate",
         "disk+flash",
@@ -165,8 +172,7 @@ fn check_plot(file: &Path, bars: usize) {
 
 #[test]
 fn real_devices_are_compared_with_the_bare_directory_too() {
-    let test = "real_devices_are_compared_with_the_bare_directory_too";
-    let Some(scratch) = Scratch::new(test) else { return };
+    let Some(scratch) = Scratch::new() else { return };
     let (results, table) = scratch.results(&[
         "--request-size",
         "1M",
@@ -198,8 +204,7 @@ fn real_devices_are_compared_with_the_bare_directory_too() {
 
 #[test]
 fn a_second_run_reads_what_the_first_run_made_the_cache_fetch() {
-    let test = "a_second_run_reads_what_the_first_run_made_the_cache_fetch";
-    let Some(scratch) = Scratch::new(test) else { return };
+    let Some(scratch) = Scratch::new() else { return };
     let (results, _) = scratch.results(&[
         "--emulate",
         "2xdisk+2xflash",
@@ -222,7 +227,7 @@ fn a_second_run_reads_what_the_first_run_made_the_cache_fetch() {
 
 #[test]
 fn a_mix_runs_ten_programs() {
-    let Some(scratch) = Scratch::new("a_mix_runs_ten_programs") else { return };
+    let Some(scratch) = Scratch::new() else { return };
     for flags in [&[][..], &["--concurrent"]] {
         let (results, _) = scratch.results(
             &[
@@ -243,7 +248,7 @@ fn a_mix_runs_ten_programs() {
 
 #[test]
 fn a_flipped_byte_is_found_where_it_is() {
-    let Some(scratch) = Scratch::new("a_flipped_byte_is_found_where_it_is") else { return };
+    let Some(scratch) = Scratch::new() else { return };
     for devices in ["disk+flash", "2xdisk+flash"] {
         for (canary, place) in [("read", "through the mount"), ("origin", "on the origin")] {
             let output =
@@ -259,7 +264,7 @@ fn a_flipped_byte_is_found_where_it_is() {
 
 #[test]
 fn an_interrupted_run_leaves_nothing_behind() {
-    let Some(scratch) = Scratch::new("an_interrupted_run_leaves_nothing_behind") else { return };
+    let Some(scratch) = Scratch::new() else { return };
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         interrupt(&scratch, signal, status);
     }
@@ -273,11 +278,7 @@ fn interrupt(scratch: &Scratch, signal: Signal, status: i32) {
         .spawn()
         .unwrap();
     let made = || fs::read_dir(scratch.path("scratch")).unwrap().count() > 0;
-    let start = Instant::now();
-    while !made() {
-        assert!(start.elapsed() < Duration::from_secs(30), "no scratch directory was made");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("the making of a scratch directory", made);
     std::thread::sleep(Duration::from_millis(300));
     kill_process(Pid::from_child(&child), signal).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -289,7 +290,7 @@ fn interrupt(scratch: &Scratch, signal: Signal, status: i32) {
 
 #[test]
 fn bad_options_are_refused_with_the_remedy() {
-    let Some(scratch) = Scratch::new("bad_options_are_refused_with_the_remedy") else { return };
+    let Some(scratch) = Scratch::new() else { return };
     for (args, words) in [
         (&["--policy", "always,fastest"][..], &["--policy", "\"fastest\"", "adaptive"][..]),
         (&["--pattern", "mix:101"], &["mix:101", "mix:60"]),

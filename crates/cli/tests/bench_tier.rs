@@ -1,42 +1,41 @@
 //! `halocline bench tier`: a real mount, small and fast; no figure is judged. And its end, however it
 //! comes.
 
+#[path = "shared/command.rs"]
+mod command;
+#[path = "shared/fuse_device.rs"]
+mod fuse_device;
 #[path = "bench/plot.rs"]
 mod plot;
+#[path = "shared/skipping.rs"]
+mod skipping;
+#[path = "shared/waiting.rs"]
+mod waiting;
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use plot::Plot;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// Longest time that anything here may take.
-const PATIENCE: Duration = Duration::from_mins(1);
+use waiting::eventually;
 
 /// Whether no mount can be made; says so.
-fn cannot_mount(test: &str) -> bool {
-    let cannot = fs::File::options().read(true).write(true).open("/dev/fuse").is_err();
-    if cannot {
-        let _ = writeln!(std::io::stderr(), "SKIP {test}: /dev/fuse cannot be opened");
-    }
-    cannot
+fn cannot_mount() -> bool {
+    fuse_device::obstacle().inspect(|reason| skipping::skip(reason)).is_some()
 }
 
 fn bench_in(dir: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_halocline"));
+    let mut command = command::halocline();
     command.args(["bench", "tier"]).current_dir(dir);
     command
 }
 
 #[test]
 fn the_papers_figures_are_called_emulated_and_stand_beside_the_papers_ratios() {
-    if cannot_mount("the_papers_figures_are_called_emulated_and_stand_beside_the_papers_ratios") {
+    if cannot_mount() {
         return;
     }
     let dir = TempDir::new().unwrap();
@@ -87,15 +86,6 @@ fn check_plot(file: &Path, lines: usize) {
     assert!(plot.count("polyline") >= 9, "{plot:?}");
 }
 
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not come true");
-        sleep(Duration::from_millis(20));
-    }
-}
-
 /// Names in `dir`.
 fn entries(dir: &Path) -> Vec<String> {
     let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
@@ -134,7 +124,7 @@ fn mounts_and_processes(dir: &Path) -> Vec<String> {
 
 #[test]
 fn a_benchmark_that_is_told_to_stop_leaves_nothing_behind() {
-    if cannot_mount("a_benchmark_that_is_told_to_stop_leaves_nothing_behind") {
+    if cannot_mount() {
         return;
     }
     for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
@@ -152,8 +142,7 @@ fn a_benchmark_that_is_told_to_stop_leaves_nothing_behind() {
 
 #[test]
 fn a_killed_benchmark_takes_its_mounts_along_and_the_next_one_removes_its_files() {
-    if cannot_mount("a_killed_benchmark_takes_its_mounts_along_and_the_next_one_removes_its_files")
-    {
+    if cannot_mount() {
         return;
     }
     let dir = TempDir::new().unwrap();
@@ -181,4 +170,18 @@ fn a_killed_benchmark_takes_its_mounts_along_and_the_next_one_removes_its_files(
     std::io::Read::read_to_string(&mut alive.stderr.take().unwrap(), &mut told).unwrap();
     assert!(told.contains("removed") && told.contains(&left), "{told}");
     assert_eq!(entries(dir.path()), ["halocline-bench-old"]);
+}
+
+#[test]
+fn what_measures_nothing_is_refused_with_the_remedy() {
+    let dir = TempDir::new().unwrap();
+    for (args, words) in [
+        (&["--part", "files", "--size", "2M"][..], &["--size", "4194304", "--part"][..]),
+        (&["--repetitions", "0"], &["--repetitions"]),
+    ] {
+        let output = bench_in(dir.path()).args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
 }

@@ -1,10 +1,12 @@
 //! `fsck` finds what is wrong with a cache, and mends what can be mended.
 
+#[path = "shared/command.rs"]
+mod command;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use halocline_core::config::{Binding, Config, VolumeKind};
@@ -76,7 +78,7 @@ impl Scratch {
 
     /// Status and findings.
     fn fsck(&self, flags: &[&str]) -> (Option<i32>, Value) {
-        let output = Command::new(env!("CARGO_BIN_EXE_halocline"))
+        let output = command::halocline()
             .args(["fsck", "--json"])
             .args(flags)
             .arg(self.path("cache"))
@@ -173,7 +175,7 @@ fn i6_what_a_lost_server_had_is_listed_file_by_file() {
     fs::remove_dir_all(path("cache/server-1")).unwrap();
 
     let fsck = |flag: Option<&str>| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_halocline"));
+        let mut command = command::halocline();
         let output = command.args(["fsck", "--json"]).args(flag).arg(path("cache")).output();
         let output = output.unwrap();
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -221,7 +223,7 @@ fn objects_of_a_striped_origin_without_a_name_are_found_and_removed() {
     fs::remove_file(path("origin/namespace/gone")).unwrap();
 
     let fsck = |flag: Option<&str>| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_halocline"));
+        let mut command = command::halocline();
         let output = command.arg("fsck").args(flag).arg(path("cache")).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
@@ -249,7 +251,7 @@ fn dirty_bytes_without_a_place_are_told() {
 fn a_cache_in_use_and_a_directory_that_is_none_are_refused() {
     let (scratch, _) = Scratch::new();
     let fsck = |dir: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_halocline"));
+        let mut command = command::halocline();
         let output = command.arg("fsck").arg(scratch.path(dir)).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };

@@ -1,23 +1,36 @@
 //! `run`, `mount` and `umount` from beginning to end, as a person uses them.
 
+#[path = "shared/command.rs"]
+mod command;
+#[path = "shared/fuse_device.rs"]
+mod fuse_device;
+#[path = "shared/place.rs"]
+mod place;
+#[path = "shared/skipping.rs"]
+mod skipping;
+#[path = "shared/waiting.rs"]
+mod waiting;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader};
+use std::ops::Deref;
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use halocline_core::control::metrics::Section;
+use place::Place;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use tempfile::TempDir;
+use waiting::{PATIENCE, eventually};
 
-/// Longest time that anything here may take.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// A place to mount in. Dropping it ends a mount that is left over.
+struct Scratch(Place);
 
-/// Origin with a file, cache and mount point. Dropping it ends a mount that is left over.
-struct Scratch {
-    dir: TempDir,
+impl Deref for Scratch {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.0
+    }
 }
 
 impl Drop for Scratch {
@@ -28,32 +41,12 @@ impl Drop for Scratch {
 
 impl Scratch {
     /// `None`, with the reason, where no mount can be made.
-    fn new(test: &str) -> Option<Self> {
-        if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
-            let _ = writeln!(std::io::stderr(), "SKIP {test}: /dev/fuse cannot be opened");
+    fn new() -> Option<Self> {
+        if let Some(reason) = fuse_device::obstacle() {
+            skipping::skip(reason);
             return None;
         }
-        let dir = TempDir::new().unwrap();
-        for name in ["origin", "cache", "mnt"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        fs::write(dir.path().join("origin/data"), "precious").unwrap();
-        Some(Self { dir })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_halocline"));
-        command.args(args).current_dir(self.dir.path());
-        command.env("XDG_CONFIG_HOME", self.path("config"));
-        command
-    }
-
-    fn halocline(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
+        Some(Self(Place::new()))
     }
 
     /// Runs a shell script on the origin, with these flags.
@@ -102,15 +95,6 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not come true");
-        sleep(Duration::from_millis(20));
-    }
-}
-
-#[track_caller]
 fn end_of(child: &mut Child) -> std::process::ExitStatus {
     let mut status = None;
     eventually("the end of the process", || {
@@ -122,7 +106,7 @@ fn end_of(child: &mut Child) -> std::process::ExitStatus {
 
 #[test]
 fn run_shows_the_mount_to_its_command_only() {
-    let Some(scratch) = Scratch::new("run_shows_the_mount_to_its_command_only") else { return };
+    let Some(scratch) = Scratch::new() else { return };
     let origin = scratch.path("origin");
     let script = "cat origin/data && printf new > origin/new && grep -c \"$PWD/origin \" /proc/self/mountinfo";
     let output = scratch.run(&["--report", "r.json"], script);
@@ -142,8 +126,7 @@ fn run_shows_the_mount_to_its_command_only() {
 
 #[test]
 fn run_starts_its_command_on_the_mount_where_it_stands() {
-    let test = "run_starts_its_command_on_the_mount_where_it_stands";
-    let Some(scratch) = Scratch::new(test) else { return };
+    let Some(scratch) = Scratch::new() else { return };
     let args =
         ["run", "--origin", ".", "--cache", "../cache", "-q", "--", "stat", "-f", "-c", "%T", "."];
     let output = scratch.command(&args).current_dir(scratch.path("origin")).output().unwrap();
@@ -152,7 +135,7 @@ fn run_starts_its_command_on_the_mount_where_it_stands() {
 
 #[test]
 fn run_ends_as_its_command_did() {
-    let Some(scratch) = Scratch::new("run_ends_as_its_command_did") else { return };
+    let Some(scratch) = Scratch::new() else { return };
     for (script, status) in [("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
         let output = scratch.run(&["-q"], script);
         assert_eq!(output.status.code(), Some(status), "{script}: {}", text(&output.stderr));
@@ -162,8 +145,7 @@ fn run_ends_as_its_command_did() {
 
 #[test]
 fn run_forwards_signals_and_flushes_after_them() {
-    let test = "run_forwards_signals_and_flushes_after_them";
-    let Some(scratch) = Scratch::new(test) else { return };
+    let Some(scratch) = Scratch::new() else { return };
     let script =
         "trap 'kill $!; printf late > origin/late; exit 5' TERM; sleep 60 & : > origin/up; wait";
     let head = ["run", "--origin", "origin", "--cache", "cache", "-q", "--", "sh", "-c", script];
@@ -176,8 +158,7 @@ fn run_forwards_signals_and_flushes_after_them() {
 
 #[test]
 fn mount_returns_when_the_mount_works_and_umount_when_it_is_gone() {
-    let test = "mount_returns_when_the_mount_works_and_umount_when_it_is_gone";
-    let Some(scratch) = Scratch::new(test) else { return };
+    let Some(scratch) = Scratch::new() else { return };
     for round in 0..3 {
         scratch.mount();
         assert_eq!(fs::read(scratch.path("mnt/data")).unwrap(), b"precious");
@@ -192,8 +173,7 @@ fn mount_returns_when_the_mount_works_and_umount_when_it_is_gone() {
 
 #[test]
 fn writes_are_cached_then_flushed_and_both_are_told() {
-    let test = "writes_are_cached_then_flushed_and_both_are_told";
-    let Some(scratch) = Scratch::new(test) else { return };
+    let Some(scratch) = Scratch::new() else { return };
     let mount = ["mount", "origin", "mnt", "--cache", "cache", "--size", "64M"];
     scratch.succeed(&[&mount[..], &["--policy", "always", "--rebuild=false"]].concat());
     let content: Vec<u8> = (0..64 << 10).map(|byte: u32| byte.to_le_bytes()[1] ^ 0x5a).collect();
@@ -223,8 +203,7 @@ fn writes_are_cached_then_flushed_and_both_are_told() {
 
 #[test]
 fn dirty_data_that_is_kept_is_there_at_the_next_mount() {
-    let test = "dirty_data_that_is_kept_is_there_at_the_next_mount";
-    let Some(scratch) = Scratch::new(test) else { return };
+    let Some(scratch) = Scratch::new() else { return };
     let mount = ["mount", "origin", "mnt", "--cache", "cache", "--policy", "always"];
     scratch.succeed(&[&mount[..], &["--rebuild=false"]].concat());
     fs::write(scratch.path("mnt/new"), "kept").unwrap();
@@ -242,7 +221,7 @@ fn dirty_data_that_is_kept_is_there_at_the_next_mount() {
 
 #[test]
 fn a_mount_in_use_stays() {
-    let Some(scratch) = Scratch::new("a_mount_in_use_stays") else { return };
+    let Some(scratch) = Scratch::new() else { return };
     scratch.mount();
     let open = fs::File::open(scratch.path("mnt/data")).unwrap();
     let output = scratch.halocline(&["umount", "mnt"]);
@@ -255,7 +234,7 @@ fn a_mount_in_use_stays() {
 
 #[test]
 fn a_cache_has_one_owner() {
-    let Some(scratch) = Scratch::new("a_cache_has_one_owner") else { return };
+    let Some(scratch) = Scratch::new() else { return };
     scratch.mount();
     fs::create_dir(scratch.path("other")).unwrap();
     let output = scratch.halocline(&["mount", "origin", "other", "--cache", "cache"]);
@@ -267,7 +246,7 @@ fn a_cache_has_one_owner() {
 
 #[test]
 fn signals_end_a_mount_after_a_flush() {
-    let Some(scratch) = Scratch::new("signals_end_a_mount_after_a_flush") else { return };
+    let Some(scratch) = Scratch::new() else { return };
     scratch.mount();
     fs::write(scratch.path("mnt/new"), "new").unwrap();
     kill_process(scratch.mount_process(), Signal::TERM).unwrap();
@@ -277,8 +256,7 @@ fn signals_end_a_mount_after_a_flush() {
 
 #[test]
 fn a_dead_mount_is_told_and_can_be_mounted_again() {
-    let test = "a_dead_mount_is_told_and_can_be_mounted_again";
-    let Some(scratch) = Scratch::new(test) else { return };
+    let Some(scratch) = Scratch::new() else { return };
     scratch.mount();
     fs::write(scratch.path("mnt/new"), "acknowledged").unwrap();
     scratch.kill_mount_process();
@@ -294,7 +272,7 @@ fn a_dead_mount_is_told_and_can_be_mounted_again() {
 
 #[test]
 fn a_foreground_mount_ends_with_its_mount_point() {
-    let Some(scratch) = Scratch::new("a_foreground_mount_ends_with_its_mount_point") else {
+    let Some(scratch) = Scratch::new() else {
         return;
     };
     let args = ["mount", "--foreground", "origin", "mnt", "--cache", "cache"];
@@ -309,7 +287,7 @@ fn a_foreground_mount_ends_with_its_mount_point() {
 
 #[test]
 fn every_key_that_a_mount_prints_is_described() {
-    let Some(scratch) = Scratch::new("every_key_that_a_mount_prints_is_described") else { return };
+    let Some(scratch) = Scratch::new() else { return };
     let described = |command: &str, answer: &[u8]| {
         let section = Section::find(command).expect(command);
         let answer = serde_json::from_slice(answer).expect(command);

@@ -1,13 +1,16 @@
 //! `halocline model`: the examples of the interface's description, answered by the command.
 
+#[path = "shared/command.rs"]
+mod command;
+
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 /// Questions, answers in order, and the exit status.
 fn ask(input: &str) -> (Vec<Value>, Option<i32>) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_halocline"))
+    let mut child = command::halocline()
         .arg("model")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,41 +1,35 @@
 //! Bad input is refused before anything changes: status 2, a message that names the thing and the
 //! remedy, and nothing lost.
 
+#[path = "shared/command.rs"]
+mod command;
+#[path = "shared/place.rs"]
+mod place;
+#[path = "shared/skipping.rs"]
+mod skipping;
+
 use std::fs;
-use std::io::Write;
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-use tempfile::TempDir;
+use place::Place;
 
-/// Origin with a file, cache and mount point in a scratch directory.
-struct Scratch {
-    dir: TempDir,
+/// A place where everything stays as it was.
+struct Scratch(Place);
+
+impl Deref for Scratch {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.0
+    }
 }
 
 impl Scratch {
     fn new() -> Self {
-        let dir = TempDir::new().unwrap();
-        for name in ["origin", "cache", "mnt"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        fs::write(dir.path().join("origin/data"), "precious").unwrap();
-        Self { dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Runs the command in the scratch directory, without anybody's own configuration.
-    fn halocline(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_halocline"))
-            .args(args)
-            .current_dir(self.dir.path())
-            .env("XDG_CONFIG_HOME", self.path("config"))
-            .output()
-            .unwrap()
+        Self(Place::new())
     }
 
     /// Expects status 2, each of `parts` in the message, and everything as it was.
@@ -100,7 +94,7 @@ fn unwritable_directories() {
             let output = Command::new("unshare")
                 .args(["-m", "sh", "-c", &script, env!("CARGO_BIN_EXE_halocline")])
                 .args(run)
-                .current_dir(scratch.dir.path())
+                .current_dir(scratch.root())
                 .output()
                 .unwrap();
             let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -117,16 +111,14 @@ fn unwritable_directories() {
 #[test]
 fn a_full_disk_under_the_cache() {
     if !rustix::process::geteuid().is_root() {
-        let reason = "only root can make a small file system";
-        let _ = writeln!(std::io::stderr(), "SKIP a_full_disk_under_the_cache: {reason}");
-        return;
+        return skipping::skip("only root can make a small file system");
     }
     let scratch = Scratch::new();
     let script = "mount -t tmpfs -o size=1M small cache && exec \"$0\" \"$@\"";
     let output = Command::new("unshare")
         .args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_halocline")])
         .args(["run", "--origin", "origin", "--cache", "cache", "--", "true"])
-        .current_dir(scratch.dir.path())
+        .current_dir(scratch.root())
         .output()
         .unwrap();
     let message = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -12,11 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::mount::{self, IO_URING, Mount};
 use crate::programs;
+use crate::waiting::PATIENCE;
 
 /// Programs that wait for the device that stands still; fewer than a queue has threads.
 const WAITING: usize = 8;
-/// How long the other program may take; generous, for slow machines.
-const PATIENCE: Duration = Duration::from_mins(1);
 /// How long those that wait have to reach the device, at least once.
 const BEGIN: Duration = Duration::from_millis(300);
 

@@ -1,5 +1,16 @@
 //! Real programs and conformance suites on real mounts; docs/TESTING.md says how to run one.
 
+#[path = "../../src/command/bench/bind.rs"]
+mod bind;
+#[path = "../shared/command.rs"]
+mod command;
+#[path = "../shared/fuse_device.rs"]
+mod fuse_device;
+#[path = "../shared/skipping.rs"]
+mod skipping;
+#[path = "../shared/waiting.rs"]
+mod waiting;
+
 mod differential;
 mod fsx;
 mod io_uring;

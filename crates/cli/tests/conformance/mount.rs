@@ -12,10 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::programs;
+use crate::waiting::{PATIENCE, eventually};
+use crate::{fuse_device, programs};
 
-/// How long a mount may take to appear or to end; generous, for slow machines.
-const PATIENCE: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The flag of mounts that take requests through `io_uring`; others take them from the device.
@@ -41,8 +40,7 @@ pub(crate) fn obstacle() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root");
     }
-    let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
-    fuse.is_err().then_some("/dev/fuse cannot be opened")
+    fuse_device::obstacle()
 }
 
 /// Why no mount can take requests through `io_uring` here, if so.
@@ -174,7 +172,6 @@ impl Mount {
     pub(crate) fn kill(&mut self, pid: u32) {
         let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not 0");
         kill_process(pid, Signal::KILL).expect("kill");
-        let start = Instant::now();
         // A thread that waits for the disk outlives the first one, and holds the lock so long.
         let threads = || {
             fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))
@@ -185,10 +182,7 @@ impl Mount {
                 .map_or(true, |stat| stat.contains(") Z ") && threads() <= 1),
             Err(_) => true,
         };
-        while !gone() {
-            assert!(start.elapsed() < PATIENCE, "the mount process does not die");
-            thread::sleep(PAUSE);
-        }
+        eventually("the end of the mount process", gone);
         programs::run(Command::new("umount").arg("-l").arg(self.path()));
         self.reap();
     }

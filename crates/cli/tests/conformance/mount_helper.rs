@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Output;
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{mount, programs};
@@ -93,6 +94,30 @@ fn an_ordinary_user_mounts_and_unmounts_with_fusermount3() {
     assert_eq!(fs::read(at("origin/made")).expect("on the origin"), b"bytes\n");
     assert_eq!(fs::metadata(at("origin/made")).expect("made").uid(), NOBODY);
     assert_eq!(fs::metadata(at("origin/d")).expect("made").uid(), NOBODY);
+}
+
+#[test]
+fn an_ordinary_user_measures_a_tier_and_nothing_is_left() {
+    if let Some(reason) = obstacle() {
+        return programs::skip(&reason);
+    }
+    let scratch = scratch();
+    let bench = "$h bench tier --size 4M --files 20 --repetitions 1 --dir cache";
+    let script = format!(
+        "set -e; {bench} --part metadata,moves --json > measured.json; \
+         ls -A cache; ! grep \" $PWD/cache\" /proc/self/mountinfo"
+    );
+    let output = as_user(scratch.path(), &script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{errors}");
+    let measured = fs::read(scratch.path().join("measured.json")).expect("measured");
+    let measured: Value = serde_json::from_slice(&measured).expect("JSON");
+    let rows = measured["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["tier"].as_f64() > Some(0.0)), "{measured}");
+    for part in ["metadata", "moves"] {
+        assert!(rows.iter().any(|row| row["part"] == part), "{measured}");
+    }
 }
 
 #[test]

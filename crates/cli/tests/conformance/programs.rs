@@ -1,18 +1,14 @@
 //! The programs that the tests run: where they are, how they are built, what to do without them.
 
-use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::Signal;
 
-/// The command under test: the one of this build, or another named by the environment.
-pub(crate) fn halocline() -> Command {
-    let other = std::env::var_os("HALOCLINE_UNDER_TEST");
-    Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_halocline").into()))
-}
+pub(crate) use crate::bind::bind;
+pub(crate) use crate::command::halocline;
+pub(crate) use crate::skipping::skip;
 
 /// A conformance suite that `make test` installs; `None` where it did not run.
 pub(crate) fn suite(name: &str) -> Option<PathBuf> {
@@ -30,28 +26,14 @@ pub(crate) fn target() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_halocline")).ancestors().nth(2).expect("in target").to_owned()
 }
 
-/// Tells that this test cannot run here; `.ci/run` counts the line. Unlike `eprintln`, this is not
-/// captured by the test harness, which names a test's thread after it.
-pub(crate) fn skip(reason: &str) {
-    let thread = std::thread::current();
-    let _ = writeln!(io::stderr(), "\nSKIP {}: {reason}", thread.name().unwrap_or("main"));
-}
-
 /// Whether a command is on the search path.
 pub(crate) fn is_installed(command: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(command).is_file())
 }
 
-/// Lets the process that `command` starts get `signal` when this thread ends: tests that are killed
-/// leave nothing behind.
-pub(crate) fn bind(command: &mut Command, signal: Signal) -> &mut Command {
-    // SAFETY: between fork and exec the closure only makes one system call; it touches no lock and
-    // no heap.
-    unsafe { command.pre_exec(move || Ok(set_parent_process_death_signal(Some(signal))?)) }
-}
-
-/// Runs a command to its end; panics with its output when it fails.
+/// Runs a command to its end; panics with its output when it fails. Tests that are killed leave
+/// nothing behind.
 pub(crate) fn run(command: &mut Command) -> Output {
     let output =
         bind(command, Signal::KILL).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));

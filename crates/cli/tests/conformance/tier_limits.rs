@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::mount::{self, Mount};
 use crate::programs;
+use crate::waiting::eventually;
 
 /// A small file system of its own at a directory, until dropped.
 struct Tmpfs(PathBuf);
@@ -75,11 +76,7 @@ fn files_can_be_removed_from_a_full_ssd() {
     fs::remove_file(mount.path().join("dir/slow")).expect("removing needs no room");
     // The kernel may hold the removed file for a moment.
     let again = || File::create(mount.path().join("one")).is_ok();
-    let begun = std::time::Instant::now();
-    while !again() {
-        assert!(begun.elapsed().as_secs() < 10, "no room again");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    eventually("room", again);
     fs::remove_file(mount.path().join("dir/other")).expect("removing needs no room");
     fs::remove_dir(mount.path().join("dir")).expect("it is empty");
     mount.unmount();

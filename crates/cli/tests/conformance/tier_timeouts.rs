@@ -4,17 +4,14 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use crate::mount::{self, Mount};
 use crate::programs;
+use crate::waiting::eventually;
 
 /// An hour takes the kernel's own expiry out of the tests.
 const KEPT: &str = "--tier-attr-timeout=1h";
-
-/// How long attributes that change unseen may take to be seen; a second is promised.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).expect("stat").permissions().mode() & 0o7777
@@ -76,11 +73,7 @@ fn set_id_bits_are_not_kept_for_long() {
     assert_eq!(mode(&file), 0o4755);
     let below = mount.root().join("ssd/file");
     fs::set_permissions(&below, Permissions::from_mode(0o755)).expect("chmod below");
-    let begun = Instant::now();
-    while mode(&file) != 0o755 {
-        assert!(begun.elapsed() < PATIENCE, "the kernel keeps a set-user-id bit");
-        thread::sleep(Duration::from_millis(50));
-    }
+    eventually("the end of a set-user-id bit", || mode(&file) == 0o755);
 }
 
 #[test]
@@ -94,14 +87,11 @@ fn a_store_through_a_mapping_is_seen_in_the_times() {
         for dir in [mount.root().join("hdd"), mount.path()] {
             let file = dir.join(name);
             store(&file, looked_at);
-            let begun = Instant::now();
-            while modified(&file) == long_ago {
-                if dir != mount.path() {
-                    return programs::skip("the file system does not note stores of mappings");
-                }
-                assert!(begun.elapsed() < PATIENCE, "the kernel keeps the time before a store");
-                thread::sleep(Duration::from_millis(50));
+            let is_seen = || modified(&file) != long_ago;
+            if dir != mount.path() && !is_seen() {
+                return programs::skip("the file system does not note stores of mappings");
             }
+            eventually("the time of a store", is_seen);
         }
     }
 }

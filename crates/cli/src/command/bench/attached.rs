@@ -1,4 +1,4 @@
-//! Processes that end with the benchmark, however that ends.
+//! Processes that serve mounts and end with the benchmark, however that ends.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -6,27 +6,12 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, getppid, kill_process, pidfd_open, set_parent_process_death_signal,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use super::bind::bind;
 
 /// How long a process that serves a mount may take to unmount and end.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Lets the process that `command` starts get `signal` when the thread that starts it ends.
-pub(super) fn bind(command: &mut Command, signal: Signal) -> &mut Command {
-    let parent = Pid::from_raw(i32::try_from(std::process::id()).unwrap_or(0));
-    // SAFETY: between fork and exec the closure only makes two system calls; it touches no lock and
-    // no heap.
-    unsafe {
-        command.pre_exec(move || {
-            set_parent_process_death_signal(Some(signal))?;
-            // Who ended before that sends nothing.
-            if getppid() == parent { Ok(()) } else { Err(Errno::SRCH.into()) }
-        })
-    }
-}
 
 /// A process that serves a mount. When this is dropped, or the benchmark killed, it unmounts and
 /// ends.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::attached;
+use super::bind::bind;
 use super::worker::{Done, Job, Word};
 use crate::failure::Failure;
 
@@ -84,7 +84,7 @@ impl Crew {
         let mut worker = Command::new("/proc/self/exe");
         worker.args(["bench", "worker", &job]);
         worker.stdin(Stdio::from(gate.try_clone()?)).stdout(Stdio::piped());
-        let mut child = attached::bind(&mut worker, Signal::KILL).spawn()?;
+        let mut child = bind(&mut worker, Signal::KILL).spawn()?;
         let (index, said) = (self.children.len(), child.stdout.take());
         self.children.push(child);
         let words = words.clone();

@@ -22,7 +22,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::command::print_json;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::options::byte_count;
 
 /// What a process that measures is told apart by; comes last.
@@ -44,7 +44,7 @@ pub(super) struct TierArgs {
     #[arg(long, default_value_t = 100_000)]
     files: u64,
     /// Times each figure is taken; the median is shown
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// Seconds that each figure on emulated devices is taken over
     #[arg(long, default_value = "1.5", value_parser = seconds)]
@@ -151,6 +151,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Measures.
 pub(super) fn execute(args: &TierArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), super::plot::check)?;
+    if args.wants(Part::Files) && args.size < files::BYTES_MIN {
+        return Err(Failure::refused(format!(
+            "--size {}: the files part needs {} bytes at least; raise it, or name other parts with \
+             --part",
+            args.size,
+            files::BYTES_MIN
+        )));
+    }
     let on_mounts = [Part::Files, Part::Metadata, Part::Moves, Part::Figures];
     let setup = args.inside.as_deref().map(setup::Setup::find).transpose()?;
     if setup.is_none() && on_mounts.into_iter().any(|part| args.wants(part)) {

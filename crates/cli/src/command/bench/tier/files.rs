@@ -20,14 +20,20 @@ struct Access {
     jobs: u64,
 }
 
+/// The largest request.
+const REQUEST_MAX: u64 = 1 << 20;
+/// Most jobs at once.
+const JOBS_MAX: u64 = 4;
+/// Least bytes of all jobs: each has room for a request.
+pub(super) const BYTES_MIN: u64 = REQUEST_MAX * JOBS_MAX;
 /// Least time that one figure is taken over.
 const SPAN: Duration = Duration::from_millis(700);
 
 impl Access {
     fn all() -> impl Iterator<Item = Self> {
-        let sizes = [1 << 20, 4 << 10];
+        let sizes = [REQUEST_MAX, 4 << 10];
         sizes.into_iter().flat_map(|request| {
-            [1, 4].into_iter().flat_map(move |jobs| {
+            [1, JOBS_MAX].into_iter().flat_map(move |jobs| {
                 [(false, false), (false, true), (true, false), (true, true)]
                     .into_iter()
                     .map(move |(random, write)| Self { random, write, request, jobs })
@@ -66,7 +72,7 @@ impl Access {
 
     fn job(&self, file: &File, bytes: u64, job: u64, begun: Instant) -> std::io::Result<u64> {
         let mut buffer = vec![7; usize::try_from(self.request).expect("small")];
-        let slots = (bytes / self.request).max(1);
+        let slots = bytes / self.request;
         let (mut random, mut done) = (Random::new(job.wrapping_mul(0x9E37_79B9) | 1), 0);
         for number in 0.. {
             // The clock is not looked at for each small request.
@@ -118,7 +124,7 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
         rows.push(Row::of_places("files", access.name(), "MiB/s", figures));
     }
     for place in &places {
-        for job in 0..4 {
+        for job in 0..JOBS_MAX {
             let _ = std::fs::remove_file(place.join(format!("job{job}")));
         }
     }

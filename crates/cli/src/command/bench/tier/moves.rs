@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use super::setup::Setup;
 use super::{Row, files, mebibytes, median};
-use crate::command::bench::attached::bind;
+use crate::command::bench::bind::bind;
 
 const NAME: &str = "large";
 

@@ -1,0 +1,18 @@
+//! Waiting for what other processes do.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Longest time that anything may take; generous, for slow machines.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Waits until something holds; panics where it does not within [`PATIENCE`].
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what} did not come true");
+        sleep(PAUSE);
+    }
+}
