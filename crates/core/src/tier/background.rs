@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -82,11 +82,13 @@ impl Signal {
         self.changed.notify_all();
     }
 
-    /// Waits until `due` says so; `false` when it is time to stop.
+    /// Waits until `due` says so, or for [`TICK`], however often others call; `false` when it is
+    /// time to stop.
     fn wait(&self, due: impl Fn(&mut State) -> bool) -> bool {
         let mut state = self.state.lock();
+        let tick = Instant::now() + TICK;
         while !state.stop && !due(&mut state) {
-            if self.changed.wait_for(&mut state, TICK).timed_out() {
+            if self.changed.wait_until(&mut state, tick).timed_out() {
                 break;
             }
         }
@@ -160,12 +162,15 @@ fn reap(core: &Core) {
 }
 
 fn demote(core: &Core) {
-    while core.signal.wait(|state| std::mem::take(&mut state.demote)) {
+    // Each write to a full SSD calls. Where all that is there is pinned or in use, looking at all
+    // of it again, or copying what changes meanwhile, is of no use before some time has passed.
+    let mut in_vain = false;
+    while core.signal.wait(|state| std::mem::take(&mut state.demote) && !in_vain) {
         core.count_passed_through();
         let missing = core.missing_room();
-        if missing > 0 && !core.signal.is_stopping() {
-            core.free_up(core.residents.free() + missing, u64::MAX);
-        }
+        in_vain = missing > 0
+            && !core.signal.is_stopping()
+            && !core.free_up(core.residents.free() + missing, u64::MAX);
     }
 }
 
@@ -177,5 +182,31 @@ fn yield_to_programs() {
     unsafe {
         libc::syscall(libc::SYS_ioprio_set, 1, 0, BEST_EFFORT_LOWEST);
         libc::setpriority(libc::PRIO_PROCESS, 0, 10);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Programs that write call all the time; who heeds them no more still gets its tick.
+    #[test]
+    fn calls_that_are_not_heeded_do_not_put_the_tick_off() {
+        let (signal, enough) = (Signal::default(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let calls = scope.spawn(|| {
+                let begun = Instant::now();
+                while !enough.load(Ordering::Relaxed) && begun.elapsed() < 20 * TICK {
+                    signal.set(|state| state.demote = true);
+                    thread::sleep(TICK / 100);
+                }
+                enough.load(Ordering::Relaxed)
+            });
+            assert!(signal.wait(|_| false));
+            enough.store(true, Ordering::Relaxed);
+            assert!(calls.join().unwrap(), "the tick came only after the last call");
+        });
     }
 }

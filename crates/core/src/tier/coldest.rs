@@ -9,7 +9,8 @@
 //! Rules and jobs are part of it: who is pinned is not in the order, and who has another name, or
 //! announced references that were skipped, is told of. What changes that for many (a rule, a job,
 //! a directory's name) makes the order void. In two things it may lag behind until it is made anew:
-//! sizes, and how references of one job are to come between those of another.
+//! sizes (a file that was empty is not in it), and how references of one job are to come between
+//! those of another.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
