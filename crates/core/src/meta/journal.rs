@@ -103,7 +103,7 @@ impl Changes<'_> {
     }
 
     /// Hands the batch to the operating system, if there is anything in it.
-    pub(crate) fn commit_some(self) -> Result<()> {
+    pub(crate) fn commit_unless_empty(self) -> Result<()> {
         if self.pairs.is_empty() { Ok(()) } else { self.commit() }
     }
 

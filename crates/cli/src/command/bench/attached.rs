@@ -6,6 +6,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::bind::bind;
@@ -35,7 +36,8 @@ impl Attached {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         kill_process(pid, Signal::TERM)?;
         let timeout = Timespec::try_from(PATIENCE).ok();
-        poll(&mut [PollFd::new(&process, PollFlags::IN)], timeout.as_ref())?;
+        // The first process that ends sends us a signal, and so may a person who has no patience.
+        retry_on_intr(|| poll(&mut [PollFd::new(&process, PollFlags::IN)], timeout.as_ref()))?;
         Ok(())
     }
 }
@@ -47,5 +49,44 @@ impl Drop for Attached {
         }
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::thread::JoinHandleExt;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Instant;
+    use std::{fs, thread};
+
+    use super::*;
+
+    /// Killed before it has unmounted, a process leaves a mount that nobody serves.
+    #[test]
+    fn a_signal_that_we_get_does_not_cut_the_patience_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let (up, down) = (dir.path().join("up"), dir.path().join("down"));
+        let script = "trap 'sleep 0.3; : > down; exit' TERM; : > up; while :; do sleep 0.01; done";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).current_dir(dir.path());
+        let signal = signal_hook::consts::SIGUSR2;
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).unwrap();
+        // Whoever starts a process has to outlive it.
+        let ending = thread::spawn(move || {
+            let process = Attached::start(&mut command).unwrap();
+            while !up.exists() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            drop(process);
+        });
+        let begun = Instant::now();
+        while !ending.is_finished() && begun.elapsed() < PATIENCE {
+            // SAFETY: the thread is not joined yet, so its handle is valid; the signal is caught.
+            unsafe { libc::pthread_kill(ending.as_pthread_t(), signal) };
+            thread::sleep(Duration::from_millis(10));
+        }
+        ending.join().unwrap();
+        assert!(fs::exists(down).unwrap(), "it was killed before it had ended");
     }
 }

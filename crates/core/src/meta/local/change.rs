@@ -301,14 +301,12 @@ impl LocalDmt {
 
     /// Commits a plan for one file as one batch.
     pub(super) fn commit(&self, file: FileId, plan: &[Replace]) -> Result<()> {
-        if plan.is_empty() {
-            return Ok(());
-        }
         let mut changes = self.journal.changes();
         for replace in plan {
             write_replace(&mut changes, file, replace);
         }
-        changes.commit()
+        // A failed store is no obstacle to what it need not know.
+        changes.commit_unless_empty()
     }
 
     /// Applies a committed replacement. The first piece that was not used just now keeps the

@@ -65,7 +65,7 @@ impl LocalDmt {
             write_replace(&mut changes, state.id, &Replace { start, pieces: vec![piece] });
         }
         drop(mapped);
-        changes.commit_some()
+        changes.commit_unless_empty()
     }
 
     /// Makes one extent of a mark in which nothing is dirty any more, recorded in `epoch`. It takes
