@@ -74,7 +74,9 @@ impl Core {
 
     fn finished(&self, intent: &Intent) {
         self.intents.clear(intent);
-        self.drop_empty_directories(intent.tier, &intent.place);
+        if let Some(dir) = intent.place.parent() {
+            self.drop_empty_directories(intent.tier, dir);
+        }
     }
 
     /// Makes durable that the names are gone.
@@ -96,9 +98,18 @@ impl Core {
         if gone { self.sides[0].sync_all() } else { Ok(()) }
     }
 
-    /// Removes directories on a lower tier that are empty and that the tree does not have.
-    fn drop_empty_directories(&self, tier: usize, place: &Path) {
-        for dir in place.ancestors().skip(1).take_while(|dir| *dir != Path::new("")) {
+    /// The directory at `dir` was removed: so is its likeness on lower tiers. Where data of removed
+    /// files is still in it, it goes with the last of them.
+    pub(super) fn directory_gone(&self, dir: &Path) {
+        for tier in 1..self.sides.len() {
+            self.drop_empty_directories(tier, dir);
+        }
+    }
+
+    /// Removes `dir` and those above it from a lower tier as far as they are empty and the tree does
+    /// not have them.
+    fn drop_empty_directories(&self, tier: usize, dir: &Path) {
+        for dir in dir.ancestors().take_while(|dir| *dir != Path::new("")) {
             if dir.starts_with(PRIVATE) || self.walk(dir).is_some() {
                 return;
             }

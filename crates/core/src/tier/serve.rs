@@ -130,11 +130,14 @@ impl Engine for FileTier {
         if self.core.is_private(&dir, name) {
             return Err(Errno::NOENT.into());
         }
+        let path = self.core.namespace.path_of(&dir).join(name);
         self.core.with_room(|| {
             let _names = self.core.names.read();
             let remove = || self.core.namespace.remove_dir(&dir, name).map(drop);
             self.core.sides[0].steps.step("removing a directory", remove)
-        })
+        })?;
+        self.core.directory_gone(&path);
+        Ok(())
     }
 
     fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {

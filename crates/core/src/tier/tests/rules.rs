@@ -393,3 +393,26 @@ fn i10_our_own_open_handles_are_no_mappings() {
     assert_eq!(fixture.content("file").unwrap(), b"two!");
     fixture.check_places();
 }
+
+/// Whether the data of removed files goes before their directory or after it.
+#[test]
+fn a_removed_directory_is_gone_below_too() {
+    let fixture = Fixture::new(limited(1 << 20));
+    let tier = fixture.tier();
+    for data_first in [true, false] {
+        let (root, name) = fixture.at("dir");
+        tier.make((&root, name), Make::Directory(0o755), BY).unwrap();
+        fixture.write("dir/file", b"x");
+        fixture.demote("dir/file");
+        let (dir, file) = fixture.at("dir/file");
+        tier.unlink(&dir, file).unwrap();
+        if data_first {
+            tier.core.finish_removals().unwrap();
+        }
+        assert!(fixture.hdd("dir").exists());
+        tier.remove_dir(&root, name).unwrap();
+        tier.core.finish_removals().unwrap();
+        assert!(!fixture.hdd("dir").exists(), "data first: {data_first}");
+        fixture.check_places();
+    }
+}
