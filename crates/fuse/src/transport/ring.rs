@@ -27,6 +27,7 @@ use std::thread::{Builder, JoinHandle};
 use halocline_core::engine::Engine;
 
 use crate::front::Front;
+use busy_poll::{Awake, BusyPoll};
 use exchange::Exchange;
 
 /// Says whether the kernel offers rings to those who ask.
@@ -61,7 +62,7 @@ pub fn obstacle() -> Option<String> {
     if !offered() {
         return Some(format!("the kernel does not offer rings: as root, echo Y > {OFFER}"));
     }
-    let refused = Exchange::new(0, true).err()?;
+    let refused = Exchange::new(0, BusyPoll::new(Arc::new(Awake::off()))).err()?;
     Some(format!(
         "rings cannot be made ({refused}): look at the kernel.io_uring_disabled setting, and at \
          what the container forbids"
@@ -81,13 +82,14 @@ impl<E: Engine> Prepared<E> {
         let each = threads.min(THREADS_MAX / online.len()).max(QUEUE_THREADS_MIN);
         // A processor that is not there now may come: virtual machines leave room for hundreds.
         let of = |queue: &u16| if online.contains(queue) { each } else { 1 };
+        let awake = Arc::new(if busy_poll { Awake::on(online.len()) } else { Awake::off() });
         let (made, ready) = channel();
         let spawn = |queue: u16, number: usize| {
             let (start, started) = channel();
-            let made = made.clone();
+            let (made, awake) = (made.clone(), awake.clone());
             let thread = Builder::new()
                 .name(format!("ring-{queue}-{number}"))
-                .spawn(move || work(queue, busy_poll, &made, &started))?;
+                .spawn(move || work(queue, awake, &made, &started))?;
             Ok((start, thread))
         };
         let all = queues.iter().flat_map(|queue| (0..of(queue)).map(|number| (*queue, number)));
@@ -130,11 +132,11 @@ impl Serving {
 /// One thread: makes its ring, says so, and serves the mount that it is told of, if any.
 fn work<E: Engine>(
     queue: u16,
-    busy_poll: bool,
+    awake: Arc<Awake>,
     made: &Sender<io::Result<()>>,
     start: &Receiver<Start<E>>,
 ) {
-    let mut exchange = match Exchange::new(queue, busy_poll) {
+    let mut exchange = match Exchange::new(queue, BusyPoll::new(awake)) {
         Ok(exchange) => exchange,
         Err(error) => return drop(made.send(Err(error))),
     };

@@ -5,9 +5,14 @@
 //! which on an otherwise idle machine takes as long as the rest of a small request. So a thread
 //! that has answered goes on looking, and gives its processor to whoever wants it meanwhile.
 //!
-//! What must hold: an idle mount has no thread that looks; and where looking does not pay, because
-//! requests come slowly or other programs need the processors, threads nearly stop doing so.
+//! It pays only with a processor for each of the two: threads that share one hand it to each other
+//! at the price of a switch, and a thread that never sleeps stays where it is, so that each answer
+//! wakes a program on another processor. What must hold: an idle mount has no thread that looks; and
+//! where looking does not pay, because requests come slowly or others need the processors, threads
+//! nearly stop doing so.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,9 +28,24 @@ const AWAY: Duration = Duration::from_micros(5);
 const QUIET_MAX: u32 = 4;
 const CROWDED_MAX: u32 = 10;
 
+/// One thread in an average of threads, and how much of it each new number replaces.
+const ONE: usize = 256;
+const RENEWED: usize = 16;
+
+/// The threads of a mount that do not sleep for a request.
+#[derive(Debug)]
+pub(super) struct Awake {
+    now: AtomicUsize,
+    /// With more of them on average, in parts of [`ONE`], none looks.
+    most: usize,
+}
+
 /// Whether and how long one thread looks for its next request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct BusyPoll {
+    awake: Arc<Awake>,
+    /// Decaying average of the threads awake at each request, in parts of [`ONE`].
+    crowd: usize,
     /// How often it looked in vain in a row.
     vain: u32,
     /// Requests that it sleeps for until it looks again.
@@ -43,12 +63,45 @@ enum Seen {
     Others,
 }
 
+impl Awake {
+    /// For a mount on `processors`: each thread that looks, and the program it waits for, have one.
+    /// Now and then there may be a thread too many: one that puts an end to something, such as a
+    /// closed file, while its program goes on.
+    pub(super) fn on(processors: usize) -> Self {
+        Self { now: AtomicUsize::new(0), most: processors / 2 * ONE * 5 / 4 }
+    }
+
+    /// For a mount whose threads sleep at once.
+    pub(super) fn off() -> Self {
+        Self { now: AtomicUsize::new(0), most: 0 }
+    }
+}
+
 impl BusyPoll {
+    /// For a thread that is awake.
+    pub(super) fn new(awake: Arc<Awake>) -> Self {
+        awake.now.fetch_add(1, Ordering::Relaxed);
+        Self { awake, crowd: 0, vain: 0, rest: 0 }
+    }
+
     /// Whether to look for the request that comes next; asked once a request.
     pub(super) fn is_due(&mut self) -> bool {
+        let awake = self.awake.now.load(Ordering::Relaxed);
+        self.crowd = self.crowd - self.crowd / RENEWED + awake * (ONE / RENEWED);
+        if self.crowd > self.awake.most {
+            return false;
+        }
         let due = self.rest == 0;
         self.rest = self.rest.saturating_sub(1);
         due
+    }
+
+    /// Sleeps in `wait`.
+    pub(super) fn asleep<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.awake.now.fetch_sub(1, Ordering::Relaxed);
+        let woken = wait();
+        self.awake.now.fetch_add(1, Ordering::Relaxed);
+        woken
     }
 
     /// Looks until a request is `there`, for a moment at most.
@@ -82,13 +135,23 @@ impl BusyPoll {
     }
 }
 
+impl Drop for BusyPoll {
+    fn drop(&mut self) {
+        self.awake.now.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn poll() -> BusyPoll {
+        BusyPoll::new(Arc::new(Awake::on(2)))
+    }
+
     /// How many of 10,000 requests are looked for, if looking always ends so.
     fn looked(seen: Seen) -> usize {
-        let mut poll = BusyPoll::default();
+        let mut poll = poll();
         let looks = |_: &usize| {
             let due = poll.is_due();
             if due {
@@ -108,7 +171,7 @@ mod tests {
 
     #[test]
     fn one_request_that_came_makes_up_for_those_that_did_not() {
-        let mut poll = BusyPoll::default();
+        let mut poll = poll();
         for _ in 0..CROWDED_MAX {
             poll.learn(Seen::Others);
         }
@@ -120,8 +183,21 @@ mod tests {
     }
 
     #[test]
+    fn nobody_looks_where_programs_need_the_processors() {
+        // What it comes to after some requests.
+        let due = |poll: &mut BusyPoll| (0..100).map(|_| poll.is_due()).last().unwrap();
+        let mut first = poll();
+        let second = BusyPoll::new(first.awake.clone());
+        assert!(!due(&mut first), "two requests on two processors");
+        second.asleep(|| assert!(due(&mut first)));
+        assert!(!due(&mut first));
+        assert!(!due(&mut BusyPoll::new(Arc::new(Awake::off()))));
+        assert!(!due(&mut BusyPoll::new(Arc::new(Awake::on(1)))), "its program has no processor");
+    }
+
+    #[test]
     fn looking_ends_by_itself() {
-        let mut poll = BusyPoll::default();
+        let mut poll = poll();
         let mut times = 0;
         poll.look(|| {
             times += 1;

@@ -6,6 +6,7 @@
 //! borrow lasts over such a call.
 
 use std::io;
+use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
 
@@ -41,8 +42,7 @@ pub(super) struct Exchange {
     // Dropped before the memory it was told of.
     ring: Ring,
     buffer: Buffer,
-    /// `None` to sleep for each request at once.
-    poll: Option<BusyPoll>,
+    poll: BusyPoll,
 }
 
 struct Ring(IoUring<Entry128, Completion>);
@@ -59,17 +59,15 @@ impl std::fmt::Debug for Ring {
 struct Buffer(NonNull<u8>);
 
 impl Exchange {
-    /// A ring for this thread and a queue of the kernel's, whose next request is looked for
-    /// for a moment with `busy_poll`.
-    pub(super) fn new(queue: u16, busy_poll: bool) -> io::Result<Self> {
-        let mut ring = IoUring::builder();
-        ring.setup_single_issuer().setup_defer_taskrun();
-        if busy_poll {
-            // Says in memory when there is work for the thread in the kernel: a request.
-            ring.setup_taskrun_flag();
-        }
-        let poll = busy_poll.then(BusyPoll::default);
-        Ok(Self { queue, ring: Ring(ring.build(2)?), buffer: Buffer::new()?, poll })
+    /// A ring for this thread and a queue of the kernel's.
+    pub(super) fn new(queue: u16, poll: BusyPoll) -> io::Result<Self> {
+        // The flag says in memory when the kernel has something for the thread: a request.
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(2)?;
+        Ok(Self { queue, ring: Ring(ring), buffer: Buffer::new()?, poll })
     }
 
     /// Serves a mount's requests with `answer`, which is given a request and the payload, and says
@@ -130,9 +128,11 @@ impl Exchange {
     /// Waits for a request; `false` if the mount is gone.
     fn receive(&mut self) -> io::Result<bool> {
         let ring = &mut self.ring.0;
-        let mut poll = self.poll.as_mut().and_then(|poll| poll.is_due().then_some(poll));
+        let mut looks = self.poll.is_due();
         loop {
-            match ring.submit_and_wait(usize::from(poll.is_none())) {
+            let submitted =
+                if looks { ring.submit() } else { self.poll.asleep(|| ring.submit_and_wait(1)) };
+            match submitted {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
@@ -146,8 +146,8 @@ impl Exchange {
                     errno => Err(io::Error::from_raw_os_error(errno)),
                 };
             }
-            if let Some(poll) = poll.take() {
-                poll.look(|| ring.submission().taskrun());
+            if mem::take(&mut looks) {
+                self.poll.look(|| ring.submission().taskrun());
             }
         }
     }
