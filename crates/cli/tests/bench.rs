@@ -8,6 +8,7 @@ mod fuse_device;
 mod plot;
 #[path = "shared/skipping.rs"]
 mod skipping;
+#[expect(dead_code, reason = "the one wait here has a limit of its own")]
 #[path = "shared/waiting.rs"]
 mod waiting;
 
@@ -20,7 +21,7 @@ use plot::Plot;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-use waiting::eventually;
+use waiting::within;
 
 const DATA: u64 = 2 << 20;
 /// Devices that are emulated, but fast; the disk is still slower than the flash.
@@ -278,7 +279,7 @@ fn interrupt(scratch: &Scratch, signal: Signal, status: i32) {
         .spawn()
         .unwrap();
     let made = || fs::read_dir(scratch.path("scratch")).unwrap().count() > 0;
-    eventually("the making of a scratch directory", made);
+    within(Duration::from_secs(30), "the making of a scratch directory", made);
     std::thread::sleep(Duration::from_millis(300));
     kill_process(Pid::from_child(&child), signal).unwrap();
     let output = child.wait_with_output().unwrap();

@@ -9,10 +9,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Waits until something holds; panics where it does not within [`PATIENCE`].
 #[track_caller]
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    within(PATIENCE, what, holds);
+}
+
+/// Waits until something holds; panics where it does not within `limit`.
+#[track_caller]
+pub(crate) fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not come true");
+        assert!(start.elapsed() < limit, "{what} did not come true");
         sleep(PAUSE);
     }
 }
