@@ -112,25 +112,25 @@ fn an_operation_does_not_linger_for_a_fault_that_is_cleared_meanwhile() {
 
 #[test]
 fn writes_in_pieces_arrive_whole() {
-    const PIECE: u64 = 64 << 10;
+    const PIECE: usize = 256 << 10;
     let Scratch { file, faults, device, .. } = scratch();
     let device = PiecewiseDevice::new(Arc::new(device));
-    let data: Vec<u8> = (0..300_000_u32).map(|at| at.to_le_bytes()[at as usize % 3]).collect();
-    for (offset, cuts) in [(0, [0, 300_000]), (5, [1, 70_000]), (PIECE - 1, [2, 65_536])] {
+    let data: Vec<u8> = (0..1_200_000_u32).map(|at| at.to_le_bytes()[at as usize % 3]).collect();
+    for (offset, cuts) in [(0, [0, 1_200_000]), (5, [1, 280_000]), (PIECE as u64 - 1, [2, PIECE])] {
         let bufs = [&data[..cuts[0]], &data[cuts[0]..cuts[1]], &data[cuts[1]..]].map(IoSlice::new);
         device.write_at(&file, offset, &bufs).unwrap();
         let mut back = vec![0; data.len()];
         device.read_at(&file, offset, &mut [IoSliceMut::new(&mut back)]).unwrap();
         assert!(back == data, "at {offset}");
-        assert_eq!(file.file().metadata().unwrap().len(), offset + 300_000);
+        assert_eq!(file.file().metadata().unwrap().len(), offset + 1_200_000);
     }
     // The second of two pieces fails: the first has arrived.
     faults.set(Some(Operation::Write), Effect::Errno(libc::EIO), When::Nth(1));
-    let ones = vec![1; 2 << 16];
+    let ones = vec![1; 2 * PIECE];
     assert_eq!(errno(device.write_at(&file, 0, &[IoSlice::new(&ones)])), Some(libc::EIO));
-    let mut back = vec![0; 2 << 16];
+    let mut back = vec![0; 2 * PIECE];
     device.read_at(&file, 0, &mut [IoSliceMut::new(&mut back)]).unwrap();
-    assert!(back[..1 << 16] == ones[..1 << 16] && back[1 << 16..] != ones[1 << 16..]);
+    assert!(back[..PIECE] == ones[..PIECE] && back[PIECE..] != ones[PIECE..]);
 }
 
 #[test]
