@@ -145,15 +145,13 @@ impl Pair {
     }
 
     fn reopen(&mut self, left: Left) {
+        // A new run begins after every epoch that was recorded: in a mark, that of its first write.
+        let recorded = self.ids.iter().flat_map(|&id| self.dmt().recorded(id));
+        let seen = recorded.filter_map(|(_, _, dirty)| dirty).max();
+        let last = self.model.end_run(seen);
         self.dmt = None;
-        // A new run begins after every epoch that was recorded.
-        let seen = self.model.cells.iter().flatten().flatten().filter_map(|cell| cell.dirty).max();
-        let last = seen.unwrap_or(0).max(self.model.completed);
         if left == Left::PowerLost {
-            let completed = self.model.completed;
-            for cell in self.model.cells.iter_mut().flatten() {
-                *cell = cell.filter(|c| c.dirty.is_some_and(|epoch| epoch <= completed));
-            }
+            self.model.lose_power();
         }
         let boot = self.model.power_losses;
         let (dmt, found) = open(self.dir.path(), &self.clock, boot, self.mark_bytes);

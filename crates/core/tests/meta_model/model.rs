@@ -42,6 +42,23 @@ impl Model {
         }
     }
 
+    /// Ends a run whose dirty extents were recorded up to this epoch; returns its last one.
+    pub(crate) fn end_run(&mut self, recorded: Option<u64>) -> u64 {
+        let last = recorded.unwrap_or(0).max(self.completed);
+        for cell in self.cells.iter_mut().flatten().flatten() {
+            cell.dirty = cell.dirty.map(|epoch| epoch.min(last));
+        }
+        last
+    }
+
+    /// What no barrier covered is gone.
+    pub(crate) fn lose_power(&mut self) {
+        let completed = self.completed;
+        for cell in self.cells.iter_mut().flatten() {
+            *cell = cell.filter(|c| c.dirty.is_some_and(|epoch| epoch <= completed));
+        }
+    }
+
     pub(crate) fn bytes(&mut self, file: u64, range: ByteRange) -> &mut [Option<Cell>] {
         &mut self.cells[file as usize][range.start as usize..range.end as usize]
     }
