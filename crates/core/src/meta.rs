@@ -10,18 +10,21 @@ use halocline_model::request::ByteRange;
 
 use crate::error::Result;
 
+mod batch;
 mod cdt;
 mod distrust;
 mod files;
 mod footprint;
 mod journal;
 pub mod local;
+mod mapping;
 mod marks;
 mod order;
 pub mod owner;
 mod rangemap;
 mod record;
 pub mod recover;
+mod ring;
 mod space;
 mod upkeep;
 mod verify;

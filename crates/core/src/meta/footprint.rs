@@ -42,6 +42,11 @@ impl Footprint {
         before / step != (before + counted) / step
     }
 
+    /// Whether `step` bytes were appended since the last measurement.
+    pub(super) fn has_grown(&self, step: u64) -> bool {
+        self.appended.load(Relaxed) >= step
+    }
+
     /// The journal that is written now has `bytes` bytes.
     pub(super) fn begin_journal(&self, bytes: u64) {
         self.journal.store(bytes, Relaxed);

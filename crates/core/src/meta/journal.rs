@@ -1,8 +1,13 @@
-//! The durable side: one keyspace of an embedded log-structured store.
+//! The durable side: one keyspace of an embedded log-structured store, and a ring of changes ahead
+//! of it.
+//!
+//! A small change goes to the ring ([`Ring`]), from where the store gets many as one batch: at half
+//! the price, and beside the requests. Locks are taken in the order turn, ahead, store.
 //!
 //! What must hold here:
 //! - a committed change was handed to the operating system: it survives `kill -9` (I4);
 //! - a change is one batch: it is there as a whole or not at all, and recovery is a prefix;
+//! - the store gets changes in the order of their numbers, however they come to it;
 //! - after a failed write nothing is accepted any more: memory never runs ahead of the store;
 //! - a store that is opened anew in between ([`Journal::keep_small`]) is, at every step, one that a
 //!   killed process could have left.
@@ -20,10 +25,12 @@ use std::time::{Duration, Instant};
 
 use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
+use super::batch::Batch;
 use super::footprint::{CHANGE_OVERHEAD, Footprint};
 use super::record;
+use super::ring::{self, Ring};
 use super::upkeep::{Bell, Pace};
 use super::verify::{journals, verify};
 use crate::error::{Error, Result};
@@ -34,6 +41,8 @@ const JOURNALS_BYTES_MAX: u64 = 256 << 20;
 const BLOCK_CACHE_BYTES: u64 = 8 << 20;
 /// Blocks are read in order, so large ones cost nothing and compress better.
 const BLOCK_BYTES: u32 = 16 << 10;
+/// Name of the ring in the store's directory.
+const RING: &str = "ring";
 /// Time that the store may take to make tables before its journal is begun anew without them.
 const TABLES_WITHIN: Duration = Duration::from_secs(2);
 const REMEDY: &str = "its dirty data goes to the origin: unmount, check the device under it (space, \
@@ -47,6 +56,10 @@ pub(crate) struct Journal {
     memtable_bytes: u64,
     /// Read by whoever uses the store; written while it is opened anew ([`Journal::keep_small`]).
     store: RwLock<Option<Store>>,
+    /// Held while the store gets what is ahead of it.
+    turn: Mutex<()>,
+    /// What was committed and is not in the store yet.
+    ahead: Mutex<Ring>,
     failed: OnceLock<String>,
     /// A batch that failed may still lie in the store's buffer.
     leftover: AtomicBool,
@@ -84,8 +97,7 @@ impl fmt::Debug for Journal {
 #[derive(Debug)]
 pub(crate) struct Changes<'a> {
     journal: &'a Journal,
-    /// Keys with their new values; `None` removes.
-    pairs: Vec<(Slice, Option<Slice>)>,
+    batch: Batch,
     bytes: u64,
 }
 
@@ -93,34 +105,23 @@ impl Changes<'_> {
     /// Writes a record.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
         self.bytes += size_of_change(key, value);
-        self.pairs.push((key.into(), Some(value.into())));
+        self.batch.push(key, Some(value));
     }
 
     /// Removes a record.
     pub(crate) fn remove(&mut self, key: &[u8]) {
         self.bytes += size_of_change(key, &[]);
-        self.pairs.push((key.into(), None));
+        self.batch.push(key, None);
     }
 
     /// Hands the batch to the operating system, if there is anything in it.
     pub(crate) fn commit_unless_empty(self) -> Result<()> {
-        if self.pairs.is_empty() { Ok(()) } else { self.commit() }
+        if self.batch.is_empty() { Ok(()) } else { self.commit() }
     }
 
     /// Hands the batch to the operating system.
     pub(crate) fn commit(self) -> Result<()> {
-        let Self { journal, pairs, bytes } = self;
-        journal.change(bytes, |store| {
-            let batch = store.database.batch();
-            let mut batch = batch.durability(Some(PersistMode::Buffer));
-            for (key, value) in pairs {
-                match value {
-                    Some(value) => batch.insert(&store.keyspace, key, value),
-                    None => batch.remove(&store.keyspace, key),
-                }
-            }
-            batch.commit()
-        })
+        self.journal.change(&self.batch, self.bytes)
     }
 }
 
@@ -145,6 +146,7 @@ impl Journal {
             what: format!("it cannot be made: {error}"),
             remedy: "check that the directory is writable and its device has space".to_owned(),
         })?);
+        ring::create(&fresh.join(RING)).map_err(Error::at(&fresh, "make the ring of the store"))?;
         fs::rename(&fresh, path).map_err(Error::at(path, "make the store"))?;
         let parent = path.parent().unwrap_or(path);
         File::open(parent)
@@ -170,10 +172,13 @@ impl Journal {
         let store = catch_unwind(AssertUnwindSafe(|| build(path, memtable_bytes)))
             .map_err(|_| damaged("it is damaged beyond what the store can read".into()))?
             .map_err(|error| damaged(format!("it cannot be opened: {error}")))?;
+        let ring = open_ring(path, &store, torn)?;
         let journal = Self {
             path: path.to_owned(),
             memtable_bytes,
             store: RwLock::new(Some(store)),
+            turn: Mutex::default(),
+            ahead: Mutex::new(ring),
             failed: OnceLock::new(),
             leftover: AtomicBool::new(false),
             footprint: Arc::default(),
@@ -183,33 +188,101 @@ impl Journal {
         let last = journals(path).ok().and_then(|journals| journals.last()?.metadata().ok());
         journal.footprint.begin_journal(last.map_or(0, |last| last.blocks() * 512));
         journal.measure();
+        journal.catch_up()?;
+        if torn {
+            let wiped = journal.ahead.lock().wipe();
+            wiped.map_err(Error::at(path.join(RING), "wipe"))?;
+        }
         Ok(journal)
     }
 
     /// An empty batch.
     pub(crate) fn changes(&self) -> Changes<'_> {
-        Changes { journal: self, pairs: Vec::new(), bytes: 0 }
+        Changes { journal: self, batch: Batch::default(), bytes: 0 }
     }
 
     /// Writes one record as a batch of its own.
     pub(crate) fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.change(size_of_change(key, value), |store| store.keyspace.insert(key, value))
+        let mut changes = self.changes();
+        changes.put(key, value);
+        changes.commit()
     }
 
     /// Removes one record as a batch of its own.
     pub(crate) fn remove(&self, key: &[u8]) -> Result<()> {
-        self.change(size_of_change(key, &[]), |store| store.keyspace.remove(key))
+        let mut changes = self.changes();
+        changes.remove(key);
+        changes.commit()
     }
 
-    /// Makes a change of `bytes` bytes.
-    fn change(&self, bytes: u64, make: impl FnOnce(&Store) -> fjall::Result<()>) -> Result<()> {
+    /// Makes a change that takes `bytes` bytes of the store's journal.
+    fn change(&self, batch: &Batch, bytes: u64) -> Result<()> {
         self.check()?;
-        let store = self.store.read();
-        make(self.opened(store.as_ref())?).map_err(|error| self.fail(&error))?;
-        if self.footprint.appended(bytes, self.pace.measure_bytes) {
+        let due = if batch.bytes().len() <= ring::BATCH_MAX {
+            self.change_ahead(batch)?
+        } else {
+            self.change_at_once(batch)?;
+            false
+        };
+        if self.footprint.appended(bytes, self.pace.measure_bytes) || due {
             self.bell.ring();
         }
         Ok(())
+    }
+
+    /// Makes a small change in the ring; returns whether the store should get what is there.
+    fn change_ahead(&self, batch: &Batch) -> Result<bool> {
+        let mut ahead = self.ahead.lock();
+        while ahead.is_full() {
+            drop(ahead);
+            self.catch_up()?;
+            ahead = self.ahead.lock();
+        }
+        // Looked at under the lock: behind a change that failed its number would be a gap.
+        self.check()?;
+        ahead.append(batch).map_err(|error| self.fail(&error))?;
+        Ok(ahead.ends_a_quarter())
+    }
+
+    /// Makes a change in the store, behind all that is ahead. Others wait, or a kill could leave
+    /// their changes without this one.
+    fn change_at_once(&self, batch: &Batch) -> Result<()> {
+        let _turn = self.turn.lock();
+        let mut ahead = self.ahead.lock();
+        self.check()?;
+        let (batch, number) = ahead.take_with(batch);
+        self.hand_over(&batch, number)?;
+        ahead.keep(number);
+        Ok(())
+    }
+
+    /// Has the store get what is ahead of it. Changes go on.
+    pub(crate) fn catch_up(&self) -> Result<()> {
+        let _turn = self.turn.lock();
+        self.check()?;
+        let (batch, number) = self.ahead.lock().take();
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.hand_over(&batch, number)?;
+        self.ahead.lock().keep(number);
+        Ok(())
+    }
+
+    /// Gives the store all changes up to `number` that it does not have, as one batch.
+    fn hand_over(&self, batch: &Batch, number: u64) -> Result<()> {
+        let store = self.store.read();
+        let store = self.opened(store.as_ref())?;
+        let changes = batch.by_key();
+        let mut batch = store.database.batch().durability(Some(PersistMode::Buffer));
+        for (key, value) in changes {
+            match value {
+                Some(value) => batch.insert(&store.keyspace, key, value),
+                None => batch.remove(&store.keyspace, key),
+            }
+        }
+        batch.insert(&store.keyspace, record::RING_KEY, record::encode_counter(number));
+        batch.commit().map_err(|error| self.fail(&error))
     }
 
     /// The store; without one, why there is none.
@@ -218,14 +291,14 @@ impl Journal {
             .ok_or_else(|| self.failure(self.failed.get().map_or("it is not open", String::as_str)))
     }
 
-    /// One record.
+    /// One record, as the store has it.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Slice>> {
         let store = self.store.read();
         let store = self.opened(store.as_ref())?;
         self.guarded(|| store.keyspace.get(key))
     }
 
-    /// Calls `each` with all records of a kind in key order, until it fails.
+    /// Calls `each` with all records of a kind that the store has in key order, until it fails.
     pub(crate) fn scan(
         &self,
         kind: u8,
@@ -251,7 +324,7 @@ impl Journal {
 
     /// Makes all that was committed durable against power loss.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.check()?;
+        self.catch_up()?;
         let store = self.store.read();
         let persisted = self.opened(store.as_ref())?.database.persist(PersistMode::SyncAll);
         persisted.map_err(|error| self.fail(&error))
@@ -311,6 +384,11 @@ impl Journal {
         }
     }
 
+    /// Whether so much was appended that the store should be measured.
+    pub(crate) fn has_grown(&self) -> bool {
+        self.footprint.has_grown(self.pace.measure_bytes)
+    }
+
     /// Measures what the store takes on disk.
     pub(crate) fn measure(&self) {
         self.footprint.measure(&self.path);
@@ -328,6 +406,7 @@ impl Journal {
 
     /// Records that the owner closed the store; every later change is refused.
     pub(crate) fn close(&self, untrimmed: bool) -> Result<()> {
+        self.catch_up()?;
         let value = self.get(record::STATE_KEY)?;
         let value = value.ok_or_else(|| self.damaged("its state is missing"))?;
         let state = record::decode_state(&value).map_err(|bad| self.damaged(bad.0))?;
@@ -352,13 +431,37 @@ impl Journal {
         self.failed.get().map_or(Ok(()), |what| Err(self.failure(what)))
     }
 
-    fn fail(&self, error: &fjall::Error) -> Error {
+    fn fail(&self, error: &dyn fmt::Display) -> Error {
         self.leftover.store(true, Relaxed);
         self.failure(self.failed.get_or_init(|| format!("a write failed: {error}")))
     }
 
     fn failure(&self, what: &str) -> Error {
         Error::Store { path: self.path.clone(), what: what.to_owned(), remedy: REMEDY.to_owned() }
+    }
+}
+
+/// Opens the ring of the store in `path`, or makes one where a power loss, or a time before there
+/// were rings, left none.
+fn open_ring(path: &Path, store: &Store, torn: bool) -> Result<Ring> {
+    let damaged = |what: &str| Error::Store {
+        path: path.to_owned(),
+        what: format!("it is damaged: {what}"),
+        remedy: OPEN_REMEDY.to_owned(),
+    };
+    let counter = store.keyspace.get(record::RING_KEY);
+    let counter = counter.map_err(|error| damaged(&error.to_string()))?;
+    let kept = counter.as_ref().map_or(Ok(0), |value| record::decode_counter(value));
+    let kept = kept.map_err(|bad| damaged(bad.0))?;
+    let ring = path.join(RING);
+    let mut opened = Ring::open(&ring, kept);
+    if opened.is_err() && (torn || counter.is_none()) {
+        opened = ring::create(&ring).and_then(|()| Ring::open(&ring, kept));
+    }
+    let mut opened = opened.map_err(Error::at(&ring, "open"))?;
+    match opened.recover(torn).map_err(Error::at(&ring, "read"))? {
+        Ok(()) => Ok(opened),
+        Err(ring::Gap) => Err(damaged("changes that it was to get are not in its ring")),
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) const CRITICAL: u8 = b'c';
 pub(crate) const STATE_KEY: &[u8] = b"s/state";
 /// The last completed barrier.
 pub(crate) const EPOCH_KEY: &[u8] = b"s/epoch";
+/// The number of the last change that came through the ring, or past it.
+pub(crate) const RING_KEY: &[u8] = b"s/ring";
 /// The next file id.
 pub(crate) const NEXT_FILE_KEY: &[u8] = b"s/next-file";
 

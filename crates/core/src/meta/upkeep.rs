@@ -120,7 +120,11 @@ impl Drop for Upkeep {
 fn run(journal: &Journal, bell: &Bell) {
     let mut settling = false;
     while bell.wait(settling.then_some(SETTLE)) {
-        settling = journal.keep_small();
-        journal.measure();
+        // A failure latches in the journal, and the next change tells it.
+        let _ = journal.catch_up();
+        if settling || journal.has_grown() {
+            settling = journal.keep_small();
+            journal.measure();
+        }
     }
 }

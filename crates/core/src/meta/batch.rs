@@ -1,0 +1,92 @@
+//! Changes of records as one string of bytes: they are made so, lie in a ring so, and are read
+//! again where the store gets them.
+//!
+//! A change: length of the key:1, length of the value:2, key, value; all ones instead of the
+//! second length remove the record.
+
+/// Changes in order; of one record the last counts.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    bytes: Vec<u8>,
+}
+
+const REMOVED: u16 = u16::MAX;
+
+/// A change: the key, and the value unless the record is removed.
+pub(super) type Change<'a> = (&'a [u8], Option<&'a [u8]>);
+
+impl Batch {
+    /// Adds a change.
+    pub(super) fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let key_len = u8::try_from(key.len()).expect("keys are short");
+        let value_len = value.map_or(REMOVED, |value| {
+            let len = u16::try_from(value.len()).ok().filter(|&len| len != REMOVED);
+            len.expect("the longest value has a path in it")
+        });
+        let value = value.unwrap_or_default();
+        self.bytes.reserve(3 + key.len() + value.len());
+        self.bytes.push(key_len);
+        self.bytes.extend_from_slice(&value_len.to_le_bytes());
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+    }
+
+    /// Adds the changes in the bytes of another batch.
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The last change of each record, by key: in one batch of the store the changes of a record
+    /// have no order.
+    pub(super) fn by_key(&self) -> Vec<Change<'_>> {
+        let mut rest = self.bytes.as_slice();
+        let mut changes = Vec::new();
+        while let Some((change, behind)) = split(rest) {
+            changes.push(change);
+            rest = behind;
+        }
+        debug_assert!(rest.is_empty(), "a batch ends with a change");
+        // Stable, so the last of equal keys is the latest.
+        changes.sort_by_key(|change| change.0);
+        let last_of_key = |pair: &[Change<'_>]| pair.get(1).is_none_or(|next| next.0 != pair[0].0);
+        (0..changes.len()).filter(|&at| last_of_key(&changes[at..])).map(|at| changes[at]).collect()
+    }
+}
+
+fn split(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
+    let (&key_len, rest) = bytes.split_first()?;
+    let (value_len, rest) = rest.split_first_chunk::<2>()?;
+    let (key, rest) = rest.split_at_checked(usize::from(key_len))?;
+    match u16::from_le_bytes(*value_len) {
+        REMOVED => Some(((key, None), rest)),
+        len => {
+            let (value, rest) = rest.split_at_checked(usize::from(len))?;
+            Some(((key, Some(value)), rest))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_change_of_each_record_counts() {
+        let mut batch = Batch::default();
+        batch.push(b"b", Some(b"1"));
+        batch.push(b"a", None);
+        batch.push(b"b", None);
+        batch.push(b"a", Some(b""));
+        batch.push(b"c", Some(b"2"));
+        let expected: [Change<'_>; 3] = [(b"a", Some(b"")), (b"b", None), (b"c", Some(b"2"))];
+        assert_eq!(batch.by_key(), expected);
+    }
+}

@@ -1,0 +1,168 @@
+//! A small file mapped into memory: a store is no call of the system, and is as good as one after a
+//! kill, because the pages are the system's.
+//!
+//! What must hold here: a device that fails, or a file cut short by others, makes [`Mapping::store`]
+//! fail and not the process (D11). The system says so with `SIGBUS` at the store itself; its handler
+//! puts a page of memory in the place of the one that is lost, and the store goes on there.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::param::page_size;
+
+/// The first bytes of a file, mapped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the pages belong to the mapping alone, and are written through `&mut` only.
+unsafe impl Send for Mapping {}
+
+/// Addresses that a thread stores to, and whether their page was lost meanwhile.
+#[derive(Clone, Copy)]
+struct Storing {
+    start: usize,
+    end: usize,
+    lost: bool,
+}
+
+impl Storing {
+    const NOWHERE: Self = Self { start: 0, end: 0, lost: false };
+}
+
+thread_local! {
+    static STORING: Cell<Storing> = const { Cell::new(Storing::NOWHERE) };
+}
+
+/// What was done about `SIGBUS` before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+impl Mapping {
+    /// Maps the first `len` bytes of `file`.
+    pub(super) fn new(file: &File, len: usize) -> io::Result<Self> {
+        heed_bus_errors()?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new place for a mapping overlaps nothing.
+        let at = unsafe { mmap(ptr::null_mut(), len, protection, flags, file, 0) }?;
+        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { at, len })
+    }
+
+    /// Writes `bytes` at `offset`. After an error any of them may be there.
+    pub(super) fn store(&mut self, offset: usize, bytes: &[u8]) -> io::Result<()> {
+        let Range { start, end } = offset..offset + bytes.len();
+        assert!(start <= end && end <= self.len, "a store beside the mapping");
+        let first = self.at.as_ptr() as usize;
+        STORING.set(Storing { start: first + start, end: first + end, lost: false });
+        compiler_fence(SeqCst);
+        // SAFETY: the bytes lie in the mapping, which nothing else refers to.
+        unsafe {
+            let to = self.at.as_ptr().add(start);
+            ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+        compiler_fence(SeqCst);
+        let lost = STORING.replace(Storing::NOWHERE).lost;
+        if lost { Err(io::Error::other("its page cannot be written")) } else { Ok(()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's, and nothing refers to it any more.
+        let unmapped = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "a mapping can be unmapped");
+    }
+}
+
+/// Has [`on_bus_error`] called, once in a process.
+fn heed_bus_errors() -> io::Result<()> {
+    static HEEDED: OnceLock<Option<i32>> = OnceLock::new();
+    let failed = HEEDED.get_or_init(|| {
+        // SAFETY: all zeros are a `sigaction`, and both calls get valid ones. The handler does
+        // only what a handler may: it reads and sets plain memory and makes calls of the system.
+        let done = unsafe {
+            let mut before: libc::sigaction = std::mem::zeroed();
+            let mut ours: libc::sigaction = std::mem::zeroed();
+            let known = libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before);
+            BEFORE.get_or_init(|| before);
+            ours.sa_sigaction = on_bus_error as *const () as usize;
+            ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            known | libc::sigaction(libc::SIGBUS, &raw const ours, ptr::null_mut())
+        };
+        (done != 0).then(|| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))
+    });
+    failed.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+}
+
+/// Puts memory in the place of a page of ours that cannot be written.
+extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the system passes what it says of the signal.
+    let (at, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
+    let storing = STORING.get();
+    let page = page_size();
+    // What the processor reports may be the page alone.
+    let touched = storing.start & !(page - 1)..storing.end;
+    if code > 0 && touched.contains(&at) {
+        let (protection, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+        let lost = ptr::without_provenance_mut(at & !(page - 1));
+        // SAFETY: the page lies in a mapping that this thread stores to, and nothing else
+        // refers to it: it is `&mut` there.
+        if unsafe { mmap_anonymous(lost, page, protection, flags) }.is_ok() {
+            STORING.set(Storing { lost: true, ..storing });
+            return;
+        }
+    }
+    // Not ours: whoever heeded it before gets it, at the same instruction or sent again.
+    if let Some(before) = BEFORE.get() {
+        // SAFETY: it is what the system said before.
+        unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
+    }
+    if code <= 0 {
+        // SAFETY: raising a signal touches no memory.
+        unsafe { libc::raise(signal) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_stored_is_in_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        let mut mapping = Mapping::new(&file, 8192).unwrap();
+        mapping.store(4090, b"over a page's end").unwrap();
+        let mut found = [0; 17];
+        file.read_exact_at(&mut found, 4090).unwrap();
+        assert_eq!(&found, b"over a page's end");
+    }
+
+    #[test]
+    fn d11_a_page_that_is_lost_is_an_error_and_no_end() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        let mut mapping = Mapping::new(&file, 8192).unwrap();
+        mapping.store(0, b"here").unwrap();
+        file.set_len(4096).unwrap();
+        mapping.store(0, b"here").unwrap();
+        mapping.store(5000, b"not here").unwrap_err();
+        file.set_len(0).unwrap();
+        mapping.store(0, b"nor here").unwrap_err();
+        let other = tempfile::tempfile().unwrap();
+        other.set_len(4096).unwrap();
+        Mapping::new(&other, 4096).unwrap().store(0, b"elsewhere").unwrap();
+    }
+}
