@@ -11,12 +11,16 @@ use halocline_model::tier;
 use crate::host::{Hosted, Where};
 
 impl Hosted for ExtentEngine {
+    const BOUND: bool = false;
+
     fn close(&self) -> Result<()> {
         Self::close(self)
     }
 }
 
 impl Hosted for FileTier {
+    const BOUND: bool = true;
+
     fn close(&self) -> Result<()> {
         Self::close(self)
     }

@@ -29,6 +29,10 @@ const ADDRESS_BYTES_MAX: usize = 107;
 
 /// An engine that a mount can be made of.
 pub(crate) trait Hosted: Engine + Controlled {
+    /// Whether its threads stay on the processor whose requests they take: where programs mostly
+    /// ask for names (see [`MountOptions::bound`]).
+    const BOUND: bool;
+
     /// Makes durable what is to be and lets go of the cache. Nothing is called after it.
     fn close(&self) -> Result<()>;
 }
@@ -145,6 +149,7 @@ impl<E: Hosted> Host<E> {
             options.transport = Transport::Device;
         }
         options.busy_poll = config.busy_poll;
+        options.bound = E::BOUND;
         options.fsname = place.origin.display().to_string();
         if config.threads > 0 {
             options.threads = config.threads as usize;

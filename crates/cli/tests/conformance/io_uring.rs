@@ -1,7 +1,9 @@
 //! What must hold of requests through `io_uring` alone: a processor's queue is served by several
-//! threads, so calls that sleep hold up no other program of that processor.
+//! threads, so calls that sleep hold up no other program of that processor; threads of a file tier
+//! stay on the processor of their queue, and no other thread of a mount is bound.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -9,6 +11,7 @@ use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::sched_getaffinity;
 
 use crate::mount::{self, IO_URING, Mount};
 use crate::programs;
@@ -36,7 +39,7 @@ impl Drop for Stopped {
 }
 
 /// Starts a program on the first processor alone, whose requests all meet in one queue.
-fn on_one_processor(program: &str, file: &std::path::Path) -> Child {
+fn on_one_processor(program: &str, file: &Path) -> Child {
     let mut command = Command::new("taskset");
     command.args(["-c", "0", program]).arg(file).stdout(Stdio::null());
     programs::bind(&mut command, Signal::KILL).spawn().expect("taskset starts")
@@ -74,4 +77,35 @@ fn calls_that_sleep_hold_up_no_other_program_of_their_processor() {
     }
     unmount(slow.origin().join("below"), UnmountFlags::DETACH).expect("unmount");
     assert!(answered.expect("it had to wait for the others").expect("wait").success());
+}
+
+/// A field of a `status` file below `/proc`.
+fn field(status: &Path, name: &str) -> String {
+    let text = fs::read_to_string(status).expect("status");
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.expect("a field").trim().to_owned()
+}
+
+#[test]
+fn threads_of_a_tier_stay_on_the_processor_of_their_queue() {
+    if let Some(reason) = mount::ring_obstacle() {
+        return programs::skip(&reason);
+    }
+    let usable = sched_getaffinity(None).expect("processors");
+    let all = field(Path::new("/proc/self/status"), "Cpus_allowed_list:");
+    for (mount, bound) in [(Mount::tier(&[IO_URING]), true), (Mount::new(&[IO_URING]), false)] {
+        // For threads that it starts only when it is used.
+        fs::write(mount.path().join("file"), "bytes").expect("write");
+        let tasks = format!("/proc/{}/task", mount.status()["pid"]);
+        let mut rings = 0;
+        for task in fs::read_dir(tasks).expect("threads") {
+            let status = task.expect("thread").path().join("status");
+            let name = field(&status, "Name:");
+            let queue = name.strip_prefix("ring-").and_then(|rest| rest.split('-').next());
+            rings += usize::from(queue.is_some());
+            let stays = queue.filter(|queue| bound && usable.is_set(queue.parse().expect("one")));
+            assert_eq!(field(&status, "Cpus_allowed_list:"), stays.unwrap_or(&all), "{name}");
+        }
+        assert!(rings > 1, "{rings}");
+    }
 }

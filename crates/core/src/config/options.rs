@@ -215,7 +215,8 @@ pub static OPTIONS: &[OptionSpec] = &[
         |c| c.busy_poll.to_string(),
         |c, v| put(&mut c.busy_poll, v.parse().ok()),
         "With io_uring, look for a program's next request for up to 50 microseconds before sleeping, \
-         as long as that mostly succeeds and nobody else wants the processor."
+         as long as that mostly succeeds and nobody else wants the processor. Threads of a file tier \
+         stay on a processor instead."
     ),
     option!(
         "attr_timeout",

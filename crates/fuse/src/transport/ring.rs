@@ -12,6 +12,7 @@
 //! still come through [`super::device`].
 
 mod answer;
+mod binding;
 mod busy_poll;
 mod exchange;
 mod wire;
@@ -40,6 +41,17 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 const QUEUE_THREADS_MIN: usize = 2;
 /// Threads of all queues beyond which a queue has no more than the least.
 const THREADS_MAX: usize = 256;
+
+/// What a thread does between two requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Between {
+    /// It sleeps.
+    Sleep,
+    /// It looks for the next one for a moment, then it sleeps.
+    Look,
+    /// It sleeps, and wakes on the processor of its queue, which is its program's.
+    Bound,
+}
 
 /// What a thread waits for: the front end that it serves and the mount's device.
 type Start<E> = (Arc<Front<E>>, Arc<OwnedFd>);
@@ -76,20 +88,26 @@ pub(crate) fn offered() -> bool {
 
 impl<E: Engine> Prepared<E> {
     /// Makes the rings for a mount that is to have `threads` threads, if that many suffice.
-    /// `busy_poll`: they look for a moment for the next request before they sleep.
-    pub(crate) fn new(threads: usize, busy_poll: bool) -> io::Result<Self> {
+    pub(crate) fn new(threads: usize, between: Between) -> io::Result<Self> {
         let (queues, online) = (processors(POSSIBLE)?, processors(ONLINE)?);
         let each = threads.min(THREADS_MAX / online.len()).max(QUEUE_THREADS_MIN);
         // A processor that is not there now may come: virtual machines leave room for hundreds.
         let of = |queue: &u16| if online.contains(queue) { each } else { 1 };
-        let awake = Arc::new(if busy_poll { Awake::on(online.len()) } else { Awake::off() });
+        let awake = Arc::new(match between {
+            Between::Look => Awake::on(online.len()),
+            Between::Sleep | Between::Bound => Awake::off(),
+        });
         let (made, ready) = channel();
         let spawn = |queue: u16, number: usize| {
             let (start, started) = channel();
             let (made, awake) = (made.clone(), awake.clone());
-            let thread = Builder::new()
-                .name(format!("ring-{queue}-{number}"))
-                .spawn(move || work(queue, awake, &made, &started))?;
+            let thread =
+                Builder::new().name(format!("ring-{queue}-{number}")).spawn(move || {
+                    if between == Between::Bound {
+                        binding::stay_on(queue);
+                    }
+                    work(queue, awake, &made, &started);
+                })?;
             Ok((start, thread))
         };
         let all = queues.iter().flat_map(|queue| (0..of(queue)).map(|number| (*queue, number)));

@@ -1,0 +1,65 @@
+//! Threads that stay on one processor.
+//!
+//! A program that makes or removes names sends two requests at once (the file that it closed, the
+//! next name), and each wakes a thread. Where threads wake on any idle processor, they and their
+//! program change processors at each request, and each change is an interrupt; a switch on the
+//! program's own processor costs a fraction of it.
+
+use rustix::io::{Errno, Result};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Keeps the calling thread on `processor`. It stays where it may run now if that is not one of
+/// its processors: whoever starts the mount may have kept it to some, or the machine has it not.
+pub(super) fn stay_on(processor: u16) {
+    if let Err(error) = bind(processor) {
+        tracing::debug!(%error, processor, "a thread stays free to change processors");
+    }
+}
+
+fn bind(processor: u16) -> Result<()> {
+    let processor = usize::from(processor);
+    let allowed = sched_getaffinity(None)?;
+    if processor >= CpuSet::MAX_CPU || !allowed.is_set(processor) {
+        return Err(Errno::INVAL);
+    }
+    let mut only = CpuSet::new();
+    only.set(processor);
+    sched_setaffinity(None, &only)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a thread of its own, which alone is bound.
+    fn in_a_thread(test: impl FnOnce() + Send + 'static) {
+        std::thread::spawn(test).join().unwrap();
+    }
+
+    fn allowed() -> Vec<usize> {
+        let set = sched_getaffinity(None).unwrap();
+        (0..CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect()
+    }
+
+    #[test]
+    fn a_thread_stays_on_a_processor_that_it_may_use() {
+        in_a_thread(|| {
+            let one = *allowed().last().unwrap();
+            stay_on(u16::try_from(one).unwrap());
+            assert_eq!(allowed(), [one]);
+        });
+    }
+
+    #[test]
+    fn processors_that_it_may_not_use_leave_it_where_it_is() {
+        in_a_thread(|| {
+            let all = allowed();
+            let one = all[0];
+            bind(u16::try_from(one).unwrap()).unwrap();
+            for other in all.into_iter().filter(|processor| *processor != one).chain([1023, 4000]) {
+                stay_on(u16::try_from(other).unwrap());
+                assert_eq!(allowed(), [one], "told to stay on {other}");
+            }
+        });
+    }
+}
