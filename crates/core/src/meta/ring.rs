@@ -3,7 +3,7 @@
 //! A change of few records is one slot, written in place through a mapping of the file; the store
 //! gets many of them at once, later. What must hold here:
 //! - every change has a number, one more than the one before. The number of the last one that the
-//!   store has is kept in the store, written together with it ([`record::RING_KEY`]);
+//!   store has is kept in the store, written together with it ([`RING_KEY`](super::record::RING_KEY));
 //! - a slot is written again only when the store has what it says. So after a kill the slots
 //!   with higher numbers than the store's follow it without a gap (I4);
 //! - after a power loss a slot may be missing or of old. What follows without a gap continues the
