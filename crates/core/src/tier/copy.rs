@@ -1,5 +1,7 @@
 //! A file's contents and attributes, copied to another tier.
 
+mod direct;
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -8,9 +10,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{Advice, SeekFrom, copy_file_range, fadvise, seek};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom, copy_file_range, fadvise, fallocate, seek};
 use rustix::io::Errno;
 
+use self::direct::Direct;
 use super::steps::Steps;
 use crate::engine::{SetAttr, SetTime, Stat};
 use crate::error::{Error, Result};
@@ -33,19 +36,39 @@ pub(super) struct End<'a> {
     pub(super) steps: &'a Steps,
 }
 
+/// Whether programs are expected to use a copy soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// Its bytes stay in the page cache.
+    Soon,
+    /// They go past it: faster, and nothing else is pushed out of memory.
+    NotSoon,
+}
+
 /// How the kernel can be made to copy between these two files.
 struct Copier<'a> {
     from: End<'a>,
     to: End<'a>,
+    /// Whether a way past the page cache was not refused yet.
+    try_direct: bool,
+    direct: Option<Direct<'a>>,
     /// Whether the kernel copies by itself; it cannot between some file systems.
     in_kernel: bool,
     buffer: Vec<u8>,
 }
 
 /// Copies all data of `from` (`size` bytes long) to the empty file `to`, holes as holes.
-pub(super) fn contents(from: End<'_>, to: End<'_>, size: u64, told: Told<'_>) -> Result<()> {
+pub(super) fn contents(
+    from: End<'_>,
+    to: End<'_>,
+    size: u64,
+    expected: Expected,
+    told: Told<'_>,
+) -> Result<()> {
     to.steps.step("sizing a copy", || Ok(to.file.set_len(size)?))?;
-    let mut copier = Copier { from, to, in_kernel: true, buffer: Vec::new() };
+    let try_direct = expected == Expected::NotSoon;
+    let mut copier =
+        Copier { from, to, try_direct, direct: None, in_kernel: true, buffer: Vec::new() };
     let mut at = 0;
     while at < size {
         let start = match seek(from.file, SeekFrom::Data(at)) {
@@ -60,16 +83,16 @@ pub(super) fn contents(from: End<'_>, to: End<'_>, size: u64, told: Told<'_>) ->
             Err(errno) => return Err(errno.into()),
         };
         at = start;
+        let direct = copier.prepare(at, end - at);
         read_ahead(from.file, at, end);
         while at < end {
             let piece = PIECE.min(end - at);
             read_ahead(from.file, at + piece, end);
-            let done = copier.piece(at, piece)?;
+            let done = copier.piece(at, piece, direct)?;
             if done == 0 {
                 // Cut short by somebody meanwhile; whoever called sees that.
                 return Ok(());
             }
-            write_behind(to.file, at, done);
             at += done;
             if !told(done) {
                 return Err(io::Error::from_raw_os_error(libc::ECANCELED).into());
@@ -80,7 +103,47 @@ pub(super) fn contents(from: End<'_>, to: End<'_>, size: u64, told: Told<'_>) ->
 }
 
 impl Copier<'_> {
-    fn piece(&mut self, at: u64, len: u64) -> Result<u64> {
+    /// Whether the next `len` bytes may be copied past the page cache: they have room then. What
+    /// fails here is left to the other ways of copying, which tell why.
+    fn prepare(&mut self, at: u64, len: u64) -> bool {
+        let goes = self.try_direct && len >= direct::BYTES_MIN && at.is_multiple_of(direct::BLOCK);
+        if !goes {
+            return false;
+        }
+        let (from, to) = (self.from.file, self.to);
+        let room = || Ok(fallocate(to.file, FallocateFlags::empty(), at, len)?);
+        self.try_direct = to.steps.step("allocating a copy", room).is_ok();
+        if self.try_direct && self.direct.is_none() {
+            let open = || Ok(Direct::between(from, to.file)?);
+            self.direct = to.steps.step("opening a copy for direct writes", open).ok();
+            self.try_direct = self.direct.is_some();
+        }
+        self.try_direct
+    }
+
+    /// Copies up to `len` bytes; `direct` where they were prepared for that.
+    fn piece(&mut self, at: u64, len: u64, direct: bool) -> Result<u64> {
+        if direct && let Some(done) = self.past_the_cache(at, len) {
+            return Ok(done);
+        }
+        let done = self.through_the_cache(at, len)?;
+        write_behind(self.to.file, at, done);
+        Ok(done)
+    }
+
+    /// Copies whole blocks past the page cache; `None` where there is none or that does not go.
+    fn past_the_cache(&mut self, at: u64, len: u64) -> Option<u64> {
+        let len = len - len % direct::BLOCK;
+        let direct = self.direct.as_ref().filter(|_| len > 0)?;
+        let step = || Ok(direct.copy(at, len)?);
+        let copied = self.to.steps.step("copying past the page cache", step);
+        if copied.is_err() {
+            (self.try_direct, self.direct) = (false, None);
+        }
+        copied.ok().map(|()| len)
+    }
+
+    fn through_the_cache(&mut self, at: u64, len: u64) -> Result<u64> {
         if self.in_kernel {
             match self.by_kernel(at, usize::try_from(len).expect("a piece is small")) {
                 Ok(0) => self.in_kernel = false,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::copy::{self, End, Told};
+use super::copy::{self, End, Expected, Told};
 use super::files::is_full;
 use super::inode::{Inode, Place};
 use super::intents::Intent;
@@ -140,7 +140,12 @@ impl Core {
                 return Err(Stayed::Mapped);
             }
         }
-        let mut copied = self.copy(inode, &source, tier, told)?;
+        // A program that is kept waiting goes on with its file wherever that is.
+        let expected = match (tier, manner) {
+            (0, _) | (_, Manner::Forcing) => Expected::Soon,
+            (_, Manner::Yielding) => Expected::NotSoon,
+        };
+        let mut copied = self.copy(inode, &source, (tier, expected), told)?;
         let switched = self
             .settle(&source, &mut copied)
             .and_then(|()| self.switch(inode, &source, &copied, early));
@@ -216,7 +221,7 @@ impl Core {
         &self,
         inode: &Inode,
         source: &Source,
-        tier: usize,
+        (tier, expected): (usize, Expected),
         told: Told<'_>,
     ) -> Result<Copied, Stayed> {
         let need = source.stat.disk_bytes() + COPY_SLACK;
@@ -230,7 +235,7 @@ impl Core {
         let temporary = self.fresh_name();
         let file = self.sides[tier].temporary(&temporary)?;
         let copied = Copied { tier, temporary, file, placed: None, _reserved: reserved };
-        match self.fill(inode, source, &copied, told) {
+        match self.fill(inode, source, (&copied, expected), told) {
             Ok(()) => Ok(copied),
             Err(error) => {
                 self.undo(&copied);
@@ -243,13 +248,14 @@ impl Core {
         &self,
         inode: &Inode,
         source: &Source,
-        copied: &Copied,
+        (copied, expected): (&Copied, Expected),
         told: Told<'_>,
     ) -> crate::error::Result<()> {
         let steps = &self.sides[copied.tier].steps;
         let from = End { file: &source.file, steps: &self.sides[source.from].steps };
         let to = End { file: &copied.file, steps };
-        copy::contents(from, to, source.stat.raw.st_size.unsigned_abs(), told)?;
+        let size = source.stat.raw.st_size.unsigned_abs();
+        copy::contents(from, to, size, expected, told)?;
         steps.step("giving a copy its attributes", || {
             copy::attributes(&source.file, &source.stat, &copied.file)
         })?;

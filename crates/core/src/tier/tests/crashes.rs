@@ -5,7 +5,7 @@ use super::*;
 use crate::tier::steps::watch::{self, Watch};
 
 /// Kills the mount after some more steps.
-struct Countdown(usize);
+pub(super) struct Countdown(pub(super) usize);
 
 impl Watch for Countdown {
     fn after(&mut self, _tier: usize, _what: &'static str) -> bool {

@@ -4,12 +4,14 @@
 //! is measured with and without `sync` of the copy.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use halocline_core::control::{Client, MoveReport, Place, Request, Status};
-use halocline_core::error::Result;
+use halocline_core::error::{Error, Result};
+use rustix::fs::{Advice, fadvise};
 use rustix::process::Signal;
 
 use super::setup::Setup;
@@ -37,37 +39,103 @@ fn copy(from: &Path, to: &Path, sync: bool) -> Result<f64> {
     Ok(seconds)
 }
 
+/// Where the bytes of a file are before it is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    InMemory,
+    OnDevice,
+}
+
+impl Source {
+    const ALL: [(Self, &str); 2] =
+        [(Self::InMemory, "in memory"), (Self::OnDevice, "not in memory")];
+
+    /// Brings a file into this state: what was measured before may have left it in another.
+    fn prepare(self, path: &Path) -> Result<()> {
+        let mut file = File::open(path)?;
+        match self {
+            Self::InMemory => drop(io::copy(&mut file, &mut io::sink())?),
+            Self::OnDevice => {
+                file.sync_all()?;
+                fadvise(&file, 0, None, Advice::DontNeed)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Seconds of each repetition.
+#[derive(Default)]
+struct Seconds {
+    down: Vec<f64>,
+    up: Vec<f64>,
+    plain: Vec<f64>,
+    synced: Vec<f64>,
+}
+
 pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec<Row>> {
     let path = setup.tier().join(NAME);
     files::open(&path, bytes)?.sync_all()?;
     let place = Place::find(&path)?;
     let mut client = place.connect()?;
-    let (mut down, mut up, mut plain, mut synced) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let (ssd, hdd) = (setup.below("ssd").join(NAME), setup.below("hdd").join("copied"));
-    // The old copy is freed after a move, as cp's copies are removed here after each: not timed. An
-    // answered status waits for it.
-    let freed = |client: &mut Client| client.call::<Status>(&Request::Status {}, |_| {}).map(drop);
+    let mut seconds = Source::ALL.map(|_| Seconds::default());
     for _ in 0..repetitions {
-        plain.push(copy(&ssd, &hdd, false)?);
-        synced.push(copy(&ssd, &hdd, true)?);
-        let demote = Request::Evict { path: place.inside.clone(), dry_run: false };
-        down.push(timed(|| client.call::<MoveReport>(&demote, |_| {}).map(drop))?);
-        freed(&mut client)?;
-        let warm = Request::Warm { paths: vec![place.inside.clone()], dry_run: false };
-        up.push(timed(|| client.call::<MoveReport>(&warm, |_| {}).map(drop))?);
-        freed(&mut client)?;
+        for ((source, _), seconds) in Source::ALL.iter().zip(&mut seconds) {
+            repeat(setup, &place, &mut client, *source, seconds)?;
+        }
     }
     fs::remove_file(&path)?;
-    let rate = |seconds: Vec<f64>| mebibytes(bytes) / median(seconds);
-    let (down, up, plain, synced) = (rate(down), rate(up), rate(plain), rate(synced));
-    let row = |what: &str, tier, baseline| {
-        Row::new("moves", what.to_owned(), "MiB/s", tier, baseline, None)
+    let rows = Source::ALL.iter().zip(seconds);
+    Ok(rows.flat_map(|((_, state), seconds)| seconds.rows(state, bytes)).collect())
+}
+
+/// Each once.
+fn repeat(
+    setup: &Setup,
+    place: &Place,
+    client: &mut Client,
+    source: Source,
+    seconds: &mut Seconds,
+) -> Result<()> {
+    let hdd = setup.below("hdd");
+    let (ssd, moved, copied) = (setup.below("ssd").join(NAME), hdd.join(NAME), hdd.join("copied"));
+    // The old copy is freed after a move, as cp's copies are removed here after each: not timed. An
+    // answered status waits for it.
+    let mut asked = |request: &Request| {
+        let taken = timed(|| {
+            let report = client.call::<MoveReport>(request, |_| {})?;
+            let stayed = report.skipped.first().map(|file| io::Error::other(file.reason.clone()));
+            stayed.map_or(Ok(()), |why| Err(Error::at(NAME, "move")(why)))
+        })?;
+        client.call::<Status>(&Request::Status {}, |_| {})?;
+        Ok::<_, Error>(taken)
     };
-    Ok(vec![
-        row("demote", down, ("cp and sync", synced)),
-        row("promote", up, ("cp and sync", synced)),
-        row("demote", down, ("cp, not durable", plain)),
-        row("promote", up, ("cp, not durable", plain)),
-    ])
+    source.prepare(&ssd)?;
+    seconds.plain.push(copy(&ssd, &copied, false)?);
+    source.prepare(&ssd)?;
+    seconds.synced.push(copy(&ssd, &copied, true)?);
+    source.prepare(&ssd)?;
+    let path = place.inside.clone();
+    seconds.down.push(asked(&Request::Evict { path: path.clone(), dry_run: false })?);
+    source.prepare(&moved)?;
+    seconds.up.push(asked(&Request::Warm { paths: vec![path], dry_run: false })?);
+    Ok(())
+}
+
+impl Seconds {
+    fn rows(self, state: &str, bytes: u64) -> [Row; 4] {
+        let rate = |seconds: Vec<f64>| mebibytes(bytes) / median(seconds);
+        let (down, up) = (rate(self.down), rate(self.up));
+        let synced = ("cp and sync", rate(self.synced));
+        let plain = ("cp, not durable", rate(self.plain));
+        let row = |what, tier, baseline| {
+            Row::new("moves", format!("{what}, {state}"), "MiB/s", tier, baseline, None)
+        };
+        [
+            row("demote", down, synced),
+            row("promote", up, synced),
+            row("demote", down, plain),
+            row("promote", up, plain),
+        ]
+    }
 }
