@@ -47,8 +47,8 @@ pub struct MountOptions {
     /// Whether threads with rings look for the next request for a moment before they sleep.
     pub busy_poll: bool,
     /// Whether threads with rings stay on the processor whose requests they take, and sleep at once
-    /// when they have answered. Names are made and removed up to twice as fast so. The engine may
-    /// start no threads in its calls: they would have to stay there, too.
+    /// when they have answered. Names are made and removed up to twice as fast so. Threads that
+    /// the engine starts in a call have to stay there, too, so none should outlive it.
     pub bound: bool,
     /// Every file bypasses the kernel's page cache.
     pub direct: bool,
