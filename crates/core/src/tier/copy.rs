@@ -82,8 +82,9 @@ pub(super) fn contents(
             Err(Errno::INVAL) => size,
             Err(errno) => return Err(errno.into()),
         };
+        // What a program adds meanwhile may begin behind the end that the file had.
         at = start;
-        let direct = copier.prepare(at, end - at);
+        let direct = copier.prepare(at, end.saturating_sub(at));
         read_ahead(from.file, at, end);
         while at < end {
             let piece = PIECE.min(end - at);

@@ -1,7 +1,7 @@
 //! What moves copy: every byte in its place, holes as holes, past the page cache where that goes.
 
 use std::cell::RefCell;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
@@ -11,6 +11,8 @@ use rustix::io::Errno;
 use super::crashes::Countdown;
 use super::*;
 use crate::engine::SetAttr;
+use crate::tier::copy::{self, End, Expected};
+use crate::tier::steps::Steps;
 use crate::tier::steps::watch::{self, Watch};
 
 const MIB: usize = 1 << 20;
@@ -164,4 +166,15 @@ fn i10_a_kill_while_a_large_file_is_copied_costs_nothing() {
         fixture.assert_in_order(&|| format!("killed after {count} steps"));
         assert_whole(&fixture, &whole, "killed");
     }
+}
+
+/// A program adds bytes behind a hole while the file is copied: they are none of the copy's.
+#[test]
+fn data_behind_the_end_that_a_file_had_is_left_out() {
+    let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+    from.write_all_at(b"added", 8 << 20).unwrap();
+    let steps = Steps::new(1);
+    let end = |file| End { file, steps: &steps };
+    copy::contents(end(&from), end(&to), 1 << 20, Expected::NotSoon, &mut |_| true).unwrap();
+    assert_eq!(to.metadata().unwrap().len(), 1 << 20);
 }
