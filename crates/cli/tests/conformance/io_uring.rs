@@ -79,11 +79,14 @@ fn calls_that_sleep_hold_up_no_other_program_of_their_processor() {
     assert!(answered.expect("it had to wait for the others").expect("wait").success());
 }
 
-/// A field of a `status` file below `/proc`.
-fn field(status: &Path, name: &str) -> String {
-    let text = fs::read_to_string(status).expect("status");
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.expect("a field").trim().to_owned()
+/// The fields of a thread below `/proc` that tell its name and the processors that it may use;
+/// `None` if it has ended, as the one does that has just answered `halocline status`.
+fn name_and_processors(task: &Path) -> Option<[String; 2]> {
+    let text = fs::read_to_string(task.join("status")).ok()?;
+    Some(["Name:", "Cpus_allowed_list:"].map(|name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.expect("a field").trim().to_owned()
+    }))
 }
 
 #[test]
@@ -92,19 +95,19 @@ fn threads_of_a_tier_stay_on_the_processor_of_their_queue() {
         return programs::skip(&reason);
     }
     let usable = sched_getaffinity(None).expect("processors");
-    let all = field(Path::new("/proc/self/status"), "Cpus_allowed_list:");
+    let [_, all] = name_and_processors(Path::new("/proc/thread-self")).expect("this thread");
     for (mount, bound) in [(Mount::tier(&[IO_URING]), true), (Mount::new(&[IO_URING]), false)] {
         // For threads that it starts only when it is used.
         fs::write(mount.path().join("file"), "bytes").expect("write");
         let tasks = format!("/proc/{}/task", mount.status()["pid"]);
         let mut rings = 0;
         for task in fs::read_dir(tasks).expect("threads") {
-            let status = task.expect("thread").path().join("status");
-            let name = field(&status, "Name:");
+            let task = task.expect("thread").path();
+            let Some([name, processors]) = name_and_processors(&task) else { continue };
             let queue = name.strip_prefix("ring-").and_then(|rest| rest.split('-').next());
             rings += usize::from(queue.is_some());
             let stays = queue.filter(|queue| bound && usable.is_set(queue.parse().expect("one")));
-            assert_eq!(field(&status, "Cpus_allowed_list:"), stays.unwrap_or(&all), "{name}");
+            assert_eq!(processors, stays.unwrap_or(&all), "{name}");
         }
         assert!(rings > 1, "{rings}");
     }
