@@ -97,15 +97,17 @@ fn check_room(flag: &str, dir: &Path, bytes: u64) -> Result<()> {
     Ok(())
 }
 
+/// Writes the kernel's copy of a file back and drops it.
+pub(super) fn forget_pages_of(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    file.sync_data()?;
+    fadvise(&file, 0, None, Advice::DontNeed).map_err(io::Error::from)
+}
+
 /// Drops the kernel's copies of all files below `dir`, so that reads reach the device.
 pub(super) fn forget_pages(dir: &Path) -> Result<()> {
     for path in files_below(dir).map_err(Error::at(dir, "list"))? {
-        let drop_pages = || {
-            let file = File::open(&path)?;
-            file.sync_data()?;
-            fadvise(&file, 0, None, Advice::DontNeed).map_err(io::Error::from)
-        };
-        match drop_pages() {
+        match forget_pages_of(&path) {
             // Removed meanwhile by the engine.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             done => done.map_err(Error::at(&path, "drop the cached pages of"))?,

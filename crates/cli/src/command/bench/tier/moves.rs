@@ -11,12 +11,12 @@ use std::time::Instant;
 
 use halocline_core::control::{Client, MoveReport, Place, Request, Status};
 use halocline_core::error::{Error, Result};
-use rustix::fs::{Advice, fadvise};
 use rustix::process::Signal;
 
 use super::setup::Setup;
 use super::{Row, files, mebibytes, median};
 use crate::command::bench::bind::bind;
+use crate::command::bench::scratch;
 
 const NAME: &str = "large";
 
@@ -52,13 +52,9 @@ impl Source {
 
     /// Brings a file into this state: what was measured before may have left it in another.
     fn prepare(self, path: &Path) -> Result<()> {
-        let mut file = File::open(path)?;
         match self {
-            Self::InMemory => drop(io::copy(&mut file, &mut io::sink())?),
-            Self::OnDevice => {
-                file.sync_all()?;
-                fadvise(&file, 0, None, Advice::DontNeed)?;
-            }
+            Self::InMemory => drop(io::copy(&mut File::open(path)?, &mut io::sink())?),
+            Self::OnDevice => scratch::forget_pages_of(path)?,
         }
         Ok(())
     }
