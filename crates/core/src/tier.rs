@@ -12,7 +12,7 @@
 //!
 //! Files: [`links`] and [`side`] are the form on disk, [`steps`] its changes, [`scan`] reads it at
 //! mount; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
-//! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names; [`files`] are
+//! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
 //! [`jobs`] announce, and [`coldest`] leave first; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
 //! sees mappings that stay; [`serve`] answers the front end and [`operate`] the control socket.
@@ -27,6 +27,7 @@ mod intents;
 mod jobs;
 mod keeper;
 mod leftovers;
+mod likeness;
 mod links;
 mod migrate;
 mod names;
@@ -133,9 +134,11 @@ impl FileTier {
     }
 
     /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order
-    /// as a mount would.
+    /// as a mount would. Without, directories that never were tiers do not become ones.
     pub fn check(set: &TierSet, repair: bool) -> Result<Found> {
-        Core::open(set, TierOptions::default())?.survey(repair)
+        let options = TierOptions::default();
+        let core = if repair { Core::open(set, options) } else { Core::look(set, options) };
+        core?.survey(repair)
     }
 
     /// Ends background work and finishes what is under way. Nothing is called after it.
@@ -150,13 +153,27 @@ impl FileTier {
 
 impl Core {
     fn open(set: &TierSet, options: TierOptions) -> Result<Self> {
+        Self::with(set, options, |owner| set.record(owner.identity()))
+    }
+
+    /// The same, without making the directories tiers.
+    fn look(set: &TierSet, options: TierOptions) -> Result<Self> {
+        Self::with(set, options, |_| set.former())
+    }
+
+    /// Opens what `former` says had these roots earlier.
+    fn with(
+        set: &TierSet,
+        options: TierOptions,
+        former: impl FnOnce(&Owner) -> Result<Vec<(PathBuf, usize)>>,
+    ) -> Result<Self> {
         let ssd = set.roots.first().ok_or_else(|| {
             Error::invalid("a file tier without directories", "name at least two")
         })?;
         set.check()?;
         let private = ssd.join(PRIVATE);
         let owner = Owner::take(&private)?;
-        let former = set.record(owner.identity())?;
+        let former = former(&owner)?;
         let sides = set.roots.iter().enumerate().map(|(tier, root)| Side::open(root, tier));
         let sides = sides.collect::<Result<Vec<_>>>()?;
         let total = sides[0].totals()?;

@@ -203,7 +203,8 @@ fn write_behind(file: &File, at: u64, len: u64) {
     unsafe { libc::sync_file_range(file.as_raw_fd(), at, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Gives `to` owner, mode, extended attributes (ACLs among them) and times of `from`.
+/// Gives `to` owner and extended attributes (ACLs among them) of `from`. Mode and times come after
+/// all attributes ([`mode_and_times`]): an ordinary user may give none to a file that is read-only.
 pub(super) fn attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<()> {
     let raw = &stat.raw;
     let owner = SetAttr { uid: Some(raw.st_uid), gid: Some(raw.st_gid), ..SetAttr::default() };
@@ -212,7 +213,7 @@ pub(super) fn attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<()>
         Err(error) if error.errno() == libc::EPERM && owned(to, raw)? => {}
         other => drop(other?),
     }
-    // Extended attributes last but for mode and times: a change of owner drops capabilities.
+    // After the owner, whose change drops capabilities.
     let names = none_if_unsupported(xattr::list_on(from))?.unwrap_or_default();
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let name = OsStr::from_bytes(name);
@@ -222,6 +223,12 @@ pub(super) fn attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<()>
             Error::at(name, "keep the extended attribute")(source)
         })?;
     }
+    Ok(())
+}
+
+/// Gives `to` mode and times of a file.
+pub(super) fn mode_and_times(stat: &Stat, to: &File) -> Result<()> {
+    let raw = &stat.raw;
     let rest = SetAttr {
         mode: Some(raw.st_mode & 0o7777),
         atime: Some(SetTime::At(system_time((raw.st_atime, raw.st_atime_nsec)))),
@@ -231,18 +238,8 @@ pub(super) fn attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<()>
     set_attr_on(to, &rest).map(drop)
 }
 
-/// Owner and mode, for a directory that is made like another.
-pub(super) fn owner_and_mode(of: &Stat) -> SetAttr {
-    let raw = &of.raw;
-    SetAttr {
-        mode: Some(raw.st_mode & 0o7777),
-        uid: Some(raw.st_uid),
-        gid: Some(raw.st_gid),
-        ..SetAttr::default()
-    }
-}
-
-fn owned(file: &File, wanted: &libc::stat64) -> Result<bool> {
+/// Whether a file belongs to the owner and group of another.
+pub(super) fn owned(file: &impl AsFd, wanted: &libc::stat64) -> Result<bool> {
     let now = crate::namespace::stat_descriptor(file)?.raw;
     Ok((now.st_uid, now.st_gid) == (wanted.st_uid, wanted.st_gid))
 }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::Core;
 use super::inode::{Inode, Node, Opened, Place};
+use super::likeness::ACL;
 use super::migrate::{Manner, Stayed};
 use super::pass::has_set_id;
 use super::serve::Handle;
@@ -20,7 +21,7 @@ use crate::device::Allocate;
 use crate::engine::{DirEntry, Maker, SetAttr, Stat};
 use crate::error::{Error, Result};
 use crate::namespace::attributes::set_attr_on;
-use crate::namespace::{self, reopen};
+use crate::namespace::{self, reopen, stat_descriptor};
 
 /// Room that is made for names when the SSD itself is full.
 const ROOM_FOR_NAMES: u64 = 4 << 20;
@@ -98,20 +99,29 @@ impl Core {
         if let Some(resident) = &place.resident {
             resident.settle(&*fd);
         }
+        let permissions = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
+        if permissions && stat.kind() == libc::S_IFDIR {
+            self.permissions_changed(&place)?;
+        }
         Ok(inode.show_in(&place, stat))
     }
 
-    /// Changes an extended attribute by `change`, which is given the file; `what` is the step.
+    /// Changes the extended attribute `name` by `change`, which is given the file; `what` is the
+    /// step.
     pub(super) fn change_attribute(
         &self,
         inode: &Inode,
-        what: &'static str,
+        (what, name): (&'static str, &OsStr),
         change: impl FnOnce(&OwnedFd) -> Result<()>,
     ) -> Result<()> {
         let place = inode.place.read();
         let _changing = inode.changing();
         let fd = self.physical(inode, &place)?;
-        self.steps_at(&place).step(what, || change(&fd))
+        self.steps_at(&place).step(what, || change(&fd))?;
+        if name == ACL && stat_descriptor(&*fd)?.kind() == libc::S_IFDIR {
+            self.permissions_changed(&place)?;
+        }
+        Ok(())
     }
 
     pub(super) fn create(

@@ -288,7 +288,7 @@ impl Core {
 
     /// Bytes that must be free on the SSD for a file to come there; [`Stayed::NoRoom`] where they
     /// never are.
-    fn room_needed(&self, inode: &Inode) -> Result<u64, Stayed> {
+    pub(super) fn room_needed(&self, inode: &Inode) -> Result<u64, Stayed> {
         let place = inode.place.read();
         let stat = stat_descriptor(&*self.physical(inode, &place)?)?;
         let need = stat.disk_bytes() + COPY_SLACK;

@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rustix::fs::{Access, AtFlags, accessat};
+use rustix::io::Errno;
+
 use super::copy::{self, End, Expected, Told};
 use super::files::is_full;
 use super::inode::{Inode, Place};
@@ -19,7 +22,7 @@ use super::leftovers::OldCopy;
 use super::numbers::keep_number;
 use super::residents::Reserved;
 use super::{Core, PRIVATE, is_private_path};
-use crate::engine::{SetAttr, Stat};
+use crate::engine::Stat;
 use crate::error::Error;
 use crate::namespace::{Node, reopen, stat_descriptor};
 
@@ -51,6 +54,8 @@ pub(super) enum Stayed {
     Excluded,
     /// A pin glob keeps it on the SSD.
     Pinned,
+    /// The user who mounted may not change its directory.
+    Closed,
     /// The copy failed.
     Failed(Error),
 }
@@ -70,6 +75,10 @@ impl fmt::Display for Stayed {
             Self::NoRoom => write!(f, "there is no room: free some, or raise the limit"),
             Self::Excluded => write!(f, "an exclude glob keeps it off the SSD"),
             Self::Pinned => write!(f, "a pin glob keeps it on the SSD: unpin it first"),
+            Self::Closed => write!(
+                f,
+                "the user who mounted may not write to its directory: change that, or mount as root"
+            ),
             Self::Failed(error) => write!(f, "{error}"),
         }
     }
@@ -209,11 +218,24 @@ impl Core {
         if stat.raw.st_nlink > 1 {
             return Err(Stayed::HardLinked);
         }
+        if let Some((parent, _)) = &name {
+            self.check_open(parent)?;
+        }
         let file = match reopen(&fd, libc::O_RDONLY | libc::O_NOATIME) {
             Err(error) if error.errno() == libc::EPERM => reopen(&fd, libc::O_RDONLY)?,
             other => other?,
         };
         Ok(Source { from, file: Arc::new(file), stat, entry: place.entry.clone(), name, changes })
+    }
+
+    /// Whether names in a directory may be replaced; only an ordinary user's mount may not. To be
+    /// known before a file is copied, each time that room is wanted.
+    fn check_open(&self, dir: &Node) -> Result<(), Stayed> {
+        let dir = self.namespace.descriptor(dir)?;
+        match accessat(&*dir, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+            Err(Errno::ACCESS) => Err(Stayed::Closed),
+            other => Ok(other?),
+        }
     }
 
     /// Copies the file to a temporary name on `tier`, durably.
@@ -260,6 +282,9 @@ impl Core {
             copy::attributes(&source.file, &source.stat, &copied.file)
         })?;
         steps.step("numbering a copy", || keep_number(&copied.file, inode.number))?;
+        steps.step("giving a copy its mode and times", || {
+            copy::mode_and_times(&source.stat, &copied.file)
+        })?;
         steps.sync("syncing a copy", &copied.file)
     }
 
@@ -273,7 +298,7 @@ impl Core {
         let other = Path::new(PRIVATE).join("files").join(&copied.temporary);
         let fits = own.as_os_str().len() < PLACE_BYTES_MAX && !is_private_path(&own);
         for place in [fits.then_some(own), Some(other)].into_iter().flatten() {
-            let made = side.make_parents(&place, &mut |dir| self.directory_attributes(dir));
+            let made = side.make_parents(&place, &mut |dir, made| self.liken(dir, made));
             if made.is_err() && place.starts_with(PRIVATE) {
                 return Ok(made?);
             }
@@ -288,7 +313,11 @@ impl Core {
                     self.intents.clear(&intent);
                     let taken = matches!(
                         error.errno(),
-                        libc::EEXIST | libc::ENOTDIR | libc::ENOENT | libc::ENAMETOOLONG
+                        libc::EEXIST
+                            | libc::ENOTDIR
+                            | libc::ENOENT
+                            | libc::ENAMETOOLONG
+                            | libc::EACCES
                     );
                     if !taken || place.starts_with(PRIVATE) {
                         return Err(error.into());
@@ -297,12 +326,6 @@ impl Core {
             }
         }
         Err(Stayed::Gone)
-    }
-
-    /// Owner and mode of a directory of the tree, for its likeness on a lower tier.
-    pub(super) fn directory_attributes(&self, path: &Path) -> Option<SetAttr> {
-        let node = self.walk(path)?;
-        Some(copy::owner_and_mode(&self.namespace.stat(&node).ok()?))
     }
 
     /// The namespace's node at a path.

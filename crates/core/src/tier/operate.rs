@@ -27,6 +27,7 @@ struct Named {
     inode: Arc<Inode>,
     size: u64,
     tier: usize,
+    has_other_names: bool,
 }
 
 /// A move under way.
@@ -110,7 +111,8 @@ impl Core {
             libc::S_IFREG => {
                 let tier = node.0.place.read().tier();
                 let size = stat.raw.st_size.unsigned_abs();
-                found.push(Named { path, inode: node.0.clone(), size, tier });
+                let has_other_names = stat.raw.st_nlink > 1;
+                found.push(Named { path, inode: node.0.clone(), size, tier, has_other_names });
             }
             libc::S_IFDIR => {
                 let dir = node.0.entry();
@@ -222,11 +224,12 @@ impl Core {
     }
 }
 
-/// Moves the wanted ones of `files` by `act`.
+/// Moves the wanted ones of `files` by `act`, but for those that `stays` knows to stay.
 fn move_all(
     files: &[Named],
     dry_run: bool,
     wanted: impl Fn(&Named) -> bool,
+    stays: impl Fn(&Named) -> Option<Stayed>,
     act: impl Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed>,
     sink: ProgressSink<'_>,
 ) -> MoveReport {
@@ -234,7 +237,9 @@ fn move_all(
     let report = MoveReport::default();
     let mut moving = Moving { sink, begun: Instant::now(), total, report };
     for file in files.iter().filter(|file| wanted(file)) {
-        if dry_run {
+        if let Some(stayed) = stays(file) {
+            moving.skip(file, stayed.to_string());
+        } else if dry_run {
             moving.report.files += 1;
             moving.report.bytes += file.size;
         } else if moving.one(file, |told| act(file, told)).is_break() {
@@ -326,25 +331,28 @@ impl Controlled for FileTier {
         for path in paths {
             files.extend(core.named(path)?);
         }
+        let stays = |file: &Named| match core.room_needed(&file.inode) {
+            _ if core.excludes(&file.inode) => Some(Stayed::Excluded),
+            Err(stayed @ Stayed::NoRoom) => Some(stayed),
+            _ => None,
+        };
         let bring = |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-            if core.excludes(&file.inode) {
-                return Err(Stayed::Excluded);
-            }
             core.bring_telling(&file.inode, Manner::Yielding, told)
         };
-        Ok(move_all(&files, dry_run, |file| file.tier > 0, bring, sink))
+        Ok(move_all(&files, dry_run, |file| file.tier > 0, stays, bring, sink))
     }
 
     fn evict(&self, path: &Path, dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
         let core = &self.core;
         let files = core.named(path)?;
+        let stays = |file: &Named| {
+            let pinned = core.keeper.globs.read().pins(&file.path).then_some(Stayed::Pinned);
+            pinned.or_else(|| file.has_other_names.then_some(Stayed::HardLinked))
+        };
         let demote = |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-            if core.keeper.globs.read().pins(&file.path) {
-                return Err(Stayed::Pinned);
-            }
             core.move_down(&file.inode, Manner::Yielding, told)
         };
-        Ok(move_all(&files, dry_run, |file| file.tier == 0, demote, sink))
+        Ok(move_all(&files, dry_run, |file| file.tier == 0, stays, demote, sink))
     }
 
     fn change_rules(&self, change: &RuleChange) -> Result<Rules> {

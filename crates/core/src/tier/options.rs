@@ -99,25 +99,40 @@ impl TierSet {
         Ok(Self { roots })
     }
 
+    /// The names of the tiers below `root`, in their order, as the first mount was told them;
+    /// `None` where none was, or where they do not make one whole set.
+    pub fn names_below(root: &Path) -> Option<Vec<String>> {
+        let name_and_mark = |entry: fs::DirEntry| {
+            let mark = Self::read_mark(&entry.path()).ok()??;
+            Some((mark, entry.file_name().into_string().ok()?))
+        };
+        let entries = fs::read_dir(root).ok()?;
+        let mut found: Vec<_> = entries.filter_map(|entry| name_and_mark(entry.ok()?)).collect();
+        found.sort_by_key(|(mark, _)| mark.tier);
+        let set = &found.first()?.0.set;
+        let is_whole = found.len() > 1
+            && found.iter().enumerate().all(|(at, (mark, _))| mark.tier == at && mark.set == *set);
+        is_whole.then(|| found.into_iter().map(|(_, name)| name).collect())
+    }
+
     fn mark_path(root: &Path) -> PathBuf {
         root.join(PRIVATE).join(MARK)
     }
 
+    fn read_mark(root: &Path) -> Result<Option<Mark>> {
+        let path = Self::mark_path(root);
+        match fs::read(&path) {
+            Ok(json) => serde_json::from_slice(&json).map(Some).map_err(|error| {
+                let what = format!("{}: {error}", path.display());
+                Error::invalid(what, "restore the file, or remove it if no mount needs it")
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::at(path, "read")(error)),
+        }
+    }
+
     fn marks(&self) -> Result<Vec<Option<Mark>>> {
-        self.roots
-            .iter()
-            .map(|root| {
-                let path = Self::mark_path(root);
-                match fs::read(&path) {
-                    Ok(json) => serde_json::from_slice(&json).map(Some).map_err(|error| {
-                        let what = format!("{}: {error}", path.display());
-                        Error::invalid(what, "restore the file, or remove it if no mount needs it")
-                    }),
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-                    Err(error) => Err(Error::at(path, "read")(error)),
-                }
-            })
-            .collect()
+        self.roots.iter().map(|root| Self::read_mark(root)).collect()
     }
 
     /// Refuses tiers that do not belong together: a device that is not mounted looks like an
@@ -127,6 +142,7 @@ impl TierSet {
         let marks = self.marks()?;
         let known = marks.iter().flatten().next().map(|mark| mark.set.clone());
         let Some(known) = known else { return Ok(()) };
+        self.check_whole(&marks)?;
         let marked = marks[0].is_some();
         let own = if marked { None } else { identity_of(&self.roots[0].join(PRIVATE))? };
         let interrupted = own.is_some_and(|own| own.cache_id == known);
@@ -160,11 +176,28 @@ impl TierSet {
         Ok(())
     }
 
+    /// Refuses a set of which not all tiers are named: links lead to those that are not.
+    fn check_whole(&self, marks: &[Option<Mark>]) -> Result<()> {
+        let roots = marks.iter().flatten().flat_map(|mark| &mark.roots);
+        let Some((path, tier)) = roots.into_iter().find(|(_, tier)| *tier >= self.roots.len())
+        else {
+            return Ok(());
+        };
+        Err(Error::invalid(
+            format!("{} is tier {tier} of the set, and is not named", path.display()),
+            "name all its tiers in the order of the first mount: --tiers NAME for each of them",
+        ))
+    }
+
+    /// The roots that the tiers had at earlier mounts.
+    pub(super) fn former(&self) -> Result<Vec<(PathBuf, usize)>> {
+        let mark = self.marks()?.into_iter().flatten().next();
+        Ok(mark.map_or_else(Vec::new, |mark| mark.roots))
+    }
+
     /// Marks the tiers and returns the roots of earlier mounts. The caller holds the set's lock.
     pub(super) fn record(&self, identity: &CacheIdentity) -> Result<Vec<(PathBuf, usize)>> {
-        let marks = self.marks()?;
-        let mut former =
-            marks.into_iter().flatten().next().map_or_else(Vec::new, |mark| mark.roots);
+        let mut former = self.former()?;
         let now = self.roots.iter().cloned().enumerate().skip(1);
         let mut all = former.clone();
         for (tier, root) in now {

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{readlinkat, symlinkat};
 use serde::Serialize;
 
-use super::copy::owner_and_mode;
+use super::likeness::make_like;
 use super::links::Target;
 use super::numbers::{kept_number, number_in};
 use super::{Core, PRIVATE};
 use crate::error::Result;
-use crate::namespace::attributes::{set_attr_on, stat_at};
-use crate::namespace::{Namespace, Node};
+use crate::namespace::attributes::stat_at;
+use crate::namespace::{Namespace, Node, stat_descriptor};
 
 /// Something on the tiers that does not fit together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -60,6 +60,14 @@ pub enum Problem {
         /// The file.
         other: PathBuf,
     },
+    /// Files that were put on a lower tier with several names there: programs take each name for a
+    /// file of its own.
+    ManyNames {
+        /// Names of such files.
+        names: u64,
+        /// One of them.
+        other: PathBuf,
+    },
 }
 
 impl fmt::Display for Problem {
@@ -85,7 +93,11 @@ impl fmt::Display for Problem {
                 place.display()
             ),
             Self::NotAFile { other } => {
-                write!(f, "{}: no regular file, left where it is", other.display())
+                write!(
+                    f,
+                    "{}: no regular file, left where it is and not shown: make it on the mount",
+                    other.display()
+                )
             }
             Self::Leftover { other } => {
                 write!(f, "{}: left by a mount that was killed", other.display())
@@ -93,6 +105,13 @@ impl fmt::Display for Problem {
             Self::Unlinked { other } => {
                 write!(f, "{}: no name on the SSD yet", other.display())
             }
+            Self::ManyNames { names, other } => write!(
+                f,
+                "{}: hard links on a lower tier are a file each to programs, which may read old \
+                 bytes by one name after a write by another; {names} such names were found: copy \
+                 what is to be changed",
+                other.display()
+            ),
         }
     }
 }
@@ -125,6 +144,8 @@ struct Named {
 #[derive(Default)]
 struct Survey {
     named: HashMap<(usize, PathBuf), Vec<Named>>,
+    /// How many names of files with several there are, and one of them.
+    linked: Option<(u64, PathBuf)>,
     found: Found,
 }
 
@@ -173,6 +194,9 @@ impl Core {
             for intent in &intents {
                 self.intents.clear(intent);
             }
+        }
+        if let Some((names, other)) = survey.linked {
+            survey.found.problems.push(Problem::ManyNames { names, other });
         }
         survey.found.problems.sort();
         survey.found.adopted.sort();
@@ -338,6 +362,10 @@ impl Core {
             return Ok(());
         }
         survey.found.files[tier] += 1;
+        let linked = stat_descriptor(self.sides[tier].look(&path)?)?.raw.st_nlink > 1;
+        if linked {
+            survey.linked.get_or_insert_with(|| (0, other.clone())).0 += 1;
+        }
         if self.walk(&path).is_some() {
             survey.found.problems.push(Problem::Conflict { path, other });
             return Ok(());
@@ -347,7 +375,7 @@ impl Core {
             return Ok(());
         }
         let parent = path.parent().unwrap_or(Path::new(""));
-        let Some(dir) = self.make_like(tree, parent)? else {
+        let Some(dir) = self.adopt_parents(tree, parent)? else {
             survey.found.problems.push(Problem::Conflict { path, other });
             return Ok(());
         };
@@ -360,7 +388,7 @@ impl Core {
 
     /// The SSD's directory at `path`, made like that of the other tier; `None` where something
     /// else is in the way.
-    fn make_like(&self, tree: &Namespace, path: &Path) -> Result<Option<Node>> {
+    fn adopt_parents(&self, tree: &Namespace, path: &Path) -> Result<Option<Node>> {
         let (mut here, mut there) = (self.namespace.root(), tree.root());
         for name in path {
             there = tree.lookup(&there, name)?.0;
@@ -375,10 +403,9 @@ impl Core {
             let make = || Ok(rustix::fs::mkdirat(&*fd, name, rustix::fs::Mode::RWXU)?);
             self.sides[0].steps.step("making a directory", make)?;
             here = self.namespace.lookup(&here, name)?.0;
-            let like = owner_and_mode(&tree.stat(&there)?);
-            let new = self.namespace.descriptor(&here)?;
-            let set = || set_attr_on(&*new, &like);
-            self.sides[0].steps.step("setting a directory's attributes", set)?;
+            let (old, new) = (tree.descriptor(&there)?, self.namespace.descriptor(&here)?);
+            let like = || make_like(&*old, &*new);
+            self.sides[0].steps.step("setting a directory's attributes", like)?;
         }
         Ok(Some(here))
     }

@@ -238,7 +238,7 @@ impl Engine for FileTier {
             return Err(Errno::PERM.into());
         }
         let set = |fd: &OwnedFd| xattr::set_on(fd, name, value, flags);
-        self.core.change_attribute(&node.0, "setting an attribute", set)
+        self.core.change_attribute(&node.0, ("setting an attribute", name), set)
     }
 
     fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
@@ -246,6 +246,6 @@ impl Engine for FileTier {
             return Err(Errno::NODATA.into());
         }
         let remove = |fd: &OwnedFd| xattr::remove_on(fd, name);
-        self.core.change_attribute(&node.0, "removing an attribute", remove)
+        self.core.change_attribute(&node.0, ("removing an attribute", name), remove)
     }
 }

@@ -15,9 +15,8 @@ use rustix::io::Errno;
 
 use super::PRIVATE;
 use super::steps::Steps;
-use crate::engine::SetAttr;
 use crate::error::{Error, Result};
-use crate::namespace::attributes::{set_attr_on, statfs};
+use crate::namespace::attributes::statfs;
 use crate::namespace::stat_descriptor;
 
 /// Bytes of a tier that stay free: its file system needs some for its own metadata.
@@ -145,11 +144,12 @@ impl Side {
             .step("removing a directory", || Ok(unlinkat(&self.root, dir, AtFlags::REMOVEDIR)?))
     }
 
-    /// Makes the directories above `place`, like those of the SSD: `of` gives their attributes.
+    /// Makes the directories above `place`; `liken` makes each, which it is given with its path,
+    /// like that of the SSD.
     pub(super) fn make_parents(
         &self,
         place: &Path,
-        of: &mut dyn FnMut(&Path) -> Option<SetAttr>,
+        liken: &mut dyn FnMut(&Path, &OwnedFd) -> Result<()>,
     ) -> Result<()> {
         let Some(parent) = place.parent().filter(|parent| *parent != Path::new("")) else {
             return Ok(());
@@ -157,7 +157,7 @@ impl Side {
         if self.look(parent).is_ok() {
             return Ok(());
         }
-        self.make_parents(parent, of)?;
+        self.make_parents(parent, liken)?;
         let made = self.steps.step("making a directory", || {
             match mkdirat(&self.root, parent, Mode::RWXU) {
                 Ok(()) => Ok(true),
@@ -170,10 +170,8 @@ impl Side {
         if !made {
             return Ok(());
         }
-        if let Some(attributes) = of(parent) {
-            let set = || set_attr_on(self.look(parent)?, &attributes);
-            self.steps.step("setting a directory's attributes", set)?;
-        }
+        let like = || liken(parent, &self.look(parent)?);
+        self.steps.step("setting a directory's attributes", like)?;
         self.sync_parent("syncing a directory", parent)
     }
 

@@ -85,7 +85,7 @@ impl Core {
             tracing::warn!(%error, "a move is not durable yet: both copies are kept");
             *inode.owed.lock() = Some(parent.clone());
         }
-        self.follow(inode, &place);
+        self.follow(inode, &place, copied);
         drop(place);
         self.keeper.moved(inode.number, copied.tier == 0);
         if durable.is_ok() {
@@ -176,7 +176,7 @@ impl Core {
         side.drop_temporary(&copied.temporary);
         place.away = Some(Away { tier: copied.tier, path: PathBuf::new() });
         place.moves += 1;
-        self.follow(inode, place);
+        self.follow(inode, place, copied);
         if let Some(left) = place.resident.take() {
             left.loses_name();
             left.dropped();
@@ -184,10 +184,18 @@ impl Core {
         Ok(())
     }
 
-    /// Opens every handle at the new place; one that cannot be now is when it is next used.
-    fn follow(&self, inode: &Arc<Inode>, place: &Place) {
+    /// Opens every handle at the new place; one that cannot be now is when it is next used. A mount
+    /// of an ordinary user may not open what a program made read-only and still writes (as `git`
+    /// does): such a handle shares the open copy.
+    fn follow(&self, inode: &Arc<Inode>, place: &Place, copied: &Copied) {
         for handle in inode.handles() {
-            if let Err(error) = self.current(&handle, place) {
+            let opened = handle.file(place.moves, |flags| {
+                self.open_again(inode, place, flags).or_else(|error| match error.errno() {
+                    libc::EACCES => Ok(copied.file.try_clone()?),
+                    _ => Err(error),
+                })
+            });
+            if let Err(error) = opened {
                 tracing::warn!(%error, "an open file is opened at its new place later");
             }
         }

@@ -3,9 +3,11 @@
 mod copies;
 mod crashes;
 mod faults;
+mod ordinary;
 mod power;
 mod room;
 mod rules;
+mod sets;
 mod stories;
 
 use std::ffi::OsStr;

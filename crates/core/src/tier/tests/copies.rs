@@ -18,7 +18,7 @@ use crate::tier::steps::watch::{self, Watch};
 const MIB: usize = 1 << 20;
 const PAST: &str = "copying past the page cache";
 
-type Fails = (&'static str, Errno);
+pub(super) type Fails = (&'static str, Errno);
 
 /// Notes steps, and fails some each time.
 struct Noted {
@@ -34,7 +34,7 @@ impl Watch for Noted {
 }
 
 /// Does something and tells of its steps, some of which fail.
-fn noting(fails: &[Fails], act: impl FnOnce()) -> Vec<&'static str> {
+pub(super) fn noting(fails: &[Fails], act: impl FnOnce()) -> Vec<&'static str> {
     let seen = Rc::default();
     watch::set(Some(Box::new(Noted { fails: fails.to_vec(), seen: Rc::clone(&seen) })));
     act();

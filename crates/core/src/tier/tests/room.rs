@@ -81,6 +81,36 @@ fn pins_stay_excludes_go_and_a_pin_that_is_too_large_is_refused() {
     assert!(!fs::exists(fixture.ssd(PRIVATE).join("rules.json.new")).unwrap());
 }
 
+/// What would be moved was told without a look at what keeps files where they are.
+#[test]
+fn a_dry_run_tells_what_stays() {
+    let fixture = Fixture::new(limited(256 << 10));
+    let tier = fixture.tier();
+    for name in ["pinned", "linked", "free", "away", "out"] {
+        fixture.write(name, b"some");
+    }
+    fixture.write("large", &vec![1; 400 << 10]);
+    fixture.demote("away");
+    let (root, two) = fixture.at("two");
+    tier.link(&fixture.node("linked").unwrap(), &root, two).unwrap();
+    tier.change_rules(&RuleChange::Pin("pinned".into())).unwrap();
+    tier.change_rules(&RuleChange::Exclude("out".into())).unwrap();
+    let names = |report: &MoveReport| -> Vec<String> {
+        report.skipped.iter().map(|skipped| skipped.path.display().to_string()).collect()
+    };
+    let all = Path::new("");
+    for dry_run in [true, false] {
+        let sink = &mut |_| ControlFlow::Continue(());
+        let brought = tier.warm(&[all.into()], dry_run, sink).unwrap();
+        assert_eq!((brought.files, names(&brought)), (1, vec!["large".into(), "out".into()]));
+    }
+    for dry_run in [true, false] {
+        let sent = tier.evict(all, dry_run, &mut |_| ControlFlow::Continue(())).unwrap();
+        let stay = ["linked", "pinned", "two"].map(str::to_owned).to_vec();
+        assert_eq!((sent.files, names(&sent)), (2, stay));
+    }
+}
+
 /// A file tier that four of the files fit into, and files on the lower tier that will want in.
 fn with_room_for_four(policy: &str, below: &[&str]) -> Fixture {
     let fixture = Fixture::new(TierOptions { policy: policy.into(), ..limited(512 << 10) });

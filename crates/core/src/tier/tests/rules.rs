@@ -109,6 +109,46 @@ fn the_trees_are_plain_files_and_links() {
     fixture.check_places();
 }
 
+/// A directory that was closed after something in it had moved stayed open below, with what moved
+/// later; and its group had there what its ACL gives to others.
+#[test]
+fn directories_below_let_in_whom_the_tree_lets_in() {
+    let fixture = Fixture::new(limited(1 << 20));
+    let tier = fixture.tier();
+    let (root, name) = fixture.at("dir");
+    let (dir, _) = tier.make((&root, name), Make::Directory(0o755), BY).unwrap();
+    let acl: &[u8] = &[
+        2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 7, 0, 1, 0, 0, 0, 4, 0, 0, 0, 255, 255,
+        255, 255, 16, 0, 7, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
+    ];
+    let name: &OsStr = "system.posix_acl_access".as_ref();
+    let set_acl = || tier.set_xattr(&dir, name, acl, 0).unwrap();
+    let set_mode = |mode| {
+        let change = SetAttr { mode: Some(mode), uid: Some(7), ..SetAttr::default() };
+        tier.set_attr(&dir, None, &change, CALLER).unwrap();
+    };
+    let assert_alike = |when: &str| {
+        let [here, below] = [fixture.ssd("dir"), fixture.hdd("dir")].map(|dir| {
+            let (meta, dir) = (fs::metadata(&dir).unwrap(), File::open(dir).unwrap());
+            let acl = crate::namespace::xattr::get_on(&dir, name).ok();
+            (meta.mode(), meta.uid(), meta.gid(), acl)
+        });
+        assert_eq!(here, below, "{when}");
+    };
+    set_acl();
+    fixture.write("dir/file", b"x");
+    fixture.demote("dir/file");
+    assert_alike("made");
+    set_mode(0o710);
+    assert_alike("with another mode and owner");
+    tier.remove_xattr(&dir, name).unwrap();
+    set_mode(0o700);
+    assert_alike("without an ACL");
+    set_acl();
+    assert_alike("with an ACL again");
+    fixture.check_places();
+}
+
 #[test]
 fn a_move_shows_no_change_and_a_rename_shows_one() {
     // pjdfstest found a renamed file with its old ctime where it had just been demoted.
@@ -242,6 +282,7 @@ fn i10_a_tree_made_by_hand_is_adopted() {
     write("hdd/both", "hdd");
     write("hdd/deep/er/only", "hdd");
     write("hdd/linked", "hdd");
+    fs::hard_link(dir.path().join("hdd/deep/er/only"), dir.path().join("hdd/deep/two")).unwrap();
     symlink(dir.path().join("hdd/linked"), dir.path().join("ssd/linked")).unwrap();
     symlink(dir.path().join("hdd/linked"), dir.path().join("ssd/second")).unwrap();
     symlink(dir.path().join("hdd/gone"), dir.path().join("ssd/lost")).unwrap();
@@ -258,11 +299,12 @@ fn i10_a_tree_made_by_hand_is_adopted() {
             Problem::Conflict { path, .. } => format!("conflict {}", path.display()),
             Problem::Lost { path, .. } => format!("lost {}", path.display()),
             Problem::SecondLink { path, .. } => format!("second {}", path.display()),
+            Problem::ManyNames { names, .. } => format!("{names} names"),
             other => panic!("{other}"),
         })
         .collect();
-    assert_eq!(problems, ["conflict both", "lost lost", "second second"]);
-    assert_eq!(fixture.found.adopted, [PathBuf::from("deep/er/only")]);
+    assert_eq!(problems, ["conflict both", "lost lost", "second second", "2 names"]);
+    assert_eq!(fixture.found.adopted, ["deep/er/only", "deep/two"].map(PathBuf::from));
     for (path, content) in
         [("only", "ssd"), ("both", "ssd"), ("deep/er/only", "hdd"), ("linked", "hdd")]
     {
