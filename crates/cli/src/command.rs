@@ -72,6 +72,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Whether programs depend on this process: it must not end when nobody reads what it says.
+    pub(crate) const fn serves(&self) -> bool {
+        matches!(self, Self::Run(_) | Self::Mount(_) | Self::Bench(_))
+    }
+
     /// Does it.
     pub(crate) fn execute(&self) -> Outcome {
         match self {

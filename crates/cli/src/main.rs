@@ -32,10 +32,19 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = command::Cli::parse();
     start_log(cli.verbose);
+    if !cli.command.serves() {
+        end_with_the_reader();
+    }
     match cli.command.execute() {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
+}
+
+/// Ends this process quietly when whoever reads its output has read enough (`| head`).
+fn end_with_the_reader() {
+    // SAFETY: the default action runs no code of ours.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 /// Messages of the libraries go to standard error: warnings, or what `HALOCLINE_LOG` says.
@@ -43,5 +52,7 @@ fn start_log(verbose: u8) {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let filter = tracing_subscriber::EnvFilter::try_from_env("HALOCLINE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Without colours: most of it is read in a log.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    log.with_writer(std::io::stderr).init();
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use halocline_core::config::{Config, Kind, OPTIONS, OptionSpec, parse_bytes};
-use halocline_core::error::Result;
+use halocline_core::error::{Error, Result};
 
 /// `--config` and one flag for each option of the table.
 #[derive(Debug, Clone)]
@@ -18,6 +18,23 @@ impl ConfigArgs {
     pub(crate) fn take(&mut self, key: &str) -> Option<String> {
         let at = self.given.iter().position(|(option, _)| option.key == key)?;
         Some(self.given.remove(at).1)
+    }
+
+    /// Refuses flags without an effect on a file tier (`tier`), or on a cache: who gives one expects
+    /// something of it. A file may hold options of both.
+    pub(crate) fn check_effect(&self, tier: bool) -> Result<()> {
+        let without = |(option, _): &&(&OptionSpec, String)| !option.has_effect_on(tier);
+        let Some((option, _)) = self.given.iter().find(without) else { return Ok(()) };
+        let flag = option.flag();
+        let (what, other) = match (tier, flag.as_str()) {
+            (true, "size") => ("a file tier", "give --ssd-limit for it"),
+            (true, "attr-timeout") => ("a file tier", "give --tier-attr-timeout for it"),
+            (true, _) => ("a file tier", "leave it out, or mount an origin with --cache"),
+            (false, "ssd-limit") => ("a cache", "give --size for it"),
+            (false, "tier-attr-timeout") => ("a cache", "give --attr-timeout for it"),
+            (false, _) => ("a cache", "leave it out, or mount with --tier"),
+        };
+        Err(Error::invalid(format!("--{flag} has no effect on {what}"), other))
     }
 
     /// The file's values, overridden by the flags.
@@ -54,7 +71,7 @@ fn default_file() -> Option<PathBuf> {
 
 /// The flag of one option.
 fn argument(option: &'static OptionSpec) -> Arg {
-    let default = option.default_value();
+    let default = option.default_value().replace('\n', ", ");
     let default = if default.is_empty() { "empty".into() } else { default };
     let arg = Arg::new(option.key)
         .long(option.flag())
@@ -68,7 +85,7 @@ fn argument(option: &'static OptionSpec) -> Arg {
         ));
     match option.kind {
         Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
-        Kind::Globs => arg.action(ArgAction::Append),
+        Kind::Globs | Kind::Names => arg.action(ArgAction::Append),
         _ => arg,
     }
 }
@@ -137,6 +154,29 @@ mod tests {
         let config = parse(&["--pin", "*.{a,b}", "--pin", "c/**", "--direct"]).unwrap();
         assert_eq!(config.pin, ["*.{a,b}", "c/**"]);
         assert!(config.direct);
+    }
+
+    /// `--size 10G` was ignored with `--tier`, where the limit then was 90 % of the SSD.
+    #[test]
+    fn a_flag_without_effect_is_refused() {
+        let check = |args: &[&str], tier| {
+            let command = ConfigArgs::augment_args(Command::new("test").no_binary_name(true));
+            let matches = command.try_get_matches_from(args).unwrap();
+            ConfigArgs::from_arg_matches(&matches).unwrap().check_effect(tier)
+        };
+        for (flag, tier, remedy) in [
+            ("--size=1G", true, "--ssd-limit"),
+            ("--attr-timeout=0s", true, "--tier-attr-timeout"),
+            ("--mode=read-only", true, "--cache"),
+            ("--ssd-limit=1G", false, "--size"),
+            ("--tiers=ssd", false, "--tier"),
+        ] {
+            let error = check(&[flag], tier).unwrap_err().to_string();
+            assert!(error.contains("no effect") && error.contains(remedy), "{error}");
+            check(&[flag], !tier).unwrap();
+        }
+        check(&["--pin=*", "--policy=lru", "--allow-other", "--threads=1"], true).unwrap();
+        check(&["--pin=*", "--policy=always", "--allow-other", "--threads=1"], false).unwrap();
     }
 
     #[test]

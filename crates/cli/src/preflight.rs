@@ -61,36 +61,30 @@ pub(crate) fn tiers(root: &Path, config: &Config) -> Result<Tiers> {
         directory("tier", tier)?;
         writable("tier", tier)?;
     }
+    within_total("ssd-limit", config.ssd_limit, &roots[0], space_of(&roots[0])?.0)?;
     Ok(Tiers { root, roots })
 }
 
 /// Checks the mount point of a file tier.
 pub(crate) fn tier_mountpoint(path: &Path, tiers: &Tiers) -> Result<PathBuf> {
-    let sides = Sides { origin: tiers.roots[0].clone(), cache: tiers.roots[1].clone() };
-    let path = mountpoint(path, &sides)?;
-    if path == sides.origin {
+    let path = free_mountpoint(path)?;
+    let within = |tier: &&PathBuf| path.starts_with(tier);
+    if let Some(tier) = tiers.roots.iter().find(within) {
         return Err(Error::invalid(
-            format!("mount point {} is a tier itself", shown(&path)),
-            "choose an empty directory",
+            format!("mount point {} is, or lies in, the tier {}", shown(&path), shown(tier)),
+            "choose an empty directory outside the tiers",
         ));
     }
+    check_alone(&path)?;
+    check_empty(&path, "choose an empty directory")?;
     Ok(path)
 }
 
 /// Checks a mount point. It may be the origin itself.
 pub(crate) fn mountpoint(mountpoint: &Path, sides: &Sides) -> Result<PathBuf> {
-    if is_dead_mount(mountpoint) {
-        return Err(Error::invalid(
-            format!("mount point {}: the process of an earlier mount has died", shown(mountpoint)),
-            "free it with `halocline umount` first",
-        ));
-    }
-    let path = directory("mount point", mountpoint)?;
-    if is_mountpoint(&path).unwrap_or(false) && path != sides.origin {
-        return Err(Error::invalid(
-            format!("mount point {}: something is mounted here already", shown(&path)),
-            "unmount it first, or choose another directory",
-        ));
+    let path = free_mountpoint(mountpoint)?;
+    if path != sides.origin {
+        check_alone(&path)?;
     }
     for (name, side) in [("origin", &sides.origin), ("cache", &sides.cache)] {
         if path.starts_with(side) && path != sides.origin {
@@ -100,23 +94,52 @@ pub(crate) fn mountpoint(mountpoint: &Path, sides: &Sides) -> Result<PathBuf> {
             ));
         }
     }
-    if path != sides.origin && !is_empty(&path)? {
-        return Err(Error::invalid(
-            format!(
-                "mount point {} is not empty: the mount would hide what is there",
-                shown(&path)
-            ),
-            "choose an empty directory, or the origin itself",
-        ));
+    if path != sides.origin {
+        check_empty(&path, "choose an empty directory, or the origin itself")?;
     }
     Ok(path)
+}
+
+/// A directory where no dead mount is.
+fn free_mountpoint(mountpoint: &Path) -> Result<PathBuf> {
+    let found =
+        if is_dead_mount(mountpoint) { None } else { Some(directory("mount point", mountpoint)) };
+    match found {
+        Some(Ok(path)) => Ok(path),
+        // It may be dying just now.
+        Some(Err(error)) if !is_dead_mount(mountpoint) => Err(error),
+        _ => Err(Error::invalid(
+            format!("mount point {}: the process of an earlier mount has died", shown(mountpoint)),
+            "free it with `halocline umount` first",
+        )),
+    }
+}
+
+fn check_alone(path: &Path) -> Result<()> {
+    if is_mountpoint(path).unwrap_or(false) {
+        return Err(Error::invalid(
+            format!("mount point {}: something is mounted here already", shown(path)),
+            "unmount it first, or choose another directory",
+        ));
+    }
+    Ok(())
+}
+
+fn check_empty(path: &Path, remedy: &str) -> Result<()> {
+    if is_empty(path)? {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("mount point {} is not empty: the mount would hide what is there", shown(path)),
+        remedy,
+    ))
 }
 
 /// Whether `path` is the mount point of a process that died.
 pub(crate) fn is_dead_mount(path: &Path) -> bool {
     // Not `stat`: the kernel may answer that from its own copy. A process that is dying aborts what
     // was asked of it.
-    matches!(statvfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
+    matches!(statvfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED))
 }
 
 /// Checks the device that mounts are made with.
@@ -215,9 +238,7 @@ fn apart(sides: &Sides) -> Result<()> {
 
 /// The cache's file system must have room, and be as large as the limit.
 fn room(cache: &Path, config: &Config) -> Result<()> {
-    let space =
-        statvfs(cache).map_err(|errno| Error::at(cache, "ask for space in")(errno.into()))?;
-    let (total, left) = (space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize);
+    let (total, left) = space_of(cache)?;
     // A cache that fills the disk itself may go on.
     if left < ROOM_BYTES_MIN && is_empty(cache)? {
         return Err(Error::invalid(
@@ -226,20 +247,29 @@ fn room(cache: &Path, config: &Config) -> Result<()> {
         ));
     }
     config.size.checked_bytes(total)?;
-    if let CacheSize::Bytes(size) = config.size
-        && size > total
-    {
-        return Err(Error::invalid(
+    within_total("size", config.size, cache, total)
+}
+
+/// All bytes of the file system that a directory is on, and those that are left.
+fn space_of(dir: &Path) -> Result<(u64, u64)> {
+    let space = statvfs(dir).map_err(|errno| Error::at(dir, "ask for space in")(errno.into()))?;
+    Ok((space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize))
+}
+
+/// A limit of more than there is would never be reached.
+fn within_total(flag: &str, limit: CacheSize, dir: &Path, total: u64) -> Result<()> {
+    match limit {
+        CacheSize::Bytes(size) if size > total => Err(Error::invalid(
             format!(
-                "size {} is more than the file system of the cache {} has ({})",
+                "{flag} {} is more than the file system of {} has ({})",
                 text::bytes(size),
-                shown(cache),
+                shown(dir),
                 text::bytes(total)
             ),
-            "give a smaller --size, or a share such as 80%",
-        ));
+            format!("give a smaller --{flag}, or a share such as 80%"),
+        )),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn is_empty(path: &Path) -> Result<bool> {

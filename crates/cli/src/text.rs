@@ -1,9 +1,19 @@
 //! What people read: sizes, rates, times and the report's table.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use halocline_core::control::{LayoutBytes, MoveReport, Report, RequestTotals};
+
+/// A path on one line of a terminal: as it is, or quoted where it has characters that are none.
+#[expect(clippy::unnecessary_debug_formatting, reason = "it is the escapes that are wanted")]
+pub(crate) fn path(path: &Path) -> String {
+    match path.to_str() {
+        Some(text) if !text.contains(char::is_control) => text.to_owned(),
+        _ => format!("{path:?}"),
+    }
+}
 
 /// Bytes in binary units with three digits: `1.50 GiB`.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
@@ -151,7 +161,7 @@ pub(crate) fn moved(verb: &str, done: &MoveReport, dry_run: bool) -> String {
         let _ = write!(out, "; {} left", bytes(done.left_bytes));
     }
     for skipped in &done.skipped {
-        let _ = write!(out, "\n  {}: {}", skipped.path.display(), skipped.reason);
+        let _ = write!(out, "\n  {}: {}", path(&skipped.path), skipped.reason);
     }
     out
 }
@@ -159,6 +169,16 @@ pub(crate) fn moved(verb: &str, done: &MoveReport, dry_run: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_stay_on_their_line() {
+        use std::os::unix::ffi::OsStrExt;
+
+        let odd = std::ffi::OsStr::from_bytes(b"a\xff");
+        assert_eq!(path(Path::new("grö ße")), "grö ße");
+        assert_eq!(path(Path::new("a\n\u{1b}[2J")), "\"a\\n\\u{1b}[2J\"");
+        assert_eq!(path(Path::new(odd)), "\"a\\xFF\"");
+    }
 
     #[test]
     fn numbers_have_three_digits_and_a_unit() {

@@ -11,6 +11,7 @@ mod skipping;
 use std::fs;
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -171,6 +172,41 @@ fn configurations_that_do_not_fit() {
     scratch.both_refused("origin", "cache", &["--emulate", "tape"], &["--emulate", "hdd+ssd"]);
     scratch.both_refused("origin", "cache", &["--policy", "best"], &["--policy", "adaptive"]);
     scratch.both_refused("origin", "cache", &["--size", "8000T"], &["size", "more than"]);
+}
+
+/// Flags without an effect were ignored, so was a limit that no SSD has (all files then left it), and
+/// a mount point in a third tier was not seen.
+#[test]
+fn tiers_that_do_not_fit() {
+    let scratch = Scratch::new();
+    for tier in ["ssd", "hdd", "tape", "tape/mnt"] {
+        fs::create_dir(scratch.path(tier)).unwrap();
+    }
+    let mount = |flags: &[&'static str]| [&["mount", "--tier", "."][..], flags].concat();
+    scratch.refused(&mount(&["mnt", "--size", "1G"]), &["--size", "--ssd-limit"]);
+    scratch.refused(&mount(&["mnt", "--attr-timeout", "0s"]), &["--tier-attr-timeout"]);
+    scratch.refused(&mount(&["mnt", "--ssd-limit", "8000T"]), &["ssd-limit", "more than"]);
+    scratch.refused(&mount(&["mnt", "--policy", "always"]), &["always", "foresight"]);
+    scratch.refused(&mount(&["mnt", "--tiers", "ssd"]), &["--tiers", "ssd, hdd"]);
+    let three = ["--tiers", "ssd", "--tiers", "hdd", "--tiers", "tape"];
+    let inside = mount(&[&three[..], &["tape/mnt"]].concat());
+    scratch.refused(&inside, &["tape/mnt", "lies in, the tier"]);
+    scratch.refused(&mount(&["ssd"]), &["ssd", "is, or lies in, the tier"]);
+    scratch.both_refused("origin", "cache", &["--ssd-limit", "1G"], &["--ssd-limit", "--size"]);
+    for tier in ["ssd", "hdd", "tape"] {
+        assert!(!scratch.path(tier).join(".halocline").exists());
+    }
+}
+
+/// `| head` was answered with a panic.
+#[test]
+fn a_reader_that_has_read_enough_ends_a_command_quietly() {
+    let scratch = Scratch::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = scratch.command(&["doctor"]).stdout(writer).output().unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGPIPE));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

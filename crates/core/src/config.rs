@@ -261,7 +261,7 @@ impl Config {
 
 /// What to write instead of a value that does not fit.
 fn remedy(option: &OptionSpec) -> String {
-    let default = option.default_value();
+    let default = option.default_value().replace('\n', ", ");
     let default = if default.is_empty() { "empty".into() } else { default };
     format!("give {} (the default is {default})", option.kind.describe())
 }

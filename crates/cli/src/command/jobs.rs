@@ -1,5 +1,6 @@
 //! `halocline jobs`: which files will be used, told before they are.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -102,7 +103,7 @@ pub(super) fn line(job: &JobInfo) -> String {
 fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
     let text = fs::read_to_string(list).map_err(Error::at(list, "read the list"))?;
     let references: Vec<PathBuf> =
-        text.lines().filter_map(path_in).filter_map(|path| relative(path, mountpoint)).collect();
+        text.lines().filter_map(path_in).filter_map(|path| relative(&path, mountpoint)).collect();
     if references.is_empty() {
         return Err(Failure::refused(format!(
             "{} names no file below the mount; give its mount point with --mountpoint",
@@ -116,13 +117,53 @@ fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
 }
 
 /// The path of a line: the line itself, or what a successful open of strace's names.
-fn path_in(line: &str) -> Option<&str> {
+fn path_in(line: &str) -> Option<Cow<'_, str>> {
     let call = ["openat(", "open("].iter().find_map(|call| line.find(call));
-    let Some(at) = call else { return (!line.is_empty()).then_some(line) };
+    let Some(at) = call else { return (!line.is_empty()).then_some(line.into()) };
     let (_, rest) = line[at..].split_once('"')?;
-    let (path, after) = rest.split_once('"')?;
+    let (path, after) = quoted(rest)?;
     let failed = after.rsplit_once("= ").is_some_and(|(_, result)| result.starts_with('-'));
-    (!failed && !after.contains("O_DIRECTORY")).then_some(path)
+    (!failed && !after.contains("O_DIRECTORY")).then_some(path.into())
+}
+
+/// What stands before the closing quotation mark, as strace escapes it, and what stands after. Job
+/// files have no names that are not UTF-8.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut name = Vec::new();
+    let mut rest = text.as_bytes();
+    loop {
+        match rest {
+            [b'"', ..] => {
+                let after = &text[text.len() - rest.len() + 1..];
+                return Some((String::from_utf8(name).ok()?, after));
+            }
+            [b'\\', b'0'..=b'7', ..] => {
+                let digits =
+                    rest[1..].iter().take(3).take_while(|byte| (b'0'..=b'7').contains(byte));
+                let (count, code) = digits.fold((1, 0), |(count, code), byte| {
+                    (count + 1, code * 8 + u32::from(byte - b'0'))
+                });
+                name.push(u8::try_from(code).ok()?);
+                rest = &rest[count..];
+            }
+            [b'\\', escaped, ..] => {
+                name.push(match escaped {
+                    b'n' => b'\n',
+                    b't' => b'\t',
+                    b'r' => b'\r',
+                    b'v' => 0x0b,
+                    b'f' => 0x0c,
+                    other => *other,
+                });
+                rest = &rest[2..];
+            }
+            [byte, ..] => {
+                name.push(*byte);
+                rest = &rest[1..];
+            }
+            [] => return None,
+        }
+    }
 }
 
 fn relative(path: &str, mountpoint: Option<&Path>) -> Option<PathBuf> {
@@ -140,9 +181,13 @@ mod tests {
 
     #[test]
     fn opens_are_found_in_lists_and_traces() {
-        assert_eq!(path_in("a/b c"), Some("a/b c"));
+        assert_eq!(path_in("a/b c").as_deref(), Some("a/b c"));
         let trace = "12 openat(AT_FDCWD, \"/mnt/x\", O_RDONLY|O_CLOEXEC) = 3";
-        assert_eq!(path_in(trace), Some("/mnt/x"));
+        assert_eq!(path_in(trace).as_deref(), Some("/mnt/x"));
+        // Names were taken as strace escapes them, which are no names of files.
+        let trace = r#"open("/mnt/gr\303\266\303\237e \"x\"\1\\", O_RDONLY) = 3"#;
+        assert_eq!(path_in(trace).as_deref(), Some("/mnt/größe \"x\"\u{1}\\"));
+        assert_eq!(path_in(r#"open("/mnt/\377", O_RDONLY) = 3"#), None);
         assert_eq!(path_in("openat(AT_FDCWD, \"/mnt/x\", O_RDONLY) = -1 ENOENT (No such)"), None);
         assert_eq!(path_in("openat(AT_FDCWD, \"/mnt\", O_RDONLY|O_DIRECTORY) = 4"), None);
         assert_eq!(relative("/mnt/x", Some(Path::new("/mnt"))), Some("x".into()));

@@ -59,6 +59,7 @@ enum Plan {
 
 /// Mounts.
 pub(crate) fn execute(args: &MountArgs) -> Outcome {
+    args.config.check_effect(args.tier.is_some()).map_err(Failure::refused)?;
     let config = args.config.load().map_err(Failure::refused)?;
     let plan = plan(args, &config)?;
     if !args.foreground && !args.background_process {

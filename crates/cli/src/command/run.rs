@@ -88,6 +88,7 @@ pub(crate) fn execute(args: &RunArgs) -> Outcome {
 
 /// Checks all that can be wrong before anything changes.
 fn plan(args: &RunArgs) -> Result<Plan, Failure> {
+    args.config.check_effect(false).map_err(Failure::refused)?;
     let config = args.config.load().map_err(Failure::refused)?;
     let sides = preflight::sides(&args.origin, &args.cache, &config).map_err(Failure::refused)?;
     preflight::fuse_device().map_err(Failure::refused)?;

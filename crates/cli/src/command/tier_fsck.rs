@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use halocline_core::config::Config;
-use halocline_core::tier::{FileTier, Found, PRIVATE, Problem};
+use halocline_core::tier::{FileTier, Found, PRIVATE, Problem, TierSet};
 
 use super::print_json;
 use crate::assemble;
@@ -13,7 +13,10 @@ use crate::text;
 
 /// Checks `root` if it is the root of a file tier.
 pub(super) fn execute(root: &Path, repair: bool, json: bool) -> Option<Outcome> {
-    let config = Config::default();
+    let mut config = Config::default();
+    if let Some(names) = TierSet::names_below(root) {
+        config.tiers = names;
+    }
     let names = &config.tiers;
     let is_tier = names.iter().all(|name| root.join(name).is_dir())
         || root.join(&names[0]).join(PRIVATE).is_dir();
@@ -32,7 +35,10 @@ fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
     let wrong = |problem: &&Problem| {
         !matches!(
             problem,
-            Problem::Leftover { .. } | Problem::Unlinked { .. } | Problem::NotAFile { .. }
+            Problem::Leftover { .. }
+                | Problem::Unlinked { .. }
+                | Problem::NotAFile { .. }
+                | Problem::ManyNames { .. }
         )
     };
     let clean = found.problems.iter().filter(wrong).count() == 0;

@@ -34,7 +34,7 @@ pub(super) fn files(files: &[FileInfo]) -> String {
             "{:<8} {:>10}  {}{notes}",
             file.tier_name,
             text::bytes(file.size_bytes),
-            file.path.display()
+            text::path(&file.path)
         );
     }
     let on_ssd: u64 = files.iter().filter(|f| f.tier == 0).map(|f| f.size_bytes).sum();
@@ -118,6 +118,6 @@ fn passthrough(lines: &mut Vec<(&'static str, String)>, tier: &TierStatus) {
         lines.push(("", format!("served by the kernel: {file}")));
     }
     for (why, count) in &passing.refused {
-        lines.push(("", format!("{count} opens not: {why}")));
+        lines.push(("", format!("{count} opens were not: {why}")));
     }
 }

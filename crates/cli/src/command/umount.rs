@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use halocline_core::control::{MoveReport, Place, Request, Status};
+use halocline_core::control::{AnyStatus, MoveReport, Place, Request};
 use halocline_fuse::with_helper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -48,7 +48,7 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
         )));
     }
     let mut client = place.connect()?;
-    let status: Status = client.call(&Request::Status {}, |_| {})?;
+    let AnyStatus { status, tier } = client.call(&Request::Status {}, |_| {})?;
     let process = process(status.pid);
     let request = Request::Unmount { force: args.force, keep_dirty: args.keep_dirty };
     let mut meter = Meter::new("flushing", false);
@@ -57,7 +57,11 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     if let Some(process) = process {
         wait_for_end(&process, status.pid)?;
     }
-    println!("unmounted; {}", text::moved("flushed", &done, false));
+    match tier {
+        // Its files are where they are: there is nothing to flush.
+        Some(_) => println!("unmounted"),
+        None => println!("unmounted; {}", text::moved("flushed", &done, false)),
+    }
     if done.left_bytes > 0 {
         return Err(Failure::mount_again(done.left_bytes, &status.cache));
     }

@@ -1,7 +1,9 @@
 //! `halocline warm`: fetch before it is needed.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -51,7 +53,8 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
         done: "fetched",
         left: |left| {
             Failure::failed(format!(
-                "{left} found no room on the cache; make it larger (--size) or evict something"
+                "{left} were not fetched; where there is no room, mount with more (--size, or \
+                 --ssd-limit of a file tier) or evict something"
             ))
         },
         dry_run: args.dry_run,
@@ -60,12 +63,14 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
     telling.ask(first, &request)
 }
 
+/// Paths are bytes: not every name is UTF-8.
 fn read_list(list: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     if list == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text)?;
+        std::io::stdin().read_to_end(&mut bytes)?;
     } else {
-        text = fs::read_to_string(list).map_err(Error::at(list, "read the list"))?;
+        bytes = fs::read(list).map_err(Error::at(list, "read the list"))?;
     }
-    Ok(text.lines().filter(|line| !line.is_empty()).map(PathBuf::from).collect())
+    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    Ok(lines.map(|line| OsStr::from_bytes(line).into()).collect())
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use halocline_model::{admit, evict};
+use halocline_model::{admit, evict, tier};
 
 use super::{Kind, OPTIONS, OptionSpec, Scope};
 
@@ -70,7 +70,7 @@ pub fn markdown() -> String {
 }
 
 fn describe(out: &mut String, option: &OptionSpec) {
-    let default = option.default_value();
+    let default = option.default_value().replace('\n', "`, `");
     let default = if default.is_empty() { "empty".into() } else { format!("`{default}`") };
     let _ = write!(
         out,
@@ -82,7 +82,10 @@ fn describe(out: &mut String, option: &OptionSpec) {
         option.kind.describe(),
     );
     let policies: Vec<_> = match option.kind {
-        Kind::Admission => admit::POLICIES.iter().map(|row| (row.name, row.doc)).collect(),
+        Kind::Admission => {
+            let tier = tier::POLICIES.iter().map(|row| (row.name, row.doc));
+            admit::POLICIES.iter().map(|row| (row.name, row.doc)).chain(tier).collect()
+        }
         Kind::Eviction => evict::POLICIES.iter().map(|row| (row.name, row.doc)).collect(),
         _ => return,
     };

@@ -134,7 +134,7 @@ fn as_text(kind: Kind, value: &DeValue<'_>) -> Option<String> {
             i64::from_str_radix(value.as_str(), value.radix()).ok().map(|value| value.to_string())
         }
         (Kind::Bool | Kind::Count, _) => None,
-        (Kind::Globs, DeValue::Array(globs)) => {
+        (Kind::Globs | Kind::Names, DeValue::Array(globs)) => {
             let globs: Option<Vec<_>> = globs.iter().map(|glob| glob.get_ref().as_str()).collect();
             Some(globs?.join("\n"))
         }

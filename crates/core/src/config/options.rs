@@ -80,6 +80,25 @@ impl OptionSpec {
         OPTIONS.iter().find(|option| option.key == key)
     }
 
+    /// Whether the option has an effect on a file tier (`tier`), or on a cache in front of an
+    /// origin.
+    pub fn has_effect_on(&self, tier: bool) -> bool {
+        /// Of the others, those that are about any mount.
+        const COMMON: [&str; 9] = [
+            "policy",
+            "pin",
+            "exclude",
+            "direct",
+            "allow_other",
+            "threads",
+            "io_uring",
+            "busy_poll",
+            "single_thread",
+        ];
+        let own = self.scope == Scope::Tier;
+        if tier { own || COMMON.contains(&self.key) } else { !own }
+    }
+
     /// The first sentence of the documentation.
     pub fn short_doc(&self) -> &'static str {
         self.doc.split_inclusive(". ").next().unwrap_or(self.doc).trim_end()
@@ -374,7 +393,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     option!(
         "tiers",
         Tier,
-        Kind::Globs,
+        Kind::Names,
         |c| c.tiers.join("\n"),
         |c, v| tiers(&mut c.tiers, v),
         "Names of the tiers' directories below the root, fastest first. The first holds the tree \

@@ -30,6 +30,8 @@ pub enum Kind {
     Eviction,
     /// A list of globs.
     Globs,
+    /// A list of plain names.
+    Names,
     /// An emulation: `hdd+ssd`, `8xhdd+4xssd`.
     Emulation,
 }
@@ -48,6 +50,7 @@ impl Kind {
             Self::Word(_) => "WORD",
             Self::Admission | Self::Eviction => "POLICY",
             Self::Globs => "GLOB",
+            Self::Names => "NAME",
             Self::Emulation => "DEVICES",
         }
     }
@@ -78,6 +81,9 @@ impl Kind {
             Self::Word(words) => format!("one of {}", words.join(", ")),
             Self::Admission | Self::Eviction => format!("one of {}", self.names().join(", ")),
             Self::Globs => "a list of globs such as [\"*.idx\", \"scratch/**\"]".into(),
+            Self::Names => {
+                "a list of names such as [\"ssd\", \"hdd\"]; the flag once for each".into()
+            }
             Self::Emulation => "devices such as hdd+ssd or 8xhdd+4xssd".into(),
         }
     }

@@ -208,6 +208,7 @@ fn plan(args: &IorArgs) -> Result<Plan, Failure> {
     if given.take("size").is_some() {
         return Err(Failure::refused("--size: give the cache's limits with --cache-size"));
     }
+    given.check_effect(false).map_err(Failure::refused)?;
     let direct = given.take("direct");
     let mut config = given.load().map_err(Failure::refused)?;
     config.direct = direct.as_deref() != Some("false");
