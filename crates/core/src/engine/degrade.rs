@@ -64,6 +64,8 @@ impl Parts {
     pub(crate) fn bring_home(&self, file: &CachedFile, id: FileId) -> Result<u64> {
         // One line for each whole file, so programs wait: a page of lines must do for all files.
         let _range = file.range.exclusive(WHOLE);
+        // A flush that began before the store failed may still be writing home what was there then.
+        let _home = file.home.exclusive(WHOLE);
         let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
         if dirty.is_empty() {
             return Ok(0);

@@ -1,9 +1,14 @@
 //! A metadata store whose disk refuses writes while programs go on (D11): nothing fails that would
 //! not fail on the origin, nothing old is ever served, and all of it survives a kill (I1, I4, I7).
 
+use std::ops::ControlFlow;
 use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use halocline_core::control::{Controlled, Health};
+use halocline_core::device::fault::{Effect, Operation, When};
 use halocline_core::engine::Engine;
 use halocline_core::engine::extents::ExtentEngine;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -164,6 +169,50 @@ fn fsync_alone() {
     truth.write("dirty", 10 * KIB, KIB, 31);
     kill(&mut truth, held);
     truth.compare("after the kill");
+}
+
+#[test]
+fn i1_a_flush_that_began_before_the_store_failed_writes_over_nothing() {
+    alone("store_failure::fsync_beside_a_flush");
+}
+
+#[test]
+#[ignore = "run by i1_a_flush_that_began_before_the_store_failed_writes_over_nothing"]
+fn fsync_beside_a_flush() {
+    let mut truth = Truth::new(Fixture::new(still(4 << 20, "always")));
+    truth.write("file", 0, 32 * KIB, 1);
+    let engine = Arc::clone(truth.fixture.engine());
+    let faults = Arc::clone(&truth.fixture.origin_faults);
+    faults.set(Some(Operation::Write), Effect::Stall, When::Nth(0));
+    let flush = thread::spawn(move || {
+        drop(Controlled::flush(&*engine, None, false, &mut |_| ControlFlow::Continue(())));
+    });
+    while faults.stalled() == 0 {
+        thread::yield_now();
+    }
+    limit_files(Some(64 * KIB));
+    for number in 0.. {
+        truth.write(&format!("filler {}", number / 30), number % 30 * 2 * KIB, KIB, 3);
+        if matches!(truth.fixture.engine().status().health, Health::Degraded { .. }) {
+            break;
+        }
+        assert!(number < 10_000, "the store never failed");
+    }
+    truth.write("file", 8 * KIB, 8 * KIB, 2);
+    thread::scope(|scope| {
+        let fsync = scope.spawn(|| truth.fsync("file"));
+        for _ in 0..50 {
+            if fsync.is_finished() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        faults.clear();
+    });
+    flush.join().unwrap();
+    truth.compare("after a flush and an fsync beside it");
+    truth.fixture.close_dirty();
+    truth.compare_origin("after an unmount");
 }
 
 #[test]
