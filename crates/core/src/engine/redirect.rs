@@ -197,7 +197,13 @@ impl Parts {
         data: &[u8],
     ) -> Result<bool> {
         let id = handle.file.id().expect("a file with an extent has an identity");
-        if self.around.config.mode != Mode::WriteBack && !extent.dirty {
+        if self.around.config.mode != Mode::WriteBack {
+            if extent.dirty {
+                // Left by a session that wrote back. They go when the origin has what replaces them.
+                self.write_origin(handle, part, data)?;
+                self.let_old_go(&handle.origin, id, part)?;
+                return Ok(true);
+            }
             // The mapping goes first: a crash after the origin changed must not leave old bytes
             // published on the cache.
             self.let_go(id, part)?;

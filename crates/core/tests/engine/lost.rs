@@ -101,6 +101,30 @@ fn i6_write_through_loses_nothing_with_the_whole_cache() {
     truth.compare("with a new cache");
 }
 
+/// What a session that wrote back had left dirty was written over on the cache alone.
+#[test]
+fn i6_write_through_goes_home_over_dirty_bytes_too() {
+    let mut truth = Truth::new(Fixture::new(striped()));
+    truth.write("file", 0, 300 * KIB, 1);
+    truth.fixture.flush();
+    truth.write("file", 50 * KIB, 100 * KIB, 2);
+    truth.fixture.close_dirty();
+    for mode in [Mode::WriteThrough, Mode::ReadOnly] {
+        truth.fixture.config.mode = mode;
+        truth.fixture.open();
+        truth.write("file", 40 * KIB, 30 * KIB, 3);
+        let home = fs::read(truth.fixture.origin.path().join("file")).unwrap();
+        let written = &home[40 << 10..70 << 10];
+        assert!(written == pattern(3, 40 * KIB, 30 * KIB), "{mode:?}");
+        truth.compare("over dirty bytes");
+        truth.fixture.close_dirty();
+    }
+    truth.fixture.open();
+    truth.compare("after all");
+    truth.fixture.close();
+    truth.compare_origin("after all");
+}
+
 #[test]
 fn i6_missing_objects_are_errors_to_read() {
     let mut fixture = Fixture::new(still(8 << 20, "always"));
