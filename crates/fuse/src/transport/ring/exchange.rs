@@ -8,16 +8,19 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 
+use fuser::Errno;
 use io_uring::cqueue::Entry as Completion;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, types};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use zerocopy::IntoBytes;
 
 use super::busy_poll::BusyPoll;
 use super::wire::{Command, InHeader, OutHeader, RequestHeader};
-use crate::front::Answer;
+use crate::front::{Answer, Refused};
 use crate::transport::device::negotiation::REQUEST_MAX;
 
 const REGISTER: u32 = 1;
@@ -96,7 +99,10 @@ impl Exchange {
             fields: &header.fields,
             payload: header.entry.payload_bytes as usize,
         };
-        let (error, bytes) = match answer(&message, payload) {
+        // A defect in one call must leave neither its program waiting for ever nor the queue without
+        // a thread; what it is has been told when it unwinds.
+        let answered = catch_unwind(AssertUnwindSafe(|| answer(&message, payload)));
+        let (error, bytes) = match answered.unwrap_or(Err(Refused(Errno::EIO))) {
             Ok(bytes) => (0, bytes),
             Err(refused) => (-refused.0.code(), 0),
         };
@@ -174,13 +180,9 @@ impl Buffer {
 
     fn new() -> io::Result<Self> {
         const { assert!(size_of::<RequestHeader>() <= Self::HEADER) };
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new anonymous mapping.
-        let at = unsafe { libc::mmap(ptr::null_mut(), Self::BYTES, access, kind, -1, 0) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new place for a mapping overlaps nothing.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), Self::BYTES, access, kind) }?;
         Ok(Self(NonNull::new(at.cast()).expect("no mapping begins at 0")))
     }
 
@@ -213,6 +215,30 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and nobody borrows it any more.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), Self::BYTES) };
+        let unmapped = unsafe { munmap(self.0.as_ptr().cast(), Self::BYTES) };
+        debug_assert!(unmapped.is_ok(), "a mapping can be unmapped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use zerocopy::FromBytes;
+
+    use super::*;
+    use crate::transport::ring::busy_poll::Awake;
+
+    /// Its program waited until the mount was gone, and no signal could end it.
+    #[test]
+    fn a_call_that_panics_is_answered() {
+        let Ok(mut exchange) = Exchange::new(0, BusyPoll::new(Arc::new(Awake::off()))) else {
+            return;
+        };
+        exchange.respond(|_, _| panic!("on purpose"));
+        // SAFETY: the kernel was not told of it.
+        let (header, _) = unsafe { exchange.buffer.borrow() };
+        let (answer, _) = OutHeader::read_from_prefix(&header.in_out).unwrap();
+        assert_eq!((answer.error, header.entry.payload_bytes), (-libc::EIO, 0));
     }
 }
