@@ -11,6 +11,7 @@ mod skipping;
 #[path = "../shared/waiting.rs"]
 mod waiting;
 
+mod behind;
 mod differential;
 mod fsx;
 mod io_uring;

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,7 @@ use crate::engine::parts::{Parts, stamp_of};
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::meta::{Extent, FileId, Stamp};
+use crate::namespace::Node;
 
 /// Directory inside the cache where dirty bytes of conflicts are saved.
 pub(crate) const CONFLICTS: &str = "conflicts";
@@ -38,7 +40,7 @@ pub(crate) fn check(
     let Some(record) = parts.store.dmt.file(id) else { return Ok(()) };
     if record.stamp == Stamp::Writing {
         // We were writing ourselves when we were killed: the stat says nothing about others.
-        file.stamped_writing.store(true, std::sync::atomic::Ordering::Release);
+        file.stamped_writing.store(true, Ordering::Release);
         return Ok(());
     }
     if record.stamp == stamp_of(raw) {
@@ -51,6 +53,24 @@ pub(crate) fn check(
     }
     tracing::warn!("{}: changed behind the mount; its cached bytes are dropped", path.display());
     parts.let_go(id, WHOLE)
+}
+
+/// The same for a file that stayed known although nobody has it open. While its stamp says that we
+/// write it, it says nothing of others.
+pub(crate) fn check_again(parts: &Parts, file: &CachedFile, node: &Node) -> Result<()> {
+    if file.is_ours() {
+        return Ok(());
+    }
+    // Whoever changes it through us holds some of it.
+    let _range = file.range.exclusive(WHOLE);
+    let _growth = file.growth.lock();
+    if file.is_ours() {
+        return Ok(());
+    }
+    let raw = parts.namespace.stat(node)?.raw;
+    #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
+    file.set_size(raw.st_size as u64);
+    file.id().map_or(Ok(()), |id| check(parts, file, id, &raw))
 }
 
 /// Saves the dirty extents of a file whose origin went its own way, durably, and notes it.

@@ -75,14 +75,16 @@ impl ExtentEngine {
             self.parts.namespace.open_dir(parent)?.sync()?;
         }
         if let Some(file) = file {
-            file.unlinked.store(true, Ordering::Release);
+            file.unlinked.store(true, Ordering::SeqCst);
             if file.is_open() {
                 return Ok(());
             }
-            return match file.id() {
+            let forgotten = match file.id() {
                 Some(id) => self.parts.forget_file(&file, id),
                 None => self.parts.forget_data(&file),
             };
+            self.parts.forget_idle(&file);
+            return forgotten;
         }
         self.parts.forget_key(key, removed)
     }
@@ -161,7 +163,11 @@ impl Engine for ExtentEngine {
         }
         let timed = if change.mtime.is_some() { self.parts.file_of_known(node)? } else { None };
         let stat = match timed {
-            Some(file) => self.parts.take_time(&file, node, &change)?,
+            Some(file) => {
+                let stat = self.parts.take_time(&file, node, &change)?;
+                self.parts.forget_idle(&file);
+                stat
+            }
             None => self.parts.namespace.set_attr(node, &change)?,
         };
         self.parts.restamp(node)?;

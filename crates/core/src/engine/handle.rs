@@ -62,7 +62,10 @@ impl Handle {
         flags: i32,
         caller: Caller,
     ) -> Result<Self> {
-        let file = parts.file_of(node)?;
+        let (file, raw) = parts.file_and_stat(node)?;
+        // The kernel's pages are of what the file was. While somebody has it open, or we write it,
+        // how it looks says nothing.
+        let keep_cache = file.is_ours() || node.note_look(&raw);
         let pin = parts.namespace.pin(node)?;
         let may_flush = flags & libc::O_ACCMODE != libc::O_RDONLY;
         file.opens.fetch_add(1, Ordering::AcqRel);
@@ -73,7 +76,7 @@ impl Handle {
             origin,
             append: flags & libc::O_APPEND != 0,
             may_flush,
-            mode: OpenMode { direct, keep_cache: true },
+            mode: OpenMode { direct, keep_cache },
             reads_below: AtomicBool::new(false),
             _pin: pin,
             file,
@@ -100,7 +103,8 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.file.writers.fetch_sub(u32::from(self.may_flush), Ordering::AcqRel);
-        if self.file.opens.fetch_sub(1, Ordering::AcqRel) == 1 {
+        // One order with the removal of the last name: one of the two sees the other.
+        if self.file.opens.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.parts.closed(&self.file, &self.origin);
         }
     }
@@ -109,7 +113,7 @@ impl Drop for Handle {
 impl Parts {
     /// The last handle of a file goes; `origin` is its descriptor.
     fn closed(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
-        let unlinked = file.unlinked.load(Ordering::Acquire);
+        let unlinked = file.unlinked.load(Ordering::SeqCst);
         let done = match file.id() {
             Some(id) if unlinked => self.forget_file(file, id),
             Some(id) => self.settle(file, id).and_then(|()| self.give_time(file)),
@@ -122,8 +126,19 @@ impl Parts {
                 self.namespace.path_of(&file.node.read()).display()
             );
         }
+        self.note_rest(file);
         self.closed_warm(file, origin);
         self.forget_idle(file);
+    }
+
+    /// A file that we changed is at rest: what it looks like now is what its next opener is to find.
+    fn note_rest(&self, file: &CachedFile) {
+        if file.changed.swap(false, Ordering::AcqRel) {
+            let node = file.node.read().clone();
+            if let Ok(stat) = self.namespace.stat(&node) {
+                node.note_look(&stat.raw);
+            }
+        }
     }
 
     /// Drops a file of which the store has all there is to remember.
@@ -133,7 +148,7 @@ impl Parts {
                 && !file.read_below.load(Ordering::Acquire)
                 && file.mover.lock().is_none()
                 && file.held_mtime_ns().is_none()
-                && file.hint.read().is_default()
+                && (file.unlinked.load(Ordering::Acquire) || file.hint.read().is_default())
         });
     }
 }

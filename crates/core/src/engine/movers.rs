@@ -96,16 +96,16 @@ impl FileProgress<'_, '_> {
     }
 }
 
-/// Regular files below given paths.
-pub(super) struct Walk;
+/// Regular files below given paths. Those that nobody uses are forgotten again when it is dropped.
+pub(super) struct Walk<'a> {
+    parts: &'a Parts,
+    pub(super) found: Vec<(PathBuf, Arc<CachedFile>)>,
+}
 
-impl Walk {
+impl<'a> Walk<'a> {
     /// Every regular file that is one of `paths` or below one.
-    pub(super) fn below(
-        parts: &Parts,
-        paths: &[PathBuf],
-    ) -> Result<Vec<(PathBuf, Arc<CachedFile>)>> {
-        let mut found = Vec::new();
+    pub(super) fn below(parts: &'a Parts, paths: &[PathBuf]) -> Result<Self> {
+        let mut walk = Self { parts, found: Vec::new() };
         for path in paths {
             let node = parts.node_at(path).ok_or_else(|| {
                 Error::invalid(
@@ -113,30 +113,34 @@ impl Walk {
                     "name files or directories below the mount point",
                 )
             })?;
-            Self::visit(parts, &node, path.clone(), &mut found)?;
+            walk.visit(&node, path.clone())?;
         }
-        Ok(found)
+        Ok(walk)
     }
 
-    fn visit(
-        parts: &Parts,
-        node: &Node,
-        path: PathBuf,
-        found: &mut Vec<(PathBuf, Arc<CachedFile>)>,
-    ) -> Result<()> {
+    fn visit(&mut self, node: &Node, path: PathBuf) -> Result<()> {
+        let parts = self.parts;
         let stat = parts.namespace.stat(node)?;
         match stat.kind() {
-            libc::S_IFREG => found.push((path, parts.file_of(node)?)),
+            libc::S_IFREG => self.found.push((path, parts.file_of(node)?)),
             libc::S_IFDIR => {
                 for DirEntry { name, .. } in parts.namespace.entries(node)? {
                     if let Ok((child, _)) = parts.namespace.lookup(node, &name) {
-                        Self::visit(parts, &child, path.join(&name), found)?;
+                        self.visit(&child, path.join(&name))?;
                     }
                 }
             }
             _ => {}
         }
         Ok(())
+    }
+}
+
+impl Drop for Walk<'_> {
+    fn drop(&mut self) {
+        for (_, file) in &self.found {
+            self.parts.forget_idle(file);
+        }
     }
 }
 
@@ -242,6 +246,7 @@ impl ExtentEngine {
             if let Some(file) = self.parts.file_by_id(record.id)? {
                 self.parts.flush_file(&file)?;
                 self.drop_clean(&file, record.id)?;
+                self.parts.forget_idle(&file);
             }
         }
         self.parts.barrier()?;
@@ -254,8 +259,8 @@ impl ExtentEngine {
         globs.add_pin(glob)?;
         let limit = self.parts.store.dmt.limit();
         let files = Walk::below(&self.parts, &[PathBuf::new()])?;
-        let bytes: u64 =
-            files.iter().filter(|(path, _)| globs.pins(path)).map(|(_, file)| file.size()).sum();
+        let pinned = files.found.iter().filter(|(path, _)| globs.pins(path));
+        let bytes: u64 = pinned.map(|(_, file)| file.size()).sum();
         if bytes > limit {
             return Err(Error::invalid(
                 format!("the files that {glob:?} pins have {bytes} bytes, the cache {limit}"),

@@ -99,11 +99,13 @@ impl Controlled for ExtentEngine {
     fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
         let file = self.regular(path)?;
         let all = ByteRange::new(0, file.size());
+        let id = file.id();
+        self.parts.forget_idle(&file);
         let Some(range) = range.map_or(Some(all), |range| range.intersect(all)) else {
             return Ok(Vec::new());
         };
         let mut segments = Vec::new();
-        match file.id() {
+        match id {
             Some(id) => self.parts.store.dmt.lookup(id, range, &mut segments),
             None if range.is_empty() => {}
             None => segments.push(Segment { range, extent: None }),
@@ -131,6 +133,7 @@ impl Controlled for ExtentEngine {
             explanation.decision = Side::Origin;
             "an exclude glob keeps the file off the cache".clone_into(&mut explanation.reason);
         }
+        self.parts.forget_idle(&file);
         Ok(explanation)
     }
 
@@ -164,9 +167,9 @@ impl Controlled for ExtentEngine {
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
         let files = Walk::below(&self.parts, paths)?;
-        let total = files.iter().map(|(_, file)| self.missing_bytes(file)).sum();
+        let total = files.found.iter().map(|(_, file)| self.missing_bytes(file)).sum();
         let mut moving = Moving::new(progress, total);
-        for (name, file) in &files {
+        for (name, file) in &files.found {
             if self.warm_one(file, name, dry_run, &mut moving)?.is_break() {
                 break;
             }
@@ -176,9 +179,9 @@ impl Controlled for ExtentEngine {
 
     fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
         let files = Walk::below(&self.parts, &[path.to_owned()])?;
-        let total = files.iter().map(|(_, file)| self.mapped_bytes(file)).sum();
+        let total = files.found.iter().map(|(_, file)| self.mapped_bytes(file)).sum();
         let mut moving = Moving::new(progress, total);
-        for (name, file) in &files {
+        for (name, file) in &files.found {
             if self.evict_one(file, name, dry_run, &mut moving)?.is_break() {
                 break;
             }

@@ -73,10 +73,18 @@ impl Parts {
     }
 
     /// The one [`CachedFile`] of `node`. What the store maps beyond the file's end (a crash
-    /// between a truncate and its records) is dropped here, before anybody can read it.
+    /// between a truncate and its records) is dropped here, before anybody can read it. The caller
+    /// holds no lock of a file.
     pub(crate) fn file_of(&self, node: &Node) -> Result<Arc<CachedFile>> {
+        self.file_and_stat(node).map(|(file, _)| file)
+    }
+
+    /// The same with the origin's attributes of a moment ago.
+    pub(crate) fn file_and_stat(&self, node: &Node) -> Result<(Arc<CachedFile>, libc::stat64)> {
         let (key, raw) = self.key_of(node)?;
+        let mut known = true;
         let file = self.files.get_or_insert(key, || {
+            known = false;
             let id = self.store.dmt.find(key);
             #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
             let file = CachedFile::new(key, id, raw.st_size as u64, node.clone());
@@ -85,10 +93,13 @@ impl Parts {
             }
             Ok::<_, Error>(file)
         })?;
-        if file.opens.load(Ordering::Acquire) == 0 {
+        if !file.is_open() {
+            if known {
+                crate::engine::changes::check_again(self, &file, node)?;
+            }
             self.apply_globs(&file);
         }
-        Ok(file)
+        Ok((file, raw))
     }
 
     /// The file's identity in the cache, given to it now if it has none.
@@ -98,6 +109,8 @@ impl Parts {
         }
         let path = self.namespace.path_of(&file.node.read());
         let id = self.store.dmt.register(file.key, &path)?;
+        // The new record says so, and the last close must put it right, though nobody wrote.
+        file.stamped_writing.store(true, Ordering::Release);
         self.files.identified(id, file);
         self.apply_globs(file);
         Ok(id)
@@ -152,6 +165,7 @@ impl Parts {
         let node = file.node.read().clone();
         let raw = self.namespace.stat(&node)?.raw;
         self.store.dmt.stamp(id, stamp_of(&raw))?;
+        node.note_look(&raw);
         file.stamped_writing.store(false, Ordering::Release);
         Ok(())
     }

@@ -87,8 +87,12 @@ pub(crate) struct CachedFile {
     pub(crate) read_below: AtomicBool,
     /// Whether its last name is gone.
     pub(crate) unlinked: AtomicBool,
+    /// Whether the cache has forgotten it since.
+    pub(crate) forgotten: AtomicBool,
     /// Whether the store holds the stamp `Writing` for it.
     pub(crate) stamped_writing: AtomicBool,
+    /// Whether we changed it since it was last at rest.
+    pub(crate) changed: AtomicBool,
     mtime_held_ns: AtomicI64,
     /// Held while the origin's file is given a modification time.
     pub(crate) times: Mutex<()>,
@@ -120,7 +124,9 @@ impl CachedFile {
             excluded: AtomicBool::new(false),
             read_below: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
+            forgotten: AtomicBool::new(false),
             stamped_writing: AtomicBool::new(false),
+            changed: AtomicBool::new(false),
             mtime_held_ns: AtomicI64::new(NO_TIME),
             times: Mutex::default(),
             flushing: Mutex::default(),
@@ -158,6 +164,7 @@ impl CachedFile {
     /// Notes a write at `now_ns`. A write that reached only the cache leaves the origin's time
     /// behind, so it is held; one that went home moves a held time along.
     pub(crate) fn note_write(&self, now_ns: i64, on_cache: bool) {
+        self.changed.store(true, Ordering::Release);
         if on_cache || self.held_mtime_ns().is_some() {
             self.mtime_held_ns.store(now_ns, Ordering::Release);
         }
@@ -197,11 +204,19 @@ impl CachedFile {
 
     /// Whether nothing of the file may enter the cache.
     pub(crate) fn is_kept_out(&self) -> bool {
-        self.excluded.load(Ordering::Relaxed) || self.read_below.load(Ordering::Acquire)
+        self.excluded.load(Ordering::Relaxed)
+            || self.read_below.load(Ordering::Acquire)
+            || self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// Whether programs have the file open, or it is being changed by us: how the origin's file looks
+    /// then tells nothing about others (I9).
+    pub(crate) fn is_ours(&self) -> bool {
+        self.is_open() || self.stamped_writing.load(Ordering::Acquire)
     }
 
     /// Whether programs have the file open.
     pub(crate) fn is_open(&self) -> bool {
-        self.opens.load(Ordering::Acquire) > 0
+        self.opens.load(Ordering::SeqCst) > 0
     }
 }

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
+use rustc_hash::FxHasher;
 
 use super::descriptors::Descriptors;
 use crate::engine::Stat;
@@ -25,6 +27,8 @@ pub(super) struct Inode {
     pub(super) key: (u64, u64),
     /// Used since the descriptor cache last looked at it.
     pub(super) used: AtomicBool,
+    /// Tells how it looked when [`Node::note_look`] was last called; 0 before that.
+    look: AtomicU64,
     pub(super) state: Mutex<State>,
     tree: Weak<Tree>,
 }
@@ -78,6 +82,17 @@ impl Node {
     /// Device and inode number.
     pub fn key(&self) -> (u64, u64) {
         self.0.key
+    }
+
+    /// Notes size and times of the inode; whether they are what they were when this was last
+    /// called, or this is the first time.
+    pub(crate) fn note_look(&self, raw: &libc::stat64) -> bool {
+        let mut hasher = FxHasher::default();
+        let times = (raw.st_mtime, raw.st_mtime_nsec, raw.st_ctime, raw.st_ctime_nsec);
+        (raw.st_size, times).hash(&mut hasher);
+        let now = hasher.finish().max(1);
+        let before = self.0.look.swap(now, Ordering::Relaxed);
+        before == now || before == 0
     }
 
     /// A directory and a name in it that the node is known under; `None` once it has lost all.
@@ -207,6 +222,7 @@ impl Tree {
         let inode = Arc::new(Inode {
             key,
             used: AtomicBool::new(false),
+            look: AtomicU64::new(0),
             state: Mutex::default(),
             tree: Arc::downgrade(self),
         });

@@ -37,6 +37,42 @@ fn i9_clean_bytes_of_a_changed_file_are_dropped() {
     fixture.close();
 }
 
+/// A file that nobody wrote through the mount had no stamp at all: what `warm`, or a fetch after its
+/// last close, had brought was served for ever, whatever became of the origin's file.
+#[test]
+fn i9_bytes_that_were_only_read_are_dropped_too() {
+    let fetched_after_a_read = |fixture: &Fixture| {
+        fixture.read("file", 0, 40 << 10);
+        fixture.engine().fetch_wanted().unwrap();
+    };
+    let warmed = |fixture: &Fixture| drop(fixture.warm("file"));
+    for bring in [&fetched_after_a_read as &dyn Fn(&Fixture), &warmed] {
+        let mut fixture = Fixture::new(still(1 << 20, "always"));
+        let mut want = pattern(1, 0, 32 * KIB);
+        fs::write(fixture.origin.path().join("file"), &want).unwrap();
+        bring(&fixture);
+        assert_eq!(fixture.engine().status().mapped_bytes, 32 * KIB);
+        fixture.close();
+        change(&fixture, 5 * KIB, 0xAB);
+        want[5 << 10] = 0xAB;
+        fixture.open();
+        assert_eq!(fixture.read("file", 0, 40 << 10), want);
+        fixture.close();
+    }
+}
+
+/// A flushed file stayed known after its last close, and what is known was not looked at again.
+#[test]
+fn i9_a_file_that_changed_while_it_was_closed_is_read_anew() {
+    let mut fixture = fixture();
+    fixture.flush();
+    let theirs = vec![0xAB; 50 << 10];
+    fs::write(fixture.origin.path().join("file"), &theirs).unwrap();
+    assert_eq!(fixture.read("file", 0, 60 << 10), theirs, "the mount goes on");
+    fixture.close();
+    assert_eq!(fs::read(fixture.origin.path().join("file")).unwrap(), theirs);
+}
+
 #[test]
 fn i9_a_change_that_hides_in_size_and_mtime_is_seen() {
     let mut fixture = fixture();

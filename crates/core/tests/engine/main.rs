@@ -6,6 +6,7 @@ mod binding;
 mod canary;
 mod faults;
 mod fixture;
+mod idle;
 mod kills;
 mod limits;
 mod lost;

@@ -1,11 +1,13 @@
 //! Fetching: what critical reads missed (`C_flag`) comes to the cache, lazily and in order.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use halocline_model::request::ByteRange;
 
 use crate::engine::parts::Parts;
 use crate::error::Result;
+use crate::extent::file::CachedFile;
 use crate::meta::{Segment, Wanted};
 
 /// Entries taken from the CDT at once: sorted among themselves, so that the origin is read in
@@ -81,6 +83,16 @@ impl Parts {
             self.store.dmt.drop_critical(wanted.file, wanted.range);
             return Ok(Fetched::Gone);
         };
+        if !file.is_open() {
+            // No close will tell what the origin's file looked like when its bytes were read (I9).
+            self.settle(&file, wanted.file)?;
+        }
+        let fetched = self.fetch_into(&file, wanted, evict);
+        self.forget_idle(&file);
+        fetched
+    }
+
+    fn fetch_into(&self, file: &Arc<CachedFile>, wanted: &Wanted, evict: bool) -> Result<Fetched> {
         // Exclusive: nobody may write the range home between our reading and publishing it
         // (SPEC 3.8), and its size must hold still.
         let _guard = file.range.exclusive(wanted.range);
@@ -97,7 +109,7 @@ impl Parts {
         if !self.reserve_all(wanted, &segments, evict)? {
             return Ok(Fetched::NoRoom);
         }
-        let brought = self.bring(&file, wanted, &segments)?;
+        let brought = self.bring(file, wanted, &segments)?;
         self.store.dmt.fetched(wanted.file, wanted.range);
         Ok(Fetched::Bytes(brought))
     }
@@ -127,12 +139,7 @@ impl Parts {
     }
 
     /// Copies reserved segments from the origin to the cache and publishes them clean.
-    fn bring(
-        &self,
-        file: &crate::extent::file::CachedFile,
-        wanted: &Wanted,
-        missing: &[Segment],
-    ) -> Result<u64> {
+    fn bring(&self, file: &CachedFile, wanted: &Wanted, missing: &[Segment]) -> Result<u64> {
         let mut brought = 0;
         for (done, segment) in missing.iter().enumerate() {
             let range = segment.range;

@@ -84,6 +84,7 @@ impl Parts {
             work();
         });
         self.settle(file, id)?;
+        self.forget_idle(file);
         total.into_inner()
     }
 
