@@ -50,10 +50,21 @@ impl Parts {
         if stat.kind() != libc::S_IFREG {
             return Ok(());
         }
-        let Some(id) = self.store.dmt.find(origin_key(&stat)) else { return Ok(()) };
-        let at_rest = self.store.dmt.file(id).is_some_and(|file| file.stamp != Stamp::Writing);
-        if at_rest {
-            let stamp = super::parts::stamp_of(&stat.raw);
+        node.note_look(&stat.raw);
+        let key = origin_key(&stat);
+        let Some(id) = self.store.dmt.find(key) else { return Ok(()) };
+        let is_at_rest =
+            || self.store.dmt.file(id).is_some_and(|file| file.stamp != Stamp::Writing);
+        if !is_at_rest() {
+            return Ok(());
+        }
+        // Nobody begins to write meanwhile, or opens it for that.
+        let frozen = self.files.freeze();
+        let file = frozen.by_key(key).cloned();
+        let _frozen = file.is_none().then_some(frozen);
+        let _still = file.as_ref().map(|file| file.range.shared(WHOLE));
+        if is_at_rest() {
+            let stamp = super::parts::stamp_of(&self.namespace.stat(node)?.raw);
             self.advisory(self.store.dmt.stamp(id, stamp))?;
         }
         Ok(())
@@ -61,9 +72,16 @@ impl Parts {
 
     /// Forgets a file whose last name and last handle are gone, with everything cached of it.
     pub(crate) fn forget_file(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
-        debug_assert!(file.unlinked.load(Ordering::Acquire) && !file.is_open());
+        debug_assert!(file.unlinked.load(Ordering::Acquire));
         // Whoever moves bytes of it finishes first (I2).
         let _range = file.range.exclusive(WHOLE);
+        // The last close and the removal of the last name may meet here, and somebody may have
+        // opened it just before its name went: that one's close comes here again.
+        if file.is_open() || file.forgotten.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        // No record is left to be stamped.
+        file.stamped_writing.store(true, Ordering::Release);
         self.let_go(id, WHOLE)?;
         self.advisory(self.store.dmt.forget(id))?;
         self.forget_data(file)
@@ -108,5 +126,81 @@ impl Parts {
             notes.remove(0);
         }
         notes.push(what);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::control::Controlled;
+    use crate::engine::extents::ExtentEngine;
+    use crate::engine::handle::Handle;
+    use crate::engine::{Caller, Decorations, Engine, Maker};
+
+    const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+    fn engine() -> (ExtentEngine, [TempDir; 2]) {
+        let dirs = [(); 2].map(|()| TempDir::new().unwrap());
+        let config = Config { policy: "always".to_owned(), rebuild: false, ..Config::default() };
+        let around = Decorations { data_bytes: Some(1 << 20), ..Decorations::NONE };
+        let engine = ExtentEngine::open_decorated(dirs[0].path(), dirs[1].path(), &config, around);
+        (engine.unwrap(), dirs)
+    }
+
+    fn create(engine: &ExtentEngine) -> (Node, Handle) {
+        let (root, by) = (engine.root(), Maker { caller: ME, umask: 0 });
+        let created = engine.create((&root, OsStr::new("file")), 0o644, libc::O_RDWR, by);
+        let (node, _, handle) = created.unwrap();
+        (node, handle)
+    }
+
+    /// A program wrote to the cache between a last look at a closed file and the record of it: after
+    /// a kill the bytes were a conflict with our own change of the origin's file.
+    #[test]
+    fn i4_a_file_that_is_written_while_it_is_settled_is_not_taken_for_one_at_rest() {
+        let (engine, _dirs) = engine();
+        let (node, handle) = create(&engine);
+        engine.write(&handle, 0, &[1; 4096], ME).unwrap();
+        Controlled::flush(&engine, None, false, &mut |_| std::ops::ControlFlow::Continue(()))
+            .unwrap();
+        let file = Arc::clone(&handle.file);
+        thread::scope(|scope| {
+            let settling = file.node.write();
+            scope.spawn(|| drop(handle));
+            while file.is_open() {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(20));
+            let written = scope.spawn(|| {
+                let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+                engine.write(&handle, 4096, &[2; 4096], ME).unwrap();
+                handle
+            });
+            thread::sleep(Duration::from_millis(20));
+            drop(settling);
+            drop(written.join().unwrap());
+        });
+        let record = engine.parts.store.dmt.file(file.id().unwrap()).unwrap();
+        assert_eq!(engine.parts.store.dmt.usage().dirty, 4096);
+        assert_eq!(record.stamp, Stamp::Writing);
+        assert!(file.stamped_writing.load(Ordering::Acquire) && file.mover.lock().is_some());
+    }
+
+    /// The second was told that the cache does not know the file, and with it a program's unlink.
+    #[test]
+    fn a_removal_and_a_last_close_may_both_forget_a_file() {
+        let (engine, _dirs) = engine();
+        let (_, handle) = create(&engine);
+        engine.write(&handle, 0, &[1; 4096], ME).unwrap();
+        let file = Arc::clone(&handle.file);
+        drop(handle);
+        engine.unlink(&engine.root(), OsStr::new("file")).unwrap();
+        engine.parts.forget_file(&file, file.id().unwrap()).unwrap();
     }
 }

@@ -90,6 +90,11 @@ pub(crate) struct Frozen<'a> {
 }
 
 impl Frozen<'_> {
+    /// The file with this origin identity.
+    pub(crate) fn by_key(&self, key: OriginKey) -> Option<&Arc<CachedFile>> {
+        self.maps.by_key.get(&key)
+    }
+
     /// The file with this cache identity.
     pub(crate) fn by_id(&self, id: FileId) -> Option<&Arc<CachedFile>> {
         self.maps.by_id.get(&id)

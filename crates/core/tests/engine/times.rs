@@ -1,7 +1,7 @@
 //! Modification times while data moves.
 
 use std::thread;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use halocline_core::device::fault::{Effect, Operation, When};
 use halocline_core::engine::{Engine, SetAttr, SetTime};
@@ -32,4 +32,34 @@ fn a_time_that_a_program_sets_during_a_flush_stays() {
     fixture.close();
     let home = fixture.origin.path().join("file").metadata().unwrap();
     assert_eq!(home.modified().unwrap(), chosen);
+}
+
+/// A write that goes home while the end of a flush gives the file its time is the younger of the two:
+/// the file kept the time of the write before it.
+#[test]
+fn a_write_that_goes_home_during_the_end_of_a_flush_shows_in_the_time() {
+    let mut fixture = Fixture::new(still(64 << 10, "always"));
+    let open = fixture.handle("file");
+    fixture.write("file", 0, &[1; 4096]);
+    fixture.origin_faults.set(Some(Operation::Write), Effect::Linger, When::Nth(0));
+    let too_large = vec![2; 128 << 10];
+    let mut begun = SystemTime::now();
+    thread::scope(|scope| {
+        thread::sleep(Duration::from_millis(20));
+        begun = SystemTime::now();
+        let write = scope.spawn(|| fixture.write("file", 8192, &too_large));
+        while fixture.origin_faults.stalled() == 0 {
+            thread::yield_now();
+        }
+        let flush = scope.spawn(|| fixture.flush());
+        thread::sleep(Duration::from_millis(50));
+        fixture.origin_faults.clear();
+        write.join().unwrap();
+        flush.join().unwrap();
+    });
+    drop(open);
+    fixture.close();
+    let home = fixture.origin.path().join("file").metadata().unwrap();
+    let granularity = Duration::from_millis(10);
+    assert!(home.modified().unwrap() + granularity >= begun, "the second write is not to be seen");
 }

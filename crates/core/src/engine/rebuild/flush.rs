@@ -16,7 +16,7 @@ use crate::engine::rebuild::Which;
 use crate::engine::rebuild::sieve::OriginCost;
 use crate::engine::{SetAttr, SetTime, Stat};
 use crate::error::Result;
-use crate::extent::file::CachedFile;
+use crate::extent::file::{CachedFile, WHOLE};
 use crate::meta::FileId;
 use crate::namespace::Node;
 
@@ -133,12 +133,24 @@ impl Parts {
         }
     }
 
-    /// Lets go of what a file without dirty bytes no longer needs.
+    /// Lets go of what a file without dirty bytes no longer needs. The caller holds no lock of the
+    /// file's bytes.
     pub(crate) fn settle(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
-        if !self.store.dmt.dirty(id, crate::extent::file::WHOLE, 1).is_empty() {
+        let is_dirty = || !self.store.dmt.dirty(id, WHOLE, 1).is_empty();
+        if is_dirty() {
             return Ok(());
         }
-        self.give_time(file)?;
+        // Nobody writes meanwhile: a stamp at rest is of a file at rest, or the next mount takes what
+        // is written under it for a conflict (I9). While the file is open its close will settle it.
+        let _still = match file.range.try_shared(WHOLE) {
+            None if file.is_open() => return Ok(()),
+            None => file.range.shared(WHOLE),
+            Some(still) => still,
+        };
+        if is_dirty() {
+            return Ok(());
+        }
+        self.give_time_at_rest(file)?;
         if !file.is_open() {
             if file.stamped_writing.load(Ordering::Acquire)
                 && !file.unlinked.load(Ordering::Acquire)
@@ -152,15 +164,28 @@ impl Parts {
 
     /// Before the first flush write: the origin's time is what programs see, not ours.
     pub(crate) fn hold_origin_time(&self, file: &CachedFile) -> Result<()> {
-        if file.held_mtime_ns().is_none() {
-            let raw = self.namespace.stat(&file.node.read().clone())?.raw;
-            file.hold_mtime(mtime_ns(&raw));
+        while file.held_mtime_ns().is_none() {
+            let node = file.node.read().clone();
+            let before = mtime_ns(&self.namespace.stat(&node)?.raw);
+            file.hold_mtime(before);
+            // A write that went home meanwhile found nothing held, and may be younger.
+            let now = mtime_ns(&self.namespace.stat(&node)?.raw);
+            if now != before {
+                file.let_mtime_go(Some(before));
+            }
         }
         Ok(())
     }
 
-    /// Gives the origin's file the modification time that was held back.
+    /// Gives the origin's file the modification time that was held back. The caller holds no lock
+    /// of the file's bytes.
     pub(crate) fn give_time(&self, file: &CachedFile) -> Result<()> {
+        // A write that is under way notes its time last.
+        let _still = file.range.shared(WHOLE);
+        self.give_time_at_rest(file)
+    }
+
+    fn give_time_at_rest(&self, file: &CachedFile) -> Result<()> {
         let _times = file.times.lock();
         if let Some(held) = file.held_mtime_ns() {
             let node = file.node.read().clone();
