@@ -1,11 +1,12 @@
 //! Promotion and demotion of a large file, against `cp` between the two directories.
 //!
 //! A migration makes its copy durable before it removes the original; `cp` alone does not, so it
-//! is measured with and without `sync` of the copy.
+//! is measured with and without `sync` of the copy. All directories are on one device: a copy is
+//! the same either way but for what came before it.
 
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -60,24 +61,38 @@ impl Source {
     }
 }
 
-/// Seconds of each repetition.
-#[derive(Default)]
+/// How a file gets to the other tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Move,
+    CopyAndSync,
+    Copy,
+}
+
+impl How {
+    const ALL: [Self; 3] = [Self::Move, Self::CopyAndSync, Self::Copy];
+}
+
+/// Seconds of each repetition, by [`How`].
+#[derive(Debug, Default)]
 struct Seconds {
-    down: Vec<f64>,
-    up: Vec<f64>,
-    plain: Vec<f64>,
-    synced: Vec<f64>,
+    down: [Vec<f64>; How::ALL.len()],
+    up: [Vec<f64>; How::ALL.len()],
 }
 
 pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec<Row>> {
     let path = setup.tier().join(NAME);
     files::open(&path, bytes)?.sync_all()?;
     let place = Place::find(&path)?;
-    let mut client = place.connect()?;
+    let mut mover = Mover { client: place.connect()?, path: place.inside };
     let mut seconds = Source::ALL.map(|_| Seconds::default());
+    mover.moved(Way::Down)?;
+    mover.moved(Way::Up)?;
     for _ in 0..repetitions {
         for ((source, _), seconds) in Source::ALL.iter().zip(&mut seconds) {
-            repeat(setup, &place, &mut client, *source, seconds)?;
+            for how in How::ALL {
+                there_and_back(setup, &mut mover, (*source, how), seconds)?;
+            }
         }
     }
     fs::remove_file(&path)?;
@@ -85,53 +100,76 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
     Ok(rows.flat_map(|((_, state), seconds)| seconds.rows(state, bytes)).collect())
 }
 
-/// Each once.
-fn repeat(
+/// Takes the file down and up again. Whatever is timed comes right after a move the other way:
+/// what was written before decides how dear new pages and new blocks are.
+fn there_and_back(
     setup: &Setup,
-    place: &Place,
-    client: &mut Client,
-    source: Source,
+    mover: &mut Mover,
+    (source, how): (Source, How),
     seconds: &mut Seconds,
 ) -> Result<()> {
-    let hdd = setup.below("hdd");
-    let (ssd, moved, copied) = (setup.below("ssd").join(NAME), hdd.join(NAME), hdd.join("copied"));
-    // The old copy is freed after a move, as cp's copies are removed here after each: not timed. An
-    // answered status waits for it.
-    let mut asked = |request: &Request| {
+    let copy_to = setup.below("bare").join("copied");
+    let ways = [("ssd", Way::Down, &mut seconds.down), ("hdd", Way::Up, &mut seconds.up)];
+    for (side, way, seconds) in ways {
+        let path = setup.below(side).join(NAME);
+        source.prepare(&path)?;
+        let mut by_cp = None;
+        if how != How::Move {
+            by_cp = Some(copy(&path, &copy_to, how == How::CopyAndSync)?);
+            source.prepare(&path)?;
+        }
+        let by_move = mover.moved(way)?;
+        seconds[how as usize].push(by_cp.unwrap_or(by_move));
+    }
+    Ok(())
+}
+
+/// From one tier to the other.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Down,
+    Up,
+}
+
+/// Moves the file through the mount's control socket.
+struct Mover {
+    client: Client,
+    path: PathBuf,
+}
+
+impl Mover {
+    /// Seconds that moving it takes.
+    fn moved(&mut self, way: Way) -> Result<f64> {
+        let path = self.path.clone();
+        let request = match way {
+            Way::Down => Request::Evict { path, dry_run: false },
+            Way::Up => Request::Warm { paths: vec![path], dry_run: false },
+        };
         let taken = timed(|| {
-            let report = client.call::<MoveReport>(request, |_| {})?;
+            let report = self.client.call::<MoveReport>(&request, |_| {})?;
             let stayed = report.skipped.first().map(|file| io::Error::other(file.reason.clone()));
             stayed.map_or(Ok(()), |why| Err(Error::at(NAME, "move")(why)))
         })?;
-        client.call::<Status>(&Request::Status {}, |_| {})?;
-        Ok::<_, Error>(taken)
-    };
-    source.prepare(&ssd)?;
-    seconds.plain.push(copy(&ssd, &copied, false)?);
-    source.prepare(&ssd)?;
-    seconds.synced.push(copy(&ssd, &copied, true)?);
-    source.prepare(&ssd)?;
-    let path = place.inside.clone();
-    seconds.down.push(asked(&Request::Evict { path: path.clone(), dry_run: false })?);
-    source.prepare(&moved)?;
-    seconds.up.push(asked(&Request::Warm { paths: vec![path], dry_run: false })?);
-    Ok(())
+        // The old copy is freed after a move, as cp's copies are removed here after each: not
+        // timed. An answered status waits for it.
+        self.client.call::<Status>(&Request::Status {}, |_| {})?;
+        Ok(taken)
+    }
 }
 
 impl Seconds {
     fn rows(self, state: &str, bytes: u64) -> [Row; 4] {
         let rate = |seconds: Vec<f64>| mebibytes(bytes) / median(seconds);
-        let (down, up) = (rate(self.down), rate(self.up));
-        let synced = ("cp and sync", rate(self.synced));
-        let plain = ("cp, not durable", rate(self.plain));
+        let [[down, down_synced, down_plain], [up, up_synced, up_plain]] =
+            [self.down, self.up].map(|way| way.map(rate));
         let row = |what, tier, baseline| {
             Row::new("moves", format!("{what}, {state}"), "MiB/s", tier, baseline, None)
         };
         [
-            row("demote", down, synced),
-            row("promote", up, synced),
-            row("demote", down, plain),
-            row("promote", up, plain),
+            row("demote", down, ("cp and sync", down_synced)),
+            row("promote", up, ("cp and sync", up_synced)),
+            row("demote", down, ("cp, not durable", down_plain)),
+            row("promote", up, ("cp, not durable", up_plain)),
         ]
     }
 }
