@@ -148,3 +148,18 @@ fn i4_what_a_power_loss_left_behind_a_gap_never_comes_back() {
         assert_eq!(known(&open(&image, boot).unwrap()), [100, 0, 1, 2, 3, 50, 51], "{boot}");
     }
 }
+
+/// A ring full of changes of nothing was never handed over: the next change waited for ever.
+#[test]
+fn renames_of_what_is_not_cached_take_no_slots() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dmt = open(scratch.path(), "boot").unwrap();
+    let file = register(&dmt, 1);
+    let before = slots(scratch.path());
+    let rename = || dmt.rename(Path::new("a"), Path::new("b")).unwrap();
+    rename();
+    assert_eq!(slots(scratch.path()), before);
+    (0..2 * 256).for_each(|_| rename());
+    map(&dmt, file, 0);
+    assert_eq!(dmt.extents(file).len(), 1);
+}

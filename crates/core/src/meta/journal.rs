@@ -218,6 +218,10 @@ impl Journal {
     /// Makes a change that takes `bytes` bytes of the store's journal.
     fn change(&self, batch: &Batch, bytes: u64) -> Result<()> {
         self.check()?;
+        // The rename of what is not cached, for one.
+        if batch.is_empty() {
+            return Ok(());
+        }
         let due = if batch.bytes().len() <= ring::BATCH_MAX {
             self.change_ahead(batch)?
         } else {
@@ -260,10 +264,7 @@ impl Journal {
     pub(crate) fn catch_up(&self) -> Result<()> {
         let _turn = self.turn.lock();
         self.check()?;
-        let (batch, number) = self.ahead.lock().take();
-        if batch.is_empty() {
-            return Ok(());
-        }
+        let Some((batch, number)) = self.ahead.lock().take() else { return Ok(()) };
         self.hand_over(&batch, number)?;
         self.ahead.lock().keep(number);
         Ok(())

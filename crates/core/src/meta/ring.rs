@@ -130,16 +130,16 @@ impl Ring {
         Ok(())
     }
 
-    /// What waits, for the store, with the number to keep with it.
-    pub(super) fn take(&mut self) -> (Batch, u64) {
-        (std::mem::take(&mut self.waiting), self.last)
+    /// What waits, for the store, with the number to keep with it; `None` where it has all.
+    pub(super) fn take(&mut self) -> Option<(Batch, u64)> {
+        (self.kept < self.last).then(|| (std::mem::take(&mut self.waiting), self.last))
     }
 
     /// The same with `more` behind it, which gets a number and no slot.
     pub(super) fn take_with(&mut self, more: &Batch) -> (Batch, u64) {
         self.last += 1;
         self.waiting.append(more.bytes());
-        self.take()
+        (std::mem::take(&mut self.waiting), self.last)
     }
 
     /// The store has the changes up to `number`.
@@ -173,4 +173,80 @@ fn read_slot(slot: &[u8]) -> Option<(u64, &[u8])> {
     let checked = rest.get(..HEAD - 8 + len)?;
     (xxh3_64(checked) == u64::from_le_bytes(*checksum))
         .then_some((u64::from_le_bytes(*number), batch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(number: u64) -> Batch {
+        let mut batch = Batch::default();
+        batch.push(&number.to_be_bytes(), Some(b"value"));
+        batch
+    }
+
+    /// More changes than there are slots; the store has all but the last 100. What is in the file
+    /// then, and what a kill leaves to be recovered.
+    fn story(path: &Path, is_mapped: bool) -> (Vec<u8>, Option<(Batch, u64)>) {
+        create(path).unwrap();
+        let mut ring = Ring::open(path, 0).unwrap();
+        assert!(ring.mapping.is_some(), "this file system maps files");
+        if !is_mapped {
+            ring.mapping = None;
+        }
+        for number in 1..=400 {
+            ring.append(&change(number)).unwrap();
+            if number == 200 || number == 300 {
+                let (_, taken) = ring.take().unwrap();
+                ring.keep(taken);
+            }
+        }
+        drop(ring);
+        let mut ring = Ring::open(path, 300).unwrap();
+        ring.recover(false).unwrap().unwrap();
+        (std::fs::read(path).unwrap(), ring.take())
+    }
+
+    #[test]
+    fn i4_slots_that_cannot_be_mapped_are_written_to_the_same_effect() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mapped, recovered) = story(&dir.path().join("mapped"), true);
+        let (written, recovered_too) = story(&dir.path().join("written"), false);
+        assert!(mapped == written, "the files differ");
+        for (batch, number) in [recovered.unwrap(), recovered_too.unwrap()] {
+            let expected: Vec<_> = (301..=400).map(change).collect();
+            let expected: Vec<u8> = expected.iter().flat_map(Batch::bytes).copied().collect();
+            assert_eq!((batch.bytes(), number), (&*expected, 400));
+        }
+    }
+
+    #[test]
+    fn i4_a_slot_that_cannot_be_written_is_an_error_and_no_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ring");
+        create(&path).unwrap();
+        let mut ring = Ring::open(&path, 0).unwrap();
+        ring.mapping = None;
+        ring.append(&change(1)).unwrap();
+        ring.file = File::open(&path).unwrap();
+        ring.append(&change(2)).unwrap_err();
+        let (batch, number) = ring.take().unwrap();
+        assert_eq!((batch.bytes(), number), (change(1).bytes(), 1));
+    }
+
+    #[test]
+    fn changes_of_nothing_wait_for_the_store_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ring");
+        create(&path).unwrap();
+        let mut ring = Ring::open(&path, 0).unwrap();
+        assert!(ring.take().is_none());
+        while !ring.is_full() {
+            ring.append(&Batch::default()).unwrap();
+        }
+        let (batch, number) = ring.take().expect("the slots are free only when the store knows");
+        assert!(batch.is_empty());
+        ring.keep(number);
+        assert!(!ring.is_full() && ring.take().is_none());
+    }
 }
