@@ -2,8 +2,10 @@
 //! at any byte, and bytes flipped. What is recovered is a consistent prefix of what was done, or a
 //! clear error; never a panic, never a mixture (I4, D6).
 
+#[path = "shared/copying.rs"]
+mod copying;
+
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,6 +17,8 @@ use halocline_core::meta::{Dmt, FileId, FileRecord, OriginKey, Stamp, Wanted};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
+
+use copying::copy;
 
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 /// A size of tables in memory that no story here reaches.
@@ -136,40 +140,6 @@ fn begin(dir: &Path, memtable_bytes: u64) -> LocalDmt {
         dmt.register(OriginKey { inode, born_ns: 9 }, Path::new(path)).unwrap();
     }
     dmt
-}
-
-/// Copies a directory, holes as holes.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let (entry, target) = entry
-            .map(|e| {
-                let t = to.join(e.file_name());
-                (e, t)
-            })
-            .unwrap();
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            copy_file(&entry.path(), &target);
-        }
-    }
-}
-
-fn copy_file(from: &Path, to: &Path) {
-    let (mut source, mut target) = (File::open(from).unwrap(), File::create(to).unwrap());
-    let len = source.metadata().unwrap().len();
-    target.set_len(len).unwrap();
-    let mut at = 0;
-    while let Ok(data) = rustix::fs::seek(&source, rustix::fs::SeekFrom::Data(at)) {
-        let hole = rustix::fs::seek(&source, rustix::fs::SeekFrom::Hole(data)).unwrap();
-        let mut bytes = vec![0; usize::try_from(hole - data).unwrap()];
-        source.seek(SeekFrom::Start(data)).unwrap();
-        source.read_exact(&mut bytes).unwrap();
-        target.seek(SeekFrom::Start(data)).unwrap();
-        target.write_all(&bytes).unwrap();
-        at = hole;
-    }
 }
 
 fn journal(dir: &Path) -> PathBuf {

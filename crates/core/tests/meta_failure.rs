@@ -1,6 +1,9 @@
 //! A metadata store whose disk refuses a write: what was acknowledged stays, what was not is not
 //! shown, nothing is accepted after it. The one test of its program: the limit is the process's.
 
+#[path = "shared/copying.rs"]
+mod copying;
+
 use std::path::Path;
 
 use halocline_core::error::Error;
@@ -10,6 +13,8 @@ use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use copying::copy;
 
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 const WHOLE: ByteRange = ByteRange::new(0, 1 << 40);
@@ -35,19 +40,6 @@ fn map(table: &LocalDmt, file: FileId, number: u64) -> Result<(), Error> {
 
 fn is_refused<T>(answer: Result<T, Error>) {
     assert!(matches!(answer.err(), Some(Error::Store { .. })));
-}
-
-/// Another directory with the same bytes: the store of this one stays locked by this process.
-fn copy(from: &Path, to: &Path) {
-    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            std::fs::create_dir(&to).unwrap();
-            copy(&entry.path(), &to);
-        } else {
-            std::fs::copy(entry.path(), to).unwrap();
-        }
-    }
 }
 
 #[test]
@@ -88,6 +80,7 @@ fn i4_a_failed_write_is_not_shown_and_the_last_one_accepted() {
 
     // Neither what `kill -9` leaves here nor what is there after the end has the refused ones.
     drop(table);
+    // The store of this directory stays locked by this process.
     let image = tempfile::tempdir().unwrap();
     copy(dir.path(), image.path());
     let table = open(image.path());

@@ -1,5 +1,8 @@
 //! The ring of changes ahead of the metadata store, as a kill and as a power loss can leave it (I4).
 
+#[path = "shared/copying.rs"]
+mod copying;
+
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +13,8 @@ use halocline_core::meta::{BLOCK, Dmt, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
+
+use copying::copy;
 
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 const SLOT: usize = 256;
@@ -28,18 +33,6 @@ fn map(dmt: &LocalDmt, file: FileId, number: u64) {
     let range = ByteRange::at(number * 2 * BLOCK, BLOCK);
     assert!(dmt.reserve(file, range, HERE));
     dmt.map(file, range, HERE, true).unwrap();
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let to = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            copy(&entry.path(), &to);
-        } else {
-            fs::copy(entry.path(), to).unwrap();
-        }
-    }
 }
 
 fn ring(dir: &Path) -> PathBuf {

@@ -4,6 +4,8 @@ mod age;
 mod behind;
 mod binding;
 mod canary;
+#[path = "../shared/copying.rs"]
+mod copying;
 mod faults;
 mod fixture;
 mod idle;

@@ -13,8 +13,9 @@ use halocline_core::engine::Engine;
 use halocline_core::engine::extents::ExtentEngine;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::copying::copy;
 use crate::fixture::{Fixture, still};
-use crate::truth::{Truth, copy};
+use crate::truth::Truth;
 
 const KIB: u64 = 1 << 10;
 

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::path::Path;
 
 use halocline_core::control::Controlled;
 use halocline_core::device::Allocate;
@@ -184,18 +183,5 @@ impl Truth {
 
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.fixture.engine().status().dirty_bytes
-    }
-}
-
-/// Copies a directory.
-pub(crate) fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
     }
 }
