@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use halocline_core::error::Error;
 use halocline_core::meta::local::{LocalDmt, Options};
+use halocline_core::meta::owner::{LOCK_FILE, Owner};
 use halocline_core::meta::recover::{Left, Recovery};
 use halocline_core::meta::{Dmt, FileId, FileRecord, OriginKey, Stamp, Wanted};
 use halocline_model::evict::Lru;
@@ -315,6 +316,31 @@ fn list(dir: &Path, files: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         if path.is_dir() { list(&path, files) } else { files.push(path) }
     }
+}
+
+/// The lock file is not synced: a power loss can take what it says of the boot. An opening that
+/// ends before it reaches the store must not pass for one on this boot.
+#[test]
+fn a_power_loss_is_no_crash_because_the_first_opening_after_it_ended_early() {
+    let dir = scratch();
+    let dmt = begin(dir.path(), JOURNAL_ONLY);
+    dmt.barrier().unwrap();
+    let (synced, from) = (dump(&dmt), written(&journal(dir.path())));
+    (0..300).for_each(|number| step(&dmt, &mut Random(number), number));
+    drop(dmt);
+    let torn = File::options().write(true).open(journal(dir.path())).unwrap();
+    torn.write_all_at(&[0; 512], from).unwrap();
+    for lost in ["meta/ring", LOCK_FILE] {
+        File::create(dir.path().join(lost)).unwrap();
+    }
+    drop(Owner::take(dir.path()).unwrap());
+    let (dmt, recovery) = open(dir.path(), &boot_id()).unwrap();
+    assert_eq!((dump(&dmt), recovery.left), (synced, Left::PowerLost));
+}
+
+/// The boot that the lock file names when nobody says otherwise.
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned()
 }
 
 /// After a power loss the pages behind the last sync may be there in any choice: a sector that

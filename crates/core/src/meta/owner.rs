@@ -26,6 +26,9 @@ pub const LOCK_FILE: &str = "halocline.lock";
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// What the lock says of the boot while nobody has opened the store, or a power loss took the answer.
+const NO_BOOT: &str = "?";
+
 /// Version of everything in the directory.
 const FORMAT: u32 = 1;
 
@@ -52,15 +55,13 @@ pub struct Owner {
 impl Owner {
     /// Takes a cache directory, making it a cache if it is empty or missing.
     pub fn take(dir: &Path) -> Result<Self> {
-        Self::take_on_boot(dir, None, &boot_id()?).map(|(owner, _)| owner)
+        Self::take_with_witness(dir, None).map(|(owner, _)| owner)
     }
 
-    /// The same on a machine whose boot id is `boot_id`, with `witness` as the second place of
-    /// what must not be trusted; with what that is.
-    pub(crate) fn take_on_boot(
+    /// The same with `witness` as the second place of what must not be trusted; with what that is.
+    pub(crate) fn take_with_witness(
         dir: &Path,
         witness: Option<&Path>,
-        boot_id: &str,
     ) -> Result<(Self, Vec<Distrusted>)> {
         fs::create_dir_all(dir).map_err(Error::at(dir, "create the cache directory"))?;
         let marker = dir.join(CACHE_FILE);
@@ -68,7 +69,7 @@ impl Owner {
         if !known {
             refuse_foreign(dir)?;
         }
-        let (lock, last_boot) = lock(dir, boot_id, || thread::sleep(PAUSE))?;
+        let (lock, last_boot) = lock(dir, || thread::sleep(PAUSE))?;
         let identity = if known { read_identity(&marker)? } else { make_identity(dir, &marker)? };
         let (distrust, distrusted) = load_distrust(dir, &lock, witness, &identity)?;
         Ok((Self { lock, dir: dir.to_owned(), last_boot, distrust, identity }, distrusted))
@@ -147,7 +148,7 @@ fn fresh_name() -> String {
 
 /// The lock ends with its process, so a crashed owner's lock is stale by itself (I8): as soon as its
 /// last thread has ended, which is waited for. `pause` passes the time between two tries.
-fn lock(dir: &Path, boot_id: &str, mut pause: impl FnMut()) -> Result<(File, Option<String>)> {
+fn lock(dir: &Path, mut pause: impl FnMut()) -> Result<(File, Option<String>)> {
     let path = dir.join(LOCK_FILE);
     let mut file = OpenOptions::new()
         .read(true)
@@ -173,7 +174,7 @@ fn lock(dir: &Path, boot_id: &str, mut pause: impl FnMut()) -> Result<(File, Opt
     let mut before = String::new();
     file.read_to_string(&mut before).map_err(Error::at(&path, "read the lock"))?;
     let last_boot = before.split_whitespace().nth(3).map(str::to_owned);
-    sign(&file, last_boot.as_deref().unwrap_or(boot_id))
+    sign(&file, last_boot.as_deref().unwrap_or(NO_BOOT))
         .map_err(Error::at(&path, "write the lock"))?;
     Ok((file, last_boot))
 }
@@ -321,11 +322,11 @@ mod tests {
         let held = File::open(dir.path().join(LOCK_FILE)).unwrap();
         flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
         let mut pauses = 0;
-        let error = lock(dir.path(), "y", || pauses += 1).unwrap_err().to_string();
+        let error = lock(dir.path(), || pauses += 1).unwrap_err().to_string();
         assert_eq!(pauses, TRIES - 1);
         assert!(error.contains(&format!("in use by process {pid}, which is ending")), "{error}");
         let mut held = Some((held, 0));
-        let (_, last_boot) = lock(dir.path(), "y", || {
+        let (_, last_boot) = lock(dir.path(), || {
             held = held.take().map(|(file, pauses)| (file, pauses + 1)).filter(|held| held.1 < 7);
         })
         .unwrap();
@@ -338,7 +339,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let _owner = Owner::take(dir.path()).unwrap();
         let mut pauses = 0;
-        let error = lock(dir.path(), "y", || pauses += 1).unwrap_err().to_string();
+        let error = lock(dir.path(), || pauses += 1).unwrap_err().to_string();
         assert_eq!(pauses, 1);
         assert!(error.contains("unmount it there first"), "{error}");
     }
