@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use halocline_core::error::Error;
 use halocline_core::meta::local::{LocalDmt, Options, STORE_DIR};
+use halocline_core::meta::owner::{CACHE_FILE, Owner};
 use halocline_core::meta::{BLOCK, Dmt, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
@@ -155,4 +156,22 @@ fn renames_of_what_is_not_cached_take_no_slots() {
     (0..2 * 256).for_each(|_| rename());
     map(&dmt, file, 0);
     assert_eq!(dmt.extents(file).len(), 1);
+}
+
+/// A program from before there were rings would go on from what the store has, and leave the ring to
+/// be replayed over what it did.
+#[test]
+fn i4_programs_that_do_not_know_the_ring_refuse_a_cache_that_has_one() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("cache");
+    let format = || {
+        let text = fs::read_to_string(dir.join(CACHE_FILE)).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("format = ")).unwrap().to_owned()
+    };
+    drop(Owner::take(&dir).unwrap());
+    assert_eq!(format(), "1", "what such a program made");
+    for _ in 0..2 {
+        drop(open(&dir, "boot").unwrap());
+        assert_eq!(format(), "2");
+    }
 }

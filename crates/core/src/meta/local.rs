@@ -118,9 +118,9 @@ impl LocalDmt {
         boot_id: &str,
         memtable_bytes: u64,
     ) -> Result<(Self, Recovery)> {
-        let (owner, distrusted) = Owner::take_with_witness(dir, options.witness.as_deref())?;
+        let (mut owner, distrusted) = Owner::take_with_witness(dir, options.witness.as_deref())?;
         let set_aside = options.records_bytes;
-        let journal = Arc::new(open::open_store(&owner, boot_id, memtable_bytes, set_aside)?);
+        let journal = Arc::new(open::open_store(&mut owner, boot_id, memtable_bytes, set_aside)?);
         let space = Space::new(options.limit_bytes, Arc::clone(journal.footprint()), set_aside);
         let order = Order::new(options.eviction);
         let cdt = Cdt::new(options.cdt_entries);

@@ -29,8 +29,11 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// What the lock says of the boot while nobody has opened the store, or a power loss took the answer.
 const NO_BOOT: &str = "?";
 
-/// Version of everything in the directory.
+/// Version of everything in the directory as it is made.
 const FORMAT: u32 = 1;
+/// The same where a ring of changes lies ahead of a store. A program that does not know it would go
+/// on without what is in it, and leave it to be made when it is outdated.
+const FORMAT_WITH_RING: u32 = 2;
 
 /// What [`CACHE_FILE`] says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +81,15 @@ impl Owner {
     /// What must not be trusted any more although the store could not record it.
     pub(crate) fn distrust(&self) -> &DistrustList {
         &self.distrust
+    }
+
+    /// Says durably that the directory is for programs that know the ring, before there is one.
+    pub(crate) fn announce_ring(&mut self) -> Result<()> {
+        if self.identity.format < FORMAT_WITH_RING {
+            self.identity.format = FORMAT_WITH_RING;
+            write_identity(&self.dir, &self.dir.join(CACHE_FILE), &self.identity)?;
+        }
+        Ok(())
     }
 
     /// The cache directory.
@@ -254,10 +266,13 @@ fn read_identity(marker: &Path) -> Result<CacheIdentity> {
     };
     let identity: CacheIdentity = toml::from_str(&text)
         .map_err(|error| damaged(format!("{CACHE_FILE} cannot be read: {}", error.message())))?;
-    if identity.format != FORMAT {
+    if !(FORMAT..=FORMAT_WITH_RING).contains(&identity.format) {
         return Err(Error::Store {
             path: marker.parent().unwrap_or(marker).to_owned(),
-            what: format!("its format is {}, this program knows {FORMAT}", identity.format),
+            what: format!(
+                "its format is {}, this program knows {FORMAT_WITH_RING}",
+                identity.format
+            ),
             remedy:
                 "use the version of halocline that made it, and flush the cache with it before \
                      changing versions"
@@ -271,7 +286,12 @@ fn make_identity(dir: &Path, marker: &Path) -> Result<CacheIdentity> {
     let random = Path::new("/proc/sys/kernel/random/uuid");
     let cache_id = fs::read_to_string(random).map_err(Error::at(random, "read"))?;
     let identity = CacheIdentity { format: FORMAT, cache_id: cache_id.trim().to_owned() };
-    let text = toml::to_string(&identity).expect("an identity is two plain fields");
+    write_identity(dir, marker, &identity)?;
+    Ok(identity)
+}
+
+fn write_identity(dir: &Path, marker: &Path, identity: &CacheIdentity) -> Result<()> {
+    let text = toml::to_string(identity).expect("an identity is two plain fields");
     let fresh = dir.join(fresh_name());
     let write = || {
         let mut file = File::create(&fresh)?;
@@ -280,8 +300,7 @@ fn make_identity(dir: &Path, marker: &Path) -> Result<CacheIdentity> {
         fs::rename(&fresh, marker)?;
         File::open(dir)?.sync_all()
     };
-    write().map_err(Error::at(marker, "write"))?;
-    Ok(identity)
+    write().map_err(Error::at(marker, "write"))
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use crate::meta::owner::Owner;
 
 /// Opens the store of an owned cache, or makes it in one that holds nothing yet.
 pub(super) fn open_store(
-    owner: &Owner,
+    owner: &mut Owner,
     boot_id: &str,
     memtable_bytes: u64,
     set_aside: u64,
 ) -> Result<Journal> {
     let path = owner.dir().join(STORE_DIR);
+    owner.announce_ring()?;
     if !path.try_exists().map_err(Error::at(&path, "look for"))? {
         let half_made = format!("{STORE_DIR}.new");
         if owner.holds_data(&[&half_made])? {
