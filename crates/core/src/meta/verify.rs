@@ -5,14 +5,15 @@
 //! it verifies them, and takes journal batches in any order; and it
 //! cuts a journal at the first batch that it cannot read. That is right for the last batch of a
 //! killed process and for whatever a power loss left, but not for damage in the middle of a
-//! journal: the batches behind it were acknowledged.
+//! journal: the batches behind it were acknowledged. A batch that it can read, but whose bytes are
+//! not what was written, it takes for damage; after a power loss it is the end as well.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// Bytes that end each batch.
 const BATCH_END: [u8; 4] = *b"FJL\x03";
@@ -20,6 +21,8 @@ const START: u8 = 1;
 const ITEM: u8 = 2;
 const END: u8 = 3;
 const CLEAR: u8 = 4;
+/// Bytes of a batch besides its items: tag, count and number; tag, checksum and its end.
+const BATCH_FRAME: u64 = 13 + 13;
 /// Fixed bytes of an item after its tag: type, compression, keyspace, three lengths.
 const ITEM_FIXED: usize = 20;
 
@@ -50,10 +53,19 @@ pub(crate) fn verify(path: &Path, torn: bool) -> Result<(), Damage> {
         }
     }
     let mut next = 0;
-    for journal in journals(path).map_err(read)? {
-        verify_journal(&journal, torn, &mut next)?;
+    let journals = journals(path).map_err(read)?;
+    let Some((last, before)) = journals.split_last() else { return Ok(()) };
+    for journal in before {
+        if let Some((_, what)) = verify_journal(journal, torn, &mut next)? {
+            return Err(what);
+        }
     }
-    Ok(())
+    match verify_journal(last, torn, &mut next)? {
+        // Only the last one may have bytes that were never synced.
+        Some((end, _)) if torn => cut(last, end).map_err(read),
+        Some((_, what)) => Err(what),
+        None => Ok(()),
+    }
 }
 
 /// The list of tables that `current` names has the checksum that `current` says.
@@ -121,53 +133,90 @@ pub(crate) fn journals(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
+/// Lets a journal end at `end`.
+fn cut(path: &Path, end: u64) -> io::Result<()> {
+    let journal = File::options().write(true).open(path)?;
+    journal.set_len(end)?;
+    journal.sync_all()
+}
+
 /// Batches follow each other with rising numbers, and no batch follows one that cannot be read.
-fn verify_journal(path: &Path, torn: bool, next: &mut u64) -> Result<(), Damage> {
+/// Returns where a batch begins whose bytes are not what was written.
+fn verify_journal(
+    path: &Path,
+    torn: bool,
+    next: &mut u64,
+) -> Result<Option<(u64, Damage)>, Damage> {
     let mut journal = BufReader::with_capacity(
         1 << 18,
         File::open(path).map_err(|error| format!("{}: {error}", path.display()))?,
     );
+    let name = path.display();
+    let mut end = 0;
     loop {
         match batch(&mut journal) {
-            Ok(number) if number >= *next => *next = number.saturating_add(1),
-            Ok(number) => {
-                let name = path.display();
+            Ok(batch) if !batch.is_whole => {
+                let what = format!("{name}: batch {next} does not match its checksum");
+                return Ok(Some((end, what)));
+            }
+            Ok(batch) if batch.number >= *next => {
+                *next = batch.number.saturating_add(1);
+                end += batch.bytes;
+            }
+            Ok(Batch { number, .. }) => {
                 return Err(format!("{name}: batch {number} where {next} or more must follow"));
             }
-            Err(_) if torn => return Ok(()),
+            Err(_) if torn => return Ok(None),
             Err(_) => break,
         }
     }
     let mut rest = Vec::new();
     journal.read_to_end(&mut rest).map_err(|error| format!("{}: {error}", path.display()))?;
     if rest.windows(BATCH_END.len()).any(|bytes| bytes == BATCH_END) {
-        return Err(format!("{}: batch {next} or a later one is damaged", path.display()));
+        return Err(format!("{name}: batch {next} or a later one is damaged"));
     }
-    Ok(())
+    Ok(None)
 }
 
-/// Reads one batch and returns its number.
-fn batch(journal: &mut impl Read) -> io::Result<u64> {
+/// A batch of which all parts are in their places.
+#[derive(Debug)]
+struct Batch {
+    number: u64,
+    bytes: u64,
+    /// Its items are what was written.
+    is_whole: bool,
+}
+
+fn batch(journal: &mut impl Read) -> io::Result<Batch> {
     if tag(journal)? != START {
         return Err(malformed());
     }
     let _items = array::<4>(journal)?;
     let number = u64::from_le_bytes(array(journal)?);
+    let (mut items, mut bytes, mut part) = (Xxh3::new(), 0, Vec::new());
     loop {
-        match tag(journal)? {
+        let tag = tag(journal)?;
+        part.clear();
+        match tag {
             ITEM => {
                 let fixed: [u8; ITEM_FIXED] = array(journal)?;
                 let key = u16::from_le_bytes([fixed[10], fixed[11]]);
                 let value = u32::from_le_bytes([fixed[16], fixed[17], fixed[18], fixed[19]]);
-                skip(journal, u64::from(key) + u64::from(value))?;
+                part.extend_from_slice(&fixed);
+                append(journal, u64::from(key) + u64::from(value), &mut part)?;
             }
-            CLEAR => drop(array::<8>(journal)?),
+            CLEAR => append(journal, 8, &mut part)?,
             END => {
-                let _checksum = array::<8>(journal)?;
-                return if array(journal)? == BATCH_END { Ok(number) } else { Err(malformed()) };
+                let is_whole = items.digest() == u64::from_le_bytes(array(journal)?);
+                let ends = array(journal)? == BATCH_END;
+                let bytes = bytes + BATCH_FRAME;
+                return if ends { Ok(Batch { number, bytes, is_whole }) } else { Err(malformed()) };
             }
             _ => return Err(malformed()),
         }
+        items.update(&[tag]);
+        items.update(&part);
+        bytes += 1 + part.len() as u64;
     }
 }
 
@@ -181,9 +230,10 @@ fn array<const N: usize>(journal: &mut impl Read) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-fn skip(journal: &mut impl Read, bytes: u64) -> io::Result<()> {
-    let skipped = io::copy(&mut journal.take(bytes), &mut io::sink())?;
-    if skipped == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+/// Not at once, as many bytes as a damaged length says.
+fn append(journal: &mut impl Read, bytes: u64, to: &mut Vec<u8>) -> io::Result<()> {
+    let read = journal.take(bytes).read_to_end(to)?;
+    if read as u64 == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 fn malformed() -> io::Error {
