@@ -335,7 +335,8 @@ impl Journal {
     /// store has no call for that, but what it finds at an opening: every journal but the last is
     /// made into tables and removed. Changes wait for it, a tenth of a second and more.
     pub(crate) fn keep_small(&self) -> bool {
-        if self.footprint.journal() < self.pace.journal_bytes_max {
+        // A store that refused a change is let be: what it does for its tables writes its buffer out.
+        if self.check().is_err() || self.footprint.journal() < self.pace.journal_bytes_max {
             return false;
         }
         self.make_tables();

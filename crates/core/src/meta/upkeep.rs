@@ -128,3 +128,29 @@ fn run(journal: &Journal, bell: &Bell) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::record;
+
+    /// The end of a batch that failed lies in the store's buffer, and goes to the journal with the
+    /// next table: what was refused would come true.
+    #[test]
+    fn i4_no_tables_are_made_of_a_store_that_refuses_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        Journal::create(&path, 1 << 20).unwrap();
+        let journal = Journal::open(&path, 1 << 20, false, 64 << 10).unwrap();
+        let state = record::State { closed: false, untrimmed: false, boot_id: String::new() };
+        journal.put(record::STATE_KEY, &record::encode_state(&state)).unwrap();
+        for number in 0..1000_u64 {
+            journal.put(&number.to_be_bytes(), &[0; 100]).unwrap();
+        }
+        let tables = || std::fs::read_dir(path.join("keyspaces/1/tables")).unwrap().count();
+        assert_eq!(tables(), 0);
+        journal.close(false).unwrap();
+        assert!(!journal.keep_small());
+        assert_eq!(tables(), 0);
+    }
+}
