@@ -393,3 +393,91 @@ fn holes(changes: u64, change: impl Fn(&LocalDmt, u64)) {
         }
     }
 }
+
+/// What there was after a change: the tables, the bytes of the ring and the length of the journal.
+struct Moment {
+    dump: Dump,
+    ring: Vec<u8>,
+    journal: u64,
+}
+
+impl Moment {
+    fn now(dmt: &LocalDmt, dir: &Path) -> Self {
+        let ring = fs::read(dir.join("meta/ring")).unwrap();
+        Self { dump: recorded(dmt), ring, journal: written(&journal(dir)) }
+    }
+}
+
+/// Changes, small and large, with syncs and kills between them. What there was since the opening,
+/// and from where on it is not synced.
+fn live(dir: &Path, random: &mut Random) -> (Vec<Moment>, usize) {
+    let mut dmt = open(dir, "boot").unwrap().0;
+    // A table that is full records a wish as two changes.
+    dmt.files().iter().for_each(|file| dmt.drop_critical(file.id, ALL));
+    dmt.persist().unwrap();
+    let (mut moments, mut synced) = (vec![Moment::now(&dmt, dir)], 0);
+    for number in 0..20 + random.below(200) {
+        let mut syncs = false;
+        match random.below(60) {
+            0 => {
+                dmt.barrier().unwrap();
+                syncs = true;
+            }
+            1 => {
+                drop(dmt);
+                dmt = open(dir, "boot").unwrap().0;
+                syncs = true;
+            }
+            2 => {
+                let path = dmt.files()[0].path.clone();
+                dmt.rename(&path, Path::new(&format!("{number}{:200}", "x"))).unwrap();
+            }
+            _ => step(&dmt, random, number),
+        }
+        moments.push(Moment::now(&dmt, dir));
+        if syncs {
+            synced = moments.len() - 1;
+        }
+    }
+    (moments, synced)
+}
+
+/// Takes the power away: the journal ends anywhere behind its last sync, each sector of the ring,
+/// which nobody syncs, is of another time. The lock file then names another boot.
+fn lose_power(dir: &Path, moments: &[Moment], synced: usize, random: &mut Random) {
+    let last = moments.len() - 1;
+    let (from, to) = (moments[synced].journal, moments[last].journal);
+    let end = from + random.below(to - from + 1);
+    File::options().write(true).open(journal(dir)).unwrap().set_len(end).unwrap();
+    let ring = File::options().write(true).open(dir.join("meta/ring")).unwrap();
+    let most = 1 + random.below(moments.len() as u64);
+    let times = 1 + random.below(most);
+    for sector in (0..moments[last].ring.len()).step_by(512) {
+        let age = usize::try_from(random.below(times)).unwrap();
+        let bytes = &moments[last - age].ring[sector..sector + 512];
+        ring.write_all_at(bytes, sector as u64).unwrap();
+    }
+    let lock = dir.join(LOCK_FILE);
+    let text = fs::read_to_string(&lock).unwrap();
+    fs::write(&lock, text.replace(" boot boot ", " boot gone ")).unwrap();
+}
+
+/// Again and again, so that slots of earlier lives lie where new ones are missing. The state in the
+/// store names this boot, so nothing is dropped and prefixes can be told apart.
+#[test]
+fn i4_any_sectors_of_the_ring_behind_any_end_of_the_journal_are_a_prefix() {
+    let dir = scratch();
+    drop(begin(dir.path(), JOURNAL_ONLY));
+    let mut random = Random(5);
+    let mut between = 0;
+    for life in 0..15 {
+        let (moments, synced) = live(dir.path(), &mut random);
+        lose_power(dir.path(), &moments, synced, &mut random);
+        let found = dump(&open(dir.path(), "boot").unwrap().0);
+        let at = moments.iter().rposition(|moment| moment.dump == found);
+        let at = at.unwrap_or_else(|| panic!("life {life}: no prefix has {found:?}"));
+        assert!(at >= synced, "life {life}: {at} changes are there, {synced} were synced");
+        between += usize::from(at > synced && at < moments.len() - 1);
+    }
+    assert!(between > 5, "only {between} losses took some changes and left some");
+}
