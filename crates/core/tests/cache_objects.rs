@@ -111,3 +111,22 @@ fn foreign_names_are_left_alone() {
     objects.remove(0xff).unwrap();
     assert_eq!(std::fs::read_dir(place).unwrap().count(), 4);
 }
+
+/// I4: a process that was killed may have made an object a moment ago. Only its bytes were synced
+/// by the next one, and a power cut took the name that they were under.
+#[test]
+fn i4_the_name_of_an_object_that_was_found_is_synced_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = |objects: &CacheObjects| objects.geometry().place(Layout::OneDv, 0);
+    let killed = objects(dir.path());
+    killed.open(1, key(&killed)).unwrap().write_at(0, b"acknowledged").unwrap();
+    let found = objects(dir.path());
+    let file = found.open(1, key(&found)).unwrap();
+    file.read_filled(0, &mut [0; 12]).unwrap();
+    // A directory that cannot be synced stands for one that is not.
+    let (here, away) = (dir.path().join("server-0/objects"), dir.path().join("away"));
+    std::fs::rename(&here, &away).unwrap();
+    assert_eq!(file.sync(true).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    std::fs::rename(&away, &here).unwrap();
+    assert!(file.is_unsyncable(), "it is never taken for durable");
+}

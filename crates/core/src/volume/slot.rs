@@ -16,20 +16,21 @@ pub(super) struct Slot {
     pub(super) server: Arc<Server>,
     path: PathBuf,
     file: OnceLock<ServerFile>,
-    /// The directory entry may not be durable: it was created here and not synced since.
-    fresh: AtomicBool,
+    /// The directory entry may not be durable: it was not synced here, whoever made it. One that was
+    /// killed may have made it a moment ago.
+    name_unsynced: AtomicBool,
 }
 
 impl Slot {
     /// The local file at `path` below `server`, opened on demand.
     pub(super) fn lazy(server: Arc<Server>, path: PathBuf) -> Self {
-        Self { server, path, file: OnceLock::new(), fresh: AtomicBool::new(false) }
+        Self { server, path, file: OnceLock::new(), name_unsynced: AtomicBool::new(true) }
     }
 
     /// A local file that is open already.
     pub(super) fn open(server: Arc<Server>, file: ServerFile) -> Self {
         let path = PathBuf::new();
-        Self { server, path, file: OnceLock::from(file), fresh: AtomicBool::new(false) }
+        Self { server, path, file: OnceLock::from(file), name_unsynced: AtomicBool::new(false) }
     }
 
     /// The local file, unless it does not exist.
@@ -47,18 +48,16 @@ impl Slot {
             return Ok(file);
         }
         let file = self.server.create_object(&self.path)?;
-        self.fresh.store(true, Ordering::Release);
         Ok(self.file.get_or_init(|| file))
     }
 
-    /// Makes the local file durable, and its name if it is new.
+    /// Makes the local file durable, and at first its name.
     pub(super) fn sync(&self, data_only: bool) -> io::Result<()> {
         let Some(file) = self.existing()? else { return Ok(()) };
-        let fresh = self.fresh.load(Ordering::Acquire);
         self.server.device().sync(file, data_only)?;
-        if fresh {
+        if self.name_unsynced.load(Ordering::Acquire) {
             self.server.sync_parents(&self.path)?;
-            self.fresh.store(false, Ordering::Release);
+            self.name_unsynced.store(false, Ordering::Release);
         }
         Ok(())
     }
