@@ -1,10 +1,12 @@
 //! Threads that change one table at the same time. The schedules vary, what must hold does not.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
-use halocline_core::meta::local::{LocalDmt, Options};
+use halocline_core::meta::local::{LocalDmt, Options, STORE_DIR};
+use halocline_core::meta::recover::Left;
 use halocline_core::meta::{BLOCK, Dmt, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
@@ -86,6 +88,36 @@ fn i4_a_discard_that_was_overtaken_is_not_due() {
     assert_eq!(table.still_due(&taken[0]), taken);
     table.discarded(&taken[0]);
     assert_eq!(table.usage().used, 0);
+}
+
+/// A power loss after a close leaves the store alone: nobody syncs the ring. What was accepted until
+/// changes were refused is in the store, or an eviction would free blocks of extents that are back.
+#[test]
+fn i4_what_is_accepted_during_a_close_is_closed_with_the_rest() {
+    for round in 0..10 {
+        let dir = tempfile::tempdir().unwrap();
+        let (table, _) = open(dir.path(), 1 << 20);
+        let register = |inode: u64| {
+            let path = inode.to_string();
+            table.register(OriginKey { inode, born_ns: 1 }, Path::new(&path))
+        };
+        let accepted = thread::scope(|scope| {
+            let names =
+                scope.spawn(|| (2..1 << 40).take_while(|&inode| register(inode).is_ok()).count());
+            while table.files().len() < 10 {
+                thread::yield_now();
+            }
+            table.close().unwrap();
+            names.join().unwrap()
+        });
+        drop(table);
+        let ring = dir.path().join(STORE_DIR).join("ring");
+        fs::write(&ring, vec![0; fs::read(&ring).unwrap().len()]).unwrap();
+        let options = Options::new(1 << 20, Box::<Lru>::default(), 8);
+        let (table, recovery) = LocalDmt::open_on_boot(dir.path(), options, "next boot").unwrap();
+        assert_eq!(recovery.left, Left::Closed);
+        assert_eq!(table.files().len(), accepted + 1, "round {round}");
+    }
 }
 
 /// Threads fill, empty and evict a small cache: the count never passes the limit, and is what

@@ -12,6 +12,8 @@
 //! - a store that is opened anew in between ([`Journal::keep_small`]) is, at every step, one that a
 //!   killed process could have left.
 
+mod store;
+
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -23,8 +25,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy};
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
+use fjall::{PersistMode, Slice};
 use parking_lot::{Mutex, RwLock};
 
 use super::batch::Batch;
@@ -35,12 +36,8 @@ use super::upkeep::{Bell, Pace};
 use super::verify::{journals, verify};
 use crate::error::{Error, Result};
 
-/// Journals are recycled once they reach this size together.
-const JOURNALS_BYTES_MAX: u64 = 256 << 20;
-/// Blocks of the store are only read while it is opened, so a small cache is enough.
-const BLOCK_CACHE_BYTES: u64 = 8 << 20;
-/// Blocks are read in order, so large ones cost nothing and compress better.
-const BLOCK_BYTES: u32 = 16 << 10;
+use store::{Store, begin_journal, build};
+
 /// Name of the ring in the store's directory.
 const RING: &str = "ring";
 /// Time that the store may take to make tables before its journal is begun anew without them.
@@ -66,11 +63,6 @@ pub(crate) struct Journal {
     footprint: Arc<Footprint>,
     pace: Pace,
     bell: Arc<Bell>,
-}
-
-struct Store {
-    database: Database,
-    keyspace: Keyspace,
 }
 
 impl Drop for Journal {
@@ -252,7 +244,11 @@ impl Journal {
     /// their changes without this one.
     fn change_at_once(&self, batch: &Batch) -> Result<()> {
         let _turn = self.turn.lock();
-        let mut ahead = self.ahead.lock();
+        self.change_behind(&mut self.ahead.lock(), batch)
+    }
+
+    /// The same for who has the turn.
+    fn change_behind(&self, ahead: &mut Ring, batch: &Batch) -> Result<()> {
         self.check()?;
         let (batch, number) = ahead.take_with(batch);
         self.hand_over(&batch, number)?;
@@ -326,6 +322,10 @@ impl Journal {
     /// Makes all that was committed durable against power loss.
     pub(crate) fn sync(&self) -> Result<()> {
         self.catch_up()?;
+        self.persist()
+    }
+
+    fn persist(&self) -> Result<()> {
         let store = self.store.read();
         let persisted = self.opened(store.as_ref())?.database.persist(PersistMode::SyncAll);
         persisted.map_err(|error| self.fail(&error))
@@ -413,8 +413,12 @@ impl Journal {
         let value = value.ok_or_else(|| self.damaged("its state is missing"))?;
         let state = record::decode_state(&value).map_err(|bad| self.damaged(bad.0))?;
         let state = record::State { closed: true, untrimmed, ..state };
-        self.put(record::STATE_KEY, &record::encode_state(&state))?;
-        self.sync()?;
+        let mut last = Batch::default();
+        last.push(record::STATE_KEY, Some(&record::encode_state(&state)));
+        // Held to the end: a change that others make meanwhile would be in the ring alone.
+        let (_turn, mut ahead) = (self.turn.lock(), self.ahead.lock());
+        self.change_behind(&mut ahead, &last)?;
+        self.persist()?;
         self.failed.get_or_init(|| "it was closed".to_owned());
         Ok(())
     }
@@ -465,31 +469,4 @@ fn open_ring(path: &Path, store: &Store, torn: bool) -> Result<Ring> {
         Ok(()) => Ok(opened),
         Err(ring::Gap) => Err(damaged("changes that it was to get are not in its ring")),
     }
-}
-
-/// Makes an empty journal that follows those of the closed store in `path`.
-fn begin_journal(path: &Path) -> io::Result<()> {
-    let last = journals(path)?.pop().ok_or(io::ErrorKind::NotFound)?;
-    let number = last.file_stem().and_then(|stem| stem.to_str()?.parse::<u64>().ok());
-    let number = number.ok_or(io::ErrorKind::InvalidData)?;
-    File::create_new(path.join(format!("{}.jnl", number + 1)))?.sync_all()?;
-    File::open(path)?.sync_all()
-}
-
-fn build(path: &Path, memtable_bytes: u64) -> fjall::Result<Store> {
-    let database = Database::builder(path)
-        .cache_size(BLOCK_CACHE_BYTES)
-        .max_journaling_size(JOURNALS_BYTES_MAX)
-        .worker_threads(2)
-        .open()?;
-    let options = || {
-        KeyspaceCreateOptions::default()
-            .max_memtable_size(memtable_bytes)
-            .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
-            .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
-            // Nothing is looked up by key while the store is open, so filters would be dead weight.
-            .filter_policy(FilterPolicy::disabled())
-    };
-    let keyspace = database.keyspace("dmt", options)?;
-    Ok(Store { database, keyspace })
 }
