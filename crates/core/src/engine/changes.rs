@@ -41,6 +41,7 @@ pub(crate) fn check(
     if record.stamp == Stamp::Writing {
         // We were writing ourselves when we were killed: the stat says nothing about others.
         file.stamped_writing.store(true, Ordering::Release);
+        file.touch();
         return Ok(());
     }
     if record.stamp == stamp_of(raw) {
@@ -55,22 +56,38 @@ pub(crate) fn check(
     parts.let_go(id, WHOLE)
 }
 
-/// The same for a file that stayed known although nobody has it open. While its stamp says that we
-/// write it, it says nothing of others.
-pub(crate) fn check_again(parts: &Parts, file: &CachedFile, node: &Node) -> Result<()> {
-    if file.is_ours() {
+/// The same for a file that stayed known, and whose origin looked like `raw` a moment ago. While we
+/// change it ourselves that says nothing of others.
+pub(crate) fn check_again(
+    parts: &Parts,
+    file: &CachedFile,
+    node: &Node,
+    raw: &libc::stat64,
+) -> Result<()> {
+    if file.is_ours() || !file.is_changed() && *file.look.lock() == stamp_of(raw) {
         return Ok(());
     }
     // Whoever changes it through us holds some of it.
     let _range = file.range.exclusive(WHOLE);
     let _growth = file.growth.lock();
+    let raw = parts.namespace.stat(node)?.raw;
     if file.is_ours() {
         return Ok(());
     }
-    let raw = parts.namespace.stat(node)?.raw;
+    let look = stamp_of(&raw);
     #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
     file.set_size(raw.st_size as u64);
-    file.id().map_or(Ok(()), |id| check(parts, file, id, &raw))
+    if let Some(id) = file.id() {
+        if file.stamped_writing.load(Ordering::Acquire) {
+            // Its record does not say yet what it looked like when it was read.
+            parts.advisory(parts.store.dmt.stamp(id, *file.look.lock()))?;
+            file.stamped_writing.store(false, Ordering::Release);
+        }
+        check(parts, file, id, &raw)?;
+        parts.advisory(parts.store.dmt.stamp(id, look))?;
+    }
+    file.rests(look);
+    Ok(())
 }
 
 /// Saves the dirty extents of a file whose origin went its own way, durably, and notes it.

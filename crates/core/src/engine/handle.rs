@@ -63,8 +63,7 @@ impl Handle {
         caller: Caller,
     ) -> Result<Self> {
         let (file, raw) = parts.file_and_stat(node)?;
-        // The kernel's pages are of what the file was. While somebody has it open, or we write it,
-        // how it looks says nothing.
+        // The kernel's pages are of what the file was. While we change it, how it looks says nothing.
         let keep_cache = file.is_ours() || node.note_look(&raw);
         let pin = parts.namespace.pin(node)?;
         let may_flush = flags & libc::O_ACCMODE != libc::O_RDONLY;
@@ -133,7 +132,7 @@ impl Parts {
 
     /// A file that we changed is at rest: what it looks like now is what its next opener is to find.
     fn note_rest(&self, file: &CachedFile) {
-        if file.changed.swap(false, Ordering::AcqRel) {
+        if file.is_changed() {
             let node = file.node.read().clone();
             if let Ok(stat) = self.namespace.stat(&node) {
                 node.note_look(&stat.raw);

@@ -52,6 +52,9 @@ impl Parts {
         }
         node.note_look(&stat.raw);
         let key = origin_key(&stat);
+        if let Some(file) = self.files.by_key(key) {
+            *file.look.lock() = super::parts::stamp_of(&stat.raw);
+        }
         let Some(id) = self.store.dmt.find(key) else { return Ok(()) };
         let is_at_rest =
             || self.store.dmt.file(id).is_some_and(|file| file.stamp != Stamp::Writing);

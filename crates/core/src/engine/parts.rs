@@ -87,16 +87,17 @@ impl Parts {
             known = false;
             let id = self.store.dmt.find(key);
             #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
-            let file = CachedFile::new(key, id, raw.st_size as u64, node.clone());
+            let look = (raw.st_size as u64, stamp_of(&raw));
+            let file = CachedFile::new(key, id, look, node.clone());
             if let Some(id) = id {
                 crate::engine::changes::check(self, &file, id, &raw)?;
             }
             Ok::<_, Error>(file)
         })?;
+        if known {
+            crate::engine::changes::check_again(self, &file, node, &raw)?;
+        }
         if !file.is_open() {
-            if known {
-                crate::engine::changes::check_again(self, &file, node)?;
-            }
             self.apply_globs(&file);
         }
         Ok((file, raw))
@@ -150,6 +151,7 @@ impl Parts {
     /// Records once that the origin's file is being changed by us (I9): after a crash its stat
     /// says nothing about others.
     pub(crate) fn stamp_writing(&self, file: &CachedFile, id: FileId) -> Result<()> {
+        file.touch();
         if !file.stamped_writing.swap(true, Ordering::AcqRel) {
             let stamped = self.store.dmt.stamp(id, Stamp::Writing);
             if stamped.is_err() {
@@ -162,10 +164,16 @@ impl Parts {
 
     /// Records what the origin's file looks like now that we leave it alone (I9).
     pub(crate) fn stamp_closed(&self, file: &CachedFile, id: FileId) -> Result<()> {
-        let node = file.node.read().clone();
-        let raw = self.namespace.stat(&node)?.raw;
-        self.store.dmt.stamp(id, stamp_of(&raw))?;
-        node.note_look(&raw);
+        let stamp = if file.is_changed() {
+            let node = file.node.read().clone();
+            let raw = self.namespace.stat(&node)?.raw;
+            node.note_look(&raw);
+            stamp_of(&raw)
+        } else {
+            // Others may have changed it since we read it.
+            *file.look.lock()
+        };
+        self.store.dmt.stamp(id, stamp)?;
         file.stamped_writing.store(false, Ordering::Release);
         Ok(())
     }

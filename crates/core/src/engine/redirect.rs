@@ -52,6 +52,7 @@ impl Parts {
         } else {
             (asked, file.range.exclusive(asked))
         };
+        file.touch();
         let identified = self.identify(file, Direction::Write, range, tid);
         let grows = (range.end > file.size()).then(|| file.growth.lock());
         let growing = grows.is_some() && range.end > file.size();

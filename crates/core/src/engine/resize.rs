@@ -27,6 +27,7 @@ impl Parts {
         let _range = file.range.exclusive(tail(size.min(file.size())));
         let _growth = file.growth.lock();
         let _home = file.home.exclusive(tail(size.min(file.size())));
+        file.touch();
         if let Some(id) = file.id() {
             self.advisory(self.stamp_writing(file, id))?;
         }
@@ -72,6 +73,7 @@ impl Parts {
         );
         let grows = (!keeps_size).then(|| file.growth.lock());
         let _home = file.home.exclusive(range);
+        file.touch();
         let clears = matches!(how, Allocate::PunchHole | Allocate::Zero { .. });
         if let Some(id) = file.id() {
             self.advisory(self.stamp_writing(file, id))?;

@@ -15,7 +15,7 @@ use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
 use crate::extent::streams::Streams;
-use crate::meta::{FileId, OriginKey};
+use crate::meta::{FileId, OriginKey, Stamp};
 use crate::namespace::Node;
 use crate::sync::range_lock::RangeLock;
 use crate::volume::origin::OriginFile;
@@ -91,8 +91,10 @@ pub(crate) struct CachedFile {
     pub(crate) forgotten: AtomicBool,
     /// Whether the store holds the stamp `Writing` for it.
     pub(crate) stamped_writing: AtomicBool,
-    /// Whether we changed it since it was last at rest.
-    pub(crate) changed: AtomicBool,
+    /// What the origin's file looked like when somebody opened it: what tells changes of others
+    /// (I9) until we make one.
+    pub(crate) look: Mutex<Stamp>,
+    changed: AtomicBool,
     mtime_held_ns: AtomicI64,
     /// Held while the origin's file is given a modification time.
     pub(crate) times: Mutex<()>,
@@ -101,8 +103,13 @@ pub(crate) struct CachedFile {
 }
 
 impl CachedFile {
-    /// A file of `size` bytes that the cache knows as `id`, if it does.
-    pub(crate) fn new(key: OriginKey, id: Option<FileId>, size: u64, node: Node) -> Self {
+    /// A file of `size` bytes that looks like `look`, and that the cache knows as `id`, if it does.
+    pub(crate) fn new(
+        key: OriginKey,
+        id: Option<FileId>,
+        (size, look): (u64, Stamp),
+        node: Node,
+    ) -> Self {
         let known = OnceLock::new();
         if let Some(id) = id {
             known.set(id).expect("a new cell is empty");
@@ -126,6 +133,7 @@ impl CachedFile {
             unlinked: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
             stamped_writing: AtomicBool::new(false),
+            look: Mutex::new(look),
             changed: AtomicBool::new(false),
             mtime_held_ns: AtomicI64::new(NO_TIME),
             times: Mutex::default(),
@@ -164,7 +172,6 @@ impl CachedFile {
     /// Notes a write at `now_ns`. A write that reached only the cache leaves the origin's time
     /// behind, so it is held; one that went home moves a held time along.
     pub(crate) fn note_write(&self, now_ns: i64, on_cache: bool) {
-        self.changed.store(true, Ordering::Release);
         if on_cache || self.held_mtime_ns().is_some() {
             self.mtime_held_ns.store(now_ns, Ordering::Release);
         }
@@ -209,10 +216,28 @@ impl CachedFile {
             || self.forgotten.load(Ordering::Relaxed)
     }
 
-    /// Whether programs have the file open, or it is being changed by us: how the origin's file looks
-    /// then tells nothing about others (I9).
+    /// We are about to change it, or have a change to bring home.
+    pub(crate) fn touch(&self) {
+        if !self.is_changed() {
+            self.changed.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether we changed it since [`Self::look`].
+    pub(crate) fn is_changed(&self) -> bool {
+        self.changed.load(Ordering::SeqCst)
+    }
+
+    /// Whether our own changes are still under way: how the origin's file looks then tells nothing
+    /// about others (I9).
     pub(crate) fn is_ours(&self) -> bool {
-        self.is_open() || self.stamped_writing.load(Ordering::Acquire)
+        self.is_changed() && (self.is_open() || self.stamped_writing.load(Ordering::Acquire))
+    }
+
+    /// Nothing of ours is under way, and it looks like this.
+    pub(crate) fn rests(&self, look: Stamp) {
+        *self.look.lock() = look;
+        self.changed.store(false, Ordering::SeqCst);
     }
 
     /// Whether programs have the file open.

@@ -73,6 +73,29 @@ fn i9_a_file_that_changed_while_it_was_closed_is_read_anew() {
     assert_eq!(fs::read(fixture.origin.path().join("file")).unwrap(), theirs);
 }
 
+/// The stamp at the last close called what had been read before a change the file's newest bytes.
+#[test]
+fn i9_a_file_that_changed_while_it_was_read_is_read_anew() {
+    for open_at_the_same_time in [false, true] {
+        let mut fixture = Fixture::new(still(1 << 20, "always"));
+        let path = fixture.origin.path().join("file");
+        fs::write(&path, pattern(1, 0, 32 * KIB)).unwrap();
+        let reader = fixture.handle("file");
+        fixture.read("file", 0, 40 << 10);
+        fixture.engine().fetch_wanted().unwrap();
+        assert_eq!(fixture.engine().status().mapped_bytes, 32 * KIB);
+        let theirs = pattern(2, 0, 50 * KIB);
+        fs::write(&path, &theirs).unwrap();
+        let reader = open_at_the_same_time.then_some(reader);
+        assert!(fixture.read("file", 0, 60 << 10) == theirs, "{open_at_the_same_time}");
+        fixture.write("file", 50 * KIB, &[3; 100]);
+        drop(reader);
+        fixture.close();
+        let home = fs::read(&path).unwrap();
+        assert!(home == [theirs, vec![3; 100]].concat(), "{open_at_the_same_time}");
+    }
+}
+
 #[test]
 fn i9_a_change_that_hides_in_size_and_mtime_is_seen() {
     let mut fixture = fixture();
