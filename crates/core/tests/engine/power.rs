@@ -1,5 +1,6 @@
 //! Power losses under the whole engine: blocks that no sync covered are old or new in any choice,
-//! the store's journal ends anywhere behind its last sync. What was fsynced is there (I4); what
+//! the store's journal ends anywhere behind its last sync, and any sectors of the ring ahead of it
+//! are as they were at the last opening. What was fsynced is there (I4); what
 //! was not is something that was written since; the loss is listed (I6); and all of it is so
 //! again after the next crash.
 
@@ -100,6 +101,8 @@ struct Run {
     boots: u64,
     /// Where the journal was synced at least.
     synced: u64,
+    /// What the ring held at the last opening.
+    ring: Vec<u8>,
 }
 
 impl Run {
@@ -111,7 +114,8 @@ impl Run {
         fixture.boot_id = Some("boot-0".to_owned());
         fixture.open();
         let files = Default::default();
-        let mut run = Self { fixture, pages, files, boots: 0, synced: 0 };
+        let mut run = Self { fixture, pages, files, boots: 0, synced: 0, ring: Vec::new() };
+        run.opened();
         for (name, file) in NAMES.iter().zip(&mut run.files) {
             run.fixture.write(name, 0, &[9]);
             file.change(0, &[9]);
@@ -162,7 +166,7 @@ impl Run {
             Op::Kill => {
                 fixture.crash();
                 fixture.open();
-                self.synced = self.journal_end();
+                self.opened();
             }
         }
         self.compare(op);
@@ -174,20 +178,41 @@ impl Run {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             random >> 33
         };
-        let kept = next();
-        self.lose(|unsynced| kept % (unsynced + 1), || next() % 2 == 0);
+        let (kept, slots) = (next(), next());
+        self.fixture.crash();
+        self.cut_journal(|unsynced| kept % (unsynced + 1));
+        // All, some, or none.
+        self.age_ring(|| match slots % 3 {
+            0 => next() % 2 == 0,
+            which => which == 1,
+        });
+        self.boot(|| next() % 2 == 0);
     }
 
-    /// The journal keeps what `kept` says of its unsynced bytes, the devices what `keeps` says.
-    fn lose(&mut self, kept: impl FnOnce(u64) -> u64, keeps: impl FnMut() -> bool) {
+    /// All records reach the disk, nothing else does that was not synced.
+    fn lose_data(&mut self) {
         self.fixture.crash();
-        self.cut_journal(kept);
+        self.boot(|| false);
+    }
+
+    /// What the devices have not synced is kept as `keeps` says.
+    fn boot(&mut self, keeps: impl FnMut() -> bool) {
         self.pages.lose(keeps);
         self.boots += 1;
         self.fixture.boot_id = Some(format!("boot-{}", self.boots));
         self.fixture.open();
         self.settle();
+        self.opened();
+    }
+
+    /// An opening syncs the store, and after a power loss it wipes the ring.
+    fn opened(&mut self) {
         self.synced = self.journal_end();
+        self.ring = std::fs::read(self.ring_path()).unwrap();
+    }
+
+    fn ring_path(&self) -> PathBuf {
+        self.fixture.cache.path().join("meta/ring")
     }
 
     fn journal(&self) -> PathBuf {
@@ -206,6 +231,16 @@ impl Run {
         let cut = self.synced + kept(end.checked_sub(self.synced).expect("a journal only grows"));
         let file = File::options().write(true).open(self.journal()).unwrap();
         file.write_all_at(&vec![0; at(end - cut)], cut).unwrap();
+    }
+
+    /// Sectors of the ring reach the disk as `keeps` says.
+    fn age_ring(&self, mut keeps: impl FnMut() -> bool) {
+        let file = File::options().write(true).open(self.ring_path()).unwrap();
+        for (sector, old) in (0..).step_by(512).zip(self.ring.chunks(512)) {
+            if !keeps() {
+                file.write_all_at(old, sector).unwrap();
+            }
+        }
     }
 
     /// After a power loss each byte is what it was at some time since the file's last fsync, and
@@ -265,7 +300,7 @@ pub(crate) fn fsync_and_lose(prepare: impl FnOnce(&Fixture)) {
     for op in [Op::Write { name: 0, offset: 0, len: 20_000, seed: 1 }, Op::Fsync { name: 0 }] {
         run.apply(&op);
     }
-    run.lose(|unsynced| unsynced, || false);
+    run.lose_data();
 }
 
 /// The record that bytes are unmapped reaches the disk, what replaced them on the origin does not:
@@ -280,7 +315,7 @@ fn i4_what_replaces_fsynced_bytes_is_durable_before_they_are_forgotten() {
         for op in [write(1), Op::Flush, write(2), Op::Fsync { name: 0 }, change] {
             run.apply(&op);
         }
-        run.lose(|unsynced| unsynced, || false);
+        run.lose_data();
     }
 }
 
