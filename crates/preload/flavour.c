@@ -5,7 +5,6 @@
  */
 #include "shim.h"
 
-#include <errno.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -30,8 +29,7 @@
 struct open_file {
     MPI_File fh;
     char *filename;
-    int rank;
-    int size;
+    struct member member;
     struct open_file *next;
 };
 static struct open_file *open_files;
@@ -84,13 +82,13 @@ static void read_hints(MPI_Info info, struct hints *hints)
     hints->given |= get_hint(info, "halocline_policy", hints->policy, sizeof hints->policy);
 }
 
-static void remember(MPI_File fh, const char *filename, int rank, int size)
+static void remember(MPI_File fh, const char *filename, struct member member)
 {
     struct open_file *file = malloc(sizeof *file);
 
     if (!file)
         return;
-    *file = (struct open_file){fh, strdup(filename), rank, size, NULL};
+    *file = (struct open_file){fh, strdup(filename), member, NULL};
     if (!file->filename) {
         free(file);
         return;
@@ -118,83 +116,58 @@ static void forget(MPI_File fh)
     }
 }
 
-/* Hints that came after the open: announced only when there are any. */
-static void announce_later(MPI_File fh, MPI_Info info)
+static struct member opening(uintptr_t raw_comm, const char *filename, uintptr_t info)
 {
+    MPI_Comm comm = (MPI_Comm)raw_comm;
+    struct member member = {0, 0};
+    struct hints hints;
+
+    /* A wrong argument is for MPI_File_open itself to refuse, in its own way. */
+    if (!filename || comm == NULL_COMM || !running() ||
+        CALL(MPI_Comm_rank, comm, &member.rank) != MPI_SUCCESS ||
+        CALL(MPI_Comm_size, comm, &member.size) != MPI_SUCCESS)
+        return (struct member){0, 0};
+    read_hints((MPI_Info)info, &hints);
+    announce(filename, member.rank, member.size, &hints);
+    return member;
+}
+
+static void opened(const void *fh, const char *filename, struct member member)
+{
+    remember(*(const MPI_File *)fh, filename, member);
+}
+
+/* Hints that came after the open: announced only when there are any. */
+static void hinted(uintptr_t raw_fh, uintptr_t info)
+{
+    MPI_File fh = (MPI_File)raw_fh;
+    struct member member = {0, 0};
     struct hints hints;
     struct open_file *file;
     char *filename = NULL;
-    int rank = 0, size = 0;
-    int saved = errno;
 
     if (!running())
         return;
-    read_hints(info, &hints);
-    if (hints.given) {
-        pthread_mutex_lock(&open_files_lock);
-        for (file = open_files; file && file->fh != fh; file = file->next)
-            ;
-        if (file) {
-            filename = strdup(file->filename);
-            rank = file->rank;
-            size = file->size;
-        }
-        pthread_mutex_unlock(&open_files_lock);
-        if (filename)
-            announce(filename, rank, size, &hints);
-        free(filename);
+    read_hints((MPI_Info)info, &hints);
+    if (!hints.given)
+        return;
+    pthread_mutex_lock(&open_files_lock);
+    for (file = open_files; file && file->fh != fh; file = file->next)
+        ;
+    if (file) {
+        filename = strdup(file->filename);
+        member = file->member;
     }
-    errno = saved;
+    pthread_mutex_unlock(&open_files_lock);
+    if (filename)
+        announce(filename, member.rank, member.size, &hints);
+    free(filename);
 }
 
-static int file_open(uintptr_t raw_comm, const char *filename, uintptr_t amode, uintptr_t raw_info,
-                     void *raw_fh)
-{
-    MPI_Comm comm = (MPI_Comm)raw_comm;
-    MPI_Info info = (MPI_Info)raw_info;
-    MPI_File *fh = raw_fh;
-    struct hints hints;
-    int rank = 0, size = 0, known = 0, result, saved = errno;
-
-    /* A wrong argument is for MPI_File_open itself to refuse, in its own way. */
-    if (filename && comm != NULL_COMM && running()) {
-        known = CALL(MPI_Comm_rank, comm, &rank) == MPI_SUCCESS &&
-                CALL(MPI_Comm_size, comm, &size) == MPI_SUCCESS;
-        if (known) {
-            read_hints(info, &hints);
-            announce(filename, rank, size, &hints);
-        }
-    }
-    errno = saved;
-    result = CALL(MPI_File_open, comm, (char *)filename, (int)amode, info, fh);
-    if (result == MPI_SUCCESS && known) {
-        saved = errno;
-        remember(*fh, filename, rank, size);
-        errno = saved;
-    }
-    return result;
-}
-
-static int file_set_view(uintptr_t raw_fh, uintptr_t disp, uintptr_t etype, uintptr_t filetype,
-                         const char *datarep, uintptr_t info)
-{
-    announce_later((MPI_File)raw_fh, (MPI_Info)info);
-    return CALL(MPI_File_set_view, (MPI_File)raw_fh, (MPI_Offset)disp, (MPI_Datatype)etype,
-                (MPI_Datatype)filetype, (char *)datarep, (MPI_Info)info);
-}
-
-static int file_set_info(uintptr_t raw_fh, uintptr_t info)
-{
-    announce_later((MPI_File)raw_fh, (MPI_Info)info);
-    return CALL(MPI_File_set_info, (MPI_File)raw_fh, (MPI_Info)info);
-}
-
-static int file_close(void *fh)
+static void closing(const void *fh)
 {
     if (fh)
-        forget(*(MPI_File *)fh);
-    return CALL(MPI_File_close, fh);
+        forget(*(const MPI_File *)fh);
 }
 
-const struct flavour NAMED(flavour_, FLAVOUR) = {file_open, file_set_view, file_set_info,
-                                                 file_close};
+const struct flavour NAMED(flavour_, FLAVOUR) = {opening, opened, hinted, closing};

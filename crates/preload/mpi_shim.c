@@ -1,9 +1,13 @@
 /* The MPI functions that are taken over, and which MPI implementation they belong to.
  *
+ * Programs in C call MPI_File_open; most of what stands behind Fortran's `use mpi_f08`, and all of
+ * it in Open MPI, calls PMPI_File_open. So both names are taken, and each goes on to the next library
+ * that has it: another tool may be preloaded, too, and come back to us by the other name.
+ *
  * MPI_Comm, MPI_Info and MPI_File are an int in MPICH and a pointer in Open MPI. Each argument of
  * the functions below is of integer class and travels in a register of its own on the 64-bit ABIs
- * of Linux, so an entry point declared with register-sized integers passes either kind on
- * unchanged; the flavour narrows them to its own types.
+ * of Linux, so a function declared with register-sized integers passes either kind on unchanged;
+ * the flavour narrows them to its own types.
  */
 #include "shim.h"
 
@@ -39,6 +43,7 @@ void debug(const char *format, ...)
 #define MPI_LIBRARIES_MAX 16
 
 struct libraries {
+    ElfW(Addr) own;
     char names[MPI_LIBRARIES_MAX][PATH_MAX];
     int count;
 };
@@ -48,7 +53,7 @@ static int note_library(struct dl_phdr_info *object, size_t size, void *data)
     struct libraries *libraries = data;
 
     (void)size;
-    if (object->dlpi_name && strstr(object->dlpi_name, "mpi") &&
+    if (object->dlpi_addr != libraries->own && object->dlpi_name && strstr(object->dlpi_name, "mpi") &&
         strlen(object->dlpi_name) < PATH_MAX)
         strcpy(libraries->names[libraries->count++], object->dlpi_name);
     return libraries->count == MPI_LIBRARIES_MAX;
@@ -60,9 +65,11 @@ static void *private_symbol(const char *name)
 {
     struct libraries *libraries = calloc(1, sizeof *libraries);
     void *found = NULL;
+    Dl_info own;
 
     if (!libraries)
         return NULL;
+    libraries->own = dladdr(&mpi_symbol, &own) ? (ElfW(Addr))own.dli_fbase : 0;
     dl_iterate_phdr(note_library, libraries);
     for (int i = 0; i < libraries->count && !found; i++) {
         void *handle = dlopen(libraries->names[i], RTLD_LAZY | RTLD_NOLOAD);
@@ -76,9 +83,18 @@ static void *private_symbol(const char *name)
     return found;
 }
 
+/* The program comes first: it has its own copy of objects that it names. */
 void *mpi_symbol(const char *name)
 {
     void *found = dlsym(RTLD_DEFAULT, name);
+
+    return found ? found : private_symbol(name);
+}
+
+/* What we stand in front of: the function in the next library that has it, or NULL. */
+static void *next_symbol(const char *name)
+{
+    void *found = dlsym(RTLD_NEXT, name);
 
     return found ? found : private_symbol(name);
 }
@@ -106,63 +122,125 @@ static const struct flavour *find_flavour(void)
     return NULL;
 }
 
+static const struct flavour unknown;
+
 static const struct flavour *flavour(void)
 {
-    static const struct flavour unknown;
     static const struct flavour *known;
     const struct flavour *seen = __atomic_load_n(&known, __ATOMIC_ACQUIRE);
 
     if (!seen) {
-        int saved = errno;
         seen = find_flavour();
         if (!seen)
             seen = &unknown;
         __atomic_store_n(&known, seen, __ATOMIC_RELEASE);
-        errno = saved;
     }
     return seen;
 }
 
-EXPORT int MPI_File_open(uintptr_t comm, const char *filename, uintptr_t amode, uintptr_t info,
-                         void *fh)
-{
-    int (*next)(uintptr_t, const char *, uintptr_t, uintptr_t, void *);
+/* How deep this thread is in functions that were taken over: what another tool, or a function of
+ * Fortran's, calls in turn was told of already. */
+static __thread int depth;
 
-    if (flavour()->file_open)
-        return flavour()->file_open(comm, filename, amode, info, fh);
-    next = (int (*)(uintptr_t, const char *, uintptr_t, uintptr_t, void *))mpi_symbol(
-        "PMPI_File_open");
-    return next ? next(comm, filename, amode, info, fh) : MPI_ERR_OTHER_ANY;
+/* What is to be told of a call. */
+static const struct flavour *told(void)
+{
+    return depth ? &unknown : flavour();
 }
 
-EXPORT int MPI_File_set_view(uintptr_t fh, uintptr_t disp, uintptr_t etype, uintptr_t filetype,
-                             const char *datarep, uintptr_t info)
+static int file_open(const char *name, uintptr_t comm, const char *filename, uintptr_t amode,
+                     uintptr_t info, void *fh)
 {
-    int (*next)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, const char *, uintptr_t);
+    int (*next)(uintptr_t, const char *, uintptr_t, uintptr_t, void *) =
+        (int (*)(uintptr_t, const char *, uintptr_t, uintptr_t, void *))next_symbol(name);
+    int result, saved = errno;
+    const struct flavour *mpi = told();
+    struct member member = {0, 0};
 
-    if (flavour()->file_set_view)
-        return flavour()->file_set_view(fh, disp, etype, filetype, datarep, info);
-    next = (int (*)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, const char *,
-                    uintptr_t))mpi_symbol("PMPI_File_set_view");
-    return next ? next(fh, disp, etype, filetype, datarep, info) : MPI_ERR_OTHER_ANY;
+    if (!next)
+        return MPI_ERR_OTHER_ANY;
+    if (mpi->opening)
+        member = mpi->opening(comm, filename, info);
+    errno = saved;
+    depth++;
+    result = next(comm, filename, amode, info, fh);
+    depth--;
+    saved = errno;
+    /* MPI_SUCCESS is 0 in every implementation. */
+    if (result == 0 && member.size > 0)
+        mpi->opened(fh, filename, member);
+    errno = saved;
+    return result;
 }
 
-EXPORT int MPI_File_set_info(uintptr_t fh, uintptr_t info)
+static int file_set_view(const char *name, uintptr_t fh, uintptr_t disp, uintptr_t etype,
+                         uintptr_t filetype, const char *datarep, uintptr_t info)
 {
-    int (*next)(uintptr_t, uintptr_t);
+    int (*next)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, const char *, uintptr_t) =
+        (int (*)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, const char *, uintptr_t))next_symbol(
+            name);
+    int result, saved = errno;
 
-    if (flavour()->file_set_info)
-        return flavour()->file_set_info(fh, info);
-    next = (int (*)(uintptr_t, uintptr_t))mpi_symbol("PMPI_File_set_info");
-    return next ? next(fh, info) : MPI_ERR_OTHER_ANY;
+    if (!next)
+        return MPI_ERR_OTHER_ANY;
+    if (told()->hinted)
+        told()->hinted(fh, info);
+    errno = saved;
+    depth++;
+    result = next(fh, disp, etype, filetype, datarep, info);
+    depth--;
+    return result;
 }
 
-EXPORT int MPI_File_close(void *fh)
+static int file_set_info(const char *name, uintptr_t fh, uintptr_t info)
 {
-    int (*next)(void *);
+    int (*next)(uintptr_t, uintptr_t) = (int (*)(uintptr_t, uintptr_t))next_symbol(name);
+    int result, saved = errno;
 
-    if (flavour()->file_close)
-        return flavour()->file_close(fh);
-    next = (int (*)(void *))mpi_symbol("PMPI_File_close");
-    return next ? next(fh) : MPI_ERR_OTHER_ANY;
+    if (!next)
+        return MPI_ERR_OTHER_ANY;
+    if (told()->hinted)
+        told()->hinted(fh, info);
+    errno = saved;
+    depth++;
+    result = next(fh, info);
+    depth--;
+    return result;
 }
+
+static int file_close(const char *name, void *fh)
+{
+    int (*next)(void *) = (int (*)(void *))next_symbol(name);
+    int result, saved = errno;
+
+    if (!next)
+        return MPI_ERR_OTHER_ANY;
+    if (told()->closing)
+        told()->closing(fh);
+    errno = saved;
+    depth++;
+    result = next(fh);
+    depth--;
+    return result;
+}
+
+/* Takes a function over under both of its names. */
+#define TAKE_OVER(function, with, parameters, ...) \
+    EXPORT int function parameters                 \
+    {                                              \
+        return with(#function, __VA_ARGS__);       \
+    }                                              \
+    EXPORT int P##function parameters              \
+    {                                              \
+        return with("P" #function, __VA_ARGS__);   \
+    }
+
+TAKE_OVER(MPI_File_open, file_open,
+          (uintptr_t comm, const char *filename, uintptr_t amode, uintptr_t info, void *fh), comm,
+          filename, amode, info, fh)
+TAKE_OVER(MPI_File_set_view, file_set_view,
+          (uintptr_t fh, uintptr_t disp, uintptr_t etype, uintptr_t filetype, const char *datarep,
+           uintptr_t info),
+          fh, disp, etype, filetype, datarep, info)
+TAKE_OVER(MPI_File_set_info, file_set_info, (uintptr_t fh, uintptr_t info), fh, info)
+TAKE_OVER(MPI_File_close, file_close, (void *fh), fh)

@@ -22,20 +22,25 @@ struct hints {
 /* Sends one line to the mount that holds `filename` and waits shortly for its answer. */
 void announce(const char *filename, int rank, int size, const struct hints *hints);
 
-/* The address of a function or object of the program's MPI library, or NULL. */
+/* The address of a function or object of the program's MPI library, or NULL; not of a function that
+ * is taken over. */
 void *mpi_symbol(const char *name);
 
 /* Writes a line to standard error when HALOCLINE_MPI_DEBUG is set. */
 void debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* One MPI implementation: compiled against its mpi.h, entered with register-sized arguments. */
+/* A process among those that open a file together; size 0 where that is not known. */
+struct member {
+    int rank, size;
+};
+
+/* One MPI implementation: compiled against its mpi.h, told with register-sized arguments what the
+ * program asks for. What one does not know it leaves alone. */
 struct flavour {
-    int (*file_open)(uintptr_t comm, const char *filename, uintptr_t amode, uintptr_t info,
-                     void *fh);
-    int (*file_set_view)(uintptr_t fh, uintptr_t disp, uintptr_t etype, uintptr_t filetype,
-                         const char *datarep, uintptr_t info);
-    int (*file_set_info)(uintptr_t fh, uintptr_t info);
-    int (*file_close)(void *fh);
+    struct member (*opening)(uintptr_t comm, const char *filename, uintptr_t info);
+    void (*opened)(const void *fh, const char *filename, struct member member);
+    void (*hinted)(uintptr_t fh, uintptr_t info);
+    void (*closing)(const void *fh);
 };
 
 extern const struct flavour flavour_mpich;

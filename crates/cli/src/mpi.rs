@@ -12,21 +12,45 @@ const LAUNCHERS: [&str; 8] =
     ["mpiexec", "mpirun", "orterun", "prterun", "prun", "srun", "aprun", "jsrun"];
 /// What the dynamic section of an MPI program names.
 const LIBRARIES: [&[u8]; 3] = [b"libmpi.so", b"libmpich.so", b"libmpi_"];
-/// Programs larger than this are not searched.
+/// What a script in Python names.
+const MODULE: &str = "mpi4py";
+/// Programs larger than this are not searched, and scripts.
 const PROGRAM_BYTES_MAX: u64 = 256 << 20;
+const SCRIPT_BYTES_MAX: u64 = 1 << 20;
 
-/// Whether `program` starts MPI programs or is one.
-pub(crate) fn is_mpi(program: &Path) -> bool {
-    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let base = name.split(['.', '-']).next().unwrap_or_default();
-    LAUNCHERS.contains(&base) || links_mpi(program)
+/// Whether `program` starts MPI programs or is one: by its name, by what it links, or by what a
+/// script or an argument says (`bash job.sh`, `sh -c "mpiexec ..."`).
+pub(crate) fn is_mpi<'a>(program: &Path, arguments: impl IntoIterator<Item = &'a OsStr>) -> bool {
+    names_mpi(&program.file_name().unwrap_or_default().to_string_lossy())
+        || links_mpi(program)
+        || script_names_mpi(program)
+        || arguments.into_iter().any(|argument| {
+            names_mpi(&argument.to_string_lossy()) || script_names_mpi(Path::new(argument))
+        })
 }
 
 fn links_mpi(program: &Path) -> bool {
-    let small = fs::metadata(program).is_ok_and(|meta| meta.len() <= PROGRAM_BYTES_MAX);
-    let Ok(content) = (if small { fs::read(program) } else { return false }) else { return false };
-    content.starts_with(b"\x7fELF")
-        && LIBRARIES.iter().any(|name| content.windows(name.len()).any(|part| part == *name))
+    content(program, PROGRAM_BYTES_MAX).is_some_and(|content| {
+        content.starts_with(b"\x7fELF")
+            && LIBRARIES.iter().any(|name| content.windows(name.len()).any(|part| part == *name))
+    })
+}
+
+fn script_names_mpi(script: &Path) -> bool {
+    let text = content(script, SCRIPT_BYTES_MAX).and_then(|bytes| String::from_utf8(bytes).ok());
+    text.is_some_and(|text| names_mpi(&text))
+}
+
+/// Whether a launcher, under any of its names (`mpiexec.hydra`), is a word of `text`.
+fn names_mpi(text: &str) -> bool {
+    let mut words = text.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    words.any(|word| LAUNCHERS.contains(&word) || word == MODULE)
+}
+
+/// What is in a regular file, unless it is larger than `max` bytes.
+fn content(path: &Path, max: u64) -> Option<Vec<u8>> {
+    let found = fs::metadata(path).ok()?;
+    (found.is_file() && found.len() <= max).then(|| fs::read(path).ok()).flatten()
 }
 
 /// The shim: in `$HALOCLINE_LIB_DIR`, beside this program, or where it is installed or built.
@@ -45,7 +69,7 @@ pub(crate) fn shim() -> Option<PathBuf> {
 
 /// Makes `command` speak to the mount, where it is an MPI program.
 pub(crate) fn prepare(command: &mut Command, program: &Path, socket: &Path) {
-    if !is_mpi(program) {
+    if !is_mpi(program, command.get_args()) {
         return;
     }
     let Some(shim) = shim() else {
@@ -76,11 +100,31 @@ mod tests {
     #[test]
     fn launchers_are_known_by_name() {
         for name in ["mpiexec", "/usr/bin/mpirun", "mpiexec.hydra", "mpirun.openmpi", "srun"] {
-            assert!(is_mpi(Path::new(name)), "{name}");
+            assert!(is_mpi(Path::new(name), []), "{name}");
         }
-        for name in ["/bin/sh", "mpi", "python3"] {
-            assert!(!is_mpi(Path::new(name)), "{name}");
+        for name in ["/bin/sh", "mpi", "python3", "my_mpirun_log"] {
+            assert!(!is_mpi(Path::new(name), []), "{name}");
         }
+    }
+
+    /// Nobody was told of the ranks and hints of programs that a job's script started.
+    #[test]
+    fn scripts_and_command_lines_that_start_mpi_are_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let shell = Path::new("/bin/sh");
+        let job =
+            script("job.sh", "#!/bin/sh\nmodule load x; exec /opt/mpi/bin/mpiexec -n 4 ./app\n");
+        let other = script("other.sh", "#!/bin/sh\ncp a b\n");
+        let python = script("a.py", "from mpi4py import MPI\n");
+        assert!(is_mpi(&job, []) && !is_mpi(&other, []));
+        assert!(is_mpi(shell, [job.as_os_str()]) && is_mpi(shell, [python.as_os_str()]));
+        assert!(!is_mpi(shell, [other.as_os_str(), dir.path().as_os_str(), OsStr::new("-x")]));
+        assert!(is_mpi(shell, ["-c", "cd x && mpirun -n 2 ./app"].map(OsStr::new)));
     }
 
     #[test]
@@ -88,9 +132,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("app");
         fs::write(&program, b"\x7fELF....libmpich.so.12\0").unwrap();
-        assert!(is_mpi(&program));
+        assert!(is_mpi(&program, []));
         fs::write(&program, b"#!/bin/sh\necho libmpi.so\n").unwrap();
-        assert!(!is_mpi(&program));
+        assert!(!is_mpi(&program, []));
     }
 
     #[test]

@@ -37,12 +37,21 @@ fn listen(socket: &Path, answer: Option<&'static str>) -> Receiver<String> {
 
 /// Runs two processes of the example with the shim on `file`, relative to the mount's root.
 fn run(mpi: Mpi, root: &Path, socket: &Path, file: &str, hints: &[&str]) -> bool {
+    let hints = hints.iter().flat_map(|hint| ["--hint", hint]);
+    let arguments: Vec<&str> = ["--size", "65536"].into_iter().chain(hints).collect();
+    run_example((mpi, "independent"), (root, socket), file, &arguments)
+}
+
+/// The same with any example and what comes after the file's name.
+fn run_example(
+    (mpi, program): (Mpi, &str),
+    (root, socket): (&Path, &Path),
+    file: &str,
+    arguments: &[&str],
+) -> bool {
     let Some(shim) = programs::shim() else { return false };
-    let Some(mut command) = mpi.start(2, "independent") else { return false };
-    command.arg(root.join(file)).args(["--size", "65536"]);
-    for hint in hints {
-        command.args(["--hint", hint]);
-    }
+    let Some(mut command) = mpi.start(2, program) else { return false };
+    command.arg(root.join(file)).args(arguments);
     let output = programs::run(
         command
             .env("LD_PRELOAD", shim)
@@ -106,6 +115,29 @@ fn mpich_tells_size_rank_and_hints() {
 #[test]
 fn open_mpi_tells_size_rank_and_hints() {
     tells_size_rank_and_hints(Mpi::OpenMpi);
+}
+
+/// Fortran's calls go to `PMPI_File_open` in all of these but the first, and nobody was told of them.
+#[test]
+fn fortran_programs_tell_it_too() {
+    let root = TempDir::new().expect("scratch");
+    let aside = TempDir::new().expect("scratch");
+    let socket = aside.path().join("control.sock");
+    let lines = listen(&socket, Some("{\"ok\":null}\n"));
+    for mpi in [Mpi::Mpich, Mpi::OpenMpi] {
+        for program in ["fortran", "fortran_f08"] {
+            let hint = ["halocline_policy=sla"];
+            if !run_example((mpi, program), (root.path(), &socket), "data.bin", &hint) {
+                return programs::skip("this MPI or its Fortran is not installed");
+            }
+            for (rank, told) in hints(&lines).iter().enumerate() {
+                let context = format!("{mpi:?} {program}: {told}");
+                assert!(told["rank"] == rank && told["size"] == 2, "{context}");
+                assert!(told["path"] == "data.bin" && told["policy"] == "sla", "{context}");
+            }
+            assert!(lines.try_recv().is_err(), "{mpi:?} {program}: told once a process");
+        }
+    }
 }
 
 #[test]
