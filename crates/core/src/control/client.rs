@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::address::Address;
-use super::{Progress, Request};
+use super::{Progress, REQUEST_BYTES_MAX, Request};
 use crate::error::{Error, Result};
 
 /// A connection to a mount process.
@@ -51,6 +51,12 @@ impl Client {
     ) -> Result<T> {
         let mut line = serde_json::to_vec(request).map_err(std::io::Error::from)?;
         line.push(b'\n');
+        if line.len() > REQUEST_BYTES_MAX {
+            return Err(Error::invalid(
+                format!("a request of {} bytes; the mount takes {REQUEST_BYTES_MAX}", line.len()),
+                "name fewer files at a time",
+            ));
+        }
         let at = |error| Error::at(&self.socket, "talk to the mount process")(error);
         self.lines.get_mut().write_all(&line).map_err(at)?;
         loop {

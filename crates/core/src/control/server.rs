@@ -17,11 +17,12 @@ use rustix::net::UCred;
 use serde::Serialize;
 
 use super::address::Address;
-use super::{AnyStatus, Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
+use super::{
+    AnyStatus, Controlled, MoveReport, Progress, ProgressSink, REQUEST_BYTES_MAX, Request,
+    SOCKET_NAME,
+};
 use crate::error::{Error, Result};
 
-/// Longest request line in bytes; a `warm` list of some ten thousand paths fits.
-const REQUEST_BYTES_MAX: u64 = 16 << 20;
 /// Shortest time between two progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -166,7 +167,7 @@ fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
         line.clear();
-        let len = lines.by_ref().take(REQUEST_BYTES_MAX).read_until(b'\n', &mut line)?;
+        let len = lines.by_ref().take(REQUEST_BYTES_MAX as u64).read_until(b'\n', &mut line)?;
         if len == 0 {
             return Ok(());
         }

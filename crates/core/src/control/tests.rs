@@ -160,6 +160,21 @@ fn paths_that_leave_the_mount_and_garbage_are_refused() {
     assert!(answer.starts_with("{\"error\""), "{answer}");
 }
 
+/// A list of more than 16 MiB was cut there, and answered as no JSON.
+#[test]
+fn long_lists_are_taken_and_too_long_ones_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _fake) = started(dir.path());
+    let mut client = Client::connect(server.socket()).unwrap();
+    let warm =
+        |count, path: String| Request::Warm { paths: vec![path.into(); count], dry_run: false };
+    let report: MoveReport = client.call(&warm(5000, "d/".repeat(2000)), |_| {}).unwrap();
+    assert_eq!(report.files, 5000);
+    let too_long = warm(1, "d/".repeat(REQUEST_BYTES_MAX / 2));
+    let error = client.call::<MoveReport>(&too_long, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("fewer files"), "{error}");
+}
+
 #[test]
 fn the_socket_is_private_replaces_a_stale_one_and_goes_away() {
     let dir = tempfile::tempdir().unwrap();
