@@ -2,6 +2,7 @@
 //! not fail on the origin, nothing old is ever served, and all of it survives a kill (I1, I4, I7).
 
 use std::ops::ControlFlow;
+use std::fs::File;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
@@ -227,6 +228,27 @@ fn close_at_once() {
     let (mut truth, held) = sick();
     go_on(&mut truth);
     drop(held);
+    truth.fixture.close_dirty();
+    truth.compare_origin("after an unmount");
+}
+
+/// What a program stores to a page of the ring that the device cannot give raises `SIGBUS`.
+#[test]
+fn i1_i4_programs_go_on_where_the_ring_cannot_be_written() {
+    let mut truth = Truth::new(Fixture::new(still(4 << 20, "always")));
+    for name in ["dirty", "clean"] {
+        truth.write(name, 0, 32 * KIB, 1);
+    }
+    truth.fixture.flush();
+    truth.write("dirty", 0, 16 * KIB, 2);
+    let ring = truth.fixture.cache.path().join("meta/ring");
+    File::options().write(true).open(ring).unwrap().set_len(0).unwrap();
+    truth.write("new", 0, 8 * KIB, 3);
+    assert!(matches!(truth.fixture.engine().status().health, Health::Degraded { .. }));
+    truth.write("dirty", 8 * KIB, 16 * KIB, 4);
+    truth.write("clean", 4 * KIB, 8 * KIB, 5);
+    truth.compare("with a ring that is gone");
+    truth.fsync("dirty");
     truth.fixture.close_dirty();
     truth.compare_origin("after an unmount");
 }
