@@ -30,10 +30,20 @@ impl Drop for Tmpfs {
 /// Space of the SSD's own file system, without a limit of ours: `ENOSPC` comes from below.
 #[test]
 fn no_program_sees_a_full_ssd() {
+    fill_ssd(&["--ssd-limit", "100%", "--passthrough=false"]);
+}
+
+/// The kernel wrote new files by itself, and the SSD full.
+#[test]
+fn no_program_sees_a_full_ssd_with_passthrough() {
+    fill_ssd(&["--ssd-limit", "100%"]);
+}
+
+fn fill_ssd(options: &[&str]) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
-    let mut mount = Mount::tier_prepared(&["--ssd-limit", "100%", "--passthrough=false"]);
+    let mut mount = Mount::tier_prepared(options);
     let _ssd = Tmpfs::mount(&mount.root().join("ssd"), "8M");
     mount.start();
     let block = vec![5; 1 << 20];

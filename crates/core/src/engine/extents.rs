@@ -187,7 +187,7 @@ impl Engine for ExtentEngine {
     ) -> Result<(Node, Stat, Handle)> {
         // O_TRUNC of a file that exists is ours to do: the cache may hold bytes of it.
         let below = flags & !(libc::O_TRUNC | libc::O_APPEND);
-        let (node, stat, file, _) = self.parts.namespace.create(place, mode, below, by)?;
+        let (node, stat, file) = self.parts.namespace.create(place, mode, below, by)?;
         let handle = Handle::created(&self.parts, &node, file, flags, by.caller)?;
         if flags & libc::O_TRUNC != 0 && stat.raw.st_size > 0 {
             self.truncate(&node, Some(&handle), 0)?;

@@ -94,7 +94,7 @@ impl Engine for Passthrough {
         flags: i32,
         by: Maker,
     ) -> Result<(Node, Stat, OpenFile)> {
-        let (node, stat, file, _) = self.namespace.create(place, mode, flags, by)?;
+        let (node, stat, file) = self.namespace.create(place, mode, flags, by)?;
         let handle = self.handle(&node, file)?;
         Ok((node, stat, handle))
     }

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::fs::{FileType, Mode, OFlags, mkdirat, mknodat, openat, symlinkat};
-use rustix::io::Errno;
 
 use super::act_as::ActAs;
 use super::{Namespace, Node, stat_descriptor};
@@ -38,26 +37,22 @@ impl Namespace {
     }
 
     /// Creates a regular file that belongs to the caller, and opens it with `open(2)`'s `flags`
-    /// (`O_CREAT` is added, `O_DIRECT` dropped). Tells, too, whether it was not there before.
+    /// (`O_CREAT` is added, `O_DIRECT` dropped).
     pub fn create(
         &self,
         (parent, name): (&Node, &OsStr),
         mode: u32,
         flags: i32,
         by: Maker,
-    ) -> Result<(Node, Stat, File, bool)> {
+    ) -> Result<(Node, Stat, File)> {
         let dir = self.descriptor(parent)?;
         let flags = OFlags::from_bits_retain((flags & !libc::O_DIRECT).cast_unsigned());
         let always = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let open = |flags| openat(&dir, name, flags | always, Mode::from_raw_mode(mode & 0o7777));
         let acting = ActAs::new(by)?;
-        let (file, new) = match open(flags | OFlags::EXCL) {
-            Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => (open(flags)?, false),
-            opened => (opened?, true),
-        };
+        let file = openat(&dir, name, flags | always, Mode::from_raw_mode(mode & 0o7777))?;
         drop(acting);
         let stat = stat_descriptor(file.as_fd())?;
         let node = self.tree.intern(&stat, parent, name);
-        Ok((node, stat, File::from(file), new))
+        Ok((node, stat, File::from(file)))
     }
 }

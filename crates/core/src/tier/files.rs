@@ -5,7 +5,6 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::fs::{fallocate, ftruncate};
 use rustix::io::Errno;
@@ -14,7 +13,6 @@ use super::Core;
 use super::inode::{Inode, Node, Opened, Place};
 use super::likeness::ACL;
 use super::migrate::{Manner, Stayed};
-use super::pass::has_set_id;
 use super::serve::Handle;
 use super::steps::Steps;
 use crate::device::Allocate;
@@ -134,7 +132,7 @@ impl Core {
         let names = self.names.read();
         let create = || self.namespace.create((parent, name), mode, flags, by);
         let created = self.sides[0].steps.step("creating a file", create);
-        let (entry, stat, file, new) = match created {
+        let (entry, stat, file) = match created {
             // Somebody else made it first, and it has moved since.
             Err(error) if error.errno() == libc::ELOOP && flags & libc::O_EXCL == 0 => {
                 drop(names);
@@ -152,9 +150,7 @@ impl Core {
         });
         drop(names);
         self.keeper.created(inode.number);
-        let opened = Opened::new(&inode, flags, file, 0);
-        opened.plain.store(new && !has_set_id(&stat), Ordering::Relaxed);
-        let handle = Handle(opened);
+        let handle = Handle(Opened::new(&inode, flags, file, 0));
         let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);
         if full || self.excludes(&inode) {
             // Its bytes will not fit: better now, while it is empty.

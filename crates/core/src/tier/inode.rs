@@ -206,8 +206,6 @@ pub(super) struct Opened {
     pub(super) flags: i32,
     /// The open file, and after how many moves it was opened.
     current: Mutex<(u64, Arc<File>)>,
-    /// Just created without set-id bits: a look would find nothing that a write takes away.
-    pub(super) plain: AtomicBool,
     /// The file's account, where the kernel serves the handle by itself.
     pub(super) passed: OnceLock<Arc<Resident>>,
 }
@@ -219,7 +217,6 @@ impl Opened {
             inode: inode.clone(),
             flags: flags & !(libc::O_TRUNC | libc::O_CREAT | libc::O_EXCL),
             current: Mutex::new((moves, Arc::new(file))),
-            plain: AtomicBool::new(false),
             passed: OnceLock::new(),
         });
         let mut handles = inode.handles.lock();

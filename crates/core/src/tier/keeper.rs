@@ -27,6 +27,9 @@ const FAILURES_MAX: usize = 8;
 /// How often room is made for a file that was asked for, where others take it.
 const BRING_ATTEMPTS: usize = 16;
 
+/// Whether a file stays on the SSD whatever the policy says, by its number.
+pub(super) type Except<'a> = &'a dyn Fn(FileId) -> bool;
+
 /// Files that may leave the SSD, by the numbers that the policy knows.
 type Candidates = HashMap<FileId, (Entry, Arc<Resident>)>;
 
@@ -137,11 +140,11 @@ impl Keeper {
 
 impl Core {
     /// Files that may leave the SSD now, with their bytes.
-    fn evictable(&self, except: u64) -> Candidates {
+    fn evictable(&self, except: Except<'_>) -> Candidates {
         let globs = self.keeper.globs.read();
         let mut found = Candidates::new();
         for (entry, resident) in self.residents.all().into_iter().take(VICTIMS_MAX) {
-            let stays = resident.number == except || self.pins(&globs, &resident);
+            let stays = except(resident.number) || self.pins(&globs, &resident);
             if !stays && resident.bytes() > 0 {
                 found.insert(resident.number, (entry, resident));
             }
@@ -157,19 +160,19 @@ impl Core {
     /// Files among whom those are that the policy sends away first and that have `bytes` bytes
     /// together, where room is wanted for a file that is `announced` or not; all that may leave
     /// where that cannot be told.
-    fn coldest(&self, bytes: u64, except: u64, announced: bool) -> Candidates {
+    fn coldest(&self, bytes: u64, except: Except<'_>, announced: bool) -> Candidates {
         let coldest = &self.keeper.coldest[usize::from(announced)];
         let first = || {
             // Taken first: others want the orders while they hold names, and wait for no rules.
             let globs = self.keeper.globs.read();
-            let stays = |file: &Resident| file.number == except || self.pins(&globs, file);
+            let stays = |file: &Resident| except(file.number) || self.pins(&globs, file);
             coldest.lock().first(bytes, stays, &self.residents)
         };
         let mut found = first();
         // Two statements: the lock goes before an order is made.
         let begun = found.is_none() && coldest.lock().begin();
         if begun {
-            let order = self.order(&self.evictable(u64::MAX), announced);
+            let order = self.order(&self.evictable(&|_| false), announced);
             coldest.lock().set(order);
             found = first();
         }
@@ -204,11 +207,11 @@ impl Core {
     /// Demotes files until `bytes` are free on the SSD, in the policy's order. `false` where that
     /// is not possible.
     pub(super) fn free_up(&self, bytes: u64, except: u64) -> bool {
-        self.make_room(bytes, except).enough
+        self.make_room(bytes, &|number| number == except).enough
     }
 
     /// The same, telling more.
-    fn make_room(&self, bytes: u64, except: u64) -> Room {
+    fn make_room(&self, bytes: u64, except: Except<'_>) -> Room {
         let mut room = Room { enough: self.is_free(bytes), moved: false };
         if !room.enough {
             let first = self.coldest(bytes - self.residents.free().min(bytes), except, false);
@@ -260,19 +263,20 @@ impl Core {
 
     /// Brings a file to the SSD because it was asked for, pushing others out.
     pub(super) fn bring(&self, inode: &Arc<Inode>, manner: Manner) -> Result<u64, Stayed> {
-        self.bring_telling(inode, manner, &mut |_| true)
+        self.bring_besides(inode, manner, &|_| false, &mut |_| true)
     }
 
-    /// The same, telling of progress.
-    pub(super) fn bring_telling(
+    /// The same, telling of progress; of others those that `stays` says are not pushed out.
+    pub(super) fn bring_besides(
         &self,
         inode: &Arc<Inode>,
         manner: Manner,
+        stays: Except<'_>,
         told: super::copy::Told<'_>,
     ) -> Result<u64, Stayed> {
         for _ in 0..BRING_ATTEMPTS {
             let need = self.room_needed(inode)?;
-            let room = self.make_room(need, inode.number);
+            let room = self.make_room(need, &|number| number == inode.number || stays(number));
             if room.enough {
                 match self.migrate(inode, 0, manner, told) {
                     // Somebody else took the room that was made.
@@ -288,7 +292,7 @@ impl Core {
 
     /// Bytes that must be free on the SSD for a file to come there; [`Stayed::NoRoom`] where they
     /// never are.
-    pub(super) fn room_needed(&self, inode: &Inode) -> Result<u64, Stayed> {
+    fn room_needed(&self, inode: &Inode) -> Result<u64, Stayed> {
         let place = inode.place.read();
         let stat = stat_descriptor(&*self.physical(inode, &place)?)?;
         let need = stat.disk_bytes() + COPY_SLACK;
@@ -379,7 +383,7 @@ impl Core {
         let missing = need.saturating_sub(free);
         let candidates = match missing {
             0 => Candidates::new(),
-            _ => self.coldest(missing, number, ahead.is_some()),
+            _ => self.coldest(missing, &|other| other == number, ahead.is_some()),
         };
         let mut known = self.known(&candidates);
         known.sizes.insert(number, need);

@@ -26,8 +26,8 @@ use crate::engine::Stat;
 use crate::error::Error;
 use crate::namespace::{Node, reopen, stat_descriptor};
 
-/// Longest place that a link can name together with its root.
-const PLACE_BYTES_MAX: usize = 3000;
+/// Longest target of a link: `xfs`, and `ext4` with small blocks, take 1023 bytes.
+const TARGET_BYTES_MAX: usize = 1000;
 /// Room that a copy needs besides its data.
 pub(super) const COPY_SLACK: u64 = 16 << 10;
 
@@ -123,7 +123,7 @@ pub(super) struct Copied {
 }
 
 impl Core {
-    /// Moves a file to `tier`, telling `told` of bytes copied. Returns its size.
+    /// Moves a file to `tier`, telling `told` of bytes copied. Returns its bytes of data.
     pub(super) fn migrate(
         &self,
         inode: &Arc<Inode>,
@@ -160,7 +160,8 @@ impl Core {
             .and_then(|()| self.switch(inode, &source, &copied, early));
         match switched {
             Ok(resident) => {
-                let bytes = source.stat.raw.st_size.unsigned_abs();
+                let stat = &source.stat;
+                let bytes = stat.raw.st_size.unsigned_abs().min(stat.disk_bytes());
                 self.counters.moved(tier == 0, bytes);
                 self.free_later(OldCopy { source, resident });
                 Ok(bytes)
@@ -296,7 +297,7 @@ impl Core {
         let side = &self.sides[copied.tier];
         let own = self.namespace.path_of(&source.entry);
         let other = Path::new(PRIVATE).join("files").join(&copied.temporary);
-        let fits = own.as_os_str().len() < PLACE_BYTES_MAX && !is_private_path(&own);
+        let fits = self.can_be_named(copied.tier, &own) && !is_private_path(&own);
         for place in [fits.then_some(own), Some(other)].into_iter().flatten() {
             let made = side.make_parents(&place, &mut |dir, made| self.liken(dir, made));
             if made.is_err() && place.starts_with(PRIVATE) {
@@ -326,6 +327,11 @@ impl Core {
             }
         }
         Err(Stayed::Gone)
+    }
+
+    /// Whether a link can name a place.
+    pub(super) fn can_be_named(&self, tier: usize, place: &Path) -> bool {
+        self.links.to(tier, place).len() <= TARGET_BYTES_MAX
     }
 
     /// The namespace's node at a path.

@@ -269,7 +269,8 @@ impl Core {
         };
         let Some(name) = place.entry.known_as() else { return Ok(()) };
         let path = self.namespace.path_of(&place.entry);
-        if path == away.path || super::is_private_path(&path) {
+        let stays = path == away.path || super::is_private_path(&path);
+        if stays || !self.can_be_named(away.tier, &path) {
             return Ok(());
         }
         let side = &self.sides[away.tier];

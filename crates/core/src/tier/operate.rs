@@ -1,5 +1,7 @@
 //! What a person or a script may ask of a file tier: the control interface.
 
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use std::time::Instant;
 use halocline_model::request::ByteRange;
 
 use super::inode::{Inode, Node};
-use super::migrate::{Manner, Stayed};
+use super::migrate::{COPY_SLACK, Manner, Stayed};
 use super::{Core, FileTier};
 use crate::config::Mode;
 use crate::control::tier::TierState;
@@ -25,7 +27,10 @@ use crate::namespace::{self, stat_descriptor};
 struct Named {
     path: PathBuf,
     inode: Arc<Inode>,
+    /// Bytes of data: holes do not count.
     size: u64,
+    /// Bytes of blocks.
+    disk_bytes: u64,
     tier: usize,
     has_other_names: bool,
 }
@@ -110,9 +115,15 @@ impl Core {
         match stat.kind() {
             libc::S_IFREG => {
                 let tier = node.0.place.read().tier();
-                let size = stat.raw.st_size.unsigned_abs();
-                let has_other_names = stat.raw.st_nlink > 1;
-                found.push(Named { path, inode: node.0.clone(), size, tier, has_other_names });
+                let disk_bytes = stat.disk_bytes();
+                found.push(Named {
+                    path,
+                    inode: node.0.clone(),
+                    size: stat.raw.st_size.unsigned_abs().min(disk_bytes),
+                    disk_bytes,
+                    tier,
+                    has_other_names: stat.raw.st_nlink > 1,
+                });
             }
             libc::S_IFDIR => {
                 let dir = node.0.entry();
@@ -331,13 +342,23 @@ impl Controlled for FileTier {
         for path in paths {
             files.extend(core.named(path)?);
         }
-        let stays = |file: &Named| match core.room_needed(&file.inode) {
-            _ if core.excludes(&file.inode) => Some(Stayed::Excluded),
-            Err(stayed @ Stayed::NoRoom) => Some(stayed),
-            _ => None,
+        let mut asked = HashSet::new();
+        files.retain(|file| asked.insert(file.inode.number));
+        // What is asked for does not push out what was asked for.
+        let here = files.iter().filter(|file| file.tier == 0).map(|file| file.disk_bytes).sum();
+        let room = Cell::new(core.residents.account.limit.saturating_sub(here));
+        let stays = |file: &Named| {
+            if core.excludes(&file.inode) {
+                return Some(Stayed::Excluded);
+            }
+            if file.disk_bytes + COPY_SLACK > room.get() {
+                return Some(Stayed::NoRoom);
+            }
+            room.set(room.get() - file.disk_bytes);
+            None
         };
         let bring = |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-            core.bring_telling(&file.inode, Manner::Yielding, told)
+            core.bring_besides(&file.inode, Manner::Yielding, &|other| asked.contains(&other), told)
         };
         Ok(move_all(&files, dry_run, |file| file.tier > 0, stays, bring, sink))
     }

@@ -2,8 +2,10 @@
 //!
 //! What must hold: a file that is passed through is on the SSD and stays there until its last such
 //! handle is closed (`passed` is counted while `place` is shared, and looked at while it is held
-//! exclusively). Programs write such files without asking for room, so a handle that may write is
-//! passed through only while the SSD has ample room. Mappings outlive handles: see [`super::sole`].
+//! exclusively). Programs write such files without asking for room, and nobody can take them back
+//! before they are closed (I5): so a handle that may write is passed through only where it is not
+//! expected to make the file grow, and while the SSD has ample room. Mappings outlive handles: see
+//! [`super::sole`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::Core;
 use super::inode::{Inode, Opened};
+use super::residents::Resident;
 use crate::control::tier::PassthroughStatus;
 use crate::device::passing;
 use crate::engine::Stat;
@@ -70,6 +73,9 @@ impl Core {
         if !handle.writes() && !must && resident.bytes() < passing::SMALL_BYTES {
             return refused("small and opened for reading");
         }
+        if handle.writes() && !must && may_grow(handle, resident, &file) {
+            return refused("opened for writing, and new, appended to or with holes: it may grow");
+        }
         if handle.writes() && !must && !self.has_ample_room() {
             return refused("opened for writing without ample room on the SSD");
         }
@@ -77,7 +83,7 @@ impl Core {
             // The kernel would ask the device's alignment of the program.
             return refused("opened with O_DIRECT");
         }
-        if !must && !handle.plain.load(Ordering::Relaxed) && has_privileges(&file) {
+        if !must && has_privileges(&file) {
             // A write takes them away, and the kernel leaves that to us.
             return refused("has set-id bits or capabilities");
         }
@@ -163,12 +169,22 @@ impl Core {
     }
 }
 
-/// Whether a change of the contents takes something away from the file.
-fn has_privileges(file: &File) -> bool {
-    stat_descriptor(file).is_ok_and(|stat| has_set_id(&stat))
-        || xattr::is_set(file, "security.capability".as_ref())
+/// Whether a program that opened a file so is expected to make it larger, by its end or in holes. A
+/// file that outgrew the SSD with nobody to move it would fail with ENOSPC.
+fn may_grow(handle: &Opened, resident: &Resident, file: &File) -> bool {
+    let is_whole = |stat: Stat| {
+        let size = stat.raw.st_size.unsigned_abs();
+        size > 0 && stat.disk_bytes() >= size
+    };
+    // A new file is known by its account.
+    handle.flags & libc::O_APPEND != 0
+        || resident.bytes() == 0
+        || !stat_descriptor(file).is_ok_and(is_whole)
 }
 
-pub(super) fn has_set_id(stat: &Stat) -> bool {
-    stat.raw.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0
+/// Whether a change of the contents takes something away from the file.
+fn has_privileges(file: &File) -> bool {
+    let set_id = libc::S_ISUID | libc::S_ISGID;
+    stat_descriptor(file).is_ok_and(|stat| stat.raw.st_mode & set_id != 0)
+        || xattr::is_set(file, "security.capability".as_ref())
 }

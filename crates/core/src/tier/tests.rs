@@ -4,6 +4,7 @@ mod copies;
 mod crashes;
 mod faults;
 mod ordinary;
+mod passing;
 mod power;
 mod room;
 mod rules;

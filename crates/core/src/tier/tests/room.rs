@@ -111,6 +111,33 @@ fn a_dry_run_tells_what_stays() {
     }
 }
 
+/// The last files of a list pushed out its first ones, all of them copied for nothing, and the answer
+/// was that they had come.
+#[test]
+fn what_is_asked_for_does_not_push_out_what_was_asked_for() {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let fixture = with_room_for_four("lru", &names);
+    fixture.write("other", &vec![1; 120 << 10]);
+    let twice: Vec<PathBuf> = names.iter().chain(&names).map(PathBuf::from).collect();
+    let report = fixture.tier().warm(&twice, false, &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!((report.files, report.skipped.len()), (4, 2), "{report:?}");
+    assert!(report.skipped[0].reason.contains("no room"), "{report:?}");
+    assert_eq!(names.map(|name| fixture.where_is(name)), [0, 0, 0, 0, 1, 1]);
+    assert_eq!(fixture.where_is("other"), 1);
+}
+
+/// A sparse file takes the room of its data.
+#[test]
+fn holes_are_no_bytes() {
+    let fixture = Fixture::new(limited(1 << 20));
+    let handle = fixture.create("sparse");
+    fixture.tier().write(&handle, 1 << 40, b"end", CALLER).unwrap();
+    drop(handle);
+    assert!(fixture.demote("sparse").bytes < 1 << 20);
+    assert!(fixture.warm("sparse").bytes < 1 << 20);
+    fixture.tier().change_rules(&RuleChange::Pin("sparse".into())).unwrap();
+}
+
 /// A file tier that four of the files fit into, and files on the lower tier that will want in.
 fn with_room_for_four(policy: &str, below: &[&str]) -> Fixture {
     let fixture = Fixture::new(TierOptions { policy: policy.into(), ..limited(512 << 10) });

@@ -94,16 +94,17 @@ impl Access {
 
 /// The file at `path` with `bytes` bytes, made where it is not there.
 pub(super) fn open(path: &Path, bytes: u64) -> Result<File> {
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-    if file.metadata()?.len() != bytes {
-        file.set_len(0)?;
+    let options = File::options().read(true).write(true).to_owned();
+    if std::fs::metadata(path).map_or(0, |file| file.len()) != bytes {
+        // Closed before it is measured: the mount process serves who makes a file grow.
+        let file = options.clone().create(true).truncate(true).open(path)?;
         let block = vec![1; 1 << 20];
         for at in (0..bytes).step_by(block.len()) {
             let len = block.len().min(usize::try_from(bytes - at).unwrap_or(usize::MAX));
             file.write_all_at(&block[..len], at)?;
         }
     }
-    Ok(file)
+    Ok(options.open(path)?)
 }
 
 pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec<Row>> {
