@@ -141,7 +141,11 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
         let rings = rings.map(|rings| rings.serve(&front, &connection));
         Ok(Serving { device, rings, _connection: connection })
     };
-    let serving = start().map_err(Error::at(&mountpoint, "start serving the mount"))?;
+    let serving = start().map_err(|error| {
+        // Nobody would ever answer there.
+        let _undone = unmounting::unmount(&place);
+        Error::at(&mountpoint, "start serving the mount")(error)
+    })?;
     let transport = if serving.rings.is_some() { Transport::Ring } else { Transport::Device };
     mounting::widen_read_ahead(&place.path);
     Ok(MountedSession { serving: Some(serving), transport, place })

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,7 @@ pub struct Server {
     socket: PathBuf,
     listener: UnixListener,
     accepting: Option<JoinHandle<()>>,
+    ending: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Server {
@@ -84,13 +86,14 @@ impl Server {
         fs::set_permissions(&socket, Permissions::from_mode(0o600)).map_err(at)?;
         let mountpoint = mountpoint.to_owned();
         let shared = Arc::new(Shared { controlled, mounted, mountpoint, open: Mutex::default() });
+        let ending = Arc::new(AtomicBool::new(false));
         let accepting = {
-            let listener = listener.try_clone()?;
+            let (listener, ending) = (listener.try_clone()?, Arc::clone(&ending));
             thread::Builder::new()
                 .name("control".into())
-                .spawn(move || accept_all(&listener, &shared))?
+                .spawn(move || accept_all(&listener, &shared, &ending))?
         };
-        Ok(Self { socket, listener, accepting: Some(accepting) })
+        Ok(Self { socket, listener, accepting: Some(accepting), ending })
     }
 
     /// Path of the socket.
@@ -101,6 +104,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        self.ending.store(true, Ordering::Release);
         // Shutting a listening socket down makes its `accept` return; so do the connections'
         // reads, while answers in work can still be written.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
@@ -111,13 +115,15 @@ impl Drop for Server {
     }
 }
 
-/// Accepts until the listener is shut down, then waits for the connections.
-fn accept_all(listener: &UnixListener, shared: &Arc<Shared>) {
+/// Accepts until the listener is shut down, then waits for the connections. Without a free
+/// descriptor `accept` does not tell of the end.
+fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, ending: &AtomicBool) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     for number in 0.. {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
+            Err(_) if ending.load(Ordering::Acquire) => break,
             Err(error) => {
                 tracing::warn!("control socket: cannot accept: {error}");
                 thread::sleep(PROGRESS_INTERVAL);

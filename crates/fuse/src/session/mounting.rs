@@ -38,9 +38,12 @@ pub(super) fn mount<E: Engine>(
     config.acl = SessionACL::All;
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = true;
+    let undo = || {
+        let _undone = rustix::mount::unmount(mountpoint, UnmountFlags::DETACH);
+    };
     let session = match mount_directly(mountpoint, options, origin) {
         Ok(device) => Session::from_fd(served, device, SessionACL::All, config).map_err(|source| {
-            let _undone = rustix::mount::unmount(mountpoint, UnmountFlags::DETACH);
+            undo();
             Error::at(mountpoint, "start the FUSE session on")(source)
         }),
         Err(error) if error.errno() == libc::EPERM && !geteuid().is_root() => {
@@ -48,7 +51,8 @@ pub(super) fn mount<E: Engine>(
         }
         Err(error) => Err(error),
     }?;
-    Ok((session, Place::of_new_mount(mountpoint)?))
+    let place = Place::of_new_mount(mountpoint).inspect_err(|_| undo())?;
+    Ok((session, place))
 }
 
 fn mount_directly(
