@@ -8,7 +8,7 @@ use halocline_core::control::{CostTerms, Explanation, Place, Question, Request, 
 use halocline_model::request::Direction;
 
 use super::print_json;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::options::byte_count;
 use crate::text;
 
@@ -43,6 +43,9 @@ enum Way {
 /// Explains.
 pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
     let place = Place::find(&args.path)?;
+    if place.inside.as_os_str().is_empty() {
+        return Err(Failure::refused("the mount's root has no bytes; name a file on it"));
+    }
     let question = Question {
         path: place.inside.clone(),
         offset: args.offset,

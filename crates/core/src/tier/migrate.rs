@@ -329,9 +329,10 @@ impl Core {
         Err(Stayed::Gone)
     }
 
-    /// Whether a link can name a place.
+    /// Whether a link can name a place; that of a file which has just lost its name is empty.
     pub(super) fn can_be_named(&self, tier: usize, place: &Path) -> bool {
-        self.links.to(tier, place).len() <= TARGET_BYTES_MAX
+        let is_empty = place.as_os_str().is_empty();
+        !is_empty && self.links.to(tier, place).len() <= TARGET_BYTES_MAX
     }
 
     /// The namespace's node at a path.

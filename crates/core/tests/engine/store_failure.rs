@@ -1,8 +1,8 @@
 //! A metadata store whose disk refuses writes while programs go on (D11): nothing fails that would
 //! not fail on the origin, nothing old is ever served, and all of it survives a kill (I1, I4, I7).
 
-use std::ops::ControlFlow;
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
