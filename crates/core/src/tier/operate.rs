@@ -153,7 +153,14 @@ impl Core {
         if !missing || !is_glob(&text) {
             return self.below(path);
         }
-        self.matching(&text)
+        let found = self.matching(&text)?;
+        if found.is_empty() {
+            return Err(Error::invalid(
+                format!("no file matches {text:?}"),
+                "* stays within a directory, as in a shell; ** crosses them",
+            ));
+        }
+        Ok(found)
     }
 
     /// Files that a glob matches.

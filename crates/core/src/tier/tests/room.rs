@@ -126,6 +126,21 @@ fn what_is_asked_for_does_not_push_out_what_was_asked_for() {
     assert_eq!(fixture.where_is("other"), 1);
 }
 
+/// A glob that matched directories only was answered with nothing done, and success.
+#[test]
+fn a_glob_without_files_is_told() {
+    let fixture = Fixture::new(limited(1 << 20));
+    let (root, name) = fixture.at("dir");
+    fixture.tier().make((&root, name), crate::engine::Make::Directory(0o755), BY).unwrap();
+    fixture.write("dir/file", b"x");
+    let evict = |glob: &str| {
+        fixture.tier().evict(Path::new(glob), false, &mut |_| ControlFlow::Continue(()))
+    };
+    let refused = evict("d*").unwrap_err().to_string();
+    assert!(refused.contains("\"d*\"") && refused.contains("**"), "{refused}");
+    assert_eq!(evict("d*/**").unwrap().files, 1);
+}
+
 /// A sparse file takes the room of its data.
 #[test]
 fn holes_are_no_bytes() {
