@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use halocline_core::config::{CacheSize, Config, Mode};
-use halocline_core::control::mount::is_mountpoint;
+use halocline_core::control::mount::{is_mountpoint, tells_of_end};
 use halocline_core::error::{Error, Result};
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
 use rustix::io::Errno;
@@ -139,7 +139,7 @@ fn check_empty(path: &Path, remedy: &str) -> Result<()> {
 pub(crate) fn is_dead_mount(path: &Path) -> bool {
     // Not `stat`: the kernel may answer that from its own copy. A process that is dying aborts what
     // was asked of it.
-    matches!(statvfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED))
+    statvfs(path).is_err_and(|errno| tells_of_end(errno.raw_os_error()))
 }
 
 /// Checks the device that mounts are made with.

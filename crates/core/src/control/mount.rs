@@ -28,7 +28,7 @@ impl Place {
     /// that a private mount (`halocline run`) can be asked from outside.
     pub fn find(path: &Path) -> Result<Self> {
         let whole = fs::canonicalize(path).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOTCONN) => dead(path),
+            Some(errno) if tells_of_end(errno) => dead(path),
             _ => Error::at(path, "find the path")(error),
         })?;
         let socket = whole.join(SOCKET_NAME);
@@ -54,6 +54,12 @@ impl Place {
     }
 }
 
+/// Whether the kernel answers a request with `errno` because the mount's process has ended. Its
+/// connection ends some milliseconds after it: requests that come in between are cancelled or aborted.
+pub fn tells_of_end(errno: i32) -> bool {
+    matches!(errno, libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
+}
+
 /// The error for a mount point whose owner died.
 fn dead(path: &Path) -> Error {
     Error::invalid(
@@ -70,7 +76,7 @@ fn socket_of(root: &Path) -> Result<Option<PathBuf>> {
             value.truncate(len);
             Ok(Some(OsString::from_vec(value).into()))
         }
-        Err(rustix::io::Errno::NOTCONN) => Err(dead(root)),
+        Err(error) if tells_of_end(error.raw_os_error()) => Err(dead(root)),
         Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => Ok(None),
         Err(error) => Err(Error::at(root, "ask the mount for its socket")(io::Error::from(error))),
     }
