@@ -50,6 +50,17 @@ impl Place {
 
     /// Connects to the mount's owner.
     pub fn connect(&self) -> Result<Client> {
+        // A mount that told of its socket lives: what is gone is the device with the socket.
+        if !self.mountpoint.as_os_str().is_empty() && !self.socket.exists() {
+            return Err(Error::invalid(
+                format!(
+                    "{}: the control socket of the mount at {} is not there any more",
+                    self.socket.display(),
+                    self.mountpoint.display()
+                ),
+                "bring the device of its directory back; or end the mount with the system's umount",
+            ));
+        }
         Client::connect(&self.socket)
     }
 }
@@ -225,6 +236,19 @@ mod tests {
         assert_eq!(of("/srv", 40), Standing::Gone);
         assert_eq!(of("/mnt/a b", 40), Standing::OnTop, "a mount inside covers nothing");
         assert_eq!(of("/mnt/a b", 41), Standing::Gone);
+    }
+
+    /// The SSD was taken away under a mount, which then was said not to be there.
+    #[test]
+    fn a_socket_that_is_gone_is_told_from_a_mount_that_is() {
+        let (mountpoint, socket) =
+            (PathBuf::from("/mnt/x"), PathBuf::from("/nowhere/control.sock"));
+        let place = Place { mountpoint, socket, inside: PathBuf::new() };
+        let error = place.connect().unwrap_err().to_string();
+        assert!(error.contains("/mnt/x") && error.contains("umount"), "{error}");
+        let named_by_cache = Place { mountpoint: PathBuf::new(), ..place };
+        let error = named_by_cache.connect().unwrap_err().to_string();
+        assert!(error.contains("no mount process answers"), "{error}");
     }
 
     #[test]
