@@ -16,6 +16,7 @@ mod extent;
 mod globs;
 pub mod meta;
 pub mod namespace;
+mod open_files;
 pub mod sync;
 pub mod tier;
 pub mod volume;

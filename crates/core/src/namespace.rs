@@ -33,6 +33,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
 
 use crate::engine::Stat;
 use crate::error::{Error, Result};
+use crate::open_files::OpenFiles;
 
 pub use attributes::stat_descriptor;
 pub use change::Removed;
@@ -64,7 +65,8 @@ impl Namespace {
             ));
         }
         let stat = stat_descriptor(&root)?;
-        let tree = Arc::new(Tree::new(Descriptors::with_limit_of_process()));
+        let share = OpenFiles::of_process();
+        let tree = Arc::new(Tree::new(Descriptors::with_bounds(share.nodes, share.pinned)));
         let root = tree.root(&stat, root);
         Ok(Self { root, tree })
     }

@@ -17,6 +17,7 @@ mod fsx;
 mod io_uring;
 mod kill;
 mod ledger;
+mod many_files;
 mod mount;
 mod mount_helper;
 mod mount_over;

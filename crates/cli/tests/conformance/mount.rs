@@ -32,6 +32,7 @@ pub(crate) struct Mount {
     kind: Kind,
     scratch: TempDir,
     options: Vec<String>,
+    open_files: Option<u64>,
     process: Option<Child>,
 }
 
@@ -52,6 +53,14 @@ impl Mount {
     /// Mounts a new origin with these flags of `halocline mount`.
     pub(crate) fn new(options: &[&str]) -> Self {
         let mut mount = Self::prepared(Kind::Cache, options);
+        mount.start();
+        mount
+    }
+
+    /// The same by a process that may have `limit` files open.
+    pub(crate) fn with_open_files(limit: u64, options: &[&str]) -> Self {
+        let mut mount = Self::prepared(Kind::Cache, options);
+        mount.open_files = Some(limit);
         mount.start();
         mount
     }
@@ -81,7 +90,7 @@ impl Mount {
         if !options.iter().any(|option| option == IO_URING) {
             options.push("--io-uring=false".into());
         }
-        Self { kind, scratch, options, process: None }
+        Self { kind, scratch, options, open_files: None, process: None }
     }
 
     /// The directory with the tiers `ssd` and `hdd`.
@@ -112,6 +121,11 @@ impl Mount {
             .open(self.scratch.path().join("mount.log"))
             .expect("log");
         let mut command = programs::halocline();
+        if let Some(limit) = self.open_files {
+            let mut limited = Command::new("prlimit");
+            limited.arg(format!("--nofile={limit}:{limit}")).arg(command.get_program());
+            command = limited;
+        }
         command.args(["mount", "--foreground"]);
         match self.kind {
             Kind::Cache => {

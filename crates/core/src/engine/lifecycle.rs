@@ -37,7 +37,7 @@ impl Parts {
     /// A descriptor that can read the origin's file.
     pub(crate) fn reader_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
         if let Some(open) = file.mover.lock().as_ref() {
-            return Ok(Arc::clone(open));
+            return Ok(Arc::clone(&open.origin));
         }
         let node = file.node.read().clone();
         Ok(Arc::new(self.open_origin(&node, libc::O_RDONLY)?))

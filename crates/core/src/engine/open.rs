@@ -25,11 +25,13 @@ use super::warm::Warm;
 use crate::clock::Clock;
 use crate::config::{Binding, Config};
 use crate::error::{Error, Result};
+use crate::extent::mover::Movers;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::meta::local::{self, LocalDmt};
 use crate::meta::recover::Recovery;
 use crate::namespace::Namespace;
+use crate::open_files::OpenFiles;
 use crate::volume::objects::CacheObjects;
 
 impl ExtentEngine {
@@ -84,6 +86,9 @@ impl ExtentEngine {
             origin_dir: origin_dir.to_owned(),
             cache_dir: cache_dir.to_owned(),
         };
+        // A file of a striped origin is one on each server, and its node.
+        let files_each = if origin.is_striped() { origin.servers().len() + 1 } else { 1 };
+        let movers_max = OpenFiles::of_process().movers / files_each;
         let parts = Arc::new(Parts {
             namespace,
             warm: Warm::new(config, &origin),
@@ -107,6 +112,7 @@ impl ExtentEngine {
             origin_used_ms: AtomicU64::new(0),
             cache_written_ns: AtomicI64::new(0),
             origin_busy: AtomicU64::new(0),
+            movers: Movers::new(movers_max),
         });
         parts.take_over(&recovery)?;
         Ok(Self { rebuilder: Rebuilder::start(&parts), parts, meters })

@@ -19,6 +19,7 @@ use crate::engine::surroundings::Surroundings;
 use crate::engine::warm::Warm;
 use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
+use crate::extent::mover::Movers;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::meta::{FileId, OriginKey, Stamp, Wanted};
@@ -63,6 +64,8 @@ pub(crate) struct Parts {
     pub(crate) cache_written_ns: AtomicI64,
     /// Requests of programs under way on the origin.
     pub(crate) origin_busy: AtomicU64,
+    /// Files that can be flushed.
+    pub(crate) movers: Arc<Movers>,
 }
 
 impl Parts {
@@ -134,12 +137,17 @@ impl Parts {
     pub(crate) fn mover_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
         let mut mover = file.mover.lock();
         if let Some(open) = mover.as_ref() {
-            return Ok(Arc::clone(open));
+            return Ok(Arc::clone(&open.origin));
         }
         let node = file.node.read().clone();
         let open = Arc::new(self.open_origin(&node, libc::O_RDWR)?);
-        *mover = Some(Arc::clone(&open));
+        *mover = Some(self.movers.keep(Arc::clone(&open)));
         Ok(open)
+    }
+
+    /// Whether the file may become dirty: it can be flushed, and so can all that are.
+    pub(crate) fn may_become_dirty(&self, file: &CachedFile) -> bool {
+        (file.mover.lock().is_some() || !self.movers.are_all_kept()) && self.mover_of(file).is_ok()
     }
 
     /// Opens the origin's data of a node; `flags` are `open(2)`'s.

@@ -71,7 +71,7 @@ struct Shared {
 /// Why dirty bytes are flushed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    /// They fill too much of the cache: programs do not come first.
+    /// They fill too much of the cache, or are in too many files: programs do not come first.
     Room,
     /// Some are too old: programs do not come first.
     Age,
@@ -196,8 +196,13 @@ fn round(parts: &Parts, shared: &Shared, barrier: &mut Instant) -> Result<bool> 
 }
 
 impl Parts {
-    /// Whether dirty bytes fill more of the cache than they should.
+    /// Whether programs do not come first: dirty bytes or files are more than they should be.
     pub(crate) fn is_pressed(&self) -> bool {
+        self.is_short_of_room() || self.movers.press()
+    }
+
+    /// Whether dirty bytes fill more of the cache than they should.
+    pub(crate) fn is_short_of_room(&self) -> bool {
         self.store.dmt.usage().dirty > self.dirty_high_bytes()
     }
 
@@ -261,7 +266,7 @@ impl Parts {
         let go_on = || {
             !shared.stopping()
                 && match reason {
-                    Reason::Room => self.too_dirty_bytes() > 0,
+                    Reason::Room => self.too_dirty_bytes() > 0 || self.movers.are_many(),
                     Reason::Age => true,
                     Reason::Idle => self.may_use_idle_origin(),
                 }
@@ -278,8 +283,8 @@ impl Parts {
                 continue;
             };
             let which = match reason {
-                Reason::Room => Which::Densest(self.too_dirty_bytes()),
-                Reason::Age | Reason::Idle => Which::All,
+                Reason::Room if !self.movers.are_many() => Which::Densest(self.too_dirty_bytes()),
+                Reason::Room | Reason::Age | Reason::Idle => Which::All,
             };
             match self.sweep(&file, id, which, &|_| go_on()) {
                 Ok(flushed) => total += flushed,

@@ -44,7 +44,10 @@ impl Parts {
             return;
         }
         // From now on we write it: a stamp at rest would turn our own writes into a conflict.
-        let ready = self.stamp_writing(file, id).and_then(|()| self.mover_of(file));
+        let ready = self.stamp_writing(file, id).and_then(|()| {
+            // Of more than may be open a flush opens each when its turn comes.
+            if self.movers.are_all_kept() { Ok(()) } else { self.mover_of(file).map(drop) }
+        });
         if let Err(error) = ready {
             let path = self.namespace.path_of(&file.node.read());
             self.note(format!(

@@ -248,7 +248,8 @@ impl Parts {
         data: &[u8],
     ) -> Result<bool> {
         let file = &handle.file;
-        if self.mover_of(file).is_err() {
+        if !self.may_become_dirty(file) {
+            self.counters.no_room(part.len());
             return Ok(false);
         }
         let placement = identified.placement;
@@ -302,7 +303,7 @@ impl Parts {
     ) -> Result<Option<u64>> {
         let take = || self.store.make_room(&self.files, id, part, identified.placement);
         match take()? {
-            None if self.is_pressed() && self.around.config.rebuild => {
+            None if self.is_short_of_room() && self.around.config.rebuild => {
                 self.room.wait(self.identifier.patience(identified), take)
             }
             taken => Ok(taken),

@@ -14,11 +14,11 @@ use std::sync::{Arc, OnceLock};
 use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
+use crate::extent::mover::Mover;
 use crate::extent::streams::Streams;
 use crate::meta::{FileId, OriginKey, Stamp};
 use crate::namespace::Node;
 use crate::sync::range_lock::RangeLock;
-use crate::volume::origin::OriginFile;
 
 /// All bytes from `start` on.
 pub(crate) const fn tail(start: u64) -> ByteRange {
@@ -68,7 +68,7 @@ pub(crate) struct CachedFile {
     pub(crate) streams: Mutex<Streams>,
     /// A descriptor that can write, opened at the first admission and kept while bytes are dirty:
     /// what could not be flushed is never admitted.
-    pub(crate) mover: Mutex<Option<Arc<OriginFile>>>,
+    pub(crate) mover: Mutex<Option<Mover>>,
     /// Syncs through `mover` that failed. The system tells each failure once: what others wrote
     /// through it before may be lost, too, and must be written again.
     pub(crate) syncs_failed: AtomicU64,

@@ -12,7 +12,6 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::attributes::stat_descriptor;
 use super::node::{DEPTH_MAX, Inode, Link, Node, Pin};
@@ -35,19 +34,6 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Takes two fifths of the process's limit, half of that for pins; the rest is for open files.
-    /// Raises the soft limit to the hard one first.
-    pub(super) fn with_limit_of_process() -> Self {
-        let limit = getrlimit(Resource::Nofile);
-        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        let current = match setrlimit(Resource::Nofile, raised) {
-            Ok(()) => limit.maximum,
-            Err(_) => limit.current,
-        };
-        let limit = current.map_or(1 << 20, |limit| usize::try_from(limit).unwrap_or(1 << 20));
-        Self::with_bounds(limit / 5 * 2, limit / 5)
-    }
-
     pub(super) fn with_bounds(counted_max: usize, pinned_max: usize) -> Self {
         Self {
             ring: Mutex::default(),

@@ -16,10 +16,7 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use super::{Volume, VolumeFile};
-
-/// Descriptors that open objects may hold at most, all servers together: a fifth of what the
-/// strictest common limit leaves a whole process.
-const DESCRIPTORS_MAX: usize = 4096;
+use crate::open_files::OpenFiles;
 
 /// The directory on each server.
 const ROOT: &str = "objects";
@@ -57,7 +54,7 @@ impl CacheObjects {
     pub fn new(volume: Volume, geometry: CacheGeometry) -> Self {
         assert_eq!(volume.servers().len(), geometry.servers() as usize, "one geometry, one volume");
         assert_eq!(volume.stripe(), geometry.stripe(), "one stripe for volume and geometry");
-        let files_max = (DESCRIPTORS_MAX / volume.servers().len()).max(1);
+        let files_max = (OpenFiles::of_process().objects / volume.servers().len()).max(1);
         let (open, clock) = (RwLock::default(), AtomicU64::new(0));
         Self { volume, geometry, open, files_max, clock }
     }

@@ -115,7 +115,7 @@ impl Parts {
         let cleaned = self.store.dmt.mark_clean(id, &home.extents)?;
         self.counters.flushed(cleaned);
         // Only what a barrier has covered can be evicted, and programs may wait for that.
-        if self.is_pressed() || self.room.is_wanted() {
+        if self.is_short_of_room() || self.room.is_wanted() {
             // A cache that cannot be synced delays room, not the flush; the rebuilder mends it.
             match self.store.barrier() {
                 Ok(()) => self.room.was_made(),
