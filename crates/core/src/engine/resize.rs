@@ -90,9 +90,7 @@ impl Parts {
         if grows.is_some() && range.end > file.size() {
             file.set_size(range.end);
         }
-        if clears {
-            file.note_write(self.clock.now_ns(), false);
-        }
+        file.note_write(self.clock.now_ns(), false);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use halocline_core::device::Allocate;
 use halocline_core::device::fault::{Effect, Operation, When};
 use halocline_core::engine::{Engine, SetAttr, SetTime};
 
@@ -32,6 +33,25 @@ fn a_time_that_a_program_sets_during_a_flush_stays() {
     fixture.close();
     let home = fixture.origin.path().join("file").metadata().unwrap();
     assert_eq!(home.modified().unwrap(), chosen);
+}
+
+/// Local file systems stamp the modification whatever is allocated; the time of the write before it
+/// was shown.
+#[test]
+fn an_allocation_shows_in_the_time() {
+    let fixture = Fixture::new(still(4 << 20, "always"));
+    let handle = fixture.handle("file");
+    let mtime = || {
+        let raw = fixture.engine().stat(&fixture.node("file"), None).unwrap().raw;
+        (raw.st_mtime, raw.st_mtime_nsec)
+    };
+    for how in [Allocate::Reserve, Allocate::ReserveKeepSize, Allocate::PunchHole] {
+        fixture.write("file", 0, &[1; 4096]);
+        let written = mtime();
+        thread::sleep(Duration::from_millis(20));
+        fixture.engine().allocate(&handle, 0, 8192, how).unwrap();
+        assert!(mtime() > written, "{how:?}");
+    }
 }
 
 /// A write that goes home while the end of a flush gives the file its time is the younger of the two:
