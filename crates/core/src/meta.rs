@@ -154,6 +154,10 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     fn exchange(&self, a: &Path, b: &Path) -> Result<()>;
     /// Forgets a file without extents.
     fn forget(&self, file: FileId) -> Result<()>;
+    /// Whether the cache knows a file and has nothing of it: no extent, no block, no critical range.
+    fn is_hollow(&self, file: FileId) -> bool;
+    /// All such files.
+    fn hollow_files(&self) -> Vec<FileId>;
 
     /// Splits `range` into maximal segments by coverage, in order, into `out` (cleared first).
     fn lookup(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>);

@@ -142,6 +142,9 @@ impl Parts {
 
     /// Drops a file of which the store has all there is to remember.
     pub(crate) fn forget_idle(&self, file: &Arc<CachedFile>) {
+        if let Some(id) = file.id().filter(|id| self.store.dmt.is_hollow(*id)) {
+            self.store.note_emptied(id);
+        }
         self.files.remove_if(file, |file| {
             !file.is_open()
                 && !file.read_below.load(Ordering::Acquire)

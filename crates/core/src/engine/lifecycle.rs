@@ -87,6 +87,7 @@ impl Parts {
         file.stamped_writing.store(true, Ordering::Release);
         self.let_go(id, WHOLE)?;
         self.advisory(self.store.dmt.forget(id))?;
+        self.store.note_emptied(id);
         self.forget_data(file)
     }
 
@@ -105,10 +106,13 @@ impl Parts {
 
     /// As [`Parts::forget_file`] for a file that nothing in memory knows.
     pub(crate) fn forget_key(&self, key: OriginKey, removed: &Removed) -> Result<()> {
+        let forgetting = self.store.forgetting.lock();
         if let Some(id) = self.store.dmt.find(key) {
             self.let_go(id, WHOLE)?;
             self.advisory(self.store.dmt.forget(id))?;
+            self.store.note_emptied(id);
         }
+        drop(forgetting);
         if self.origin.is_striped()
             && let Some(node) = &removed.node
             && let Ok(descriptor) = self.namespace.descriptor(node)

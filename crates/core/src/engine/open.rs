@@ -141,6 +141,7 @@ impl ExtentEngine {
         self.parts.discard_queued()?;
         self.parts.barrier()?;
         self.parts.discard_queued()?;
+        self.parts.forget_hollow()?;
         self.parts.store.dmt.close()
     }
 
@@ -170,6 +171,9 @@ impl Parts {
             ));
         }
         self.recover()?;
+        for id in self.store.dmt.hollow_files() {
+            self.store.note_emptied(id);
+        }
         self.check_space();
         Ok(())
     }

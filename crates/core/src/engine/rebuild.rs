@@ -168,6 +168,7 @@ fn round(parts: &Parts, shared: &Shared, barrier: &mut Instant) -> Result<bool> 
         return parts.drain().map(|()| false);
     }
     parts.discard_queued()?;
+    parts.forget_hollow()?;
     parts.make_way_for_records()?;
     parts.note_wants();
     let reason = parts.reason_to_flush();

@@ -7,6 +7,7 @@
 //!   lock, after the mapping is gone (I2);
 //! - a barrier syncs data first, records after.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,6 +34,10 @@ pub(crate) struct ExtentStore {
     pub(crate) objects: CacheObjects,
     /// Servers, stripe and groups of the cache volume.
     pub(crate) geometry: CacheGeometry,
+    /// Files that may have lost the last that was cached of them, and those that were forgotten.
+    emptied: Mutex<BTreeSet<FileId>>,
+    /// Held while a file that nobody has open is looked up to be forgotten, and forgotten.
+    pub(crate) forgetting: Mutex<()>,
     barrier: Mutex<()>,
     barriers_begun: AtomicU64,
     barriers_done: AtomicU64,
@@ -45,6 +50,8 @@ impl ExtentStore {
             dmt,
             objects,
             geometry,
+            emptied: Mutex::default(),
+            forgetting: Mutex::default(),
             barrier: Mutex::default(),
             barriers_begun: AtomicU64::new(0),
             barriers_done: AtomicU64::new(0),
@@ -142,9 +149,20 @@ impl ExtentStore {
         for discard in discards {
             self.objects.open(discard.file.0, discard.placement)?.punch(discard.range)?;
             self.dmt.discarded(discard);
+            self.note_emptied(discard.file);
             freed += discard.range.len();
         }
         Ok(freed)
+    }
+
+    /// Notes that nothing of a file may be left on the cache.
+    pub(crate) fn note_emptied(&self, file: FileId) {
+        self.emptied.lock().insert(file);
+    }
+
+    /// The files noted so far, which are not any more.
+    pub(crate) fn take_emptied(&self) -> BTreeSet<FileId> {
+        std::mem::take(&mut self.emptied.lock())
     }
 
     /// After a crash: frees what objects hold beside the extents that the table knows, which no

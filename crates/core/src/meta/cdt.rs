@@ -106,6 +106,11 @@ impl Cdt {
         }
     }
 
+    /// Whether a range of `file` is in the table.
+    pub(crate) fn knows(&self, file: FileId) -> bool {
+        self.entries.range((file, 0, 0)..).next().is_some_and(|(key, _)| key.0 == file)
+    }
+
     /// Drops the entries of `file` that share a byte with `range`.
     pub(crate) fn drop_range(
         &mut self,

@@ -252,6 +252,15 @@ impl Dmt for LocalDmt {
         self.forget_file(file)
     }
 
+    fn is_hollow(&self, file: FileId) -> bool {
+        self.state(file).is_some_and(|state| self.has_nothing_of(&state))
+    }
+
+    fn hollow_files(&self) -> Vec<FileId> {
+        let files = self.files.read();
+        files.all().filter(|state| self.has_nothing_of(state)).map(|state| state.id).collect()
+    }
+
     fn lookup(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>) {
         out.clear();
         match self.state(file) {

@@ -149,6 +149,13 @@ impl RangeMap {
                 self.ages.remove(&class);
             }
         }
+        // An empty tree keeps a node, and there are many files with nothing dirty.
+        if self.dirty.is_empty() {
+            (self.dirty, self.ages) = Default::default();
+        }
+        if self.extents.is_empty() {
+            self.extents = BTreeMap::new();
+        }
         Some(entry)
     }
 

@@ -289,6 +289,10 @@ impl Blocks {
             }
             carved.push((part.start, Waiting { end: part.end, ..whole }));
         }
+        // An empty tree keeps a node, and there are many files with nothing that waits.
+        if self.waiting.is_empty() {
+            self.waiting = BTreeMap::new();
+        }
         carved
     }
 

@@ -2,13 +2,11 @@
 
 use crate::engine::parts::Parts;
 use crate::error::Result;
-use crate::meta::FileId;
 
 impl Parts {
     /// Frees the queued ranges; what was claimed again meanwhile stays.
     pub(crate) fn discard_queued(&self) -> Result<u64> {
         let mut freed = 0;
-        let mut forgotten: Vec<FileId> = Vec::new();
         for queued in self.store.dmt.take_discards() {
             // Exclusive: readers that looked the old mapping up have left before it is punched,
             // and nobody maps the range anew while we do (I2): nor does who opens the file only
@@ -19,15 +17,26 @@ impl Parts {
             let _frozen = may_come.then_some(frozen);
             let _guard = file.as_ref().map(|file| file.range.exclusive(queued.range));
             freed += self.store.free(&self.store.dmt.still_due(&queued))?;
-            if self.store.dmt.file(queued.file).is_none() {
-                forgotten.push(queued.file);
-            }
-        }
-        forgotten.dedup();
-        for file in forgotten {
-            // Forgotten with its last name and handle: what is left is empty.
-            self.store.objects.remove_empty(file.0)?;
         }
         Ok(freed)
+    }
+
+    /// Forgets files that have nothing on the cache any more and that nobody has open, and removes
+    /// the objects that they left empty: both would stay for as long as the origin has the file.
+    pub(crate) fn forget_hollow(&self) -> Result<()> {
+        for id in self.store.take_emptied() {
+            {
+                let _alone = self.store.forgetting.lock();
+                // Nobody opens it meanwhile and finds its number.
+                let frozen = self.files.freeze();
+                if frozen.by_id(id).is_none() && self.store.dmt.is_hollow(id) {
+                    self.store.dmt.forget(id)?;
+                }
+            }
+            if self.store.dmt.file(id).is_none() {
+                self.store.objects.remove_empty(id.0)?;
+            }
+        }
+        Ok(())
     }
 }

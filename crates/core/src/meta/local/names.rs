@@ -77,6 +77,14 @@ impl LocalDmt {
         changes.commit()
     }
 
+    pub(super) fn has_nothing_of(&self, state: &FileState) -> bool {
+        let mapped = state.mapped.read();
+        !state.forgotten.load(Relaxed)
+            && mapped.extents.is_empty()
+            && mapped.blocks.is_empty()
+            && !self.cdt.lock().knows(state.id)
+    }
+
     pub(super) fn forget_file(&self, file: FileId) -> Result<()> {
         let _names = self.names.lock();
         let state = self.known(file)?;
