@@ -89,7 +89,7 @@ fn i1_files_that_are_forgotten_while_they_are_used_keep_their_bytes() {
                 let mut truth = [None; 24];
                 for _ in 0..1500 {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    let (file, value) = ((random >> 33) % 24, (random >> 48) as u8);
+                    let (file, value) = ((random >> 33) % 24, (random >> 48).to_le_bytes()[0]);
                     let name = format!("{worker}-{file}");
                     let known = &mut truth[usize::try_from(file).unwrap()];
                     match ((random >> 40) % 8, *known) {
