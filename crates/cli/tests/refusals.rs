@@ -268,3 +268,18 @@ fn arguments_that_make_no_sense() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
     }
 }
+
+/// Such a mount stopped at its first files, and some hung.
+#[test]
+fn a_limit_of_open_files_too_low_to_mount_is_told() {
+    let scratch = Scratch::new();
+    let mut command = Command::new("prlimit");
+    command.arg("--nofile=100:100").arg(env!("CARGO_BIN_EXE_halocline"));
+    let directories = ["origin", "mnt", "cache"].map(|name| scratch.path(name));
+    let [origin, mountpoint, cache] = &directories;
+    let output = command.arg("mount").args([origin, mountpoint]).arg("--cache").arg(cache).output();
+    let output = output.unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("100 files open") && message.contains("ulimit -Hn"), "{message}");
+}

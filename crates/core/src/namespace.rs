@@ -65,7 +65,7 @@ impl Namespace {
             ));
         }
         let stat = stat_descriptor(&root)?;
-        let share = OpenFiles::of_process();
+        let share = OpenFiles::of_process()?;
         let tree = Arc::new(Tree::new(Descriptors::with_bounds(share.nodes, share.pinned)));
         let root = tree.root(&stat, root);
         Ok(Self { root, tree })

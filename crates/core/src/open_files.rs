@@ -2,8 +2,15 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::error::{Error, Result};
+
 /// Cache objects that are open at most, however many files the process may have.
-const OBJECTS_MAX: usize = 4096;
+pub(crate) const OBJECTS_MAX: usize = 4096;
+
+/// Set aside for the front end: two for each of its threads, and some.
+const FRONT_END: usize = 400;
+/// With fewer a mount would stop at its first few files.
+const LIMIT_MIN: usize = 512;
 
 /// How many each may keep; what is left is for the files that programs open.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +27,10 @@ pub(crate) struct OpenFiles {
 
 impl OpenFiles {
     /// The shares of this process. Raises its soft limit to the hard one first.
-    pub(crate) fn of_process() -> Self {
+    ///
+    /// # Errors
+    /// Where the limit is too low to mount anything.
+    pub(crate) fn of_process() -> Result<Self> {
         let limit = getrlimit(Resource::Nofile);
         let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
         let current = match setrlimit(Resource::Nofile, raised) {
@@ -28,11 +38,17 @@ impl OpenFiles {
             Err(_) => limit.current,
         };
         let limit = current.map_or(1 << 20, |limit| usize::try_from(limit).unwrap_or(1 << 20));
-        Self::of(limit)
+        if limit < LIMIT_MIN {
+            return Err(Error::invalid(
+                format!("this process may have {limit} files open, and a mount needs {LIMIT_MIN}"),
+                "raise the hard limit (ulimit -Hn, or LimitNOFILE= of a systemd unit)",
+            ));
+        }
+        Ok(Self::of(limit))
     }
 
     fn of(limit: usize) -> Self {
-        let tenth = limit / 10;
+        let tenth = limit.saturating_sub(FRONT_END) / 10;
         Self {
             nodes: 4 * tenth,
             pinned: 2 * tenth,
@@ -48,9 +64,10 @@ mod tests {
 
     #[test]
     fn the_shares_leave_some_for_programs() {
-        for limit in [1024, 4096, 20_000, 1 << 20] {
+        for limit in [LIMIT_MIN, 1024, 4096, 20_000, 1 << 20] {
             let OpenFiles { nodes, pinned, objects, movers } = OpenFiles::of(limit);
-            assert!(nodes + pinned + objects + movers <= limit / 10 * 9, "{limit}");
+            let all = nodes + pinned + objects + movers;
+            assert!(all + FRONT_END + limit / 50 <= limit, "{limit}: {all}");
         }
     }
 }

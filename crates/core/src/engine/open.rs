@@ -88,12 +88,15 @@ impl ExtentEngine {
         };
         // A file of a striped origin is one on each server, and its node.
         let files_each = if origin.is_striped() { origin.servers().len() + 1 } else { 1 };
-        let movers_max = OpenFiles::of_process().movers / files_each;
+        let open_files = OpenFiles::of_process()?;
+        let movers_max = open_files.movers / files_each;
+        let objects_max = open_files.objects / cache.servers().len();
+        let objects = CacheObjects::new(cache, geometry).with_open_files_max(objects_max);
         let parts = Arc::new(Parts {
             namespace,
             warm: Warm::new(config, &origin),
             origin,
-            store: ExtentStore::new(Box::new(dmt), CacheObjects::new(cache, geometry), geometry),
+            store: ExtentStore::new(Box::new(dmt), objects, geometry),
             files: FileTable::default(),
             identifier: Identifier::new(setting, &config.policy)?,
             counters: Counters::default(),

@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use super::{Volume, VolumeFile};
-use crate::open_files::OpenFiles;
+use crate::open_files::OBJECTS_MAX;
 
 /// The directory on each server.
 const ROOT: &str = "objects";
@@ -54,7 +54,7 @@ impl CacheObjects {
     pub fn new(volume: Volume, geometry: CacheGeometry) -> Self {
         assert_eq!(volume.servers().len(), geometry.servers() as usize, "one geometry, one volume");
         assert_eq!(volume.stripe(), geometry.stripe(), "one stripe for volume and geometry");
-        let files_max = (OpenFiles::of_process().objects / volume.servers().len()).max(1);
+        let files_max = (OBJECTS_MAX / volume.servers().len()).max(1);
         let (open, clock) = (RwLock::default(), AtomicU64::new(0));
         Self { volume, geometry, open, files_max, clock }
     }
