@@ -1,6 +1,7 @@
 //! How many requests the cache's device gets for one of a program's.
 
-use halocline_core::control::{Controlled, Side};
+use halocline_core::control::{Controlled, Health, Side};
+use halocline_core::device::fault::{Effect, Operation, When};
 
 use crate::fixture::{Fixture, still};
 
@@ -39,4 +40,23 @@ fn clean_and_dirty_neighbours_are_one_request() {
     assert_eq!(served(&fixture), (before.0 + 1, before.1 + 1));
     assert_eq!(fixture.engine().status().dirty_bytes, (BLOCK * BLOCKS) as u64);
     assert_eq!(fixture.read("file", 0, BLOCK * BLOCKS), [3; BLOCK * BLOCKS]);
+}
+
+/// Neither is the cache's fault, but it took a rest for ten seconds each time: files that are longer
+/// than the SSD's file system allows, and a disk that cannot be read.
+#[test]
+fn what_is_no_fault_of_the_cache_does_not_rest_it() {
+    let fixture = Fixture::new(still(4 << 20, "always"));
+    let is_well = || matches!(fixture.engine().status().health, Health::Ok);
+    fixture.cache_faults.set(Some(Operation::Write), Effect::Errno(libc::EFBIG), When::Always);
+    fixture.write("long", 0, &[1; BLOCK]);
+    assert_eq!((fixture.read("long", 0, BLOCK), is_well()), (vec![1; BLOCK], true));
+    fixture.cache_faults.clear();
+
+    fixture.origin_faults.set(Some(Operation::Read), Effect::Errno(libc::EIO), When::Always);
+    assert_eq!(fixture.warm("long").skipped.len(), 1);
+    assert!(is_well());
+    fixture.origin_faults.clear();
+    fixture.write("short", 0, &[2; BLOCK]);
+    assert_eq!(fixture.engine().status().dirty_extents, 1);
 }

@@ -143,10 +143,12 @@ impl Parts {
         let mut brought = 0;
         for (done, segment) in missing.iter().enumerate() {
             let range = segment.range;
+            let mut on_cache = false;
             let copied = (|| {
                 let length = usize::try_from(range.len()).expect("a request fits in memory");
                 let mut data = vec![0; length];
                 self.reader_of(file)?.read_at(range.start, &mut data)?;
+                on_cache = true;
                 self.store.write(wanted.file, wanted.placement, range.start, &data)?;
                 self.store.dmt.map(wanted.file, range, wanted.placement, false)
             })();
@@ -154,7 +156,9 @@ impl Parts {
                 self.release_all(wanted, &missing[done..]);
                 // Not wanted any more: what cannot be read or stored would fail for ever.
                 self.store.dmt.fetched(wanted.file, wanted.range);
-                self.cache_failed(&error);
+                if on_cache && error.errno() != libc::EFBIG {
+                    self.cache_failed(&error);
+                }
                 return Err(error);
             }
             self.counters.ssd_written(range.len());
