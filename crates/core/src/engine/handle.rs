@@ -142,9 +142,6 @@ impl Parts {
 
     /// Drops a file of which the store has all there is to remember.
     pub(crate) fn forget_idle(&self, file: &Arc<CachedFile>) {
-        if let Some(id) = file.id().filter(|id| self.store.dmt.is_hollow(*id)) {
-            self.store.note_emptied(id);
-        }
         self.files.remove_if(file, |file| {
             !file.is_open()
                 && !file.read_below.load(Ordering::Acquire)
@@ -152,5 +149,8 @@ impl Parts {
                 && file.held_mtime_ns().is_none()
                 && (file.unlinked.load(Ordering::Acquire) || file.hint.read().is_default())
         });
+        if let Some(id) = file.id().filter(|id| self.store.dmt.is_hollow(*id)) {
+            self.store.note_emptied(id);
+        }
     }
 }
