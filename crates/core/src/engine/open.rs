@@ -33,6 +33,7 @@ use crate::meta::recover::Recovery;
 use crate::namespace::Namespace;
 use crate::open_files::OpenFiles;
 use crate::volume::objects::CacheObjects;
+use crate::volume::{Origin, Volume};
 
 impl ExtentEngine {
     /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). What an
@@ -86,12 +87,7 @@ impl ExtentEngine {
             origin_dir: origin_dir.to_owned(),
             cache_dir: cache_dir.to_owned(),
         };
-        // A file of a striped origin is one on each server, and its node.
-        let files_each = if origin.is_striped() { origin.servers().len() + 1 } else { 1 };
-        let open_files = OpenFiles::of_process()?;
-        let movers_max = open_files.movers / files_each;
-        let objects_max = open_files.objects / cache.servers().len();
-        let objects = CacheObjects::new(cache, geometry).with_open_files_max(objects_max);
+        let (objects, movers) = within_open_files(cache, geometry, &origin)?;
         let parts = Arc::new(Parts {
             namespace,
             warm: Warm::new(config, &origin),
@@ -115,7 +111,7 @@ impl ExtentEngine {
             origin_used_ms: AtomicU64::new(0),
             cache_written_ns: AtomicI64::new(0),
             origin_busy: AtomicU64::new(0),
-            movers: Movers::new(movers_max),
+            movers,
         });
         parts.take_over(&recovery)?;
         Ok(Self { rebuilder: Rebuilder::start(&parts), parts, meters })
@@ -180,6 +176,20 @@ impl Parts {
         self.check_space();
         Ok(())
     }
+}
+
+/// What keeps many files open, bounded so that programs can open theirs.
+fn within_open_files(
+    cache: Volume,
+    geometry: CacheGeometry,
+    origin: &Origin,
+) -> Result<(CacheObjects, Arc<Movers>)> {
+    let open_files = OpenFiles::of_process()?;
+    let objects_max = open_files.objects / cache.servers().len();
+    // A file of a striped origin is one on each server, and its node.
+    let each = if origin.is_striped() { origin.servers().len() + 1 } else { 1 };
+    let objects = CacheObjects::new(cache, geometry).with_open_files_max(objects_max);
+    Ok((objects, Movers::new(open_files.movers / each)))
 }
 
 fn open_tables(
