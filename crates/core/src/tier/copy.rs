@@ -85,10 +85,16 @@ pub(super) fn contents(
         // What a program adds meanwhile may begin behind the end that the file had.
         at = start;
         let direct = copier.prepare(at, end.saturating_sub(at));
-        read_ahead(from.file, at, end);
+        if direct {
+            read_ahead(from.file, at, end);
+        } else {
+            read_in_order(from.file);
+        }
         while at < end {
             let piece = PIECE.min(end - at);
-            read_ahead(from.file, at + piece, end);
+            if direct {
+                read_ahead(from.file, at + piece, end);
+            }
             let done = copier.piece(at, piece, direct)?;
             if done == 0 {
                 // Cut short by somebody meanwhile; whoever called sees that.
@@ -187,8 +193,14 @@ impl Copier<'_> {
     }
 }
 
-/// Has the piece at `at` read before it is asked for. A hint: what is refused costs nothing but
-/// time.
+/// Has the kernel read further ahead by itself: a cold file gets through the page cache faster so
+/// than in pieces that are asked for. A hint, too.
+fn read_in_order(file: &File) {
+    let _ = fadvise(file, 0, None, Advice::Sequential);
+}
+
+/// Has the piece at `at` read before several ask for parts of it. A hint: what is refused costs
+/// nothing but time.
 fn read_ahead(file: &File, at: u64, end: u64) {
     if let Some(len) = NonZeroU64::new(PIECE.min(end.saturating_sub(at))) {
         let _ = fadvise(file, at, Some(len), Advice::WillNeed);

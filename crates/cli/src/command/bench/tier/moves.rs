@@ -100,8 +100,9 @@ pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec
     Ok(rows.flat_map(|((_, state), seconds)| seconds.rows(state, bytes)).collect())
 }
 
-/// Takes the file down and up again. Whatever is timed comes right after a move the other way:
-/// what was written before decides how dear new pages and new blocks are.
+/// Takes the file down and up again. Whatever is timed comes right after a copy that is not, and
+/// that after a move the other way: what was written and removed before decides how dear new pages
+/// and blocks are, in a virtual machine above all.
 fn there_and_back(
     setup: &Setup,
     mover: &mut Mover,
@@ -112,6 +113,7 @@ fn there_and_back(
     let ways = [("ssd", Way::Down, &mut seconds.down), ("hdd", Way::Up, &mut seconds.up)];
     for (side, way, seconds) in ways {
         let path = setup.below(side).join(NAME);
+        copy(&path, &copy_to, false)?;
         source.prepare(&path)?;
         let mut by_cp = None;
         if how != How::Move {
