@@ -147,7 +147,8 @@ impl Parts {
 
     /// Whether the file may become dirty: it can be flushed, and so can all that are.
     pub(crate) fn may_become_dirty(&self, file: &CachedFile) -> bool {
-        (file.mover.lock().is_some() || !self.movers.are_all_kept()) && self.mover_of(file).is_ok()
+        let refused = self.movers.are_all_kept() && file.mover.lock().is_none();
+        !refused && self.mover_of(file).is_ok()
     }
 
     /// Opens the origin's data of a node; `flags` are `open(2)`'s.
