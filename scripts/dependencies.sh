@@ -8,14 +8,14 @@
 # command to type is printed and the exit status is 1 if something required is missing.
 set -euo pipefail
 
-# group  need      package            a file or command that proves it is there   what it is for
+# group  need      package            a file (or pattern) or command that proves it is there   what it is for
 packages='
 build    required  gcc                gcc                           linker and the MPI shim
 build    required  libc6-dev          /usr/include/stdio.h          headers for C programs
 build    required  make               make                          this build
 build    required  fuse3              fusermount3                   unprivileged mounts
 demo     required  mpich              mpiexec.hydra                 runs MPI programs
-demo     required  libmpich-dev       mpicc.mpich                   builds MPI programs
+demo     required  libmpich-dev       /usr/include/*/mpich/mpi.h    builds MPI programs
 test     required  git                git                           clone inside the mount
 test     required  python3            python3                       POSIX example programs
 test     required  libhdf5-mpich-dev  h5pcc.mpich                   parallel HDF5
@@ -27,7 +27,7 @@ test     required  attr               setfattr                      extended att
 test     required  sqlite3            sqlite3                       a database on the mount
 test     required  util-linux         unshare                       ordinary-user runs
 test     optional  openmpi-bin        mpiexec.openmpi               second MPI implementation
-test     optional  libopenmpi-dev     mpicc.openmpi                 second MPI implementation
+test     optional  libopenmpi-dev     /usr/lib/*/openmpi/include/mpi.h  second MPI implementation
 '
 # group  crate      version  what it is for
 tools='
@@ -48,7 +48,7 @@ esac
 dry_run=${2:-}
 tools_dir=${TARGET:-target}/tools
 
-present() { case $1 in /*) [ -e "$1" ] ;; *) command -v "$1" >/dev/null ;; esac }
+present() { case $1 in /*) compgen -G "$1" >/dev/null ;; *) command -v "$1" >/dev/null ;; esac }
 
 required=() optional=()
 while read -r group need package proof _; do
