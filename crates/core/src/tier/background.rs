@@ -122,24 +122,32 @@ impl Core {
         (self.residents.account.limit as f64 * percent / 100.0) as u64
     }
 
-    /// Bytes to demote now: down to the low mark once the high one is passed, and as much again of
-    /// the SSD's own file system where others fill it.
-    fn missing_room(&self) -> u64 {
+    /// Bytes that should be free below the limit, where fewer are: down to the low mark once the
+    /// high one is passed, and as much again of the SSD's own file system where others fill it.
+    fn wanted_room(&self) -> Option<u64> {
         let (used, low) = (self.residents.used(), self.mark(self.options.low));
+        let limit = self.residents.account.limit;
         if used > self.mark(self.options.high) {
-            return used - low;
+            return Some(limit - low);
         }
         // Moving files within one file system makes no room.
         let ssd = self.sides[0].device;
-        let limit = self.residents.account.limit;
         if self.sides[1..].iter().any(|side| side.device == ssd) {
-            return 0;
+            return None;
         }
-        let Ok(room) = self.sides[0].room() else { return 0 };
+        let room = self.sides[0].room().ok()?;
         if room >= limit - self.mark(self.options.high) {
-            return 0;
+            return None;
         }
-        (limit - low).saturating_sub(room).min(used)
+        let missing = (limit - low).saturating_sub(room).min(used);
+        (missing > 0).then(|| self.residents.free() + missing)
+    }
+
+    /// Demotes files where the SSD is fuller than it should be. Whether that was in vain.
+    pub(super) fn keep_below_marks(&self) -> bool {
+        self.count_passed_through();
+        self.wanted_room()
+            .is_some_and(|bytes| !self.signal.is_stopping() && !self.free_up(bytes, u64::MAX))
     }
 
     /// Whether the SSD is fuller than the high mark.
@@ -166,11 +174,7 @@ fn demote(core: &Core) {
     // of it again, or copying what changes meanwhile, is of no use before some time has passed.
     let mut in_vain = false;
     while core.signal.wait(|state| std::mem::take(&mut state.demote) && !in_vain) {
-        core.count_passed_through();
-        let missing = core.missing_room();
-        in_vain = missing > 0
-            && !core.signal.is_stopping()
-            && !core.free_up(core.residents.free() + missing, u64::MAX);
+        in_vain = core.keep_below_marks();
     }
 }
 

@@ -214,7 +214,7 @@ impl Core {
     fn make_room(&self, bytes: u64, except: Except<'_>) -> Room {
         let mut room = Room { enough: self.is_free(bytes), moved: false };
         if !room.enough {
-            let first = self.coldest(bytes - self.residents.free().min(bytes), except, false);
+            let first = self.coldest(self.residents.missing(bytes), except, false);
             let in_peace = self.push_out_some(&first, bytes, &mut room);
             // Some of them may have been in use.
             if !room.enough && !in_peace {
@@ -380,13 +380,14 @@ impl Core {
     ) -> Option<Vec<(Entry, Arc<Resident>)>> {
         self.free_old_copies();
         let free = self.residents.free();
-        let missing = need.saturating_sub(free);
+        let missing = self.residents.missing(need);
         let candidates = match missing {
             0 => Candidates::new(),
             _ => self.coldest(missing, &|other| other == number, ahead.is_some()),
         };
         let mut known = self.known(&candidates);
-        known.sizes.insert(number, need);
+        // What is above the limit must leave, too.
+        known.sizes.insert(number, need.max(free + missing));
         known.announced = ahead.is_some();
         known.ahead.insert(number, ahead.unwrap_or_default());
         let cached = || candidates.keys().copied().collect();

@@ -224,6 +224,12 @@ impl Residents {
         self.account.limit.saturating_sub(self.used())
     }
 
+    /// Bytes that must leave the SSD before `bytes` are free there: more than that many where files
+    /// have more than the limit (it was lowered, or the kernel wrote past it).
+    pub(super) fn missing(&self, bytes: u64) -> u64 {
+        self.used().saturating_add(bytes).saturating_sub(self.account.limit)
+    }
+
     /// Reserves `bytes` until the guard is dropped.
     pub(super) fn reserve(&self, bytes: u64) -> Option<Reserved> {
         let taken = self.account.take(bytes);

@@ -244,3 +244,25 @@ fn the_heuristic_keeps_what_the_papers_example_keeps() {
     assert_eq!((opens.promoted, opens.hits, opens.in_place), (4, 3, 2));
     assert_eq!(["F1", "F2", "F3", "F4"].map(|file| fixture.where_is(file)), [0, 0, 1, 0]);
 }
+
+/// The SSD was emptied where it held more than the limit: what was above it was asked for twice.
+#[test]
+fn of_content_above_the_limit_what_fits_stays() {
+    let mut fixture = Fixture::new(TierOptions { policy: "lru".into(), ..limited(2 << 20) });
+    let names: Vec<String> = (0..8).map(|number| format!("f{number}")).collect();
+    for name in &names {
+        fixture.write(name, &vec![1; 128 << 10]);
+    }
+    let here = |fixture: &Fixture| names.iter().filter(|name| fixture.where_is(name) == 0).count();
+    fixture.options.limit = CacheSize::Bytes(580 << 10);
+    fixture.open();
+    assert!(!fixture.tier().core.keep_below_marks(), "in vain");
+    assert_eq!(here(&fixture), 4);
+    // A file that is brought to an SSD above its limit pushes out what it must, and comes.
+    fixture.options.limit = CacheSize::Bytes(400 << 10);
+    fixture.open();
+    let away = names.iter().find(|name| fixture.where_is(name) == 1).unwrap();
+    drop(fixture.open_file(away, libc::O_RDONLY));
+    assert_eq!((fixture.where_is(away), here(&fixture)), (0, 3));
+    fixture.check_places();
+}
