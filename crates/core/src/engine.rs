@@ -4,6 +4,7 @@
 //! answer. The extent engine and the file tier both implement [`Engine`], so every front end
 //! serves both.
 
+mod blocks;
 mod changes;
 pub mod counters;
 mod degrade;

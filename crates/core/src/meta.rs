@@ -176,6 +176,8 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
 
     /// Dirty extents of `file` inside `range` in offset order, at most `limit`.
     fn dirty(&self, file: FileId, range: ByteRange, limit: usize) -> Vec<Extent>;
+    /// Bytes of all dirty extents of `file`.
+    fn dirty_bytes(&self, file: FileId) -> u64;
     /// Whether a barrier has covered a dirty extent under `range`: it survives power loss, so what
     /// replaces it must be durable before it is unmapped (I4).
     fn promised(&self, file: FileId, range: ByteRange) -> bool;

@@ -48,9 +48,8 @@ impl ExtentEngine {
                 (stat.raw.st_ctime, stat.raw.st_ctime_nsec) = (seconds, rest);
             }
         }
-        if file.mover.lock().is_some() {
-            stat.raw.st_blocks = stat.raw.st_blocks.max((stat.raw.st_size + 511) / 512);
-        }
+        let (size, below) = (stat.raw.st_size.unsigned_abs(), stat.raw.st_blocks.unsigned_abs());
+        stat.raw.st_blocks = self.parts.blocks(&file, size, below).cast_signed();
         stat
     }
 

@@ -109,11 +109,7 @@ impl Parts {
     }
 
     fn seek_data(&self, handle: &Handle, offset: u64, size: u64) -> Result<u64> {
-        let below = match handle.origin.seek(offset, Seek::Data) {
-            Ok(at) => Some(at),
-            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => None,
-            Err(error) => return Err(error.into()),
-        };
+        let below = below(handle, offset, Seek::Data)?;
         let end = below.unwrap_or(size).min(size);
         let cached = self.first_segment(handle, ByteRange::new(offset, end.max(offset)), true);
         cached.or(below).ok_or_else(|| rustix::io::Errno::NXIO.into())
@@ -121,21 +117,16 @@ impl Parts {
 
     fn seek_hole(&self, handle: &Handle, offset: u64, size: u64) -> Result<u64> {
         let mut at = offset;
-        loop {
-            at = handle.origin.seek(at, Seek::Hole)?.min(size);
+        // The origin may have no more bytes there, nor a hole: then the file's end is what is left.
+        while let Some(hole) = below(handle, at, Seek::Hole)?.filter(|hole| *hole < size) {
             // The origin's hole may be filled on the cache: the hole is where both have nothing.
-            let hole_end = match handle.origin.seek(at, Seek::Data) {
-                Ok(end) => end.min(size),
-                Err(_) => size,
-            };
-            if at >= size {
-                return Ok(size);
-            }
-            if let Some(hole) = self.first_segment(handle, ByteRange::new(at, hole_end), false) {
-                return Ok(hole);
+            let hole_end = below(handle, hole, Seek::Data)?.map_or(size, |end| end.min(size));
+            if let Some(found) = self.first_segment(handle, ByteRange::new(hole, hole_end), false) {
+                return Ok(found);
             }
             at = hole_end;
         }
+        Ok(size)
     }
 
     /// Start of the first part of `range` that is mapped, or that is not.
@@ -154,5 +145,14 @@ impl Parts {
             start = end;
         }
         None
+    }
+}
+
+/// The origin's next data or hole; `None` where its file has none from `offset` on, or ends before.
+fn below(handle: &Handle, offset: u64, what: Seek) -> Result<Option<u64>> {
+    match handle.origin.seek(offset, what) {
+        Ok(at) => Ok(Some(at)),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }

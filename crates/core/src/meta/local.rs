@@ -309,6 +309,10 @@ impl Dmt for LocalDmt {
         mapped.extents.dirty(range).take(limit).collect()
     }
 
+    fn dirty_bytes(&self, file: FileId) -> u64 {
+        self.state(file).map_or(0, |state| state.mapped.read().extents.dirty_bytes())
+    }
+
     fn promised(&self, file: FileId, range: ByteRange) -> bool {
         let Some(state) = self.state(file) else { return false };
         let completed = self.epochs.completed.load(Acquire);

@@ -84,6 +84,7 @@ impl Entry {
 pub(crate) struct RangeMap {
     extents: BTreeMap<u64, Entry>,
     dirty: BTreeSet<u64>,
+    dirty_bytes: u64,
     ages: BTreeMap<u64, u64>,
 }
 
@@ -96,6 +97,7 @@ impl RangeMap {
         let mut map = Self::default();
         for (start, entry) in extents.iter().filter(|(_, entry)| entry.dirty()) {
             map.dirty.insert(*start);
+            map.dirty_bytes += entry.end - start;
             *map.ages.entry(entry.dirty_since_ms / AGE_CLASS_MS).or_default() += 1;
         }
         map.extents = extents.into_iter().collect();
@@ -132,6 +134,7 @@ impl RangeMap {
         );
         if entry.dirty() {
             self.dirty.insert(start);
+            self.dirty_bytes += entry.end - start;
             *self.ages.entry(entry.dirty_since_ms / AGE_CLASS_MS).or_default() += 1;
         }
         self.extents.insert(start, entry);
@@ -142,6 +145,7 @@ impl RangeMap {
         let entry = self.extents.remove(&start)?;
         if entry.dirty() {
             self.dirty.remove(&start);
+            self.dirty_bytes -= entry.end - start;
             let class = entry.dirty_since_ms / AGE_CLASS_MS;
             let count = self.ages.get_mut(&class).expect("each dirty extent has an age");
             *count -= 1;
@@ -182,6 +186,11 @@ impl RangeMap {
             .range(first..range.end.max(first))
             .filter(move |_| !range.is_empty())
             .map(|start| self.extents[start].extent(*start))
+    }
+
+    /// Bytes of all dirty extents.
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes
     }
 
     /// All extents in order.

@@ -8,6 +8,7 @@ mod canary;
 mod copying;
 mod faults;
 mod fixture;
+mod holes;
 mod hollow;
 mod idle;
 mod kills;
