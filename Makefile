@@ -1,14 +1,16 @@
 # make demo      build, then a real MPI program with and without the cache, compared
 # make test      everything that CI runs, installing what the machine lacks
 # make build     release build: the command and the MPI shim
-# make install   [PREFIX=/usr/local] [DESTDIR=]
+# make install   [PREFIX=/usr/local] [DESTDIR=]: the command, the shim, man pages, completions
 
 PREFIX ?= /usr/local
 DESTDIR ?=
+HALOCLINE = $(TARGET)/release/halocline
+SHARE = $(DESTDIR)$(PREFIX)/share
 CARGO ?= cargo
 export TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: build test demo install check preload examples clean
+.PHONY: build test demo install install-files check preload examples clean
 
 build:
 	@scripts/dependencies.sh build
@@ -34,9 +36,20 @@ examples:
 	$(MAKE) --no-print-directory -C examples/mpi OUT=$(TARGET)/examples
 
 install: build
-	install -D -m 755 $(TARGET)/release/halocline $(DESTDIR)$(PREFIX)/bin/halocline
+	$(MAKE) --no-print-directory install-files
+
+# What `make install` does with what was built.
+install-files:
+	$(HALOCLINE) docs $(TARGET)/docs
+	install -D -m 755 $(HALOCLINE) $(DESTDIR)$(PREFIX)/bin/halocline
 	[ ! -e $(TARGET)/preload/libhalocline_mpi.so ] || install -D -m 755 \
 	    $(TARGET)/preload/libhalocline_mpi.so $(DESTDIR)$(PREFIX)/lib/halocline/libhalocline_mpi.so
+	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions \
+	    $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	install -m 644 $(TARGET)/docs/man/*.1 $(SHARE)/man/man1
+	install -m 644 $(TARGET)/docs/completions/halocline.bash $(SHARE)/bash-completion/completions/halocline
+	install -m 644 $(TARGET)/docs/completions/halocline.zsh $(SHARE)/zsh/site-functions/_halocline
+	install -m 644 $(TARGET)/docs/completions/halocline.fish $(SHARE)/fish/vendor_completions.d
 
 clean:
 	$(CARGO) clean

@@ -4,6 +4,7 @@
 //! - [`options`]: flags from the table of options;
 //! - [`preflight`]: what is checked before anything changes;
 //! - [`host`]: a mount with its engine, session and control socket, until it ends;
+//! - [`again`]: this program started once more, under its own name;
 //! - [`child`]: the command that `run` starts, its signals and its status;
 //! - [`progress`], [`text`]: what people read;
 //! - [`failure`]: exit statuses.
@@ -14,6 +15,7 @@
     reason = "a command answers on standard output and complains on standard error"
 )]
 
+mod again;
 mod assemble;
 mod child;
 mod command;
@@ -30,6 +32,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    again::name_this_process();
     let cli = command::Cli::parse();
     start_log(cli.verbose);
     if !cli.command.serves() {

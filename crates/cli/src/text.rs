@@ -117,9 +117,11 @@ pub(crate) fn report(report: &Report) -> String {
             ),
         ),
         ("left dirty", bytes(report.dirty_bytes_left)),
-        ("time saved", format!("{} as the cost model estimates", seconds(report.time_saved_s))),
     ];
-    for (name, value) in lines {
+    let emulated = report.emulated.as_ref();
+    let emulated =
+        emulated.map(|devices| ("devices", format!("EMULATED ({devices}): no real hardware")));
+    for (name, value) in lines.into_iter().chain(emulated) {
         let _ = writeln!(out, "{name:<12}{value}");
     }
     out

@@ -124,6 +124,30 @@ fn run_shows_the_mount_to_its_command_only() {
     assert_eq!(report["flush"]["bytes"], 3);
 }
 
+/// Figures of an emulation went round as those of hardware.
+#[test]
+fn a_report_says_that_its_devices_are_emulated() {
+    let Some(scratch) = Scratch::new() else { return };
+    fs::remove_file(scratch.path("origin/data")).unwrap();
+    let flags = ["--emulate", "2xhdd+2xssd", "--report", "r.json"];
+    let output = scratch.run(&flags, "printf new > origin/new");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("EMULATED (2xhdd+2xssd)"), "{}", text(&output.stderr));
+    let report = fs::read(scratch.path("r.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(report["emulated"], "2xhdd+2xssd");
+    let output = scratch.halocline(&["unstripe", "origin", "new", "out"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(
+        fs::read(scratch.path("out")).unwrap(),
+        b"new",
+        "ORIGIN [PATH] OUT, as the help says"
+    );
+    let output = scratch.halocline(&["unstripe", "origin", "all"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(fs::read(scratch.path("all/new")).unwrap(), b"new");
+}
+
 #[test]
 fn run_starts_its_command_on_the_mount_where_it_stands() {
     let Some(scratch) = Scratch::new() else { return };
@@ -179,6 +203,9 @@ fn writes_are_cached_then_flushed_and_both_are_told() {
     let content: Vec<u8> = (0..64 << 10).map(|byte: u32| byte.to_le_bytes()[1] ^ 0x5a).collect();
     fs::write(scratch.path("mnt/new"), &content).unwrap();
     assert_eq!(scratch.status()["dirty_bytes"], content.len());
+    let process = scratch.mount_process().as_raw_nonzero();
+    let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap();
+    assert_eq!(name.trim(), "halocline", "what lists of processes call it");
     let extents = scratch.succeed(&["where", "mnt/new", "--json"]);
     let extents: serde_json::Value = serde_json::from_str(&extents).unwrap();
     let extents = extents.as_array().unwrap();
@@ -189,6 +216,11 @@ fn writes_are_cached_then_flushed_and_both_are_told() {
     scratch.succeed(&["flush", "mnt"]);
     assert_eq!(scratch.status()["dirty_bytes"], 0);
     assert_eq!(fs::read(scratch.path("origin/new")).unwrap(), content);
+    let output = scratch.halocline(&["demote", "mnt/new"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "a cache has no lower tier: {message}");
+    assert!(message.contains("is a cache") && message.contains("halocline evict"), "{message}");
+    assert_ne!(scratch.status()["mapped_bytes"], 0, "nothing was moved");
     scratch.succeed(&["evict", "mnt/new"]);
     assert_eq!(scratch.status()["mapped_bytes"], 0);
     let told = scratch.succeed(&["explain", "mnt/new", "0", "8K", "--processes", "4", "--json"]);

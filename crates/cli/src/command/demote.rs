@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use halocline_core::control::{Place, Request, is_glob};
 
-use super::moving::Telling;
+use super::moving::{Telling, only_on_a_tier};
 use crate::failure::{Failure, Outcome};
 
 /// Move files of a file tier from the SSD to the next tier that has room
@@ -25,6 +25,11 @@ pub(crate) struct DemoteArgs {
 /// Demotes.
 pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
     let (place, inside) = find(&args.path)?;
+    only_on_a_tier(
+        true,
+        &place,
+        "`halocline evict` takes files off it, `halocline flush` writes dirty data to the origin",
+    )?;
     let request = Request::Evict { path: inside, dry_run: args.dry_run };
     let telling = Telling {
         doing: "demoting",

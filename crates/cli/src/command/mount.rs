@@ -3,13 +3,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 
 use clap::Args;
 use halocline_core::config::Config;
 use halocline_core::error::Result;
 
+use crate::again;
 use crate::assemble;
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
@@ -101,7 +102,7 @@ fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
 
 /// Starts this command again, waits until it says that the mount works, and leaves it alone.
 fn start_in_background() -> Outcome {
-    let mut child = Command::new("/proc/self/exe")
+    let mut child = again::command()
         .args(std::env::args_os().skip(1))
         .arg("--background-process")
         .stdin(Stdio::null())

@@ -4,10 +4,21 @@ use std::process::ExitCode;
 
 use halocline_core::control::{MoveReport, Place, Request};
 
-use super::print_json;
+use super::{print_json, status};
 use crate::failure::{Failure, Outcome};
 use crate::progress::Meter;
 use crate::text;
+
+/// Refuses a command at a mount of the other kind, a file tier or a cache; `remedy` is what to type
+/// there.
+pub(super) fn only_on_a_tier(tier: bool, place: &Place, remedy: &str) -> Result<(), Failure> {
+    let is_a_tier = status::ask(place)?.tier.is_some();
+    if is_a_tier == tier {
+        return Ok(());
+    }
+    let what = if is_a_tier { "a file tier" } else { "a cache" };
+    Err(Failure::refused(format!("this mount is {what}: {remedy}")))
+}
 
 /// How a move is told of.
 pub(super) struct Telling {

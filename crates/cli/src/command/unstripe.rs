@@ -15,23 +15,20 @@ use crate::text;
 ///
 /// The origin must not be mounted: what its cache holds dirty is not in it. Flush or unmount first.
 #[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
 pub(crate) struct UnstripeArgs {
     /// The striped origin
     origin: PathBuf,
     /// One file, as it was below the mount point; everything when left out
-    #[arg(value_name = "PATH")]
-    first: PathBuf,
+    path: Option<PathBuf>,
     /// The new file or directory
-    #[arg(value_name = "OUT")]
-    second: Option<PathBuf>,
+    #[arg(required = true)]
+    out: PathBuf,
 }
 
 /// Copies.
 pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
-    let (path, out) = match &args.second {
-        Some(out) => (Some(args.first.as_path()), out.as_path()),
-        None => (None, args.first.as_path()),
-    };
+    let (path, out) = (args.path.as_deref(), args.out.as_path());
     if out.symlink_metadata().is_ok() {
         let out = out.display();
         return Err(Failure::refused(format!("{out} exists; name a new file or directory")));

@@ -74,11 +74,11 @@ fn describe(out: &mut String, option: &OptionSpec) {
     let default = if default.is_empty() { "empty".into() } else { format!("`{default}`") };
     let _ = write!(
         out,
-        "\n### `{}`\n\n{}\n\n- flag: `--{} {}`\n- value: {}\n- default: {default}\n",
+        "\n### `{}`\n\n{}\n\n- flag: `--{}{}`\n- value: {}\n- default: {default}\n",
         option.key,
         option.doc,
         option.flag(),
-        option.kind.placeholder(),
+        option.kind.argument(),
         option.kind.describe(),
     );
     let policies: Vec<_> = match option.kind {

@@ -37,6 +37,14 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// How the value follows a flag: ` SIZE`; `[=BOOL]` where the flag alone says yes.
+    pub(crate) fn argument(self) -> String {
+        match self {
+            Self::Bool => format!("[={}]", self.placeholder()),
+            _ => format!(" {}", self.placeholder()),
+        }
+    }
+
     /// The value's placeholder in help texts.
     pub fn placeholder(self) -> &'static str {
         match self {

@@ -27,9 +27,8 @@ pub struct Report {
     pub dirty_bytes_left: u64,
     /// Bytes served by the cache over all bytes served, 0 when none were.
     pub hit_ratio: f64,
-    /// Seconds saved as the cost model estimates: predicted origin time less predicted cache time
-    /// of the requests that the cache served, where that is more than nothing.
-    pub time_saved_s: f64,
+    /// The emulated devices, if there are any: no real hardware was measured then.
+    pub emulated: Option<String>,
 }
 
 /// Requests of one direction.
@@ -116,7 +115,7 @@ mod tests {
             "/flush/seconds",
             "/dirty_bytes_left",
             "/hit_ratio",
-            "/time_saved_s",
+            "/emulated",
         ] {
             assert!(json.pointer(key).is_some(), "{key} is missing in {json}");
         }

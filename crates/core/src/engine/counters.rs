@@ -43,8 +43,6 @@ pub struct Counts {
     pub evicted_bytes: u64,
     /// Critical bytes sent home because the cache had no room.
     pub no_room_bytes: u64,
-    /// What the cost model says the cache saved, in microseconds of request time.
-    pub saved_us: u64,
     /// Time spent flushing on request, in microseconds.
     pub flush_us: u64,
     /// Errors of the cache's devices that a request met.
@@ -63,7 +61,6 @@ pub struct Counters {
     fetched_bytes: AtomicU64,
     evicted_bytes: AtomicU64,
     no_room_bytes: AtomicU64,
-    saved_us: AtomicU64,
     flush_us: AtomicU64,
     cache_errors: AtomicU64,
 }
@@ -126,10 +123,6 @@ impl Counters {
         add(&self.no_room_bytes, bytes);
     }
 
-    pub(crate) fn saved_ps(&self, picoseconds: u64) {
-        add(&self.saved_us, picoseconds / 1_000_000);
-    }
-
     pub(crate) fn flush_time(&self, time: std::time::Duration) {
         add(&self.flush_us, u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
@@ -157,7 +150,6 @@ impl Counters {
             fetched_bytes: get(&self.fetched_bytes),
             evicted_bytes: get(&self.evicted_bytes),
             no_room_bytes: get(&self.no_room_bytes),
-            saved_us: get(&self.saved_us),
             flush_us: get(&self.flush_us),
             cache_errors: get(&self.cache_errors),
         }

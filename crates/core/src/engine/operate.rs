@@ -90,7 +90,7 @@ impl Controlled for ExtentEngine {
             },
             dirty_bytes_left: self.parts.store.dmt.usage().dirty,
             hit_ratio: 0.0,
-            time_saved_s: std::time::Duration::from_micros(counts.saved_us).as_secs_f64(),
+            emulated: self.parts.around.config.emulate.as_ref().map(ToString::to_string),
         };
         report.hit_ratio = report.byte_hit_ratio();
         report

@@ -74,7 +74,6 @@ impl Parts {
             self.cache_written_ns.store(now_ns, Ordering::Relaxed);
         }
         self.counters.request(Direction::Write, range.len(), cached);
-        self.count_saved(&identified, range.len(), cached);
         Ok(())
     }
 
@@ -103,7 +102,6 @@ impl Parts {
             self.advisory(self.want(file, &identified, range))?;
         }
         self.counters.request(Direction::Read, range.len(), cached);
-        self.count_saved(&identified, range.len(), cached);
         Ok(buf.len())
     }
 
@@ -454,13 +452,6 @@ impl Parts {
         match self.store.dmt.usable() {
             Ok(()) => self.health.failed(&error.to_string(), self.clock.now_ms()),
             Err(store) => self.health.failed_for_good(&store.to_string()),
-        }
-    }
-
-    fn count_saved(&self, identified: &Identified, bytes: u64, cached: u64) {
-        let verdict = &identified.verdict;
-        if cached == bytes {
-            self.counters.saved_ps(verdict.origin_ps.saturating_sub(verdict.cache_ps));
         }
     }
 }

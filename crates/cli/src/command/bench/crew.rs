@@ -1,7 +1,7 @@
 //! All processes of a run from the parent's side: started, begun together, listened to, ended.
 
 use std::io::{BufRead, BufReader, PipeReader, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use super::bind::bind;
 use super::worker::{Done, Job, Word};
+use crate::again;
 use crate::failure::Failure;
 
 /// How often a wish to stop is looked for.
@@ -81,7 +82,7 @@ impl Crew {
         words: &Sender<(usize, Word)>,
     ) -> Result<(), Failure> {
         let job = serde_json::to_string(job).map_err(std::io::Error::from)?;
-        let mut worker = Command::new("/proc/self/exe");
+        let mut worker = again::command();
         worker.args(["bench", "worker", &job]);
         worker.stdin(Stdio::from(gate.try_clone()?)).stdout(Stdio::piped());
         let mut child = bind(&mut worker, Signal::KILL).spawn()?;

@@ -193,9 +193,9 @@ const REPORT: &[Metric] = &[
         "Bytes of reads and writes that the cache served over all, 0 when there were none.",
     ),
     metric(
-        "time_saved_s",
-        "seconds, counter",
-        "What the cost model says: predicted time on the origin less that on the cache, of requests that the cache served and where it is more than nothing. An estimate; times of requests side by side add up.",
+        "emulated",
+        "text or null",
+        "The emulated devices, origin first; null where all devices are real. No rate of an emulation is one of the hardware.",
     ),
 ];
 

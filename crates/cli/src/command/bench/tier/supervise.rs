@@ -15,6 +15,7 @@ use rustix::process::{Signal, geteuid};
 
 use super::INSIDE;
 use super::setup::{DIRECTORIES, MERGED, TIER};
+use crate::again;
 use crate::child::Signals;
 use crate::command::bench::attached::Attached;
 use crate::command::bench::bind::bind;
@@ -56,7 +57,7 @@ pub(super) fn supervise(dir: &Path) -> Outcome {
 fn measure(root: &Path, signals: &mut Signals) -> Result<u8, Failure> {
     let mut mounts = Mounts { root: root.to_owned(), processes: Vec::new() };
     mounts.make(signals)?;
-    let mut again = Command::new("/proc/self/exe");
+    let mut again = again::command();
     again.args(std::env::args_os().skip(1)).arg(INSIDE).arg(root);
     bind(&mut again, Signal::KILL);
     signals.run(again)
@@ -76,7 +77,7 @@ impl Mounts {
             fs::create_dir(at(name)).map_err(Error::at(at(name), "create the directory"))?;
         }
         let log = at(LOG);
-        let mut tier = Command::new("/proc/self/exe");
+        let mut tier = again::command();
         tier.args(["mount", "--foreground", "--tier"]).args([&self.root, &at(TIER)]);
         tier.stdin(Stdio::null()).stderr(File::create(&log)?);
         let mut mergerfs = Command::new("mergerfs");
