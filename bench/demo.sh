@@ -23,6 +23,8 @@ run() {
         mpiexec.hydra -n "$processes" "$program" "$scratch/$name/origin/shared" \
         --size $((mib << 20)) --request "$request" --random >"$scratch/$name.phases"
 }
+echo "EMULATED devices (8 disks, 4 flash devices; real files, times as those devices would take):" \
+    "no real hardware is measured" >&2
 run without never
 run with adaptive
 
@@ -30,7 +32,7 @@ run with adaptive
 field() { sed -n "s/.*\"phase\":\"$2\".*\"seconds\":\([0-9.]*\).*/\1/p" "$scratch/$1.phases"; }
 number() { sed -n "s/^ *\"$2\": *\([0-9.]*\),\{0,1\}$/\1/p" "$scratch/$1.json" | head -1; }
 
-printf '\n%-8s %14s %14s %8s\n' '' 'origin alone' 'with cache' 'gain'
+printf '\nEMULATED devices: no real hardware was measured\n%-8s %14s %14s %8s\n' '' 'origin alone' 'with cache' 'gain'
 for phase in write read; do
     awk -v phase="$phase" -v alone="$(field without "$phase")" -v cached="$(field with "$phase")" \
         -v mib="$mib" 'BEGIN {
