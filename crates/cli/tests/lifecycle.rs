@@ -148,6 +148,23 @@ fn a_report_says_that_its_devices_are_emulated() {
     assert_eq!(fs::read(scratch.path("all/new")).unwrap(), b"new");
 }
 
+/// Each file that was removed while others were flushed was told of, by a number, in the midst of
+/// the command's own output.
+#[test]
+fn files_that_are_removed_while_others_are_flushed_are_not_missed() {
+    let Some(scratch) = Scratch::new() else { return };
+    let script = "for round in 1 2 3; do for d in a b c; do ( cd origin; mkdir $d; \
+                  for i in $(seq 400); do echo $i >$d/$i; done; rm -r $d ) & done; wait; done";
+    let args = ["run", "--origin", "origin", "--cache", "cache", "--policy", "always", "-q"];
+    let args = [&args[..], &["--max-dirty-age", "10ms", "--", "sh", "-c", script]].concat();
+    let mut command = Command::new("prlimit");
+    // Files beyond those that may be open have nothing but their names to be found by.
+    command.arg("--nofile=600:600").arg(env!("CARGO_BIN_EXE_halocline")).args(args);
+    let output = command.current_dir(scratch.root()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "", "a job's output is its own");
+}
+
 #[test]
 fn run_starts_its_command_on_the_mount_where_it_stands() {
     let Some(scratch) = Scratch::new() else { return };

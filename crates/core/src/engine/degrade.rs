@@ -99,10 +99,15 @@ impl Parts {
         for (id, _) in &files {
             let drained = match self.file_by_id(*id)? {
                 Some(file) => self.bring_home(&file, *id).and_then(|_| self.give_time(&file)),
-                None => Err(Error::invalid(
-                    format!("dirty file {:016x} is not where its record says", id.0),
-                    "mount again: it is searched for then",
-                )),
+                None => self.record_of_missing(*id).map_or(Ok(()), |record| {
+                    Err(Error::invalid(
+                        format!(
+                            "{} is not there any more and has dirty bytes",
+                            record.path.display()
+                        ),
+                        "mount again: it is searched for then",
+                    ))
+                }),
             };
             failed = failed.or(drained.err());
         }
@@ -166,7 +171,10 @@ impl Parts {
         let _range = file.range.exclusive(WHOLE);
         if !self.store.dmt.dirty(id, WHOLE, 1).is_empty() {
             return Err(Error::invalid(
-                format!("file {:016x} was written while its cache object was replaced", id.0),
+                format!(
+                    "{} was written while its cache object was replaced",
+                    self.namespace.path_of(&file.node.read()).display()
+                ),
                 "sync again",
             ));
         }

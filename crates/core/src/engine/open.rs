@@ -17,7 +17,7 @@ use super::health::Health;
 use super::hints::Hints;
 use super::identify::Identifier;
 use super::parts::Parts;
-use super::rebuild::Rebuilder;
+use super::rebuild::{Missing, Rebuilder};
 use super::room::Room;
 use super::sides::{self, Decorations, Meters};
 use super::surroundings::Surroundings;
@@ -112,6 +112,7 @@ impl ExtentEngine {
             cache_written_ns: AtomicI64::new(0),
             origin_busy: AtomicU64::new(0),
             movers,
+            missing: Missing::default(),
         });
         parts.take_over(&recovery)?;
         Ok(Self { rebuilder: Rebuilder::start(&parts), parts, meters })

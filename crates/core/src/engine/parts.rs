@@ -14,6 +14,7 @@ use crate::engine::globs::Globs;
 use crate::engine::health::Health;
 use crate::engine::hints::Hints;
 use crate::engine::identify::Identifier;
+use crate::engine::rebuild::Missing;
 use crate::engine::room::Room;
 use crate::engine::surroundings::Surroundings;
 use crate::engine::warm::Warm;
@@ -64,6 +65,8 @@ pub(crate) struct Parts {
     pub(crate) cache_written_ns: AtomicI64,
     /// Requests of programs under way on the origin.
     pub(crate) origin_busy: AtomicU64,
+    /// Dirty files that a flush did not find.
+    pub(crate) missing: Missing,
     /// Files that can be flushed.
     pub(crate) movers: Arc<Movers>,
 }

@@ -8,6 +8,7 @@
 mod discard;
 mod fetch;
 mod flush;
+mod missing;
 mod sieve;
 mod snapshot;
 mod sweep;
@@ -20,10 +21,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) use self::fetch::Fetched;
+pub(crate) use self::missing::Missing;
 pub(crate) use self::sweep::Which;
 use crate::engine::parts::Parts;
 use crate::error::{Error, Result};
-use crate::extent::file::CachedFile;
+use crate::extent::file::{CachedFile, WHOLE};
+use crate::meta::{FileId, FileRecord};
 
 /// How often the rebuilder looks around when nobody wakes it.
 const TICK: Duration = Duration::from_millis(100);
@@ -263,6 +266,7 @@ impl Parts {
     /// Flushes file after file, the longest dirty first, until the reason is gone.
     fn flush_pass(&self, shared: &Shared, reason: Reason) -> Result<u64> {
         let mut files = self.store.dmt.dirty_files();
+        self.missing.keep_only(&files);
         files.sort_by_key(|(_, since)| *since);
         let go_on = || {
             !shared.stopping()
@@ -279,8 +283,7 @@ impl Parts {
                 break;
             }
             let Some(file) = self.file_by_id(id)? else {
-                // Being renamed this instant, or gone behind the mount: the next mount searches.
-                self.note(format!("dirty file {:016x} is not where its record says", id.0));
+                self.note_missing(id);
                 continue;
             };
             let which = match reason {
@@ -297,6 +300,25 @@ impl Parts {
             Some(error) if total == 0 => Err(error),
             _ => Ok(total),
         }
+    }
+
+    /// A dirty file was not found under its name. Most were removed since the flush began.
+    fn note_missing(&self, id: FileId) {
+        if let Some(record) = self.record_of_missing(id)
+            && self.missing.note(id, self.clock.now_ms())
+        {
+            self.note(format!(
+                "{}: not there any more, with dirty bytes on the cache; the next mount looks for \
+                 it in the whole origin and saves them if it is gone",
+                record.path.display()
+            ));
+        }
+    }
+
+    /// The record of a dirty file that was not found; `None` if nothing is dirty of it by now.
+    pub(crate) fn record_of_missing(&self, id: FileId) -> Option<FileRecord> {
+        let record = self.store.dmt.file(id)?;
+        (!self.store.dmt.dirty(id, WHOLE, 1).is_empty()).then_some(record)
     }
 
     /// Dirty bytes down to which a flush for room goes.

@@ -52,9 +52,8 @@ impl Parts {
             let path = self.namespace.path_of(&file.node.read());
             self.note(format!(
                 "{} has dirty bytes and cannot be opened for writing: {error}; they stay on the \
-                 cache (file {:016x})",
+                 cache",
                 path.display(),
-                id.0
             ));
         }
     }

@@ -147,7 +147,8 @@ impl Parts {
             None => file.range.shared(WHOLE),
             Some(still) => still,
         };
-        if is_dirty() {
+        // It was removed meanwhile, or written.
+        if self.store.dmt.file(id).is_none() || is_dirty() {
             return Ok(());
         }
         self.give_time_at_rest(file)?;
