@@ -1,8 +1,9 @@
 //! Opens what a mount serves.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use halocline_core::config::Config;
+use halocline_core::config::{Config, Mode};
+use halocline_core::control::{Claim, Taken, Wanted};
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::{Error, Result};
 use halocline_core::tier::{FileTier, TierOptions, TierSet};
@@ -66,6 +67,20 @@ pub(crate) fn tier_options(config: &Config) -> Result<TierOptions> {
 /// Opens the file tier of a mount.
 pub(crate) fn open_tier(root: &Path, config: &Config) -> Result<FileTier> {
     FileTier::open(&tier_set(root, config)?, tier_options(config)?)
+}
+
+/// Claims the origin of a mount for itself. Before a private namespace is entered: from inside one,
+/// who else claims it cannot be told.
+pub(crate) fn claim(place: &Where, config: &Config) -> Result<Claim, Taken> {
+    let writes = config.mode != Mode::ReadOnly;
+    Claim::take(&Wanted { dirs: &[&place.origin], cache: &place.cache, writes })
+}
+
+/// Claims all tiers of a file tier.
+pub(crate) fn claim_tiers(root: &Path, place: &Where, config: &Config) -> Result<Claim> {
+    let set = tier_set(root, config)?;
+    let dirs: Vec<&Path> = set.roots.iter().map(PathBuf::as_path).collect();
+    Ok(Claim::take(&Wanted { dirs: &dirs, cache: &place.cache, writes: true })?)
 }
 
 /// Opens the engine of a mount.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use halocline_core::config::Config;
 use halocline_core::control::{
-    Controlled, Mounted, MoveReport, Progress, ProgressSink, Report, Server,
+    Claim, Controlled, Mounted, MoveReport, Progress, ProgressSink, Report, Server,
 };
 use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
@@ -120,6 +120,8 @@ pub(crate) struct Host<E: Hosted> {
     endings: Receiver<Ending>,
     /// Keeps the short name of the control socket alive.
     cache: File,
+    /// Nobody else may use the origin until the engine is closed.
+    _claim: Claim,
 }
 
 /// Where a mount is made.
@@ -134,9 +136,10 @@ pub(crate) struct Where {
 }
 
 impl<E: Hosted> Host<E> {
-    /// Mounts `engine`. With `unmountable`, the control socket may end the mount.
+    /// Mounts `engine`, whose origin is claimed. With `unmountable`, the control socket may end the
+    /// mount.
     pub(crate) fn start(
-        engine: Arc<E>,
+        (engine, mut claim): (Arc<E>, Claim),
         config: &Config,
         place: &Where,
         unmountable: bool,
@@ -164,8 +167,12 @@ impl<E: Hosted> Host<E> {
         let server = Server::start(&place.cache, &place.mountpoint, controlled, door.clone())?;
         let session = halocline_fuse::mount(Arc::clone(&engine), &options)?;
         door.transport.get_or_init(|| session.transport());
+        if place.mountpoint == place.origin {
+            claim.also(&place.mountpoint);
+        }
+        claim.answer();
         let cache = File::open(&place.cache)?;
-        Ok(Self { engine, session, server, endings, cache })
+        Ok(Self { engine, session, server, endings, cache, _claim: claim })
     }
 
     /// A path of the control socket that fits an address, for this process's children.

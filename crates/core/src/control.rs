@@ -11,6 +11,7 @@
 //! hint's path may also be absolute, as the program sees the mount.
 
 mod address;
+pub mod claim;
 pub mod client;
 pub mod metrics;
 pub mod mount;
@@ -32,6 +33,7 @@ use crate::config::Mode;
 use crate::error::{Error, Result};
 
 pub use crate::globs::is_glob;
+pub use claim::{Claim, Taken, Wanted};
 pub use client::Client;
 pub use mount::Place;
 pub use report::{FlushTotals, LayoutBytes, Report, RequestTotals, Totals};

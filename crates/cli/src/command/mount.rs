@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use halocline_core::config::Config;
+use halocline_core::control::Claim;
 use halocline_core::error::Result;
 
 use crate::again;
@@ -67,10 +68,16 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
         return start_in_background();
     }
     match plan {
-        Plan::Extents(place) => serve(args, &config, &place, || assemble::open(&place, &config)),
+        Plan::Extents(place) => serve(args, &config, &place, || {
+            let claim = assemble::claim(&place, &config)?;
+            Ok((assemble::open(&place, &config)?, claim))
+        }),
         Plan::Tier(root, place) => {
             let config = Config { attr_timeout: config.tier_attr_timeout, ..config };
-            serve(args, &config, &place, || assemble::open_tier(&root, &config))
+            serve(args, &config, &place, || {
+                let claim = assemble::claim_tiers(&root, &place, &config)?;
+                Ok((assemble::open_tier(&root, &config)?, claim))
+            })
         }
     }
 }
@@ -124,15 +131,15 @@ fn serve<E: Hosted>(
     args: &MountArgs,
     config: &Config,
     place: &Where,
-    open: impl FnOnce() -> Result<E>,
+    open: impl FnOnce() -> Result<(E, Claim)>,
 ) -> Outcome {
     if args.background_process {
         // Out of the terminal's session: closing the terminal must not end the mount.
         rustix::process::setsid().map_err(std::io::Error::from)?;
     }
     let mut signals = Signals::catch()?;
-    let engine = open().map_err(Failure::refused)?;
-    let host = Host::start(Arc::new(engine), config, place, true)?;
+    let (engine, claim) = open().map_err(Failure::refused)?;
+    let host = Host::start((Arc::new(engine), claim), config, place, true)?;
     if args.background_process {
         step_back(&place.cache)?;
     } else {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use clap::Args;
 use halocline_core::config::Config;
 use halocline_core::control::{MoveReport, Report};
+use halocline_core::error::Error;
 
 use super::write_json;
 use crate::assemble;
@@ -58,11 +59,13 @@ struct Plan {
 /// Runs it.
 pub(crate) fn execute(args: &RunArgs) -> Outcome {
     let plan = plan(args)?;
+    let claim = assemble::claim(&plan.place, &plan.config)
+        .map_err(|taken| Failure::refused(Error::from(taken)))?;
     let mut signals = Signals::catch()?;
     // Before the engine starts threads: a user namespace is entered with one thread only.
     halocline_fuse::private_namespace().map_err(Failure::refused)?;
     let engine = assemble::open(&plan.place, &plan.config).map_err(Failure::refused)?;
-    let host = Host::start(Arc::new(engine), &plan.config, &plan.place, false)?;
+    let host = Host::start((Arc::new(engine), claim), &plan.config, &plan.place, false)?;
     let mut command = Command::new(&plan.program);
     // The directory's name leads into the mount; this process stands below it.
     command.args(&args.command[1..]).current_dir(&plan.workdir);

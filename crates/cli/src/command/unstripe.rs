@@ -1,10 +1,12 @@
 //! `halocline unstripe`: a striped origin back as plain files, without an engine.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::Progress;
+use halocline_core::control::{Claim, Progress, Wanted};
+use halocline_core::error::Error;
 use halocline_core::volume::unstripe::{tree_bytes, unstripe, unstripe_tree};
 
 use crate::failure::{Failure, Outcome};
@@ -33,6 +35,10 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
         let out = out.display();
         return Err(Failure::refused(format!("{out} exists; name a new file or directory")));
     }
+    let dir = fs::canonicalize(&args.origin).map_err(Error::at(&args.origin, "find the origin"))?;
+    // Until the copy is made: what is dirty on a cache would not be in it.
+    let wanted = Wanted { dirs: &[&dir], cache: Path::new(""), writes: false };
+    let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
     let total_bytes = match path {
         Some(_) => 0,
         None => tree_bytes(&args.origin)?,

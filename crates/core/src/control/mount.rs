@@ -152,6 +152,48 @@ pub fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(points.filter(|point| point.starts_with(dir)).collect())
 }
 
+/// Other paths of `dir`, absolute and without links, that begin higher up in its file system than
+/// the mount that it lies on does (a bind mount of a part of it): the path of what is mounted here,
+/// and the rest of the path from there.
+pub(super) fn wider_paths(dir: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
+    Ok(wider_paths_in(&fs::read(MOUNTINFO)?, dir))
+}
+
+fn wider_paths_in(table: &[u8], dir: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let lines = || table.split(|byte| *byte == b'\n').filter_map(MountLine::parse);
+    let cover = |path: &Path| {
+        let over = lines().filter(|line| path.starts_with(&line.point));
+        over.max_by_key(|line| line.point.components().count())
+    };
+    let Some(own) = cover(dir) else { return Vec::new() };
+    let Ok(inside) = dir.strip_prefix(&own.point) else { return Vec::new() };
+    let others = lines().filter(|line| line.device == own.device && line.root != own.root);
+    let wider = others.filter_map(|line| {
+        let path = line.point.join(own.root.strip_prefix(&line.root).ok()?);
+        // Another mount may hide it there.
+        (cover(&path)? == line).then(|| (path, inside.to_owned()))
+    });
+    wider.collect()
+}
+
+/// What one line of mountinfo says of where a mount is.
+#[derive(Debug, PartialEq, Eq)]
+struct MountLine<'a> {
+    device: &'a [u8],
+    /// The directory of the file system that is mounted.
+    root: PathBuf,
+    point: PathBuf,
+}
+
+impl<'a> MountLine<'a> {
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let device = fields.next()?;
+        let mut path = || Some(OsString::from_vec(unescape(fields.next()?)).into());
+        Some(Self { device, root: path()?, point: path()? })
+    }
+}
+
 /// Where a mount is that was made on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
@@ -236,6 +278,21 @@ mod tests {
         assert_eq!(of("/srv", 40), Standing::Gone);
         assert_eq!(of("/mnt/a b", 40), Standing::OnTop, "a mount inside covers nothing");
         assert_eq!(of("/mnt/a b", 41), Standing::Gone);
+    }
+
+    #[test]
+    fn a_part_of_a_file_system_is_found_where_more_of_it_is_mounted() {
+        let table = b"\
+22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+30 22 8:2 / /data rw - ext4 /dev/sdb rw\n\
+31 22 8:2 /jobs/a /mnt/a rw - ext4 /dev/sdb rw\n\
+32 22 8:2 /other /mnt/o rw - ext4 /dev/sdb rw\n";
+        let of = |path: &str| wider_paths_in(table, Path::new(path));
+        let pair = |path: &str, inside: &str| (PathBuf::from(path), PathBuf::from(inside));
+        assert_eq!(of("/mnt/a/b/c"), [pair("/data/jobs/a", "b/c")]);
+        assert_eq!(of("/mnt/a"), [pair("/data/jobs/a", "")]);
+        assert!(of("/data/jobs/a").is_empty());
+        assert!(of("/etc").is_empty());
     }
 
     /// The SSD was taken away under a mount, which then was said not to be there.

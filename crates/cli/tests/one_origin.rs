@@ -1,0 +1,238 @@
+//! Two caches over the same files would not see each other's newest bytes: an origin has one engine
+//! (I8), by whatever path it is named.
+
+#[path = "shared/command.rs"]
+mod command;
+#[path = "shared/fuse_device.rs"]
+mod fuse_device;
+#[path = "shared/place.rs"]
+mod place;
+#[path = "shared/skipping.rs"]
+mod skipping;
+#[path = "shared/waiting.rs"]
+mod waiting;
+
+use std::fs;
+use std::ops::Deref;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output};
+
+use place::Place;
+use rustix::process::{Pid, Signal, kill_process};
+use waiting::eventually;
+
+/// A place with a second cache and mount point. Dropping it ends the mounts that are left over.
+struct Scratch(Place);
+
+impl Deref for Scratch {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for mountpoint in ["mnt", "mnt2"] {
+            let _ = self.halocline(&["umount", "--force", mountpoint]);
+        }
+    }
+}
+
+impl Scratch {
+    /// `None`, with the reason, where no mount can be made.
+    fn new() -> Option<Self> {
+        if let Some(reason) = fuse_device::obstacle() {
+            skipping::skip(reason);
+            return None;
+        }
+        let place = Place::new();
+        for name in ["cache2", "mnt2", "origin/sub", "origin/sub/deep"] {
+            fs::create_dir(place.path(name)).unwrap();
+        }
+        Some(Self(place))
+    }
+
+    #[track_caller]
+    fn succeed(&self, args: &[&str]) -> String {
+        let output = self.halocline(args);
+        assert!(output.status.success(), "{args:?}: {:?} {}", output.status, said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn mount(&self, origin: &str) {
+        self.succeed(&["mount", origin, "mnt", "--cache", "cache", "--policy", "always"]);
+    }
+
+    /// Expects that neither `mount` nor `run` accept `origin` with the second cache.
+    #[track_caller]
+    fn refused(&self, origin: &str) {
+        for args in [
+            &["mount", origin, "mnt2", "--cache", "cache2"][..],
+            &["run", "--origin", origin, "--cache", "cache2", "--", "true"],
+        ] {
+            let output = self.halocline(args);
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
+            let parts = ["is in use", "process", "end that mount first"];
+            assert!(parts.iter().all(|part| said(&output).contains(part)), "{}", said(&output));
+            assert_eq!(fs::read_dir(self.path("cache2")).unwrap().count(), 0, "{args:?}");
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        let status = self.succeed(&["status", "mnt", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap()
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The second mount read zeros and stale bytes, and nobody said a word.
+#[test]
+fn i8_an_origin_has_one_cache_by_any_path() {
+    let Some(scratch) = Scratch::new() else { return };
+    scratch.mount("origin");
+    fs::write(scratch.path("mnt/new"), "dirty").unwrap();
+    symlink("origin", scratch.path("alias")).unwrap();
+    for origin in ["origin", "alias", "origin/sub", "origin/sub/deep"] {
+        scratch.refused(origin);
+    }
+    assert_eq!(fs::read(scratch.path("mnt/new")).unwrap(), b"dirty", "the first goes on");
+    scratch.succeed(&["umount", "mnt"]);
+    scratch.succeed(&["mount", "origin", "mnt2", "--cache", "cache2"]);
+    assert_eq!(fs::read(scratch.path("mnt2/new")).unwrap(), b"dirty");
+}
+
+#[test]
+fn i8_an_origin_above_one_in_use_is_refused() {
+    let Some(scratch) = Scratch::new() else { return };
+    scratch.mount("origin/sub/deep");
+    for origin in ["origin/sub", "origin"] {
+        scratch.refused(origin);
+    }
+    fs::create_dir(scratch.path("origin/other")).unwrap();
+    scratch.succeed(&["mount", "origin/other", "mnt2", "--cache", "cache2"]);
+}
+
+#[test]
+fn i8_a_part_that_is_mounted_elsewhere_is_the_same_files() {
+    let Some(scratch) = Scratch::new() else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skipping::skip("only root can mount a directory elsewhere");
+    }
+    fs::create_dir(scratch.path("elsewhere")).unwrap();
+    scratch.mount("origin");
+    let script = "mount --bind origin/sub elsewhere && exec \"$0\" \"$@\"";
+    for origin in ["elsewhere", "elsewhere/deep"] {
+        let output = Command::new("unshare")
+            .args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_halocline")])
+            .args(["run", "--origin", origin, "--cache", "cache2", "--", "true"])
+            .current_dir(scratch.root())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains("is in use"), "{}", said(&output));
+    }
+}
+
+#[test]
+fn i8_the_claim_of_a_killed_mount_is_gone_with_it() {
+    let Some(scratch) = Scratch::new() else { return };
+    scratch.mount("origin");
+    kill_process(scratch.pid(), Signal::KILL).unwrap();
+    let run = ["run", "--origin", "origin", "--cache", "cache2", "-q", "--", "cat", "origin/data"];
+    eventually("the end of the claim", || scratch.halocline(&run).stdout == b"precious");
+}
+
+/// A private mount is seen like any other, also from within: a step of a job that brings a cache of
+/// its own.
+#[test]
+fn i8_a_run_is_seen_from_outside_and_from_within() {
+    let Some(scratch) = Scratch::new() else { return };
+    let halocline = command::halocline().get_program().to_string_lossy().into_owned();
+    let inner = format!(
+        "'{halocline}' run --origin origin --cache cache2 -- true; echo $?; \
+         '{halocline}' run --origin origin/sub --cache cache2 -- true; echo $?"
+    );
+    let output = scratch.halocline(&[
+        "run", "--origin", "origin", "--cache", "cache", "-q", "--", "sh", "-c", &inner,
+    ]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "2\n2\n", "{}", said(&output));
+    assert_eq!(said(&output).matches("is in use").count(), 2, "{}", said(&output));
+    let up = scratch.path("origin/up");
+    let script = "touch origin/up; while [ -e origin/up ]; do sleep 0.05; done";
+    let args = ["run", "--origin", "origin", "--cache", "cache", "-q", "--", "sh", "-c", script];
+    let mut first = scratch.command(&args).spawn().unwrap();
+    eventually("the start of the command", || up.exists());
+    scratch.refused("origin");
+    // Not through the mount: the file may be known there for a second yet.
+    fs::remove_file(up).unwrap();
+    eventually("the end of the command", || first.try_wait().unwrap().is_some());
+}
+
+#[test]
+fn i8_of_mounts_at_the_same_moment_one_gets_the_origin() {
+    let Some(scratch) = Scratch::new() else { return };
+    for _ in 0..5 {
+        let start = |mountpoint, cache| {
+            scratch.command(&["mount", "origin", mountpoint, "--cache", cache]).spawn().unwrap()
+        };
+        let mut both = [start("mnt", "cache"), start("mnt2", "cache2")];
+        let statuses = both.each_mut().map(|child| child.wait().unwrap().code());
+        assert!([[Some(0), Some(2)], [Some(2), Some(0)]].contains(&statuses), "{statuses:?}");
+        let winner = if statuses[0] == Some(0) { "mnt" } else { "mnt2" };
+        scratch.succeed(&["umount", winner]);
+    }
+}
+
+#[test]
+fn mounts_that_only_read_share_an_origin() {
+    let Some(scratch) = Scratch::new() else { return };
+    let mount = |mountpoint, cache, mode| {
+        scratch.halocline(&["mount", "origin", mountpoint, "--cache", cache, "--mode", mode])
+    };
+    assert!(mount("mnt", "cache", "read-only").status.success());
+    let writing = mount("mnt2", "cache2", "write-through");
+    assert_eq!(writing.status.code(), Some(2), "{}", said(&writing));
+    let reading = mount("mnt2", "cache2", "read-only");
+    assert!(reading.status.success(), "{}", said(&reading));
+}
+
+#[test]
+fn i8_the_directories_of_a_tier_are_nobody_elses_origin() {
+    let Some(scratch) = Scratch::new() else { return };
+    for name in ["set", "set/ssd", "set/hdd", "set/hdd/d"] {
+        fs::create_dir(scratch.path(name)).unwrap();
+    }
+    scratch.succeed(&["mount", "--tier", "set", "mnt"]);
+    for origin in ["set/hdd", "set/hdd/d", "set/ssd", "set"] {
+        scratch.refused(origin);
+    }
+    scratch.succeed(&["umount", "mnt"]);
+    scratch.mount("set/hdd/d");
+    let output = scratch.halocline(&["mount", "--tier", "set", "mnt2"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("is in use"), "{}", said(&output));
+}
+
+/// What is dirty on the cache was left out, and nobody said so.
+#[test]
+fn a_striped_origin_in_use_is_not_copied_from() {
+    let Some(scratch) = Scratch::new() else { return };
+    fs::remove_file(scratch.path("origin/data")).unwrap();
+    fs::remove_dir_all(scratch.path("origin/sub")).unwrap();
+    let striped = ["--origin-volume", "striped", "--origin-servers", "2"];
+    let mount = ["mount", "origin", "mnt", "--cache", "cache", "--policy", "always"];
+    scratch.succeed(&[&mount[..], &striped].concat());
+    fs::write(scratch.path("mnt/file"), "bytes").unwrap();
+    let output = scratch.halocline(&["unstripe", "origin", "file", "out"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("is in use"), "{}", said(&output));
+    scratch.succeed(&["umount", "mnt"]);
+    scratch.succeed(&["unstripe", "origin", "file", "out"]);
+    assert_eq!(fs::read(scratch.path("out")).unwrap(), b"bytes");
+}

@@ -1,0 +1,404 @@
+//! Which origins are in use on this machine, and by whom (I8): two caches over the same files would
+//! not see each other's newest bytes.
+//!
+//! A mount claims each directory that it changes by listening on abstract Unix sockets: one whose
+//! name holds the directory's device and inode, one for each directory above it. So equal and
+//! nested origins meet by any path, the kernel tells who claims, nothing is left behind by a killed
+//! process, no file is made, and no lock is taken that programs use. Whoever mounts looks at the
+//! names after its own are there: of two at the same moment at least one sees the other.
+//!
+//! Anybody may listen on such names, so a claim counts only where its user could write to the
+//! directory ([`standing`]): who may only read an origin cannot keep others from it. Claims are
+//! seen within a network namespace (`docs/decisions/0012-claims-on-origins.md`).
+
+mod ancestors;
+mod names;
+mod standing;
+
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt};
+use serde::{Deserialize, Serialize};
+
+use super::wire;
+use crate::error::Error;
+use ancestors::Ancestor;
+use names::{Entry, Kind};
+
+/// How often a claim is tried against one that does not answer: its process may be trying, too, or
+/// ending.
+const TRIES: u32 = 4;
+/// How long a claimant may take to say what it claims.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest answer in bytes: two paths as JSON arrays.
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
+
+/// What a mount is about to use.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The directories whose files it changes: absolute paths without links.
+    pub dirs: &'a [&'a Path],
+    /// The cache, or what stands for it.
+    pub cache: &'a Path,
+    /// Whether it changes files by itself. Mounts that never do disturb nobody.
+    pub writes: bool,
+}
+
+/// The right to use directories, until dropped.
+#[derive(Debug)]
+pub struct Claim {
+    nonce: u64,
+    writes: bool,
+    cache: PathBuf,
+    listeners: Vec<Listener>,
+    answering: Option<(PipeWriter, JoinHandle<()>)>,
+}
+
+/// A claimed name, and what is said to those who ask.
+#[derive(Debug, Clone)]
+struct Listener {
+    socket: Arc<UnixListener>,
+    answer: Arc<[u8]>,
+}
+
+/// What a claimant says of itself.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Told {
+    /// The claimed directory.
+    #[serde(with = "wire::path")]
+    dir: PathBuf,
+    /// The same below the directory that the name is about; empty for itself.
+    #[serde(with = "wire::path")]
+    inside: PathBuf,
+    /// Its cache.
+    #[serde(with = "wire::path")]
+    cache: PathBuf,
+}
+
+/// A directory that somebody else uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// The directory that was wanted.
+    pub wanted: PathBuf,
+    /// What is used: the same directory, or one above or below it. Empty where it is not said.
+    pub dir: PathBuf,
+    /// With which cache; empty where it is not said.
+    pub cache: PathBuf,
+    /// By which process.
+    pub pid: u32,
+    /// Of which user.
+    pub uid: u32,
+    /// Whether the process said so itself: it does from when its mount works until it ends.
+    pub answers: bool,
+}
+
+impl From<Taken> for Error {
+    fn from(taken: Taken) -> Self {
+        let Taken { wanted, dir, cache, pid, uid, .. } = taken;
+        // What a stranger says of itself may hold anything.
+        let shown = |path: &Path| path.to_string_lossy().escape_debug().to_string();
+        let what = match dir {
+            dir if dir.as_os_str().is_empty() => "files of it".to_owned(),
+            dir if dir == wanted => "it".to_owned(),
+            dir => shown(&dir),
+        };
+        let with = if cache.as_os_str().is_empty() {
+            String::new()
+        } else {
+            format!(" with the cache {}", shown(&cache))
+        };
+        Self::invalid(
+            format!(
+                "{} is in use: process {pid} of user {uid} serves {what}{with}, and two caches over \
+                 the same files would not see each other's newest bytes",
+                wanted.display()
+            ),
+            "end that mount first, wait until it ends, or use its cache (`halocline run` with the \
+             same --origin and --cache joins it)",
+        )
+    }
+}
+
+impl Claim {
+    /// Claims directories, or says who uses one. Starts no thread: until [`Claim::answer`] is called
+    /// those who ask wait for a second.
+    pub fn take(wanted: &Wanted<'_>) -> Result<Self, Taken> {
+        for tried in 1.. {
+            let mut claim = Self {
+                nonce: nonce(),
+                writes: wanted.writes,
+                cache: wanted.cache.to_owned(),
+                listeners: Vec::new(),
+                answering: None,
+            };
+            let above: Vec<_> = wanted.dirs.iter().map(|dir| ancestors::of(dir)).collect();
+            for (dir, above) in wanted.dirs.iter().zip(&above) {
+                claim.listen(dir, above);
+            }
+            let mut found = None;
+            for (dir, above) in wanted.dirs.iter().zip(&above) {
+                found = found.or_else(|| claim.find_other(dir, above));
+            }
+            let Some(taken) = found else { return Ok(claim) };
+            let pause = Duration::from_millis(20 + claim.nonce % 100);
+            drop(claim);
+            if taken.answers || tried == TRIES {
+                return Err(taken);
+            }
+            thread::sleep(pause);
+        }
+        unreachable!("the loop ends by a return")
+    }
+
+    /// Claims another name of what is claimed already: the root of the mount, where that lies over
+    /// the origin.
+    pub fn also(&mut self, dir: &Path) {
+        let own = ancestors::of(dir).into_iter().take(1).collect::<Vec<_>>();
+        self.listen(dir, &own);
+    }
+
+    /// Answers those who ask, in a thread of its own.
+    pub fn answer(&mut self) {
+        let start = || {
+            let (reader, writer) = io::pipe()?;
+            let listeners = self.listeners.clone();
+            let named = thread::Builder::new().name("claim".into());
+            Ok((writer, named.spawn(move || answer_all(&listeners, &reader))?))
+        };
+        match start() {
+            Ok(answering) => self.answering = Some(answering),
+            Err::<_, io::Error>(error) => {
+                tracing::warn!("cannot tell others what this mount uses: {error}");
+            }
+        }
+    }
+
+    /// Listens on the names of `dir`, which is the first of `above`.
+    fn listen(&mut self, dir: &Path, above: &[Ancestor]) {
+        for (at, ancestor) in above.iter().enumerate() {
+            let kind = if at == 0 { Kind::At } else { Kind::Below };
+            let entry = Entry { kind, id: ancestor.id, writes: self.writes, nonce: self.nonce };
+            let told = Told {
+                dir: dir.to_owned(),
+                inside: ancestor.inside.clone(),
+                cache: self.cache.clone(),
+            };
+            let listening = SocketAddr::from_abstract_name(entry.name())
+                .and_then(|address| UnixListener::bind_addr(&address))
+                .and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+            let socket = match listening {
+                Ok(socket) => Arc::new(socket),
+                // Two ways lead to one directory: one name is enough.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => continue,
+                Err(error) => {
+                    tracing::warn!("others cannot see that {} is in use: {error}", dir.display());
+                    return;
+                }
+            };
+            let mut answer = serde_json::to_vec(&told).expect("plain data");
+            answer.push(b'\n');
+            self.listeners.push(Listener { socket, answer: answer.into() });
+        }
+    }
+
+    /// Somebody else who uses `dir`, or a directory above or below it.
+    fn find_other(&self, dir: &Path, above: &[Ancestor]) -> Option<Taken> {
+        let own = above.first()?;
+        let entries = names::all().unwrap_or_else(|error| {
+            tracing::warn!("cannot see whether others use {}: {error}", dir.display());
+            Vec::new()
+        });
+        entries.into_iter().find_map(|entry| {
+            if entry.nonce == self.nonce || !(entry.writes || self.writes) {
+                return None;
+            }
+            let meets = match entry.kind {
+                Kind::At => above.iter().find(|ancestor| ancestor.id == entry.id)?,
+                Kind::Below => Some(own).filter(|own| own.id == entry.id)?,
+            };
+            let (peer, told) = ask(&entry)?;
+            let answers = told.is_some();
+            let told = told.unwrap_or_default();
+            let counts = standing::may_write(&peer, &meets.path)
+                || (entry.kind == Kind::Below
+                    && standing::may_write_below(&peer, &meets.path, &told.inside));
+            let (pid, uid) = (peer.pid.as_raw_nonzero().get().unsigned_abs(), peer.uid.as_raw());
+            if !counts {
+                tracing::warn!(
+                    "process {pid} of user {uid} says that it uses {} or a directory of it, and may \
+                     not write there: ignored",
+                    meets.path.display()
+                );
+                return None;
+            }
+            let (wanted, dir, cache) = (dir.to_owned(), told.dir, told.cache);
+            Some(Taken { wanted, dir, cache, pid, uid, answers })
+        })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some((writer, thread)) = self.answering.take() {
+            drop(writer);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Tells apart claims on one directory.
+fn nonce() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let mut hasher = RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    hasher.finish()
+}
+
+/// Answers until the other end of `stop` is closed.
+fn answer_all(listeners: &[Listener], stop: &PipeReader) {
+    loop {
+        let sockets = listeners.iter().map(|listener| listener.socket.as_fd());
+        let mut waited: Vec<_> = sockets
+            .chain([stop.as_fd()])
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        match poll(&mut waited, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
+        let happened: Vec<_> = waited.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if happened.last() == Some(&true) {
+            return;
+        }
+        for (listener, _) in listeners.iter().zip(happened).filter(|(_, happened)| *happened) {
+            match listener.socket.accept() {
+                Ok((mut peer, _)) => {
+                    let _ = peer.set_nonblocking(true);
+                    let _ = peer.write_all(&listener.answer);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // Without a free descriptor the peer waits, and so do we.
+                Err(_) => thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+}
+
+/// Who listens on a name, and what that process says; `None` where nobody does.
+fn ask(entry: &Entry) -> Option<(UCred, Option<Told>)> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    );
+    let socket = socket.ok()?;
+    let address = SocketAddrUnix::new_abstract_name(entry.name().as_bytes()).ok()?;
+    // Does not wait: a full queue is nobody whom we could name.
+    rustix::net::connect(&socket, &address).ok()?;
+    let peer = sockopt::socket_peercred(&socket).ok()?;
+    Some((peer, read_answer(UnixStream::from(socket))))
+}
+
+fn read_answer(mut stream: UnixStream) -> Option<Told> {
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    stream.set_nonblocking(false).ok()?;
+    let mut answer = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        let left = deadline.checked_duration_since(Instant::now())?;
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1)))).ok()?;
+        let len = stream.read(&mut piece).ok()?;
+        answer.extend_from_slice(&piece[..len]);
+        if len == 0 || answer.ends_with(b"\n") {
+            return serde_json::from_slice(&answer).ok();
+        }
+        if answer.len() as u64 > ANSWER_BYTES_MAX {
+            return None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const STRANGER: u32 = 54_321;
+
+    fn wanted(dir: &Path) -> Result<Claim, Taken> {
+        Claim::take(&Wanted { dirs: &[dir], cache: Path::new("cache"), writes: true })
+    }
+
+    /// Claims `dir` as another user, in a thread of its own.
+    fn claimed_by_a_stranger(dir: &Path) -> (mpsc::Sender<()>, JoinHandle<()>) {
+        let (dir, (ready, is_ready), (end, ended)) =
+            (dir.to_owned(), mpsc::channel(), mpsc::channel());
+        let thread = thread::spawn(move || {
+            // The system call itself changes this thread only, the function of the C library all.
+            // SAFETY: three numbers; it touches no memory of ours.
+            let done = unsafe { libc::syscall(libc::SYS_setresuid, STRANGER, STRANGER, STRANGER) };
+            assert_eq!(done, 0);
+            let mut claim = Claim {
+                nonce: nonce(),
+                writes: true,
+                cache: PathBuf::from("theirs"),
+                listeners: Vec::new(),
+                answering: None,
+            };
+            claim.listen(&dir, &ancestors::of(&dir));
+            claim.answer();
+            ready.send(()).unwrap();
+            let _: Result<(), _> = ended.recv();
+        });
+        is_ready.recv().unwrap();
+        (end, thread)
+    }
+
+    #[test]
+    fn i8_a_claim_is_told_until_it_is_dropped() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(scratch.path()).unwrap();
+        let mut first = wanted(&dir).unwrap();
+        assert!(!wanted(&dir).unwrap_err().answers);
+        first.answer();
+        let taken = wanted(&dir).unwrap_err();
+        assert_eq!((&taken.dir, &taken.cache), (&dir, &PathBuf::from("cache")));
+        assert_eq!(taken.pid, std::process::id());
+        drop(first);
+        wanted(&dir).unwrap();
+    }
+
+    /// Who may only read an origin could have kept its owner from it.
+    #[test]
+    fn a_claim_counts_only_of_users_who_may_write() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
+        let root = fs::canonicalize(scratch.path()).unwrap();
+        let below = root.join("below");
+        fs::create_dir(&below).unwrap();
+        let (end, thread) = claimed_by_a_stranger(&below);
+        wanted(&below).unwrap();
+        wanted(&root).unwrap();
+        fs::set_permissions(&below, Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(wanted(&below).unwrap_err().uid, STRANGER);
+        assert_eq!(wanted(&root).unwrap_err().dir, below, "one below is theirs to use");
+        drop(end);
+        thread.join().unwrap();
+        wanted(&root).unwrap();
+    }
+}

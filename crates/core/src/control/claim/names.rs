@@ -1,0 +1,120 @@
+//! The names that claims have, and the list of those that are there.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+/// The sockets of this network namespace (`proc_pid_net(5)`).
+const TABLE: &str = "/proc/net/unix";
+/// Most bytes of the table that are read.
+const TABLE_BYTES_MAX: u64 = 256 << 20;
+/// What the names begin with. Part of the interface between versions: those that differ do not meet.
+const PREFIX: &str = "halocline/1/";
+
+/// Device and inode of a directory.
+pub(super) type Id = (u64, u64);
+
+/// What is claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The directory that the name is about.
+    At,
+    /// One below it.
+    Below,
+}
+
+/// A claim's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) kind: Kind,
+    pub(super) id: Id,
+    /// Whether its mount changes files.
+    pub(super) writes: bool,
+    /// Tells claims apart.
+    pub(super) nonce: u64,
+}
+
+impl Entry {
+    /// As an abstract socket has it: at most 71 bytes of 107.
+    pub(super) fn name(&self) -> String {
+        let kind = match self.kind {
+            Kind::At => "at",
+            Kind::Below => "in",
+        };
+        let access = if self.writes { "rw" } else { "ro" };
+        let ((device, inode), nonce) = (self.id, self.nonce);
+        format!("{PREFIX}{kind}/{device:x}:{inode:x}/{access}/{nonce:016x}")
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        let mut parts = name.strip_prefix(PREFIX)?.split('/');
+        let kind = match parts.next()? {
+            "at" => Kind::At,
+            "in" => Kind::Below,
+            _ => return None,
+        };
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        let (device, inode) = parts.next()?.split_once(':')?;
+        let writes = match parts.next()? {
+            "rw" => true,
+            "ro" => false,
+            _ => return None,
+        };
+        let entry =
+            Self { kind, id: (hex(device)?, hex(inode)?), writes, nonce: hex(parts.next()?)? };
+        // Only what we would write ourselves.
+        (entry.name() == name).then_some(entry)
+    }
+}
+
+/// All names that are there. Anybody may listen on one, and a name may hold line ends that make it
+/// look like several: whoever listens is to be asked.
+pub(super) fn all() -> io::Result<Vec<Entry>> {
+    let mut table = Vec::new();
+    let read = File::open(TABLE)?.take(TABLE_BYTES_MAX).read_to_end(&mut table)?;
+    if read as u64 == TABLE_BYTES_MAX {
+        return Err(io::Error::other("the list of sockets is too long"));
+    }
+    Ok(parse_table(&table))
+}
+
+fn parse_table(table: &[u8]) -> Vec<Entry> {
+    let name = |line: &[u8]| {
+        let at = line.iter().position(|byte| *byte == b'@')?;
+        Entry::parse(std::str::from_utf8(&line[at + 1..]).ok()?)
+    };
+    let mut found: Vec<_> = table.split(|byte| *byte == b'\n').filter_map(name).collect();
+    // A connection to a listening socket is listed under the same name.
+    found.sort_by_key(|entry| (entry.id, entry.nonce));
+    found.dedup();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back_as_they_were_given() {
+        for (kind, writes) in [(Kind::At, true), (Kind::Below, false)] {
+            let entry = Entry { kind, id: (u64::MAX, u64::MAX), writes, nonce: 7 };
+            assert_eq!(Entry::parse(&entry.name()), Some(entry));
+            assert!(entry.name().len() <= 107, "{}", entry.name());
+        }
+    }
+
+    #[test]
+    fn only_well_formed_names_are_taken_from_the_table() {
+        let good = Entry { kind: Kind::At, id: (0x801, 0x2a), writes: true, nonce: 9 };
+        let table = format!(
+            "Num       RefCount Protocol Flags    Type St Inode Path\n\
+             00000000ffff: 00000002 00000000 00010000 0001 01 20511 @{0}\n\
+             00000000ffff: 00000003 00000000 00000000 0001 03 20512 @{0}\n\
+             00000000ffff: 00000002 00000000 00010000 0001 01 20513 /run/halocline/1/at/1:1/rw/1\n\
+             00000000ffff: 00000002 00000000 00010000 0001 01 20514 @halocline/1/at/1:2:3/rw/1\n\
+             00000000ffff: 00000002 00000000 00010000 0001 01 20515 @halocline/1/at/+1:2/rw/1\n\
+             00000000ffff: 00000002 00000000 00010000 0001 01 20516\n",
+            good.name()
+        );
+        assert_eq!(parse_table(table.as_bytes()), [good]);
+    }
+}

@@ -1,0 +1,148 @@
+//! Whether a process could write to a directory: claims of others count only then.
+//!
+//! By owner, mode and ACL, and by the groups that the process has now. Where the kernel hides the
+//! processes of others, a group's or an ACL's member cannot be told from anybody else, and counts:
+//! the bytes matter more than a refusal that somebody provoked.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
+use rustix::net::UCred;
+use rustix::process::{geteuid, test_kill_process};
+
+/// Extended attribute that holds an ACL, and the numbers in it (`linux/posix_acl_xattr.h`).
+const ACL_XATTR: &str = "system.posix_acl_access";
+const ACL_VERSION: u32 = 2;
+const ACL_USER: u16 = 0x02;
+const ACL_GROUP_OWNER: u16 = 0x04;
+const ACL_GROUP: u16 = 0x08;
+const ACL_WRITE: u16 = 0x02;
+
+/// What decides about a directory.
+struct Directory {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+    /// Tag, permissions and id of each entry of its ACL.
+    acl: Vec<(u16, u16, u32)>,
+}
+
+/// Whether the process could write to the directory `path`.
+pub(super) fn may_write(peer: &UCred, path: &Path) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = open(path, flags, Mode::empty());
+    dir.is_ok_and(|dir| Directory::read(&dir).is_some_and(|dir| may_write_to(peer, &dir)))
+}
+
+/// Whether it could write to `inside` the directory `path`, which it named itself.
+pub(super) fn may_write_below(peer: &UCred, path: &Path, inside: &Path) -> bool {
+    if inside.as_os_str().is_empty() {
+        return false;
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let found = open(path, flags, Mode::empty())
+        .and_then(|dir| openat2(&dir, inside, flags, Mode::empty(), beneath));
+    found.is_ok_and(|dir| Directory::read(&dir).is_some_and(|dir| may_write_to(peer, &dir)))
+}
+
+fn may_write_to(peer: &UCred, dir: &Directory) -> bool {
+    let uid = peer.uid;
+    if uid.is_root() || uid == geteuid() || uid.as_raw() == dir.uid {
+        return true;
+    }
+    dir.lets_in(uid.as_raw(), |gid| is_member(peer, gid))
+}
+
+impl Directory {
+    fn read(dir: &OwnedFd) -> Option<Self> {
+        use std::os::fd::AsRawFd;
+        // Of a descriptor that is only a path, attributes are read by its name in /proc.
+        let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
+        let seen = fs::metadata(&path).ok()?;
+        let mut value = vec![0; 64 << 10];
+        let len = rustix::fs::getxattr(&path, ACL_XATTR, &mut value[..]).unwrap_or(0);
+        let acl = parse_acl(&value[..len]).unwrap_or_default();
+        Some(Self { uid: seen.uid(), gid: seen.gid(), mode: seen.mode(), acl })
+    }
+
+    /// Whether the directory may be written by a user who is not its owner. A mask is not looked
+    /// at, nor is an entry that forbids: what is in doubt counts.
+    fn lets_in(&self, uid: u32, is_member: impl Fn(u32) -> bool) -> bool {
+        if self.mode & 0o002 != 0 || (self.mode & 0o020 != 0 && is_member(self.gid)) {
+            return true;
+        }
+        let writing = self.acl.iter().filter(|(_, permissions, _)| permissions & ACL_WRITE != 0);
+        writing.into_iter().any(|(tag, _, id)| match *tag {
+            ACL_USER => *id == uid,
+            ACL_GROUP => is_member(*id),
+            ACL_GROUP_OWNER => is_member(self.gid),
+            _ => false,
+        })
+    }
+}
+
+fn parse_acl(value: &[u8]) -> Option<Vec<(u16, u16, u32)>> {
+    let (version, entries) = value.split_first_chunk()?;
+    (u32::from_le_bytes(*version) == ACL_VERSION).then(|| {
+        let (entries, _) = entries.as_chunks::<8>();
+        entries
+            .iter()
+            .map(|[t0, t1, p0, p1, id @ ..]| {
+                (
+                    u16::from_le_bytes([*t0, *t1]),
+                    u16::from_le_bytes([*p0, *p1]),
+                    u32::from_le_bytes(*id),
+                )
+            })
+            .collect()
+    })
+}
+
+/// Whether the process that claims is in a group. It lives as long as its claim does: a name that
+/// somebody keeps for a process that has ended does not count.
+fn is_member(peer: &UCred, gid: u32) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{}/status", peer.pid.as_raw_nonzero()))
+    else {
+        return test_kill_process(peer.pid) != Err(rustix::io::Errno::SRCH);
+    };
+    let ids = |name: &str| -> Vec<u32> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.split_whitespace().filter_map(|id| id.parse().ok()).collect()
+    };
+    let is_owner = ids("Uid:").contains(&peer.uid.as_raw());
+    is_owner && ids("Gid:").into_iter().chain(ids("Groups:")).any(|group| group == gid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mode_and_acl_say_who_may_write() {
+        let dir =
+            |mode, acl: &[(u16, u16, u32)]| Directory { uid: 1, gid: 50, mode, acl: acl.to_vec() };
+        let lets_in =
+            |dir: Directory, uid, groups: &[u32]| dir.lets_in(uid, |gid| groups.contains(&gid));
+        assert!(!lets_in(dir(0o755, &[]), 7, &[50]));
+        assert!(lets_in(dir(0o757, &[]), 7, &[]));
+        assert!(lets_in(dir(0o775, &[]), 7, &[50]));
+        assert!(!lets_in(dir(0o775, &[]), 7, &[51]));
+        assert!(lets_in(dir(0o750, &[(ACL_USER, 7, 7)]), 7, &[]));
+        assert!(!lets_in(dir(0o750, &[(ACL_USER, 5, 7)]), 7, &[]));
+        assert!(lets_in(dir(0o750, &[(ACL_GROUP, 7, 60)]), 7, &[60]));
+        assert!(!lets_in(dir(0o750, &[(ACL_GROUP, 7, 60)]), 7, &[50]));
+    }
+
+    #[test]
+    fn an_acl_is_read_as_the_kernel_writes_it() {
+        let bytes =
+            [&[2, 0, 0, 0][..], &[2, 0, 7, 0, 7, 0, 0, 0], &[8, 0, 5, 0, 1, 2, 0, 0]].concat();
+        assert_eq!(parse_acl(&bytes), Some(vec![(2, 7, 7), (8, 5, 0x201)]));
+        assert_eq!(parse_acl(&[1, 0, 0, 0]), None);
+        assert_eq!(parse_acl(&[]), None);
+    }
+}
