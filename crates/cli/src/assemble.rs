@@ -59,6 +59,7 @@ pub(crate) fn tier_options(config: &Config) -> Result<TierOptions> {
         low: config.tier_low,
         policy,
         passthrough: config.passthrough && !config.direct,
+        passthrough_writes: config.passthrough_writes,
         pin: config.pin.clone(),
         exclude: config.exclude.clone(),
     })

@@ -149,6 +149,8 @@ pub struct Config {
     pub tiers: Vec<String>,
     /// Whether the kernel may serve files on the SSD by itself.
     pub passthrough: bool,
+    /// Whether that goes for files opened for writing, too.
+    pub passthrough_writes: bool,
     /// Whether requests may come from the kernel through `io_uring`.
     pub io_uring: bool,
     /// Whether threads look for the next such request for a moment before they sleep.
@@ -196,6 +198,7 @@ impl Default for Config {
             tier_low: 90.0,
             tiers: vec!["ssd".into(), "hdd".into()],
             passthrough: true,
+            passthrough_writes: false,
             io_uring: true,
             busy_poll: true,
             warm_passthrough: false,

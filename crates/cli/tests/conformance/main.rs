@@ -28,6 +28,7 @@ mod pjdfstest;
 mod programs;
 mod source_tree;
 mod sqlite;
+mod tier_growth;
 mod tier_kill;
 mod tier_limits;
 mod tier_mover;

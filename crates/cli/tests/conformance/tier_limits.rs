@@ -11,10 +11,10 @@ use crate::programs;
 use crate::waiting::within;
 
 /// A small file system of its own at a directory, until dropped.
-struct Tmpfs(PathBuf);
+pub(crate) struct Tmpfs(PathBuf);
 
 impl Tmpfs {
-    fn mount(at: &Path, size: &str) -> Self {
+    pub(crate) fn mount(at: &Path, size: &str) -> Self {
         let options = format!("size={size},mode=755");
         programs::run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(at));
         Self(at.to_owned())

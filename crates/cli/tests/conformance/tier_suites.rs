@@ -16,18 +16,18 @@ fn exercise(seed: &str, options: &[&str], at_least: u64) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
-    exercise_on(Mount::tier(options), None, seed, at_least);
+    exercise_on(Mount::tier(options), fsx::CONFIG, None, seed, at_least);
 }
 
-/// The same on a mount of which `held` may be an open file.
-fn exercise_on(mut mount: Mount, held: Option<fs::File>, seed: &str, at_least: u64) {
+/// The same on a mount with other weights, of which `held` may be an open file.
+fn exercise_on(mut mount: Mount, weights: &str, held: Option<fs::File>, seed: &str, at_least: u64) {
     let Some(suite) = programs::suite("fsx") else {
         return programs::skip("fsx is not installed; make test installs it");
     };
     let mover = Mover::start(&mount);
     let aside = tempfile::tempdir().expect("scratch");
     let config = aside.path().join("fsx.toml");
-    fs::write(&config, fsx::CONFIG).expect("configuration");
+    fs::write(&config, weights).expect("configuration");
     programs::run(
         Command::new(suite)
             .args(["-q", "-N", fsx::OPERATIONS, "-S", seed, "-f"])
@@ -62,20 +62,34 @@ fn fsx_on_a_tier_that_is_too_small_seed_15() {
 /// The kernel serves the file by itself.
 #[test]
 fn fsx_on_a_tier_with_passthrough_seed_14() {
+    exercise_beside("14", true, fsx::CONFIG);
+}
+
+/// The kernel serves a reader of the file, and mappings, while writes come to the mount. There
+/// `sendfile` and `copy_file_range` read pages that Linux keeps beside the file below: they miss
+/// what mappings store.
+#[test]
+fn fsx_on_a_tier_beside_a_reader_seed_17() {
+    let weights = fsx::CONFIG.replace("sendfile = 1", "sendfile = 0");
+    exercise_beside("17", false, &weights.replace("copy_file_range = 2", "copy_file_range = 0"));
+}
+
+/// Whoever opens a file is served as those are who have it open: fsx makes its file grow, and would
+/// have it served by the mount.
+fn exercise_beside(seed: &str, writes: bool, weights: &str) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
-    // Whoever else opens a file is served as those are who have it open: fsx makes its file grow, and
-    // would have it served by the mount.
-    let mount = Mount::tier(&["--allow-other=true"]);
+    let writes_too = format!("--passthrough-writes={writes}");
+    let mount = Mount::tier(&["--allow-other=true", &writes_too]);
     let file = mount.path().join("file");
     fs::write(&file, vec![0; 1 << 20]).expect("write");
-    let held = fs::File::options().read(true).write(true).open(file).expect("open");
+    let held = fs::File::options().read(true).write(writes).open(file).expect("open");
     let status = mount.status();
     let passthrough = &status["tier"]["passthrough"];
     let works = passthrough["works"] == false || passthrough["files"][0] == "file";
     assert!(works, "{passthrough}");
-    exercise_on(mount, Some(held), "14", 0);
+    exercise_on(mount, weights, Some(held), seed, 0);
 }
 
 #[test]

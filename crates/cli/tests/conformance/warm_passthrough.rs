@@ -19,28 +19,29 @@ const STEPS: u32 = 1500;
 /// Handles and mappings at most, each.
 const HELD: usize = 4;
 
-/// A shared mapping of the whole file; it outlives the handle it was made with.
-struct Mapping {
+/// A shared mapping of a file's first bytes; it outlives the handle it was made with.
+pub(crate) struct Mapping {
     at: *mut u8,
+    length: usize,
     writes: bool,
 }
 
 impl Mapping {
-    fn new(file: &File, writes: bool) -> Self {
+    pub(crate) fn new(file: &File, length: usize, writes: bool) -> Self {
         let access = if writes { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a new mapping at an address of the kernel's choice.
         let at = unsafe {
-            mmap(std::ptr::null_mut(), FILE_BYTES, access, MapFlags::SHARED, file, 0).expect("mmap")
+            mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, file, 0).expect("mmap")
         };
-        Self { at: at.cast(), writes }
+        Self { at: at.cast(), length, writes }
     }
 
-    fn read(&self, offset: usize, length: usize) -> Vec<u8> {
+    pub(crate) fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         // SAFETY: inside the mapping, of a file that never shrinks; this is the only thread.
         unsafe { slice::from_raw_parts(self.at.add(offset), length).to_vec() }
     }
 
-    fn write(&self, offset: usize, data: &[u8]) {
+    pub(crate) fn write(&self, offset: usize, data: &[u8]) {
         // SAFETY: as above, and the mapping can be written.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.at.add(offset), data.len()) };
     }
@@ -49,7 +50,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: mapped with this length, and not used any more.
-        unsafe { munmap(self.at.cast(), FILE_BYTES).expect("munmap") };
+        unsafe { munmap(self.at.cast(), self.length).expect("munmap") };
     }
 }
 
@@ -79,7 +80,7 @@ impl Attack {
             }
             30..36 => {
                 let Some((file, writes)) = self.handles.last() else { return };
-                let mapping = Mapping::new(file, *writes);
+                let mapping = Mapping::new(file, FILE_BYTES, *writes);
                 keep(&mut self.random, &mut self.mappings, mapping);
             }
             36..42 => {

@@ -409,6 +409,16 @@ pub static OPTIONS: &[OptionSpec] = &[
          otherwise, and where the SSD lacks room, the mount process serves them."
     ),
     option!(
+        "passthrough_writes",
+        Tier,
+        Kind::Bool,
+        |c| c.passthrough_writes.to_string(),
+        |c, v| put(&mut c.passthrough_writes, v.parse().ok()),
+        "Let the kernel also serve files that are opened for writing, while the SSD has ample \
+         room: overwrites in place are faster. A file that grows nevertheless may pass the SSD's \
+         limit, and fails with ENOSPC where the SSD is full."
+    ),
+    option!(
         "warm_passthrough",
         Mount,
         Kind::Bool,

@@ -208,6 +208,8 @@ pub(super) struct Opened {
     current: Mutex<(u64, Arc<File>)>,
     /// The file's account, where the kernel serves the handle by itself.
     pub(super) passed: OnceLock<Arc<Resident>>,
+    /// Of those, whether the kernel serves mappings alone: reads and writes come to us.
+    pub(super) maps_only: AtomicBool,
 }
 
 impl Opened {
@@ -218,6 +220,7 @@ impl Opened {
             flags: flags & !(libc::O_TRUNC | libc::O_CREAT | libc::O_EXCL),
             current: Mutex::new((moves, Arc::new(file))),
             passed: OnceLock::new(),
+            maps_only: AtomicBool::new(false),
         });
         let mut handles = inode.handles.lock();
         if handles.len() == handles.capacity() {

@@ -26,6 +26,8 @@ pub struct TierOptions {
     pub policy: String,
     /// Let the kernel serve files on the SSD by itself where it can.
     pub passthrough: bool,
+    /// Let it serve handles that may write, too: they may make files grow unseen.
+    pub passthrough_writes: bool,
     /// Globs of files that stay on the SSD.
     pub pin: Vec<String>,
     /// Globs of files that are never brought to the SSD.
@@ -40,6 +42,7 @@ impl Default for TierOptions {
             low: 90.0,
             policy: halocline_model::tier::POLICIES[0].name.to_owned(),
             passthrough: true,
+            passthrough_writes: false,
             pin: Vec::new(),
             exclude: Vec::new(),
         }

@@ -3,9 +3,10 @@
 //! What must hold: a file that is passed through is on the SSD and stays there until its last such
 //! handle is closed (`passed` is counted while `place` is shared, and looked at while it is held
 //! exclusively). Programs write such files without asking for room, and nobody can take them back
-//! before they are closed (I5): so a handle that may write is passed through only where it is not
-//! expected to make the file grow, and while the SSD has ample room. Mappings outlive handles: see
-//! [`super::sole`].
+//! before they are closed (I5): so a handle that may write is ours. Beside handles that were passed
+//! through it must be, too; then the kernel serves its mappings alone, and reads and writes come to
+//! us. With `passthrough_writes` it is passed through where it is not expected to make the file
+//! grow, and while the SSD has ample room. Mappings outlive handles: see [`super::sole`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -73,22 +74,15 @@ impl Core {
         if !handle.writes() && !must && resident.bytes() < passing::SMALL_BYTES {
             return refused("small and opened for reading");
         }
-        if handle.writes() && !must && may_grow(handle, resident, &file) {
-            return refused("opened for writing, and new, appended to or with holes: it may grow");
-        }
-        if handle.writes() && !must && !self.has_ample_room() {
-            return refused("opened for writing without ample room on the SSD");
-        }
-        if handle.flags & libc::O_DIRECT != 0 && !must {
-            // The kernel would ask the device's alignment of the program.
-            return refused("opened with O_DIRECT");
-        }
-        if !must && has_privileges(&file) {
-            // A write takes them away, and the kernel leaves that to us.
-            return refused("has set-id bits or capabilities");
+        // Also where nothing comes of it below: the front end may hand it over all the same.
+        handle.maps_only.store(must && handle.writes(), Ordering::Release);
+        let ours = self.why_ours(handle, resident, &file);
+        if let Some(why) = ours.filter(|_| !must) {
+            return refused(why);
         }
         match register(file.as_fd()) {
             Ok(()) => {
+                handle.maps_only.store(ours.is_some(), Ordering::Release);
                 if handle.passed.set(resident.clone()).is_ok() {
                     handle.inode.passed.fetch_add(1, Ordering::AcqRel);
                     handle.inode.was_passed.store(true, Ordering::Release);
@@ -108,6 +102,25 @@ impl Core {
                 drop(passing);
                 refused("the kernel takes no files")
             }
+        }
+    }
+
+    /// Why reads and writes of a handle must come to us, if they must.
+    fn why_ours(&self, handle: &Opened, resident: &Resident, file: &File) -> Option<&'static str> {
+        if handle.writes() && !self.options.passthrough_writes {
+            Some("opened for writing: it may grow (see --passthrough-writes)")
+        } else if handle.writes() && may_grow(handle, resident, file) {
+            Some("opened for writing, and new, appended to or with holes: it may grow")
+        } else if handle.writes() && !self.has_ample_room() {
+            Some("opened for writing without ample room on the SSD")
+        } else if handle.flags & libc::O_DIRECT != 0 {
+            // The kernel would ask the device's alignment of the program.
+            Some("opened with O_DIRECT")
+        } else if has_privileges(file) {
+            // A write takes them away, and the kernel leaves that to us.
+            Some("has set-id bits or capabilities")
+        } else {
+            None
         }
     }
 

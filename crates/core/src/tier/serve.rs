@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
@@ -162,8 +163,9 @@ impl Engine for FileTier {
         self.core.pass_through(&handle.0, must, register)
     }
 
-    fn open_mode(&self, _handle: &Handle) -> OpenMode {
-        OpenMode { direct: false, keep_cache: true }
+    fn open_mode(&self, handle: &Handle) -> OpenMode {
+        let direct = handle.0.maps_only.load(Ordering::Acquire);
+        OpenMode { direct, keep_cache: true }
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {

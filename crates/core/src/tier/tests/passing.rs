@@ -8,7 +8,8 @@ use super::*;
 use crate::engine::SetAttr;
 
 fn with_passthrough() -> Fixture {
-    Fixture::new(TierOptions { passthrough: true, ..limited(64 << 20) })
+    let limited = limited(64 << 20);
+    Fixture::new(TierOptions { passthrough: true, passthrough_writes: true, ..limited })
 }
 
 /// What the kernel does with a file that is handed to it: it opens it again, and keeps that open
@@ -90,4 +91,28 @@ fn i5_what_may_grow_is_not_handed_over() {
         refused.iter().any(|(why, count)| why.contains("may grow") && *count == 4),
         "{refused:?}"
     );
+}
+
+/// I5: a file that was there grew past the limit, and failed with ENOSPC beside an empty HDD, where a
+/// program opened it again and wrote behind its end: the kernel did.
+#[test]
+fn i5_what_is_written_comes_to_us() {
+    let fixture = Fixture::new(TierOptions { passthrough: true, ..limited(1 << 20) });
+    let tier = fixture.tier();
+    fixture.write("file", &vec![1; 128 << 10]);
+    let writer = fixture.open_file("file", libc::O_RDWR);
+    assert!(pass(&fixture, &writer, false).is_none(), "it may grow");
+    assert!(!tier.open_mode(&writer).direct, "it is ours as others are");
+    drop(writer);
+    // Beside a reader that the kernel serves only mappings are handed over.
+    let reader = fixture.open_file("file", libc::O_RDONLY);
+    assert!(pass(&fixture, &reader, false).is_some() && !tier.open_mode(&reader).direct);
+    let writer = fixture.open_file("file", libc::O_RDWR);
+    assert!(pass(&fixture, &writer, true).is_some() && tier.open_mode(&writer).direct);
+    fixture.write("other", &vec![2; 512 << 10]);
+    for number in 2..7 {
+        tier.write(&writer, number << 17, &vec![1; 128 << 10], CALLER).unwrap();
+        assert!(tier.core.residents.used() <= 1 << 20);
+    }
+    assert_eq!((fixture.where_is("file"), fixture.where_is("other")), (0, 1));
 }
