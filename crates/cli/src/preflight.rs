@@ -253,7 +253,10 @@ fn room(cache: &Path, config: &Config) -> Result<()> {
 /// All bytes of the file system that a directory is on, and those that are left.
 fn space_of(dir: &Path) -> Result<(u64, u64)> {
     let space = statvfs(dir).map_err(|errno| Error::at(dir, "ask for space in")(errno.into()))?;
-    Ok((space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize))
+    Ok((
+        space.f_blocks.saturating_mul(space.f_frsize),
+        space.f_bavail.saturating_mul(space.f_frsize),
+    ))
 }
 
 /// A limit of more than there is would never be reached.

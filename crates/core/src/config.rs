@@ -30,6 +30,7 @@ pub use emulation::{EmulatedDevice, EmulatedGroup, EmulatedHdd, EmulatedSsd, Emu
 pub use options::{OPTIONS, OptionSpec, Scope};
 pub use shares::{SIZE_MIN, Shares};
 pub use units::{HourWindow, Kind, format_bytes, format_duration, parse_bytes, parse_duration};
+pub(crate) use values::{SERVERS_MAX, STRIPE_BYTES_MAX};
 
 /// When a write is on the origin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

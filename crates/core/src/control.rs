@@ -11,6 +11,7 @@
 //! hint's path may also be absolute, as the program sees the mount.
 
 mod address;
+mod bounds;
 pub mod claim;
 pub mod client;
 pub mod metrics;
@@ -44,9 +45,6 @@ pub use tier::{AnyStatus, FileInfo, JobChange, JobInfo, TierStatus};
 pub const SOCKET_XATTR: &str = "user.halocline.socket";
 /// Name of the control socket inside the cache directory.
 pub const SOCKET_NAME: &str = "control.sock";
-/// Longest request line in bytes; a `warm` list of a million paths fits.
-const REQUEST_BYTES_MAX: usize = 256 << 20;
-
 /// What receives the progress of long work. `Break` asks for a stop at the next file or extent;
 /// what was moved until then stays moved and is in the report.
 pub type ProgressSink<'a> = &'a mut (dyn FnMut(Progress) -> ControlFlow<()> + Send);

@@ -1,11 +1,13 @@
 //! Pin and exclude globs over paths below the origin.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::{self, TEXT_BYTES_MAX};
 use crate::error::{Error, Result};
 
 /// The two sets of globs, with their sources for `status`.
@@ -30,9 +32,18 @@ pub(crate) fn beginning(glob: &str) -> PathBuf {
 /// File in the cache directory that keeps the globs set by commands.
 const RULES: &str = "rules.json";
 
+/// Bytes of that file at most.
+const RULES_BYTES_MAX: u64 = 16 << 20;
+/// Globs of one kind at most, and the bytes of all of them: each is compiled into every matcher.
+const GLOBS_MAX: usize = 4096;
+const GLOB_BYTES_MAX: usize = 1 << 20;
+
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Saved {
+    #[serde(deserialize_with = "bounded::list::<_, _, GLOBS_MAX>")]
     pin: Vec<String>,
+    #[serde(deserialize_with = "bounded::list::<_, _, GLOBS_MAX>")]
     exclude: Vec<String>,
 }
 
@@ -92,7 +103,7 @@ impl Globs {
     pub(crate) fn load(cache_dir: &Path, pin: &[String], exclude: &[String]) -> Result<Self> {
         let path = cache_dir.join(RULES);
         let mut globs = Self::new(pin, exclude)?;
-        let saved: Saved = match fs::read(&path) {
+        let saved: Saved = match bounded::read(&path, RULES_BYTES_MAX) {
             Ok(json) => serde_json::from_slice(&json).map_err(|error| {
                 Error::invalid(
                     format!("{}: {error}", path.display()),
@@ -102,12 +113,8 @@ impl Globs {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(globs),
             Err(error) => return Err(Error::at(path, "read")(error)),
         };
-        for glob in &saved.pin {
-            globs.add_pin(glob)?;
-        }
-        for glob in &saved.exclude {
-            globs.add_exclude(glob)?;
-        }
+        globs.pin.add_all(saved.pin)?;
+        globs.exclude.add_all(saved.exclude)?;
         Ok(globs)
     }
 
@@ -133,6 +140,17 @@ impl Globs {
 
 impl Set {
     fn new(sources: Vec<String>) -> Result<Self> {
+        let bytes = sources.iter().map(String::len).sum::<usize>();
+        let longest = sources.iter().map(String::len).max().unwrap_or(0);
+        if sources.len() > GLOBS_MAX || bytes > GLOB_BYTES_MAX || longest > TEXT_BYTES_MAX {
+            return Err(Error::invalid(
+                format!(
+                    "more than {GLOBS_MAX} globs, {GLOB_BYTES_MAX} bytes of globs, or \
+                     {TEXT_BYTES_MAX} bytes of one"
+                ),
+                "use fewer or shorter globs",
+            ));
+        }
         let mut builder = GlobSetBuilder::new();
         for source in &sources {
             // `*` stays within a directory, as in a shell; `**` crosses them.
@@ -152,12 +170,16 @@ impl Set {
     }
 
     fn add(&mut self, glob: &str) -> Result<()> {
-        if self.sources.iter().any(|source| source == glob) {
-            return Ok(());
-        }
+        self.add_all(vec![glob.to_owned()])
+    }
+
+    fn add_all(&mut self, globs: Vec<String>) -> Result<()> {
         let mut sources = self.sources.clone();
-        sources.push(glob.to_owned());
-        *self = Self::new(sources)?;
+        let mut known: HashSet<String> = sources.iter().cloned().collect();
+        sources.extend(globs.into_iter().filter(|glob| known.insert(glob.clone())));
+        if sources.len() > self.sources.len() {
+            *self = Self::new(sources)?;
+        }
         Ok(())
     }
 
@@ -200,6 +222,34 @@ mod tests {
             ("/a", ""),
         ] {
             assert_eq!(super::beginning(glob), Path::new(beginning), "{glob}");
+        }
+    }
+
+    #[test]
+    fn saved_rules_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let load = |text: &str| {
+            fs::write(dir.path().join(RULES), text).unwrap();
+            Globs::load(dir.path(), &[], &[]).map_err(|error| error.to_string())
+        };
+        assert!(load(r#"{"pin": ["a"], "exclude": ["b/**"]}"#).unwrap().pins(Path::new("a")));
+        let many = format!(r#"{{"pin": [], "exclude": [{}"x"]}}"#, "\"x\",".repeat(GLOBS_MAX));
+        assert!(load(&many).unwrap_err().contains("more than"));
+        let long = format!(r#"{{"pin": ["{}"], "exclude": []}}"#, "x".repeat(TEXT_BYTES_MAX + 1));
+        assert!(load(&long).unwrap_err().contains("shorter"));
+        let huge = " ".repeat(usize::try_from(RULES_BYTES_MAX).unwrap() + 1);
+        assert!(load(&huge).unwrap_err().contains("more than"));
+        assert!(load(r#"{"pin": [], "exclude": [], "other": 1}"#).unwrap_err().contains("other"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_glob_is_compiled_or_refused(glob: String, path: String) {
+            let mut globs = Globs::default();
+            if globs.add_pin(&glob).is_ok() {
+                let _ = globs.pins(Path::new(&path));
+            }
+            let _ = super::beginning(&glob);
         }
     }
 

@@ -5,6 +5,7 @@
 //! durable) -> [`volume`] (servers and striping) -> [`device`] (one server). [`namespace`] is the
 //! origin's directory tree, by descriptors.
 
+pub mod bounded;
 pub mod calibrate;
 mod clock;
 pub mod config;

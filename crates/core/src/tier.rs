@@ -14,8 +14,8 @@
 //! mount; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
 //! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
-//! [`jobs`] announce, and [`coldest`] leave first; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
-//! sees mappings that stay; [`serve`] answers the front end and [`operate`] the control socket.
+//! [`jobs`] announce ([`job_file`] reads them), and [`coldest`] leave first; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
+//! sees mappings that stay; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`].
 
 mod background;
 mod coldest;
@@ -24,6 +24,7 @@ mod counters;
 mod files;
 mod inode;
 mod intents;
+mod job_file;
 mod jobs;
 mod keeper;
 mod leftovers;
@@ -44,6 +45,7 @@ mod steps;
 mod switch;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -177,7 +179,7 @@ impl Core {
         let sides = set.roots.iter().enumerate().map(|(tier, root)| Side::open(root, tier));
         let sides = sides.collect::<Result<Vec<_>>>()?;
         let total = sides[0].totals()?;
-        let limit = options.limit.bytes(total.f_blocks * total.f_frsize);
+        let limit = options.limit.bytes(total.f_blocks.saturating_mul(total.f_frsize));
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Self {
             namespace: Namespace::open(ssd)?,

@@ -83,6 +83,17 @@ impl CacheGeometry {
         }
     }
 
+    /// Whether the placement belongs to this geometry.
+    pub const fn has(self, placement: Placement) -> bool {
+        let group = placement.group as u32;
+        match (placement.layout, self.groups) {
+            (Layout::OneDh, _) => true,
+            (Layout::OneDv, _) => group < self.servers,
+            (Layout::TwoD, Some(groups)) => group < groups,
+            (Layout::TwoD, None) => false,
+        }
+    }
+
     /// The first server of a placement and the striping over it and its neighbours.
     ///
     /// # Panics

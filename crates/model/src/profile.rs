@@ -40,7 +40,28 @@ pub struct DeviceProfile {
     pub write: ServiceProfile,
 }
 
+/// Times of a device end here, 13 days, and those of one byte at 4 ms: products with what a
+/// request can be then fit exact arithmetic.
+const STARTUP_PS_MAX: u64 = 1 << 60;
+const PER_BYTE_PS_MAX: u64 = 1 << 32;
+
 impl DeviceProfile {
+    /// What of it is out of bounds, where it was not measured but written by somebody.
+    pub fn check(&self) -> Result<(), String> {
+        for (direction, service) in [("read", &self.read), ("write", &self.write)] {
+            for (key, value, most) in [
+                ("startup_sequential_ps", service.startup_sequential_ps, STARTUP_PS_MAX),
+                ("startup_random_ps", service.startup_random_ps, STARTUP_PS_MAX),
+                ("per_byte_ps", service.per_byte_ps, PER_BYTE_PS_MAX),
+            ] {
+                if value > most {
+                    return Err(format!("{direction}.{key} is {value}, more than {most}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Service times of `direction`.
     pub const fn of(&self, direction: Direction) -> &ServiceProfile {
         match direction {

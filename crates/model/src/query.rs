@@ -89,6 +89,8 @@ fn whole(ps: i128) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use proptest::strategy::Strategy;
+
     use super::*;
 
     #[track_caller]
@@ -226,6 +228,72 @@ mod tests {
         ] {
             let error = answer(line).expect_err(line);
             assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+
+    /// A round of stripes that has more bytes than can be counted wrapped.
+    #[test]
+    fn stripes_larger_than_any_file_lie_on_the_first_server() {
+        asked(
+            r#"{"query":"layout.uniform","f":1,"r":8,"str":4611686018427387904,"M":4096}"#,
+            &json!({"m":1,"s_m":8,"per_server":[{"server":0,"local_offset":1,"length":8}]}),
+        );
+    }
+
+    /// Every number of every query, replaced by any other: an answer or an error.
+    fn with_numbers(line: &str, numbers: &[u64]) -> String {
+        let (mut out, mut rest, mut taken) = (String::new(), line, numbers.iter().cycle());
+        while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+            let digits = &rest[at..];
+            let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+            out.push_str(&rest[..at]);
+            // A digit within a word is no number: s4d, grouped_2d, F1.
+            let is_number = rest[..at].ends_with([':', '[', ',']);
+            match taken.next().filter(|_| is_number) {
+                Some(number) => out.push_str(&number.to_string()),
+                None => out.push_str(&digits[..end]),
+            }
+            rest = &digits[end..];
+        }
+        out.push_str(rest);
+        out
+    }
+
+    const QUERIES: [&str; 9] = [
+        r#"{"query":"layout.uniform","f":0,"r":1,"str":1,"M":8}"#,
+        r#"{"query":"layout.varied","widths":[1,2],"f":0,"r":1}"#,
+        r#"{"query":"layout.grouped_2d","N":4,"g":2,"owner":3,"str":1,"f":0,"r":1}"#,
+        r#"{"query":"cost.sla","mode":"paper","f":0,"r":1,"str":1,"M":8,"N":4,"p":1,"g":2,"alpha_H_ps":1,"beta_H_ps_per_byte":2,"alpha_S_ps":1,"beta_S_ps_per_byte":1}"#,
+        r#"{"query":"cost.s4d","f":0,"r":1,"str":6,"M":2,"N":1,"F_d_ps":9,"R_ps":4,"S_ps":1,"beta_D_ps_per_byte":2,"beta_C_ps_per_byte":3}"#,
+        r#"{"query":"psa.cell","params":{"p":1,"c":2,"m":8,"n":8,"e_ps":1,"t_ps_per_byte":8,"alpha_h_ps":1,"beta_h_ps_per_byte":1,"alpha_s_ps":1,"beta_s_ps_per_byte":2},"S":1,"h":1,"s":8}"#,
+        r#"{"query":"psa.plan","params":{"p":1,"c":2,"m":8,"n":8,"e_ps":1,"t_ps_per_byte":8,"alpha_h_ps":1,"beta_h_ps_per_byte":1,"alpha_s_ps":1,"beta_s_ps_per_byte":2},"S":1,"Cs_per_sserver":8,"k":1,"step":4}"#,
+        r#"{"query":"psa.classify","S":1,"j":1,"requests":[{"offset":0,"length":1}]}"#,
+        r#"{"query":"tier.replay","policy":"foresight","capacity":1,"sizes":{"A":2,"B":4},"refs":["A","B","A"]}"#,
+    ];
+
+    proptest::proptest! {
+        #[test]
+        fn absurd_numbers_are_answered_or_refused(
+            query in 0..QUERIES.len(),
+            numbers in proptest::collection::vec(
+                proptest::prop_oneof![
+                    proptest::prelude::any::<u64>(),
+                    0..20u64,
+                    (0..64u32).prop_map(|bit| 1 << bit),
+                    (0..64u32).prop_map(|bit| (1 << bit) - 1),
+                    proptest::prelude::Just(u64::MAX),
+                ],
+                20,
+            ),
+        ) {
+            let _ = answer(&with_numbers(QUERIES[query], &numbers));
+        }
+
+        #[test]
+        fn any_text_is_answered_or_refused(text: String, query in 0..QUERIES.len(), cut in 0..60usize) {
+            let _ = answer(&text);
+            let line = QUERIES[query];
+            let _ = answer(&format!("{}{text}{}", &line[..cut.min(line.len())], &line[cut.min(line.len())..]));
         }
     }
 }

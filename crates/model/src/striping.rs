@@ -93,8 +93,9 @@ impl Striping {
         if self.servers == 1 {
             return x;
         }
-        let round = self.stripe * self.servers as u64;
-        let before = self.stripe * server as u64;
+        // What does not fit lies behind every byte.
+        let round = self.stripe.saturating_mul(self.servers as u64);
+        let before = self.stripe.saturating_mul(server as u64);
         let rest = (x % round).saturating_sub(before);
         x / round * self.stripe + if rest < self.stripe { rest } else { self.stripe }
     }

@@ -38,8 +38,8 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
     span: u64,
     /// Requests for each direction, pattern and size
-    #[arg(long, default_value_t = 200, value_name = "NUMBER")]
-    requests: usize,
+    #[arg(long, default_value_t = 200, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    requests: u32,
     /// Measure an emulated device (hdd, ssd, or a [profile.NAME] of the configuration) instead
     #[arg(long, value_name = "NAME")]
     emulate_as: Option<String>,
@@ -109,7 +109,7 @@ fn measure(
     };
     let effort = Effort {
         span: args.span,
-        requests: args.requests,
+        requests: args.requests as usize,
         direct: emulated.is_none(),
         ..Effort::default()
     };

@@ -246,7 +246,8 @@ fn directories(origin: &Path, cache: &Path, config: &Config) -> Vec<Finding> {
         findings.push(rotation(what, path, wanted));
         findings.push(calibration(path, config));
     }
-    let space = rustix::fs::statvfs(&sides.cache).map_or(0, |s| s.f_bavail * s.f_frsize);
+    let space =
+        rustix::fs::statvfs(&sides.cache).map_or(0, |s| s.f_bavail.saturating_mul(s.f_frsize));
     findings.push(finding("cache space", Verdict::Ok, format!("{} free", text::bytes(space))));
     findings
 }

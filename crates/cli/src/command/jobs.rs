@@ -2,17 +2,22 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use halocline_core::bounded;
 use halocline_core::control::{JobChange, JobInfo, Place, Request};
 use halocline_core::error::Error;
 use serde_json::json;
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
+
+/// Bytes of a job file at most, as the mount takes it.
+const FILE_BYTES_MAX: u64 = 60 << 20;
+/// Bytes of a list of paths, or of a trace, at most.
+const LIST_BYTES_MAX: u64 = 4 << 30;
 
 /// Announce the files that jobs will use to a file tier's policy
 #[derive(Debug, Args)]
@@ -70,7 +75,8 @@ struct On {
 pub(crate) fn execute(args: &JobsArgs) -> Outcome {
     match &args.what {
         What::Add { file, on } => {
-            let text = fs::read_to_string(file).map_err(Error::at(file, "read the job file"))?;
+            let text = bounded::read_to_string(file, FILE_BYTES_MAX);
+            let text = text.map_err(Error::at(file, "read the job file"))?;
             ask(on, JobChange::Add(text))
         }
         What::List { on } => ask(on, JobChange::List),
@@ -101,7 +107,8 @@ pub(super) fn line(job: &JobInfo) -> String {
 }
 
 fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
-    let text = fs::read_to_string(list).map_err(Error::at(list, "read the list"))?;
+    let text = bounded::read_to_string(list, LIST_BYTES_MAX);
+    let text = text.map_err(Error::at(list, "read the list"))?;
     let references: Vec<PathBuf> =
         text.lines().filter_map(path_in).filter_map(|path| relative(&path, mountpoint)).collect();
     if references.is_empty() {

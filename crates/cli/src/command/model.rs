@@ -1,12 +1,15 @@
 //! `halocline model`: the pure functions as JSON lines (SPEC section 6).
 
-use std::io::{BufRead, BufWriter, Write};
+use std::io::{BufRead, BufWriter, Read, Write};
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
 
 use crate::failure::Outcome;
+
+/// Bytes of a query at most.
+const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// Answer layout and cost queries: one JSON query a line in, one answer a line out
 #[derive(Debug, Args)]
@@ -16,8 +19,20 @@ pub(crate) struct ModelArgs {}
 pub(crate) fn execute(_: &ModelArgs) -> Outcome {
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut all_good = true;
-    for line in std::io::stdin().lock().split(b'\n') {
-        let line = line?;
+    let mut input = std::io::stdin().lock();
+    loop {
+        let mut line = Vec::new();
+        if input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        if line.len() as u64 == LINE_BYTES_MAX && !line.ends_with(b"\n") {
+            input.skip_until(b'\n')?;
+            all_good = false;
+            let error = format!("a line has more than {LINE_BYTES_MAX} bytes");
+            writeln!(out, "{}", json!({ "error": error }))?;
+            out.flush()?;
+            continue;
+        }
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }

@@ -1,17 +1,19 @@
 //! `halocline warm`: fetch before it is needed.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use halocline_core::bounded;
 use halocline_core::control::{Place, Request};
 use halocline_core::error::Error;
 
 use super::moving::Telling;
 use crate::failure::{Failure, Outcome};
+
+/// Bytes of a list of paths at most; a mount takes fewer at a time.
+const LIST_BYTES_MAX: u64 = 256 << 20;
 
 /// Fetch files into the cache and wait until they are there
 #[derive(Debug, Args)]
@@ -65,12 +67,11 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
 
 /// Paths are bytes: not every name is UTF-8.
 fn read_list(list: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let mut bytes = Vec::new();
-    if list == Path::new("-") {
-        std::io::stdin().read_to_end(&mut bytes)?;
+    let bytes = if list == Path::new("-") {
+        bounded::read_from(std::io::stdin(), LIST_BYTES_MAX)?
     } else {
-        bytes = fs::read(list).map_err(Error::at(list, "read the list"))?;
-    }
+        bounded::read(list, LIST_BYTES_MAX).map_err(Error::at(list, "read the list"))?
+    };
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     Ok(lines.map(|line| OsStr::from_bytes(line).into()).collect())
 }

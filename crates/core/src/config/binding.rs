@@ -13,6 +13,8 @@ use halocline_model::layout::CacheGeometry;
 use serde::{Deserialize, Serialize};
 
 use super::Config;
+use super::values::SERVERS_MAX;
+use crate::bounded;
 use crate::error::{Error, Result};
 
 /// Name of the file in the cache directory.
@@ -58,16 +60,22 @@ impl Binding {
     /// What the cache in `dir` is bound to; `None` when it was never used.
     pub fn load(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(BINDING_FILE);
-        let text = match fs::read_to_string(&path) {
+        let text = match bounded::read_to_string(&path, bounded::SMALL_FILE_BYTES_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.map_err(Error::at(&path, "read"))?,
         };
-        toml::from_str(&text).map(Some).map_err(|error: toml::de::Error| {
+        let wrong = |what: &str| {
             Error::invalid(
-                format!("{}: {}", path.display(), error.message()),
+                format!("{}: {what}", path.display()),
                 "restore the file, or, if nothing dirty is on the cache, empty its directory",
             )
-        })
+        };
+        let binding: Self =
+            toml::from_str(&text).map_err(|error: toml::de::Error| wrong(error.message()))?;
+        if !(1..=SERVERS_MAX).contains(&binding.cache_servers) {
+            return Err(wrong(&format!("cache_servers is not from 1 to {SERVERS_MAX}")));
+        }
+        Ok(Some(binding))
     }
 
     /// The geometry in which the cache's objects are written.

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::values::SERVERS_MAX;
+
 /// A disk with one head and a FIFO queue.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -79,6 +81,34 @@ impl EmulatedDevice {
         profiles.get(name).copied().or_else(|| Self::builtin(name))
     }
 
+    /// What of it no device has: such a number would become a time that never ends, or more channels
+    /// than fit in memory.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let bounds: &[(&str, f64, f64, f64)] = match self {
+            Self::Hdd(hdd) => &[
+                ("seek_ms_min", hdd.seek_ms_min, 0.0, STARTUP_MS_MAX),
+                ("seek_ms_max", hdd.seek_ms_max, hdd.seek_ms_min, STARTUP_MS_MAX),
+                ("rpm", hdd.rpm, 1.0, 1e6),
+                ("mb_per_s", hdd.mb_per_s, MB_PER_S_MIN, MB_PER_S_MAX),
+                ("capacity_gb", hdd.capacity_gb, 0.001, 1e9),
+            ],
+            Self::Ssd(ssd) => &[
+                ("read_startup_us", ssd.read_startup_us, 0.0, STARTUP_MS_MAX * 1e3),
+                ("write_startup_us", ssd.write_startup_us, 0.0, STARTUP_MS_MAX * 1e3),
+                ("read_mb_per_s", ssd.read_mb_per_s, MB_PER_S_MIN, MB_PER_S_MAX),
+                ("write_mb_per_s", ssd.write_mb_per_s, MB_PER_S_MIN, MB_PER_S_MAX),
+                ("channels", f64::from(ssd.channels), 0.0, CHANNELS_MAX),
+            ],
+        };
+        // Not a number lies in no range.
+        match bounds.iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {
+            Some((key, value, least, most)) => {
+                Err(format!("{key} is {value}, which is not from {least} to {most}"))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn builtin(name: &str) -> Option<Self> {
         match name {
             "hdd" => Some(Self::Hdd(EmulatedHdd::default())),
@@ -108,9 +138,13 @@ pub struct Emulation {
     pub cache: EmulatedGroup,
 }
 
-/// Most servers of one emulated side: their queues are threads.
-const SERVERS_MAX: u32 = 256;
-
+/// Longest startup of an emulated device: a minute.
+const STARTUP_MS_MAX: f64 = 60_000.0;
+/// Slowest and fastest emulated transfer.
+const MB_PER_S_MIN: f64 = 0.001;
+const MB_PER_S_MAX: f64 = 1e6;
+/// Most channels of an emulated device.
+const CHANNELS_MAX: f64 = 4096.0;
 impl Emulation {
     /// Reads `ORIGIN+CACHE`, each `[COUNTx]PROFILE`, finding profiles with `named`.
     pub fn parse(

@@ -1,15 +1,21 @@
 //! Reading a configuration file: every complaint names file, line, key and remedy.
 
+#[cfg(test)]
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
+use halocline_model::profile::DeviceProfile;
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
+use super::emulation::EmulatedDevice;
 use super::{Config, Kind, OPTIONS, OptionSpec};
+use crate::bounded;
 use crate::error::{Error, Result};
 
+/// Bytes of a configuration file at most; globs make it long.
+const BYTES_MAX: u64 = 16 << 20;
 /// Tables that are no options: emulated devices and measured devices.
 const TABLES: [&str; 2] = ["profile", "device"];
 
@@ -21,7 +27,7 @@ struct Source<'a> {
 
 /// Reads `path` over the defaults.
 pub(super) fn load(path: &Path) -> Result<Config> {
-    let text = fs::read_to_string(path).map_err(|error| {
+    let text = bounded::read_to_string(path, BYTES_MAX).map_err(|error| {
         Error::invalid(
             format!("configuration file {}: {error}", path.display()),
             "name a readable file with --config",
@@ -40,13 +46,17 @@ impl Source<'_> {
         let root = root.into_inner();
         // Profiles come first: `emulate` refers to them wherever it stands in the file.
         if let Some(table) = root.get("profile") {
-            self.named_tables("profile", table.span(), &mut |name, profile| {
+            self.named_tables("profile", table.span(), &mut |name, profile: EmulatedDevice| {
+                profile.check()?;
                 config.profiles.insert(name, profile);
+                Ok(())
             })?;
         }
         if let Some(table) = root.get("device") {
-            self.named_tables("device", table.span(), &mut |dir, profile| {
+            self.named_tables("device", table.span(), &mut |dir, profile: DeviceProfile| {
+                profile.check()?;
                 config.devices.insert(dir.into(), profile);
+                Ok(())
             })?;
         }
         for (key, value) in &root {
@@ -91,7 +101,7 @@ impl Source<'_> {
         &self,
         table: &str,
         span: Range<usize>,
-        take: &mut dyn FnMut(String, T),
+        take: &mut dyn FnMut(String, T) -> std::result::Result<(), String>,
     ) -> Result<()> {
         let whole: toml::Table = self.text.parse().map_err(|error: toml::de::Error| {
             self.complain(&span, error.message(), "correct the TOML")
@@ -102,12 +112,13 @@ impl Source<'_> {
             return Err(self.complain(&span, &what, &remedy));
         };
         for (name, entry) in entries {
-            let read = entry.clone().try_into().map_err(|error: toml::de::Error| {
+            let read = entry.clone().try_into();
+            let read = read.map_err(|error: toml::de::Error| error.message().to_owned());
+            read.and_then(|read| take(name.clone(), read)).map_err(|wrong| {
                 let at = self.text.find(name.as_str()).map_or(span.clone(), |at| at..at);
-                let what = format!("[{table}.{name}]: {}", error.message());
+                let what = format!("[{table}.{name}]: {wrong}");
                 self.complain(&at, &what, "see docs/CONFIG.md for the keys of this table")
             })?;
-            take(name.clone(), read);
         }
         Ok(())
     }
@@ -203,13 +214,37 @@ mod tests {
             ("pin = [\"a[\"]\n", &["line 1", "pin", "globs"]),
             ("size = \n", &["line 1"]),
             ("[profile.x]\nkind = \"hdd\"\nrpn = 3\n", &["[profile.x]", "rpn"]),
+            ("[profile.x]\nkind = \"ssd\"\nchannels = 4294967295\n", &["[profile.x]", "channels"]),
+            ("[profile.x]\nkind = \"hdd\"\nrpm = nan\n", &["[profile.x]", "rpm", "NaN"]),
+            ("[profile.x]\nkind = \"ssd\"\nread_startup_us = -1.0\n", &["read_startup_us"]),
+            ("[profile.x]\nkind = \"hdd\"\nmb_per_s = 0.0\n", &["mb_per_s"]),
+            ("threads = 100000\n", &["line 1", "threads"]),
+            ("max_dirty_age = \"99999999999d\"\n", &["line 1", "max_dirty_age"]),
             ("[device.\"/a\"]\nread = 3\n", &["[device./a]"]),
+            (
+                "[device.\"/a\"]\n\
+                 read = { startup_sequential_ps = 1, startup_random_ps = 9223372036854775807, per_byte_ps = 3 }\n\
+                 write = { startup_sequential_ps = 4, startup_random_ps = 5, per_byte_ps = 6 }\n",
+                &["[device./a]", "read.startup_random_ps"],
+            ),
             ("[device.\"/a\"]\nread = { startup_ps = 3 }\n", &["startup_ps", "per_byte_ps"]),
         ] {
             let error = load_text(text).unwrap_err().to_string();
             for part in parts.iter().chain(&["halocline.toml"]) {
                 assert!(error.contains(part), "{text:?} answers {error:?} without {part:?}");
             }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_configuration_or_refused(text: String, key in 0..OPTIONS.len(), number: i64) {
+            let _ = load_text(&text);
+            let key = OPTIONS[key].key;
+            let _ = load_text(&format!("{key} = {number}\n"));
+            let _ = load_text(&format!("{key} = {text:?}\n"));
+            let _ = load_text(&format!("{key} = \"{number}{text}\"\n"));
+            let _ = load_text(&format!("[profile.x]\nkind = \"ssd\"\nchannels = {number}\n"));
         }
     }
 }

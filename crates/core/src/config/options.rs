@@ -7,8 +7,8 @@
 use super::Config;
 use super::units::{Kind, format_bytes, format_duration, parse_bytes, parse_duration};
 use super::values::{
-    count, emulate, globs, hours, mode, mode_text, name, percent, positive, put, servers,
-    single_thread, size, size_text, stripe, tiers, volume, volume_text,
+    emulate, entries, globs, hours, mode, mode_text, name, percent, put, servers, single_thread,
+    size, size_text, stripe, threads, tiers, volume, volume_text,
 };
 
 /// What an option is about: the headings of help and documentation.
@@ -178,7 +178,7 @@ pub static OPTIONS: &[OptionSpec] = &[
         Cache,
         Kind::Count,
         |c| c.cdt_entries.to_string(),
-        |c, v| put(&mut c.cdt_entries, positive(v)),
+        |c, v| put(&mut c.cdt_entries, entries(v)),
         "Most entries of the critical data table. It remembers ranges worth fetching; each takes \
          about 100 bytes of memory."
     ),
@@ -213,7 +213,7 @@ pub static OPTIONS: &[OptionSpec] = &[
         Mount,
         Kind::Count,
         |c| c.threads.to_string(),
-        |c, v| put(&mut c.threads, count(v)),
+        |c, v| put(&mut c.threads, threads(v)),
         "Threads that serve the kernel. Calls wait for slow devices, so there are more of them than \
          processors; 0 is the built-in number."
     ),

@@ -165,13 +165,16 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     (bytes < 2f64.powi(63)).then_some(bytes as u64)
 }
 
-/// Reads a time: `250ms`, `30s`, `1.5h`.
+/// Longest time that an option takes: a hundred years. Added to any clock it is a time.
+const SECONDS_MAX: f64 = 100.0 * 366.0 * 86_400.0;
+
+/// Reads a time of at most a hundred years: `250ms`, `30s`, `1.5h`.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) = split_number(text)?;
     let (_, ms) = TIME_UNITS.iter().find(|(name, _)| *name == unit)?;
     #[expect(clippy::cast_precision_loss, reason = "a unit's length is far below 2^53")]
     let seconds = number * *ms as f64 / 1000.0;
-    Duration::try_from_secs_f64(seconds).ok()
+    Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds <= SECONDS_MAX)
 }
 
 /// Writes bytes exactly, in the largest unit that divides them: what [`parse_bytes`] reads.

@@ -43,22 +43,34 @@ pub(super) fn emulate(config: &mut Config, text: &str) -> Option<()> {
     Some(())
 }
 
-pub(super) fn count<T: std::str::FromStr>(text: &str) -> Option<T> {
+fn count<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
-pub(super) fn positive(text: &str) -> Option<usize> {
-    count(text).filter(|count| *count > 0)
+/// A number of entries of a table: each takes memory.
+pub(super) fn entries(text: &str) -> Option<usize> {
+    count(text).filter(|count| (1..=1 << 26).contains(count))
 }
 
-/// A number of servers: their queues are threads, so there is a bound.
+/// A number of threads; 0 is for as many as there are processors.
+pub(super) fn threads(text: &str) -> Option<u32> {
+    count(text).filter(|count| *count <= 1024)
+}
+
+/// Servers of one side at most: their queues are threads.
+pub(crate) const SERVERS_MAX: u32 = 256;
+/// Bytes of a stripe at most.
+pub(crate) const STRIPE_BYTES_MAX: u64 = 1 << 40;
+
+/// A number of servers.
 pub(super) fn servers(text: &str) -> Option<u32> {
-    count(text).filter(|count| (1..=256).contains(count))
+    count(text).filter(|count| (1..=SERVERS_MAX).contains(count))
 }
 
 /// Stripes are whole blocks, so that no block lies on two servers.
 pub(super) fn stripe(text: &str) -> Option<u64> {
-    parse_bytes(text).filter(|bytes| *bytes >= 4096 && bytes.is_multiple_of(4096))
+    parse_bytes(text)
+        .filter(|bytes| (4096..=STRIPE_BYTES_MAX).contains(bytes) && bytes.is_multiple_of(4096))
 }
 
 pub(super) fn percent(text: &str) -> Option<f64> {

@@ -8,7 +8,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::address::Address;
-use super::{Progress, REQUEST_BYTES_MAX, Request};
+use super::bounds::REQUEST_BYTES_MAX;
+use super::{Progress, Request};
 use crate::error::{Error, Result};
 
 /// A connection to a mount process.

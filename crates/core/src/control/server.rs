@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,12 +18,17 @@ use rustix::net::UCred;
 use serde::Serialize;
 
 use super::address::Address;
-use super::{
-    AnyStatus, Controlled, MoveReport, Progress, ProgressSink, REQUEST_BYTES_MAX, Request,
-    SOCKET_NAME,
-};
+use super::bounds::{self, REQUEST_BYTES_MAX, SHORT_LINE_BYTES};
+use super::{AnyStatus, Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
 use crate::error::{Error, Result};
 
+/// What a longer line may ask, as it begins: lists of paths and job files.
+const LONG_REQUESTS: [&[u8]; 2] = [b"{\"warm\"", b"{\"jobs\""];
+/// Longer lines that are read or carried out at the same time: with [`REQUEST_BYTES_MAX`] they
+/// bound what all clients together make the mount keep in memory.
+const LONG_LINES_MAX: usize = 4;
+/// Clients that are connected at the same time, one thread each.
+const CLIENTS_MAX: usize = 1024;
 /// Shortest time between two progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -48,6 +53,25 @@ struct Shared {
     mountpoint: PathBuf,
     /// Open connections by number, to wake their threads when the server stops.
     open: Mutex<Vec<(u64, UnixStream)>>,
+    /// Long lines in work.
+    long_lines: AtomicUsize,
+}
+
+/// A long line in work; one of [`LONG_LINES_MAX`].
+struct LongLine<'a>(&'a AtomicUsize);
+
+impl<'a> LongLine<'a> {
+    fn begin(in_work: &'a AtomicUsize) -> Option<Self> {
+        let another = |count| (count < LONG_LINES_MAX).then_some(count + 1);
+        in_work.fetch_update(Ordering::AcqRel, Ordering::Acquire, another).ok()?;
+        Some(Self(in_work))
+    }
+}
+
+impl Drop for LongLine<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// A listening control socket. Dropping it stops listening, lets requests in work finish and
@@ -85,7 +109,8 @@ impl Server {
         let listener = UnixListener::bind(Address::of(&socket).map_err(at)?.path()).map_err(at)?;
         fs::set_permissions(&socket, Permissions::from_mode(0o600)).map_err(at)?;
         let mountpoint = mountpoint.to_owned();
-        let shared = Arc::new(Shared { controlled, mounted, mountpoint, open: Mutex::default() });
+        let (open, long_lines) = (Mutex::default(), AtomicUsize::new(0));
+        let shared = Arc::new(Shared { controlled, mounted, mountpoint, open, long_lines });
         let ending = Arc::new(AtomicBool::new(false));
         let accepting = {
             let (listener, ending) = (listener.try_clone()?, Arc::clone(&ending));
@@ -131,6 +156,12 @@ fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, ending: &AtomicBool
             }
         };
         threads.retain(|thread| !thread.is_finished());
+        if threads.len() >= CLIENTS_MAX {
+            tracing::warn!("control socket: more than {CLIENTS_MAX} clients: one is sent away");
+            let busy = Error::from(io::Error::from_raw_os_error(libc::EAGAIN));
+            let _ = send(&mut &stream, &Answer::<()>::from(Err(busy)));
+            continue;
+        }
         let shared = Arc::clone(shared);
         let spawned = thread::Builder::new().name("control-peer".into()).spawn(move || {
             let kept = stream.try_clone().map(|copy| shared.open.lock().push((number, copy)));
@@ -170,24 +201,62 @@ fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         return send(&mut out, &Answer::<()>::from(Err(Error::from(error))));
     }
     let mut lines = BufReader::new(stream);
-    let mut line = Vec::new();
     loop {
-        line.clear();
-        let len = lines.by_ref().take(REQUEST_BYTES_MAX as u64).read_until(b'\n', &mut line)?;
-        if len == 0 {
-            return Ok(());
-        }
-        match serde_json::from_slice::<Request>(&line) {
+        let (line, long) = match request_line(&mut lines, shared)? {
+            Ok((line, _)) if line.is_empty() => return Ok(()),
+            Ok(taken) => taken,
+            // What follows of the line is no request: the connection ends.
+            Err(error) => return send(&mut out, &Answer::<()>::from(Err(error))),
+        };
+        let request = parse(&line);
+        drop(line);
+        match request {
             Ok(request) => answer(request, peer, shared, &mut out)?,
-            Err(error) => {
-                let error = Error::invalid(
-                    format!("the request is not understood: {error}"),
-                    "use the halocline command of the version that mounted",
-                );
-                send(&mut out, &Answer::<()>::from(Err(error)))?;
-            }
+            Err(error) => send(&mut out, &Answer::<()>::from(Err(error)))?,
         }
+        drop(long);
     }
+}
+
+/// The next line of a client, empty at the end; an error where it is longer than it may be.
+fn request_line<'s>(
+    lines: &mut impl BufRead,
+    shared: &'s Shared,
+) -> io::Result<Result<(Vec<u8>, Option<LongLine<'s>>)>> {
+    let mut line = Vec::new();
+    lines.by_ref().take(SHORT_LINE_BYTES as u64).read_until(b'\n', &mut line)?;
+    if line.len() < SHORT_LINE_BYTES || line.ends_with(b"\n") {
+        return Ok(Ok((line, None)));
+    }
+    let too_long = |bytes: usize| {
+        let what = format!("a request has more than {bytes} bytes");
+        Ok(Err(Error::invalid(what, "name fewer files at a time")))
+    };
+    if !LONG_REQUESTS.iter().any(|name| line.starts_with(name)) {
+        return too_long(SHORT_LINE_BYTES);
+    }
+    let Some(long) = LongLine::begin(&shared.long_lines) else {
+        let what = format!("{LONG_LINES_MAX} other long requests are in work");
+        return Ok(Err(Error::invalid(what, "try again later, or name fewer files at a time")));
+    };
+    let rest = (REQUEST_BYTES_MAX - SHORT_LINE_BYTES) as u64;
+    lines.by_ref().take(rest).read_until(b'\n', &mut line)?;
+    if line.len() == REQUEST_BYTES_MAX && !line.ends_with(b"\n") {
+        return too_long(REQUEST_BYTES_MAX);
+    }
+    Ok(Ok((line, Some(long))))
+}
+
+/// A request, if it is one that any mount could carry out.
+pub(super) fn parse(line: &[u8]) -> Result<Request> {
+    let request = serde_json::from_slice::<Request>(line).map_err(|error| {
+        Error::invalid(
+            format!("the request is not understood: {error}"),
+            "use the halocline command of the version that mounted",
+        )
+    })?;
+    bounds::check(&request)?;
+    Ok(request)
 }
 
 /// One line to the client.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::bounds::REQUEST_BYTES_MAX;
 use super::*;
 use crate::error::Error;
 
@@ -173,6 +174,26 @@ fn long_lists_are_taken_and_too_long_ones_refused() {
     let too_long = warm(1, "d/".repeat(REQUEST_BYTES_MAX / 2));
     let error = client.call::<MoveReport>(&too_long, |_| {}).unwrap_err().to_string();
     assert!(error.contains("fewer files"), "{error}");
+}
+
+/// Only lists may be long, few at a time, and what is cut off is not taken for the next request.
+#[test]
+fn a_line_that_is_too_long_ends_the_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, fake) = started(dir.path());
+    for long in ["{\"hint\":{\"path\":\"", "{\"rules\":{\"glob\":[", "["] {
+        let raw = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
+        let mut writer = raw.try_clone().unwrap();
+        // The server may close while we still write.
+        let _ = writer.write_all(long.as_bytes());
+        let _ = writer.write_all("1,".repeat(60_000).as_bytes());
+        let _ = writer.write_all(b"\n{\"hint\":{\"pid\":1}}\n");
+        let _ = writer.shutdown(std::net::Shutdown::Write);
+        let mut answer = String::new();
+        let _ = std::io::BufRead::read_line(&mut std::io::BufReader::new(raw), &mut answer);
+        assert!(answer.is_empty() || answer.contains("more than"), "{answer}");
+        assert_eq!(*fake.hints.lock(), [], "the rest of a line is no request");
+    }
 }
 
 #[test]

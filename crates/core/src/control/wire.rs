@@ -1,17 +1,67 @@
 //! How paths travel in JSON: a string, or an array of bytes where a name is not UTF-8.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::bounded::PATH_BYTES_MAX;
 
 /// A path as it appears on the wire.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
 enum WirePath {
     Text(String),
     Bytes(Vec<u8>),
+}
+
+impl Serialize for WirePath {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Text(text) => out.serialize_str(text),
+            Self::Bytes(bytes) => bytes.serialize(out),
+        }
+    }
+}
+
+/// By hand, so that nothing is kept of what is no path or is longer than one.
+impl<'de> Deserialize<'de> for WirePath {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(PathVisitor)
+    }
+}
+
+struct PathVisitor;
+
+fn too_long<E: Error>() -> E {
+    E::custom(format!("a path has more than {PATH_BYTES_MAX} bytes"))
+}
+
+impl<'de> Visitor<'de> for PathVisitor {
+    type Value = WirePath;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a path: text, or an array of its bytes")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<WirePath, E> {
+        match text.len() {
+            0..=PATH_BYTES_MAX => Ok(WirePath::Text(text.to_owned())),
+            _ => Err(too_long()),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<WirePath, A::Error> {
+        let mut bytes = Vec::new();
+        while let Some(byte) = seq.next_element()? {
+            if bytes.len() == PATH_BYTES_MAX {
+                return Err(too_long());
+            }
+            bytes.push(byte);
+        }
+        Ok(WirePath::Bytes(bytes))
+    }
 }
 
 impl From<&Path> for WirePath {
@@ -59,9 +109,10 @@ pub(super) mod path {
 pub(super) mod paths {
     use std::path::PathBuf;
 
-    use serde::{Deserialize, Deserializer, Serializer};
+    use serde::{Deserializer, Serializer};
 
     use super::WirePath;
+    use crate::control::bounds::PATHS_MAX;
 
     pub(in crate::control) fn serialize<S: Serializer>(
         paths: &[PathBuf],
@@ -73,7 +124,8 @@ pub(super) mod paths {
     pub(in crate::control) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Vec<PathBuf>, D::Error> {
-        Ok(Vec::<WirePath>::deserialize(from)?.into_iter().map(PathBuf::from).collect())
+        let paths = crate::bounded::list::<_, WirePath, PATHS_MAX>(from)?;
+        Ok(paths.into_iter().map(PathBuf::from).collect())
     }
 }
 

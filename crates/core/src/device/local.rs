@@ -84,7 +84,10 @@ impl Device for LocalDevice {
 
     fn space(&self) -> io::Result<Space> {
         let stat = rustix::fs::fstatvfs(&self.dir)?;
-        Ok(Space { total: stat.f_blocks * stat.f_frsize, available: stat.f_bavail * stat.f_frsize })
+        Ok(Space {
+            total: stat.f_blocks.saturating_mul(stat.f_frsize),
+            available: stat.f_bavail.saturating_mul(stat.f_frsize),
+        })
     }
 }
 

@@ -118,19 +118,23 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
+    /// Trees may be of any depth: nothing recurs.
     fn visit(&mut self, node: &Node, path: PathBuf) -> Result<()> {
         let parts = self.parts;
-        let stat = parts.namespace.stat(node)?;
-        match stat.kind() {
-            libc::S_IFREG => self.found.push((path, parts.file_of(node)?)),
-            libc::S_IFDIR => {
-                for DirEntry { name, .. } in parts.namespace.entries(node)? {
-                    if let Ok((child, _)) = parts.namespace.lookup(node, &name) {
-                        self.visit(&child, path.join(&name))?;
+        let mut left = vec![(node.clone(), path)];
+        while let Some((node, path)) = left.pop() {
+            let stat = parts.namespace.stat(&node)?;
+            match stat.kind() {
+                libc::S_IFREG => self.found.push((path, parts.file_of(&node)?)),
+                libc::S_IFDIR => {
+                    for DirEntry { name, .. } in parts.namespace.entries(&node)?.into_iter().rev() {
+                        if let Ok((child, _)) = parts.namespace.lookup(&node, &name) {
+                            left.push((child, path.join(&name)));
+                        }
                     }
                 }
+                _ => {}
             }
-            _ => {}
         }
         Ok(())
     }

@@ -457,7 +457,9 @@ fn open_ring(path: &Path, store: &Store, torn: bool) -> Result<Ring> {
     };
     let counter = store.keyspace.get(record::RING_KEY);
     let counter = counter.map_err(|error| damaged(&error.to_string()))?;
-    let kept = counter.as_ref().map_or(Ok(0), |value| record::decode_counter(value));
+    let kept = counter
+        .as_ref()
+        .map_or(Ok(0), |value| record::decode_counter_within(value, record::COUNTER_MAX));
     let kept = kept.map_err(|bad| damaged(bad.0))?;
     let ring = path.join(RING);
     let mut opened = Ring::open(&ring, kept);

@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::distrust::{DistrustList, Distrusted, HEADER_BYTES};
+use crate::bounded;
 use crate::error::{Error, Result};
 
 use holder::Holder;
@@ -162,7 +163,7 @@ fn fresh_name() -> String {
 /// last thread has ended, which is waited for. `pause` passes the time between two tries.
 fn lock(dir: &Path, mut pause: impl FnMut()) -> Result<(File, Option<String>)> {
     let path = dir.join(LOCK_FILE);
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
@@ -184,7 +185,10 @@ fn lock(dir: &Path, mut pause: impl FnMut()) -> Result<(File, Option<String>)> {
         pause();
     }
     let mut before = String::new();
-    file.read_to_string(&mut before).map_err(Error::at(&path, "read the lock"))?;
+    (&file)
+        .take(HEADER_BYTES)
+        .read_to_string(&mut before)
+        .map_err(Error::at(&path, "read the lock"))?;
     let last_boot = before.split_whitespace().nth(3).map(str::to_owned);
     sign(&file, last_boot.as_deref().unwrap_or(NO_BOOT))
         .map_err(Error::at(&path, "write the lock"))?;
@@ -254,7 +258,8 @@ pub(crate) fn identity_of(dir: &Path) -> Result<Option<CacheIdentity>> {
 }
 
 fn read_identity(marker: &Path) -> Result<CacheIdentity> {
-    let bytes = fs::read(marker).map_err(Error::at(marker, "read"))?;
+    let bytes = bounded::read(marker, bounded::SMALL_FILE_BYTES_MAX);
+    let bytes = bytes.map_err(Error::at(marker, "read"))?;
     let text = String::from_utf8_lossy(&bytes);
     let damaged = |what: String| Error::Store {
         path: marker.parent().unwrap_or(marker).to_owned(),

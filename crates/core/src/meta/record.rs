@@ -41,6 +41,13 @@ const EXTENT_LEN: usize = 29;
 const FILE_FIXED_LEN: usize = 42;
 const CRITICAL_LEN: usize = 12;
 
+/// Counters of a store end here: one more, many times over, is still a counter.
+pub(crate) const COUNTER_MAX: u64 = 1 << 62;
+/// Epochs end here: records have 48 bits for them.
+pub(crate) const EPOCH_MAX: u64 = 1 << 47;
+/// Longest path in a record.
+const PATH_LEN_MAX: usize = 1 << 15;
+
 /// Longest extent: what a length of 48 bits can say, in whole blocks.
 pub(crate) const EXTENT_LEN_MAX: u64 = (1 << 48) - 4096;
 
@@ -127,6 +134,9 @@ pub(crate) fn decode_extent(key: &[u8], value: &[u8]) -> Result<(FileId, ExtentR
     if len == 0 {
         return Err(Malformed("empty extent"));
     }
+    if get48(&value[11..17]) > EPOCH_MAX {
+        return Err(Malformed("extent of an epoch that no cache reaches"));
+    }
     if (value[1] & DIRTY != 0) != (get48(&value[17..23]) != 0) {
         return Err(Malformed("extent dirty without an age or aged without being dirty"));
     }
@@ -168,6 +178,9 @@ pub(crate) fn decode_file(key: &[u8], value: &[u8]) -> Result<FileRecord, Malfor
         value.split_at_checked(FILE_FIXED_LEN).ok_or(Malformed("short file record"))?;
     if fixed[0] != VERSION {
         return Err(Malformed("file record of an unknown version"));
+    }
+    if get64(&key[1..]) > COUNTER_MAX || path.len() > PATH_LEN_MAX {
+        return Err(Malformed("file record with a number or a path that no file has"));
     }
     let stamp = match fixed[17] {
         0 => Stamp::Writing,
@@ -234,6 +247,15 @@ pub(crate) fn encode_counter(counter: u64) -> [u8; 9] {
     value
 }
 
+/// What a counter says that is at most `most`.
+pub(crate) fn decode_counter_within(value: &[u8], most: u64) -> Result<u64, Malformed> {
+    let counter = decode_counter(value)?;
+    if counter > most {
+        return Err(Malformed("counter that no cache reaches"));
+    }
+    Ok(counter)
+}
+
 /// What a counter says.
 pub(crate) fn decode_counter(value: &[u8]) -> Result<u64, Malformed> {
     let [VERSION, counter @ ..] = value else {
@@ -277,7 +299,41 @@ fn get64(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_refused(
+            key in prop::collection::vec(any::<u8>(), 0..40),
+            value in prop::collection::vec(any::<u8>(), 0..80),
+        ) {
+            let _ = decode_extent(&key, &value);
+            let _ = decode_file(&key, &value);
+            let _ = decode_critical(&key, &value);
+            let _ = decode_state(&value);
+            let _ = decode_counter(&value);
+        }
+
+        /// What is accepted can be counted with: the next epoch, the next number, the end.
+        #[test]
+        fn accepted_records_leave_room_to_count(file: u64, start: u64, mut value: [u8; EXTENT_LEN]) {
+            (value[0], value[1], value[2]) = (VERSION, value[1] & DIRTY, value[2] % 3);
+            if let Ok((_, record)) = decode_extent(&extent_key(FileId(file), start), &value) {
+                prop_assert!(record.range.start < record.range.end);
+                prop_assert!(record.epoch + 1 < 1 << 48);
+            }
+            let mut value = [0; FILE_FIXED_LEN];
+            value[0] = VERSION;
+            if let Ok(record) = decode_file(&file_key(FileId(file)), &value) {
+                prop_assert!(record.id.0 <= COUNTER_MAX);
+            }
+            let counter = encode_counter(file);
+            let known = decode_counter_within(&counter, EPOCH_MAX);
+            prop_assert!(known.is_ok_and(|epoch| epoch <= EPOCH_MAX) || file > EPOCH_MAX);
+        }
+    }
 
     #[test]
     fn keys_sort_by_file_then_offset() {

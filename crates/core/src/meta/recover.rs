@@ -101,7 +101,7 @@ pub(crate) fn load(
         .map(|value| record::decode_state(&value).map_err(|bad| journal.damaged(bad.0)))
         .transpose()?;
     let left = how_left(state.as_ref(), boot_id);
-    let completed = counter(journal, record::EPOCH_KEY)?;
+    let completed = counter(journal, record::EPOCH_KEY, record::EPOCH_MAX)?;
     let mut loaded = Loaded {
         files: load_files(journal)?,
         order,
@@ -149,9 +149,9 @@ fn begin(journal: &Journal, loaded: &Loaded, boot_id: &str) -> Result<()> {
     journal.sync()
 }
 
-fn counter(journal: &Journal, key: &[u8]) -> Result<u64> {
+fn counter(journal: &Journal, key: &[u8], most: u64) -> Result<u64> {
     let Some(value) = journal.get(key)? else { return Ok(0) };
-    record::decode_counter(&value).map_err(|bad| journal.damaged(bad.0))
+    record::decode_counter_within(&value, most).map_err(|bad| journal.damaged(bad.0))
 }
 
 fn load_files(journal: &Journal) -> Result<Files> {
@@ -164,7 +164,8 @@ fn load_files(journal: &Journal) -> Result<Files> {
         files.add(record);
         Ok(())
     })?;
-    files.next = files.next.max(counter(journal, record::NEXT_FILE_KEY)?).max(1);
+    let next = counter(journal, record::NEXT_FILE_KEY, record::COUNTER_MAX)?;
+    files.next = files.next.max(next).max(1);
     Ok(files)
 }
 
@@ -181,6 +182,8 @@ struct Loader<'a> {
     loaded: &'a mut Loaded,
     uses: Vec<LoadedUse>,
     doomed: Vec<[u8; 17]>,
+    /// Bytes of all extents: every sum of some of them fits, too.
+    bytes: u64,
     dropped: HashMap<FileId, Dropped>,
 }
 
@@ -191,6 +194,7 @@ fn load_extents(journal: &Journal, space: &Space, loaded: &mut Loaded) -> Result
         loaded,
         uses: Vec::new(),
         doomed: Vec::new(),
+        bytes: 0,
         dropped: HashMap::new(),
     };
     let mut reading: Option<Reading> = None;
@@ -202,8 +206,7 @@ fn load_extents(journal: &Journal, space: &Space, loaded: &mut Loaded) -> Result
             reading = Some(reader.begin(file)?);
         }
         let reading = reading.as_mut().expect("set above");
-        reader.take(reading, record);
-        Ok(())
+        reader.take(reading, record)
     })?;
     reader.finish(reading)?;
     reader.end()
@@ -222,8 +225,11 @@ impl Loader<'_> {
         })
     }
 
-    fn take(&mut self, reading: &mut Reading, mut record: ExtentRecord) {
+    fn take(&mut self, reading: &mut Reading, mut record: ExtentRecord) -> Result<()> {
         let loaded = &mut *self.loaded;
+        self.bytes = self.bytes.checked_add(record.range.len()).ok_or_else(|| {
+            self.journal.damaged("its extents have more bytes than can be counted")
+        })?;
         if record.dirty {
             loaded.epoch = loaded.epoch.max(record.epoch);
         }
@@ -237,7 +243,7 @@ impl Loader<'_> {
                 &mut reading.dropped.clean_bytes
             };
             *bytes += record.range.len();
-            return;
+            return Ok(());
         }
         if !record.dirty {
             // `begin` syncs the store, so no older dirty record can come back.
@@ -255,6 +261,7 @@ impl Loader<'_> {
             loaded.counts.dirty_extents += 1;
             loaded.counts.dirty += record.range.len();
         }
+        Ok(())
     }
 
     fn finish(&mut self, reading: Option<Reading>) -> Result<()> {

@@ -129,8 +129,8 @@ impl Intents {
             let (tier, place) = match links.read(target.as_bytes()) {
                 Target::Away(tier, place) => (tier, place),
                 Target::Users(_) => match parse(target.as_bytes()) {
-                    Some(told) => told,
-                    None => continue,
+                    Some(told) if told.0 < links.tiers() => told,
+                    _ => continue,
                 },
             };
             found.push(Intent { name: name.to_owned(), tier, place });

@@ -6,64 +6,36 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Deserialize;
-
+use super::job_file::{self, JobFile, REFERENCES_MAX};
+use crate::bounded;
 use crate::control::JobInfo;
 use crate::error::{Error, Result};
 
 /// References that may be skipped at once; a jump farther ahead is a deviation.
-const SKIP_MAX: usize = 64;
+const SKIP_MAX: u32 = 64;
 /// Deviations that are worth more than so many references in order end the trust in a job.
 const DEVIATION_MAX: u32 = 16;
 /// What one deviation counts, against 1 for a reference in order.
 const DEVIATION: u32 = 4;
-/// Most references of one job.
-const REFERENCES_MAX: usize = 10_000_000;
-
-/// A job file.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JobFile {
-    job: String,
-    /// References of a job on one node.
-    #[serde(default)]
-    references: Vec<Reference>,
-    /// References by host name; `*` is any other host.
-    #[serde(default)]
-    nodes: HashMap<String, Vec<Reference>>,
-}
-
-/// One reference, or several to one file in a row.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Reference {
-    Once(PathBuf),
-    Repeated {
-        file: PathBuf,
-        #[serde(default = "once")]
-        repeat: usize,
-    },
-}
-
-const fn once() -> usize {
-    1
-}
+/// Jobs announced at the same time, and references of all of them.
+const JOBS_MAX: usize = 64;
+const ALL_REFERENCES_MAX: usize = 4 * REFERENCES_MAX;
 
 /// A job on this node.
 #[derive(Debug)]
 struct Job {
     name: String,
-    sequence: Vec<usize>,
+    sequence: Vec<u32>,
     /// Path of each file, by its index.
     paths: Vec<Arc<Path>>,
     /// Positions of each file, ascending, by its index.
-    positions: Vec<Arc<[usize]>>,
-    files: HashMap<Arc<Path>, usize>,
+    positions: Vec<Arc<[u32]>>,
+    files: HashMap<Arc<Path>, u32>,
     /// References that have been: the next one expected.
-    next: usize,
+    next: u32,
     deviation: u32,
     deviated: bool,
     /// Its last reference was, and files of it were opened since.
@@ -77,11 +49,11 @@ pub(super) struct Ahead(Vec<Part>);
 /// Those of one job.
 #[derive(Debug)]
 struct Part {
-    positions: Arc<[usize]>,
+    positions: Arc<[u32]>,
     /// The first of `positions` that is to come.
     from: usize,
     /// The position that the job is at.
-    now: usize,
+    now: u32,
 }
 
 impl Ahead {
@@ -100,12 +72,12 @@ impl Ahead {
 }
 
 impl Part {
-    fn coming(&self) -> &[usize] {
+    fn coming(&self) -> &[u32] {
         &self.positions[self.from..]
     }
 
-    fn away(&self, position: usize) -> u64 {
-        (position - self.now) as u64 + 1
+    fn away(&self, position: u32) -> u64 {
+        u64::from(position - self.now) + 1
     }
 }
 
@@ -133,9 +105,11 @@ impl Jobs {
         let mut jobs = Self { jobs: Vec::new(), dir: dir.clone() };
         for entry in fs::read_dir(&dir).map_err(Error::at(&dir, "list"))? {
             let path = entry.map_err(Error::at(&dir, "list"))?.path();
-            let text = fs::read_to_string(&path).map_err(Error::at(&path, "read"))?;
+            let text = bounded::read_to_string(&path, job_file::BYTES_MAX);
+            let text = text.map_err(Error::at(&path, "read"))?;
             match Job::parse(&text, &host_name()) {
-                Ok(job) => jobs.jobs.push(job),
+                Ok(job) if jobs.has_room_for(&job) => jobs.jobs.push(job),
+                Ok(_) => tracing::warn!("{}: too many jobs are announced", path.display()),
                 Err(error) => tracing::warn!("{}: {error}", path.display()),
             }
         }
@@ -145,11 +119,28 @@ impl Jobs {
     /// Announces a job; one of the same name is replaced.
     pub(super) fn add(&mut self, text: &str) -> Result<()> {
         let job = Job::parse(text, &host_name())?;
+        if !self.has_room_for(&job) {
+            return Err(Error::invalid(
+                format!(
+                    "more than {JOBS_MAX} jobs, or {ALL_REFERENCES_MAX} references of all of them"
+                ),
+                "take back those that are done with `halocline jobs remove`",
+            ));
+        }
         let path = self.path_of(&job.name);
         fs::write(&path, text).map_err(Error::at(&path, "write"))?;
         self.jobs.retain(|other| other.name != job.name);
         self.jobs.push(job);
         Ok(())
+    }
+
+    /// Whether a job fits beside those of other names.
+    fn has_room_for(&self, job: &Job) -> bool {
+        let others = self.jobs.iter().filter(|other| other.name != job.name);
+        let (count, references) = others.fold((0, 0), |(count, references), other| {
+            (count + 1, references + other.sequence.len())
+        });
+        count < JOBS_MAX && references + job.sequence.len() <= ALL_REFERENCES_MAX
     }
 
     /// Takes a job back.
@@ -202,12 +193,12 @@ impl Jobs {
             .map(|job| JobInfo {
                 name: job.name.clone(),
                 references: job.sequence.len() as u64,
-                position: job.next as u64,
+                position: job.next.into(),
                 files: job.files.len() as u64,
                 state: match job {
                     Job { deviated: true, .. } => "deviated",
                     Job { next: 0, .. } => "waiting",
-                    job if job.next == job.sequence.len() => "done",
+                    job if job.next == job.len() => "done",
                     _ => "running",
                 }
                 .to_owned(),
@@ -218,17 +209,7 @@ impl Jobs {
 
 impl Job {
     fn parse(text: &str, host: &str) -> Result<Self> {
-        let wrong = |what: String| Error::invalid(what, "docs/JOBS.md shows what a job file holds");
-        let file: JobFile =
-            serde_json::from_str(text).map_err(|error| wrong(format!("job file: {error}")))?;
-        let JobFile { job: name, references, mut nodes } = file;
-        let references = match nodes.remove(host).or_else(|| nodes.remove("*")) {
-            Some(own) => own,
-            None if nodes.is_empty() => references,
-            None => {
-                return Err(wrong(format!("job {name:?} has no references for the node {host:?}")));
-            }
-        };
+        let JobFile { name, references } = JobFile::parse(text, host)?;
         let mut job = Self {
             name,
             sequence: Vec::new(),
@@ -240,48 +221,26 @@ impl Job {
             deviated: false,
             over: false,
         };
-        let mut positions = Vec::new();
-        for reference in references {
-            let (path, times) = match reference {
-                Reference::Once(path) => (path, 1),
-                Reference::Repeated { file, repeat } => (file, repeat),
-            };
-            if job.sequence.len() + times > REFERENCES_MAX {
-                return Err(wrong(format!("job {:?} has too many references", job.name)));
+        let mut positions: Vec<Vec<u32>> = Vec::new();
+        for (path, times) in references {
+            let path: Arc<Path> = path.into();
+            let new = u32::try_from(job.paths.len()).expect("references are bounded");
+            let file = *job.files.entry(Arc::clone(&path)).or_insert(new);
+            if file == new {
+                job.paths.push(path);
+                positions.push(Vec::new());
             }
-            job.push(&path, times, &mut positions).map_err(wrong)?;
+            let first = u32::try_from(job.sequence.len()).expect("references are bounded");
+            positions[file as usize].extend(first..first + times);
+            job.sequence.resize((first + times) as usize, file);
         }
         job.positions = positions.into_iter().map(Arc::from).collect();
-        if job.sequence.is_empty() {
-            return Err(wrong(format!("job {:?} has no references", job.name)));
-        }
         Ok(job)
     }
 
-    fn push(
-        &mut self,
-        path: &Path,
-        times: usize,
-        positions: &mut Vec<Vec<usize>>,
-    ) -> Result<(), String> {
-        let plain: PathBuf = path.components().filter(|part| *part != Component::CurDir).collect();
-        if plain.as_os_str().is_empty()
-            || !plain.components().all(|part| matches!(part, Component::Normal(_)))
-        {
-            let path = path.display();
-            return Err(format!("{path} is not a path relative to the mount's root"));
-        }
-        let (new, plain) = (self.paths.len(), Arc::from(plain));
-        let file = *self.files.entry(Arc::clone(&plain)).or_insert(new);
-        if file == new {
-            self.paths.push(plain);
-            positions.push(Vec::new());
-        }
-        for _ in 0..times {
-            positions[file].push(self.sequence.len());
-            self.sequence.push(file);
-        }
-        Ok(())
+    /// Number of references.
+    fn len(&self) -> u32 {
+        u32::try_from(self.sequence.len()).expect("references are bounded")
     }
 
     fn is_trusted(&self) -> bool {
@@ -290,27 +249,29 @@ impl Job {
 
     fn ahead(&self, path: &Path) -> Option<Part> {
         let file = *self.files.get(path).filter(|_| self.is_trusted())?;
-        let positions = self.positions[file].clone();
+        let positions = self.positions[file as usize].clone();
         let from = positions.partition_point(|position| *position < self.next);
         Some(Part { positions, from, now: self.next })
     }
 
     fn opened(&mut self, path: &Path, passed: &mut Passed) {
         let Some(&file) = self.files.get(path) else { return };
-        if self.next == self.sequence.len() {
+        if self.next == self.len() {
             self.over = true;
         } else {
-            let positions = &self.positions[file];
+            let positions = &self.positions[file as usize];
             let at = positions.partition_point(|position| *position < self.next);
             match positions.get(at) {
                 Some(&position) if position - self.next <= SKIP_MAX => {
-                    let skipped = &self.sequence[self.next..position];
-                    passed.skipped.extend(skipped.iter().map(|file| self.paths[*file].clone()));
+                    let skipped = &self.sequence[self.next as usize..position as usize];
+                    passed
+                        .skipped
+                        .extend(skipped.iter().map(|file| self.paths[*file as usize].clone()));
                     self.next = position + 1;
                     self.deviation = self.deviation.saturating_sub(1);
                 }
                 // The file in work, opened once more.
-                _ if self.next > 0 && self.sequence[self.next - 1] == file => {}
+                _ if self.next > 0 && self.sequence[self.next as usize - 1] == file => {}
                 _ => {
                     self.deviation += DEVIATION;
                     self.deviated = self.deviation > DEVIATION_MAX;

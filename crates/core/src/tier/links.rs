@@ -39,7 +39,9 @@ impl Links {
         };
         let present: Vec<Vec<u8>> = roots.iter().map(|root| slashed(root)).collect();
         let now = present.iter().cloned().enumerate().skip(1).map(|(tier, root)| (root, tier));
-        let before = former.iter().map(|(root, tier)| (slashed(root), *tier));
+        // What a mark says was written by an earlier mount, or by somebody: no tier, no link.
+        let former = former.iter().filter(|(_, tier)| (1..present.len()).contains(tier));
+        let before = former.map(|(root, tier)| (slashed(root), *tier));
         let mut roots: Vec<_> = now.chain(before).collect();
         // Where one root lies in another, the inner one is meant.
         roots.sort_by_key(|(root, _)| std::cmp::Reverse(root.len()));
@@ -57,6 +59,11 @@ impl Links {
             return Target::Away(tier, PathBuf::from(OsStr::from_bytes(rest)));
         }
         users(stored.to_vec())
+    }
+
+    /// Number of tiers.
+    pub(super) const fn tiers(&self) -> usize {
+        self.present.len()
     }
 
     /// How a user's target is stored.
@@ -110,7 +117,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_root_of_a_tier_that_is_not_there_means_no_place() {
+        let links =
+            Links::new(&["/ssd".into(), "/hdd".into()], &[("/x".into(), 7), ("/y".into(), 0)]);
+        for target in ["/x/a", "/y/a"] {
+            assert_eq!(links.read(target.as_bytes()), Target::Users(target.into()));
+        }
+    }
+
     proptest! {
+        #[test]
+        fn any_target_is_a_place_of_a_tier_or_a_users(target: Vec<u8>, root in 0..4usize) {
+            let roots = ["", "/data/hdd/", "/old/hdd/", "/data/ssd/"];
+            let target = [roots[root].as_bytes(), &target].concat();
+            if let Target::Away(tier, path) = links().read(&target) {
+                prop_assert!((1..3).contains(&tier) && is_plain(path.as_os_str().as_bytes()));
+            }
+        }
+
         #[test]
         fn users_targets_come_back_and_never_mean_a_place(
             parts in prop::collection::vec(

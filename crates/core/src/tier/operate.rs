@@ -4,13 +4,12 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 use halocline_model::request::ByteRange;
 
-use super::inode::{Inode, Node};
 use super::migrate::{COPY_SLACK, Manner, Stayed};
+use super::tree::{LISTED_MAX, Named};
 use super::{Core, FileTier};
 use crate::config::Mode;
 use crate::control::tier::TierState;
@@ -20,20 +19,7 @@ use crate::control::{
     Skipped, Status, TierStatus,
 };
 use crate::error::{Error, Result};
-use crate::globs::{self, Globs, is_glob};
-use crate::namespace::{self, stat_descriptor};
-
-/// A regular file that a command names.
-struct Named {
-    path: PathBuf,
-    inode: Arc<Inode>,
-    /// Bytes of data: holes do not count.
-    size: u64,
-    /// Bytes of blocks.
-    disk_bytes: u64,
-    tier: usize,
-    has_other_names: bool,
-}
+use crate::namespace::stat_descriptor;
 
 /// A move under way.
 struct Moving<'a> {
@@ -85,99 +71,6 @@ impl Moving<'_> {
 }
 
 impl Core {
-    /// The node at a path below the root.
-    fn node_at(&self, path: &Path) -> Result<Node> {
-        let mut at = self.namespace.root();
-        let mut names = path.iter().peekable();
-        while let Some(name) = names.next() {
-            let (node, _) = self.lookup(&at, name)?;
-            if names.peek().is_none() {
-                return Ok(node);
-            }
-            at = node.0.entry();
-        }
-        Ok(Node(self.table.intern(&at, || (at.key().1, None, None))))
-    }
-
-    /// All regular files at and below `path`.
-    fn below(&self, path: &Path) -> Result<Vec<Named>> {
-        let node = self.node_at(path).map_err(|error| {
-            let source = std::io::Error::from_raw_os_error(error.errno());
-            Error::at(path, "find the file on the mount")(source)
-        })?;
-        let mut found = Vec::new();
-        self.visit(&node, path.to_owned(), &mut found)?;
-        Ok(found)
-    }
-
-    fn visit(&self, node: &Node, path: PathBuf, found: &mut Vec<Named>) -> Result<()> {
-        let stat = self.stat(&node.0)?;
-        match stat.kind() {
-            libc::S_IFREG => {
-                let tier = node.0.place.read().tier();
-                let disk_bytes = stat.disk_bytes();
-                found.push(Named {
-                    path,
-                    inode: node.0.clone(),
-                    size: stat.raw.st_size.unsigned_abs().min(disk_bytes),
-                    disk_bytes,
-                    tier,
-                    has_other_names: stat.raw.st_nlink > 1,
-                });
-            }
-            libc::S_IFDIR => {
-                let dir = node.0.entry();
-                for name in self.names_below(&dir)? {
-                    if let Ok((child, _)) = self.lookup(&dir, &name) {
-                        // A file that cannot be looked at does not hide the others.
-                        let _ = self.visit(&child, path.join(&name), found);
-                    }
-                }
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn names_below(&self, dir: &namespace::Node) -> Result<Vec<std::ffi::OsString>> {
-        let names = self.namespace.entries(dir)?.into_iter().map(|entry| entry.name);
-        let mut names: Vec<_> = names.filter(|name| !self.is_private(dir, name)).collect();
-        names.sort();
-        Ok(names)
-    }
-
-    /// Files that `path` names, as a path or else as a glob.
-    fn named(&self, path: &Path) -> Result<Vec<Named>> {
-        let missing = self.node_at(path).is_err_and(|error| error.errno() == libc::ENOENT);
-        let text = path.to_string_lossy();
-        if !missing || !is_glob(&text) {
-            return self.below(path);
-        }
-        let found = self.matching(&text)?;
-        if found.is_empty() {
-            return Err(Error::invalid(
-                format!("no file matches {text:?}"),
-                "* stays within a directory, as in a shell; ** crosses them",
-            ));
-        }
-        Ok(found)
-    }
-
-    /// Files that a glob matches.
-    fn matching(&self, glob: &str) -> Result<Vec<Named>> {
-        let mut globs = Globs::default();
-        globs.add_pin(glob)?;
-        let beginning = globs::beginning(glob);
-        let mut found = Vec::new();
-        match self.node_at(&beginning) {
-            Ok(node) => self.visit(&node, beginning, &mut found)?,
-            Err(error) if matches!(error.errno(), libc::ENOENT | libc::ENOTDIR) => {}
-            Err(error) => return Err(error),
-        }
-        found.retain(|file| globs.pins(&file.path));
-        Ok(found)
-    }
-
     fn describe(&self, file: Named) -> Result<FileInfo> {
         let globs = self.keeper.globs.read();
         let place = file.inode.place.read();
@@ -347,7 +240,7 @@ impl Controlled for FileTier {
         let core = &self.core;
         let mut files = Vec::new();
         for path in paths {
-            files.extend(core.named(path)?);
+            files.extend(core.named(path, usize::MAX)?);
         }
         let mut asked = HashSet::new();
         files.retain(|file| asked.insert(file.inode.number));
@@ -372,7 +265,7 @@ impl Controlled for FileTier {
 
     fn evict(&self, path: &Path, dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
         let core = &self.core;
-        let files = core.named(path)?;
+        let files = core.named(path, usize::MAX)?;
         let stays = |file: &Named| {
             let pinned = core.keeper.globs.read().pins(&file.path).then_some(Stayed::Pinned);
             pinned.or_else(|| file.has_other_names.then_some(Stayed::HardLinked))
@@ -412,7 +305,11 @@ impl Controlled for FileTier {
     }
 
     fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
-        self.core.named(path)?.into_iter().map(|file| self.core.describe(file)).collect()
+        self.core
+            .named(path, LISTED_MAX)?
+            .into_iter()
+            .map(|file| self.core.describe(file))
+            .collect()
     }
 
     fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::PRIVATE;
+use crate::bounded;
 use crate::config::CacheSize;
 use crate::error::{Error, Result};
 use crate::meta::owner::{CacheIdentity, identity_of};
@@ -124,7 +125,7 @@ impl TierSet {
 
     fn read_mark(root: &Path) -> Result<Option<Mark>> {
         let path = Self::mark_path(root);
-        match fs::read(&path) {
+        match bounded::read(&path, bounded::SMALL_FILE_BYTES_MAX) {
             Ok(json) => serde_json::from_slice(&json).map(Some).map_err(|error| {
                 let what = format!("{}: {error}", path.display());
                 Error::invalid(what, "restore the file, or remove it if no mount needs it")

@@ -198,7 +198,7 @@ impl Side {
     /// Bytes that can still be written here.
     pub(super) fn room(&self) -> Result<u64> {
         let totals = self.totals()?;
-        Ok((totals.f_bavail * totals.f_frsize).saturating_sub(MARGIN))
+        Ok(totals.f_bavail.saturating_mul(totals.f_frsize).saturating_sub(MARGIN))
     }
 
     /// Totals of its file system.

@@ -8,6 +8,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::Volume;
+use crate::bounded;
 use crate::error::{Error, Result};
 
 /// Name of the mark in a server's directory.
@@ -25,7 +26,7 @@ pub fn unmarked(volume: &Volume, cache_id: &str) -> Result<Vec<PathBuf>> {
     let mut unmarked = Vec::new();
     for (index, server) in servers.iter().enumerate().filter(|_| servers.len() > 1) {
         let path = server.dir().join(NAME);
-        match fs::read_to_string(&path) {
+        match bounded::read_to_string(&path, bounded::SMALL_FILE_BYTES_MAX) {
             Ok(found) if found == mark(cache_id, index) => {}
             Ok(found) => {
                 return Err(Error::invalid(

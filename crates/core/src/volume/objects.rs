@@ -85,6 +85,10 @@ impl CacheObjects {
             open.used.store(now, Ordering::Relaxed);
             return Ok(Arc::clone(&open.file));
         }
+        if !self.geometry.has(placement) {
+            let what = "a record places bytes on a server that the cache does not have";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
         let mut open = self.open.write();
         if open.len() >= self.files_max {
             self.close_some(&mut open);

@@ -25,6 +25,8 @@ use crate::preflight;
 use crate::progress::Meter;
 use crate::text;
 
+/// Bytes of a request, and of all data, at most.
+const BYTES_MAX: u64 = 64 << 40;
 /// Processes of one benchmark at most: each is a real one.
 const PROCESSES_MAX: u32 = 1024;
 
@@ -69,7 +71,7 @@ pub(crate) struct IorArgs {
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     seed: u64,
     /// Measure everything so many times
-    #[arg(long, default_value_t = 1, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 1, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeat: u32,
     /// Where the scratch origin and cache are made; the system's temporary directory without it
     #[arg(long, value_name = "DIR")]
@@ -141,8 +143,8 @@ impl Limit {
 
 fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text)
-        .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| format!("{text:?} is not a size such as 64K or 1G"))
+        .filter(|bytes| (1..=BYTES_MAX).contains(bytes))
+        .ok_or_else(|| format!("{text:?} is not a size such as 64K or 1G, of at most 64T"))
 }
 
 /// Everything that was checked.

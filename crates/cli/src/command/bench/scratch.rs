@@ -81,7 +81,7 @@ fn check_room(flag: &str, dir: &Path, bytes: u64) -> Result<()> {
         ));
     }
     let space = statvfs(dir).map_err(|errno| Error::at(dir, "ask for space in")(errno.into()))?;
-    let left = space.f_bavail * space.f_frsize;
+    let left = space.f_bavail.saturating_mul(space.f_frsize);
     let need = bytes + bytes / 16 + SLACK_BYTES;
     if left < need {
         return Err(Error::invalid(

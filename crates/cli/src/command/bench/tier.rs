@@ -41,10 +41,10 @@ pub(super) struct TierArgs {
     #[arg(long, default_value = "1G", value_parser = byte_count)]
     size: u64,
     /// Small files of the metadata part
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     files: u64,
     /// Times each figure is taken; the median is shown
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repetitions: u32,
     /// Seconds that each figure on emulated devices is taken over
     #[arg(long, default_value = "1.5", value_parser = seconds)]

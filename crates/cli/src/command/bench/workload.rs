@@ -12,6 +12,11 @@ use super::content::spread;
 /// Instances of a mix: six of the ten of S4D-Cache's workload are sequential.
 pub(super) const MIX_INSTANCES: u32 = 10;
 
+/// Bytes of a request at most: each process has buffers of one.
+const REQUEST_BYTES_MAX: u64 = 1 << 30;
+/// Requests of all processes at most: their offsets are made before they are used.
+const REQUESTS_MAX: u64 = 1 << 26;
+
 /// The order of offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pattern {
@@ -100,6 +105,13 @@ impl Workload {
     /// At most `data` bytes in whole requests, the same number for each process.
     pub(super) fn new(pattern: Pattern, shape: Shape, data: u64) -> Result<Self, String> {
         let count = if matches!(pattern, Pattern::Mix(_)) { MIX_INSTANCES } else { 1 };
+        if shape.request_size > REQUEST_BYTES_MAX || data / shape.request_size > REQUESTS_MAX {
+            return Err(format!(
+                "--request-size and --data: {data} bytes in requests of {}; a request has at most \
+                 {REQUEST_BYTES_MAX} bytes, and all together are at most {REQUESTS_MAX}",
+                shape.request_size
+            ));
+        }
         let round = shape.request_size * u64::from(shape.processes);
         let bytes = data / u64::from(count) / round * round;
         if bytes == 0 {
@@ -154,6 +166,15 @@ mod tests {
     fn all(workload: &Workload) -> Vec<u64> {
         let instance = &workload.instances[0];
         (0..SHAPE.processes).flat_map(|rank| instance.offsets(&SHAPE, rank)).collect()
+    }
+
+    #[test]
+    fn sizes_that_no_machine_has_are_refused() {
+        for (request_size, data) in [(1, 64 << 40), (64 << 40, 64 << 40), (u64::MAX, u64::MAX)] {
+            let shape = Shape { request_size, ..SHAPE };
+            let refused = Workload::new(Pattern::Random, shape, data).unwrap_err();
+            assert!(refused.contains("--request-size"), "{refused}");
+        }
     }
 
     #[test]

@@ -9,6 +9,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::bounded;
+use crate::config::{SERVERS_MAX, STRIPE_BYTES_MAX};
 use crate::error::{Error, Result};
 
 /// The only format so far.
@@ -73,7 +75,7 @@ impl Marker {
     /// The mark of the origin in `dir`, if it has one.
     pub(super) fn read(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(NAME);
-        let text = match fs::read_to_string(&path) {
+        let text = match bounded::read_to_string(&path, bounded::SMALL_FILE_BYTES_MAX) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::at(path, "read")(error)),
@@ -91,6 +93,11 @@ impl Marker {
         }
         if marker.servers == 0 || marker.stripe == 0 {
             return Err(damaged("servers and stripe must not be 0".into()));
+        }
+        if marker.servers > SERVERS_MAX || marker.stripe > STRIPE_BYTES_MAX {
+            let what =
+                format!("more than {SERVERS_MAX} servers, or a stripe above {STRIPE_BYTES_MAX}");
+            return Err(damaged(what));
         }
         Ok(Some(marker))
     }
