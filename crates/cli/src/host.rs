@@ -18,7 +18,7 @@ use halocline_core::control::{
 };
 use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
-use halocline_fuse::{MountOptions, MountedSession, Transport, Unmounted};
+use halocline_fuse::{MountOptions, MountedSession, PrivateView, Transport, Unmounted};
 
 use crate::text;
 
@@ -133,6 +133,8 @@ pub(crate) struct Where {
     pub(crate) cache: PathBuf,
     /// The mount point; may be the origin.
     pub(crate) mountpoint: PathBuf,
+    /// Who will see the mount, where not everybody does who sees the mount point.
+    pub(crate) view: Option<Arc<PrivateView>>,
 }
 
 impl<E: Hosted> Host<E> {
@@ -154,6 +156,7 @@ impl<E: Hosted> Host<E> {
         options.busy_poll = config.busy_poll;
         options.bound = E::BOUND;
         options.fsname = place.origin.display().to_string();
+        options.view.clone_from(&place.view);
         if config.threads > 0 {
             options.threads = config.threads as usize;
         }

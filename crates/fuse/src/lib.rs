@@ -10,5 +10,7 @@ pub mod inode_table;
 pub mod session;
 pub mod transport;
 
-pub use session::{MountOptions, MountedSession, Unmounted, mount, private_namespace, with_helper};
+pub use session::{
+    MountOptions, MountedSession, PrivateView, Unmounted, mount, private_namespace, with_helper,
+};
 pub use transport::Transport;

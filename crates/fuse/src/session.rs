@@ -2,6 +2,7 @@
 
 mod mounting;
 mod private_namespace;
+mod private_view;
 mod unmounting;
 
 use std::io;
@@ -23,6 +24,7 @@ use crate::transport::ring::{self, Between};
 use unmounting::Place;
 
 pub use private_namespace::private_namespace;
+pub use private_view::PrivateView;
 pub use unmounting::with_helper;
 
 /// Threads by default, with rings for each processor. Engine calls wait for slow devices, so there are more than cores;
@@ -57,6 +59,8 @@ pub struct MountOptions {
     pub attr_timeout: Duration,
     /// First column of `mount`'s output: the origin's path.
     pub fsname: String,
+    /// The mount is made already, and only those who enter the view will see it.
+    pub view: Option<Arc<PrivateView>>,
 }
 
 impl MountOptions {
@@ -73,6 +77,7 @@ impl MountOptions {
             direct: false,
             attr_timeout: Duration::from_secs(1),
             fsname: "halocline".into(),
+            view: None,
         }
     }
 }
@@ -133,21 +138,24 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
     let agreed = Arc::new(Agreed::with_rings(rings.is_some()));
     let device = Device::new(front.clone(), options.threads, agreed.clone());
     let (session, place) = mounting::mount(device, &mountpoint, options, &origin)?;
-    let start = || {
-        let connection = Arc::new(session.as_fd().try_clone_to_owned()?);
+    let start = || -> Result<Serving> {
+        let at = |error| Error::at(&mountpoint, "start serving the mount")(error);
+        let connection = Arc::new(session.as_fd().try_clone_to_owned().map_err(at)?);
         front.connection.is(&connection);
-        let device = mounting::with_priority(|| session.spawn())?;
+        let device = mounting::with_priority(|| session.spawn()).map_err(at)?;
         let rings = rings.filter(|_| agreed.rings());
         let rings = rings.map(|rings| rings.serve(&front, &connection));
+        options.view.as_ref().map_or(Ok(()), |view| view.show())?;
         Ok(Serving { device, rings, _connection: connection })
     };
-    let serving = start().map_err(|error| {
+    let serving = start().inspect_err(|_| {
         // Nobody would ever answer there.
         let _undone = unmounting::unmount(&place);
-        Error::at(&mountpoint, "start serving the mount")(error)
     })?;
     let transport = if serving.rings.is_some() { Transport::Ring } else { Transport::Device };
-    mounting::widen_read_ahead(&place.path);
+    if options.view.is_none() {
+        mounting::widen_read_ahead(&place.path);
+    }
     Ok(MountedSession { serving: Some(serving), transport, place })
 }
 

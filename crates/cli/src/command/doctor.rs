@@ -189,7 +189,8 @@ fn helper() -> Finding {
         None => finding(
             what,
             Verdict::Note,
-            "not installed: ordinary users cannot use `mount` (package fuse3); `run` needs it not",
+            "not installed (package fuse3): ordinary users cannot use `mount`, and in `run` they \
+             write their own files only, not what a group or an ACL permits",
         ),
     }
 }

@@ -91,12 +91,17 @@ fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
             let mountpoint =
                 preflight::tier_mountpoint(mountpoint, &tiers).map_err(Failure::refused)?;
             let (origin, cache) = (tiers.root.clone(), tiers.private());
-            Plan::Tier(tiers.root, Where { origin, cache, mountpoint })
+            Plan::Tier(tiers.root, Where { origin, cache, mountpoint, view: None })
         }
         (None, Some(cache), [origin, mountpoint]) => {
             let sides = preflight::sides(origin, cache, config).map_err(Failure::refused)?;
             let mountpoint = preflight::mountpoint(mountpoint, &sides).map_err(Failure::refused)?;
-            Plan::Extents(Where { origin: sides.origin, cache: sides.cache, mountpoint })
+            Plan::Extents(Where {
+                origin: sides.origin,
+                cache: sides.cache,
+                mountpoint,
+                view: None,
+            })
         }
         (Some(_), ..) => {
             return Err(Failure::refused("with --tier, name one directory: the mount point"));

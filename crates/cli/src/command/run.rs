@@ -1,7 +1,9 @@
 //! `halocline run`: one command with a cache in front of its data.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use clap::Args;
 use halocline_core::config::Config;
 use halocline_core::control::{MoveReport, Report};
 use halocline_core::error::Error;
+use halocline_fuse::{PrivateView, private_namespace};
 
 use super::write_json;
 use crate::assemble;
@@ -58,17 +61,17 @@ struct Plan {
 
 /// Runs it.
 pub(crate) fn execute(args: &RunArgs) -> Outcome {
-    let plan = plan(args)?;
+    let mut plan = plan(args)?;
     let claim = assemble::claim(&plan.place, &plan.config)
         .map_err(|taken| Failure::refused(Error::from(taken)))?;
     let mut signals = Signals::catch()?;
-    // Before the engine starts threads: a user namespace is entered with one thread only.
-    halocline_fuse::private_namespace().map_err(Failure::refused)?;
+    // Before the engine starts threads: namespaces are made with one thread only.
+    plan.place.view = seclude(&plan.place.origin, args.quiet)?;
     let engine = assemble::open(&plan.place, &plan.config).map_err(Failure::refused)?;
     let host = Host::start((Arc::new(engine), claim), &plan.config, &plan.place, false)?;
     let mut command = Command::new(&plan.program);
-    // The directory's name leads into the mount; this process stands below it.
-    command.args(&args.command[1..]).current_dir(&plan.workdir);
+    command.args(&args.command[1..]);
+    enter(&mut command, &plan)?;
     mpi::prepare(&mut command, &plan.program, &host.socket());
     let ran = signals.run(command);
     let mut meter = Meter::new("flushing", args.quiet);
@@ -96,8 +99,12 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     let sides = preflight::sides(&args.origin, &args.cache, &config).map_err(Failure::refused)?;
     preflight::fuse_device().map_err(Failure::refused)?;
     let report = args.report.as_deref().map(preflight::report_file).transpose();
-    let place =
-        Where { mountpoint: sides.origin.clone(), origin: sides.origin, cache: sides.cache };
+    let place = Where {
+        mountpoint: sides.origin.clone(),
+        origin: sides.origin,
+        cache: sides.cache,
+        view: None,
+    };
     Ok(Plan {
         config,
         place,
@@ -106,6 +113,47 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
         workdir: std::env::current_dir()
             .map_err(|error| Failure::refused(format!("the working directory: {error}")))?,
     })
+}
+
+/// Makes the place where only the command sees the mount. Root sees all ids in a mount namespace of
+/// this process's own; so does an ordinary user whose mount `fusermount3` makes.
+fn seclude(origin: &Path, quiet: bool) -> Result<Option<Arc<PrivateView>>, Failure> {
+    let mut why = None;
+    if !rustix::process::geteuid().is_root() {
+        match PrivateView::prepare(origin, &origin.display().to_string()) {
+            Ok(view) => return Ok(Some(Arc::new(view))),
+            Err(error) => why = Some(error),
+        }
+    }
+    private_namespace().map_err(Failure::refused)?;
+    if let Some(why) = why.filter(|_| !quiet) {
+        eprintln!(
+            "halocline: files of other users and groups can be read here, but not written, whatever \
+             their modes say: {why}"
+        );
+    }
+    Ok(None)
+}
+
+/// Lets the command begin in its working directory, whose name leads into the mount.
+fn enter(command: &mut Command, plan: &Plan) -> Result<(), Failure> {
+    let Some(view) = &plan.place.view else {
+        // This process stands below the mount.
+        command.current_dir(&plan.workdir);
+        return Ok(());
+    };
+    let mut enter = view.entrance()?;
+    let workdir = CString::new(plan.workdir.as_os_str().as_bytes())
+        .map_err(|error| Failure::refused(format!("the working directory: {error}")))?;
+    // SAFETY: between fork and exec the closure only makes system calls; it touches no lock and
+    // no heap.
+    unsafe {
+        command.pre_exec(move || {
+            enter()?;
+            Ok(rustix::process::chdir(&workdir)?)
+        });
+    }
+    Ok(())
 }
 
 /// Finds the program as a shell would, so that a wrong name is told before the mount is made.

@@ -46,3 +46,173 @@ fn an_ordinary_user_runs_over_the_own_origin() {
     assert_eq!(fs::read(at("origin/made")).expect("readable"), b"bytes\n");
     assert_eq!(fs::metadata(at("origin/d")).expect("a directory").uid(), NOBODY);
 }
+
+/// Groups of the user besides the own one.
+const PROJECT: u32 = 4_242;
+const OTHERS: u32 = 4_243;
+/// A group that the user is not in, and somebody else.
+const CLOSED: u32 = 4_999;
+const COLLEAGUE: u32 = 70_002;
+
+/// Why an ordinary user's mount with all groups cannot be tried here.
+fn obstacle_to_groups() -> Option<String> {
+    if let Some(reason) = mount::obstacle() {
+        return Some(reason.to_owned());
+    }
+    let missing = |program: &&&str| !programs::is_installed(program);
+    if let Some(program) =
+        ["unshare", "setpriv", "fusermount3", "setfacl", "pgrep"].iter().find(missing)
+    {
+        return Some(format!("{program} is not installed"));
+    }
+    let setuid = |path: &&&str| fs::metadata(path).is_ok_and(|it| it.mode() & 0o4000 != 0);
+    let found = ["/usr/bin/fusermount3", "/bin/fusermount3"].iter().find(setuid);
+    found.is_none().then(|| "fusermount3 is not setuid root".to_owned())
+}
+
+/// A project directory as clusters have them: a colleague's, set-group-id, of a group of the user's.
+fn project() -> tempfile::TempDir {
+    let scratch = tempfile::tempdir().expect("scratch");
+    let at = |name: &str| scratch.path().join(name);
+    directory_for_all(scratch.path());
+    directory_for_all(&at("cache"));
+    fs::copy(programs::halocline().get_program(), at("halocline")).expect("copy");
+    let own = |name: &str, group: u32, mode: u32| {
+        std::os::unix::fs::chown(at(name), Some(COLLEAGUE), Some(group)).expect("owner");
+        fs::set_permissions(at(name), Permissions::from_mode(mode)).expect("permissions");
+    };
+    for directory in ["origin", "origin/acl-dir"] {
+        fs::create_dir(at(directory)).expect("directory");
+    }
+    own("origin/acl-dir", PROJECT, 0o2770);
+    for (name, group, mode) in [
+        ("shared", PROJECT, 0o660),
+        ("by-acl", CLOSED, 0o600),
+        ("closed", CLOSED, 0o660),
+        ("readable", CLOSED, 0o664),
+    ] {
+        let name = format!("origin/{name}");
+        fs::write(at(&name), "old\n").expect("file");
+        own(&name, group, mode);
+    }
+    own("origin", PROJECT, 0o2775);
+    let acl = |rule: &str, name: &str| {
+        programs::run(std::process::Command::new("setfacl").args(["-m", rule]).arg(at(name)));
+    };
+    acl(&format!("g:{OTHERS}:rw"), "origin/by-acl");
+    acl(&format!("d:g:{OTHERS}:rwx,d:m:rwx"), "origin/acl-dir");
+    scratch
+}
+
+/// `halocline run OPTIONS -- sh -c PROGRAM` as the user with both groups, after root ran `before`.
+fn run_as_member(
+    scratch: &Path,
+    before: &str,
+    options: &str,
+    program: &str,
+) -> std::process::Output {
+    let script = format!(
+        "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse && {before} && \
+         cd origin && exec setpriv --reuid={NOBODY} --regid={NOBODY} --groups={PROJECT},{OTHERS} \
+         env TMPDIR=/tmp ../halocline run --origin . --cache ../cache --policy always --size 8M \
+         {options} -- sh -c '{program}'"
+    );
+    let output = programs::in_own_namespace(scratch, &script);
+    fs::remove_file(scratch.join("fuse")).expect("the device's node");
+    output
+}
+
+/// The mount knew one group, and the kernel refused to write files of every other.
+#[test]
+fn an_ordinary_user_writes_what_all_groups_permit() {
+    if let Some(reason) = obstacle_to_groups() {
+        return programs::skip(&reason);
+    }
+    for transport in ["--io-uring=false", "--io-uring=true"] {
+        let scratch = project();
+        let at = |name: &str| scratch.path().join("origin").join(name);
+        let program = "umask 007; echo new >> shared && echo new >> by-acl && cat by-acl && \
+             echo made > made && mkdir made-dir && echo made > made-dir/f && echo made > acl-dir/f && \
+             chmod g+s made && truncate -s 2 made && mv shared renamed && cp -p by-acl copy && \
+             for refused in closed readable; do echo no >> $refused; done; \
+             cat readable && ! cat closed && ! chmod 666 readable && ! rm -rf /nowhere/x made/x; \
+             ! touch -d @1 readable; sleep 0.1; exit 7";
+        let output = run_as_member(scratch.path(), "true", transport, program);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(7), "{errors}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "old\nnew\nold\n", "{errors}");
+        assert!(!errors.contains("halocline:") && !errors.contains("WARN"), "{errors}");
+        let read = |name: &str| fs::read_to_string(at(name)).expect("on the origin");
+        for (name, text) in [
+            ("renamed", "old\nnew\n"),
+            ("by-acl", "old\nnew\n"),
+            ("closed", "old\n"),
+            ("readable", "old\n"),
+            ("made-dir/f", "made\n"),
+            ("made", "ma"),
+        ] {
+            assert_eq!(read(name), text, "{name} with {transport}: {errors}");
+        }
+        let of = |name: &str| fs::metadata(at(name)).expect("on the origin");
+        for (name, owner, group, mode) in [
+            ("renamed", COLLEAGUE, PROJECT, 0o660),
+            ("by-acl", COLLEAGUE, CLOSED, 0o660),
+            ("made-dir", NOBODY, PROJECT, 0o2770),
+            ("made-dir/f", NOBODY, PROJECT, 0o660),
+            ("acl-dir/f", NOBODY, PROJECT, 0o660),
+        ] {
+            let found = (of(name).uid(), of(name).gid(), of(name).mode() & 0o7777);
+            assert_eq!(found, (owner, group, mode), "{name} with {transport}");
+        }
+        let listed =
+            programs::run(std::process::Command::new("getfacl").arg("-nc").arg(at("acl-dir/f")));
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        assert!(listed.contains(&format!("group:{OTHERS}:rwx")), "inherited: {listed}");
+    }
+}
+
+/// The mount is seen by the command alone, and nothing of it stays, however it ends.
+#[test]
+fn nobody_else_sees_an_ordinary_users_mount_and_nothing_of_it_stays() {
+    if let Some(reason) = obstacle_to_groups() {
+        return programs::skip(&reason);
+    }
+    let scratch = project();
+    // While the command waits, root looks from outside; then the run is killed. What is left of it
+    // is its command, which root ends by its number.
+    let script = format!(
+        "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse && mkdir -m 777 tmp && \
+         (cd origin && exec setpriv --reuid={NOBODY} --regid={NOBODY} --groups={PROJECT},{OTHERS} \
+         env TMPDIR=$PWD/../tmp ../halocline run --origin . --cache ../cache --policy always \
+         --size 8M -- sh -c 'echo $$ > pid; sync pid; touch in; exec sleep 100') & \
+         run=$!; \
+         for i in $(seq 600); do [ -e origin/in ] && break; sleep 0.1; done; \
+         children=$(pgrep -P $run | wc -l); echo $children children; \
+         grep \"$PWD.*fuse.halocline\" /proc/self/mountinfo; ls -A tmp; \
+         keeper=$(pgrep -P $run -x halocline); command=$(pgrep -P $run -x sleep); kill -9 $run; \
+         for i in $(seq 600); do [ -e /proc/$keeper ] || break; sleep 0.1; done; \
+         [ -e /proc/$keeper ] && echo the keeper stays; kill -9 $command"
+    );
+    let output = programs::in_own_namespace(scratch.path(), &script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "2 children\n", "{errors}");
+}
+
+/// Where `fusermount3` is missing, a run works as far as it can, and what is lost is said.
+#[test]
+fn without_fusermount3_a_run_says_what_it_cannot_write() {
+    if let Some(reason) = obstacle_to_groups() {
+        return programs::skip(&reason);
+    }
+    let scratch = project();
+    fs::set_permissions(scratch.path().join("origin"), Permissions::from_mode(0o2777))
+        .expect("mode");
+    let hide = "mount --bind /dev/null $(readlink -f $(command -v fusermount3))";
+    let output = run_as_member(scratch.path(), hide, "", "cat readable");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "old\n", "{errors}");
+    assert!(
+        errors.contains("files of other users and groups") && errors.contains("fuse3"),
+        "{errors}"
+    );
+}

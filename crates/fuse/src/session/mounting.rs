@@ -19,7 +19,7 @@ use crate::transport::device::Device;
 
 const DEVICE: &str = "/dev/fuse";
 /// What `mount` and `df` show as the type.
-const SUBTYPE: &str = "halocline";
+pub(super) const SUBTYPE: &str = "halocline";
 /// Read-ahead per file, in KiB: the largest request.
 const READ_AHEAD_KIB: &str = "1024";
 
@@ -38,6 +38,13 @@ pub(super) fn mount<E: Engine>(
     config.acl = SessionACL::All;
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = true;
+    if let Some(view) = &options.view {
+        let session = view
+            .take_device()
+            .and_then(|device| Session::from_fd(served, device, SessionACL::All, config))
+            .map_err(Error::at(mountpoint, "start the FUSE session on"))?;
+        return Ok((session, Place::in_view(view)));
+    }
     let undo = || {
         let _undone = rustix::mount::unmount(mountpoint, UnmountFlags::DETACH);
     };

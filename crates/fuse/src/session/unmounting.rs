@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use halocline_core::control::mount::{self, Standing};
 use halocline_core::error::{Error, Result};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+
+use super::PrivateView;
 
 /// How often and how long a busy mount is tried before it is detached.
 const TRIES: u32 = 10;
@@ -28,6 +31,8 @@ pub(super) struct Place {
     pub(super) path: PathBuf,
     /// Its number among the mounts.
     number: u64,
+    /// Who unmounts it where this process does not see it.
+    view: Option<Arc<PrivateView>>,
 }
 
 impl Place {
@@ -35,11 +40,19 @@ impl Place {
     pub(super) fn of_new_mount(path: &Path) -> Result<Self> {
         let number = mount::number_on(path).map_err(Error::at(path, "find the mount on"))?;
         let gone = || Error::at(path, "mount on")(io::ErrorKind::NotFound.into());
-        Ok(Self { path: path.to_owned(), number: number.ok_or_else(gone)? })
+        Ok(Self { path: path.to_owned(), number: number.ok_or_else(gone)?, view: None })
+    }
+
+    /// The mount that is seen in a view.
+    pub(super) fn in_view(view: &Arc<PrivateView>) -> Self {
+        Self { path: view.over().to_owned(), number: 0, view: Some(Arc::clone(view)) }
     }
 
     /// Whether the mount is there to be unmounted; an error where another is over it.
     pub(super) fn is_there(&self) -> Result<bool> {
+        if self.view.is_some() {
+            return Ok(true);
+        }
         let standing = mount::standing(&self.path, self.number);
         match standing.map_err(Error::at(&self.path, "look for the mount on"))? {
             Standing::OnTop => Ok(true),
@@ -54,6 +67,9 @@ impl Place {
 
 /// Unmounts; `false` if it was busy and is detached only. A mount that is gone already is fine.
 pub(super) fn unmount(place: &Place) -> Result<bool> {
+    if let Some(view) = &place.view {
+        return view.unmount(true);
+    }
     if unmount_unused(place)? {
         return Ok(true);
     }
@@ -78,6 +94,9 @@ pub(super) fn unmount(place: &Place) -> Result<bool> {
 /// Unmounts unless the mount is in use; `false` if it is, and then nothing has changed. A mount
 /// that is gone already is fine.
 pub(super) fn unmount_unused(place: &Place) -> Result<bool> {
+    if let Some(view) = &place.view {
+        return view.unmount(false);
+    }
     for attempt in 1..=TRIES {
         if !place.is_there()? {
             return Ok(true);
@@ -103,9 +122,19 @@ pub(super) fn unmount_unused(place: &Place) -> Result<bool> {
 /// # Errors
 /// There is no such program.
 pub fn with_helper(mountpoint: &Path, options: &[&str]) -> Result<Output> {
+    run_helper(|command| {
+        command.args(options).arg("--").arg(mountpoint);
+        Ok(())
+    })
+}
+
+/// Runs the program that mounts and unmounts for an ordinary user, prepared by `prepare`.
+pub(super) fn run_helper(prepare: impl Fn(&mut Command) -> io::Result<()>) -> Result<Output> {
     let mut missing = None;
     for helper in HELPERS {
-        match Command::new(helper).args(options).arg("--").arg(mountpoint).output() {
+        let mut command = Command::new(helper);
+        prepare(&mut command)?;
+        match command.output() {
             Ok(output) => return Ok(output),
             Err(error) => missing = missing.or(Some(error)),
         }

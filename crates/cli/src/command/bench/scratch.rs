@@ -48,6 +48,7 @@ impl Scratch {
             origin: self.origin_side.path().join("origin"),
             cache: cache_side.join("cache"),
             mountpoint: self.origin_side.path().join("mount"),
+            view: None,
         };
         for dir in [&place.origin, &place.cache, &place.mountpoint] {
             clear(dir)?;

@@ -1,0 +1,122 @@
+//! A mount of an ordinary user that one command and its children see, with all groups of the files.
+//!
+//! A FUSE mount that is made inside a user namespace knows the ids that are mapped there: one user
+//! and one group. Files of others have no owner on it, and the kernel refuses to write them, whatever
+//! their mode says and whichever groups the program has. So the mount is made outside, by
+//! `fusermount3`, on a directory that only its user may enter; a keeper, a process in namespaces of
+//! its own, binds it over the origin; and the command enters those namespaces. The engine stays
+//! outside, where it sees every id.
+//!
+//! What must hold: nobody else ever enters the mount, so it is taken away outside as soon as it is
+//! bound; and it lives no longer than its process, so the keeper ends with the maker's socket.
+
+mod fusermount;
+mod keeper;
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use halocline_core::error::{Error, Result};
+use parking_lot::Mutex;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::unmounting::with_helper;
+use keeper::Keeper;
+
+/// A mount that nobody serves or sees yet, and the namespaces in which it will be seen.
+#[derive(Debug)]
+pub struct PrivateView {
+    over: PathBuf,
+    outside: Outside,
+    /// The mount's device, until somebody serves it.
+    device: Mutex<Option<OwnedFd>>,
+    /// Ends with the unmount: its namespaces may hold another sight of the mount.
+    keeper: Mutex<Option<Keeper>>,
+}
+
+/// The mount where it was made. Dropping it takes the mount away there.
+#[derive(Debug)]
+struct Outside(Mutex<Option<PathBuf>>);
+
+impl Outside {
+    fn close(&self) {
+        let Some(dir) = self.0.lock().take() else { return };
+        let detached = with_helper(&dir, &["-u", "-z", "-q"]);
+        if !detached.is_ok_and(|output| output.status.success()) {
+            tracing::warn!(dir = %dir.display(), "fusermount3 did not take the mount away");
+        }
+        // Never with what is in it: that is the user's data while the mount is there.
+        if let Err(error) = fs::remove_dir(&dir) {
+            tracing::warn!(dir = %dir.display(), %error, "an empty directory stays");
+        }
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl PrivateView {
+    /// Mounts for a view over `over`; the mount's source is called `fsname`. The process must have
+    /// one thread only, because it forks.
+    ///
+    /// # Errors
+    /// `fusermount3` is missing or refuses, or this user may not make user namespaces.
+    pub fn prepare(over: &Path, fsname: &str) -> Result<Self> {
+        // Readable and writable for the user alone.
+        let made = tempfile::Builder::new().prefix("halocline-").tempdir();
+        let dir = made.map_err(Error::at(std::env::temp_dir(), "make a directory in"))?.keep();
+        let device = fusermount::mount(&dir, fsname).inspect_err(|_| drop(fs::remove_dir(&dir)))?;
+        let outside = Outside(Mutex::new(Some(dir.clone())));
+        let keeper = Mutex::new(Some(Keeper::start(&dir, over)?));
+        Ok(Self { over: over.to_owned(), outside, device: Mutex::new(Some(device)), keeper })
+    }
+
+    /// Where it is seen.
+    pub(super) fn over(&self) -> &Path {
+        &self.over
+    }
+
+    /// The mount's device; the first caller gets it.
+    pub(super) fn take_device(&self) -> io::Result<OwnedFd> {
+        self.device.lock().take().ok_or_else(|| io::ErrorKind::ResourceBusy.into())
+    }
+
+    /// Lets the namespaces see the mount, which is served now, and nobody else any more.
+    pub(super) fn show(&self) -> Result<()> {
+        let bound = self.keeper.lock().as_ref().map_or(Ok(()), Keeper::bind);
+        self.outside.close();
+        bound
+    }
+
+    /// Unmounts unless the mount is in use, or `force` is given, which detaches it then; `false` if it
+    /// is in use.
+    pub(super) fn unmount(&self, force: bool) -> Result<bool> {
+        let mut keeper = self.keeper.lock();
+        let unmounted = keeper.as_ref().map_or(Ok(true), |keeper| keeper.unmount(force));
+        if force || matches!(unmounted, Ok(true)) {
+            drop(keeper.take());
+        }
+        unmounted
+    }
+
+    /// What a child calls between `fork` and `exec` to enter the view: it makes system calls, and
+    /// touches no lock and no heap. Its working directory is the root then.
+    ///
+    /// # Errors
+    /// The view has ended, or the process has no descriptors left.
+    pub fn entrance(&self) -> io::Result<impl FnMut() -> io::Result<()> + Send + Sync + use<>> {
+        let keeper = self.keeper.lock();
+        let (user, mounts) = keeper.as_ref().ok_or(io::ErrorKind::NotConnected)?.namespaces();
+        let (user, mounts) = (user.try_clone()?, mounts.try_clone()?);
+        Ok(move || {
+            // Who owns a user namespace may enter it, and what belongs to it.
+            move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
+            Ok(move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?)
+        })
+    }
+}

@@ -1,0 +1,61 @@
+//! `fusermount3` makes a mount and hands over its device (libfuse's protocol: the descriptor comes
+//! through the socket whose number is in the environment).
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::Stdio;
+
+use halocline_core::error::{Error, Result};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    recvmsg, socketpair,
+};
+
+use crate::session::mounting::SUBTYPE;
+use crate::session::unmounting::run_helper;
+
+/// Names the socket's number for the helper.
+const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
+
+/// Mounts on `dir`, which is this user's.
+pub(super) fn mount(dir: &Path, fsname: &str) -> Result<OwnedFd> {
+    let options = format!("default_permissions,subtype={SUBTYPE},fsname={}", escaped(fsname));
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Its standard input is a descriptor that is not closed when it starts.
+    let output = run_helper(|command| {
+        command.args(["-o", &options, "--"]).arg(dir).env(SOCKET_VARIABLE, "0");
+        command.stdin(Stdio::from(theirs.try_clone()?));
+        Ok(())
+    })?;
+    drop(theirs);
+    let refused = || {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim().trim_start_matches("fusermount3: ");
+        Error::invalid(format!("fusermount3 could not mount: {said}"), "see fusermount3(1)")
+    };
+    if !output.status.success() {
+        return Err(refused());
+    }
+    received(&ours)?.ok_or_else(refused)
+}
+
+/// Options are separated by commas.
+fn escaped(fsname: &str) -> String {
+    fsname.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+/// The descriptor that was sent through a socket.
+pub(super) fn received(socket: &impl AsFd) -> Result<Option<OwnedFd>> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let mut byte = [0_u8];
+    let mut buffers = [std::io::IoSliceMut::new(&mut byte)];
+    recvmsg(socket, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let rights = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(rights)
+}
