@@ -12,7 +12,7 @@
 //!
 //! Files: [`links`] and [`side`] are the form on disk, [`steps`] its changes, [`scan`] reads it at
 //! mount; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
-//! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`files`] are
+//! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
 //! [`jobs`] announce ([`job_file`] reads them), and [`coldest`] leave first; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
 //! sees mappings that stay; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`].
@@ -21,6 +21,7 @@ mod background;
 mod coldest;
 mod copy;
 mod counters;
+mod dir_times;
 mod files;
 mod inode;
 mod intents;
@@ -67,6 +68,7 @@ pub use serve::Handle;
 
 use background::{Background, Signal};
 use counters::Counters;
+use dir_times::DirTimes;
 use inode::Table;
 use intents::Intents;
 use keeper::Keeper;
@@ -106,6 +108,7 @@ pub(crate) struct Core {
     notes: Mutex<Vec<String>>,
     passing: Mutex<Passing>,
     old_copies: Mutex<Vec<OldCopy>>,
+    dir_times: DirTimes,
     /// Work for the background threads.
     signal: Arc<Signal>,
     options: TierOptions,
@@ -193,6 +196,7 @@ impl Core {
             notes: Mutex::default(),
             passing: Mutex::default(),
             old_copies: Mutex::default(),
+            dir_times: DirTimes::default(),
             signal: Arc::default(),
             options,
             names: RwLock::default(),

@@ -92,8 +92,13 @@ impl Core {
             change.size = None;
         }
         let fd = self.physical(inode, &place)?;
-        let set = || set_attr_on(&*fd, &change);
-        let stat = self.steps_at(&place).step("setting attributes", set)?;
+        let stat = {
+            let _names = place.may_be_directory().then(|| self.names.read());
+            let set = || set_attr_on(&*fd, &change);
+            let stat = self.steps_at(&place).step("setting attributes", set)?;
+            self.dir_times.changed(stat.key());
+            stat
+        };
         if let Some(resident) = &place.resident {
             resident.settle(&*fd);
         }
@@ -115,7 +120,11 @@ impl Core {
         let place = inode.place.read();
         let _changing = inode.changing();
         let fd = self.physical(inode, &place)?;
-        self.steps_at(&place).step(what, || change(&fd))?;
+        {
+            let _names = place.may_be_directory().then(|| self.names.read());
+            self.steps_at(&place).step(what, || change(&fd))?;
+            self.dir_times.changed(place.entry.key());
+        }
         if name == ACL && stat_descriptor(&*fd)?.kind() == libc::S_IFDIR {
             self.permissions_changed(&place)?;
         }

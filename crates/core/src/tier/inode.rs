@@ -69,6 +69,11 @@ impl Place {
         self.away.as_ref().map_or(0, |away| away.tier)
     }
 
+    /// Whether this may be a directory: it is no regular file.
+    pub(super) const fn may_be_directory(&self) -> bool {
+        self.away.is_none() && self.resident.is_none()
+    }
+
     /// Makes a change that may need `len` more bytes, at `at` if that is known, with room reserved
     /// for it on the SSD (I5). `None` where it does not fit there: then nothing was changed.
     pub(super) fn growing<T>(

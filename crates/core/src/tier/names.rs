@@ -29,6 +29,7 @@ impl Core {
         let names = self.names.read();
         let (entry, stat) = self.namespace.lookup(parent, name)?;
         let (inode, here) = self.meaning(parent, name, &entry, &stat)?;
+        let stat = self.dir_times.show(stat);
         drop(names);
         let stat = if here { inode.show(stat) } else { self.stat(&inode)? };
         Ok((Node(inode), stat))
@@ -83,7 +84,12 @@ impl Core {
     pub(super) fn stat(&self, inode: &Inode) -> Result<Stat> {
         let place = inode.place.read();
         let stat = match place.away {
-            None => self.namespace.stat(&place.entry)?,
+            None if !place.may_be_directory() => self.namespace.stat(&place.entry)?,
+            None => {
+                // A directory's times are not what they seem while a switch changes it.
+                let _names = self.names.read();
+                self.dir_times.show(self.namespace.stat(&place.entry)?)
+            }
             Some(_) => stat_descriptor(&*self.physical(inode, &place)?)?,
         };
         Ok(inode.show_in(&place, stat))
@@ -327,8 +333,8 @@ impl Core {
             let names = self.names.write();
             let before = place.entry.key();
             let from = (self.sides[0].tmp().as_fd(), OsStr::new(&id));
-            let switch = || self.namespace.replace(from, (&name.0, &name.1), before);
-            let (entry, _) = self.sides[0].steps.step("switching a place", switch)?;
+            let to = (&name.0, name.1.as_os_str());
+            let (entry, _) = self.replace_unseen("switching a place", from, to, before)?;
             self.table.moved(inode, before, entry.key());
             drop(names);
             Ok(entry)

@@ -293,8 +293,8 @@ impl Core {
         let (entry, stat) = self.namespace.lookup(parent, name)?;
         self.make_link(&temporary, target, number_in(&stat))?;
         let from = (side.tmp().as_fd(), OsStr::new(&temporary));
-        let replace = || self.namespace.replace(from, (parent, name), entry.key());
-        let (new, _) = side.steps.step("replacing a link", replace)?;
+        let to = (parent, name);
+        let (new, _) = self.replace_unseen("replacing a link", from, to, entry.key())?;
         if let Some(number) = self.table.number(entry.key()) {
             self.table.removed(entry.key());
             self.table.set_number(new.key(), number);

@@ -153,8 +153,7 @@ impl Core {
         }
         let from = (self.sides[0].tmp().as_fd(), new_name.as_ref());
         let to = (name.0, name.1.as_os_str());
-        let switch = || self.namespace.replace(from, to, source.entry.key());
-        let switched = self.sides[0].steps.step("switching a name", switch);
+        let switched = self.replace_unseen("switching a name", from, to, source.entry.key());
         switched.map_err(|error| match error.errno() {
             libc::ESTALE | libc::ENOENT => Stayed::Gone,
             _ => error.into(),

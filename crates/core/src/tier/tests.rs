@@ -2,6 +2,7 @@
 
 mod copies;
 mod crashes;
+mod dir_times;
 mod faults;
 mod ordinary;
 mod passing;
