@@ -46,14 +46,22 @@ enum Problem {
     MissingData { path: PathBuf, offset: u64, length: u64, dirty: bool },
     /// A server of the cache holds nothing of it: its device is not mounted, or was replaced.
     LostServer { server: PathBuf },
-    /// An object of a file that no record names: it costs space and nothing else.
-    StrayObject { file: u64 },
+    /// An object of a file that no record names: it costs space and nothing else. A killed mount
+    /// leaves such objects, and the next mount removes them.
+    StrayObject { file: u64, next_mount_removes: bool },
     /// The origin has no such file any more: its dirty bytes have no place to go.
     NoOrigin { path: PathBuf, dirty_bytes: u64 },
     /// An object of a striped origin that no file names any more: it costs space and nothing else.
     OrphanObject { object: String, bytes: u64 },
     /// More blocks are in use than the records know of (I5).
     Uncounted { allocated_bytes: u64, counted_bytes: u64 },
+}
+
+impl Problem {
+    /// Whether the next mount ends it.
+    fn ends_by_itself(&self) -> bool {
+        matches!(self, Self::Uncounted { .. } | Self::StrayObject { next_mount_removes: true, .. })
+    }
 }
 
 /// What was found.
@@ -78,6 +86,8 @@ struct Cache {
     binding: Option<Binding>,
     problems: Vec<Problem>,
     left: Left,
+    /// Whether the next mount removes what no record names.
+    next_mount_trims: bool,
     origin_unchecked: Option<String>,
 }
 
@@ -124,8 +134,7 @@ impl Findings {
     /// Problems that the next mount does not end by itself. A killed mount leaves blocks that were
     /// written and not yet recorded: nobody was told that they are stored, and nothing is lost.
     fn wrong(&self) -> usize {
-        let ends_by_itself = |problem: &&Problem| !matches!(problem, Problem::Uncounted { .. });
-        self.problems.iter().filter(ends_by_itself).count()
+        self.problems.iter().filter(|problem| !problem.ends_by_itself()).count()
     }
 }
 
@@ -158,8 +167,8 @@ impl Cache {
         let volume =
             Volume::in_directory(dir, geometry.servers(), geometry.stripe(), &|_, device| device)?;
         let objects = CacheObjects::new(volume, geometry);
-        let (left, origin_unchecked) = (recovery.left, None);
-        Ok(Self { dmt, objects, binding, problems, left, origin_unchecked })
+        let (left, next_mount_trims, origin_unchecked) = (recovery.left, recovery.trim, None);
+        Ok(Self { dmt, objects, binding, problems, left, next_mount_trims, origin_unchecked })
     }
 
     /// Leaves the cache in the order in which it was found. A crashed one stays so: what its
@@ -233,7 +242,8 @@ impl Cache {
         stray.sort_unstable();
         stray.dedup();
         for file in stray {
-            self.problems.push(Problem::StrayObject { file });
+            let next_mount_removes = self.next_mount_trims;
+            self.problems.push(Problem::StrayObject { file, next_mount_removes });
             if repair {
                 self.objects.remove(file)?;
             }
@@ -292,8 +302,14 @@ fn tell(findings: &Findings) {
     if let Some(why) = &findings.origin_unchecked {
         println!("the origin's objects were not checked: {why}");
     }
-    for problem in &findings.problems {
+    let is_stray = |problem: &&Problem| matches!(problem, Problem::StrayObject { .. });
+    let (strays, others): (Vec<_>, Vec<_>) =
+        findings.problems.iter().partition(|problem| is_stray(problem) && problem.ends_by_itself());
+    for problem in others {
         println!("{}", describe(problem));
+    }
+    if !strays.is_empty() {
+        println!("{} objects that no record names: the next mount removes them", strays.len());
     }
     match (findings.wrong(), findings.repaired) {
         (0, _) => println!("clean"),
@@ -320,7 +336,7 @@ fn describe(problem: &Problem) -> String {
              it is listed below, and --repair drops it",
             server.display()
         ),
-        Problem::StrayObject { file } => {
+        Problem::StrayObject { file, .. } => {
             format!("object {file:016x}: no record names it; it only takes space")
         }
         Problem::NoOrigin { path, dirty_bytes } => format!(
