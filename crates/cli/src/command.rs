@@ -31,6 +31,7 @@ use halocline_core::error::Error;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome, STATUSES};
+use crate::places;
 
 /// Runs programs with an SSD cache in front of their HDD data.
 #[derive(Debug, Parser)]
@@ -69,6 +70,8 @@ pub(crate) enum Command {
     Unstripe(unstripe::UnstripeArgs),
     #[command(hide = true)]
     Docs(docs::DocsArgs),
+    #[command(hide = true)]
+    Look(places::LookArgs),
 }
 
 impl Command {
@@ -101,6 +104,7 @@ impl Command {
             Self::Calibrate(args) => calibrate::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),
             Self::Docs(args) => docs::execute(args),
+            Self::Look(args) => places::execute(args),
         }
     }
 }

@@ -173,6 +173,7 @@ impl<E: Hosted> Host<E> {
         if place.mountpoint == place.origin {
             claim.also(&place.mountpoint);
         }
+        claim.serves(&place.mountpoint);
         claim.answer();
         let cache = File::open(&place.cache)?;
         Ok(Self { engine, session, server, endings, cache, _claim: claim })

@@ -3,6 +3,7 @@
 //! - [`command`]: the subcommands, one file each;
 //! - [`options`]: flags from the table of options;
 //! - [`preflight`]: what is checked before anything changes;
+//! - [`places`]: finding mounts that may not answer;
 //! - [`host`]: a mount with its engine, session and control socket, until it ends;
 //! - [`again`]: this program started once more, under its own name;
 //! - [`child`]: the command that `run` starts, its signals and its status;
@@ -23,6 +24,7 @@ mod failure;
 mod host;
 mod mpi;
 mod options;
+mod places;
 mod preflight;
 mod progress;
 mod text;

@@ -6,12 +6,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use halocline_core::config::{CacheSize, Config, Mode};
-use halocline_core::control::mount::{is_mountpoint, tells_of_end};
+use halocline_core::control::mount::is_mountpoint;
 use halocline_core::error::{Error, Result};
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
 use rustix::io::Errno;
 
-use crate::text;
+use crate::{places, text};
 
 /// A cache's file system needs at least this much room to be of use.
 const ROOM_BYTES_MIN: u64 = 16 << 20;
@@ -102,16 +102,20 @@ pub(crate) fn mountpoint(mountpoint: &Path, sides: &Sides) -> Result<PathBuf> {
 
 /// A directory where no dead mount is.
 fn free_mountpoint(mountpoint: &Path) -> Result<PathBuf> {
-    let found =
-        if is_dead_mount(mountpoint) { None } else { Some(directory("mount point", mountpoint)) };
-    match found {
-        Some(Ok(path)) => Ok(path),
-        // It may be dying just now.
-        Some(Err(error)) if !is_dead_mount(mountpoint) => Err(error),
-        _ => Err(Error::invalid(
+    let died = || {
+        Error::invalid(
             format!("mount point {}: the process of an earlier mount has died", shown(mountpoint)),
             "free it with `halocline umount` first",
-        )),
+        )
+    };
+    if places::dead_mount(mountpoint)?.is_some() {
+        return Err(died());
+    }
+    match directory("mount point", mountpoint) {
+        Ok(path) => Ok(path),
+        // It may be dying just now.
+        Err(_) if places::dead_mount(mountpoint)?.is_some() => Err(died()),
+        Err(error) => Err(error),
     }
 }
 
@@ -133,13 +137,6 @@ fn check_empty(path: &Path, remedy: &str) -> Result<()> {
         format!("mount point {} is not empty: the mount would hide what is there", shown(path)),
         remedy,
     ))
-}
-
-/// Whether `path` is the mount point of a process that died.
-pub(crate) fn is_dead_mount(path: &Path) -> bool {
-    // Not `stat`: the kernel may answer that from its own copy. A process that is dying aborts what
-    // was asked of it.
-    statvfs(path).is_err_and(|errno| tells_of_end(errno.raw_os_error()))
 }
 
 /// Checks the device that mounts are made with.
@@ -181,6 +178,7 @@ fn directory(name: &str, path: &Path) -> Result<PathBuf> {
     let complain = |what: String, remedy: &str| {
         Err(Error::invalid(format!("{name} {}: {what}", shown(path)), remedy))
     };
+    places::check_answers(path)?;
     let real = match fs::canonicalize(path) {
         Ok(real) => real,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

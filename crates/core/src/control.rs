@@ -16,6 +16,7 @@ pub mod claim;
 pub mod client;
 pub mod metrics;
 pub mod mount;
+pub mod place;
 pub mod report;
 pub mod server;
 #[cfg(test)]
@@ -36,7 +37,7 @@ use crate::error::{Error, Result};
 pub use crate::globs::is_glob;
 pub use claim::{Claim, Taken, Wanted};
 pub use client::Client;
-pub use mount::Place;
+pub use place::Place;
 pub use report::{FlushTotals, LayoutBytes, Report, RequestTotals, Totals};
 pub use server::{Mounted, Server};
 pub use tier::{AnyStatus, FileInfo, JobChange, JobInfo, TierStatus};

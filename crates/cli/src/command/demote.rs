@@ -8,6 +8,7 @@ use halocline_core::control::{Place, Request, is_glob};
 
 use super::moving::{Telling, only_on_a_tier};
 use crate::failure::{Failure, Outcome};
+use crate::places;
 
 /// Move files of a file tier from the SSD to the next tier that has room
 #[derive(Debug, Args)]
@@ -44,14 +45,20 @@ pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
 /// The mount of a path that may end in a glob, and the path below its root.
 pub(super) fn find(path: &Path) -> Result<(Place, PathBuf), Failure> {
     let is_glob = |part: &OsStr| is_glob(&part.to_string_lossy());
-    if path.symlink_metadata().is_ok() || !path.iter().any(is_glob) {
-        let place = Place::find(path)?;
-        let inside = place.inside.clone();
-        return Ok((place, inside));
+    match places::find(path) {
+        Ok(place) => {
+            let inside = place.inside.clone();
+            return Ok((place, inside));
+        }
+        // A name may look like a glob, and a glob like a name that is not there.
+        Err(error) if error.errno() == libc::ETIMEDOUT || !path.iter().any(is_glob) => {
+            return Err(error.into());
+        }
+        Err(_) => {}
     }
     let plain: PathBuf = path.iter().take_while(|part| !is_glob(part)).collect();
     let base = if plain.as_os_str().is_empty() { Path::new(".") } else { &plain };
-    let place = Place::find(base)?;
+    let place = places::find(base)?;
     let rest: PathBuf = path.iter().skip_while(|part| !is_glob(part)).collect();
     let inside = place.inside.join(rest);
     Ok((place, inside))

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use halocline_core::control::{Place, Request};
+use halocline_core::control::Request;
 
 use super::moving::{Telling, only_on_a_tier};
 use crate::failure::{Failure, Outcome};
+use crate::places;
 
 /// Flush files and take them off the cache
 #[derive(Debug, Args)]
@@ -23,7 +24,7 @@ pub(crate) struct EvictArgs {
 
 /// Evicts.
 pub(crate) fn execute(args: &EvictArgs) -> Outcome {
-    let place = Place::find(&args.path)?;
+    let place = places::find(&args.path)?;
     only_on_a_tier(false, &place, "`halocline demote` moves files off the SSD")?;
     let request = Request::Evict { path: place.inside.clone(), dry_run: args.dry_run };
     let telling = Telling {

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use halocline_core::control::{CostTerms, Explanation, Place, Question, Request, Side};
+use halocline_core::control::{CostTerms, Explanation, Question, Request, Side};
 use halocline_model::request::Direction;
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::byte_count;
+use crate::places;
 use crate::text;
 
 /// Show the terms of the cost model for a request, the decision and the reason
@@ -42,7 +43,7 @@ enum Way {
 
 /// Explains.
 pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
-    let place = Place::find(&args.path)?;
+    let place = places::find(&args.path)?;
     if place.inside.as_os_str().is_empty() {
         return Err(Failure::refused("the mount's root has no bytes; name a file on it"));
     }

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use halocline_core::control::{Place, Request};
+use halocline_core::control::Request;
 
 use super::moving::Telling;
 use crate::failure::{Failure, Outcome};
+use crate::places;
 
 /// Write dirty data to the origin, durably, and wait until it is there
 #[derive(Debug, Args)]
@@ -27,7 +28,7 @@ pub(crate) struct FlushArgs {
 
 /// Flushes.
 pub(crate) fn execute(args: &FlushArgs) -> Outcome {
-    let place = Place::find(&args.path)?;
+    let place = places::find(&args.path)?;
     let request = Request::Flush { path: place.inside.clone(), dry_run: args.dry_run };
     let telling = Telling {
         doing: "flushing",

@@ -7,12 +7,13 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use halocline_core::bounded;
-use halocline_core::control::{JobChange, JobInfo, Place, Request};
+use halocline_core::control::{JobChange, JobInfo, Request};
 use halocline_core::error::Error;
 use serde_json::json;
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
+use crate::places;
 
 /// Bytes of a job file at most, as the mount takes it.
 const FILE_BYTES_MAX: u64 = 60 << 20;
@@ -86,7 +87,7 @@ pub(crate) fn execute(args: &JobsArgs) -> Outcome {
 }
 
 fn ask(on: &On, change: JobChange) -> Outcome {
-    let place = Place::find(&on.path)?;
+    let place = places::find(&on.path)?;
     let jobs: Vec<JobInfo> = place.connect()?.call(&Request::Jobs(change), |_| {})?;
     if on.json {
         return print_json(&jobs);

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{Place, Request, RuleChange, Rules};
+use halocline_core::control::{Request, RuleChange, Rules};
 
 use super::print_json;
 use crate::failure::Outcome;
+use crate::places;
 
 /// Never evict files that match
 #[derive(Debug, Args)]
@@ -62,7 +63,7 @@ pub(crate) fn exclude(args: &ExcludeArgs) -> Outcome {
 }
 
 fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
-    let place = Place::find(&args.on)?;
+    let place = places::find(&args.on)?;
     let glob = relative(&args.glob, &place.mountpoint);
     let rules: Rules = place.connect()?.call(&Request::Rules(how(glob)), |_| {})?;
     if args.json {

@@ -3,14 +3,17 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
 
 use clap::Args;
 use halocline_core::control::{
     AnyStatus, Health, Place, Rebuilder, Request, Rules, ServerStatus, Side, Status, mount,
 };
+use halocline_core::error::Error;
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
+use crate::places;
 use crate::text;
 
 /// Show the state of a mount: space, dirty data, health, traffic
@@ -26,16 +29,29 @@ pub(crate) struct StatusArgs {
 /// Shows it.
 pub(crate) fn execute(args: &StatusArgs) -> Outcome {
     if let Some(path) = &args.path {
-        let status = ask(&Place::find(path)?)?;
+        let status = ask(&places::find(path)?)?;
         if args.json {
             return print_json(&status);
         }
         print!("{}", describe(&status));
         return Ok(ExitCode::SUCCESS);
     }
+    // Side by side: one that does not answer keeps nobody from hearing of the others.
+    let asked = thread::scope(|scope| {
+        let ask = |mountpoint: &PathBuf| {
+            places::find(mountpoint).map_err(Failure::from).and_then(|place| ask(&place))
+        };
+        let asking: Vec<_> = mount::mountpoints()?
+            .into_iter()
+            .map(|mountpoint| scope.spawn(move || (ask(&mountpoint), mountpoint)))
+            .collect();
+        Ok::<_, Error>(
+            asking.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>(),
+        )
+    })?;
     let mut all = Vec::new();
-    for mountpoint in mount::mountpoints()? {
-        match Place::find(&mountpoint).map_err(Failure::from).and_then(|place| ask(&place)) {
+    for (answer, mountpoint) in asked {
+        match answer {
             Ok(status) => all.push((mountpoint, status)),
             Err(failure) => eprintln!("{}: {}", mountpoint.display(), failure.message()),
         }

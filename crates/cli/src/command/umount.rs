@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use halocline_core::control::{AnyStatus, MoveReport, Place, Request};
+use halocline_core::control::{AnyStatus, MoveReport, Request};
 use halocline_fuse::with_helper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -14,7 +14,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::failure::{Failure, Outcome};
-use crate::preflight;
+use crate::places;
 use crate::progress::Meter;
 use crate::text;
 
@@ -36,11 +36,14 @@ pub(crate) struct UmountArgs {
 
 /// Unmounts.
 pub(crate) fn execute(args: &UmountArgs) -> Outcome {
-    let absolute = std::path::absolute(&args.mountpoint)?;
-    if preflight::is_dead_mount(&absolute) {
-        return detach_dead(&absolute);
-    }
-    let place = Place::find(&args.mountpoint)?;
+    let place = match places::find(&args.mountpoint) {
+        Ok(place) => place,
+        Err(error) if error.errno() == libc::ETIMEDOUT => return Err(error.into()),
+        Err(error) => {
+            let dead = places::dead_mount(&args.mountpoint)?.ok_or(error)?;
+            return detach_dead(&dead);
+        }
+    };
     if !place.inside.as_os_str().is_empty() {
         let (path, mountpoint) = (args.mountpoint.display(), place.mountpoint.display());
         return Err(Failure::refused(format!(

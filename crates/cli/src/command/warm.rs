@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use halocline_core::bounded;
-use halocline_core::control::{Place, Request};
+use halocline_core::control::Request;
 use halocline_core::error::Error;
 
 use super::moving::Telling;
 use crate::failure::{Failure, Outcome};
+use crate::places;
 
 /// Bytes of a list of paths at most; a mount takes fewer at a time.
 const LIST_BYTES_MAX: u64 = 256 << 20;
@@ -38,7 +39,7 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
     if let Some(list) = &args.list {
         paths.extend(read_list(list)?);
     }
-    let places: Vec<_> = paths.iter().map(|path| Place::find(path)).collect::<Result<_, _>>()?;
+    let places: Vec<_> = paths.iter().map(|path| places::find(path)).collect::<Result<_, _>>()?;
     let Some(first) = places.first() else {
         return Err(Failure::refused("the list names no file"));
     };

@@ -28,6 +28,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt};
 use serde::{Deserialize, Serialize};
 
+use super::mount::{self, MountLine};
 use super::wire;
 use crate::error::Error;
 use ancestors::Ancestor;
@@ -38,6 +39,8 @@ use names::{Entry, Kind};
 const TRIES: u32 = 4;
 /// How long a claimant may take to say what it claims.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a mount's owner may take to say who it is: long enough for a busy machine.
+const OWNER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer in bytes: two paths as JSON arrays.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
@@ -165,6 +168,14 @@ impl Claim {
         self.listen(dir, &own);
     }
 
+    /// Tells who serves the mount at `mountpoint`, for those who must not look into it.
+    pub fn serves(&mut self, mountpoint: &Path) {
+        let line = mount::table().ok().and_then(|table| MountLine::on(&table, mountpoint));
+        if let Some(line) = line {
+            self.listen_on(Kind::Mount, line.device, mountpoint, Path::new(""));
+        }
+    }
+
     /// Answers those who ask, in a thread of its own.
     pub fn answer(&mut self) {
         let start = || {
@@ -185,28 +196,33 @@ impl Claim {
     fn listen(&mut self, dir: &Path, above: &[Ancestor]) {
         for (at, ancestor) in above.iter().enumerate() {
             let kind = if at == 0 { Kind::At } else { Kind::Below };
-            let entry = Entry { kind, id: ancestor.id, writes: self.writes, nonce: self.nonce };
-            let told = Told {
-                dir: dir.to_owned(),
-                inside: ancestor.inside.clone(),
-                cache: self.cache.clone(),
-            };
-            let listening = SocketAddr::from_abstract_name(entry.name())
-                .and_then(|address| UnixListener::bind_addr(&address))
-                .and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
-            let socket = match listening {
-                Ok(socket) => Arc::new(socket),
-                // Two ways lead to one directory: one name is enough.
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => continue,
-                Err(error) => {
-                    tracing::warn!("others cannot see that {} is in use: {error}", dir.display());
-                    return;
-                }
-            };
-            let mut answer = serde_json::to_vec(&told).expect("plain data");
-            answer.push(b'\n');
-            self.listeners.push(Listener { socket, answer: answer.into() });
+            if !self.listen_on(kind, ancestor.id, dir, &ancestor.inside) {
+                return;
+            }
         }
+    }
+
+    /// Listens on one name; `false` where that is not possible.
+    fn listen_on(&mut self, kind: Kind, id: names::Id, dir: &Path, inside: &Path) -> bool {
+        let entry = Entry { kind, id, writes: self.writes, nonce: self.nonce };
+        let cache = self.cache.clone();
+        let told = Told { dir: dir.to_owned(), inside: inside.to_owned(), cache };
+        let listening = SocketAddr::from_abstract_name(entry.name())
+            .and_then(|address| UnixListener::bind_addr(&address))
+            .and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+        let socket = match listening {
+            Ok(socket) => Arc::new(socket),
+            // Two ways lead to one directory: one name is enough.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return true,
+            Err(error) => {
+                tracing::warn!("others cannot see that {} is in use: {error}", dir.display());
+                return false;
+            }
+        };
+        let mut answer = serde_json::to_vec(&told).expect("plain data");
+        answer.push(b'\n');
+        self.listeners.push(Listener { socket, answer: answer.into() });
+        true
     }
 
     /// Somebody else who uses `dir`, or a directory above or below it.
@@ -223,8 +239,9 @@ impl Claim {
             let meets = match entry.kind {
                 Kind::At => above.iter().find(|ancestor| ancestor.id == entry.id)?,
                 Kind::Below => Some(own).filter(|own| own.id == entry.id)?,
+                Kind::Mount => return None,
             };
-            let (peer, told) = ask(&entry)?;
+            let (peer, told) = ask(&entry, ANSWER_TIMEOUT)?;
             let answers = told.is_some();
             let told = told.unwrap_or_default();
             let counts = standing::may_write(&peer, &meets.path)
@@ -252,6 +269,27 @@ impl Drop for Claim {
             let _ = thread.join();
         }
     }
+}
+
+/// Who serves a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) pid: u32,
+    /// Its cache, or what stands for it; `None` where the process does not answer.
+    pub(super) cache: Option<PathBuf>,
+}
+
+/// Who serves the mount `line`, found without a look into it; `None` where nobody says so.
+pub(super) fn owner_of(line: &MountLine) -> Option<Owner> {
+    let entries = names::all().unwrap_or_default();
+    let of_it = |entry: &Entry| entry.kind == Kind::Mount && entry.id == line.device;
+    entries.into_iter().filter(of_it).find_map(|entry| {
+        let (peer, told) = ask(&entry, OWNER_TIMEOUT)?;
+        // Anybody may say so; the kernel knows whose it is.
+        let is_owner = line.user == Some(peer.uid.as_raw());
+        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+        is_owner.then(|| Owner { pid, cache: told.map(|told| told.cache) })
+    })
 }
 
 /// Tells apart claims on one directory.
@@ -293,7 +331,7 @@ fn answer_all(listeners: &[Listener], stop: &PipeReader) {
 }
 
 /// Who listens on a name, and what that process says; `None` where nobody does.
-fn ask(entry: &Entry) -> Option<(UCred, Option<Told>)> {
+fn ask(entry: &Entry, timeout: Duration) -> Option<(UCred, Option<Told>)> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -305,11 +343,11 @@ fn ask(entry: &Entry) -> Option<(UCred, Option<Told>)> {
     // Does not wait: a full queue is nobody whom we could name.
     rustix::net::connect(&socket, &address).ok()?;
     let peer = sockopt::socket_peercred(&socket).ok()?;
-    Some((peer, read_answer(UnixStream::from(socket))))
+    Some((peer, read_answer(UnixStream::from(socket), timeout)))
 }
 
-fn read_answer(mut stream: UnixStream) -> Option<Told> {
-    let deadline = Instant::now() + ANSWER_TIMEOUT;
+fn read_answer(mut stream: UnixStream, timeout: Duration) -> Option<Told> {
+    let deadline = Instant::now() + timeout;
     stream.set_nonblocking(false).ok()?;
     let mut answer = Vec::new();
     let mut piece = [0; 4096];

@@ -3,14 +3,20 @@
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::address::Address;
 use super::bounds::REQUEST_BYTES_MAX;
 use super::{Progress, Request};
 use crate::error::{Error, Result};
+
+/// How long a mount process may say nothing until it is asked whether it still works, and how long
+/// it may take to say so.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// A connection to a mount process.
 #[derive(Debug)]
@@ -32,8 +38,9 @@ impl Client {
     /// Connects to the socket of a mount process.
     pub fn connect(socket: &Path) -> Result<Self> {
         let stream = Address::of(socket)
-            .and_then(|address| UnixStream::connect(address.path()))
+            .and_then(|address| connect_at_once(address.path()))
             .map_err(|error| match error.kind() {
+                ErrorKind::WouldBlock => silent(socket),
                 ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::invalid(
                     format!("{}: no mount process answers here", socket.display()),
                     "mount the origin with this cache first; after a crash, mount it again: \
@@ -41,7 +48,37 @@ impl Client {
                 ),
                 _ => Error::at(socket, "connect to the control socket")(error),
             })?;
+        let limited = stream
+            .set_read_timeout(Some(SILENCE))
+            .and_then(|()| stream.set_write_timeout(Some(SILENCE)));
+        limited.map_err(Error::at(socket, "connect to the control socket"))?;
         Ok(Self { socket: socket.to_owned(), lines: BufReader::new(stream) })
+    }
+
+    /// Reads a line. Long work may be silent for long: then the process is asked, on another
+    /// connection, for its status, which it tells at once or is stopped.
+    fn read_line(&mut self, line: &mut Vec<u8>, is_status: bool) -> Result<()> {
+        loop {
+            match self.lines.read_until(b'\n', line) {
+                Ok(_) if line.ends_with(b"\n") => return Ok(()),
+                Ok(_) => return Err(self.failed(ErrorKind::UnexpectedEof.into())),
+                Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                    return Err(self.failed(error));
+                }
+                Err(_) if is_status => return Err(silent(&self.socket)),
+                Err(_) => {
+                    let ask = &Request::Status {};
+                    let _: IgnoredAny = Self::connect(&self.socket)?.call(ask, |_| {})?;
+                }
+            }
+        }
+    }
+
+    fn failed(&self, error: std::io::Error) -> Error {
+        match error.kind() {
+            ErrorKind::WouldBlock => silent(&self.socket),
+            _ => Error::at(&self.socket, "talk to the mount process")(error),
+        }
     }
 
     /// Sends a request and waits for its answer, passing progress on.
@@ -58,13 +95,11 @@ impl Client {
                 "name fewer files at a time",
             ));
         }
-        let at = |error| Error::at(&self.socket, "talk to the mount process")(error);
-        self.lines.get_mut().write_all(&line).map_err(at)?;
+        let is_status = matches!(request, Request::Status {});
+        self.lines.get_mut().write_all(&line).map_err(|error| self.failed(error))?;
         loop {
             line.clear();
-            if self.lines.read_until(b'\n', &mut line).map_err(at)? == 0 {
-                return Err(at(ErrorKind::UnexpectedEof.into()));
-            }
+            self.read_line(&mut line, is_status)?;
             match serde_json::from_slice(&line) {
                 Ok(Answer::Progress(now)) => progress(now),
                 Ok(Answer::Ok(value)) => return Ok(value),
@@ -79,5 +114,27 @@ impl Client {
                 }
             }
         }
+    }
+}
+
+/// Connects without waiting: a process that is stopped accepts nobody, and its queue may be full.
+fn connect_at_once(path: &Path) -> std::io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// The error for a process that lives and does not answer.
+fn silent(socket: &Path) -> Error {
+    Error::Refused {
+        message: format!(
+            "{}: the mount process does not answer; see whether it is stopped (kill -CONT continues \
+             it) or waits for a disk",
+            socket.display()
+        ),
+        errno: libc::ETIMEDOUT,
     }
 }

@@ -1,4 +1,4 @@
-//! Which halocline mount a path lies on, by `/proc/self/mountinfo`.
+//! The mounts that this process sees, by `/proc/self/mountinfo`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -6,64 +6,10 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use super::{Client, SOCKET_NAME, SOCKET_XATTR};
 use crate::error::{Error, Result};
 
 /// The mounts that this process sees (`proc_pid_mountinfo(5)`).
 const MOUNTINFO: &str = "/proc/self/mountinfo";
-
-/// A place on a running mount.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    /// The mount point; empty when the cache directory was named instead of a mounted path.
-    pub mountpoint: PathBuf,
-    /// The control socket of its owner.
-    pub socket: PathBuf,
-    /// The path relative to the mount's root; empty for the root.
-    pub inside: PathBuf,
-}
-
-impl Place {
-    /// Finds the mount of `path`. A cache directory in use stands for the root of its mount, so
-    /// that a private mount (`halocline run`) can be asked from outside.
-    pub fn find(path: &Path) -> Result<Self> {
-        let whole = fs::canonicalize(path).map_err(|error| match error.raw_os_error() {
-            Some(errno) if tells_of_end(errno) => dead(path),
-            _ => Error::at(path, "find the path")(error),
-        })?;
-        let socket = whole.join(SOCKET_NAME);
-        if socket.exists() {
-            return Ok(Self { mountpoint: PathBuf::new(), socket, inside: PathBuf::new() });
-        }
-        let table = fs::read(MOUNTINFO).map_err(Error::at(MOUNTINFO, "read the mounts"))?;
-        let not_ours = || {
-            Error::invalid(
-                format!("{} is not on a halocline mount", path.display()),
-                "give a path below a mount point, or the cache directory of a running mount",
-            )
-        };
-        let mountpoint = fuse_mount_of(&table, &whole).ok_or_else(not_ours)?;
-        let socket = socket_of(&mountpoint)?.ok_or_else(not_ours)?;
-        let inside = whole.strip_prefix(&mountpoint).map_err(|_| not_ours())?.to_owned();
-        Ok(Self { mountpoint, socket, inside })
-    }
-
-    /// Connects to the mount's owner.
-    pub fn connect(&self) -> Result<Client> {
-        // A mount that told of its socket lives: what is gone is the device with the socket.
-        if !self.mountpoint.as_os_str().is_empty() && !self.socket.exists() {
-            return Err(Error::invalid(
-                format!(
-                    "{}: the control socket of the mount at {} is not there any more",
-                    self.socket.display(),
-                    self.mountpoint.display()
-                ),
-                "bring the device of its directory back; or end the mount with the system's umount",
-            ));
-        }
-        Client::connect(&self.socket)
-    }
-}
 
 /// Whether the kernel answers a request with `errno` because the mount's process has ended. Its
 /// connection ends some milliseconds after it: requests that come in between are cancelled or aborted.
@@ -71,31 +17,9 @@ pub fn tells_of_end(errno: i32) -> bool {
     matches!(errno, libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
 }
 
-/// The error for a mount point whose owner died.
-fn dead(path: &Path) -> Error {
-    Error::invalid(
-        format!("the process behind the mount at {} has ended", path.display()),
-        "free the mount point with `halocline umount`, then mount again: recovery is automatic",
-    )
-}
-
-/// Socket path that a mount's root tells; `None` where it is not ours.
-fn socket_of(root: &Path) -> Result<Option<PathBuf>> {
-    let mut value = vec![0; 4096];
-    match rustix::fs::getxattr(root, SOCKET_XATTR, &mut value[..]) {
-        Ok(len) => {
-            value.truncate(len);
-            Ok(Some(OsString::from_vec(value).into()))
-        }
-        Err(error) if tells_of_end(error.raw_os_error()) => Err(dead(root)),
-        Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => Ok(None),
-        Err(error) => Err(Error::at(root, "ask the mount for its socket")(io::Error::from(error))),
-    }
-}
-
 /// The mount point that `path` lies on, if it is a FUSE mount. Of several mounts on one place the
 /// last listed is on top.
-fn fuse_mount_of(table: &[u8], path: &Path) -> Option<PathBuf> {
+pub(super) fn fuse_mount_of(table: &[u8], path: &Path) -> Option<PathBuf> {
     let mut best: Option<(PathBuf, bool)> = None;
     for line in table.split(|byte| *byte == b'\n') {
         let Some((point, kind)) = parse_line(line) else { continue };
@@ -176,22 +100,52 @@ fn wider_paths_in(table: &[u8], dir: &Path) -> Vec<(PathBuf, PathBuf)> {
     wider.collect()
 }
 
-/// What one line of mountinfo says of where a mount is.
-#[derive(Debug, PartialEq, Eq)]
-struct MountLine<'a> {
-    device: &'a [u8],
+/// What one line of mountinfo says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MountLine {
+    /// Major and minor number of the file system's device.
+    pub(super) device: (u64, u64),
     /// The directory of the file system that is mounted.
-    root: PathBuf,
-    point: PathBuf,
+    pub(super) root: PathBuf,
+    /// The mount point.
+    pub(super) point: PathBuf,
+    kind: Vec<u8>,
+    /// Of a FUSE mount, the user whose process serves it.
+    pub(super) user: Option<u32>,
 }
 
-impl<'a> MountLine<'a> {
-    fn parse(line: &'a [u8]) -> Option<Self> {
+impl MountLine {
+    fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
-        let device = fields.next()?;
+        let device = std::str::from_utf8(fields.next()?).ok()?.split_once(':')?;
         let mut path = || Some(OsString::from_vec(unescape(fields.next()?)).into());
-        Some(Self { device, root: path()?, point: path()? })
+        let (root, point) = (path()?, path()?);
+        let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
+        let kind = behind.next()?.to_owned();
+        let options = behind.nth(1).unwrap_or_default();
+        let user = options.split(|byte| *byte == b',').find_map(|option| {
+            std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok()
+        });
+        let device = (device.0.parse().ok()?, device.1.parse().ok()?);
+        Some(Self { device, root, point, kind, user })
     }
+
+    /// The mount that is on top at `point`.
+    pub(super) fn on(table: &[u8], point: &Path) -> Option<Self> {
+        let number = top_of(table, point)?.to_string();
+        let is_it =
+            |line: &&[u8]| line.split(|byte| *byte == b' ').next() == Some(number.as_bytes());
+        Self::parse(table.split(|byte| *byte == b'\n').find(is_it)?)
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.kind == b"fuse.halocline"
+    }
+}
+
+/// The mounts that this process sees.
+pub(super) fn table() -> Result<Vec<u8>> {
+    fs::read(MOUNTINFO).map_err(Error::at(MOUNTINFO, "read the mounts"))
 }
 
 /// Where a mount is that was made on a path.
@@ -293,25 +247,5 @@ mod tests {
         assert_eq!(of("/mnt/a"), [pair("/data/jobs/a", "")]);
         assert!(of("/data/jobs/a").is_empty());
         assert!(of("/etc").is_empty());
-    }
-
-    /// The SSD was taken away under a mount, which then was said not to be there.
-    #[test]
-    fn a_socket_that_is_gone_is_told_from_a_mount_that_is() {
-        let (mountpoint, socket) =
-            (PathBuf::from("/mnt/x"), PathBuf::from("/nowhere/control.sock"));
-        let place = Place { mountpoint, socket, inside: PathBuf::new() };
-        let error = place.connect().unwrap_err().to_string();
-        assert!(error.contains("/mnt/x") && error.contains("umount"), "{error}");
-        let named_by_cache = Place { mountpoint: PathBuf::new(), ..place };
-        let error = named_by_cache.connect().unwrap_err().to_string();
-        assert!(error.contains("no mount process answers"), "{error}");
-    }
-
-    #[test]
-    fn a_path_elsewhere_is_refused_with_a_remedy() {
-        let dir = tempfile::tempdir().unwrap();
-        let error = Place::find(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("is not on a halocline mount"), "{error}");
     }
 }

@@ -20,6 +20,8 @@ pub(super) enum Kind {
     At,
     /// One below it.
     Below,
+    /// The mount on the device whose numbers stand for the directory's.
+    Mount,
 }
 
 /// A claim's name.
@@ -39,6 +41,7 @@ impl Entry {
         let kind = match self.kind {
             Kind::At => "at",
             Kind::Below => "in",
+            Kind::Mount => "on",
         };
         let access = if self.writes { "rw" } else { "ro" };
         let ((device, inode), nonce) = (self.id, self.nonce);
@@ -50,6 +53,7 @@ impl Entry {
         let kind = match parts.next()? {
             "at" => Kind::At,
             "in" => Kind::Below,
+            "on" => Kind::Mount,
             _ => return None,
         };
         let hex = |text| u64::from_str_radix(text, 16).ok();

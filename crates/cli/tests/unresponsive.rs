@@ -1,0 +1,169 @@
+//! Mounts whose process is stopped, and mounts whose origin's server has ended: commands answer in
+//! time, say what is wrong, and take neither for a mount whose own process has ended.
+
+#[path = "shared/command.rs"]
+mod command;
+#[path = "shared/fuse_device.rs"]
+mod fuse_device;
+#[path = "shared/place.rs"]
+mod place;
+#[path = "shared/skipping.rs"]
+mod skipping;
+#[path = "shared/waiting.rs"]
+mod waiting;
+
+use std::fs;
+use std::ops::Deref;
+use std::process::{Output, Stdio};
+
+use place::Place;
+use rustix::process::{Pid, Signal, kill_process};
+use waiting::eventually;
+
+/// Two mounts on their way. Dropping it ends those that are left over.
+struct Scratch {
+    place: Place,
+    stopped: Option<Pid>,
+}
+
+impl Deref for Scratch {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.place
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.go_on();
+        for mountpoint in ["upper", "mnt"] {
+            let _ = self.halocline(&["umount", "--force", mountpoint]);
+        }
+    }
+}
+
+impl Scratch {
+    /// `None`, with the reason, where no mount can be made.
+    fn new() -> Option<Self> {
+        if let Some(reason) = fuse_device::obstacle() {
+            skipping::skip(reason);
+            return None;
+        }
+        let place = Place::new();
+        for name in ["upper", "cache2", "origin2", "free"] {
+            fs::create_dir(place.path(name)).unwrap();
+        }
+        Some(Self { place, stopped: None })
+    }
+
+    #[track_caller]
+    fn succeed(&self, args: &[&str]) -> String {
+        let output = self.halocline(args);
+        assert!(output.status.success(), "{args:?}: {:?} {}", output.status, said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn mount(&self, origin: &str, mountpoint: &str, cache: &str) {
+        let mount = ["mount", origin, mountpoint, "--cache", cache, "--policy", "always"];
+        self.succeed(&[&mount[..], &["--rebuild=false"]].concat());
+    }
+
+    fn pid(&self, mountpoint: &str) -> Pid {
+        let status = self.succeed(&["status", mountpoint, "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap()
+    }
+
+    fn stop(&mut self, mountpoint: &str) {
+        let pid = self.pid(mountpoint);
+        kill_process(pid, Signal::STOP).unwrap();
+        self.stopped = Some(pid);
+        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+        eventually("the stop", || fs::read_to_string(&stat).unwrap().contains(") T "));
+    }
+
+    fn go_on(&mut self) {
+        if let Some(pid) = self.stopped.take() {
+            kill_process(pid, Signal::CONT).unwrap();
+        }
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// `status` without a path hung in a look-up that no signal ends, and said nothing of the others.
+#[test]
+fn a_stopped_mount_keeps_no_command_waiting_for_ever() {
+    let Some(mut scratch) = Scratch::new() else { return };
+    scratch.mount("origin", "mnt", "cache");
+    scratch.mount("origin2", "upper", "cache2");
+    fs::write(scratch.path("jobs.json"), "{}").unwrap();
+    scratch.stop("mnt");
+    let commands: [&[&str]; 16] = [
+        &["status", "mnt"],
+        &["status", "cache"],
+        &["where", "mnt/data"],
+        &["where", "mnt/*.x"],
+        &["explain", "mnt/data", "0", "8K"],
+        &["flush", "mnt"],
+        &["flush", "cache"],
+        &["warm", "mnt/data"],
+        &["evict", "mnt/data"],
+        &["demote", "mnt/data"],
+        &["pin", "*.x", "--on", "mnt"],
+        &["jobs", "list", "--on", "mnt"],
+        &["umount", "mnt"],
+        &["umount", "mnt", "--force"],
+        &["mount", "origin2", "mnt", "--cache", "free"],
+        &["run", "--origin", "mnt", "--cache", "free", "--", "true"],
+    ];
+    let start = |args: &&[&str]| {
+        let mut command = scratch.command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let all = scratch.command(&["status"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let running: Vec<_> = commands.iter().map(start).collect();
+    for (args, mut child) in commands.iter().zip(running) {
+        eventually(&format!("the end of {args:?}"), || child.try_wait().unwrap().is_some());
+        let output = child.wait_with_output().unwrap();
+        let said = said(&output);
+        assert!(!output.status.success() && said.contains("does not answer"), "{args:?}: {said}");
+    }
+    let all = all.unwrap().wait_with_output().unwrap();
+    let (text, problems) = (String::from_utf8_lossy(&all.stdout).into_owned(), said(&all));
+    assert!(text.contains(scratch.path("upper").to_str().unwrap()), "{text} {problems}");
+    let line = problems.lines().find(|line| line.contains(scratch.path("mnt").to_str().unwrap()));
+    assert!(line.is_some_and(|line| line.contains("does not answer")), "{problems}");
+    scratch.go_on();
+    scratch.succeed(&["umount", "mnt"]);
+}
+
+/// `umount` said that the mount's process had ended before, and detached a living mount.
+#[test]
+fn a_dead_origin_server_is_not_taken_for_the_dead_mount() {
+    let Some(scratch) = Scratch::new() else { return };
+    scratch.mount("origin", "mnt", "cache");
+    scratch.mount("mnt", "upper", "cache2");
+    fs::write(scratch.path("upper/new"), "dirty").unwrap();
+    kill_process(scratch.pid("mnt"), Signal::KILL).unwrap();
+    eventually("the end of the origin", || fs::read_dir(scratch.path("mnt")).is_err());
+    eventually("the end of answers", || fs::read_dir(scratch.path("upper")).is_err());
+    let inside = scratch.halocline(&["where", "upper/data"]);
+    assert!(!said(&inside).contains("has ended"), "{}", said(&inside));
+    let refused = scratch.halocline(&["umount", "upper"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("could not be flushed"), "{}", said(&refused));
+    assert_eq!(scratch.pid("upper"), scratch.pid("upper"), "it lives and is mounted");
+    let forced = scratch.halocline(&["umount", "upper", "--force"]);
+    assert_eq!(forced.status.code(), Some(3), "{}", said(&forced));
+    assert!(said(&forced).contains("stay on the cache"), "{}", said(&forced));
+    let dead = scratch.halocline(&["umount", "mnt"]);
+    assert_eq!(dead.status.code(), Some(3), "{}", said(&dead));
+    assert!(said(&dead).contains("had ended before"), "{}", said(&dead));
+    scratch.mount("origin", "mnt", "cache");
+    scratch.mount("mnt", "upper", "cache2");
+    assert_eq!(fs::read(scratch.path("upper/new")).unwrap(), b"dirty", "nothing was lost");
+}

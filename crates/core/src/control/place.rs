@@ -1,0 +1,325 @@
+//! Which running mount a path lies on.
+//!
+//! What must hold: nobody is asked through a mount that may not answer. A look-up there waits for
+//! the mount's process, beyond the reach of any signal where that is stopped or waits for a disk.
+//! So links are followed up to the mount only, its owner is found by the mount's device
+//! ([`super::claim`]), and what has to be looked at in the mount is left to a [`Look`] that may have
+//! a time limit.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use super::claim::{self, Owner};
+use super::mount::{self, MountLine, fuse_mount_of, tells_of_end};
+use super::{Client, SOCKET_NAME, SOCKET_XATTR};
+use crate::error::{Error, Result};
+
+/// Most links on one path, as in the kernel.
+const LINKS_MAX: u32 = 40;
+
+/// A place on a running mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The mount point; empty when the cache directory was named instead of a mounted path.
+    pub mountpoint: PathBuf,
+    /// The control socket of its owner.
+    pub socket: PathBuf,
+    /// The path relative to the mount's root; empty for the root.
+    pub inside: PathBuf,
+}
+
+/// Looks into a mount, which may take for ever. An implementation with a time limit answers
+/// [`io::ErrorKind::TimedOut`] at its end.
+pub trait Look {
+    /// The path without links.
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
+    /// The control socket that the root of a mount tells of; `None` where it is not ours.
+    fn socket(&self, root: &Path) -> io::Result<Option<PathBuf>>;
+}
+
+/// Looks without a limit.
+#[derive(Debug, Clone, Copy)]
+pub struct Directly;
+
+impl Look for Directly {
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        fs::canonicalize(path)
+    }
+
+    fn socket(&self, root: &Path) -> io::Result<Option<PathBuf>> {
+        let mut value = vec![0; 4096];
+        match rustix::fs::getxattr(root, SOCKET_XATTR, &mut value[..]) {
+            Ok(len) => {
+                value.truncate(len);
+                Ok(Some(OsString::from_vec(value).into()))
+            }
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// How far a path can be followed without looking into a mount of ours.
+#[derive(Debug, PartialEq, Eq)]
+enum Followed {
+    /// To its end.
+    Whole(PathBuf),
+    /// To this mount, with the rest.
+    Mount(MountLine, PathBuf),
+}
+
+impl Place {
+    /// Finds the mount of `path`. A cache directory in use stands for the root of its mount, so
+    /// that a private mount (`halocline run`) can be asked from outside.
+    pub fn find(path: &Path) -> Result<Self> {
+        Self::find_by(path, &Directly)
+    }
+
+    /// The same, looking into mounts by `look`.
+    pub fn find_by(path: &Path, look: &dyn Look) -> Result<Self> {
+        let table = mount::table()?;
+        let absolute = std::path::absolute(path).map_err(Error::at(path, "find the path"))?;
+        let followed = follow(&table, &absolute).map_err(Error::at(path, "find the path"))?;
+        let (line, rest) = match followed {
+            Followed::Whole(whole) => return Self::off_mounts(&table, path, &whole, look),
+            Followed::Mount(line, rest) => (line, rest),
+        };
+        let mountpoint = line.point.clone();
+        let socket = socket_of(&line, look)?.ok_or_else(|| not_ours(path))?;
+        if rest.as_os_str().is_empty() {
+            return Ok(Self { mountpoint, socket, inside: PathBuf::new() });
+        }
+        let whole = look.resolve(&absolute).map_err(|error| unresolved(path, error))?;
+        if fuse_mount_of(&table, &whole).as_ref() != Some(&mountpoint) {
+            // A link leads out of the mount.
+            return Self::off_mounts(&table, path, &whole, look);
+        }
+        let inside = whole.strip_prefix(&mountpoint).map_err(|_| not_ours(path))?.to_owned();
+        Ok(Self { mountpoint, socket, inside })
+    }
+
+    /// The place that `whole` stands for, which is on no mount that was found before.
+    fn off_mounts(table: &[u8], path: &Path, whole: &Path, look: &dyn Look) -> Result<Self> {
+        let socket = whole.join(SOCKET_NAME);
+        let inside = PathBuf::new();
+        let Some(mountpoint) = fuse_mount_of(table, whole) else {
+            if socket.exists() {
+                return Ok(Self { mountpoint: inside.clone(), socket, inside });
+            }
+            return Err(not_ours(path));
+        };
+        // A cache, too, may lie on a FUSE mount of others.
+        if look.resolve(&socket).is_ok() {
+            return Ok(Self { mountpoint: inside.clone(), socket, inside });
+        }
+        let line = MountLine::on(table, &mountpoint).ok_or_else(|| not_ours(path))?;
+        let socket = socket_of(&line, look)?.ok_or_else(|| not_ours(path))?;
+        let inside = whole.strip_prefix(&mountpoint).map_err(|_| not_ours(path))?.to_owned();
+        Ok(Self { mountpoint, socket, inside })
+    }
+
+    /// Connects to the mount's owner.
+    pub fn connect(&self) -> Result<Client> {
+        // A mount that told of its socket lives: what is gone is the device with the socket.
+        if !self.mountpoint.as_os_str().is_empty() && !self.socket.exists() {
+            return Err(Error::invalid(
+                format!(
+                    "{}: the control socket of the mount at {} is not there any more",
+                    self.socket.display(),
+                    self.mountpoint.display()
+                ),
+                "bring the device of its directory back; or end the mount with the system's umount",
+            ));
+        }
+        Client::connect(&self.socket)
+    }
+}
+
+/// The halocline mount that is on top at `path`, which need not be there, if its process has ended;
+/// an error where that cannot be told in time.
+///
+/// Told by what the mount's process answers by itself: where the origin's own server has ended,
+/// everything else fails in the same way.
+pub fn dead_mount(path: &Path, look: &dyn Look) -> Result<Option<PathBuf>> {
+    let table = mount::table()?;
+    let absolute = std::path::absolute(path).map_err(Error::at(path, "find the path"))?;
+    let Ok(Followed::Mount(line, rest)) = follow(&table, &absolute) else { return Ok(None) };
+    if !rest.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    match claim::owner_of(&line) {
+        Some(Owner { cache: Some(_), .. }) => return Ok(None),
+        Some(Owner { pid, .. }) => return Err(silent(&line.point, Some(pid))),
+        None => {}
+    }
+    match look.socket(&line.point) {
+        Err(error) if error.raw_os_error().is_some_and(tells_of_end) => Ok(Some(line.point)),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(silent(&line.point, None)),
+        _ => Ok(None),
+    }
+}
+
+/// Refuses a path that leads into a mount of ours whose process lives and does not answer: whoever
+/// used the path would wait with it.
+pub fn check_answers(path: &Path, look: &dyn Look) -> Result<()> {
+    let absolute = std::path::absolute(path).map_err(Error::at(path, "find the path"))?;
+    if let Ok(Followed::Mount(line, _)) = follow(&mount::table()?, &absolute) {
+        socket_of(&line, look).map_or_else(
+            |error| if error.errno() == libc::ETIMEDOUT { Err(error) } else { Ok(()) },
+            |_| Ok(()),
+        )?;
+    }
+    Ok(())
+}
+
+/// Follows links and `..` as the kernel does, up to the first mount of ours.
+fn follow(table: &[u8], path: &Path) -> io::Result<Followed> {
+    let mut at = PathBuf::from("/");
+    let mut left: VecDeque<OsString> = parts(path).collect();
+    let mut links = 0;
+    while let Some(part) = left.pop_front() {
+        match Path::new(&part).components().next() {
+            Some(Component::RootDir) => at = "/".into(),
+            Some(Component::ParentDir) => drop(at.pop()),
+            Some(Component::Normal(name)) => {
+                let next = at.join(name);
+                if let Some(line) = MountLine::on(table, &next).filter(MountLine::is_ours) {
+                    return Ok(Followed::Mount(line, left.into_iter().collect()));
+                }
+                if fs::symlink_metadata(&next)?.is_symlink() {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(io::Error::from_raw_os_error(libc::ELOOP));
+                    }
+                    for part in parts(&fs::read_link(&next)?).collect::<Vec<_>>().into_iter().rev()
+                    {
+                        left.push_front(part);
+                    }
+                } else {
+                    at = next;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(Followed::Whole(at))
+}
+
+fn parts(path: &Path) -> impl Iterator<Item = OsString> {
+    path.components().map(|part| part.as_os_str().to_owned())
+}
+
+/// The socket of the mount's owner; `None` where the mount is not ours.
+fn socket_of(line: &MountLine, look: &dyn Look) -> Result<Option<PathBuf>> {
+    match claim::owner_of(line) {
+        Some(Owner { cache: Some(cache), .. }) => return Ok(Some(cache.join(SOCKET_NAME))),
+        Some(Owner { pid, .. }) => return Err(silent(&line.point, Some(pid))),
+        // Of an earlier version, or in another network namespace, or dead.
+        None => {}
+    }
+    look.socket(&line.point).map_err(|error| match error.raw_os_error() {
+        Some(errno) if tells_of_end(errno) => dead(&line.point),
+        _ if error.kind() == io::ErrorKind::TimedOut => silent(&line.point, None),
+        _ => Error::at(&line.point, "ask the mount for its socket")(error),
+    })
+}
+
+/// The error for a path in a mount whose root answers.
+fn unresolved(path: &Path, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::TimedOut {
+        return Error::invalid(
+            format!(
+                "{}: the mount answers, and not for this path: its origin hangs",
+                path.display()
+            ),
+            "see what is wrong with the origin's disk or server",
+        );
+    }
+    Error::at(path, "find the path on the mount")(error)
+}
+
+fn not_ours(path: &Path) -> Error {
+    Error::invalid(
+        format!("{} is not on a halocline mount", path.display()),
+        "give a path below a mount point, or the cache directory of a running mount",
+    )
+}
+
+/// The error for a mount point whose owner died.
+fn dead(path: &Path) -> Error {
+    Error::invalid(
+        format!("the process behind the mount at {} has ended", path.display()),
+        "free the mount point with `halocline umount`, then mount again: recovery is automatic",
+    )
+}
+
+/// The error for a mount whose owner lives and does not answer.
+fn silent(mountpoint: &Path, pid: Option<u32>) -> Error {
+    let process = pid.map_or_else(|| "its process".to_owned(), |pid| format!("its process {pid}"));
+    Error::Refused {
+        message: format!(
+            "{}: {process} does not answer; see whether it is stopped (kill -CONT continues it) or \
+             waits for a disk",
+            mountpoint.display()
+        ),
+        errno: libc::ETIMEDOUT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// The SSD was taken away under a mount, which then was said not to be there.
+    #[test]
+    fn a_socket_that_is_gone_is_told_from_a_mount_that_is() {
+        let (mountpoint, socket) =
+            (PathBuf::from("/mnt/x"), PathBuf::from("/nowhere/control.sock"));
+        let place = Place { mountpoint, socket, inside: PathBuf::new() };
+        let error = place.connect().unwrap_err().to_string();
+        assert!(error.contains("/mnt/x") && error.contains("umount"), "{error}");
+        let named_by_cache = Place { mountpoint: PathBuf::new(), ..place };
+        let error = named_by_cache.connect().unwrap_err().to_string();
+        assert!(error.contains("no mount process answers"), "{error}");
+    }
+
+    #[test]
+    fn a_path_elsewhere_is_refused_with_a_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Place::find(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("is not on a halocline mount"), "{error}");
+    }
+
+    #[test]
+    fn a_path_is_followed_up_to_a_mount_and_not_into_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(scratch.path()).unwrap();
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        symlink("../mnt/x", root.join("a/link")).unwrap();
+        symlink(root.join("a"), root.join("abs")).unwrap();
+        symlink("self", root.join("self")).unwrap();
+        let mounted = root.join("mnt");
+        let table = format!(
+            "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+             40 22 0:40 / {} rw - fuse.halocline /o rw,user_id=7,group_id=0\n",
+            mounted.display()
+        );
+        let of = |path: &str| follow(table.as_bytes(), &root.join(path));
+        let line = || MountLine::on(table.as_bytes(), &mounted).unwrap();
+        assert_eq!(line().user, Some(7));
+        let inside = |rest: &str| Followed::Mount(line(), rest.into());
+        assert_eq!(of("a/./b/..").unwrap(), Followed::Whole(root.join("a")));
+        assert_eq!(of("mnt").unwrap(), inside(""), "it need not be there");
+        assert_eq!(of("mnt/d/../e").unwrap(), inside("d/../e"));
+        assert_eq!(of("a/link/y").unwrap(), inside("x/y"));
+        assert_eq!(of("abs/link").unwrap(), inside("x"));
+        assert_eq!(of("self").unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        assert!(of("nowhere/mnt").is_err());
+    }
+}
