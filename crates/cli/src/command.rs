@@ -23,7 +23,6 @@ mod umount;
 mod unstripe;
 mod warm;
 
-use std::fs;
 use std::path::Path;
 
 use clap::{Parser, Subcommand};
@@ -31,6 +30,7 @@ use halocline_core::error::Error;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome, STATUSES};
+use crate::output;
 use crate::places;
 
 /// Runs programs with an SSD cache in front of their HDD data.
@@ -117,7 +117,7 @@ fn print_json(value: &impl Serialize) -> Outcome {
 
 /// Writes a value as JSON to `file`; `what` it is stands in the error: "write the report".
 fn write_json(file: &Path, what: &'static str, value: &impl Serialize) -> Result<(), Failure> {
-    Ok(fs::write(file, json(value)? + "\n").map_err(Error::at(file, what))?)
+    Ok(output::write(file, json(value)? + "\n").map_err(Error::at(file, what))?)
 }
 
 fn json(value: &impl Serialize) -> Result<String, Failure> {

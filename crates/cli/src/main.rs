@@ -2,6 +2,7 @@
 //!
 //! - [`command`]: the subcommands, one file each;
 //! - [`options`]: flags from the table of options;
+//! - [`output`]: files that a person names to be written;
 //! - [`preflight`]: what is checked before anything changes;
 //! - [`places`]: finding mounts that may not answer;
 //! - [`host`]: a mount with its engine, session and control socket, until it ends;
@@ -24,6 +25,7 @@ mod failure;
 mod host;
 mod mpi;
 mod options;
+mod output;
 mod places;
 mod preflight;
 mod progress;

@@ -10,7 +10,7 @@ mod skipping;
 
 use std::fs;
 use std::ops::Deref;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -282,4 +282,82 @@ fn a_limit_of_open_files_too_low_to_mount_is_told() {
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(message.contains("100 files open") && message.contains("ulimit -Hn"), "{message}");
+}
+
+/// What somebody prepared as a cache, in the hope that root uses it, changes nothing elsewhere.
+#[test]
+fn what_a_prepared_cache_names_is_not_touched() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path("victim"), "precious").unwrap();
+    fs::create_dir(scratch.path("elsewhere")).unwrap();
+    let made = scratch.halocline(&["run", "--origin", "origin", "--cache", "cache", "--", "true"]);
+    if !made.status.success() {
+        return skipping::skip("no cache can be made here");
+    }
+    let run = ["run", "--origin", "origin", "--cache", "cache", "--", "true"];
+    let fsck = ["fsck", "cache"];
+    let inside = |name: &str| scratch.path("cache").join(name);
+    let aside = scratch.path("aside");
+    for (name, target) in [
+        ("halocline.lock", "victim"),
+        ("halocline-cache.toml", "victim"),
+        ("halocline-binding.toml", "victim"),
+        ("meta", "elsewhere"),
+        ("objects", "elsewhere"),
+        ("meta/ring", "victim"),
+        ("rules.json", "victim"),
+    ] {
+        let had = fs::rename(inside(name), &aside).is_ok();
+        symlink(scratch.path(target), inside(name)).unwrap();
+        scratch.refused(&run, &[name, "symbolic link"]);
+        if name != "rules.json" {
+            scratch.refused(&fsck, &[name, "symbolic link"]);
+        }
+        fs::remove_file(inside(name)).unwrap();
+        assert!(!had || fs::rename(&aside, inside(name)).is_ok());
+    }
+    // A second name of a file that is not the cache's.
+    fs::rename(inside("halocline.lock"), &aside).unwrap();
+    fs::hard_link(scratch.path("victim"), inside("halocline.lock")).unwrap();
+    scratch.refused(&fsck, &["halocline.lock", "hard link"]);
+    fs::remove_file(inside("halocline.lock")).unwrap();
+    // One that would be waited for.
+    let fifo = Command::new("mkfifo").arg(inside("halocline.lock")).status().unwrap();
+    assert!(fifo.success());
+    scratch.refused(&fsck, &["halocline.lock", "no regular file"]);
+    fs::rename(&aside, inside("halocline.lock")).unwrap();
+    assert_eq!(fs::read(scratch.path("victim")).unwrap(), b"precious");
+    assert_eq!(names(&scratch.path("elsewhere")), Vec::<PathBuf>::new());
+    assert!(scratch.halocline(&fsck).status.success());
+    if chown(scratch.path("cache"), Some(12_345), None).is_err() {
+        return skipping::skip("only root can give a directory to somebody else");
+    }
+    scratch.refused(&run, &["belongs to user 12345"]);
+    scratch.refused(&fsck, &["belongs to user 12345"]);
+    chown(scratch.path("cache"), Some(0), None).unwrap();
+    chown(scratch.root(), Some(12_345), None).unwrap();
+    scratch.refused(&run, &["another user owns"]);
+}
+
+/// Versions before made the cache, its store and its log readable for all.
+#[test]
+fn a_cache_that_is_open_to_others_is_closed() {
+    let scratch = Scratch::new();
+    let run = ["run", "--origin", "origin", "--cache", "cache", "--", "true"];
+    if !scratch.halocline(&run).status.success() {
+        return skipping::skip("no cache can be made here");
+    }
+    let here = |program: &str, args: &[&str]| {
+        Command::new(program).args(args).current_dir(scratch.root()).output().unwrap()
+    };
+    assert!(here("chmod", &["-R", "go+rX", "cache"]).status.success());
+    assert!(scratch.halocline(&run).status.success());
+    let output = here("find", &["cache", "-perm", "/077"]);
+    // What the library's own files allow does not matter below closed directories.
+    let open: Vec<_> = std::str::from_utf8(&output.stdout)
+        .unwrap()
+        .lines()
+        .filter(|path| scratch.path(path).is_dir() || !path.starts_with("cache/meta/"))
+        .collect();
+    assert_eq!(open, Vec::<&str>::new());
 }

@@ -1,7 +1,6 @@
 //! Pin and exclude globs over paths below the origin.
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -9,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounded::{self, TEXT_BYTES_MAX};
 use crate::error::{Error, Result};
+use crate::private::PrivateDir;
 
 /// The two sets of globs, with their sources for `status`.
 #[derive(Debug, Default)]
@@ -103,16 +103,17 @@ impl Globs {
     pub(crate) fn load(cache_dir: &Path, pin: &[String], exclude: &[String]) -> Result<Self> {
         let path = cache_dir.join(RULES);
         let mut globs = Self::new(pin, exclude)?;
-        let saved: Saved = match bounded::read(&path, RULES_BYTES_MAX) {
-            Ok(json) => serde_json::from_slice(&json).map_err(|error| {
-                Error::invalid(
-                    format!("{}: {error}", path.display()),
-                    "delete the file and set the pins and excludes again",
-                )
-            })?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(globs),
-            Err(error) => return Err(Error::at(path, "read")(error)),
+        let dir = match PrivateDir::look(cache_dir) {
+            Err(error) if error.errno() == libc::ENOENT => return Ok(globs),
+            dir => dir?,
         };
+        let Some(json) = dir.read(RULES, RULES_BYTES_MAX)? else { return Ok(globs) };
+        let saved: Saved = serde_json::from_slice(&json).map_err(|error| {
+            Error::invalid(
+                format!("{}: {error}", path.display()),
+                "delete the file and set the pins and excludes again",
+            )
+        })?;
         globs.pin.add_all(saved.pin)?;
         globs.exclude.add_all(saved.exclude)?;
         Ok(globs)
@@ -120,11 +121,9 @@ impl Globs {
 
     /// Saves the globs for the next mount of this cache.
     pub(crate) fn save(&self, cache_dir: &Path) -> Result<()> {
-        let (path, new) = (cache_dir.join(RULES), cache_dir.join(format!("{RULES}.new")));
         let saved = Saved { pin: self.pin.sources.clone(), exclude: self.exclude.sources.clone() };
         let json = serde_json::to_vec_pretty(&saved).expect("globs are plain data");
-        fs::write(&new, json).map_err(Error::at(&new, "write"))?;
-        fs::rename(&new, &path).map_err(Error::at(&path, "replace"))
+        PrivateDir::open(cache_dir)?.replace(RULES, &json)
     }
 
     /// The pins as they were given.
@@ -229,7 +228,7 @@ mod tests {
     fn saved_rules_are_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let load = |text: &str| {
-            fs::write(dir.path().join(RULES), text).unwrap();
+            std::fs::write(dir.path().join(RULES), text).unwrap();
             Globs::load(dir.path(), &[], &[]).map_err(|error| error.to_string())
         };
         assert!(load(r#"{"pin": ["a"], "exclude": ["b/**"]}"#).unwrap().pins(Path::new("a")));

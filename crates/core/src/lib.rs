@@ -5,6 +5,7 @@
 //! durable) -> [`volume`] (servers and striping) -> [`device`] (one server). [`namespace`] is the
 //! origin's directory tree, by descriptors.
 
+mod beneath;
 pub mod bounded;
 pub mod calibrate;
 mod clock;
@@ -18,6 +19,7 @@ mod globs;
 pub mod meta;
 pub mod namespace;
 mod open_files;
+pub mod private;
 pub mod sync;
 pub mod tier;
 pub mod volume;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::private::PrivateDir;
 
 pub mod file;
 pub mod marks;
@@ -52,7 +53,8 @@ impl Volume {
     }
 
     /// A volume of `count` servers under `dir`: the directory itself for one, else its
-    /// sub-directories `server-0`, `server-1`, ..., which are created where they are missing.
+    /// sub-directories `server-0`, `server-1`, ..., which are created where they are missing. All of
+    /// it is this user's alone.
     pub fn in_directory(
         dir: &Path,
         count: u32,
@@ -65,14 +67,13 @@ impl Volume {
                 "give at least one server and a stripe of at least one byte",
             ));
         }
+        let top = PrivateDir::open(dir)?;
         if count == 1 {
-            return Ok(Self::new(vec![Server::local(dir, "server-0", 0, decorate)?], stripe));
+            return Ok(Self::new(vec![Server::private(&top, "server-0", 0, decorate)?], stripe));
         }
         let servers = (0..count as usize).map(|index| {
             let name = format!("server-{index}");
-            let path = dir.join(&name);
-            server::make_directory(&path)?;
-            Server::local(&path, &name, index, decorate)
+            Server::private(&top.sub(&name)?, &name, index, decorate)
         });
         Ok(Self::new(servers.collect::<Result<_>>()?, stripe))
     }

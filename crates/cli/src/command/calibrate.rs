@@ -19,6 +19,7 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::{byte_count, user_file};
+use crate::output;
 use crate::progress::Meter;
 use crate::text;
 
@@ -156,7 +157,7 @@ fn write(file: &Path, measured: &[(PathBuf, DeviceProfile)]) -> Result<(), Failu
     }
     // A reader sees the old file or the new one.
     let new = file.with_extension("toml.new");
-    fs::write(&new, document.to_string()).map_err(Error::at(&new, "write"))?;
+    output::write(&new, document.to_string()).map_err(Error::at(&new, "write"))?;
     Ok(fs::rename(&new, file).map_err(Error::at(file, "replace"))?)
 }
 

@@ -13,6 +13,7 @@ use halocline_core::error::Error;
 
 use super::Cli;
 use crate::failure::{Failure, Outcome};
+use crate::output;
 
 /// Write CONFIG.md, METRICS.md, man pages (DIR/man) and shell completions (DIR/completions)
 #[derive(Debug, Args)]
@@ -57,5 +58,5 @@ fn man_pages(dir: &Path, name: &str, command: &clap::Command) -> Result<(), Fail
 fn write(dir: &Path, name: &str, content: &[u8]) -> Result<(), Failure> {
     fs::create_dir_all(dir).map_err(Error::at(dir, "create the directory"))?;
     let path = dir.join(name);
-    Ok(fs::write(&path, content).map_err(Error::at(&path, "write"))?)
+    Ok(output::write(&path, content).map_err(Error::at(&path, "write"))?)
 }

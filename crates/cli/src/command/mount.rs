@@ -1,6 +1,6 @@
 //! `halocline mount`: a mount for whoever may see it, until `umount`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -10,8 +10,11 @@ use clap::Args;
 use halocline_core::config::Config;
 use halocline_core::control::Claim;
 use halocline_core::error::Result;
+use halocline_core::private::{PrivateDir, Use};
 
 use crate::again;
+use rustix::fs::Mode;
+
 use crate::assemble;
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
@@ -142,6 +145,8 @@ fn serve<E: Hosted>(
         // Out of the terminal's session: closing the terminal must not end the mount.
         rustix::process::setsid().map_err(std::io::Error::from)?;
     }
+    // What a library makes in the cache is private, too.
+    rustix::process::umask(Mode::from_raw_mode(0o077));
     let mut signals = Signals::catch()?;
     let (engine, claim) = open().map_err(Failure::refused)?;
     let host = Host::start((Arc::new(engine), claim), config, place, true)?;
@@ -159,7 +164,7 @@ fn serve<E: Hosted>(
 
 /// Says that the mount works, then lets go of the caller's terminal, pipe and directory.
 fn step_back(cache: &Path) -> Result<(), Failure> {
-    let log = OpenOptions::new().create(true).append(true).open(cache.join(LOG_NAME))?;
+    let log = PrivateDir::open(cache)?.file(LOG_NAME, Use::Append)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let mut out = std::io::stdout();
     out.write_all(READY)?;

@@ -27,7 +27,8 @@ fn an_ordinary_user_runs_over_the_own_origin() {
     let at = |name: &str| scratch.path().join(name);
     directory_for_all(scratch.path());
     directory_for_all(&at("origin"));
-    directory_for_all(&at("cache"));
+    fs::create_dir(at("cache")).expect("directory");
+    std::os::unix::fs::chown(at("cache"), Some(NOBODY), Some(NOBODY)).expect("the user's own");
     // The build directory may be closed to others: the copy is not.
     fs::copy(programs::halocline().get_program(), at("halocline")).expect("copy");
     let program = "id -u; echo bytes > made; cat made; stat -c %u made; mkdir d; exit 7";

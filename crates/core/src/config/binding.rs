@@ -4,7 +4,6 @@
 //! same records would name other bytes (I1, I2); so a cache that does not fit is refused.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -14,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Config;
 use super::values::SERVERS_MAX;
-use crate::bounded;
 use crate::error::{Error, Result};
+use crate::private::{self, PrivateDir};
 
 /// Name of the file in the cache directory.
 pub const BINDING_FILE: &str = "halocline-binding.toml";
@@ -60,10 +59,8 @@ impl Binding {
     /// What the cache in `dir` is bound to; `None` when it was never used.
     pub fn load(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(BINDING_FILE);
-        let text = match bounded::read_to_string(&path, bounded::SMALL_FILE_BYTES_MAX) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(Error::at(&path, "read"))?,
-        };
+        let Some(bytes) = private::read(dir, BINDING_FILE)? else { return Ok(None) };
+        let text = String::from_utf8_lossy(&bytes);
         let wrong = |what: &str| {
             Error::invalid(
                 format!("{}: {what}", path.display()),
@@ -130,12 +127,7 @@ impl Binding {
             Error::invalid(format!("{}: {error}", path.display()), "use a path that is UTF-8")
         };
         let text = toml::to_string(self).map_err(failed)?;
-        let new = path.with_extension("new");
-        let written = fs::write(&new, text)
-            .and_then(|()| fs::File::open(&new)?.sync_all())
-            .and_then(|()| fs::rename(&new, &path))
-            .and_then(|()| fs::File::open(dir)?.sync_all());
-        written.map_err(Error::at(&path, "write"))
+        PrivateDir::open(dir)?.replace(BINDING_FILE, text.as_bytes())
     }
 }
 

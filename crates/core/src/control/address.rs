@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
+
+use crate::private::PrivateDir;
 
 /// Longest path that `sockaddr_un` holds, less its terminating NUL.
 const ADDRESS_BYTES_MAX: usize = 107;
@@ -27,6 +29,11 @@ impl Address {
         let parent = File::open(parent)?;
         let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name);
         Ok(Self { path, _parent: Some(parent) })
+    }
+
+    /// The address of a socket `name` in an open directory, whatever may lie at its path meanwhile.
+    pub(super) fn within(dir: &PrivateDir, name: &str) -> PathBuf {
+        Path::new("/proc/self/fd").join(dir.as_fd().as_raw_fd().to_string()).join(name)
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -21,6 +21,7 @@ use super::address::Address;
 use super::bounds::{self, REQUEST_BYTES_MAX, SHORT_LINE_BYTES};
 use super::{AnyStatus, Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
 use crate::error::{Error, Result};
+use crate::private::PrivateDir;
 
 /// What a longer line may ask, as it begins: lists of paths and job files.
 const LONG_REQUESTS: [&[u8]; 2] = [b"{\"warm\"", b"{\"jobs\""];
@@ -77,6 +78,7 @@ impl Drop for LongLine<'_> {
 /// A listening control socket. Dropping it stops listening, lets requests in work finish and
 /// removes the socket.
 pub struct Server {
+    dir: PrivateDir,
     socket: PathBuf,
     listener: UnixListener,
     accepting: Option<JoinHandle<()>>,
@@ -98,16 +100,13 @@ impl Server {
         controlled: Arc<dyn Controlled>,
         mounted: Arc<dyn Mounted>,
     ) -> Result<Self> {
+        let dir = PrivateDir::open(cache)?;
         let socket = cache.join(SOCKET_NAME);
-        match fs::remove_file(&socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::at(socket, "replace the control socket")(error));
-            }
-            _ => {}
-        }
+        dir.remove(SOCKET_NAME)?;
         let at = |error| Error::at(&socket, "listen on the control socket")(error);
-        let listener = UnixListener::bind(Address::of(&socket).map_err(at)?.path()).map_err(at)?;
-        fs::set_permissions(&socket, Permissions::from_mode(0o600)).map_err(at)?;
+        let address = Address::within(&dir, SOCKET_NAME);
+        let listener = UnixListener::bind(&address).map_err(at)?;
+        fs::set_permissions(&address, Permissions::from_mode(0o600)).map_err(at)?;
         let mountpoint = mountpoint.to_owned();
         let (open, long_lines) = (Mutex::default(), AtomicUsize::new(0));
         let shared = Arc::new(Shared { controlled, mounted, mountpoint, open, long_lines });
@@ -118,7 +117,7 @@ impl Server {
                 .name("control".into())
                 .spawn(move || accept_all(&listener, &shared, &ending))?
         };
-        Ok(Self { socket, listener, accepting: Some(accepting), ending })
+        Ok(Self { dir, socket, listener, accepting: Some(accepting), ending })
     }
 
     /// Path of the socket.
@@ -136,7 +135,7 @@ impl Drop for Server {
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
         }
-        let _ = fs::remove_file(&self.socket);
+        let _ = self.dir.remove(SOCKET_NAME);
     }
 }
 

@@ -3,7 +3,6 @@
 //! Clean extents of a changed file are dropped. Dirty ones are a conflict: the origin's version
 //! stays the file, the cache's bytes are saved beside the cache and reported. Neither is lost.
 
-use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -15,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::meta::{Extent, FileId, Stamp};
 use crate::namespace::Node;
+use crate::private::{PrivateDir, Use};
 
 /// Directory inside the cache where dirty bytes of conflicts are saved.
 pub(crate) const CONFLICTS: &str = "conflicts";
@@ -26,6 +26,16 @@ struct Conflict {
     reason: String,
     /// Offset and length of each dirty extent, in bytes.
     extents: Vec<(u64, u64)>,
+}
+
+/// Closes what is saved of conflicts to others, as earlier versions did not.
+pub(crate) fn close_saved(cache_dir: &Path) {
+    let dir = cache_dir.join(CONFLICTS);
+    match PrivateDir::open(&dir).and_then(|dir| dir.check_below()) {
+        Err(error) if error.errno() == libc::ENOENT => {}
+        Err(error) => tracing::warn!("{error}"),
+        Ok(()) => {}
+    }
 }
 
 /// Compares a file that the cache knows with what the origin has now, before anybody reads it.
@@ -99,10 +109,11 @@ pub(crate) fn save(
     reason: &str,
 ) -> Result<()> {
     let dir = parts.around.cache_dir.join(CONFLICTS);
-    fs::create_dir_all(&dir).map_err(Error::at(&dir, "create the directory"))?;
+    // As private as the file that they come from may be.
+    let private = PrivateDir::make(&dir)?;
     let name = format!("{:016x}-{}", id.0, parts.clock.now_ms());
     let bytes = dir.join(&name);
-    let saved = File::create(&bytes).map_err(Error::at(&bytes, "create the file"))?;
+    let saved = private.file(&name, Use::New)?;
     let mut buf = Vec::new();
     for extent in dirty {
         buf.resize(usize::try_from(extent.range.len()).expect("an extent fits in memory"), 0);
@@ -115,9 +126,8 @@ pub(crate) fn save(
         reason: reason.to_owned(),
         extents: dirty.iter().map(|e| (e.range.start, e.range.len())).collect(),
     };
-    let described = dir.join(format!("{name}.json"));
     let json = serde_json::to_vec_pretty(&conflict).expect("a conflict is plain data");
-    fs::write(&described, json).map_err(Error::at(&described, "write"))?;
+    private.replace(&format!("{name}.json"), &json)?;
     let dirty_bytes: u64 = dirty.iter().map(|extent| extent.range.len()).sum();
     parts.note(format!(
         "{}: {reason}; {dirty_bytes} bytes that only the cache had are saved in {}",

@@ -10,6 +10,7 @@ use halocline_model::evict;
 use halocline_model::layout::CacheGeometry;
 use parking_lot::{Mutex, RwLock};
 
+use super::changes;
 use super::counters::Counters;
 use super::extents::ExtentEngine;
 use super::globs::Globs;
@@ -160,6 +161,7 @@ impl ExtentEngine {
 impl Parts {
     /// Before the first request: what the last session left is put in order, what it lost is told.
     fn take_over(&self, recovery: &Recovery) -> Result<()> {
+        changes::close_saved(&self.around.cache_dir);
         if recovery.trim {
             self.store.trim()?;
         }

@@ -118,6 +118,7 @@ impl LocalDmt {
         boot_id: &str,
         memtable_bytes: u64,
     ) -> Result<(Self, Recovery)> {
+        crate::private::check_above(dir)?;
         let (mut owner, distrusted) = Owner::take_with_witness(dir, options.witness.as_deref())?;
         let set_aside = options.records_bytes;
         let journal = Arc::new(open::open_store(&mut owner, boot_id, memtable_bytes, set_aside)?);

@@ -2,10 +2,10 @@
 
 mod holder;
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::distrust::{DistrustList, Distrusted, HEADER_BYTES};
-use crate::bounded;
+use crate::bounded::SMALL_FILE_BYTES_MAX;
 use crate::error::{Error, Result};
+use crate::private::{PrivateDir, Use};
 
 use holder::Holder;
 
@@ -50,7 +51,7 @@ pub struct CacheIdentity {
 #[derive(Debug)]
 pub struct Owner {
     lock: File,
-    dir: PathBuf,
+    dir: PrivateDir,
     last_boot: Option<String>,
     distrust: DistrustList,
     identity: CacheIdentity,
@@ -67,16 +68,24 @@ impl Owner {
         dir: &Path,
         witness: Option<&Path>,
     ) -> Result<(Self, Vec<Distrusted>)> {
-        fs::create_dir_all(dir).map_err(Error::at(dir, "create the cache directory"))?;
-        let marker = dir.join(CACHE_FILE);
-        let known = marker.try_exists().map_err(Error::at(&marker, "look for"))?;
+        Self::take_open(PrivateDir::look_or_make(dir)?, witness)
+    }
+
+    /// The same of an open directory.
+    pub(crate) fn take_open(
+        dir: PrivateDir,
+        witness: Option<&Path>,
+    ) -> Result<(Self, Vec<Distrusted>)> {
+        let known = dir.read(CACHE_FILE, SMALL_FILE_BYTES_MAX)?.is_some();
         if !known {
-            refuse_foreign(dir)?;
+            refuse_foreign(&dir)?;
         }
-        let (lock, last_boot) = lock(dir, || thread::sleep(PAUSE))?;
-        let identity = if known { read_identity(&marker)? } else { make_identity(dir, &marker)? };
-        let (distrust, distrusted) = load_distrust(dir, &lock, witness, &identity)?;
-        Ok((Self { lock, dir: dir.to_owned(), last_boot, distrust, identity }, distrusted))
+        let dir = dir.closed()?;
+        let (lock, last_boot) = lock(&dir, || thread::sleep(PAUSE))?;
+        let identity = if known { identity_in(&dir)? } else { None };
+        let identity = identity.map_or_else(|| make_identity(&dir), Ok)?;
+        let (distrust, distrusted) = load_distrust(dir.path(), &lock, witness, &identity)?;
+        Ok((Self { lock, dir, last_boot, distrust, identity }, distrusted))
     }
 
     /// What must not be trusted any more although the store could not record it.
@@ -88,20 +97,20 @@ impl Owner {
     pub(crate) fn announce_ring(&mut self) -> Result<()> {
         if self.identity.format < FORMAT_WITH_RING {
             self.identity.format = FORMAT_WITH_RING;
-            write_identity(&self.dir, &self.dir.join(CACHE_FILE), &self.identity)?;
+            write_identity(&self.dir, &self.identity)?;
         }
         Ok(())
     }
 
     /// The cache directory.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.dir.path()
     }
 
     /// Notes that the store is open on this boot. Not earlier: until then a power loss may have
     /// torn it, however often its opening is tried.
     pub(crate) fn opened_on(&self, boot_id: &str) -> Result<()> {
-        sign(&self.lock, boot_id).map_err(Error::at(self.dir.join(LOCK_FILE), "write the lock"))
+        sign(&self.lock, boot_id).map_err(Error::at(self.dir().join(LOCK_FILE), "write the lock"))
     }
 
     /// The boot id on which the store was opened last.
@@ -111,9 +120,7 @@ impl Owner {
 
     /// Whether the directory holds more than what says that it is a cache, and `besides`.
     pub(crate) fn holds_data(&self, besides: &[&str]) -> Result<bool> {
-        let read = || Error::at(&self.dir, "read the cache directory");
-        for entry in fs::read_dir(&self.dir).map_err(read())? {
-            let name = entry.map_err(read())?.file_name();
+        for name in self.dir.names()? {
             let plain = [CACHE_FILE, LOCK_FILE, "lost+found"].iter().chain(besides);
             if !plain.into_iter().any(|plain| name == *plain) && name != fresh_name().as_str() {
                 return Ok(true);
@@ -137,15 +144,14 @@ pub(crate) fn boot_id() -> Result<String> {
 
 /// Refuses a directory that holds something else. A lock file alone, or a half-made identity, is
 /// what a crash during the first use leaves.
-fn refuse_foreign(dir: &Path) -> Result<()> {
-    for entry in fs::read_dir(dir).map_err(Error::at(dir, "read the cache directory"))? {
-        let name = entry.map_err(Error::at(dir, "read the cache directory"))?.file_name();
+fn refuse_foreign(dir: &PrivateDir) -> Result<()> {
+    for name in dir.names()? {
         let ours = name == LOCK_FILE || name == fresh_name().as_str() || name == "lost+found";
         if !ours {
             return Err(Error::invalid(
                 format!(
                     "{} is neither empty nor a cache: it holds {}",
-                    dir.display(),
+                    dir.path().display(),
                     Path::new(&name).display()
                 ),
                 "name an empty or a new directory as the cache",
@@ -161,15 +167,9 @@ fn fresh_name() -> String {
 
 /// The lock ends with its process, so a crashed owner's lock is stale by itself (I8): as soon as its
 /// last thread has ended, which is waited for. `pause` passes the time between two tries.
-fn lock(dir: &Path, mut pause: impl FnMut()) -> Result<(File, Option<String>)> {
-    let path = dir.join(LOCK_FILE);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(Error::at(&path, "open the lock"))?;
+fn lock(dir: &PrivateDir, mut pause: impl FnMut()) -> Result<(File, Option<String>)> {
+    let path = dir.path().join(LOCK_FILE);
+    let file = dir.file(LOCK_FILE, Use::Write)?;
     for tried in 1.. {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => break,
@@ -180,7 +180,7 @@ fn lock(dir: &Path, mut pause: impl FnMut()) -> Result<(File, Option<String>)> {
         let ending = holder.as_ref().is_some_and(Holder::is_ending);
         // For a moment a killed process looks as if it lived.
         if tried == TRIES || (tried > 1 && !ending) {
-            return Err(owned(dir, holder.as_ref(), ending));
+            return Err(owned(dir.path(), holder.as_ref(), ending));
         }
         pause();
     }
@@ -252,17 +252,17 @@ fn owned(dir: &Path, holder: Option<&Holder>, ending: bool) -> Error {
 
 /// What a directory says it is, if it is a cache.
 pub(crate) fn identity_of(dir: &Path) -> Result<Option<CacheIdentity>> {
-    let marker = dir.join(CACHE_FILE);
-    let known = marker.try_exists().map_err(Error::at(&marker, "look for"))?;
-    known.then(|| read_identity(&marker)).transpose()
+    match PrivateDir::look(dir) {
+        Err(error) if error.errno() == libc::ENOENT => Ok(None),
+        dir => identity_in(&dir?),
+    }
 }
 
-fn read_identity(marker: &Path) -> Result<CacheIdentity> {
-    let bytes = bounded::read(marker, bounded::SMALL_FILE_BYTES_MAX);
-    let bytes = bytes.map_err(Error::at(marker, "read"))?;
+fn identity_in(dir: &PrivateDir) -> Result<Option<CacheIdentity>> {
+    let Some(bytes) = dir.read(CACHE_FILE, SMALL_FILE_BYTES_MAX)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
     let damaged = |what: String| Error::Store {
-        path: marker.parent().unwrap_or(marker).to_owned(),
+        path: dir.path().to_owned(),
         what,
         remedy: format!(
             "restore {CACHE_FILE} from a copy, or move the directory away and start with an empty \
@@ -273,7 +273,7 @@ fn read_identity(marker: &Path) -> Result<CacheIdentity> {
         .map_err(|error| damaged(format!("{CACHE_FILE} cannot be read: {}", error.message())))?;
     if !(FORMAT..=FORMAT_WITH_RING).contains(&identity.format) {
         return Err(Error::Store {
-            path: marker.parent().unwrap_or(marker).to_owned(),
+            path: dir.path().to_owned(),
             what: format!(
                 "its format is {}, this program knows {FORMAT_WITH_RING}",
                 identity.format
@@ -284,28 +284,20 @@ fn read_identity(marker: &Path) -> Result<CacheIdentity> {
                     .to_owned(),
         });
     }
-    Ok(identity)
+    Ok(Some(identity))
 }
 
-fn make_identity(dir: &Path, marker: &Path) -> Result<CacheIdentity> {
+fn make_identity(dir: &PrivateDir) -> Result<CacheIdentity> {
     let random = Path::new("/proc/sys/kernel/random/uuid");
     let cache_id = fs::read_to_string(random).map_err(Error::at(random, "read"))?;
     let identity = CacheIdentity { format: FORMAT, cache_id: cache_id.trim().to_owned() };
-    write_identity(dir, marker, &identity)?;
+    write_identity(dir, &identity)?;
     Ok(identity)
 }
 
-fn write_identity(dir: &Path, marker: &Path, identity: &CacheIdentity) -> Result<()> {
+fn write_identity(dir: &PrivateDir, identity: &CacheIdentity) -> Result<()> {
     let text = toml::to_string(identity).expect("an identity is two plain fields");
-    let fresh = dir.join(fresh_name());
-    let write = || {
-        let mut file = File::create(&fresh)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&fresh, marker)?;
-        File::open(dir)?.sync_all()
-    };
-    write().map_err(Error::at(marker, "write"))
+    dir.replace(CACHE_FILE, text.as_bytes())
 }
 
 #[cfg(test)]
@@ -346,11 +338,12 @@ mod tests {
         let held = File::open(dir.path().join(LOCK_FILE)).unwrap();
         flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
         let mut pauses = 0;
-        let error = lock(dir.path(), || pauses += 1).unwrap_err().to_string();
+        let error =
+            lock(&PrivateDir::open(dir.path()).unwrap(), || pauses += 1).unwrap_err().to_string();
         assert_eq!(pauses, TRIES - 1);
         assert!(error.contains(&format!("in use by process {pid}, which is ending")), "{error}");
         let mut held = Some((held, 0));
-        let (_, last_boot) = lock(dir.path(), || {
+        let (_, last_boot) = lock(&PrivateDir::open(dir.path()).unwrap(), || {
             held = held.take().map(|(file, pauses)| (file, pauses + 1)).filter(|held| held.1 < 7);
         })
         .unwrap();
@@ -363,7 +356,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let _owner = Owner::take(dir.path()).unwrap();
         let mut pauses = 0;
-        let error = lock(dir.path(), || pauses += 1).unwrap_err().to_string();
+        let error =
+            lock(&PrivateDir::open(dir.path()).unwrap(), || pauses += 1).unwrap_err().to_string();
         assert_eq!(pauses, 1);
         assert!(error.contains("unmount it there first"), "{error}");
     }

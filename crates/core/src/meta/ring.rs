@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -52,7 +52,11 @@ pub(super) struct Gap;
 
 /// Makes an empty ring in `path`.
 pub(super) fn create(path: &Path) -> io::Result<()> {
-    wipe(&File::create(path)?)
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    // The store's directory is ours, and was looked through: this is for good measure.
+    options.custom_flags(libc::O_NOFOLLOW);
+    wipe(&options.open(path)?)
 }
 
 impl Ring {

@@ -3,13 +3,11 @@
 //! A server whose device is not mounted, or was replaced, is an empty directory; a striped object
 //! would read zeros where its bytes were. Without its mark a server is not trusted (I1, I6).
 
-use std::fs;
-use std::io;
 use std::path::PathBuf;
 
 use super::Volume;
-use crate::bounded;
 use crate::error::{Error, Result};
+use crate::private::{self, PrivateDir};
 
 /// Name of the mark in a server's directory.
 const NAME: &str = "halocline-server";
@@ -26,18 +24,16 @@ pub fn unmarked(volume: &Volume, cache_id: &str) -> Result<Vec<PathBuf>> {
     let mut unmarked = Vec::new();
     for (index, server) in servers.iter().enumerate().filter(|_| servers.len() > 1) {
         let path = server.dir().join(NAME);
-        match bounded::read_to_string(&path, bounded::SMALL_FILE_BYTES_MAX) {
-            Ok(found) if found == mark(cache_id, index) => {}
-            Ok(found) => {
+        let found = private::read(server.dir(), NAME)?;
+        match found.map(|found| String::from_utf8_lossy(&found).into_owned()) {
+            Some(found) if found == mark(cache_id, index) => {}
+            Some(found) => {
                 return Err(Error::invalid(
                     format!("{} says {:?}: it is another server's", path.display(), found.trim()),
                     "mount each server of the cache in its own place",
                 ));
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                unmarked.push(server.dir().to_owned());
-            }
-            Err(error) => return Err(Error::at(path, "read the mark of the server")(error)),
+            None => unmarked.push(server.dir().to_owned()),
         }
     }
     Ok(unmarked)
@@ -48,11 +44,7 @@ pub fn unmarked(volume: &Volume, cache_id: &str) -> Result<Vec<PathBuf>> {
 pub fn write(volume: &Volume, cache_id: &str) -> Result<()> {
     let servers = volume.servers();
     for (index, server) in servers.iter().enumerate().filter(|_| servers.len() > 1) {
-        let path = server.dir().join(NAME);
-        let written = fs::write(&path, mark(cache_id, index))
-            .and_then(|()| fs::File::open(&path)?.sync_all())
-            .and_then(|()| fs::File::open(server.dir())?.sync_all());
-        written.map_err(Error::at(path, "mark the server"))?;
+        PrivateDir::open(server.dir())?.replace(NAME, mark(cache_id, index).as_bytes())?;
     }
     Ok(())
 }

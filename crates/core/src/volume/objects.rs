@@ -19,7 +19,7 @@ use super::{Volume, VolumeFile};
 use crate::open_files::OBJECTS_MAX;
 
 /// The directory on each server.
-const ROOT: &str = "objects";
+pub(super) const ROOT: &str = "objects";
 
 /// Names one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,11 +11,13 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Decorate;
 use super::queue::Queue;
+use super::{Decorate, objects};
+use crate::beneath;
 use crate::device::local::LocalDevice;
 use crate::device::{Device, ServerFile};
 use crate::error::{Error, Result};
+use crate::private::{self, PrivateDir};
 
 /// A storage target. The directory tree goes through descriptors; data goes through the device.
 #[derive(Debug)]
@@ -22,6 +25,8 @@ pub struct Server {
     name: String,
     dir: PathBuf,
     root: File,
+    /// Whether everything here is to be ours alone.
+    is_private: bool,
     device: Arc<dyn Device>,
     queue: Queue,
 }
@@ -38,7 +43,26 @@ impl Server {
         }
         let (name, dir) = (name.to_owned(), dir.to_owned());
         let queue = Queue::new(&name);
-        Ok(Arc::new(Self { name, dir, root, device, queue }))
+        Ok(Arc::new(Self { name, dir, root, is_private: false, device, queue }))
+    }
+
+    /// The server `name` over a directory that is ours alone, as its directories and files must be.
+    pub(super) fn private(
+        dir: &PrivateDir,
+        name: &str,
+        index: usize,
+        decorate: Decorate<'_>,
+    ) -> Result<Arc<Self>> {
+        let path = dir.path();
+        if dir.names()?.iter().any(|name| name == objects::ROOT) {
+            // Other names there are left alone.
+            dir.sub(objects::ROOT)?.check_directories(|name| name.len() == 2)?;
+        }
+        let device = decorate(index, Arc::new(LocalDevice::open(path)?));
+        let root = dir.as_fd().try_clone_to_owned();
+        let root = root.map_err(Error::at(path, "open the server's directory"))?.into();
+        let (name, dir, queue) = (name.to_owned(), path.to_owned(), Queue::new(name));
+        Ok(Arc::new(Self { name, dir, root, is_private: true, device, queue }))
     }
 
     /// The server `name` over the existing directory `dir`, on its file system's own device
@@ -81,7 +105,7 @@ impl Server {
     pub(super) fn open_object(&self, path: &Path) -> io::Result<Option<ServerFile>> {
         self.open_with(path, OFlags::empty()).map_or_else(
             |errno| if errno == Errno::NOENT { Ok(None) } else { Err(errno.into()) },
-            |file| ServerFile::new(file).map(Some),
+            |file| self.checked(file).map(Some),
         )
     }
 
@@ -95,19 +119,30 @@ impl Server {
             }
             other => other,
         };
-        ServerFile::new(file?)
+        self.checked(file?)
+    }
+
+    /// Not a file that was put here to be written to in place of another.
+    fn checked(&self, file: File) -> io::Result<ServerFile> {
+        if self.is_private {
+            private::check_file(&file)?;
+        }
+        ServerFile::new(file)
     }
 
     fn open_with(&self, path: &Path, extra: OFlags) -> rustix::io::Result<File> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | extra;
-        rustix::fs::openat(&self.root, path, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | extra;
+        let creates = extra.contains(OFlags::CREATE);
+        let mode = if creates { Mode::RUSR | Mode::WUSR } else { Mode::empty() };
+        beneath::open(&self.root, path, flags, mode).map(File::from)
     }
 
     fn create_directories(&self, path: &Path) -> io::Result<()> {
         let mut made = PathBuf::new();
         for part in path {
             made.push(part);
-            match rustix::fs::mkdirat(&self.root, &made, Mode::RWXU) {
+            let (parent, name) = beneath::parent(self.root.as_fd(), &made)?;
+            match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -117,7 +152,11 @@ impl Server {
 
     /// Removes the file at `path` below the server; it is no error where there is none.
     pub(super) fn remove_object(&self, path: &Path) -> io::Result<()> {
-        match rustix::fs::unlinkat(&self.root, path, AtFlags::empty()) {
+        let (parent, name) = match beneath::parent(self.root.as_fd(), path) {
+            Err(Errno::NOENT) => return Ok(()),
+            parent => parent?,
+        };
+        match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -163,8 +202,7 @@ impl Server {
 pub(super) const BLOCK: u64 = 512;
 
 fn open_directory(root: &File, path: &Path) -> rustix::io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::openat(root, path, flags, Mode::empty()).map(File::from)
+    beneath::open(root, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
 }
 
 /// Makes the directory `path`, private to the owner, unless it is there.

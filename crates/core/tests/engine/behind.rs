@@ -3,7 +3,8 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use halocline_core::control::Controlled;
@@ -145,6 +146,30 @@ fn i9_a_conflict_is_reported_and_neither_version_is_lost() {
     assert!(note.contains("changed behind the mount") && note.contains("4096 bytes"), "{note}");
     fixture.close();
     assert_eq!(fs::read(fixture.origin.path().join("file")).unwrap(), theirs);
+}
+
+/// What is saved may be a file that only its owner may read; versions before let all read it.
+#[test]
+fn what_is_saved_is_for_nobody_else() {
+    let mut fixture = fixture();
+    fixture.close_dirty();
+    fs::remove_file(fixture.origin.path().join("file")).unwrap();
+    fixture.open();
+    let dir = fixture.cache.path().join("conflicts");
+    let closed = |dir: &Path| {
+        let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let open = |path: &PathBuf| path.metadata().unwrap().mode() & 0o077 != 0;
+        assert_eq!(files.chain([dir.to_owned()]).filter(open).count(), 0);
+    };
+    closed(&dir);
+    fixture.close();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
+    for entry in fs::read_dir(&dir).unwrap() {
+        fs::set_permissions(entry.unwrap().path(), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    fixture.open();
+    closed(&dir);
+    fixture.close();
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The results as a picture: throughput by request size, one panel for each pattern and phase.
 
-use std::fs;
 use std::path::Path;
 
 use halocline_core::error::Error;
@@ -11,6 +10,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::record::{Phase, Results, Run};
 use super::table;
 use crate::failure::Failure;
+use crate::output;
 use crate::preflight;
 use crate::text;
 
@@ -76,7 +76,7 @@ pub(super) fn save(file: &Path, draw: impl FnOnce(&mut String) -> Drawn) -> Resu
     let mut svg = String::new();
     draw(&mut svg)
         .map_err(|error| Failure::failed(format!("the plot cannot be drawn: {error}")))?;
-    Ok(fs::write(file, svg).map_err(Error::at(file, "write the plot"))?)
+    Ok(output::write(file, svg).map_err(Error::at(file, "write the plot"))?)
 }
 
 /// Draws the results.

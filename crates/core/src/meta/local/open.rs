@@ -1,9 +1,12 @@
 //! Finding the store of a cache, or making it.
 
+use std::io;
+
 use super::STORE_DIR;
 use crate::error::{Error, Result};
 use crate::meta::journal::Journal;
 use crate::meta::owner::Owner;
+use crate::private::PrivateDir;
 
 /// Opens the store of an owned cache, or makes it in one that holds nothing yet.
 pub(super) fn open_store(
@@ -14,7 +17,12 @@ pub(super) fn open_store(
 ) -> Result<Journal> {
     let path = owner.dir().join(STORE_DIR);
     owner.announce_ring()?;
-    if !path.try_exists().map_err(Error::at(&path, "look for"))? {
+    // Not through a link, were it one.
+    let is_there = path.symlink_metadata().map(|_| true).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(false),
+        _ => Err(Error::at(&path, "look for")(error)),
+    });
+    if !is_there? {
         let half_made = format!("{STORE_DIR}.new");
         if owner.holds_data(&[&half_made])? {
             return Err(Error::Store {
@@ -27,6 +35,8 @@ pub(super) fn open_store(
         }
         Journal::create(&path, memtable_bytes)?;
     }
+    // The store opens its files by their paths.
+    PrivateDir::open(&path)?.check_below()?;
     let torn = owner.last_boot() != Some(boot_id);
     let journal = Journal::open(&path, memtable_bytes, torn, set_aside)?;
     owner.opened_on(boot_id)?;
