@@ -15,7 +15,7 @@
 //! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
 //! [`jobs`] announce ([`job_file`] reads them), and [`coldest`] leave first; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
-//! sees mappings that stay; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`].
+//! sees mappings that stay; [`totals`] is what `df` shows; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`].
 
 mod background;
 mod coldest;
@@ -46,6 +46,7 @@ mod steps;
 mod switch;
 #[cfg(test)]
 mod tests;
+mod totals;
 mod tree;
 
 use std::ffi::OsStr;

@@ -81,3 +81,31 @@ fn a_file_that_grows_beside_readers_keeps_the_limit() {
     assert!(read > 0 && content[7] == 9 && content[100] == 8);
     assert_eq!(reader.metadata().expect("stat").len(), 6 << 20);
 }
+
+/// `df` told of an SSD without its limit, and of a sum that fits on neither tier.
+#[test]
+fn what_df_tells_can_be_written() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let mut mount = Mount::tier_prepared(&["--ssd-limit", "8M"]);
+    let _ssd = Tmpfs::mount(&mount.root().join("ssd"), "64M");
+    let _hdd = Tmpfs::mount(&mount.root().join("hdd"), "24M");
+    mount.start();
+    let told = || rustix::fs::statvfs(mount.path()).expect("statvfs");
+    let mib = |blocks: u64| blocks * told().f_frsize >> 20;
+    let (total, free) = (mib(told().f_blocks), mib(told().f_bfree));
+    assert!((31..=32).contains(&total) && (31..=32).contains(&free), "{total} {free}");
+    let available = mib(told().f_bavail);
+    assert!((23..=24).contains(&available), "{available}");
+    let block = vec![5; 1 << 20];
+    let mut file = File::create(mount.path().join("file")).expect("create");
+    (0..available).for_each(|_| file.write_all(&block).expect("df told of room"));
+    let left = mib(told().f_bavail);
+    assert!((7..=9).contains(&left), "the SSD is left: {left}");
+    drop(file);
+    let mut file = File::create(mount.path().join("other")).expect("create");
+    (1..left).for_each(|_| file.write_all(&block).expect("df told of room"));
+    drop(file);
+    mount.unmount();
+}

@@ -313,25 +313,3 @@ fn write_some(steps: &Steps, file: &File, at: u64, data: &[u8]) -> (usize, Resul
 pub(super) fn is_full(error: &Error) -> bool {
     matches!(error.errno(), libc::ENOSPC | libc::EDQUOT)
 }
-
-impl Core {
-    /// What all tiers hold and have free together; tiers on one file system count once.
-    pub(super) fn totals(&self) -> Result<libc::statvfs64> {
-        let mut sum = self.sides[0].totals()?;
-        let mut counted = vec![self.sides[0].device];
-        for side in &self.sides[1..] {
-            if counted.contains(&side.device) {
-                continue;
-            }
-            counted.push(side.device);
-            let more = side.totals()?;
-            let scale = |blocks: u64| blocks * more.f_frsize / sum.f_frsize.max(1);
-            let (all, free, avail) =
-                (scale(more.f_blocks), scale(more.f_bfree), scale(more.f_bavail));
-            sum.f_blocks += all;
-            sum.f_bfree += free;
-            sum.f_bavail += avail;
-        }
-        Ok(sum)
-    }
-}
