@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use halocline_core::control::{LayoutBytes, MoveReport, Report, RequestTotals};
+use halocline_core::control::{LayoutBytes, MoveReport, Report, RequestTotals, Skipped};
 
 /// A path on one line of a terminal: as it is, or quoted where it has characters that are none.
 #[expect(clippy::unnecessary_debug_formatting, reason = "it is the escapes that are wanted")]
@@ -162,10 +162,14 @@ pub(crate) fn moved(verb: &str, done: &MoveReport, dry_run: bool) -> String {
     if done.left_bytes > 0 {
         let _ = write!(out, "; {} left", bytes(done.left_bytes));
     }
-    for skipped in &done.skipped {
-        let _ = write!(out, "\n  {}: {}", path(&skipped.path), skipped.reason);
-    }
+    out.push_str(&skipped(done));
     out
+}
+
+/// One line for each file that was not moved.
+pub(crate) fn skipped(done: &MoveReport) -> String {
+    let line = |skipped: &Skipped| format!("\n  {}: {}", path(&skipped.path), skipped.reason);
+    done.skipped.iter().map(line).collect()
 }
 
 #[cfg(test)]

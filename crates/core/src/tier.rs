@@ -12,7 +12,7 @@
 //!
 //! Files: [`links`] and [`side`] are the form on disk, [`steps`] its changes, [`scan`] reads it at
 //! mount; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
-//! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories; [`files`] are
+//! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
 //! [`jobs`] announce ([`job_file`] reads them), and [`coldest`] leave first; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
 //! sees mappings that stay; [`totals`] is what `df` shows; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`].
@@ -31,6 +31,7 @@ mod keeper;
 mod leftovers;
 mod likeness;
 mod links;
+mod lost;
 mod migrate;
 mod names;
 mod numbers;
@@ -75,6 +76,7 @@ use intents::Intents;
 use keeper::Keeper;
 use leftovers::OldCopy;
 use links::Links;
+use lost::Lost;
 use pass::Passing;
 use residents::Residents;
 use side::Side;
@@ -108,6 +110,7 @@ pub(crate) struct Core {
     /// What a person should know.
     notes: Mutex<Vec<String>>,
     passing: Mutex<Passing>,
+    lost: Lost,
     old_copies: Mutex<Vec<OldCopy>>,
     dir_times: DirTimes,
     /// Work for the background threads.
@@ -196,6 +199,7 @@ impl Core {
             begun: Instant::now(),
             notes: Mutex::default(),
             passing: Mutex::default(),
+            lost: Lost::default(),
             old_copies: Mutex::default(),
             dir_times: DirTimes::default(),
             signal: Arc::default(),

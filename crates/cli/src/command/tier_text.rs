@@ -22,6 +22,7 @@ pub(super) fn files(files: &[FileInfo]) -> String {
             ("pinned", file.pinned),
             ("excluded", file.excluded),
             ("served by the kernel", file.passed_through),
+            ("lost: restore it, or remove the name", file.lost),
         ] {
             if holds {
                 notes.push(note);

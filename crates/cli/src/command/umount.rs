@@ -62,7 +62,7 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     }
     match tier {
         // Its files are where they are: there is nothing to flush.
-        Some(_) => println!("unmounted"),
+        Some(_) => println!("unmounted{}", text::skipped(&done)),
         None => println!("unmounted; {}", text::moved("flushed", &done, false)),
     }
     if done.left_bytes > 0 {

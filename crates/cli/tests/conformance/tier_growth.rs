@@ -93,7 +93,7 @@ fn what_df_tells_can_be_written() {
     let _hdd = Tmpfs::mount(&mount.root().join("hdd"), "24M");
     mount.start();
     let told = || rustix::fs::statvfs(mount.path()).expect("statvfs");
-    let mib = |blocks: u64| blocks * told().f_frsize >> 20;
+    let mib = |blocks: u64| (blocks * told().f_frsize) >> 20;
     let (total, free) = (mib(told().f_blocks), mib(told().f_bfree));
     assert!((31..=32).contains(&total) && (31..=32).contains(&free), "{total} {free}");
     let available = mib(told().f_bavail);

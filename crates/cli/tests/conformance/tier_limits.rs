@@ -152,3 +152,39 @@ fn a_tier_that_is_gone_fails_its_files_only() {
     let said = String::from_utf8_lossy(&fsck.stdout);
     assert!(!fsck.status.success() && said.contains("slow: its file"), "{said}");
 }
+
+/// A name was removed whose data is on a disk that became read-only: nothing could end the mount.
+#[test]
+fn a_mount_over_a_read_only_hdd_ends() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let mut mount = Mount::tier_prepared(&[]);
+    let hdd = mount.root().join("hdd");
+    let _hdd = Tmpfs::mount(&hdd, "8M");
+    let remount = |how: &str| {
+        programs::run(Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(&hdd));
+    };
+    mount.start();
+    let path = mount.path().join("file");
+    fs::write(&path, b"content").expect("write");
+    programs::run(programs::halocline().arg("demote").arg(&path));
+    remount("ro");
+    fs::remove_file(&path).expect("its name is on the SSD");
+    programs::run(programs::halocline().arg("flush").arg(mount.path()));
+    mount.unmount();
+    assert!(hdd.join("file").exists());
+    remount("rw");
+    mount.start();
+    assert!(!hdd.join("file").exists(), "the data goes when that is possible");
+    // What is lost below can be removed.
+    fs::create_dir(mount.path().join("dir")).expect("a directory");
+    let path = mount.path().join("dir/lost");
+    fs::write(&path, b"content").expect("write");
+    programs::run(programs::halocline().arg("demote").arg(&path));
+    fs::remove_file(hdd.join("dir/lost")).expect("remove");
+    assert!(fs::read(&path).is_err());
+    fs::remove_dir_all(mount.path().join("dir")).expect("what is lost can be removed");
+    mount.unmount();
+    programs::run(programs::halocline().arg("fsck").arg(mount.root()));
+}

@@ -19,6 +19,7 @@ pub struct AnyStatus {
 
 /// One file of a file tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "answers about a file, each of its own")]
 pub struct FileInfo {
     /// Path relative to the mount's root.
     #[serde(with = "wire::path")]
@@ -40,6 +41,9 @@ pub struct FileInfo {
     pub excluded: bool,
     /// The kernel serves it by itself now.
     pub passed_through: bool,
+    /// It is gone from its tier: restore it there, or remove the name.
+    #[serde(default)]
+    pub lost: bool,
 }
 
 /// State of one tier.

@@ -6,6 +6,7 @@
 //! follows is on the SSD too. What must hold: from before a file on a lower tier loses its link, or
 //! gets its place without one, until it has a link or is gone durably, an intent names it.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -139,13 +140,22 @@ impl Intents {
     }
 
     /// Makes the intents durable.
-    fn sync(&self) -> Result<()> {
+    pub(super) fn sync(&self) -> Result<()> {
         self.steps.sync("syncing the intents", &self.dir)
     }
 
     /// Queues the data of a file whose name is gone.
     pub(super) fn later(&self, removal: Removal) {
         self.removals.lock().push(removal);
+    }
+
+    /// How many leftovers are queued, by tier.
+    pub(super) fn waiting(&self) -> BTreeMap<usize, usize> {
+        let mut counts = BTreeMap::new();
+        for removal in &*self.removals.lock() {
+            *counts.entry(removal.intent().tier).or_default() += 1;
+        }
+        counts
     }
 
     /// Takes what is queued.

@@ -7,6 +7,7 @@ use super::intents::{Intent, Removal};
 use super::migrate::Source;
 use super::residents::Resident;
 use super::{Core, PRIVATE};
+use crate::control::{MoveReport, Skipped};
 use crate::error::Result;
 use crate::namespace::Node;
 
@@ -60,6 +61,22 @@ impl Core {
             self.finished(removal.intent());
         }
         Ok(())
+    }
+
+    /// The same where nothing may stand in the way of an end: what cannot be removed now, because a
+    /// tier is read-only or fails, keeps its intents, by which the next mount removes it. Tells of it.
+    pub(super) fn finish_what_goes(&self) -> MoveReport {
+        let mut report = MoveReport::default();
+        let Err(error) = self.finish_removals() else { return report };
+        if let Err(error) = self.intents.sync() {
+            tracing::warn!(%error, "intents are not durable yet");
+        }
+        for (tier, count) in self.intents.waiting() {
+            let what = format!("data of {count} removed or moved files stays for now ({error})");
+            let reason = format!("{what}: it goes when that is possible, or at the next mount");
+            report.skipped.push(Skipped { path: self.sides[tier].path.clone(), reason });
+        }
+        report
     }
 
     /// Removes what there is to remove, durably.

@@ -83,14 +83,17 @@ impl Core {
     /// Attributes of an inode, wherever it is.
     pub(super) fn stat(&self, inode: &Inode) -> Result<Stat> {
         let place = inode.place.read();
-        let stat = match place.away {
+        let stat = match &place.away {
             None if !place.may_be_directory() => self.namespace.stat(&place.entry)?,
             None => {
                 // A directory's times are not what they seem while a switch changes it.
                 let _names = self.names.read();
                 self.dir_times.show(self.namespace.stat(&place.entry)?)
             }
-            Some(_) => stat_descriptor(&*self.physical(inode, &place)?)?,
+            Some(away) => match self.physical(inode, &place) {
+                Err(_) if self.is_lost(away) => return self.stat_lost(inode, &place),
+                found => stat_descriptor(&*found?)?,
+            },
         };
         Ok(inode.show_in(&place, stat))
     }
@@ -142,7 +145,7 @@ impl Core {
         let steps = &self.sides[0].steps;
         let Some(away) = away else {
             let unlink = || self.namespace.unlink_seen(seen, parent, name);
-            self.gone(&steps.step("unlinking", unlink)?, parent, None);
+            self.gone(&steps.step("unlinking", unlink)?, (parent, name), None);
             return Ok(());
         };
         // The link becomes the intent: that is one change, and a full SSD has room for it. The
@@ -152,7 +155,7 @@ impl Core {
         let unlink = || self.namespace.take_out(seen, (parent, name), to);
         let removed = steps.step("unlinking", unlink)?;
         let intent = Intent { name: id, tier: away.tier, place: away.path };
-        self.gone(&removed, parent, Some(intent));
+        self.gone(&removed, (parent, name), Some(intent));
         Ok(())
     }
 
@@ -177,7 +180,7 @@ impl Core {
         };
         let rename = || self.namespace.rename(from, to, flags);
         match self.sides[0].steps.step("renaming", rename) {
-            Ok(Some(removed)) => self.gone(&removed, to.0, leaving),
+            Ok(Some(removed)) => self.gone(&removed, to, leaving),
             Ok(None) => self.stays(leaving),
             Err(error) => {
                 self.stays(leaving);
@@ -234,13 +237,21 @@ impl Core {
     }
 
     /// A name is gone: so are its blocks or its data elsewhere, once nobody uses them.
-    fn gone(&self, removed: &Removed, parent: &namespace::Node, leaving: Option<Intent>) {
+    fn gone(
+        &self,
+        removed: &Removed,
+        (parent, name): (&namespace::Node, &OsStr),
+        leaving: Option<Intent>,
+    ) {
         let live = self.table.find(removed.key);
         if let Some(intent) = leaving {
-            if let Some(live) = &live
-                && let Ok(fd) = self.sides[intent.tier].look(&intent.place)
-            {
-                *live.kept.lock() = Some(Arc::new(fd));
+            match (self.sides[intent.tier].look(&intent.place), &live) {
+                (Ok(fd), Some(live)) => *live.kept.lock() = Some(Arc::new(fd)),
+                (Err(Errno::NOENT | Errno::NOTDIR), _) => {
+                    let path = self.namespace.path_of(parent).join(name);
+                    self.lost_is_removed(path, &intent.place);
+                }
+                _ => {}
             }
             self.intents.later(Removal::Wanted(intent, parent.clone()));
             self.wake_reaper();

@@ -74,7 +74,12 @@ impl Core {
     fn describe(&self, file: Named) -> Result<FileInfo> {
         let globs = self.keeper.globs.read();
         let place = file.inode.place.read();
-        let stat = stat_descriptor(&*self.physical(&file.inode, &place)?)?;
+        let lost = place.away.as_ref().is_some_and(|away| self.is_lost(away));
+        let stat = if lost {
+            self.stat_lost(&file.inode, &place)?
+        } else {
+            stat_descriptor(&*self.physical(&file.inode, &place)?)?
+        };
         let (tier, inside) = match &place.away {
             None => (0, file.path.clone()),
             Some(away) => (away.tier, away.path.clone()),
@@ -88,6 +93,7 @@ impl Core {
             pinned: globs.pins(&file.path),
             excluded: globs.excludes(&file.path),
             passed_through: file.inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0,
+            lost,
             path: file.path,
         })
     }
@@ -190,7 +196,7 @@ impl Controlled for FileTier {
             servers: Vec::new(),
             rules: core.rules(),
             report: self.report(),
-            notes: core.notes.lock().clone(),
+            notes: core.notes.lock().iter().cloned().chain(core.lost.note()).collect(),
         }
     }
 
@@ -232,8 +238,7 @@ impl Controlled for FileTier {
     }
 
     fn flush(&self, _: Option<&Path>, _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
-        self.core.finish_removals()?;
-        Ok(MoveReport::default())
+        Ok(self.core.finish_what_goes())
     }
 
     fn warm(&self, paths: &[PathBuf], dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {

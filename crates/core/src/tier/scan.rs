@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{readlinkat, symlinkat};
 use serde::Serialize;
 
+use super::intents::Intent;
 use super::likeness::make_like;
 use super::links::Target;
 use super::numbers::{kept_number, number_in};
@@ -100,7 +101,11 @@ impl fmt::Display for Problem {
                 )
             }
             Self::Leftover { other } => {
-                write!(f, "{}: left by a mount that was killed", other.display())
+                write!(
+                    f,
+                    "{}: left by a mount that was killed, or could not remove it",
+                    other.display()
+                )
             }
             Self::Unlinked { other } => {
                 write!(f, "{}: no name on the SSD yet", other.display())
@@ -146,6 +151,8 @@ struct Survey {
     named: HashMap<(usize, PathBuf), Vec<Named>>,
     /// How many names of files with several there are, and one of them.
     linked: Option<(u64, PathBuf)>,
+    /// Leftovers that cannot be removed now.
+    stay: HashSet<(usize, PathBuf)>,
     found: Found,
 }
 
@@ -167,7 +174,10 @@ impl Core {
         }
         if mend {
             for side in &self.sides {
-                survey.found.removed += side.drop_temporaries()? as u64;
+                match side.drop_temporaries() {
+                    Ok(count) => survey.found.removed += count as u64,
+                    Err(error) => tracing::warn!(%error, "copies stay until the next mount"),
+                }
             }
         }
         self.read_ssd(&mut survey, mend)?;
@@ -185,15 +195,7 @@ impl Core {
             }
         }
         if mend {
-            // What the intents told is done, durably, before they go.
-            for intent in &intents {
-                if let Some(side) = self.sides.get(intent.tier) {
-                    side.sync_parent("syncing what is removed", &intent.place)?;
-                }
-            }
-            for intent in &intents {
-                self.intents.clear(intent);
-            }
+            self.clear_intents(&intents, &survey);
         }
         if let Some((names, other)) = survey.linked {
             survey.found.problems.push(Problem::ManyNames { names, other });
@@ -201,6 +203,25 @@ impl Core {
         survey.found.problems.sort();
         survey.found.adopted.sort();
         Ok(survey.found)
+    }
+
+    /// Clears intents of which what they told is done, durably.
+    fn clear_intents(&self, intents: &[Intent], survey: &Survey) {
+        let is_done = |intent: &&Intent| {
+            let synced = self
+                .sides
+                .get(intent.tier)
+                .map_or(Ok(()), |side| side.sync_parent("syncing what is removed", &intent.place));
+            if let Err(error) = &synced {
+                tracing::warn!(%error, "an intent stays until the next mount");
+            }
+            synced.is_ok() && !survey.stay.contains(&(intent.tier, intent.place.clone()))
+        };
+        // All syncs before the first goes.
+        let done: Vec<&Intent> = intents.iter().filter(is_done).collect();
+        for intent in done {
+            self.intents.clear(intent);
+        }
     }
 
     /// Counts the SSD's files and collects our links.
@@ -330,12 +351,16 @@ impl Core {
                 } else if survey.named.remove(&place).is_some() {
                     survey.found.files[tier] += 1;
                 } else if leftovers.contains(&place) {
-                    if mend {
-                        side.remove(&place.1)?;
-                        survey.found.removed += 1;
-                    } else {
-                        let other = side.path.join(&place.1);
-                        survey.found.problems.push(Problem::Leftover { other });
+                    let other = side.path.join(&place.1);
+                    match mend.then(|| side.remove(&place.1)) {
+                        Some(Ok(())) => survey.found.removed += 1,
+                        Some(Err(error)) => {
+                            // A tier that is read-only, for example: its intent stays.
+                            tracing::warn!(%error, "a leftover stays until the next mount");
+                            survey.stay.insert(place);
+                            survey.found.problems.push(Problem::Leftover { other });
+                        }
+                        None => survey.found.problems.push(Problem::Leftover { other }),
                     }
                 } else if kind != libc::DT_REG {
                     let other = side.path.join(&place.1);

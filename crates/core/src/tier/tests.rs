@@ -4,6 +4,7 @@ mod copies;
 mod crashes;
 mod dir_times;
 mod faults;
+mod lost;
 mod ordinary;
 mod passing;
 mod power;

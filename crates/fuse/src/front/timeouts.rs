@@ -2,7 +2,8 @@
 //!
 //! What must hold: what changes without the kernel or us being told is not shown for longer than
 //! [`UNSEEN`]. Two things do: the kernel serves the stores of a mapping by itself in the file below
-//! (passthrough), and the set-id bits that a write takes off are taken off here.
+//! (passthrough), and the set-id bits that a write takes off are taken off here. What is shown of a
+//! file that is gone from its tier is not kept at all.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,10 +22,19 @@ impl<E: Engine> Front<E> {
     pub(super) fn timeout(&self, inode: &Inode<E::Node>, attr: &FileAttr) -> Duration {
         let set_id = attr.kind == FileType::RegularFile
             && u32::from(attr.perm) & (libc::S_ISUID | libc::S_ISGID) != 0;
+        if is_lost(attr) {
+            return Duration::ZERO;
+        }
         let unseen = set_id || inode.mapped.load(Ordering::Relaxed);
         let most = if unseen { UNSEEN } else { Duration::MAX };
         self.options.attr_timeout.min(most)
     }
+}
+
+/// Whether this may be all that is known of a file whose data is gone, which somebody may restore: the
+/// kernel would take it for empty.
+fn is_lost(attr: &FileAttr) -> bool {
+    attr.kind == FileType::RegularFile && attr.perm == 0 && attr.size == 0
 }
 
 /// The kernel is about to serve a handle by itself: notes whether that can be mapped for writing, which

@@ -286,6 +286,11 @@ const FILES: &[Metric] = &[
     metric("[].pinned", "true, false", "A pin keeps it on the SSD."),
     metric("[].excluded", "true, false", "An exclude keeps it off the SSD."),
     metric("[].passed_through", "true, false", "The kernel serves it by itself now."),
+    metric(
+        "[].lost",
+        "true, false",
+        "It is gone from its tier: restore it there, or remove the name.",
+    ),
 ];
 
 const EXPLAIN: &[Metric] = &[

@@ -126,6 +126,7 @@ fn every_key_of_other_answers_is_described_and_no_other() {
             pinned: false,
             excluded: false,
             passed_through: false,
+            lost: false,
         }],
     );
     let costs = vec![CostTerms {

@@ -14,15 +14,15 @@ use crate::tier::steps::watch::{self, Watch};
 
 /// A step that fails, and perhaps all later ones of its tier.
 #[derive(Debug, Clone, Copy)]
-struct Fault {
-    after: usize,
-    errno: Errno,
-    for_good: bool,
+pub(super) struct Fault {
+    pub(super) after: usize,
+    pub(super) errno: Errno,
+    pub(super) for_good: bool,
     /// The tier and the first step that failed.
-    hit: Option<(usize, &'static str)>,
+    pub(super) hit: Option<(usize, &'static str)>,
 }
 
-struct Injected(Rc<RefCell<Fault>>);
+pub(super) struct Injected(pub(super) Rc<RefCell<Fault>>);
 
 impl Watch for Injected {
     fn before(&mut self, tier: usize, what: &'static str) -> Option<Errno> {
