@@ -122,6 +122,8 @@ pub struct Config {
     pub cdt_entries: usize,
     /// Whether the rebuilder runs in the background.
     pub rebuild: bool,
+    /// Whether what is read again is put on the cache at once.
+    pub fill: bool,
     /// Bytes per second the rebuilder moves while programs use the origin; 0: no limit.
     pub rebuild_rate: u64,
     /// Regions of the origin that are flushed at the same time.
@@ -185,6 +187,7 @@ impl Default for Config {
             groups: 2,
             cdt_entries: 65_536,
             rebuild: true,
+            fill: true,
             rebuild_rate: 0,
             flush_workers: 3,
             max_dirty_age: Duration::from_secs(30),

@@ -351,6 +351,9 @@ pub struct Explanation {
     pub decision: Side,
     /// Why, in one sentence.
     pub reason: String,
+    /// Why bytes that belong on the cache are not there now; `None` where they are.
+    #[serde(default)]
+    pub now: Option<String>,
     /// The best layout, where the cache is a candidate.
     pub layout: Option<Layout>,
     /// Predicted cost on the origin and on the cache in each candidate layout.

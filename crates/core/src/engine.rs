@@ -10,6 +10,7 @@ pub mod counters;
 mod degrade;
 mod explain;
 pub mod extents;
+mod fill;
 mod globs;
 mod handle;
 mod health;

@@ -74,6 +74,9 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
     let layout =
         told.layout.map_or_else(String::new, |layout| format!(", layout {}", layout.name()));
     println!("decision   {}{layout}: {}", side(told.decision), told.reason);
+    if let Some(now) = &told.now {
+        println!("not now    {now}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

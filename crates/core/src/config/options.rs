@@ -315,6 +315,16 @@ pub static OPTIONS: &[OptionSpec] = &[
          and at unmount only."
     ),
     option!(
+        "fill",
+        Rebuilder,
+        Kind::Bool,
+        |c| c.fill.to_string(),
+        |c, v| put(&mut c.fill, v.parse().ok()),
+        "Put what programs read again on the cache, from the bytes they were given: it costs the \
+         origin nothing, however busy it is. Only what the policy admits, and not more than an \
+         eighth of what is read where something else has to leave for it."
+    ),
+    option!(
         "max_dirty_age",
         Rebuilder,
         Kind::Duration,

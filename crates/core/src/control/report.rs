@@ -21,6 +21,9 @@ pub struct Report {
     pub layouts: LayoutBytes,
     /// Bytes of data written to the cache: by writes and by fetches.
     pub ssd_bytes_written: u64,
+    /// Those of them that reads were filled from: critical bytes that were missed again.
+    #[serde(default)]
+    pub filled_bytes: u64,
     /// What was flushed.
     pub flush: FlushTotals,
     /// Bytes that only the cache has.

@@ -123,6 +123,11 @@ impl Counters {
         add(&self.no_room_bytes, bytes);
     }
 
+    /// Bytes that programs read so far.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        get(&self.read.bytes)
+    }
+
     pub(crate) fn flush_time(&self, time: std::time::Duration) {
         add(&self.flush_us, u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 
 use halocline_model::request::ByteRange;
 
+use super::fill::Filler;
 use super::handle::Handle;
 use super::parts::{NS, Parts, origin_key};
 use super::rebuild::Rebuilder;
@@ -29,6 +30,7 @@ use crate::volume::origin::{hidden_xattr, shown_xattrs};
 pub struct ExtentEngine {
     pub(super) parts: Arc<Parts>,
     pub(super) rebuilder: Rebuilder,
+    pub(super) filler: Filler,
     pub(super) meters: Meters,
 }
 

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use super::changes;
 use super::counters::Counters;
 use super::extents::ExtentEngine;
+use super::fill::{Filler, Fills};
 use super::globs::Globs;
 use super::health::Health;
 use super::hints::Hints;
@@ -99,6 +100,7 @@ impl ExtentEngine {
             counters: Counters::default(),
             health: Health::new(config.health_retry),
             room: Room::default(),
+            fills: Fills::new(shares.data, config.fill),
             globs: RwLock::new(Globs::load(cache_dir, &config.pin, &config.exclude)?),
             around,
             clock: Clock,
@@ -115,13 +117,20 @@ impl ExtentEngine {
             movers,
             missing: Missing::default(),
         });
-        parts.take_over(&recovery)?;
-        Ok(Self { rebuilder: Rebuilder::start(&parts), parts, meters })
+        Self::begin(parts, meters, &recovery)
+    }
+
+    /// Takes over what the last session left, then starts what works in the background.
+    fn begin(parts: Arc<Parts>, meters: Meters, recovery: &Recovery) -> Result<Self> {
+        parts.take_over(recovery)?;
+        let (rebuilder, filler) = (Rebuilder::start(&parts), Filler::start(&parts));
+        Ok(Self { parts, rebuilder, filler, meters })
     }
 
     /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as
     /// left in order. Flush first to leave the origin complete (I7).
     pub fn close(&self) -> Result<()> {
+        self.filler.stop();
         self.rebuilder.stop();
         if self.parts.store.dmt.usable().is_err() {
             // Not in order, but nothing is lost: what was dirty is on the origin.

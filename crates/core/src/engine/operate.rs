@@ -84,6 +84,7 @@ impl Controlled for ExtentEngine {
             admitted: Totals { requests: counts.admitted_requests, bytes: counts.admitted_bytes },
             layouts: LayoutBytes { one_dh: layouts[0], one_dv: layouts[1], two_d: layouts[2] },
             ssd_bytes_written: counts.ssd_bytes_written,
+            filled_bytes: self.parts.fills.filled_bytes(),
             flush: FlushTotals {
                 bytes: counts.flushed_bytes,
                 seconds: std::time::Duration::from_micros(counts.flush_us).as_secs_f64(),
@@ -129,6 +130,10 @@ impl Controlled for ExtentEngine {
         let cached_bytes =
             segments.iter().filter(|s| s.extent.is_some()).map(|s| s.range.len()).sum();
         let mut explanation = super::explain::explanation(&terms, cached_bytes);
+        let critical = terms.critical;
+        if cached_bytes < range.len() {
+            explanation.now = self.parts.why_not_now(&file, range, question.direction, critical);
+        }
         if file.excluded.load(std::sync::atomic::Ordering::Relaxed) {
             explanation.decision = Side::Origin;
             "an exclude glob keeps the file off the cache".clone_into(&mut explanation.reason);

@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Clock;
 use crate::engine::counters::Counters;
+use crate::engine::fill::Fills;
 use crate::engine::globs::Globs;
 use crate::engine::health::Health;
 use crate::engine::hints::Hints;
@@ -41,6 +42,7 @@ pub(crate) struct Parts {
     pub(crate) counters: Counters,
     pub(crate) health: Health,
     pub(crate) room: Room,
+    pub(crate) fills: Fills,
     pub(crate) globs: RwLock<Globs>,
     pub(crate) around: Surroundings,
     pub(crate) clock: Clock,

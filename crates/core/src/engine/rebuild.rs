@@ -2,7 +2,7 @@
 //! returns space. One thread decides; several flush regions side by side.
 //!
 //! Programs come first: while they use the origin and nothing presses, the rebuilder rests longer
-//! than it works. Pressed (the cache fills up with dirty bytes, or some are older than allowed)
+//! than it works, but it does not rest for ever. Pressed (the cache fills up with dirty bytes, or some are older than allowed)
 //! it works without rest, because the programs wait for its room.
 
 mod discard;
@@ -33,6 +33,11 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// The origin counts as idle when no program used it for this long.
 const IDLE_MS: u64 = 200;
+
+/// Fetches get one part in this many of the time of an origin that programs keep busy (D11), and
+/// this much of it at once.
+const BUSY_SHARE: u32 = 20;
+const BUSY_SLICE: Duration = Duration::from_millis(10);
 
 /// While less than three quarters of what may be dirty is, an idle origin gets dirty bytes only
 /// when programs left the cache alone for this long: what they rewrite in place need not go home,
@@ -141,15 +146,24 @@ impl Shared {
     }
 }
 
+/// When what is done at intervals is due.
+#[derive(Debug)]
+struct Pace {
+    /// When the last barrier was.
+    barrier: Instant,
+    /// From when on a busy origin may be asked for wanted ranges again.
+    fetch: Instant,
+}
+
 fn run(parts: &Parts, shared: &Shared) {
-    let mut barrier = Instant::now();
+    let mut pace = Pace { barrier: Instant::now(), fetch: Instant::now() };
     let mut housekeeping = Instant::now();
     while !shared.stopping() {
         if housekeeping.elapsed() >= Duration::from_secs(1) {
             housekeeping = Instant::now();
             parts.check_space();
         }
-        let worked = round(parts, shared, &mut barrier);
+        let worked = round(parts, shared, &mut pace);
         if let Err(error) = &worked {
             parts.note(format!("rebuilder: {error}; tried again"));
             shared.set(Doing::Waiting);
@@ -165,7 +179,7 @@ fn run(parts: &Parts, shared: &Shared) {
 }
 
 /// One look around; `true` when there is more to do at once.
-fn round(parts: &Parts, shared: &Shared, barrier: &mut Instant) -> Result<bool> {
+fn round(parts: &Parts, shared: &Shared, pace: &mut Pace) -> Result<bool> {
     if parts.store.dmt.usable().is_err() {
         shared.set(Doing::Waiting);
         return parts.drain().map(|()| false);
@@ -180,19 +194,22 @@ fn round(parts: &Parts, shared: &Shared, barrier: &mut Instant) -> Result<bool> 
         let flushed = parts.flush_pass(shared, reason)?;
         parts.barrier()?;
         parts.room.was_made();
-        *barrier = Instant::now();
+        pace.barrier = Instant::now();
         parts.discard_queued()?;
         return Ok(flushed > 0);
     }
-    if barrier.elapsed() >= BARRIER_EVERY && parts.changed_since_barrier() {
+    if pace.barrier.elapsed() >= BARRIER_EVERY && parts.changed_since_barrier() {
         parts.barrier()?;
-        *barrier = Instant::now();
+        pace.barrier = Instant::now();
     }
     if parts.origin_is_idle() {
         let fetched = parts.fetch_pass(shared)?;
         if fetched {
             return Ok(true);
         }
+    } else if pace.fetch <= Instant::now() {
+        let worked = parts.fetch_beside_programs(shared)?;
+        pace.fetch = Instant::now() + worked * (BUSY_SHARE - 1);
     }
     let dirty = parts.store.dmt.usage().dirty > 0;
     shared.set(if dirty { Doing::Waiting } else { Doing::Idle });
@@ -354,13 +371,34 @@ impl Parts {
         }
         shared.set(Doing::Fetching);
         let go_on = || !shared.stopping() && self.origin_is_idle();
-        Ok(self.fetch_batch(&go_on)?.unwrap_or(0) > 0)
+        Ok(self.fetch_batch(&go_on, true)?.unwrap_or(0) > 0)
+    }
+
+    /// Fetches for a short while although programs use the origin, so that no wish waits for ever,
+    /// and only as long as there is free room. Returns the time that took, or as much of it as
+    /// `rebuild_rate` makes it count for.
+    fn fetch_beside_programs(&self, shared: &Shared) -> Result<Duration> {
+        if self.store.dmt.wanted(1).is_empty() || !self.health.admits(self.clock.now_ms()) {
+            return Ok(Duration::ZERO);
+        }
+        shared.set(Doing::Fetching);
+        let begun = Instant::now();
+        let go_on = || !shared.stopping() && begun.elapsed() < BUSY_SLICE;
+        let bytes = self.fetch_batch(&go_on, false)?.unwrap_or(0);
+        let worked = begun.elapsed();
+        let limit = self.around.config.rebuild_rate;
+        if limit == 0 {
+            return Ok(worked);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a pause, not an amount")]
+        let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
+        Ok(worked.max(due / (BUSY_SHARE - 1)))
     }
 
     /// Fetches batch after batch until nothing is wanted or there is no room.
     pub(crate) fn fetch_all(&self) -> Result<u64> {
         let mut total = 0;
-        while let Some(bytes) = self.fetch_batch(&|| true)? {
+        while let Some(bytes) = self.fetch_batch(&|| true, true)? {
             total += bytes;
         }
         Ok(total)

@@ -5,7 +5,6 @@
 //! of either side, because both directions hold the file's range lock while they look and move.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -19,10 +18,16 @@ use crate::engine::parts::Parts;
 use crate::engine::segments::{missing_spans, run, with_segments};
 use crate::error::Result;
 use crate::extent::file::CachedFile;
-use crate::meta::{Extent, FileId, Segment, Wanted};
+use crate::meta::{Extent, FileId, Segment};
 
-/// Wants that wait in memory at most for the rebuilder to record them.
-const WANTS_MAX: usize = 16 << 10;
+/// Where the bytes of a read came from.
+#[derive(Debug, Clone, Copy)]
+struct Served {
+    /// Bytes from the cache.
+    cached: u64,
+    /// Whether the origin had all the others.
+    whole: bool,
+}
 
 /// The bytes of `data`, which begins at file offset `start`, that belong to `part`.
 fn slice(data: &[u8], start: u64, part: ByteRange) -> &[u8] {
@@ -94,12 +99,12 @@ impl Parts {
         }
         let buf = &mut buf[..index(range.len())];
         let identified = self.identify(file, Direction::Read, range, tid);
-        let cached = with_segments(|segments| {
+        let Served { cached, whole } = with_segments(|segments| {
             self.segments(file, range, segments);
             self.read_segments(handle, &identified, range, buf, segments)
         })?;
-        if identified.verdict.critical && cached < range.len() {
-            self.advisory(self.want(file, &identified, range))?;
+        if identified.verdict.critical && cached < range.len() && whole {
+            self.advisory(self.missed(file, identified.placement, range, buf))?;
         }
         self.counters.request(Direction::Read, range.len(), cached);
         Ok(buf.len())
@@ -332,7 +337,7 @@ impl Parts {
         Ok(self.on_origin(|| handle.origin.write_at(part.start, data))?)
     }
 
-    /// Reads every segment from its side; returns the bytes that came from the cache.
+    /// Reads every segment from its side.
     fn read_segments(
         &self,
         handle: &Handle,
@@ -340,36 +345,37 @@ impl Parts {
         range: ByteRange,
         buf: &mut [u8],
         segments: &[Segment],
-    ) -> Result<u64> {
+    ) -> Result<Served> {
+        let mut whole = true;
         // The origin first, in few large pieces that may run over cached bytes; then the cached
         // bytes on top, which are at least as new.
         for span in missing_spans(segments) {
-            self.timed(false, Direction::Read, Some(identified), span.len(), || {
+            whole &= self.timed(false, Direction::Read, Some(identified), span.len(), || {
                 self.read_origin(handle, span, slice_mut(buf, range.start, span))
             })?;
         }
-        let Some(id) = handle.file.id() else { return Ok(0) };
+        let Some(id) = handle.file.id() else { return Ok(Served { cached: 0, whole }) };
         let (mut cached, mut rest) = (0, segments);
         while let Some(first) = rest.first() {
             let (segments, behind) = rest.split_at(run(rest));
             rest = behind;
             let Some(extent) = first.extent else { continue };
-            let whole = ByteRange::new(first.range.start, segments[segments.len() - 1].range.end);
+            let all = ByteRange::new(first.range.start, segments[segments.len() - 1].range.end);
             let read = |part: ByteRange, buf: &mut [u8]| {
                 let into = slice_mut(buf, range.start, part);
                 self.timed(true, Direction::Read, Some(identified), part.len(), || {
                     self.store.read(id, extent.placement, part.start, into)
                 })
             };
-            let Err(error) = read(whole, buf) else {
-                cached += whole.len();
+            let Err(error) = read(all, buf) else {
+                cached += all.len();
                 continue;
             };
             self.cache_failed(&error);
             for segment in segments {
                 let part = segment.range;
                 if !segment.extent.is_some_and(|extent| extent.dirty) {
-                    self.read_origin(handle, part, slice_mut(buf, range.start, part))?;
+                    whole &= self.read_origin(handle, part, slice_mut(buf, range.start, part))?;
                 } else if segments.len() == 1 {
                     // Only the cache has these bytes: an error is the only true answer.
                     return Err(error.into());
@@ -382,36 +388,15 @@ impl Parts {
         if cached > 0 {
             self.store.dmt.touch(id, range);
         }
-        Ok(cached)
+        Ok(Served { cached, whole })
     }
 
-    /// Reads from the origin; what it does not have below the file's size is a hole.
-    fn read_origin(&self, handle: &Handle, part: ByteRange, buf: &mut [u8]) -> Result<()> {
+    /// Reads from the origin; what it does not have below the file's size is a hole. Whether it had
+    /// all.
+    fn read_origin(&self, handle: &Handle, part: ByteRange, buf: &mut [u8]) -> Result<bool> {
         let got = self.on_origin(|| handle.origin.read_at(part.start, buf))?;
         buf[got..].fill(0);
-        Ok(())
-    }
-
-    /// Notes that a critical read missed bytes (`C_flag`): the rebuilder fetches them. It also
-    /// records them, because a program shall not wait for a record; a crash before that costs a
-    /// hint.
-    fn want(
-        &self,
-        file: &Arc<CachedFile>,
-        identified: &Identified,
-        range: ByteRange,
-    ) -> Result<()> {
-        let id = self.id_of(file)?;
-        let wanted = Wanted { file: id, range, placement: identified.placement };
-        let mut wants = self.wants.lock();
-        wants.push(wanted);
-        let many = wants.len() >= WANTS_MAX;
-        drop(wants);
-        self.wants_noted.fetch_add(1, Ordering::Relaxed);
-        if many {
-            self.note_wants();
-        }
-        Ok(())
+        Ok(got == buf.len())
     }
 
     /// Runs I/O on one side and tells the policy how long it took.

@@ -24,6 +24,8 @@ struct State {
     held: Vec<Entry>,
     /// Requests that wait, oldest first: a newcomer may not overtake one it conflicts with.
     waiting: Vec<Entry>,
+    /// Ranges that nobody held alone since somebody began to watch them.
+    watched: Vec<Entry>,
     next_ticket: u64,
 }
 
@@ -56,7 +58,63 @@ pub struct OwnedRangeGuard {
     ticket: u64,
 }
 
+/// Tells whether a range was held alone by anybody since: nothing there changed if it was not.
+/// It holds up nobody.
+#[derive(Debug)]
+pub struct Watch {
+    lock: Arc<RangeLock>,
+    ticket: u64,
+}
+
+impl Watch {
+    /// Waits until nobody is in the watched range, then holds it alone, which ends the watch.
+    /// `None` where somebody else did since the watch began.
+    pub fn exclusive(&self) -> Option<OwnedRangeGuard> {
+        let lock = &self.lock;
+        let mut state = lock.state.lock();
+        let range = state.watched.iter().find(|entry| entry.ticket == self.ticket)?.range;
+        let mine = state.entry(range, true);
+        if !state.may_enter(&mine) {
+            state.waiting.push(mine);
+            let watched = loop {
+                lock.freed.wait(&mut state);
+                if !state.watched.iter().any(|entry| entry.ticket == self.ticket) {
+                    break false;
+                }
+                if state.may_enter(&mine) {
+                    break true;
+                }
+            };
+            state.waiting.retain(|entry| entry.ticket != mine.ticket);
+            lock.freed.notify_all();
+            if !watched {
+                return None;
+            }
+        }
+        state.enter(mine);
+        Some(OwnedRangeGuard { lock: Arc::clone(lock), ticket: mine.ticket })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.lock.state.lock().watched.retain(|entry| entry.ticket != self.ticket);
+    }
+}
+
 impl RangeLock {
+    /// Begins to watch `range`, which the caller holds against writers.
+    pub fn watch(self: &Arc<Self>, range: ByteRange) -> Watch {
+        let mut state = self.state.lock();
+        let watched = state.entry(range, false);
+        debug_assert!(
+            !state.held.iter().any(|held| held.exclusive && held.range.overlaps(range)),
+            "a range that somebody changes has no state to watch"
+        );
+        state.watched.push(watched);
+        Watch { lock: Arc::clone(self), ticket: watched.ticket }
+    }
+
     /// Waits until nobody writes in `range`, then holds it against writers.
     pub fn shared(&self, range: ByteRange) -> RangeGuard<'_> {
         self.acquire(range, false)
@@ -87,14 +145,14 @@ impl RangeLock {
         let mut state = self.state.lock();
         let mine = state.entry(range, exclusive);
         if state.may_enter(&mine) {
-            state.held.push(mine);
+            state.enter(mine);
         } else {
             state.waiting.push(mine);
             while !state.may_enter(&mine) {
                 self.freed.wait(&mut state);
             }
             state.waiting.retain(|entry| entry.ticket != mine.ticket);
-            state.held.push(mine);
+            state.enter(mine);
             // Others that waited only behind this one's place in the queue may enter beside it.
             if !state.waiting.is_empty() {
                 self.freed.notify_all();
@@ -112,7 +170,7 @@ impl RangeLock {
         let mut state = self.state.lock();
         let mine = state.entry(range, exclusive);
         state.may_enter(&mine).then(|| {
-            state.held.push(mine);
+            state.enter(mine);
             mine.ticket
         })
     }
@@ -131,6 +189,13 @@ impl State {
     fn entry(&mut self, range: ByteRange, exclusive: bool) -> Entry {
         self.next_ticket += 1;
         Entry { range, exclusive, ticket: self.next_ticket }
+    }
+
+    fn enter(&mut self, mine: Entry) {
+        if mine.exclusive && !self.watched.is_empty() {
+            self.watched.retain(|watched| !watched.range.overlaps(mine.range));
+        }
+        self.held.push(mine);
     }
 
     fn may_enter(&self, mine: &Entry) -> bool {
@@ -194,6 +259,50 @@ mod tests {
             drop(first);
             assert_eq!(order.recv(), Ok("writer"));
         });
+    }
+
+    #[test]
+    fn a_watch_ends_with_whoever_holds_some_of_its_range_alone() {
+        let lock = Arc::new(RangeLock::default());
+        let watch = |at: ByteRange| {
+            let _reader = lock.shared(at);
+            lock.watch(at)
+        };
+        let watches = [range(0, 10), range(10, 20), range(5, 15)].map(watch);
+        drop(lock.shared(range(0, 20)));
+        drop(lock.exclusive(range(15, 16)));
+        assert!(watches[1].exclusive().is_none());
+        let filled = watches[2].exclusive();
+        assert!(filled.is_some() && lock.try_shared(range(5, 6)).is_none());
+        drop(filled);
+        assert!(watches.iter().all(|watch| watch.exclusive().is_none()), "a watch ends once");
+        drop(watches);
+        assert!(lock.state.lock().watched.is_empty());
+    }
+
+    #[test]
+    fn a_watcher_waits_for_readers_and_gives_way_to_a_writer() {
+        let lock = Arc::new(RangeLock::default());
+        for written in [false, true] {
+            let reader = lock.shared(range(0, 10));
+            let watch = lock.watch(range(0, 10));
+            thread::scope(|scope| {
+                let writer = written.then(|| {
+                    let writer = scope.spawn(|| drop(lock.exclusive(range(0, 1))));
+                    while lock.state.lock().waiting.is_empty() {
+                        thread::yield_now();
+                    }
+                    writer
+                });
+                let watcher = scope.spawn(|| watch.exclusive().is_some());
+                while lock.state.lock().waiting.len() < 1 + usize::from(written) {
+                    thread::yield_now();
+                }
+                drop(reader);
+                assert_eq!(watcher.join().unwrap(), !written);
+                drop(writer);
+            });
+        }
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub(crate) fn still(size: u64, policy: &str) -> Config {
         size: CacheSize::Bytes(size),
         policy: policy.to_owned(),
         rebuild: false,
+        fill: false,
         ..Config::default()
     }
 }

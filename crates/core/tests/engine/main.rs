@@ -7,6 +7,7 @@ mod canary;
 #[path = "../shared/copying.rs"]
 mod copying;
 mod faults;
+mod fills;
 mod fixture;
 mod holes;
 mod hollow;

@@ -177,6 +177,11 @@ const REPORT: &[Metric] = &[
         "Bytes of data written to the cache, by writes and by fetches; records are not in them.",
     ),
     metric(
+        "filled_bytes",
+        "bytes, counter",
+        "Those of them that were filled from what a program was just given, because it had missed them before.",
+    ),
+    metric(
         "flush.bytes",
         "bytes, counter",
         "Dirty bytes written to the origin, in the background too.",
@@ -299,6 +304,11 @@ const EXPLAIN: &[Metric] = &[
     metric("cached_bytes", "bytes", "Of the request, on the cache already."),
     metric("decision", "word", "`origin` or `cache`: who would serve the rest."),
     metric("reason", "text", "Why, in a sentence."),
+    metric(
+        "now",
+        "text",
+        "Why bytes that belong on the cache are not there now; null where they are.",
+    ),
     metric("layout", "word", "The best layout; null where the cache is no candidate."),
     metric("costs[].side", "word", "`origin` or `cache`."),
     metric("costs[].layout", "word", "Layout on the cache; null on the origin."),

@@ -146,6 +146,7 @@ fn every_key_of_other_answers_is_described_and_no_other() {
             cached_bytes: 0,
             decision: Side::Origin,
             reason: String::new(),
+            now: None,
             layout: None,
             costs,
             benefit_s: 0.0,

@@ -1,12 +1,14 @@
 //! Fetching: what critical reads missed (`C_flag`) comes to the cache, lazily and in order.
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use halocline_model::request::ByteRange;
 
 use crate::engine::parts::Parts;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
 use crate::meta::{Segment, Wanted};
 
@@ -25,7 +27,24 @@ pub(crate) enum Fetched {
     Gone,
 }
 
+/// Wants that wait in memory at most for the rebuilder to record them.
+const WANTS_MAX: usize = 16 << 10;
+
 impl Parts {
+    /// Notes that a critical read missed bytes (`C_flag`): the rebuilder fetches them. It also
+    /// records them, because a program shall not wait for a record; a crash before that costs a
+    /// hint.
+    pub(crate) fn want(&self, wanted: Wanted) {
+        let mut wants = self.wants.lock();
+        wants.push(wanted);
+        let many = wants.len() >= WANTS_MAX;
+        drop(wants);
+        self.wants_noted.fetch_add(1, Ordering::Relaxed);
+        if many {
+            self.note_wants();
+        }
+    }
+
     /// Number of ranges that are to be fetched.
     pub(crate) fn wanted_ranges(&self) -> u64 {
         self.note_wants();
@@ -42,8 +61,8 @@ impl Parts {
     /// Fetches one batch of wanted ranges in file order; `None` when nothing was wanted or nothing
     /// had room. What a pass fetched it does not evict: it evicts only for as many bytes as were
     /// free or clean when it began, and not at all when an earlier pass ran out of room and no
-    /// program wanted anything since.
-    pub(crate) fn fetch_batch(&self, go_on: &dyn Fn() -> bool) -> Result<Option<u64>> {
+    /// program wanted anything since. Without `evict` only free room is taken.
+    pub(crate) fn fetch_batch(&self, go_on: &dyn Fn() -> bool, evict: bool) -> Result<Option<u64>> {
         self.note_wants();
         let mut wanted = self.store.dmt.wanted(FETCH_BATCH);
         wanted.sort_by_key(|wanted| (wanted.file, wanted.range.start));
@@ -60,14 +79,16 @@ impl Parts {
             if !go_on() {
                 break;
             }
-            match self.fetch(&entry, may_bring >= entry.range.len())? {
+            match self.fetch(&entry, evict && may_bring >= entry.range.len())? {
                 Fetched::Bytes(brought) => {
                     may_bring = may_bring.saturating_sub(brought);
                     bytes += brought;
                     settled = true;
                 }
                 Fetched::NoRoom => {
-                    self.wants_without_room.store(noted, Ordering::Relaxed);
+                    if evict {
+                        self.wants_without_room.store(noted, Ordering::Relaxed);
+                    }
                     break;
                 }
                 Fetched::Gone => settled = true,
@@ -103,33 +124,64 @@ impl Parts {
                 return Ok(Fetched::Gone);
             }
         };
-        let mut segments = Vec::new();
-        self.store.dmt.lookup(wanted.file, range, &mut segments);
-        segments.retain(|segment| segment.extent.is_none());
-        if !self.reserve_all(wanted, &segments, evict)? {
-            return Ok(Fetched::NoRoom);
-        }
-        let brought = self.bring(file, wanted, &segments)?;
+        let clipped = Wanted { range, ..*wanted };
+        let brought = self.put(file, &clipped, evict, None).inspect_err(|_| {
+            // Not wanted any more: what cannot be read or stored would fail for ever.
+            self.store.dmt.fetched(wanted.file, wanted.range);
+        })?;
+        let Some((brought, _)) = brought else { return Ok(Fetched::NoRoom) };
         self.store.dmt.fetched(wanted.file, wanted.range);
         Ok(Fetched::Bytes(brought))
     }
 
-    fn reserve_all(&self, wanted: &Wanted, missing: &[Segment], evict: bool) -> Result<bool> {
+    /// Puts the missing bytes of a range on the cache, all or nothing: from `given`, which are the
+    /// bytes of the whole range, or else from the origin. Returns the bytes brought and those
+    /// evicted for them, or `None` without room. The caller holds the range alone.
+    pub(crate) fn put(
+        &self,
+        file: &CachedFile,
+        wanted: &Wanted,
+        evict: bool,
+        given: Option<&[u8]>,
+    ) -> Result<Option<(u64, u64)>> {
+        let mut segments = Vec::new();
+        self.store.dmt.lookup(wanted.file, wanted.range, &mut segments);
+        segments.retain(|segment| segment.extent.is_none());
+        let Some(evicted) = self.reserve_all(wanted, &segments, evict)? else { return Ok(None) };
+        let brought = self.bring(file, wanted, &segments, given)?;
+        if given.is_some() {
+            self.store.dmt.fetched(wanted.file, wanted.range);
+        }
+        Ok(Some((brought, evicted)))
+    }
+
+    /// Returns the bytes evicted, or `None` without room.
+    fn reserve_all(
+        &self,
+        wanted: &Wanted,
+        missing: &[Segment],
+        evict: bool,
+    ) -> Result<Option<u64>> {
+        let mut sum = 0;
         for (done, segment) in missing.iter().enumerate() {
+            let range = segment.range;
             let room = if evict {
-                self.store
-                    .make_room(&self.files, wanted.file, segment.range, wanted.placement)?
-                    .inspect(|&evicted| self.counters.evicted(evicted))
-                    .is_some()
+                self.store.make_room(&self.files, wanted.file, range, wanted.placement)
             } else {
-                self.store.dmt.reserve(wanted.file, segment.range, wanted.placement)
+                Ok(self.store.dmt.reserve(wanted.file, range, wanted.placement).then_some(0))
             };
-            if !room {
-                self.release_all(wanted, &missing[..done]);
-                return Ok(false);
+            match room {
+                Ok(Some(evicted)) => {
+                    self.counters.evicted(evicted);
+                    sum += evicted;
+                }
+                none_or_failed => {
+                    self.release_all(wanted, &missing[..done]);
+                    return none_or_failed;
+                }
             }
         }
-        Ok(true)
+        Ok(Some(sum))
     }
 
     fn release_all(&self, wanted: &Wanted, segments: &[Segment]) {
@@ -138,24 +190,29 @@ impl Parts {
         }
     }
 
-    /// Copies reserved segments from the origin to the cache and publishes them clean.
-    fn bring(&self, file: &CachedFile, wanted: &Wanted, missing: &[Segment]) -> Result<u64> {
+    /// Writes reserved segments to the cache and publishes them clean.
+    fn bring(
+        &self,
+        file: &CachedFile,
+        wanted: &Wanted,
+        missing: &[Segment],
+        given: Option<&[u8]>,
+    ) -> Result<u64> {
         let mut brought = 0;
         for (done, segment) in missing.iter().enumerate() {
             let range = segment.range;
             let mut on_cache = false;
             let copied = (|| {
-                let length = usize::try_from(range.len()).expect("a request fits in memory");
-                let mut data = vec![0; length];
-                self.reader_of(file)?.read_at(range.start, &mut data)?;
+                let data = match given {
+                    Some(all) => Cow::Borrowed(&all[within(wanted.range, range)]),
+                    None => Cow::Owned(self.read_whole(file, range)?),
+                };
                 on_cache = true;
                 self.store.write(wanted.file, wanted.placement, range.start, &data)?;
                 self.store.dmt.map(wanted.file, range, wanted.placement, false)
             })();
             if let Err(error) = copied {
                 self.release_all(wanted, &missing[done..]);
-                // Not wanted any more: what cannot be read or stored would fail for ever.
-                self.store.dmt.fetched(wanted.file, wanted.range);
                 if on_cache && error.errno() != libc::EFBIG {
                     self.cache_failed(&error);
                 }
@@ -167,4 +224,24 @@ impl Parts {
         }
         Ok(brought)
     }
+
+    /// Reads bytes of the origin, every one of them: a file that became shorter behind the mount
+    /// has none to be cached there.
+    fn read_whole(&self, file: &CachedFile, range: ByteRange) -> Result<Vec<u8>> {
+        let mut data = vec![0; usize::try_from(range.len()).expect("a request fits in memory")];
+        if self.reader_of(file)?.read_at(range.start, &mut data)? < data.len() {
+            let path = self.namespace.path_of(&file.node.read());
+            return Err(Error::invalid(
+                format!("{} became shorter on the origin while it was in use", path.display()),
+                "what is missing of it is not cached; open it again",
+            ));
+        }
+        Ok(data)
+    }
+}
+
+/// Where the bytes of `part` are in those of `whole`.
+fn within(whole: ByteRange, part: ByteRange) -> Range<usize> {
+    let index = |at: u64| usize::try_from(at - whole.start).expect("a request fits in memory");
+    index(part.start)..index(part.end)
 }

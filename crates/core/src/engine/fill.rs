@@ -1,0 +1,287 @@
+//! Fills: what a program reads again and again comes to the cache from the bytes it was just given
+//! (ours; SPEC section 3.7). It costs the origin nothing, so it needs no idle origin.
+//!
+//! A fill follows a critical read that missed what had been missed before; what is read once is
+//! only wanted. The program hands a copy of its bytes over and goes on; one thread writes them. The
+//! queue is bounded, and what finds it full is dropped: the next read brings it again.
+//!
+//! What must hold:
+//! - nothing that changed since it was read is put on the cache (I1). A write, a truncate, an
+//!   eviction or the discovery of a change behind the mount (I9) holds the range alone, which ends
+//!   the [`Watch`] that began under the read's own lock. A change behind the mount that nobody has
+//!   discovered yet shows in how the file looks;
+//! - only whole reads fill: bytes that the origin did not give are none of the file's;
+//! - room is found before the write (I5), free room first. To evict for a fill the programs must
+//!   have read eight times as much: that bounds what fills wear off the SSD.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+use parking_lot::{Condvar, Mutex};
+
+use crate::engine::parts::{Parts, stamp_of};
+use crate::error::Result;
+use crate::extent::file::CachedFile;
+use crate::meta::{FileId, Wanted};
+use crate::sync::range_lock::Watch;
+
+/// Bytes that wait to be filled, at most, and a request of more than a quarter of this does not.
+const QUEUE_BYTES_MAX: usize = 32 << 20;
+
+/// Programs must have read this many bytes for each byte that a fill evicts, on average, beyond
+/// what the cache holds once.
+const READ_PER_EVICTED: u64 = 8;
+
+/// How many missed ranges are remembered: twice the blocks of the cache, within these bounds.
+const SEEN_MIN: u64 = 1 << 12;
+const SEEN_MAX: u64 = 1 << 21;
+
+/// What a read missed before: one mark for each place, the newest wins. A mark that is lost delays
+/// a fill by a pass, and one that is mistaken for another (one in 2^32) fills a pass early.
+#[derive(Debug)]
+struct Seen {
+    marks: Box<[AtomicU32]>,
+}
+
+impl Seen {
+    fn for_cache(bytes: u64) -> Self {
+        let places = (bytes / crate::meta::BLOCK * 2).clamp(SEEN_MIN, SEEN_MAX);
+        let places = places.next_power_of_two();
+        Self { marks: (0..places).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    /// Marks a range; whether it was marked before.
+    fn mark(&self, file: FileId, range: ByteRange) -> bool {
+        // SplitMix64's mixer: every bit of the input moves every bit of the output.
+        let mix = |mut bits: u64| {
+            bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            bits ^ bits >> 31
+        };
+        let hash = mix(mix(mix(file.0) ^ range.start) ^ range.end);
+        let at = usize::try_from(hash).unwrap_or(usize::MAX) & (self.marks.len() - 1);
+        let mark = u32::try_from(hash >> 32).expect("32 bits") | 1;
+        self.marks[at].swap(mark, Ordering::Relaxed) == mark
+    }
+}
+
+/// One read that is to be filled.
+#[derive(Debug)]
+struct Fill {
+    file: Arc<CachedFile>,
+    wanted: Wanted,
+    data: Vec<u8>,
+    watch: Watch,
+}
+
+/// What waits to be filled.
+#[derive(Debug)]
+pub(crate) struct Fills {
+    seen: Seen,
+    enabled: bool,
+    queue: Mutex<Queue>,
+    more: Condvar,
+    filled: AtomicU64,
+    /// Whether the last fill that needed room found none.
+    without_room: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    fills: VecDeque<Fill>,
+    bytes: usize,
+    stop: bool,
+}
+
+impl Fills {
+    /// Fills of a cache of so many bytes; `enabled` is false where nothing moves by itself.
+    pub(crate) fn new(cache_bytes: u64, enabled: bool) -> Self {
+        Self {
+            seen: Seen::for_cache(cache_bytes),
+            enabled,
+            queue: Mutex::default(),
+            more: Condvar::new(),
+            filled: AtomicU64::new(0),
+            without_room: AtomicBool::new(false),
+        }
+    }
+
+    /// Bytes put on the cache so far.
+    pub(crate) fn filled_bytes(&self) -> u64 {
+        self.filled.load(Ordering::Relaxed)
+    }
+
+    /// Whether fills wait because the cache is full and they have evicted enough.
+    pub(crate) fn lack_room(&self) -> bool {
+        self.without_room.load(Ordering::Relaxed)
+    }
+
+    /// Takes a fill unless the queue is full.
+    fn push(&self, fill: Fill) -> bool {
+        let mut queue = self.queue.lock();
+        let length = fill.data.len();
+        if queue.stop || queue.bytes + length > QUEUE_BYTES_MAX {
+            return false;
+        }
+        queue.bytes += length;
+        queue.fills.push_back(fill);
+        drop(queue);
+        self.more.notify_one();
+        true
+    }
+
+    /// The next fill, or `None` at the end.
+    fn next(&self) -> Option<Fill> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.stop {
+                return None;
+            }
+            if let Some(fill) = queue.fills.pop_front() {
+                queue.bytes -= fill.data.len();
+                return Some(fill);
+            }
+            self.more.wait(&mut queue);
+        }
+    }
+}
+
+/// The thread that fills.
+#[derive(Debug)]
+pub(crate) struct Filler {
+    parts: Arc<Parts>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Filler {
+    /// Starts it where fills are enabled.
+    pub(crate) fn start(parts: &Arc<Parts>) -> Self {
+        let thread = parts.fills.enabled.then(|| {
+            let parts = Arc::clone(parts);
+            thread::Builder::new()
+                .name("filler".to_owned())
+                .spawn(move || parts.fill_all())
+                .expect("the system can start one more thread")
+        });
+        Self { parts: Arc::clone(parts), thread: Mutex::new(thread) }
+    }
+
+    /// Ends it; what still waits is dropped.
+    pub(crate) fn stop(&self) {
+        self.parts.fills.queue.lock().stop = true;
+        self.parts.fills.more.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+        let left = std::mem::take(&mut self.parts.fills.queue.lock().fills);
+        drop(left);
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What fills may still evict.
+#[derive(Debug)]
+struct Allowance {
+    bytes: u64,
+    /// Bytes that programs had read when it was last looked at.
+    read: u64,
+}
+
+impl Parts {
+    /// A critical read missed bytes of `range`, and `data` is the whole of it. The caller holds the
+    /// range against writers. The bytes are handed to the filler if they were missed before, and
+    /// else wanted: the rebuilder fetches them when it may.
+    pub(crate) fn missed(
+        &self,
+        file: &Arc<CachedFile>,
+        placement: Placement,
+        range: ByteRange,
+        data: &[u8],
+    ) -> Result<()> {
+        let id = self.id_of(file)?;
+        let wanted = Wanted { file: id, range, placement };
+        let fills = &self.fills;
+        if fills.enabled && data.len() <= QUEUE_BYTES_MAX / 4 && fills.seen.mark(id, range) {
+            let watch = file.range.watch(range);
+            let data = data.to_vec();
+            if fills.push(Fill { file: Arc::clone(file), wanted, data, watch }) {
+                return Ok(());
+            }
+        }
+        self.want(wanted);
+        Ok(())
+    }
+
+    fn fill_all(&self) {
+        let mut allowance = Allowance { bytes: self.store.dmt.limit(), read: 0 };
+        while let Some(fill) = self.fills.next() {
+            let limit = self.store.dmt.limit();
+            let read = self.counters.bytes_read();
+            let earned = read.saturating_sub(allowance.read) / READ_PER_EVICTED;
+            if earned > 0 {
+                allowance.read = read;
+                allowance.bytes = (allowance.bytes + earned).min(limit);
+            }
+            // What it costs is counted and said by the health of the cache; nobody waits for it.
+            let _ = self.fill(&fill, &mut allowance);
+            let Fill { file, watch, .. } = fill;
+            drop(watch);
+            self.forget_idle(&file);
+        }
+    }
+
+    fn fill(&self, fill: &Fill, allowance: &mut Allowance) -> Result<()> {
+        let Fill { file, wanted, data, watch } = fill;
+        if file.is_kept_out() || !self.health.admits(self.clock.now_ms()) {
+            return Ok(());
+        }
+        let Some(_guard) = watch.exclusive() else { return Ok(()) };
+        if wanted.range.end > file.size() || !self.is_as_read(file) {
+            return Ok(());
+        }
+        let evict = allowance.bytes >= wanted.range.len();
+        let Some((brought, evicted)) = self.put(file, wanted, evict, Some(data))? else {
+            self.fills.without_room.store(true, Ordering::Relaxed);
+            self.want(*wanted);
+            return Ok(());
+        };
+        self.fills.without_room.store(false, Ordering::Relaxed);
+        if evicted > 0 {
+            allowance.bytes = allowance.bytes.saturating_sub(brought);
+        }
+        self.fills.filled.fetch_add(brought, Ordering::Relaxed);
+        self.health.worked();
+        Ok(())
+    }
+
+    /// Whether nobody changed the origin's file behind the mount since it was opened (I9). Of a
+    /// file that we change ourselves nobody can tell; who changes it through us ends the watch.
+    fn is_as_read(&self, file: &CachedFile) -> bool {
+        let node = file.node.read().clone();
+        file.is_changed()
+            || self.namespace.stat(&node).is_ok_and(|stat| stamp_of(&stat.raw) == *file.look.lock())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_known_the_second_time() {
+        let seen = Seen::for_cache(1 << 20);
+        let ranges = || (0..64).map(|at| ByteRange::at(at * 4096, 4096));
+        assert_eq!(ranges().filter(|range| seen.mark(FileId(1), *range)).count(), 0);
+        assert!(ranges().filter(|range| seen.mark(FileId(1), *range)).count() > 56);
+        assert_eq!(ranges().filter(|range| seen.mark(FileId(2), *range)).count(), 0);
+    }
+}
