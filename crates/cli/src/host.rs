@@ -148,6 +148,8 @@ impl<E: Hosted> Host<E> {
     ) -> Result<Self> {
         let mut options = MountOptions::new(&place.mountpoint);
         options.allow_other = config.allow_other;
+        options.allow_suid = config.allow_suid;
+        options.allow_dev = config.allow_dev;
         options.direct = config.direct;
         options.attr_timeout = config.attr_timeout;
         if !config.io_uring {

@@ -108,6 +108,10 @@ pub struct Config {
     pub direct: bool,
     /// Users other than the owner may use the mount.
     pub allow_other: bool,
+    /// Set-id bits and file capabilities of programs on the mount have their effect.
+    pub allow_suid: bool,
+    /// Device nodes on the mount can be opened.
+    pub allow_dev: bool,
     /// Threads that serve the kernel; 0: the front end's number.
     pub threads: u32,
     /// How long the kernel may keep attributes and names.
@@ -180,6 +184,8 @@ impl Default for Config {
             eviction: "s3fifo".into(),
             direct: false,
             allow_other: false,
+            allow_suid: false,
+            allow_dev: false,
             threads: 0,
             attr_timeout: Duration::from_secs(1),
             origin: volume,

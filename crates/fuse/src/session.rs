@@ -40,6 +40,11 @@ pub struct MountOptions {
     pub mountpoint: PathBuf,
     /// Whether other users may enter; permissions are checked by the kernel either way.
     pub allow_other: bool,
+    /// Whether set-id bits and file capabilities have their effect, as far as on the origin. Only
+    /// where the mount is made directly.
+    pub allow_suid: bool,
+    /// Whether device nodes can be opened, as far as on the origin; likewise.
+    pub allow_dev: bool,
     /// Whether programs may only read.
     pub read_only: bool,
     /// Threads that answer requests, each with its own queue to the kernel.
@@ -69,6 +74,8 @@ impl MountOptions {
         Self {
             mountpoint: mountpoint.into(),
             allow_other: false,
+            allow_suid: false,
+            allow_dev: false,
             read_only: false,
             threads: THREADS,
             transport: Transport::Ring,

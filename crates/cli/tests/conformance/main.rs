@@ -26,6 +26,7 @@ mod mpi_programs;
 mod ordinary_user;
 mod pjdfstest;
 mod programs;
+mod set_id;
 mod source_tree;
 mod sqlite;
 mod tier_growth;

@@ -127,8 +127,8 @@ mod tests {
             "dirty_high" | "tier_high" | "tier_low" => "7.5%",
             "tiers" => "fast\nslow",
             "rebuild" | "fill" | "passthrough" | "io_uring" | "busy_poll" => "false",
-            "direct" | "allow_other" | "single_thread" | "passthrough_writes"
-            | "warm_passthrough" => "true",
+            "direct" | "allow_other" | "allow_suid" | "allow_dev" | "single_thread"
+            | "passthrough_writes" | "warm_passthrough" => "true",
             "origin_stripe" | "cache_stripe" | "rebuild_rate" => "8M",
             "attr_timeout" | "tier_attr_timeout" | "max_dirty_age" | "health_retry" => "90s",
             _ => "7",

@@ -84,12 +84,14 @@ impl OptionSpec {
     /// origin.
     pub fn has_effect_on(&self, tier: bool) -> bool {
         /// Of the others, those that are about any mount.
-        const COMMON: [&str; 9] = [
+        const COMMON: [&str; 11] = [
             "policy",
             "pin",
             "exclude",
             "direct",
             "allow_other",
+            "allow_suid",
+            "allow_dev",
             "threads",
             "io_uring",
             "busy_poll",
@@ -207,6 +209,24 @@ pub static OPTIONS: &[OptionSpec] = &[
         |c, v| put(&mut c.allow_other, v.parse().ok()),
         "Let other users use the mount. The kernel checks the origin's permissions for each. \
          Without root it needs `user_allow_other` in /etc/fuse.conf."
+    ),
+    option!(
+        "allow_suid",
+        Mount,
+        Kind::Bool,
+        |c| c.allow_suid.to_string(),
+        |c, v| put(&mut c.allow_suid, v.parse().ok()),
+        "Let set-id bits and file capabilities have their effect when a program on the mount is \
+         started, as far as they have it on the origin. Only in mounts of root."
+    ),
+    option!(
+        "allow_dev",
+        Mount,
+        Kind::Bool,
+        |c| c.allow_dev.to_string(),
+        |c, v| put(&mut c.allow_dev, v.parse().ok()),
+        "Let device nodes on the mount be opened, as far as the origin lets them. Only in mounts of \
+         root."
     ),
     option!(
         "threads",

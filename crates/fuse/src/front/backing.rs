@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
 use fuser::BackingId;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// `FUSE_DEV_IOC_BACKING_CLOSE`: `_IOW(229, 2, uint32_t)`.
 const BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
@@ -28,11 +29,31 @@ impl Connection {
     }
 
     /// Registers a file. Only a process with `CAP_SYS_ADMIN` may.
+    ///
+    /// The kernel writes the file with the rights that register it, whoever the writer is. So they
+    /// are without the one to keep set-id bits: a write takes off what was set meanwhile.
     pub(super) fn register(&self, file: BorrowedFd<'_>) -> io::Result<Backing> {
         let device = self.0.get().expect("requests come after the mount");
         let open = device.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        Ok(Backing { id: BackingId::create_raw(&*open, file)?, device: device.clone() })
+        let id = without_set_id(|| BackingId::create_raw(&*open, file))?;
+        Ok(Backing { id, device: device.clone() })
     }
+}
+
+/// Runs `register` without the capability that lets set-id bits and file capabilities outlive a write.
+fn without_set_id<T>(register: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let before = capabilities(None)?;
+    if !before.effective.contains(CapabilitySet::FSETID) {
+        return register();
+    }
+    let mut without = before;
+    without.effective.remove(CapabilitySet::FSETID);
+    set_capabilities(None, without)?;
+    let registered = register();
+    // The thread's own sets; what is permitted stays, so this cannot fail. A thread without the
+    // capability would take the bits off where a program keeps them by right.
+    set_capabilities(None, before).expect("what is permitted can be made effective");
+    registered
 }
 
 impl Drop for Backing {

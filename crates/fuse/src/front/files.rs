@@ -57,7 +57,8 @@ impl<E: Engine> Front<E> {
         caller: Caller,
     ) -> Answer<u32> {
         let file = self.file(handle)?;
-        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+        let drops = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        if drops {
             self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
         }
         let target = if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
@@ -66,6 +67,10 @@ impl<E: Engine> Front<E> {
             &file.handle
         };
         self.engine.write(target, offset, data, caller)?;
+        if drops {
+            // Somebody may have set them while the bytes were on their way.
+            self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
+        }
         Ok(u32::try_from(data.len()).expect("a request is at most 1 MiB"))
     }
 
@@ -98,7 +103,11 @@ impl<E: Engine> Front<E> {
         if caller.uid != 0 {
             self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
         }
-        Ok(self.engine.allocate(&file.handle, offset, len, how)?)
+        self.engine.allocate(&file.handle, offset, len, how)?;
+        if caller.uid != 0 {
+            self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
+        }
+        Ok(())
     }
 
     /// `whence` is `lseek(2)`'s, for data or a hole.

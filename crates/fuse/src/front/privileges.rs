@@ -7,6 +7,7 @@
 use std::ffi::OsStr;
 use std::sync::atomic::Ordering;
 
+use halocline_core::device::Allocate;
 use halocline_core::engine::{Caller, Engine, SetAttr, Stat};
 use halocline_core::error::Result;
 
@@ -68,7 +69,17 @@ impl<E: Engine> Front<E> {
         let mode = self.engine.stat(&inode.node, handle)?.raw.st_mode;
         if let Some(mode) = stripped(mode) {
             let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            self.engine.set_attr(&inode.node, handle, &change, caller)?;
+            match self.engine.set_attr(&inode.node, handle, &change, caller) {
+                // A user's mount may not change the mode of somebody else's file, and does not need to:
+                // the origin's kernel takes the bits off where such a user changes the contents. That
+                // may be at a flush; this, which changes none, does it now if it can.
+                Err(error) if error.errno() == libc::EPERM => {
+                    let reserve =
+                        |handle| self.engine.allocate(handle, 0, 1, Allocate::ReserveKeepSize);
+                    let _now = handle.map(reserve);
+                }
+                changed => drop(changed?),
+            }
         }
         match self.engine.remove_xattr(&inode.node, OsStr::new(CAPABILITY)) {
             Err(error)
@@ -85,10 +96,7 @@ impl<E: Engine> Front<E> {
     pub(super) fn after_acl_change(&self, inode: &Inode<E::Node>, caller: Caller) -> Result<()> {
         let raw = self.engine.stat(&inode.node, None)?.raw;
         let outside = caller.uid != 0 && !in_group(caller, raw.st_gid);
-        if outside
-            && raw.st_mode & libc::S_ISGID != 0
-            && raw.st_mode & libc::S_IFMT != libc::S_IFDIR
-        {
+        if outside && raw.st_mode & libc::S_ISGID != 0 {
             let mode = Some(raw.st_mode & 0o7777 & !libc::S_ISGID);
             let change = SetAttr { mode, ..SetAttr::default() };
             self.engine.set_attr(&inode.node, None, &change, caller)?;

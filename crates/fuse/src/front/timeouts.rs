@@ -1,9 +1,9 @@
 //! How long the kernel may answer from what it was told of an inode.
 //!
-//! What must hold: what changes without the kernel or us being told is not shown for longer than
-//! [`UNSEEN`]. Two things do: the kernel serves the stores of a mapping by itself in the file below
-//! (passthrough), and the set-id bits that a write takes off are taken off here. What is shown of a
-//! file that is gone from its tier is not kept at all.
+//! What must hold: what changes without the kernel or us being told is asked for each time. Two
+//! things do: the kernel serves the stores of a mapping by itself in the file below (passthrough),
+//! and a write takes off set-id bits here or there, which nobody may be let run with a moment later. Of a file
+//! that is gone from its tier nothing is kept at all.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,20 +14,13 @@ use halocline_core::engine::Engine;
 use super::Front;
 use crate::inode_table::Inode;
 
-/// How old attributes may be that change unseen.
-const UNSEEN: Duration = Duration::from_secs(1);
-
 impl<E: Engine> Front<E> {
     /// How long the kernel may keep the name and the attributes of an inode.
     pub(super) fn timeout(&self, inode: &Inode<E::Node>, attr: &FileAttr) -> Duration {
         let set_id = attr.kind == FileType::RegularFile
             && u32::from(attr.perm) & (libc::S_ISUID | libc::S_ISGID) != 0;
-        if is_lost(attr) {
-            return Duration::ZERO;
-        }
-        let unseen = set_id || inode.mapped.load(Ordering::Relaxed);
-        let most = if unseen { UNSEEN } else { Duration::MAX };
-        self.options.attr_timeout.min(most)
+        let unseen = set_id || is_lost(attr) || inode.mapped.load(Ordering::Relaxed);
+        if unseen { Duration::ZERO } else { self.options.attr_timeout }
     }
 }
 

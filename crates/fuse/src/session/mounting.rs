@@ -81,8 +81,12 @@ fn mount_directly(
     }
     let data = CString::new(data).expect("no NUL in numbers and words");
     let mut flags = inherited_flags(origin);
-    if options.read_only {
-        flags |= MountFlags::RDONLY;
+    for (flag, set) in [
+        (MountFlags::RDONLY, options.read_only),
+        (MountFlags::NOSUID, !options.allow_suid),
+        (MountFlags::NODEV, !options.allow_dev),
+    ] {
+        flags.set(flag, flags.contains(flag) || set);
     }
     let kind = format!("fuse.{SUBTYPE}");
     rustix::mount::mount(options.fsname.as_str(), mountpoint, kind, flags, data.as_c_str())
