@@ -14,7 +14,7 @@
 //! mount; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
 //! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
-//! [`jobs`] announce ([`job_file`] reads them), and [`coldest`] leave first; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
+//! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`coldest`] leave first; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
 //! sees mappings that stay; [`totals`] is what `df` shows; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`].
 
 mod background;
@@ -25,6 +25,7 @@ mod dir_times;
 mod files;
 mod inode;
 mod intents;
+mod job;
 mod job_file;
 mod jobs;
 mod keeper;
@@ -35,6 +36,7 @@ mod lost;
 mod migrate;
 mod names;
 mod numbers;
+mod opener;
 mod operate;
 mod options;
 mod pass;
@@ -64,6 +66,7 @@ use crate::meta::owner::Owner;
 use crate::namespace::Namespace;
 
 pub use inode::Node;
+pub use opener::JOB_VARIABLE;
 pub use options::{TierOptions, TierSet};
 pub use scan::{Found, Problem};
 pub use serve::Handle;
@@ -153,6 +156,7 @@ impl FileTier {
     /// Ends background work and finishes what is under way. Nothing is called after it.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
+        self.core.keeper.jobs.lock().note_places();
         if let Err(error) = self.core.finish_removals() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");
         }

@@ -2,13 +2,17 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use clap::{Args, Subcommand};
 use halocline_core::bounded;
 use halocline_core::control::{JobChange, JobInfo, Request};
 use halocline_core::error::Error;
+use halocline_core::tier::JOB_VARIABLE;
 use serde_json::json;
 
 use super::print_json;
@@ -48,6 +52,16 @@ enum What {
         #[command(flatten)]
         on: On,
     },
+    /// Run a command whose opens, and those of what it starts, are the job's own
+    Run {
+        /// Name of the announced job
+        name: String,
+        #[command(flatten)]
+        on: On,
+        /// The command and its arguments
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
+    },
     /// Write a job file from a list of paths, or from what `strace -f -e trace=open,openat` wrote
     Make {
         /// Name of the job
@@ -82,6 +96,7 @@ pub(crate) fn execute(args: &JobsArgs) -> Outcome {
         }
         What::List { on } => ask(on, JobChange::List),
         What::Remove { name, on } => ask(on, JobChange::Remove(name.clone())),
+        What::Run { name, on, command } => run(name, on, command),
         What::Make { name, list, mountpoint } => make(name, list, mountpoint.as_deref()),
     }
 }
@@ -99,6 +114,16 @@ fn ask(on: &On, change: JobChange) -> Outcome {
         println!("{}", line(&job));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A new run of the job begins with the command, which takes the place of this process.
+fn run(name: &str, on: &On, command: &[OsString]) -> Outcome {
+    let begin = Request::Jobs(JobChange::Begin(name.to_owned()));
+    let _: Vec<JobInfo> = places::find(&on.path)?.connect()?.call(&begin, |_| {})?;
+    let error = Command::new(&command[0]).args(&command[1..]).env(JOB_VARIABLE, name).exec();
+    let status = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
+    let program = command[0].to_string_lossy();
+    Err(Failure::with_status(status, format!("{program}: cannot be started: {error}")))
 }
 
 /// One job for people.

@@ -122,6 +122,8 @@ pub enum JobChange {
     Add(String),
     /// Takes a job back, by its name.
     Remove(String),
+    /// A new run of a job begins, by processes that are marked as its own.
+    Begin(String),
     /// Changes nothing.
     List,
 }
@@ -137,6 +139,6 @@ pub struct JobInfo {
     pub position: u64,
     /// Distinct files.
     pub files: u64,
-    /// `waiting`, `running`, `done` or `deviated`.
+    /// `waiting`, `running`, `stopped` (nobody goes on with it), `done` or `deviated`.
     pub state: String,
 }

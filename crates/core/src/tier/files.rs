@@ -64,13 +64,13 @@ impl Core {
         handle.file(place.moves, |flags| self.open_again(&handle.inode, place, flags))
     }
 
-    pub(super) fn open_file(&self, inode: &Arc<Inode>, flags: i32) -> Result<Handle> {
+    pub(super) fn open_file(&self, inode: &Arc<Inode>, flags: i32, by: u32) -> Result<Handle> {
         if flags & libc::O_TRUNC != 0 {
             // What is thrown away is not copied: the file is emptied where it is, then brought.
             let change = SetAttr { size: Some(0), ..SetAttr::default() };
             self.set_attr(inode, None, &change)?;
         }
-        self.used(inode);
+        self.used(inode, by);
         let place = inode.place.read();
         let file = self.open_again(inode, &place, flags & !libc::O_TRUNC)?;
         Ok(Handle(Opened::new(inode, flags, file, place.moves)))
@@ -146,7 +146,7 @@ impl Core {
             Err(error) if error.errno() == libc::ELOOP && flags & libc::O_EXCL == 0 => {
                 drop(names);
                 let (node, _) = self.lookup(parent, name)?;
-                let handle = self.open_file(&node.0, flags & !libc::O_CREAT)?;
+                let handle = self.open_file(&node.0, flags & !libc::O_CREAT, by.caller.pid)?;
                 let stat = self.stat(&node.0)?;
                 return Ok((node, stat, handle));
             }
@@ -158,6 +158,8 @@ impl Core {
             (number, None, Some(self.residents.add(entry.key(), number, name, stat.disk_bytes())))
         });
         drop(names);
+        // A job file made from a trace has the files that a job makes, too.
+        self.follow_jobs(&inode, by.caller.pid);
         self.keeper.created(inode.number);
         let handle = Handle(Opened::new(&inode, flags, file, 0));
         let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);

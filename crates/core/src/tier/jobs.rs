@@ -1,114 +1,63 @@
-//! Announced jobs: which files will be used, in which order (`docs/JOBS.md`).
+//! The announced jobs: which files will be used, in which order (`docs/JOBS.md`).
 //!
-//! A job's place in its sequence is followed by watching opens. A job that opens its files in
-//! another order than announced for too long has deviated: nothing is concluded from it any more.
+//! A [`Job`]'s place in its sequence is followed by watching opens; an announcement and the place
+//! outlive the mount.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::time::Instant;
 
-use super::job_file::{self, JobFile, REFERENCES_MAX};
+use super::job::{Ahead, Job, Passed};
+use super::job_file::{self, REFERENCES_MAX};
+use super::opener::{Opener, Openers};
 use crate::bounded;
 use crate::control::JobInfo;
 use crate::error::{Error, Result};
 
-/// References that may be skipped at once; a jump farther ahead is a deviation.
-const SKIP_MAX: u32 = 64;
-/// Deviations that are worth more than so many references in order end the trust in a job.
-const DEVIATION_MAX: u32 = 16;
-/// What one deviation counts, against 1 for a reference in order.
-const DEVIATION: u32 = 4;
 /// Jobs announced at the same time, and references of all of them.
 const JOBS_MAX: usize = 64;
 const ALL_REFERENCES_MAX: usize = 4 * REFERENCES_MAX;
-
-/// A job on this node.
-#[derive(Debug)]
-struct Job {
-    name: String,
-    sequence: Vec<u32>,
-    /// Path of each file, by its index.
-    paths: Vec<Arc<Path>>,
-    /// Positions of each file, ascending, by its index.
-    positions: Vec<Arc<[u32]>>,
-    files: HashMap<Arc<Path>, u32>,
-    /// References that have been: the next one expected.
-    next: u32,
-    deviation: u32,
-    deviated: bool,
-    /// Its last reference was, and files of it were opened since.
-    over: bool,
-}
-
-/// Announced references of one file that are to come; as cheap for many as for few.
-#[derive(Debug, Default)]
-pub(super) struct Ahead(Vec<Part>);
-
-/// Those of one job.
-#[derive(Debug)]
-struct Part {
-    positions: Arc<[u32]>,
-    /// The first of `positions` that is to come.
-    from: usize,
-    /// The position that the job is at.
-    now: u32,
-}
-
-impl Ahead {
-    /// How many references from now the next one is; 1 is the very next.
-    pub(super) fn next(&self) -> Option<u64> {
-        self.0.iter().filter_map(|part| Some(part.away(*part.coming().first()?))).min()
-    }
-
-    /// How many there are among the next `horizon` references of each job.
-    pub(super) fn later(&self, horizon: u64) -> u64 {
-        let within = |part: &Part| {
-            part.coming().partition_point(|position| part.away(*position) <= horizon) as u64
-        };
-        self.0.iter().map(within).sum()
-    }
-}
-
-impl Part {
-    fn coming(&self) -> &[u32] {
-        &self.positions[self.from..]
-    }
-
-    fn away(&self, position: u32) -> u64 {
-        u64::from(position - self.now) + 1
-    }
-}
-
-/// What an open changed in what is announced of other files.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Passed {
-    /// References to them will not come any more.
-    pub(super) skipped: Vec<Arc<Path>>,
-    /// A job is not believed any more: it tells nothing of its files.
-    pub(super) untrusted: bool,
-}
+/// A job's place is noted each time it has gone on so far: a mount that was killed goes on within
+/// what a job may skip.
+const NOTED_EVERY: u32 = 32;
+/// Bytes of a noted place at most.
+const PLACE_BYTES_MAX: u64 = 32;
 
 /// All announced jobs.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
-    jobs: Vec<Job>,
+    all: Vec<Announced>,
+    openers: Openers,
     dir: PathBuf,
 }
 
+#[derive(Debug)]
+struct Announced {
+    job: Job,
+    /// The place that is noted on disk.
+    noted: u32,
+}
+
 impl Jobs {
-    /// The jobs announced at earlier mounts, kept in `private`; they begin anew.
+    /// The jobs announced at earlier mounts, kept in `private`; they go on where they were.
     pub(super) fn load(private: &Path) -> Result<Self> {
         let dir = private.join("jobs");
         fs::create_dir_all(&dir).map_err(Error::at(&dir, "create the directory"))?;
-        let mut jobs = Self { jobs: Vec::new(), dir: dir.clone() };
+        let mut jobs = Self { dir: dir.clone(), ..Self::default() };
         for entry in fs::read_dir(&dir).map_err(Error::at(&dir, "list"))? {
             let path = entry.map_err(Error::at(&dir, "list"))?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
             let text = bounded::read_to_string(&path, job_file::BYTES_MAX);
             let text = text.map_err(Error::at(&path, "read"))?;
             match Job::parse(&text, &host_name()) {
-                Ok(job) if jobs.has_room_for(&job) => jobs.jobs.push(job),
+                Ok(mut job) if jobs.has_room_for(&job) => {
+                    let noted = read_place(&jobs.path_of(&job.name, "at"));
+                    job.resume(noted);
+                    jobs.all.push(Announced { job, noted });
+                }
                 Ok(_) => tracing::warn!("{}: too many jobs are announced", path.display()),
                 Err(error) => tracing::warn!("{}: {error}", path.display()),
             }
@@ -127,159 +76,135 @@ impl Jobs {
                 "take back those that are done with `halocline jobs remove`",
             ));
         }
-        let path = self.path_of(&job.name);
+        let path = self.path_of(&job.name, "json");
+        self.forget_place(&job.name)?;
         fs::write(&path, text).map_err(Error::at(&path, "write"))?;
-        self.jobs.retain(|other| other.name != job.name);
-        self.jobs.push(job);
+        self.all.retain(|other| other.job.name != job.name);
+        self.all.push(Announced { job, noted: 0 });
+        Ok(())
+    }
+
+    /// A new run of a job begins, by processes that say that they are its own.
+    pub(super) fn begin(&mut self, name: &str) -> Result<()> {
+        self.forget_place(name)?;
+        let announced = self.all.iter_mut().find(|announced| announced.job.name == name);
+        let announced = announced.ok_or_else(|| unknown(name))?;
+        announced.job.begin();
+        announced.noted = 0;
         Ok(())
     }
 
     /// Whether a job fits beside those of other names.
     fn has_room_for(&self, job: &Job) -> bool {
-        let others = self.jobs.iter().filter(|other| other.name != job.name);
+        let others = self.all.iter().map(|other| &other.job);
+        let others = others.filter(|other| other.name != job.name);
         let (count, references) = others.fold((0, 0), |(count, references), other| {
-            (count + 1, references + other.sequence.len())
+            (count + 1, references + other.len() as usize)
         });
-        count < JOBS_MAX && references + job.sequence.len() <= ALL_REFERENCES_MAX
+        count < JOBS_MAX && references + job.len() as usize <= ALL_REFERENCES_MAX
     }
 
     /// Takes a job back.
     pub(super) fn remove(&mut self, name: &str) -> Result<()> {
-        let before = self.jobs.len();
-        self.jobs.retain(|job| job.name != name);
-        if self.jobs.len() == before {
-            return Err(Error::invalid(
-                format!("no job {name:?} is announced"),
-                "`halocline jobs list` lists them",
-            ));
+        let before = self.all.len();
+        self.all.retain(|announced| announced.job.name != name);
+        if self.all.len() == before {
+            return Err(unknown(name));
         }
-        let path = self.path_of(name);
+        self.forget_place(name)?;
+        let path = self.path_of(name, "json");
         fs::remove_file(&path).map_err(Error::at(&path, "remove"))
     }
 
-    fn path_of(&self, name: &str) -> PathBuf {
+    fn path_of(&self, name: &str, extension: &str) -> PathBuf {
         // A name may have any characters; a file name may not.
         let safe = name.bytes().fold(String::new(), |mut safe, byte| {
             let _ = write!(safe, "{byte:02x}");
             safe
         });
-        self.dir.join(format!("{safe}.json"))
+        self.dir.join(format!("{safe}.{extension}"))
     }
 
-    /// Whether any job is worth asking.
-    pub(super) fn any(&self) -> bool {
-        self.jobs.iter().any(Job::is_trusted)
-    }
-
-    /// A file is opened.
-    pub(super) fn opened(&mut self, path: &Path) -> Passed {
-        let mut passed = Passed::default();
-        for job in self.jobs.iter_mut().filter(|job| job.is_trusted()) {
-            job.opened(path, &mut passed);
+    fn forget_place(&self, name: &str) -> Result<()> {
+        let path = self.path_of(name, "at");
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::at(path, "remove")(error))
+            }
+            _ => Ok(()),
         }
-        passed
+    }
+
+    /// Notes how far all jobs are.
+    pub(super) fn note_places(&mut self) {
+        for at in 0..self.all.len() {
+            self.note_place(at);
+        }
+    }
+
+    fn note_place(&mut self, at: usize) {
+        let job = &self.all[at].job;
+        let (now, path) = (job.position(), self.path_of(&job.name, "at"));
+        if now != self.all[at].noted {
+            if let Err(error) = fs::write(&path, now.to_string()) {
+                tracing::warn!("{}: {error}: a job's place is not noted", path.display());
+            }
+            self.all[at].noted = now;
+        }
+    }
+
+    /// Whether any job is announced.
+    pub(super) const fn any(&self) -> bool {
+        !self.all.is_empty()
+    }
+
+    /// Thread `tid` opens or makes a file. What that changes, and the file's references from now on
+    /// where it is a job's own use of it.
+    pub(super) fn opened_by(&mut self, path: &Path, tid: u32) -> (Passed, Option<Ahead>) {
+        let opener = self.openers.of_thread(tid, Instant::now());
+        self.opened(path, &opener)
+    }
+
+    fn opened(&mut self, path: &Path, opener: &Opener) -> (Passed, Option<Ahead>) {
+        let mut passed = Passed::default();
+        let mut is_own = false;
+        for at in 0..self.all.len() {
+            let Announced { job, noted } = &mut self.all[at];
+            is_own |= job.opened(path, opener, &mut passed);
+            if job.position().abs_diff(*noted) >= NOTED_EVERY {
+                self.note_place(at);
+            }
+        }
+        let ahead = if is_own { self.ahead(path) } else { None };
+        (passed, ahead)
     }
 
     /// A file's announced references from now on; `None` where no job names it.
     pub(super) fn ahead(&self, path: &Path) -> Option<Ahead> {
-        let parts: Vec<Part> = self.jobs.iter().filter_map(|job| job.ahead(path)).collect();
-        (!parts.is_empty()).then_some(Ahead(parts))
+        Ahead::of(self.all.iter().filter_map(|announced| announced.job.ahead(path)).collect())
     }
 
     /// For people.
     pub(super) fn list(&self) -> Vec<JobInfo> {
-        self.jobs
-            .iter()
-            .map(|job| JobInfo {
-                name: job.name.clone(),
-                references: job.sequence.len() as u64,
-                position: job.next.into(),
-                files: job.files.len() as u64,
-                state: match job {
-                    Job { deviated: true, .. } => "deviated",
-                    Job { next: 0, .. } => "waiting",
-                    job if job.next == job.len() => "done",
-                    _ => "running",
-                }
-                .to_owned(),
-            })
-            .collect()
+        let info = |job: &Job| JobInfo {
+            name: job.name.clone(),
+            references: job.len().into(),
+            position: job.position().into(),
+            files: job.files(),
+            state: job.state().to_owned(),
+        };
+        self.all.iter().map(|announced| info(&announced.job)).collect()
     }
 }
 
-impl Job {
-    fn parse(text: &str, host: &str) -> Result<Self> {
-        let JobFile { name, references } = JobFile::parse(text, host)?;
-        let mut job = Self {
-            name,
-            sequence: Vec::new(),
-            paths: Vec::new(),
-            positions: Vec::new(),
-            files: HashMap::new(),
-            next: 0,
-            deviation: 0,
-            deviated: false,
-            over: false,
-        };
-        let mut positions: Vec<Vec<u32>> = Vec::new();
-        for (path, times) in references {
-            let path: Arc<Path> = path.into();
-            let new = u32::try_from(job.paths.len()).expect("references are bounded");
-            let file = *job.files.entry(Arc::clone(&path)).or_insert(new);
-            if file == new {
-                job.paths.push(path);
-                positions.push(Vec::new());
-            }
-            let first = u32::try_from(job.sequence.len()).expect("references are bounded");
-            positions[file as usize].extend(first..first + times);
-            job.sequence.resize((first + times) as usize, file);
-        }
-        job.positions = positions.into_iter().map(Arc::from).collect();
-        Ok(job)
-    }
+fn unknown(name: &str) -> Error {
+    Error::invalid(format!("no job {name:?} is announced"), "`halocline jobs list` lists them")
+}
 
-    /// Number of references.
-    fn len(&self) -> u32 {
-        u32::try_from(self.sequence.len()).expect("references are bounded")
-    }
-
-    fn is_trusted(&self) -> bool {
-        !self.deviated && !self.over
-    }
-
-    fn ahead(&self, path: &Path) -> Option<Part> {
-        let file = *self.files.get(path).filter(|_| self.is_trusted())?;
-        let positions = self.positions[file as usize].clone();
-        let from = positions.partition_point(|position| *position < self.next);
-        Some(Part { positions, from, now: self.next })
-    }
-
-    fn opened(&mut self, path: &Path, passed: &mut Passed) {
-        let Some(&file) = self.files.get(path) else { return };
-        if self.next == self.len() {
-            self.over = true;
-        } else {
-            let positions = &self.positions[file as usize];
-            let at = positions.partition_point(|position| *position < self.next);
-            match positions.get(at) {
-                Some(&position) if position - self.next <= SKIP_MAX => {
-                    let skipped = &self.sequence[self.next as usize..position as usize];
-                    passed
-                        .skipped
-                        .extend(skipped.iter().map(|file| self.paths[*file as usize].clone()));
-                    self.next = position + 1;
-                    self.deviation = self.deviation.saturating_sub(1);
-                }
-                // The file in work, opened once more.
-                _ if self.next > 0 && self.sequence[self.next as usize - 1] == file => {}
-                _ => {
-                    self.deviation += DEVIATION;
-                    self.deviated = self.deviation > DEVIATION_MAX;
-                }
-            }
-        }
-        passed.untrusted |= !self.is_trusted();
-    }
+/// A place as it was noted; what cannot be read is the beginning.
+fn read_place(path: &Path) -> u32 {
+    let text = bounded::read_to_string(path, PLACE_BYTES_MAX);
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 fn host_name() -> String {
@@ -295,24 +220,14 @@ mod tests {
     }
 
     fn jobs(text: &str) -> Jobs {
-        Jobs { jobs: vec![job(text).unwrap()], dir: PathBuf::new() }
+        let all = vec![Announced { job: job(text).unwrap(), noted: 0 }];
+        Jobs { all, ..Jobs::default() }
     }
 
-    #[test]
-    fn references_are_taken_for_this_node() {
-        let both =
-            r#"{"job": "a", "nodes": {"here": ["x", {"file": "./y", "repeat": 2}], "*": ["z"]}}"#;
-        assert_eq!(job(both).unwrap().sequence, [0, 1, 1]);
-        assert_eq!(Job::parse(both, "there").unwrap().sequence, [0]);
-        for (wrong, part) in [
-            (r#"{"job": "a", "nodes": {"other": ["x"]}}"#, "\"here\""),
-            (r#"{"job": "a", "references": ["/x"]}"#, "relative"),
-            (r#"{"job": "a", "references": ["x/../y"]}"#, "relative"),
-            (r#"{"job": "a", "references": []}"#, "no references"),
-            (r#"{"references": ["x"]}"#, "job"),
-        ] {
-            let error = job(wrong).unwrap_err().to_string();
-            assert!(error.contains(part), "{error}");
+    impl Jobs {
+        /// A file is opened by a process of the group.
+        fn opened_in(&mut self, group: u32, path: &str) -> Passed {
+            self.opened(path.as_ref(), &Opener { job: None, group }).0
         }
     }
 
@@ -330,29 +245,197 @@ mod tests {
         let mut jobs = jobs(r#"{"job": "a", "references": ["x", "y", "x", "z", "x"]}"#);
         assert_eq!(distances(&jobs, "x"), Some(vec![1, 3, 5]));
         assert_eq!(distances(&jobs, "other"), None);
-        jobs.opened(Path::new("other"));
-        jobs.opened(Path::new("x"));
+        jobs.opened_in(1, "other");
+        jobs.opened_in(1, "x");
         assert_eq!(distances(&jobs, "x"), Some(vec![2, 4]));
-        let passed = jobs.opened(Path::new("z"));
+        let passed = jobs.opened_in(1, "z");
         assert_eq!(passed.skipped, [Path::new("y").into(), Path::new("x").into()]);
         assert_eq!(jobs.list()[0].position, 4, "skipped references are behind");
         assert_eq!(distances(&jobs, "y"), Some(vec![]));
-        jobs.opened(Path::new("x"));
+        jobs.opened_in(1, "x");
         assert_eq!(jobs.list()[0].state, "done");
         assert_eq!(distances(&jobs, "x"), Some(vec![]), "known not to come again");
-        assert!(jobs.opened(Path::new("x")).untrusted);
-        assert!(!jobs.any(), "what comes after the job is not its business");
+        assert!(jobs.opened_in(1, "x").untrusted);
+        assert_eq!(distances(&jobs, "x"), None, "what comes after the job is not its business");
     }
 
     #[test]
     fn a_job_in_another_order_is_not_believed_for_long() {
         let names: Vec<String> = (0..200).map(|file| format!("\"f{file}\"")).collect();
         let mut jobs = jobs(&format!(r#"{{"job": "a", "references": [{}]}}"#, names.join(",")));
-        jobs.opened(Path::new("f0"));
+        jobs.opened_in(1, "f0");
         for file in (100..200).rev() {
-            jobs.opened(Path::new(&format!("f{file}")));
+            jobs.opened_in(1, &format!("f{file}"));
         }
         assert_eq!(jobs.list()[0].state, "deviated");
         assert_eq!(distances(&jobs, "f150"), None);
+    }
+
+    /// A program that opened the file in work once more lost the references up to the file's next.
+    #[test]
+    fn a_file_in_work_may_be_opened_again() {
+        let mut jobs =
+            jobs(r#"{"job": "a", "references": ["x", "y", {"file": "x", "repeat": 2}, "z", "y"]}"#);
+        for (path, position) in [
+            ("x", 1),
+            ("x", 1),
+            ("y", 2),
+            ("y", 2),
+            ("x", 3),
+            ("x", 4),
+            ("x", 4),
+            ("y", 4),
+            ("z", 5),
+        ] {
+            assert_eq!(jobs.opened_in(1, path), Passed::default(), "{path}");
+            assert_eq!(jobs.list()[0].position, position, "{path}");
+        }
+        jobs.opened_in(1, "y");
+        assert_eq!(jobs.list()[0].state, "done");
+    }
+
+    fn numbered(count: usize) -> String {
+        let names: Vec<String> = (0..count).map(|file| format!("\"f{file}\"")).collect();
+        format!(r#"{{"job": "a", "references": [{}]}}"#, names.join(","))
+    }
+
+    /// An archiver that reads the same files, before the job or while it runs.
+    #[test]
+    fn what_others_open_does_not_move_a_job() {
+        let mut jobs = jobs(&numbered(300));
+        for file in (0..300).step_by(50) {
+            jobs.opened_in(2, &format!("f{file}"));
+        }
+        for file in 0..200 {
+            let (_, ahead) =
+                jobs.opened(Path::new(&format!("f{file}")), &Opener { job: None, group: 1 });
+            assert!(ahead.is_some(), "the job's own open of f{file}");
+            assert_eq!(jobs.list()[0].position, file + 1);
+            // In its own order, as far as it gets, or in the job's own some way ahead.
+            jobs.opened_in(2, &format!("f{}", (file * 37) % 300));
+            jobs.opened_in(3, &format!("f{}", (file + 40).min(299)));
+            let theirs = Opener { job: Some("another".into()), group: 4 };
+            let (_, ahead) = jobs.opened(Path::new(&format!("f{}", file + 1)), &theirs);
+            assert!(ahead.is_none(), "another job's use");
+        }
+        assert_eq!(jobs.list()[0].state, "running");
+    }
+
+    #[test]
+    fn marked_processes_are_a_jobs_own_and_no_others() {
+        let mut jobs = jobs(&numbered(300));
+        let own = |group| Opener { job: Some("a".into()), group };
+        for file in 0..20 {
+            jobs.opened_in(1, &format!("f{file}"));
+        }
+        jobs.opened(Path::new("f20"), &own(2));
+        assert_eq!(jobs.list()[0].position, 21, "it goes on, whatever its group");
+        jobs.opened_in(1, "f21");
+        assert_eq!(jobs.list()[0].position, 21, "not a process of its own");
+        for file in 21..30 {
+            jobs.opened(Path::new(&format!("f{file}")), &own(file));
+        }
+        assert_eq!(jobs.list()[0].position, 30);
+        jobs.all[0].job.begin();
+        assert_eq!(jobs.list()[0].state, "waiting");
+        jobs.opened(Path::new("f0"), &own(9));
+        assert_eq!(jobs.list()[0].position, 1, "another run");
+    }
+
+    #[test]
+    fn a_job_goes_on_in_another_group_once_its_first_is_gone() {
+        use std::os::unix::process::CommandExt;
+        let mut child = std::process::Command::new("true").process_group(0).spawn().unwrap();
+        let group = child.id();
+        let mut jobs = jobs(&numbered(300));
+        for file in 0..100 {
+            jobs.opened_in(group, &format!("f{file}"));
+        }
+        child.wait().unwrap();
+        jobs.opened_in(1, "f100");
+        assert_eq!(jobs.list()[0].position, 101);
+    }
+
+    #[test]
+    fn a_job_that_nobody_goes_on_with_tells_nothing_until_somebody_does() {
+        let mut jobs = jobs(&numbered(300));
+        jobs.opened_in(1, "f0");
+        let mut untrusted = 0;
+        for _ in 0..1000 {
+            untrusted += u32::from(jobs.opened_in(1, "other").untrusted);
+        }
+        assert_eq!(untrusted, 1, "told once");
+        assert_eq!((distances(&jobs, "f1"), jobs.list()[0].state.as_str()), (None, "stopped"));
+        let again = (1..30).find(|file| jobs.opened_in(1, &format!("f{file}")).untrusted);
+        assert!(again.is_some(), "somebody goes on with it");
+        let next = format!("f{}", again.unwrap() + 1);
+        assert_eq!(distances(&jobs, &next), Some(vec![1]));
+        assert_eq!(jobs.list()[0].state, "running");
+    }
+
+    /// A list of files that are opened seldom, and in any order, is no order.
+    #[test]
+    fn an_order_that_fits_by_skipping_is_not_believed() {
+        let names: Vec<String> = (0..300).map(|at| format!("\"f{}\"", at % 6)).collect();
+        let mut jobs = jobs(&format!(r#"{{"job": "a", "references": [{}]}}"#, names.join(",")));
+        for open in 0..100 {
+            jobs.opened_in(1, &format!("f{}", open * 5 % 6));
+        }
+        assert_eq!(jobs.list()[0].state, "deviated");
+    }
+
+    #[test]
+    fn a_remount_keeps_the_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut jobs = Jobs::load(dir.path()).unwrap();
+        jobs.add(&numbered(300)).unwrap();
+        let follow = |jobs: &mut Jobs, files: std::ops::Range<u64>| {
+            files.for_each(|file| drop(jobs.opened_in(1, &format!("f{file}"))));
+        };
+        follow(&mut jobs, 0..101);
+        jobs.note_places();
+        let mut jobs = Jobs::load(dir.path()).unwrap();
+        assert_eq!((jobs.list()[0].position, jobs.list()[0].state.as_str()), (101, "running"));
+        follow(&mut jobs, 101..150);
+        assert_eq!(jobs.list()[0].position, 150);
+        // The mount is killed.
+        let mut jobs = Jobs::load(dir.path()).unwrap();
+        assert!((118..=150).contains(&jobs.list()[0].position), "{:?}", jobs.list());
+        follow(&mut jobs, 150..151);
+        assert_eq!(jobs.list()[0].position, 151);
+        // A place that cannot be one.
+        let place = jobs.path_of("a", "at");
+        for (wrong, position) in [("99999", 300), ("-1", 0), ("", 0), ("1\u{0}", 0)] {
+            fs::write(&place, wrong).unwrap();
+            assert_eq!(Jobs::load(dir.path()).unwrap().list()[0].position, position, "{wrong:?}");
+        }
+        let mut jobs = Jobs::load(dir.path()).unwrap();
+        jobs.add(&numbered(10)).unwrap();
+        assert_eq!(Jobs::load(dir.path()).unwrap().list()[0].position, 0, "announced anew");
+        jobs.remove("a").unwrap();
+        assert_eq!(fs::read_dir(dir.path().join("jobs")).unwrap().count(), 0);
+    }
+
+    proptest::proptest! {
+        /// Whoever opens whatever, a job is somewhere in its sequence.
+        #[test]
+        fn any_opens_leave_a_job_in_its_sequence(
+            opens in proptest::collection::vec((0..12u32, 0..20usize, 0..3u8), 0..200),
+            sequence in proptest::collection::vec(0..20usize, 1..40),
+        ) {
+            let names: Vec<String> = sequence.iter().map(|file| format!("\"f{file}\"")).collect();
+            let mut jobs = jobs(&format!(r#"{{"job": "a", "references": [{}]}}"#, names.join(",")));
+            jobs.all[0].noted = u32::MAX / 2;
+            jobs.dir = "/nonexistent".into();
+            for (group, file, mark) in opens {
+                let job = [None, Some("a".into()), Some("b".into())][usize::from(mark)].clone();
+                let path = format!("f{file}");
+                let (_, ahead) = jobs.opened(Path::new(&path), &Opener { job, group });
+                proptest::prop_assert!(jobs.list()[0].position <= sequence.len() as u64);
+                if let Some(ahead) = ahead {
+                    proptest::prop_assert!(ahead.next().is_none_or(|next| next >= 1));
+                }
+            }
+        }
     }
 }

@@ -12,7 +12,8 @@ use super::Core;
 use super::coldest::Coldest;
 use super::counters::Opening;
 use super::inode::{Entry, Inode};
-use super::jobs::{Ahead, Jobs};
+use super::job::Ahead;
+use super::jobs::Jobs;
 use super::migrate::{COPY_SLACK, Manner, Stayed};
 use super::options::TierOptions;
 use super::residents::Resident;
@@ -315,8 +316,8 @@ impl Core {
 
     /// A program opens a file: jobs and policy are told, and the policy brings it to the SSD if it
     /// is worth that (Algorithm 1).
-    pub(super) fn used(&self, inode: &Arc<Inode>) {
-        let ahead = self.follow_jobs(inode);
+    pub(super) fn used(&self, inode: &Arc<Inode>, by: u32) {
+        let ahead = self.follow_jobs(inode, by);
         let mut away = false;
         self.keeper.referenced(inode.number, || {
             let place = inode.place.read();
@@ -330,15 +331,14 @@ impl Core {
         });
     }
 
-    /// Tells jobs of an open; the file's announced references after it, if any job names it.
-    fn follow_jobs(&self, inode: &Inode) -> Option<Ahead> {
+    /// Tells jobs that thread `by` opens or makes a file; its announced references after that,
+    /// where it is a job's own use of it.
+    pub(super) fn follow_jobs(&self, inode: &Inode, by: u32) -> Option<Ahead> {
         if !self.keeper.jobs.lock().any() {
             return None;
         }
         let path = self.namespace.path_of(&inode.entry());
-        let mut jobs = self.keeper.jobs.lock();
-        let (passed, ahead) = (jobs.opened(&path), jobs.ahead(&path));
-        drop(jobs);
+        let (passed, ahead) = self.keeper.jobs.lock().opened_by(&path, by);
         if passed.untrusted {
             self.keeper.changed_for_many();
         }

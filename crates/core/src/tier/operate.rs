@@ -322,6 +322,7 @@ impl Controlled for FileTier {
         match change {
             JobChange::Add(text) => jobs.add(text)?,
             JobChange::Remove(name) => jobs.remove(name)?,
+            JobChange::Begin(name) => jobs.begin(name)?,
             JobChange::List => {}
         }
         let listed = jobs.list();

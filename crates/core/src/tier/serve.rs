@@ -146,8 +146,8 @@ impl Engine for FileTier {
         self.core.with_room(|| self.core.rename((&from_dir, from.1), (&to_dir, to.1), flags))
     }
 
-    fn open(&self, node: &Node, flags: i32, _caller: Caller) -> Result<Handle> {
-        self.core.open_file(&node.0, flags)
+    fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
+        self.core.open_file(&node.0, flags, caller.pid)
     }
 
     fn passes_through(&self) -> bool {

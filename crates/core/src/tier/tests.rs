@@ -1,5 +1,6 @@
 //! The file tier in one process: two directories, no mount.
 
+mod announced;
 mod copies;
 mod crashes;
 mod dir_times;
