@@ -29,11 +29,14 @@ fn open(path: &Path) -> io::Result<File> {
     let refused =
         |what: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, what.to_owned()));
     let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    match fs::symlink_metadata(path) {
+    // One's own link is followed, and what it names may have several names.
+    let followed = match fs::symlink_metadata(path) {
         Ok(found) if strange(&found) => return refused("another user made a file of this name"),
-        Ok(found) if found.is_symlink() => {}
+        found => found.is_ok_and(|found| found.is_symlink()),
+    };
+    if !followed {
         // Whatever comes there meanwhile.
-        _ => flags |= OFlags::NOFOLLOW,
+        flags |= OFlags::NOFOLLOW;
     }
     let flags = i32::from_ne_bytes(flags.bits().to_ne_bytes());
     // Not emptied yet: it may turn out to be somebody else's.
@@ -41,7 +44,7 @@ fn open(path: &Path) -> io::Result<File> {
     let file = options.open(path)?;
     let found = file.metadata()?;
     if found.is_file() {
-        if strange(&found) || shared && found.nlink() > 1 {
+        if strange(&found) || shared && !followed && found.nlink() > 1 {
             return refused("another user made a file of this name");
         }
         file.set_len(0)?;
