@@ -4,7 +4,8 @@
 //! (`default_permissions`); what the kernel leaves to a file system is done here for every engine:
 //! set-id bits and capabilities go on a write ([`privileges`]), pages of a shared mapping are
 //! written where they belong even through an `O_APPEND` handle ([`open_files`]), and the kernel is
-//! handed files that it can serve by itself ([`passing`]).
+//! handed files that it can serve by itself ([`passing`]), and told to drop pages that direct writes
+//! made old ([`stale_pages`]).
 
 pub(crate) mod attributes;
 pub(crate) mod backing;
@@ -14,6 +15,7 @@ pub(crate) mod names;
 mod open_files;
 pub(crate) mod passing;
 mod privileges;
+pub(crate) mod stale_pages;
 mod timeouts;
 pub(crate) mod xattrs;
 
@@ -44,6 +46,7 @@ pub struct Front<E: Engine> {
     engine: Arc<E>,
     options: FrontOptions,
     pub(crate) connection: Connection,
+    pub(crate) stale_pages: stale_pages::Dropper,
     inodes: InodeTable<E::Node>,
     files: Handles<OpenFile<E>>,
     dirs: Handles<Directory>,
@@ -80,6 +83,7 @@ impl<E: Engine> Front<E> {
             engine,
             options,
             connection: Connection::default(),
+            stale_pages: stale_pages::Dropper::default(),
             files: Handles::default(),
             dirs: Handles::default(),
         }

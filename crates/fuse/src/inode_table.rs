@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 use crate::front::passing::Serving;
+use crate::front::stale_pages::Pages;
 
 /// Number of the root.
 pub const ROOT: u64 = 1;
@@ -34,6 +35,8 @@ pub struct Inode<N> {
     pub mapped: AtomicBool,
     /// Who serves its open handles.
     pub serving: Serving,
+    /// Whether the kernel's pages of it may be older than direct writes.
+    pub pages: Pages,
     lookups: AtomicU64,
 }
 
@@ -120,6 +123,7 @@ impl<N> InodeTable<N> {
             plain: AtomicBool::new(false),
             mapped: AtomicBool::new(false),
             serving: Serving::default(),
+            pages: Pages::default(),
             lookups: AtomicU64::new(1),
         });
         maps.by_key.insert(key, number);

@@ -150,6 +150,7 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
         let connection = Arc::new(session.as_fd().try_clone_to_owned().map_err(at)?);
         front.connection.is(&connection);
         let device = mounting::with_priority(|| session.spawn()).map_err(at)?;
+        front.stale_pages.start(device.notifier()).map_err(at)?;
         let rings = rings.filter(|_| agreed.rings());
         let rings = rings.map(|rings| rings.serve(&front, &connection));
         options.view.as_ref().map_or(Ok(()), |view| view.show())?;

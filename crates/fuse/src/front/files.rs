@@ -45,6 +45,9 @@ impl<E: Engine> Front<E> {
         caller: Caller,
     ) -> Answer<usize> {
         let file = self.file(handle)?;
+        if !file.direct {
+            file.inode.pages.reading();
+        }
         Ok(self.engine.read(&file.handle, offset, room, caller)?)
     }
 
@@ -61,12 +64,13 @@ impl<E: Engine> Front<E> {
         if drops {
             self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
         }
-        let target = if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            file.for_pages(&self.engine, caller)?
-        } else {
-            &file.handle
-        };
+        let of_pages = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let target = if of_pages { file.for_pages(&self.engine, caller)? } else { &file.handle };
         self.engine.write(target, offset, data, caller)?;
+        if file.direct && !of_pages {
+            let len = data.len() as u64;
+            self.stale_pages.written(file.inode.number, &file.inode.pages, offset, len);
+        }
         if drops {
             // Somebody may have set them while the bytes were on their way.
             self.drop_privileges(&file.inode, Some(&file.handle), caller)?;

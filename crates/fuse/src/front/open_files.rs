@@ -23,6 +23,8 @@ pub(super) struct OpenFile<E: Engine> {
     /// keeps the engine from moving it.
     _share: Share<E::Node>,
     pub(super) handle: E::Handle,
+    /// Its reads and writes go past the kernel's page cache.
+    pub(super) direct: bool,
     /// Opened with `O_APPEND`: the engine writes at the end whatever the offset.
     append: bool,
     /// A second handle for writes that have a place although the first one appends.
@@ -34,10 +36,13 @@ impl<E: Engine> OpenFile<E> {
         inode: Arc<Inode<E::Node>>,
         handle: E::Handle,
         share: Share<E::Node>,
-        flags: i32,
+        (flags, direct): (i32, bool),
     ) -> Self {
         let append = flags & libc::O_APPEND != 0;
-        Self { inode, handle, append, positioned: OnceLock::new(), _share: share }
+        if direct {
+            inode.pages.opened_direct();
+        }
+        Self { inode, handle, direct, append, positioned: OnceLock::new(), _share: share }
     }
 
     /// The handle for pages of a shared mapping. The kernel writes them through any writable
@@ -51,6 +56,14 @@ impl<E: Engine> OpenFile<E> {
         }
         let handle = engine.open(&self.inode.node, libc::O_RDWR, caller)?;
         Ok(self.positioned.get_or_init(|| handle))
+    }
+}
+
+impl<E: Engine> Drop for OpenFile<E> {
+    fn drop(&mut self) {
+        if self.direct {
+            self.inode.pages.closed_direct();
+        }
     }
 }
 

@@ -121,7 +121,8 @@ impl<E: Engine> Front<E> {
             timeouts::served(&inode, flags);
             mode = beside_passthrough(mode);
         }
-        let handle = self.files.insert(OpenFile::new(inode, handle, share, flags));
+        let direct = mode.contains(FopenFlags::FOPEN_DIRECT_IO) || flags & libc::O_DIRECT != 0;
+        let handle = self.files.insert(OpenFile::new(inode, handle, share, (flags, direct)));
         Opened { handle, mode, backing }
     }
 }

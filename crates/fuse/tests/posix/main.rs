@@ -5,6 +5,7 @@
 
 mod contents;
 mod differential;
+mod direct;
 mod directories;
 mod harness;
 mod names;
