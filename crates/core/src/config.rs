@@ -124,6 +124,10 @@ pub struct Config {
     pub groups: u32,
     /// Entries of the critical data table.
     pub cdt_entries: usize,
+    /// Whether checksums of what is cached are kept, and verified before it goes home.
+    pub checksums: bool,
+    /// Whether what programs read from the cache is compared with them, too.
+    pub verify_reads: bool,
     /// Whether the rebuilder runs in the background.
     pub rebuild: bool,
     /// Whether what is read again is put on the cache at once.
@@ -192,6 +196,8 @@ impl Default for Config {
             cache: volume,
             groups: 2,
             cdt_entries: 65_536,
+            checksums: true,
+            verify_reads: true,
             rebuild: true,
             fill: true,
             rebuild_rate: 0,

@@ -218,6 +218,12 @@ pub struct Status {
     pub dirty_extents: u64,
     /// Ranges that wait to be fetched (`C_flag`).
     pub wanted_ranges: u64,
+    /// Dirty bytes that are damaged on the cache: neither read nor flushed.
+    #[serde(default)]
+    pub damaged_bytes: u64,
+    /// Clean bytes that were damaged on the cache and came from the origin instead.
+    #[serde(default)]
+    pub repaired_bytes: u64,
     /// Opens whose reads the kernel serves by itself (`warm_passthrough`), since the mount began.
     #[serde(default)]
     pub warm_opens: u64,

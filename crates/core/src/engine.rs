@@ -7,6 +7,7 @@
 mod blocks;
 mod changes;
 pub mod counters;
+mod damage;
 mod degrade;
 mod explain;
 pub mod extents;

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
+use self::checksums::Checksums;
 use crate::error::Result;
 
 mod batch;
 mod cdt;
+pub mod checksums;
 mod distrust;
 mod files;
 mod footprint;
@@ -168,6 +170,9 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     /// Sets `D_flag` on the mapped bytes of `range`, splitting clean extents at its bounds, and
     /// gives them a new generation; extents already dirty stay whole.
     fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()>;
+    /// Cuts dirty extents at the bounds of `range`, so that what is inside can be flushed or kept
+    /// apart from the rest; whether there was one to cut.
+    fn cut_dirty(&self, file: FileId, range: ByteRange) -> Result<bool>;
     /// Clears `D_flag` of every extent inside `range` whose generation equals the one given;
     /// returns the bytes cleared. They become evictable at the next `barrier`.
     fn mark_clean(&self, file: FileId, extents: &[(ByteRange, u64)]) -> Result<u64>;
@@ -253,6 +258,8 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     /// The limit of data in bytes on disk: what was given at the opening, less what the records
     /// take beyond what is set aside for them.
     fn limit(&self) -> u64;
+    /// Checksums of what is cached.
+    fn checksums(&self) -> &Checksums;
     /// Bytes that the records themselves take on the cache's device, at most.
     fn records_bytes(&self) -> u64;
 }

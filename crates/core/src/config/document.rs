@@ -126,7 +126,8 @@ mod tests {
             "flush_window" => "22-6",
             "dirty_high" | "tier_high" | "tier_low" => "7.5%",
             "tiers" => "fast\nslow",
-            "rebuild" | "fill" | "passthrough" | "io_uring" | "busy_poll" => "false",
+            "rebuild" | "fill" | "checksums" | "verify_reads" | "passthrough" | "io_uring"
+            | "busy_poll" => "false",
             "direct" | "allow_other" | "allow_suid" | "allow_dev" | "single_thread"
             | "passthrough_writes" | "warm_passthrough" => "true",
             "origin_stripe" | "cache_stripe" | "rebuild_rate" => "8M",

@@ -185,6 +185,25 @@ pub static OPTIONS: &[OptionSpec] = &[
          about 100 bytes of memory."
     ),
     option!(
+        "checksums",
+        Cache,
+        Kind::Bool,
+        |c| c.checksums.to_string(),
+        |c, v| put(&mut c.checksums, v.parse().ok()),
+        "Keep a checksum of each block of cached data. Dirty data is compared with it before it is \
+         flushed, and what does not agree is kept and reported, never written over the origin; \
+         `halocline fsck` compares all. Without it what earlier mounts kept is forgotten."
+    ),
+    option!(
+        "verify_reads",
+        Cache,
+        Kind::Bool,
+        |c| c.verify_reads.to_string(),
+        |c, v| put(&mut c.verify_reads, v.parse().ok()),
+        "Compare what programs read from the cache with its checksums. Clean data that does not \
+         agree comes from the origin instead; dirty data is an error (EIO), never wrong bytes."
+    ),
+    option!(
         "health_retry",
         Cache,
         Kind::Duration,

@@ -47,6 +47,8 @@ pub struct Counts {
     pub flush_us: u64,
     /// Errors of the cache's devices that a request met.
     pub cache_errors: u64,
+    /// Clean bytes that were damaged on the cache and came from the origin instead.
+    pub damaged_clean_bytes: u64,
 }
 
 /// The live counters.
@@ -63,6 +65,7 @@ pub struct Counters {
     no_room_bytes: AtomicU64,
     flush_us: AtomicU64,
     cache_errors: AtomicU64,
+    damaged_clean_bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -136,6 +139,10 @@ impl Counters {
         add(&self.cache_errors, 1);
     }
 
+    pub(crate) fn damaged_clean(&self, bytes: u64) {
+        add(&self.damaged_clean_bytes, bytes);
+    }
+
     /// All counters now.
     pub fn snapshot(&self) -> Counts {
         let distribution = |cells: &Cells| Distribution {
@@ -157,6 +164,7 @@ impl Counters {
             no_room_bytes: get(&self.no_room_bytes),
             flush_us: get(&self.flush_us),
             cache_errors: get(&self.cache_errors),
+            damaged_clean_bytes: get(&self.damaged_clean_bytes),
         }
     }
 }

@@ -26,7 +26,9 @@ impl Parts {
         match self.drop_range(id, range) {
             Err(error) if self.store.dmt.usable().is_err() => {
                 self.cache_failed(&error);
-                self.store.dmt.abandon(id, range)
+                self.store.dmt.abandon(id, range)?;
+                self.damage.heal(id, range);
+                Ok(())
             }
             done => done,
         }
@@ -75,7 +77,7 @@ impl Parts {
         // What can be read goes home even if some of it cannot: that is all that can be saved.
         let mut copied = Ok(0);
         for extent in &dirty {
-            let here = self.bring_extent(&mover, id, extent);
+            let here = self.bring_extent(&mover, (file, id), extent);
             copied = copied.and_then(|sum: u64| here.map(|()| sum + extent.range.len()));
         }
         let bytes = copied?;
@@ -85,11 +87,26 @@ impl Parts {
         Ok(bytes)
     }
 
-    fn bring_extent(&self, mover: &OriginFile, id: FileId, extent: &Extent) -> Result<()> {
-        let length = usize::try_from(extent.range.len()).expect("an extent fits in memory");
+    fn bring_extent(
+        &self,
+        mover: &OriginFile,
+        (file, id): (&CachedFile, FileId),
+        extent: &Extent,
+    ) -> Result<()> {
+        let Extent { range, placement, .. } = *extent;
+        let length = usize::try_from(range.len()).expect("an extent fits in memory");
         let mut data = vec![0; length];
-        self.store.read(id, extent.placement, extent.range.start, &mut data)?;
-        Ok(mover.write_at(extent.range.start, &data)?)
+        let damaged = self.store.read_checked(id, placement, range.start, &mut data)?;
+        let damaged: Vec<_> = damaged.iter().filter_map(|bad| bad.intersect(range)).collect();
+        self.found_damaged(file, id, &damaged);
+        let mut at = range.start;
+        let damaged = self.damage.of(id, range);
+        for bad in damaged.iter().copied().chain([ByteRange::new(range.end, range.end)]) {
+            let good = index(at - range.start)..index(bad.start - range.start);
+            mover.write_at(at, &data[good])?;
+            at = bad.end;
+        }
+        if damaged.is_empty() { Ok(()) } else { Err(rustix::io::Errno::IO.into()) }
     }
 
     /// Brings every dirty file home; says once what became of it.
@@ -183,4 +200,8 @@ impl Parts {
         self.store.dmt.persist()?;
         Ok(self.store.objects.remove(id.0)?)
     }
+}
+
+fn index(length: u64) -> usize {
+    usize::try_from(length).expect("an extent fits in memory")
 }

@@ -219,6 +219,10 @@ impl ExtentEngine {
         }
         self.drop_clean(file, id)?;
         let left = self.mapped_bytes(file);
+        if let Some(why) = self.parts.damage_left(id) {
+            moving.skip(name, why, left);
+            return Ok(ControlFlow::Continue(()));
+        }
         let flow = moving.shared(name).advance(mapped.saturating_sub(left));
         if moving.end_file(left).is_break() { Ok(ControlFlow::Break(())) } else { Ok(flow) }
     }

@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::changes;
 use super::counters::Counters;
+use super::damage::Damage;
 use super::extents::ExtentEngine;
 use super::fill::{Filler, Fills};
 use super::globs::Globs;
@@ -25,7 +26,7 @@ use super::sides::{self, Decorations, Meters};
 use super::surroundings::Surroundings;
 use super::warm::Warm;
 use crate::clock::Clock;
-use crate::config::{Binding, Config};
+use crate::config::{Binding, Config, Shares};
 use crate::error::{Error, Result};
 use crate::extent::mover::Movers;
 use crate::extent::store::ExtentStore;
@@ -64,11 +65,7 @@ impl ExtentEngine {
         let shape = config.cache_shape();
         let geometry = CacheGeometry::new(shape.servers, shape.stripe, config.groups);
         let shares = sides::shares(cache_dir, config, around.data_bytes)?;
-        let options = local::Options {
-            records_bytes: shares.records,
-            witness: Some(origin_dir.to_owned()),
-            ..local::Options::new(shares.data, eviction(&config.eviction)?, config.cdt_entries)
-        };
+        let options = options(shares, origin_dir, config)?;
         // The store comes before the volume: it finds out whether the directory is ours (I8).
         let (dmt, recovery) = open_tables(cache_dir, options, around.boot_id)?;
         binding.check(cache_dir)?;
@@ -99,6 +96,7 @@ impl ExtentEngine {
             identifier: Identifier::new(setting, &config.policy)?,
             counters: Counters::default(),
             health: Health::new(config.health_retry),
+            damage: Damage::default(),
             room: Room::default(),
             fills: Fills::new(shares.data, config.fill),
             globs: RwLock::new(Globs::load(cache_dir, &config.pin, &config.exclude)?),
@@ -202,6 +200,16 @@ fn within_open_files(
     let each = if origin.is_striped() { origin.servers().len() + 1 } else { 1 };
     let objects = CacheObjects::new(cache, geometry).with_open_files_max(objects_max);
     Ok((objects, Movers::new(open_files.movers / each)))
+}
+
+fn options(shares: Shares, origin_dir: &Path, config: &Config) -> Result<local::Options> {
+    let eviction = eviction(&config.eviction)?;
+    Ok(local::Options {
+        records_bytes: shares.records,
+        witness: Some(origin_dir.to_owned()),
+        checksums: config.checksums,
+        ..local::Options::new(shares.data, eviction, config.cdt_entries)
+    })
 }
 
 fn open_tables(

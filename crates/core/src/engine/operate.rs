@@ -48,6 +48,8 @@ impl Controlled for ExtentEngine {
             extents: usage.extents,
             dirty_extents: usage.dirty_extents,
             wanted_ranges: parts.wanted_ranges(),
+            damaged_bytes: parts.damage.dirty_bytes(),
+            repaired_bytes: parts.counters.snapshot().damaged_clean_bytes,
             warm_opens: parts.warm.opens(),
             health: match (health.state, health.reason) {
                 (HealthState::Healthy, _) => Health::Ok,
@@ -289,7 +291,13 @@ impl ExtentEngine {
             self.parts.sweep(file, id, Which::All, &|bytes| shared.advance(bytes).is_continue());
         self.parts.counters.flush_time(begun.elapsed());
         match flushed {
-            Ok(_) => moving.end_file(dirty()),
+            Ok(_) => {
+                if let Some(why) = self.parts.damage_left(id) {
+                    moving.skip(name, why, dirty());
+                    return ControlFlow::Continue(());
+                }
+                moving.end_file(dirty())
+            }
             Err(error) => {
                 moving.skip(name, error.to_string(), dirty());
                 ControlFlow::Continue(())

@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Clock;
 use crate::engine::counters::Counters;
+use crate::engine::damage::Damage;
 use crate::engine::fill::Fills;
 use crate::engine::globs::Globs;
 use crate::engine::health::Health;
@@ -41,6 +42,7 @@ pub(crate) struct Parts {
     pub(crate) identifier: Identifier,
     pub(crate) counters: Counters,
     pub(crate) health: Health,
+    pub(crate) damage: Damage,
     pub(crate) room: Room,
     pub(crate) fills: Fills,
     pub(crate) globs: RwLock<Globs>,
@@ -212,6 +214,7 @@ impl Parts {
     /// Unmaps `range` of a file and frees its blocks as soon as that is safe.
     pub(crate) fn drop_range(&self, id: FileId, range: ByteRange) -> Result<()> {
         self.store.dmt.unmap(id, range)?;
+        self.damage.heal(id, range);
         self.store.dmt.drop_critical(id, range);
         Ok(())
     }

@@ -255,14 +255,17 @@ impl Parts {
 
     fn reason_to_flush(&self) -> Option<Reason> {
         let usage = self.store.dmt.usage();
-        if usage.dirty == 0 {
+        // What is damaged cannot be flushed, however old it is.
+        if usage.dirty <= self.damage.dirty_bytes() {
             return None;
         }
         if self.is_pressed() {
             return Some(Reason::Room);
         }
         let now_ms = self.clock.now_ms();
-        let oldest = self.store.dmt.dirty_files().iter().map(|(_, since)| *since).min()?;
+        let files = self.store.dmt.dirty_files();
+        let files = files.iter().filter(|(id, _)| !self.is_stuck(*id));
+        let oldest = files.map(|(_, since)| *since).min()?;
         if now_ms.saturating_sub(oldest) >= self.max_dirty_age_ms() {
             return Some(Reason::Age);
         }
@@ -284,6 +287,7 @@ impl Parts {
     fn flush_pass(&self, shared: &Shared, reason: Reason) -> Result<u64> {
         let mut files = self.store.dmt.dirty_files();
         self.missing.keep_only(&files);
+        files.retain(|(id, _)| !self.is_stuck(*id));
         files.sort_by_key(|(_, since)| *since);
         let go_on = || {
             !shared.stopping()

@@ -90,6 +90,13 @@ impl Parts {
         buf: &mut [u8],
         tid: u32,
     ) -> Result<usize> {
+        let served = self.read_held(handle, offset, buf, tid);
+        // Now that nobody holds its bytes.
+        self.drop_damaged();
+        served
+    }
+
+    fn read_held(&self, handle: &Handle, offset: u64, buf: &mut [u8], tid: u32) -> Result<usize> {
         let file = &handle.file;
         let asked = ByteRange::at(offset, buf.len() as u64);
         let _guard = file.range.shared(asked);
@@ -227,6 +234,7 @@ impl Parts {
             self.store.write(id, extent.placement, part.start, data)
         }) {
             Ok(()) => {
+                self.damage.heal(id, part);
                 self.counters.ssd_written(part.len());
                 Ok(true)
             }
@@ -364,10 +372,13 @@ impl Parts {
             let read = |part: ByteRange, buf: &mut [u8]| {
                 let into = slice_mut(buf, range.start, part);
                 self.timed(true, Direction::Read, Some(identified), part.len(), || {
-                    self.store.read(id, extent.placement, part.start, into)
+                    self.read_cache(id, extent.placement, part.start, into)
                 })
             };
-            let Err(error) = read(all, buf) else {
+            let read_all = read(all, buf);
+            let Err(error) = read_all else {
+                let damaged = read_all?;
+                self.make_good(handle, id, segments, &damaged, (range.start, buf))?;
                 cached += all.len();
                 continue;
             };
@@ -380,7 +391,9 @@ impl Parts {
                     // Only the cache has these bytes: an error is the only true answer.
                     return Err(error.into());
                 } else {
-                    read(part, buf)?;
+                    let damaged = read(part, buf)?;
+                    let segment = std::slice::from_ref(segment);
+                    self.make_good(handle, id, segment, &damaged, (range.start, buf))?;
                     cached += part.len();
                 }
             }
@@ -393,7 +406,12 @@ impl Parts {
 
     /// Reads from the origin; what it does not have below the file's size is a hole. Whether it had
     /// all.
-    fn read_origin(&self, handle: &Handle, part: ByteRange, buf: &mut [u8]) -> Result<bool> {
+    pub(crate) fn read_origin(
+        &self,
+        handle: &Handle,
+        part: ByteRange,
+        buf: &mut [u8],
+    ) -> Result<bool> {
         let got = self.on_origin(|| handle.origin.read_at(part.start, buf))?;
         buf[got..].fill(0);
         Ok(got == buf.len())

@@ -74,7 +74,24 @@ impl ExtentStore {
         Ok(())
     }
 
-    /// Writes `data` at offset `offset` of a file's object. Its blocks are reserved or mapped.
+    /// The same, and the parts of `buf` that are not what was written there. The caller holds its
+    /// bytes at least shared.
+    pub(crate) fn read_checked(
+        &self,
+        file: FileId,
+        placement: Placement,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> io::Result<Vec<ByteRange>> {
+        self.read(file, placement, offset, buf)?;
+        let checksums = self.dmt.checksums();
+        let mut read =
+            |at, rest: &mut [u8]| self.objects.open(file.0, placement)?.read_filled(at, rest);
+        Ok(checksums.check((file, placement), offset, buf, &mut read)?.damaged)
+    }
+
+    /// Writes `data` at offset `offset` of a file's object. Its blocks are reserved or mapped, and
+    /// the caller holds its bytes exclusively.
     pub(crate) fn write(
         &self,
         file: FileId,
@@ -82,7 +99,11 @@ impl ExtentStore {
         offset: u64,
         data: &[u8],
     ) -> io::Result<()> {
-        self.objects.open(file.0, placement)?.write_at(offset, data)
+        let checksums = self.dmt.checksums();
+        checksums.forget(file, placement, ByteRange::at(offset, data.len() as u64));
+        self.objects.open(file.0, placement)?.write_at(offset, data)?;
+        checksums.note(file, placement, offset, data);
+        Ok(())
     }
 
     /// Reserves blocks for `range`, evicting clean extents of `files` where that is needed and
@@ -147,6 +168,7 @@ impl ExtentStore {
     pub(crate) fn free(&self, discards: &[Discard]) -> Result<u64> {
         let mut freed = 0;
         for discard in discards {
+            self.dmt.checksums().drop_range(discard.file, discard.placement, discard.range);
             self.objects.open(discard.file.0, discard.placement)?.punch(discard.range)?;
             self.dmt.discarded(discard);
             self.note_emptied(discard.file);

@@ -20,12 +20,19 @@ pub(crate) struct Footprint {
     measured: AtomicU64,
     appended: AtomicU64,
     journal: AtomicU64,
+    sums: AtomicU64,
 }
 
 impl Footprint {
     /// Bytes that the store may take.
     pub(crate) fn bytes(&self) -> u64 {
-        self.measured.load(Relaxed) + self.appended.load(Relaxed)
+        let sums = self.sums.load(Relaxed);
+        self.measured.load(Relaxed) + self.appended.load(Relaxed) + sums
+    }
+
+    /// The checksums of cached data take `bytes` bytes on disk now, or will in a moment.
+    pub(super) fn set_sums(&self, bytes: u64) {
+        self.sums.store(bytes, Relaxed);
     }
 
     /// Bytes of the journal that is written now.
@@ -69,7 +76,9 @@ fn add_files(dir: &Path, tables: bool, bytes: &mut u64) -> io::Result<()> {
         let path = entry?.path();
         // The store removes files as it goes: what is gone takes nothing.
         let Ok(found) = path.symlink_metadata() else { continue };
-        if found.is_dir() {
+        if path.ends_with(super::checksums::NAME) {
+            // Counted by whoever makes it longer.
+        } else if found.is_dir() {
             match add_files(&path, path.ends_with("tables"), bytes) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}

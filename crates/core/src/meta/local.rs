@@ -26,6 +26,7 @@ use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
 use super::cdt::{Cdt, Durable};
+use super::checksums::Checksums;
 use super::files::{Busy, FileState, Files};
 use super::journal::Journal;
 use super::order::Order;
@@ -71,6 +72,7 @@ pub struct LocalDmt {
     // Field order is drop order: the store closes before the cache directory is given up.
     _upkeep: Option<Upkeep>,
     journal: Arc<Journal>,
+    checksums: Checksums,
     owner: Owner,
     clock: Clock,
     space: Space,
@@ -133,9 +135,14 @@ impl LocalDmt {
                 "the machine went down: extents that no fsync covered were dropped"
             );
         }
+        let of_boot = (boot_id, loaded.recovery.left);
+        let room = (&space, &*journal);
+        let checksums =
+            open::open_checksums(&owner, options.checksums, of_boot, room, &loaded.files)?;
         let dmt = Self {
             _upkeep: (set_aside < u64::MAX).then(|| Upkeep::start(&journal)),
             journal,
+            checksums,
             owner,
             clock: options.clock,
             space,
@@ -296,6 +303,10 @@ impl Dmt for LocalDmt {
         self.dirty_range(file, range)
     }
 
+    fn cut_dirty(&self, file: FileId, range: ByteRange) -> Result<bool> {
+        self.cut_range(file, range)
+    }
+
     fn mark_clean(&self, file: FileId, extents: &[(ByteRange, u64)]) -> Result<u64> {
         self.clean_extents(file, extents)
     }
@@ -315,13 +326,7 @@ impl Dmt for LocalDmt {
     }
 
     fn promised(&self, file: FileId, range: ByteRange) -> bool {
-        let Some(state) = self.state(file) else { return false };
-        let completed = self.epochs.completed.load(Acquire);
-        let mapped = state.mapped.read();
-        mapped
-            .extents
-            .overlapping(range)
-            .any(|(_, entry)| entry.dirty() && entry.epoch <= completed)
+        self.is_promised(file, range)
     }
 
     fn dirty_files(&self) -> Vec<(FileId, u64)> {
@@ -364,15 +369,7 @@ impl Dmt for LocalDmt {
     }
 
     fn pin(&self, file: FileId, pinned: bool) {
-        let Some(state) = self.state(file) else { return };
-        let was = state.pinned.swap(pinned, Relaxed);
-        if was && !pinned {
-            let mapped = state.mapped.read();
-            let mut order = self.order.lock();
-            for (start, entry) in mapped.extents.entries().filter(|(_, entry)| !entry.dirty()) {
-                order.unpark(entry.slot, entry.end - start);
-            }
-        }
+        self.pin_file(file, pinned);
     }
 
     fn take_discards(&self) -> Vec<Discard> {
@@ -430,6 +427,7 @@ impl Dmt for LocalDmt {
     fn close(&self) -> Result<()> {
         // What is clean stays so at the next opening.
         self.settle_marks()?;
+        self.checksums.close().map_err(Error::at(self.owner.dir(), "sync the checksums in"))?;
         let states: Vec<_> = self.files.read().all().cloned().collect();
         let untrimmed = self.untrimmed.load(Acquire)
             || states.iter().any(|state| !state.mapped.read().blocks.is_empty());
@@ -486,6 +484,10 @@ impl Dmt for LocalDmt {
             extents: self.sums.extents.load(Relaxed),
             dirty_extents: self.sums.dirty_extents.load(Relaxed),
         }
+    }
+
+    fn checksums(&self) -> &Checksums {
+        &self.checksums
     }
 
     fn limit(&self) -> u64 {

@@ -1,9 +1,10 @@
-//! A small file mapped into memory: a store is no call of the system, and is as good as one after a
+//! A file mapped into memory: a store is no call of the system, and is as good as one after a
 //! kill, because the pages are the system's.
 //!
 //! What must hold here: a device that fails, or a file cut short by others, makes [`Mapping::store`]
-//! fail and not the process (D11). The system says so with `SIGBUS` at the store itself; its handler
-//! puts a page of memory in the place of the one that is lost, and the store goes on there.
+//! and the like fail and not the process (D11). The system says so with `SIGBUS` at the access
+//! itself; its handler puts a page of memory in the place of the one that is lost, and the access
+//! goes on there.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -12,7 +13,7 @@ use std::io;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
-use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, compiler_fence};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::param::page_size;
@@ -24,10 +25,13 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: the pages belong to the mapping alone, and are written through `&mut` only.
+// SAFETY: the pages belong to the mapping alone. Bytes are written through `&mut` only, and through
+// `&` words are written and read as atomic ones.
 unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
 
-/// Addresses that a thread stores to, and whether their page was lost meanwhile.
+/// Addresses that a thread uses, and whether their page was lost meanwhile.
 #[derive(Clone, Copy)]
 struct Storing {
     start: usize,
@@ -57,22 +61,65 @@ impl Mapping {
         Ok(Self { at, len })
     }
 
+    /// The same without a file: nothing of it outlives the process.
+    pub(super) fn anonymous(len: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new place for a mapping overlaps nothing.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, flags) }?;
+        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { at, len })
+    }
+
     /// Writes `bytes` at `offset`. After an error any of them may be there.
     pub(super) fn store(&mut self, offset: usize, bytes: &[u8]) -> io::Result<()> {
-        let Range { start, end } = offset..offset + bytes.len();
-        assert!(start <= end && end <= self.len, "a store beside the mapping");
+        self.guarded(offset..offset + bytes.len(), |to| {
+            // SAFETY: the bytes lie in the mapping, which nothing else refers to.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
+        })
+    }
+
+    /// Writes words of 8 bytes at `offset`, a multiple of 8, each at once. After an error any of them
+    /// may be there.
+    pub(super) fn store_words(&self, offset: usize, words: &[u64]) -> io::Result<()> {
+        self.guarded(offset..offset + size_of_val(words), |to| {
+            for (word, at) in words.iter().zip(words_at(to)) {
+                at.store(*word, Relaxed);
+            }
+        })
+    }
+
+    /// Reads words of 8 bytes at `offset`, a multiple of 8. After an error they are worth nothing.
+    pub(super) fn load_words(&self, offset: usize, words: &mut [u64]) -> io::Result<()> {
+        self.guarded(offset..offset + size_of_val(words), |from| {
+            for (word, at) in words.iter_mut().zip(words_at(from)) {
+                *word = at.load(Relaxed);
+            }
+        })
+    }
+
+    /// Has `access` use `bytes` of the mapping, from the address that it is given.
+    fn guarded(&self, bytes: Range<usize>, access: impl FnOnce(*mut u8)) -> io::Result<()> {
+        let Range { start, end } = bytes;
+        assert!(start <= end && end <= self.len, "an access beside the mapping");
         let first = self.at.as_ptr() as usize;
         STORING.set(Storing { start: first + start, end: first + end, lost: false });
         compiler_fence(SeqCst);
-        // SAFETY: the bytes lie in the mapping, which nothing else refers to.
-        unsafe {
-            let to = self.at.as_ptr().add(start);
-            ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-        }
+        access(self.at.as_ptr().wrapping_add(start));
         compiler_fence(SeqCst);
         let lost = STORING.replace(Storing::NOWHERE).lost;
-        if lost { Err(io::Error::other("its page cannot be written")) } else { Ok(()) }
+        if lost { Err(io::Error::other("its page cannot be used")) } else { Ok(()) }
     }
+}
+
+/// The words from an address in a mapping on. No more may be taken than the mapping has.
+fn words_at<'a>(at: *mut u8) -> impl Iterator<Item = &'a AtomicU64> {
+    #[expect(clippy::cast_ptr_alignment, reason = "asserted in the next line")]
+    let first = at.cast::<AtomicU64>();
+    assert!(first.is_aligned(), "words lie at multiples of 8");
+    // SAFETY: the callers take as many as they were guarded for, which lie in the mapping and are
+    // used as atomic ones for as long as it is shared.
+    (0..).map(move |index| unsafe { &*first.wrapping_add(index) })
 }
 
 impl Drop for Mapping {
@@ -115,8 +162,8 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
         let lost = ptr::without_provenance_mut(at & !(page - 1));
-        // SAFETY: the page lies in a mapping that this thread stores to, and nothing else
-        // refers to it: it is `&mut` there.
+        // SAFETY: the page lies in a mapping that this thread uses, where others use it with
+        // guarded accesses only.
         if unsafe { mmap_anonymous(lost, page, protection, flags) }.is_ok() {
             STORING.set(Storing { lost: true, ..storing });
             return;

@@ -33,9 +33,10 @@ const NO_BOOT: &str = "?";
 
 /// Version of everything in the directory as it is made.
 const FORMAT: u32 = 1;
-/// The same where a ring of changes lies ahead of a store. A program that does not know it would go
-/// on without what is in it, and leave it to be made when it is outdated.
-const FORMAT_WITH_RING: u32 = 2;
+/// The same where a ring of changes lies ahead of a store (2) and cached data has checksums (3). A
+/// program that does not know them would go on without what is in the ring, and leave checksums of
+/// what it overwrote.
+const FORMAT_NOW: u32 = 3;
 
 /// What [`CACHE_FILE`] says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,10 +94,11 @@ impl Owner {
         &self.distrust
     }
 
-    /// Says durably that the directory is for programs that know the ring, before there is one.
-    pub(crate) fn announce_ring(&mut self) -> Result<()> {
-        if self.identity.format < FORMAT_WITH_RING {
-            self.identity.format = FORMAT_WITH_RING;
+    /// Says durably that the directory is for programs that know the ring and the checksums, before
+    /// there are any.
+    pub(crate) fn announce_format(&mut self) -> Result<()> {
+        if self.identity.format < FORMAT_NOW {
+            self.identity.format = FORMAT_NOW;
             write_identity(&self.dir, &self.identity)?;
         }
         Ok(())
@@ -271,13 +273,10 @@ fn identity_in(dir: &PrivateDir) -> Result<Option<CacheIdentity>> {
     };
     let identity: CacheIdentity = toml::from_str(&text)
         .map_err(|error| damaged(format!("{CACHE_FILE} cannot be read: {}", error.message())))?;
-    if !(FORMAT..=FORMAT_WITH_RING).contains(&identity.format) {
+    if !(FORMAT..=FORMAT_NOW).contains(&identity.format) {
         return Err(Error::Store {
             path: dir.path().to_owned(),
-            what: format!(
-                "its format is {}, this program knows {FORMAT_WITH_RING}",
-                identity.format
-            ),
+            what: format!("its format is {}, this program knows {FORMAT_NOW}", identity.format),
             remedy:
                 "use the version of halocline that made it, and flush the cache with it before \
                      changing versions"

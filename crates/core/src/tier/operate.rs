@@ -190,6 +190,8 @@ impl Controlled for FileTier {
             extents: files,
             dirty_extents: 0,
             wanted_ranges: 0,
+            damaged_bytes: 0,
+            repaired_bytes: 0,
             warm_opens: 0,
             health: core.health(),
             rebuilder: Rebuilder::Idle,

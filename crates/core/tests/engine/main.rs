@@ -9,6 +9,7 @@ mod copying;
 mod faults;
 mod fills;
 mod fixture;
+mod flips;
 mod holes;
 mod hollow;
 mod idle;

@@ -99,6 +99,16 @@ const STATUS: &[Metric] = &[
     metric("dirty_extents", "number, gauge", "Extents that are dirty."),
     metric("wanted_ranges", "number, gauge", "Ranges that wait to be fetched (C_flag)."),
     metric(
+        "damaged_bytes",
+        "bytes, gauge",
+        "Dirty bytes that are damaged on the cache, as far as that was found: neither read nor flushed.",
+    ),
+    metric(
+        "repaired_bytes",
+        "bytes, counter",
+        "Bytes read from the origin because the cache's clean copy was damaged.",
+    ),
+    metric(
         "warm_opens",
         "number, counter",
         "Opens whose reads the kernel serves by itself (`warm_passthrough`).",

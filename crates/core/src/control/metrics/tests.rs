@@ -69,6 +69,8 @@ fn status() -> Status {
         extents: 0,
         dirty_extents: 0,
         wanted_ranges: 0,
+        damaged_bytes: 0,
+        repaired_bytes: 0,
         warm_opens: 0,
         health: Health::Full { reason: String::new() },
         rebuilder: Rebuilder::Idle,

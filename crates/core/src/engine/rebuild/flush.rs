@@ -86,8 +86,22 @@ impl Parts {
             mover.rewrite(snapshot.runs(), &|runs| cost.plan(runs))?;
             all.bytes += snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
             all.extents.extend(snapshot.extents);
+            if self.set_apart(file, id, &snapshot.damaged)? {
+                return Ok(Some(region.start));
+            }
         }
         Ok(rest.filter(|&next| next < region.end))
+    }
+
+    /// Cuts what is damaged off the dirty extents that it is part of; whether there is now more
+    /// to flush.
+    fn set_apart(&self, file: &CachedFile, id: FileId, damaged: &[ByteRange]) -> Result<bool> {
+        self.found_damaged(file, id, damaged);
+        let mut cut = false;
+        for range in damaged {
+            cut |= self.store.dmt.cut_dirty(id, *range)?;
+        }
+        Ok(cut)
     }
 
     /// After the origin has the bytes: makes them durable there, then clears `D_flag` of what did

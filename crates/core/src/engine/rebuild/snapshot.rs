@@ -29,6 +29,8 @@ pub(super) struct Snapshot {
     runs: Vec<ByteRange>,
     /// The extents with the generations that were copied.
     pub(super) extents: Vec<(ByteRange, u64)>,
+    /// Bytes of others that are not what was written there.
+    pub(super) damaged: Vec<ByteRange>,
 }
 
 /// Neighbouring dirty extents in one object, with the memory for them.
@@ -39,8 +41,12 @@ struct Piece<'a> {
     memory: &'a mut [u8],
 }
 
-/// What was copied of some pieces.
-type Copied = Vec<(ByteRange, u64)>;
+/// What was copied of some pieces, and what was not because it is damaged.
+#[derive(Debug, Default)]
+struct Copied {
+    extents: Vec<(ByteRange, u64)>,
+    damaged: Vec<ByteRange>,
+}
 
 impl Snapshot {
     pub(super) fn runs(&self) -> Runs<'_> {
@@ -49,7 +55,8 @@ impl Snapshot {
 }
 
 impl Parts {
-    /// Copies the dirty extents that nobody is writing to right now; `None` where there are none.
+    /// Copies the dirty extents that nobody is writing to right now and that are what was written;
+    /// `None` where there are none.
     pub(super) fn snapshot(
         &self,
         file: &CachedFile,
@@ -59,7 +66,8 @@ impl Parts {
         let (Some(first), Some(last)) = (dirty.first(), dirty.last()) else { return Ok(None) };
         let start = first.range.start;
         let mut data = vec![0; index(last.range.end - start)];
-        let mut extents = self.copy(file, id, pieces(dirty, start, &mut data))?;
+        let Copied { mut extents, damaged } =
+            self.copy(file, id, pieces(dirty, start, &mut data))?;
         extents.sort_unstable_by_key(|(range, _)| range.start);
         let mut runs: Vec<ByteRange> = Vec::new();
         for (range, _) in &extents {
@@ -68,7 +76,8 @@ impl Parts {
                 _ => runs.push(*range),
             }
         }
-        Ok((!runs.is_empty()).then_some(Snapshot { start, data, runs, extents }))
+        let some = !runs.is_empty() || !damaged.is_empty();
+        Ok(some.then_some(Snapshot { start, data, runs, extents, damaged }))
     }
 
     /// Copies pieces with several threads, in any order.
@@ -76,7 +85,7 @@ impl Parts {
         let readers = READERS.min(pieces.len());
         let rest = Mutex::new(pieces.into_iter());
         let work = || {
-            let (mut copied, mut segments) = (Vec::new(), Vec::new());
+            let (mut copied, mut segments) = (Copied::default(), Vec::new());
             loop {
                 let Some(mut piece) = rest.lock().next() else { return Ok(copied) };
                 self.copy_piece(file, id, &mut piece, &mut segments, &mut copied)?;
@@ -88,7 +97,9 @@ impl Parts {
             for other in others {
                 let copied = other.join().expect("a reader that panics is a defect");
                 all = all.and_then(|mut all| {
-                    all.extend(copied?);
+                    let copied = copied?;
+                    all.extents.extend(copied.extents);
+                    all.damaged.extend(copied.damaged);
                     Ok(all)
                 });
             }
@@ -119,9 +130,15 @@ impl Parts {
             let range = ByteRange::new(first.range.start, last.range.end);
             let at = index(range.start - piece.range.start);
             let memory = &mut piece.memory[at..at + index(range.len())];
-            self.store.read(id, placement, range.start, memory)?;
+            let damaged = self.store.read_checked(id, placement, range.start, memory)?;
+            let within = damaged.iter().filter_map(|bad| bad.intersect(range));
+            let mut damaged: Vec<_> = within.collect();
+            damaged.extend(self.damage.of(id, range));
             let extents = neighbours.iter().filter_map(still);
-            copied.extend(extents.map(|extent| (extent.range, extent.generation)));
+            let good = extents
+                .filter(|extent| !damaged.iter().any(|damaged| damaged.overlaps(extent.range)));
+            copied.extents.extend(good.map(|extent| (extent.range, extent.generation)));
+            copied.damaged.extend(damaged);
         }
         Ok(())
     }

@@ -190,6 +190,45 @@ impl LocalDmt {
         true
     }
 
+    pub(super) fn is_promised(&self, file: FileId, range: ByteRange) -> bool {
+        let Some(state) = self.state(file) else { return false };
+        let completed = self.epochs.completed.load(Acquire);
+        let mapped = state.mapped.read();
+        let mut extents = mapped.extents.overlapping(range);
+        extents.any(|(_, entry)| entry.dirty() && entry.epoch <= completed)
+    }
+
+    pub(super) fn cut_range(&self, file: FileId, range: ByteRange) -> Result<bool> {
+        let state = self.known(file)?;
+        let _change = state.change.lock();
+        let mut plan = Vec::new();
+        let mapped = state.mapped.read();
+        for (start, entry) in mapped.extents.overlapping(range).filter(|(_, e)| e.dirty()) {
+            let whole = ByteRange::new(start, entry.end);
+            let inside = whole.intersect(range).expect("the extent overlaps");
+            let generation = entry.generation.load(Relaxed);
+            let piece = |part| Piece { record: entry.record(part), generation };
+            if inside != whole {
+                plan.push(Replace::new(start, outside(whole, inside).chain([inside]).map(piece)));
+            }
+        }
+        // What a mark records as one stays so.
+        let unmarked = plan.iter().filter(|replace| mapped.marks.at(replace.start).is_none());
+        let mut changes = self.journal.changes();
+        for replace in unmarked {
+            write_replace(&mut changes, file, replace);
+        }
+        drop(mapped);
+        changes.commit_unless_empty()?;
+        let cut = !plan.is_empty();
+        let mut mapped = state.mapped.write();
+        for replace in plan {
+            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+        }
+        self.busy.update(&state, &mapped);
+        Ok(cut)
+    }
+
     pub(super) fn clean_extents(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
         let state = self.known(file)?;
         let _change = state.change.lock();

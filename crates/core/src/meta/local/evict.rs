@@ -37,6 +37,18 @@ struct Search<'a> {
 }
 
 impl LocalDmt {
+    pub(super) fn pin_file(&self, file: FileId, pinned: bool) {
+        let Some(state) = self.state(file) else { return };
+        let was = state.pinned.swap(pinned, Relaxed);
+        if was && !pinned {
+            let mapped = state.mapped.read();
+            let mut order = self.order.lock();
+            for (start, entry) in mapped.extents.entries().filter(|(_, entry)| !entry.dirty()) {
+                order.unpark(entry.slot, entry.end - start);
+            }
+        }
+    }
+
     pub(super) fn evict_bytes(
         &self,
         bytes: u64,

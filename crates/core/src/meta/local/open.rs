@@ -2,10 +2,18 @@
 
 use std::io;
 
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+
 use super::STORE_DIR;
 use crate::error::{Error, Result};
+use crate::meta::FileId;
+use crate::meta::checksums::{Checksums, Setting};
+use crate::meta::files::Files;
 use crate::meta::journal::Journal;
 use crate::meta::owner::Owner;
+use crate::meta::recover::Left;
+use crate::meta::space::Space;
 use crate::private::PrivateDir;
 
 /// Opens the store of an owned cache, or makes it in one that holds nothing yet.
@@ -16,7 +24,7 @@ pub(super) fn open_store(
     set_aside: u64,
 ) -> Result<Journal> {
     let path = owner.dir().join(STORE_DIR);
-    owner.announce_ring()?;
+    owner.announce_format()?;
     // Not through a link, were it one.
     let is_there = path.symlink_metadata().map(|_| true).or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => Ok(false),
@@ -41,4 +49,28 @@ pub(super) fn open_store(
     let journal = Journal::open(&path, memtable_bytes, torn, set_aside)?;
     owner.opened_on(boot_id)?;
     Ok(journal)
+}
+
+/// Opens the checksums of a cache that was `left` so, on a machine booted as `boot_id`; of what is
+/// in no extent of `files` they are forgotten.
+pub(super) fn open_checksums(
+    owner: &Owner,
+    are_kept: bool,
+    (boot_id, left): (&str, Left),
+    (space, journal): (&Space, &Journal),
+    files: &Files,
+) -> Result<Checksums> {
+    let dir = &PrivateDir::open(&owner.dir().join(STORE_DIR))?;
+    let is_mapped = |file: FileId, placement: Placement, range: ByteRange| {
+        files.get(file).is_some_and(|state| {
+            let mapped = state.mapped.read();
+            mapped.extents.overlapping(range).any(|(_, extent)| extent.placement == placement)
+        })
+    };
+    if are_kept {
+        let (limit_bytes, footprint) = (space.limit(), journal.footprint());
+        Checksums::open(&Setting { dir, boot_id, left, limit_bytes, footprint }, &is_mapped)
+    } else {
+        Checksums::off(dir)
+    }
 }

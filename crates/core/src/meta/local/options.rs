@@ -24,6 +24,8 @@ pub struct Options {
     /// Length in bytes of the aligned stretch of a clean extent that the first write into it
     /// records as dirty; 1: exactly what is written.
     pub mark_bytes: u64,
+    /// Whether checksums of what is cached are kept.
+    pub checksums: bool,
     /// The time.
     pub clock: Clock,
     /// A directory on other storage, the origin: it remembers what must not be trusted any more
@@ -40,6 +42,7 @@ impl Options {
             eviction,
             cdt_entries,
             mark_bytes: MARK_BYTES,
+            checksums: true,
             clock: system_clock(),
             witness: None,
         }
@@ -54,6 +57,7 @@ impl fmt::Debug for Options {
             .field("eviction", &self.eviction)
             .field("cdt_entries", &self.cdt_entries)
             .field("mark_bytes", &self.mark_bytes)
+            .field("checksums", &self.checksums)
             .field("witness", &self.witness)
             .finish_non_exhaustive()
     }
