@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use halocline_core::config::{Binding, Config, VolumeKind};
+use halocline_core::control::Controlled;
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::engine::{Caller, Engine, Maker};
 use halocline_core::meta::local::{self, LocalDmt};
@@ -285,4 +286,87 @@ fn a_cache_in_use_and_a_directory_that_is_none_are_refused() {
     assert!(message.contains("cache"), "{message}");
     drop(owner);
     assert_eq!(fsck("cache").0, Some(0));
+}
+
+/// What the cache holds of two files, one dirty and one clean, is flipped in three places.
+#[test]
+fn damaged_data_is_found_saved_and_dropped() {
+    let scratch = TempDir::new().unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    for name in ["origin", "cache"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    fs::write(path("origin/dirty"), vec![1; 64 << 10]).unwrap();
+    fs::write(path("origin/clean"), vec![4; 64 << 10]).unwrap();
+    let config = Config { policy: "always".into(), rebuild: false, ..Config::default() };
+    let open = || ExtentEngine::open(&path("origin"), &path("cache"), &config).unwrap();
+    let me = Caller { uid: 0, gid: 0, pid: 1 };
+    let handle = |engine: &ExtentEngine, name: &str| {
+        let node = engine.lookup(&engine.root(), OsStr::new(name)).unwrap().0;
+        engine.open(&node, libc::O_RDWR, me).unwrap()
+    };
+    let mut silent = |_| std::ops::ControlFlow::Continue(());
+    let engine = open();
+    engine.warm(&[PathBuf::from("clean")], false, &mut silent).unwrap();
+    engine.write(&handle(&engine, "dirty"), 0, &vec![2; 64 << 10], me).unwrap();
+    engine.close().unwrap();
+    drop(engine);
+    for object in objects_below(&path("cache/objects")) {
+        let mut bytes = fs::read(&object).unwrap();
+        for at in [9_000, 40_000] {
+            bytes[at] ^= 0x80;
+        }
+        fs::write(&object, bytes).unwrap();
+    }
+    let fsck = |flag: Option<&str>| {
+        let mut command = command::halocline();
+        let output = command.args(["fsck", "--json"]).args(flag).arg(path("cache")).output();
+        let output = output.unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), found)
+    };
+    let want = [("clean", 8192), ("clean", 36864), ("dirty", 8192), ("dirty", 36864)];
+    let want = want.map(|(name, at)| (name.to_owned(), at, 4096, name == "dirty"));
+    let (status, found) = fsck(None);
+    assert_eq!((status, places(&found)), (Some(1), want.to_vec()), "{found}");
+    assert_eq!(found["verified_bytes"], 128 << 10, "{found}");
+    let (status, found) = fsck(Some("--repair"));
+    assert_eq!((status, places(&found)), (Some(1), want.to_vec()), "{found}");
+    let problems = found["problems"].as_array().unwrap();
+    let saved = problems.iter().find_map(|problem| problem["saved"].as_str()).unwrap();
+    assert_eq!(fs::metadata(saved).unwrap().mode() & 0o7777, 0o600);
+    let bytes = fs::read(saved).unwrap();
+    assert_eq!((bytes[8192], bytes[9000], bytes[40_000]), (2, 0x82, 0x82));
+    let described: Value =
+        serde_json::from_slice(&fs::read(format!("{saved}.json")).unwrap()).unwrap();
+    assert_eq!(described["extents"], serde_json::json!([[8192, 4096], [36864, 4096]]));
+    assert_eq!(fsck(None).0, Some(0));
+
+    let engine = open();
+    let mut found = vec![0; 64 << 10];
+    engine.read(&handle(&engine, "clean"), 0, &mut found, me).unwrap();
+    assert!(found.iter().all(|byte| *byte == 4));
+    Controlled::flush(&engine, None, false, &mut silent).unwrap();
+    let home = fs::read(path("origin/dirty")).unwrap();
+    let old = |at: usize| [2, 9].contains(&(at / 4096));
+    assert!(home.iter().enumerate().all(|(at, byte)| *byte == if old(at) { 1 } else { 2 }));
+}
+
+/// Path, offset, length and whether it is dirty of each range that `fsck` calls damaged.
+fn places(found: &Value) -> Vec<(String, u64, u64, bool)> {
+    let problems = found["problems"].as_array().unwrap().iter();
+    let place = problems.map(|problem| {
+        assert_eq!(problem["problem"], "damaged-data", "{found}");
+        let number = |key: &str| problem[key].as_u64().unwrap();
+        let path = problem["path"].as_str().unwrap().to_owned();
+        (path, number("offset"), number("length"), problem["dirty"].as_bool().unwrap())
+    });
+    let mut places: Vec<_> = place.collect();
+    places.sort();
+    places
+}
+
+fn objects_below(dir: &Path) -> Vec<PathBuf> {
+    let dirs = fs::read_dir(dir).unwrap().map(|dir| dir.unwrap().path());
+    dirs.flat_map(|dir| fs::read_dir(dir).unwrap()).map(|object| object.unwrap().path()).collect()
 }

@@ -1,5 +1,7 @@
 //! `halocline fsck`: is a cache in order, and what would be lost without it?
 
+mod contents;
+
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,18 +19,21 @@ use halocline_model::evict;
 use halocline_model::request::ByteRange;
 use serde::Serialize;
 
+use self::contents::Contents;
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::text;
 
-/// Check a cache that is not mounted: records against objects, dirty files against the origin
+/// Check a cache that is not mounted: records against objects, contents against their checksums,
+/// dirty files against the origin
 ///
 /// Opening the cache recovers it as a mount would. The status is 1 when something is wrong.
 #[derive(Debug, Args)]
 pub(crate) struct FsckArgs {
     /// The cache directory, or the root of a file tier's directories
     cache: PathBuf,
-    /// Drop records whose data is missing, and objects that no record or no file names
+    /// Drop records whose data is missing or damaged, and objects that no record or no file names;
+    /// what only the cache had of damaged data is saved first, in conflicts/
     #[arg(long)]
     repair: bool,
     /// Answer in JSON
@@ -44,6 +49,16 @@ enum Problem {
     LostAtPowerLoss { path: PathBuf, dirty_bytes: u64 },
     /// A record says that these bytes are on the cache, and they are not.
     MissingData { path: PathBuf, offset: u64, length: u64, dirty: bool },
+    /// These bytes on the cache are not what was written there.
+    DamagedData {
+        path: PathBuf,
+        offset: u64,
+        length: u64,
+        dirty: bool,
+        /// Where what is there was saved before the records of it were dropped.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        saved: Option<PathBuf>,
+    },
     /// A server of the cache holds nothing of it: its device is not mounted, or was replaced.
     LostServer { server: PathBuf },
     /// An object of a file that no record names: it costs space and nothing else. A killed mount
@@ -72,6 +87,8 @@ struct Findings {
     extents: u64,
     mapped_bytes: u64,
     dirty_bytes: u64,
+    /// Cached bytes that have a checksum. Of the others nobody knows whether they are right.
+    verified_bytes: u64,
     problems: Vec<Problem>,
     repaired: bool,
     /// Why a striped origin's objects were not looked at.
@@ -104,9 +121,13 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     }
     let mut cache = Cache::open(&dir).map_err(Failure::refused)?;
     cache.check_servers()?;
+    let mut contents = Contents::new(cache.dmt.usage().mapped, args.json);
     for file in cache.dmt.files() {
-        cache.check_file(&file, args.repair)?;
+        let missing = cache.check_file(&file, args.repair)?;
+        cache.check_contents(&file, &missing, &mut contents, args.repair.then_some(&dir))?;
     }
+    let verified_bytes = contents.verified_bytes;
+    drop(contents);
     cache.check_objects(args.repair)?;
     cache.check_origin(args.repair)?;
     cache.leave()?;
@@ -117,6 +138,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
         extents: usage.extents,
         mapped_bytes: usage.mapped,
         dirty_bytes: usage.dirty,
+        verified_bytes,
         repaired: args.repair,
         problems: cache.problems,
         origin_unchecked: cache.origin_unchecked,
@@ -184,9 +206,11 @@ impl Cache {
         Ok(())
     }
 
-    /// Holds the records of one file against its objects and its place on the origin.
-    fn check_file(&mut self, file: &FileRecord, repair: bool) -> Result<()> {
+    /// Holds the records of one file against its objects and its place on the origin; answers
+    /// which bytes are missing.
+    fn check_file(&mut self, file: &FileRecord, repair: bool) -> Result<Vec<ByteRange>> {
         let extents = self.dmt.extents(file.id);
+        let mut missing = Vec::new();
         for extent in &extents {
             for range in self.missing(file.id, extent)? {
                 self.problems.push(Problem::MissingData {
@@ -195,6 +219,7 @@ impl Cache {
                     length: range.len(),
                     dirty: extent.dirty,
                 });
+                missing.push(range);
                 if repair {
                     self.dmt.unmap(file.id, range)?;
                 }
@@ -204,6 +229,43 @@ impl Cache {
             extents.iter().filter(|extent| extent.dirty).map(|extent| extent.range.len()).sum();
         if dirty_bytes > 0 && !self.is_on_origin(file) {
             self.problems.push(Problem::NoOrigin { path: file.path.clone(), dirty_bytes });
+        }
+        Ok(missing)
+    }
+
+    /// Compares what is cached of one file, but for what is `missing`, with its checksums. `repair` is the directory of a cache
+    /// that is to be repaired: what is damaged is dropped, after what only the cache had was saved.
+    fn check_contents(
+        &mut self,
+        file: &FileRecord,
+        missing: &[ByteRange],
+        contents: &mut Contents,
+        repair: Option<&PathBuf>,
+    ) -> Result<()> {
+        let mut damaged = Vec::new();
+        for extent in self.dmt.extents(file.id) {
+            let mut found = contents.damaged((&self.dmt, &self.objects), file, &extent)?;
+            found.retain(|range| !missing.iter().any(|hole| hole.contains(*range)));
+            damaged.extend(found.into_iter().map(|range| (range, extent)));
+        }
+        let dirty: Vec<_> = damaged.iter().copied().filter(|(_, extent)| extent.dirty).collect();
+        let saved = match repair {
+            Some(dir) if !dirty.is_empty() => {
+                Some(contents::save(dir, &self.objects, file, &dirty)?)
+            }
+            _ => None,
+        };
+        for (range, extent) in damaged {
+            if repair.is_some() {
+                self.dmt.unmap(file.id, range)?;
+            }
+            self.problems.push(Problem::DamagedData {
+                path: file.path.clone(),
+                offset: range.start,
+                length: range.len(),
+                dirty: extent.dirty,
+                saved: saved.clone().filter(|_| extent.dirty),
+            });
         }
         Ok(())
     }
@@ -299,6 +361,7 @@ fn tell(findings: &Findings) {
         text::bytes(findings.mapped_bytes),
         text::bytes(findings.dirty_bytes)
     );
+    println!("{} have checksums", text::bytes(findings.verified_bytes));
     if let Some(why) = &findings.origin_unchecked {
         println!("the origin's objects were not checked: {why}");
     }
@@ -314,7 +377,9 @@ fn tell(findings: &Findings) {
     match (findings.wrong(), findings.repaired) {
         (0, _) => println!("clean"),
         (count, true) => println!("{count} problems, repaired where that is possible"),
-        (count, false) => println!("{count} problems; --repair drops what is missing or stray"),
+        (count, false) => {
+            println!("{count} problems; --repair drops what is missing, damaged or stray");
+        }
     }
 }
 
@@ -330,6 +395,20 @@ fn describe(problem: &Problem) -> String {
             path.display(),
             text::bytes(*length),
             if *dirty { "these bytes are lost" } else { "the origin has them" }
+        ),
+        Problem::DamagedData { path, offset, length, dirty, saved } => format!(
+            "{}: {} at {offset} are damaged on the cache: {}",
+            path.display(),
+            text::bytes(*length),
+            match (dirty, saved) {
+                (false, _) => "the origin has them".to_owned(),
+                (true, None) => "only the cache had them".to_owned(),
+                (true, Some(saved)) => format!(
+                    "only the cache had them; what was there is saved in {}, and the file has the \
+                     origin's bytes there now",
+                    saved.display()
+                ),
+            }
         ),
         Problem::LostServer { server } => format!(
             "{}: it holds nothing of this cache; mount its device. If that is lost, what was on \
