@@ -1,9 +1,11 @@
 //! Opens what a mount serves.
 
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use halocline_core::config::{Config, Mode};
-use halocline_core::control::{Claim, Taken, Wanted};
+use halocline_core::control::{Claim, Client, Request, SOCKET_NAME, Taken, Wanted};
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::{Error, Result};
 use halocline_core::tier::{FileTier, TierOptions, TierSet};
@@ -13,6 +15,7 @@ use crate::host::{Hosted, Where};
 
 impl Hosted for ExtentEngine {
     const BOUND: bool = false;
+    const JOINED: bool = true;
 
     fn close(&self) -> Result<()> {
         Self::close(self)
@@ -21,6 +24,7 @@ impl Hosted for ExtentEngine {
 
 impl Hosted for FileTier {
     const BOUND: bool = true;
+    const JOINED: bool = false;
 
     fn close(&self) -> Result<()> {
         Self::close(self)
@@ -70,6 +74,45 @@ pub(crate) fn open_tier(root: &Path, config: &Config) -> Result<FileTier> {
     FileTier::open(&tier_set(root, config)?, tier_options(config)?)
 }
 
+/// How often it is looked whether a mount that ends has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How often it is looked for the end of one whose control socket is gone already.
+const LAST_LOOKS: u32 = 100;
+
+/// Repeats `claim` until it succeeds, while the mount that is in its way ends by itself: it was
+/// unmounted, and flushes.
+pub(crate) fn when_free(mut claim: impl FnMut() -> Result<Claim, Taken>) -> Result<Claim> {
+    let (mut told, mut last_looks) = (false, 0);
+    loop {
+        let taken = match claim() {
+            Ok(claim) => return Ok(claim),
+            Err(taken) if taken.cache.as_os_str().is_empty() => return Err(taken.into()),
+            Err(taken) => taken,
+        };
+        match Client::connect(&taken.cache.join(SOCKET_NAME)) {
+            Ok(mut client) => {
+                if !matches!(client.call(&Request::Ending {}, |_| {}), Ok(true)) {
+                    return Err(taken.into());
+                }
+                if !told {
+                    let dir = taken.wanted.display();
+                    eprintln!("halocline: {dir}: waiting for process {}, which ends", taken.pid);
+                    told = true;
+                }
+            }
+            // It says so itself, and has closed its socket.
+            Err(error) if taken.answers && error.errno() == libc::EINVAL => {
+                last_looks += 1;
+                if last_looks > LAST_LOOKS {
+                    return Err(taken.into());
+                }
+            }
+            Err(_) => return Err(taken.into()),
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+}
+
 /// Claims the origin of a mount for itself. Before a private namespace is entered: from inside one,
 /// who else claims it cannot be told.
 pub(crate) fn claim(place: &Where, config: &Config) -> Result<Claim, Taken> {
@@ -81,7 +124,8 @@ pub(crate) fn claim(place: &Where, config: &Config) -> Result<Claim, Taken> {
 pub(crate) fn claim_tiers(root: &Path, place: &Where, config: &Config) -> Result<Claim> {
     let set = tier_set(root, config)?;
     let dirs: Vec<&Path> = set.roots.iter().map(PathBuf::as_path).collect();
-    Ok(Claim::take(&Wanted { dirs: &dirs, cache: &place.cache, writes: true })?)
+    let wanted = Wanted { dirs: &dirs, cache: &place.cache, writes: true };
+    when_free(|| Claim::take(&wanted))
 }
 
 /// Opens the engine of a mount.

@@ -4,23 +4,28 @@
 //! go of it, and only then is the cache closed and the peer told (I7). A mount in use is never
 //! taken away unless somebody said `--force`.
 
+mod door;
+
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use halocline_core::config::Config;
+use halocline_core::control::joining::Members;
 use halocline_core::control::{
-    Claim, Controlled, Mounted, MoveReport, Progress, ProgressSink, Report, Server,
+    Claim, Controlled, MoveReport, Progress, ProgressSink, Report, Server,
 };
 use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
 use halocline_fuse::{MountOptions, MountedSession, PrivateView, Transport, Unmounted};
 
-use crate::text;
+pub(crate) use door::waiting_for;
+use door::{Door, Ending, OpenTo, joined};
 
 /// How often the end of the session is looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -32,84 +37,11 @@ pub(crate) trait Hosted: Engine + Controlled {
     /// Whether its threads stay on the processor whose requests they take: where programs mostly
     /// ask for names (see [`MountOptions::bound`]).
     const BOUND: bool;
+    /// Whether `halocline run` may join its mount.
+    const JOINED: bool;
 
     /// Makes durable what is to be and lets go of the cache. Nothing is called after it.
     fn close(&self) -> Result<()>;
-}
-
-/// Somebody asks for the end of the mount.
-struct Ending {
-    force: bool,
-    keep_dirty: bool,
-    done: Sender<Result<MoveReport>>,
-}
-
-/// The control socket's way to the thread that owns the mount.
-struct Door<E> {
-    engine: Arc<E>,
-    endings: Option<Sender<Ending>>,
-    /// How requests come, once there is a mount.
-    transport: OnceLock<Transport>,
-}
-
-impl<E: Hosted> Mounted for Door<E> {
-    fn transport(&self) -> &'static str {
-        match self.transport.get() {
-            Some(Transport::Ring) => "io_uring",
-            Some(Transport::Device) => "device",
-            None => "",
-        }
-    }
-
-    fn unmount(
-        &self,
-        force: bool,
-        keep_dirty: bool,
-        progress: ProgressSink<'_>,
-    ) -> Result<MoveReport> {
-        let Some(endings) = &self.endings else {
-            return Err(Error::invalid(
-                "this mount belongs to `halocline run`",
-                "it ends when its command does",
-            ));
-        };
-        let first = if keep_dirty {
-            MoveReport::default()
-        } else {
-            Controlled::flush(&*self.engine, None, false, progress)?
-        };
-        if first.left_bytes > 0 && !force {
-            return Err(not_flushed(&first));
-        }
-        let (done, answer) = channel();
-        let gone = |_| Error::from(std::io::Error::from_raw_os_error(libc::ESHUTDOWN));
-        endings
-            .send(Ending { force, keep_dirty, done })
-            .map_err(|_| std::io::Error::from_raw_os_error(libc::ESHUTDOWN))?;
-        let last = answer.recv().map_err(gone)??;
-        Ok(joined(&first, last))
-    }
-}
-
-fn not_flushed(report: &MoveReport) -> Error {
-    let why = report.skipped.first().map_or_else(String::new, |skipped| {
-        format!(", for example {}: {}", skipped.path.display(), skipped.reason)
-    });
-    Error::invalid(
-        format!("{} could not be flushed{why}", text::bytes(report.left_bytes)),
-        "mend the origin and try again, or unmount with --force: dirty data stays on the cache",
-    )
-}
-
-/// Two flushes as one.
-fn joined(first: &MoveReport, last: MoveReport) -> MoveReport {
-    MoveReport {
-        bytes: first.bytes + last.bytes,
-        files: first.files.max(last.files),
-        seconds: first.seconds + last.seconds,
-        left_bytes: last.left_bytes,
-        skipped: last.skipped,
-    }
 }
 
 /// A mount that is being served.
@@ -120,6 +52,8 @@ pub(crate) struct Host<E: Hosted> {
     endings: Receiver<Ending>,
     /// Keeps the short name of the control socket alive.
     cache: File,
+    /// Who uses the mount besides this process.
+    members: Members,
     /// Nobody else may use the origin until the engine is closed.
     _claim: Claim,
 }
@@ -163,33 +97,42 @@ impl<E: Hosted> Host<E> {
             options.threads = config.threads as usize;
         }
         let (sender, endings) = channel();
+        let members = Members::default();
+        let open_to = E::JOINED.then(|| OpenTo::new(place, config, unmountable)).transpose()?;
         let door = Arc::new(Door {
             engine: Arc::clone(&engine),
             endings: unmountable.then_some(sender),
-            transport: OnceLock::new(),
+            sights: OnceLock::new(),
+            members: members.clone(),
+            open_to,
         });
         let controlled = Arc::clone(&engine);
         let server = Server::start(&place.cache, &place.mountpoint, controlled, door.clone())?;
         let session = halocline_fuse::mount(Arc::clone(&engine), &options)?;
-        door.transport.get_or_init(|| session.transport());
         if place.mountpoint == place.origin {
             claim.also(&place.mountpoint);
         }
         claim.serves(&place.mountpoint);
         claim.answer();
         let cache = File::open(&place.cache)?;
-        Ok(Self { engine, session, server, endings, cache, _claim: claim })
+        // From now on others may join.
+        door.sights.get_or_init(|| (session.transport(), session.sights()));
+        Ok(Self { engine, session, server, endings, cache, members, _claim: claim })
     }
 
     /// A path of the control socket that fits an address, for this process's children.
     pub(crate) fn socket(&self) -> PathBuf {
-        let socket = self.server.socket();
-        match socket.file_name() {
-            Some(name) if socket.as_os_str().len() > ADDRESS_BYTES_MAX => {
-                let (pid, fd) = (std::process::id(), self.cache.as_raw_fd());
-                Path::new("/proc").join(format!("{pid}/fd/{fd}")).join(name)
+        short_name(self.server.socket(), &self.cache)
+    }
+
+    /// Waits until no run that joined is left, telling once who they are.
+    pub(crate) fn wait_for_members(&self, tell: impl FnOnce(&[u32])) {
+        let mut tell = Some(tell);
+        while let Err(pids) = self.members.close_if_empty() {
+            if let Some(tell) = tell.take() {
+                tell(&pids);
             }
-            _ => socket.to_owned(),
+            thread::sleep(TICK);
         }
     }
 
@@ -237,7 +180,13 @@ impl<E: Hosted> Host<E> {
                 tracing::warn!(%error, "cannot flush");
             }
         }
-        match self.session.check_uncovered() {
+        let free = self.session.check_uncovered().and_then(|()| {
+            self.members.close_if_empty().map_err(|pids| {
+                let what = format!("runs have joined the mount: {}", waiting_for(&pids));
+                Error::invalid(what, "it ends when they have")
+            })
+        });
+        match free {
             Ok(()) => true,
             Err(covered) => {
                 if told {
@@ -268,6 +217,7 @@ impl<E: Hosted> Host<E> {
         keep_dirty: bool,
         done: &Sender<Result<MoveReport>>,
     ) -> Result<MoveReport> {
+        self.members.close();
         let Self { engine, session, server, .. } = self;
         let ended = finish(&engine, session, keep_dirty, &mut |_| ControlFlow::Continue(()));
         let copy = match &ended {
@@ -283,6 +233,7 @@ impl<E: Hosted> Host<E> {
     /// Unmounts, flushes what came last, closes the engine. A busy mount is detached, and its
     /// last user waited for.
     fn end(self, keep_dirty: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
+        self.members.close();
         let Self { engine, session, server, .. } = self;
         let ended = finish(&engine, session, keep_dirty, progress);
         drop(server);
@@ -295,10 +246,22 @@ impl<E: Hosted> Host<E> {
         mut progress: impl FnMut(Progress) -> ControlFlow<()> + Send,
     ) -> Result<(Report, MoveReport)> {
         let engine = Arc::clone(&self.engine);
+        self.members.close();
         let first = Controlled::flush(&*engine, None, false, &mut progress)?;
         let stopped = first.left_bytes > 0;
         let last = self.end(stopped, &mut progress)?;
         Ok((engine.report(), joined(&first, last)))
+    }
+}
+
+/// A path of a control socket, which lies in `dir`, that fits an address for this process's children.
+pub(crate) fn short_name(socket: &Path, dir: &File) -> PathBuf {
+    match socket.file_name() {
+        Some(name) if socket.as_os_str().len() > ADDRESS_BYTES_MAX => {
+            let (pid, fd) = (std::process::id(), dir.as_raw_fd());
+            Path::new("/proc").join(format!("{pid}/fd/{fd}")).join(name)
+        }
+        _ => socket.to_owned(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Flags from the table of options, and the configuration they make with the file.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -35,6 +36,32 @@ impl ConfigArgs {
             (false, _) => ("a cache", "leave it out, or mount with --tier"),
         };
         Err(Error::invalid(format!("--{flag} has no effect on {what}"), other))
+    }
+
+    /// Refuses flags that want something else than the options that are `in_force`, as text by key,
+    /// and names the options of a file that do.
+    pub(crate) fn against(
+        &self,
+        config: &Config,
+        in_force: &BTreeMap<String, String>,
+    ) -> Result<Vec<String>> {
+        let mut ignored = Vec::new();
+        for option in OPTIONS {
+            let Some(other) = in_force.get(option.key) else { continue };
+            let wanted = (option.get)(config);
+            if wanted == *other {
+                continue;
+            }
+            let flag = option.flag();
+            if self.given.iter().any(|(given, _)| given.key == option.key) {
+                return Err(Error::invalid(
+                    format!("--{flag} {wanted:?} was given, and the running engine has {other:?}"),
+                    format!("leave --{flag} out, or wait until that engine has ended"),
+                ));
+            }
+            ignored.push(flag);
+        }
+        Ok(ignored)
     }
 
     /// The file's values, overridden by the flags.

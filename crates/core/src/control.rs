@@ -14,6 +14,8 @@ mod address;
 mod bounds;
 pub mod claim;
 pub mod client;
+pub mod descriptors;
+pub mod joining;
 pub mod metrics;
 pub mod mount;
 pub mod place;
@@ -37,6 +39,7 @@ use crate::error::{Error, Result};
 pub use crate::globs::is_glob;
 pub use claim::{Claim, Taken, Wanted};
 pub use client::Client;
+pub use joining::Joined;
 pub use place::Place;
 pub use report::{FlushTotals, LayoutBytes, Report, RequestTotals, Totals};
 pub use server::{Mounted, Server};
@@ -162,6 +165,16 @@ pub enum Request {
     },
     /// [`Controlled::change_jobs`]; answers a list of [`JobInfo`].
     Jobs(JobChange),
+    /// [`server::Mounted::is_ending`]; answers whether the mount ends.
+    Ending {},
+    /// Becomes a user of the mount for as long as the connection lasts. Before the answer, which is
+    /// [`Joined`], comes one byte, with a copy of the mount as a descriptor where the mount is not
+    /// for all to see.
+    Join {
+        /// Device and inode of the origin as the client sees it; `None` where it sees the mount
+        /// there already.
+        origin: Option<(u64, u64)>,
+    },
     /// Flush (unless `keep_dirty`), unmount and end the mount process; answers [`MoveReport`]
     /// when the mount is gone.
     Unmount {

@@ -11,6 +11,7 @@ pub mod session;
 pub mod transport;
 
 pub use session::{
-    MountOptions, MountedSession, PrivateView, Unmounted, mount, private_namespace, with_helper,
+    MountOptions, MountedSession, PrivateView, Sights, Unmounted, mount, private_namespace,
+    show_over, with_helper,
 };
 pub use transport::Transport;

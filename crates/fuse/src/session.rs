@@ -7,13 +7,15 @@ mod unmounting;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{BackgroundSession, Notifier};
 use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
+use rustix::fs::CWD;
+use rustix::mount::MoveMountFlags;
 
 use crate::front::{Front, FrontOptions};
 use crate::transport::Transport;
@@ -130,6 +132,38 @@ pub enum Unmounted {
     Busy(MountedSession),
 }
 
+/// Copies of a mount, for processes that do not see it.
+#[derive(Debug, Clone)]
+pub struct Sights(Place);
+
+impl Sights {
+    /// Whether the mount is not where it was made any more: somebody unmounted it, and it ends with
+    /// its last user.
+    pub fn are_gone(&self) -> bool {
+        matches!(self.0.is_there(), Ok(false))
+    }
+
+    /// A mount like it that is nowhere yet: [`show_over`] shows it where the receiver wants.
+    ///
+    /// # Errors
+    /// Not in a namespace of this process's own, or without the privilege to mount in it.
+    pub fn copy(&self) -> Result<OwnedFd> {
+        unmounting::copy(&self.0)
+    }
+}
+
+/// Shows a mount over `path`: a copy of one, or else what is mounted at `mountpoint`.
+pub fn show_over(path: &Path, copy: Option<OwnedFd>, mountpoint: &Path) -> Result<()> {
+    let shown = match copy {
+        Some(copy) => {
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            rustix::mount::move_mount(copy, "", CWD, path, flags)
+        }
+        None => rustix::mount::mount_bind_recursive(mountpoint, path),
+    };
+    shown.map_err(|errno| Error::at(path, "mount over")(errno.into()))
+}
+
 /// Mounts `engine` and serves it in threads of its own.
 ///
 /// As root, or inside a user namespace, the mount is made directly; an ordinary user outside one
@@ -207,6 +241,11 @@ impl MountedSession {
     /// Fails where something else is mounted over the mount, so that it cannot be unmounted.
     pub fn check_uncovered(&self) -> Result<()> {
         self.place.is_there().map(drop)
+    }
+
+    /// What makes copies of the mount that can be mounted in other namespaces, too.
+    pub fn sights(&self) -> Sights {
+        Sights(self.place.clone())
     }
 
     /// Waits until somebody unmounted and the last user is gone.

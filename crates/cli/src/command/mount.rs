@@ -72,7 +72,7 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
     }
     match plan {
         Plan::Extents(place) => serve(args, &config, &place, || {
-            let claim = assemble::claim(&place, &config)?;
+            let claim = assemble::when_free(|| assemble::claim(&place, &config))?;
             Ok((assemble::open(&place, &config)?, claim))
         }),
         Plan::Tier(root, place) => {

@@ -1,5 +1,7 @@
 //! `halocline run`: one command with a cache in front of its data.
 
+mod joining;
+
 use std::ffi::{CString, OsString};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -10,15 +12,16 @@ use std::sync::Arc;
 
 use clap::Args;
 use halocline_core::config::Config;
-use halocline_core::control::{MoveReport, Report};
-use halocline_core::error::Error;
+use halocline_core::control::{Claim, MoveReport, Report};
 use halocline_fuse::{PrivateView, private_namespace};
+
+use joining::Found;
 
 use super::write_json;
 use crate::assemble;
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
-use crate::host::{Host, Where};
+use crate::host::{self, Host, Where};
 use crate::mpi;
 use crate::options::ConfigArgs;
 use crate::preflight;
@@ -28,7 +31,8 @@ use crate::text;
 /// Run a command with the cache in front of DIR; only the command sees the mount
 ///
 /// The mount is private and lies over the origin, so the command's paths do not change. When the
-/// command ends, dirty data is flushed and a report is printed.
+/// command ends, dirty data is flushed and a report is printed. Where a mount of this user with the
+/// same origin and cache runs already, the command joins it; the mount ends with its last user.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// The data on slow storage
@@ -61,9 +65,27 @@ struct Plan {
 
 /// Runs it.
 pub(crate) fn execute(args: &RunArgs) -> Outcome {
-    let mut plan = plan(args)?;
-    let claim = assemble::claim(&plan.place, &plan.config)
-        .map_err(|taken| Failure::refused(Error::from(taken)))?;
+    let plan = plan(args)?;
+    let mut waiting = joining::Waiting::default();
+    loop {
+        // First: where an engine runs already, its origin is claimed.
+        let found = joining::find(&plan)?;
+        if let Found::Engine(engine) = found {
+            return joining::run(args, &plan, *engine);
+        }
+        match assemble::claim(&plan.place, &plan.config) {
+            Ok(claim) => return run_alone(args, plan, claim),
+            Err(taken) if waiting.is_worth(&found, &taken, &plan) => {}
+            Err(_) => {
+                let claim = assemble::when_free(|| assemble::claim(&plan.place, &plan.config));
+                return run_alone(args, plan, claim.map_err(Failure::refused)?);
+            }
+        }
+    }
+}
+
+/// Runs it on an engine of its own.
+fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let mut signals = Signals::catch()?;
     // Before the engine starts threads: namespaces are made with one thread only.
     plan.place.view = seclude(&plan.place.origin, args.quiet)?;
@@ -74,6 +96,12 @@ pub(crate) fn execute(args: &RunArgs) -> Outcome {
     enter(&mut command, &plan)?;
     mpi::prepare(&mut command, &plan.program, &host.socket());
     let ran = signals.run(command);
+    host.wait_for_members(|pids| {
+        let who = host::waiting_for(pids);
+        eprintln!(
+            "halocline: the command has ended; runs that joined go on ({who}): waiting for them"
+        );
+    });
     let mut meter = Meter::new("flushing", args.quiet);
     let finished = host.finish_with_report(|now| {
         meter.tell(&now);

@@ -48,6 +48,48 @@ fn an_ordinary_user_runs_over_the_own_origin() {
     assert_eq!(fs::metadata(at("origin/d")).expect("a directory").uid(), NOBODY);
 }
 
+/// With `fusermount3` and without: a private mount is made in different ways then.
+#[test]
+fn runs_of_an_ordinary_user_share_an_engine() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    if !programs::is_installed("unshare") || !programs::is_installed("setpriv") {
+        return programs::skip("there is no unshare or setpriv");
+    }
+    let hidden = "for f in /usr/bin/fusermount3 /bin/fusermount3 /usr/bin/fusermount /bin/fusermount; \
+                  do [ ! -e $f ] || mount --bind /dev/null $f; done";
+    for before in ["true", hidden] {
+        let scratch = tempfile::tempdir().expect("scratch");
+        let at = |name: &str| scratch.path().join(name);
+        directory_for_all(scratch.path());
+        directory_for_all(&at("origin"));
+        directory_for_all(&at("cache"));
+        fs::copy(programs::halocline().get_program(), at("halocline")).expect("copy");
+        let run = "./halocline run --origin origin --cache cache --policy always --rebuild=false";
+        let user = format!(
+            "({run} -- sh -c \"echo first > origin/a; touch up1; \
+                while [ ! -e up2 ]; do sleep 0.02; done; cat origin/b\" 2> said1) & \
+             while [ ! -e up1 ]; do sleep 0.02; done; \
+             {run} -- sh -c \"cat origin/a; echo second > origin/b; touch up2; sleep 0.2; \
+                cat origin/b\" 2> said2; wait"
+        );
+        let script = format!(
+            "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse && {before} && \
+             exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups sh -c '{user}'"
+        );
+        let output = programs::in_own_namespace(scratch.path(), &script);
+        let said = |name: &str| fs::read_to_string(at(name)).unwrap_or_default();
+        let errors = format!("{}{}", said("said1"), said("said2"));
+        let mut lines: Vec<_> = output.stdout.split(|byte| *byte == b'\n').collect();
+        lines.sort_unstable();
+        assert_eq!(lines, [&b""[..], b"first", b"second", b"second"], "{errors}");
+        assert!(said("said2").contains("joined the engine of process"), "{errors}");
+        assert_eq!(fs::read(at("origin/a")).expect("flushed"), b"first\n");
+        assert_eq!(fs::read(at("origin/b")).expect("flushed"), b"second\n");
+    }
+}
+
 /// Groups of the user besides the own one.
 const PROJECT: u32 = 4_242;
 const OTHERS: u32 = 4_243;

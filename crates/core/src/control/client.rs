@@ -74,7 +74,7 @@ impl Client {
         }
     }
 
-    fn failed(&self, error: std::io::Error) -> Error {
+    pub(super) fn failed(&self, error: std::io::Error) -> Error {
         match error.kind() {
             ErrorKind::WouldBlock => silent(&self.socket),
             _ => Error::at(&self.socket, "talk to the mount process")(error),
@@ -85,8 +85,17 @@ impl Client {
     pub fn call<T: DeserializeOwned>(
         &mut self,
         request: &Request,
-        mut progress: impl FnMut(Progress),
+        progress: impl FnMut(Progress),
     ) -> Result<T> {
+        self.send(request)?;
+        self.receive(matches!(request, Request::Status {}), progress)
+    }
+
+    pub(super) fn stream(&self) -> &UnixStream {
+        self.lines.get_ref()
+    }
+
+    pub(super) fn send(&mut self, request: &Request) -> Result<()> {
         let mut line = serde_json::to_vec(request).map_err(std::io::Error::from)?;
         line.push(b'\n');
         if line.len() > REQUEST_BYTES_MAX {
@@ -95,8 +104,15 @@ impl Client {
                 "name fewer files at a time",
             ));
         }
-        let is_status = matches!(request, Request::Status {});
-        self.lines.get_mut().write_all(&line).map_err(|error| self.failed(error))?;
+        self.lines.get_mut().write_all(&line).map_err(|error| self.failed(error))
+    }
+
+    pub(super) fn receive<T: DeserializeOwned>(
+        &mut self,
+        is_status: bool,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<T> {
+        let mut line = Vec::new();
         loop {
             line.clear();
             self.read_line(&mut line, is_status)?;

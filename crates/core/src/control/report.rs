@@ -80,6 +80,40 @@ pub struct FlushTotals {
 }
 
 impl Report {
+    /// What was served since `before`, an earlier report of the same mount.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let requests = |now: RequestTotals, then: RequestTotals| RequestTotals {
+            requests: now.requests.saturating_sub(then.requests),
+            bytes: now.bytes.saturating_sub(then.bytes),
+            cache_requests: now.cache_requests.saturating_sub(then.cache_requests),
+            cache_bytes: now.cache_bytes.saturating_sub(then.cache_bytes),
+        };
+        let (layouts, earlier) = (self.layouts, before.layouts);
+        let mut since = Self {
+            elapsed_s: self.elapsed_s - before.elapsed_s,
+            read: requests(self.read, before.read),
+            write: requests(self.write, before.write),
+            admitted: Totals {
+                requests: self.admitted.requests.saturating_sub(before.admitted.requests),
+                bytes: self.admitted.bytes.saturating_sub(before.admitted.bytes),
+            },
+            layouts: LayoutBytes {
+                one_dh: layouts.one_dh.saturating_sub(earlier.one_dh),
+                one_dv: layouts.one_dv.saturating_sub(earlier.one_dv),
+                two_d: layouts.two_d.saturating_sub(earlier.two_d),
+            },
+            ssd_bytes_written: self.ssd_bytes_written.saturating_sub(before.ssd_bytes_written),
+            flush: FlushTotals {
+                bytes: self.flush.bytes.saturating_sub(before.flush.bytes),
+                seconds: (self.flush.seconds - before.flush.seconds).max(0.0),
+            },
+            ..self.clone()
+        };
+        since.hit_ratio = since.byte_hit_ratio();
+        since
+    }
+
     /// Bytes served by the cache over all bytes served, 0 when none were.
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn byte_hit_ratio(&self) -> f64 {

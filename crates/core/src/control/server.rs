@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::net::Shutdown;
 use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Component, Path, PathBuf};
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 use super::address::Address;
 use super::bounds::{self, REQUEST_BYTES_MAX, SHORT_LINE_BYTES};
+use super::joining::{self, Joined, Member};
 use super::{AnyStatus, Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
 use crate::error::{Error, Result};
 use crate::private::PrivateDir;
@@ -37,6 +39,23 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 pub trait Mounted: Send + Sync {
     /// How requests come from the kernel: `device` or `io_uring`.
     fn transport(&self) -> &'static str;
+    /// The origin, where runs may join.
+    fn origin(&self) -> Option<PathBuf> {
+        None
+    }
+    /// Whether the mount ends: it takes nobody in any more, and is gone when all is flushed.
+    fn is_ending(&self) -> bool {
+        false
+    }
+    /// Takes the process `pid` in as a user of the mount, with a copy of a mount that others do not
+    /// see. `origin` is what it takes for the origin; `None` where it sees the mount there.
+    fn join(
+        &self,
+        _pid: u32,
+        _origin: Option<(u64, u64)>,
+    ) -> Result<(Joined, Option<OwnedFd>, Member)> {
+        Err(Error::invalid("this mount cannot be joined", "use its mount point"))
+    }
     /// Ends the mount: flushes, detaches it from the directory tree, waits until the front end is
     /// done and returns what was flushed. On an error the mount goes on as before.
     fn unmount(
@@ -52,6 +71,8 @@ struct Shared {
     controlled: Arc<dyn Controlled>,
     mounted: Arc<dyn Mounted>,
     mountpoint: PathBuf,
+    /// The origin, where runs that join see the mount.
+    origin: Option<PathBuf>,
     /// Open connections by number, to wake their threads when the server stops.
     open: Mutex<Vec<(u64, UnixStream)>>,
     /// Long lines in work.
@@ -109,7 +130,8 @@ impl Server {
         fs::set_permissions(&address, Permissions::from_mode(0o600)).map_err(at)?;
         let mountpoint = mountpoint.to_owned();
         let (open, long_lines) = (Mutex::default(), AtomicUsize::new(0));
-        let shared = Arc::new(Shared { controlled, mounted, mountpoint, open, long_lines });
+        let origin = mounted.origin();
+        let shared = Arc::new(Shared { controlled, mounted, mountpoint, origin, open, long_lines });
         let ending = Arc::new(AtomicBool::new(false));
         let accepting = {
             let (listener, ending) = (listener.try_clone()?, Arc::clone(&ending));
@@ -200,6 +222,8 @@ fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         return send(&mut out, &Answer::<()>::from(Err(Error::from(error))));
     }
     let mut lines = BufReader::new(stream);
+    // Until the connection ends.
+    let mut memberships = Vec::new();
     loop {
         let (line, long) = match request_line(&mut lines, shared)? {
             Ok((line, _)) if line.is_empty() => return Ok(()),
@@ -210,6 +234,14 @@ fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         let request = parse(&line);
         drop(line);
         match request {
+            Ok(Request::Join { origin }) if memberships.is_empty() => {
+                let admitted = joining::admit(stream, peer, &*shared.mounted, origin);
+                let told = admitted.map(|(joined, member)| {
+                    memberships.push(member);
+                    joined
+                });
+                send(&mut out, &Answer::from(told))?;
+            }
             Ok(request) => answer(request, peer, shared, &mut out)?,
             Err(error) => send(&mut out, &Answer::<()>::from(Err(error)))?,
         }
@@ -319,8 +351,12 @@ fn answer(
         Request::Rules(change) => send(out, &Answer::from(engine.change_rules(&change))),
         Request::Hint(mut hint) => {
             hint.pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-            if let Ok(inside) = hint.path.strip_prefix(&shared.mountpoint) {
-                hint.path = inside.to_owned();
+            // Who joined a mount sees it over the origin.
+            let seen_at = [Some(&shared.mountpoint), shared.origin.as_ref()];
+            let inside =
+                seen_at.into_iter().flatten().find_map(|root| hint.path.strip_prefix(root).ok());
+            if let Some(inside) = inside.map(Path::to_owned) {
+                hint.path = inside;
             }
             let noted = below_root(&hint.path).and_then(|()| engine.hint(&hint));
             send(out, &Answer::from(noted))
@@ -329,6 +365,11 @@ fn answer(
             send(out, &Answer::from(below_root(&path).and_then(|()| engine.files(&path))))
         }
         Request::Jobs(change) => send(out, &Answer::from(engine.change_jobs(&change))),
+        Request::Ending {} => send(out, &Answer::Ok(shared.mounted.is_ending())),
+        Request::Join { .. } => {
+            let error = Error::invalid("this connection has joined", "use another connection");
+            send(out, &Answer::<()>::from(Err(error)))
+        }
         Request::Unmount { force, keep_dirty } => {
             moving(out, &[], |_, progress| shared.mounted.unmount(force, keep_dirty, progress))
         }

@@ -104,6 +104,13 @@ impl PrivateView {
         unmounted
     }
 
+    /// A copy of the mount that is nowhere yet.
+    pub(super) fn copy(&self) -> Result<OwnedFd> {
+        let keeper = self.keeper.lock();
+        let ended = || Error::from(io::Error::from(io::ErrorKind::NotConnected));
+        keeper.as_ref().ok_or_else(ended)?.copy()
+    }
+
     /// What a child calls between `fork` and `exec` to enter the view: it makes system calls, and
     /// touches no lock and no heap. Its working directory is the root then.
     ///

@@ -4,6 +4,7 @@
 //! below, and of whatever somebody mounted over us.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -12,8 +13,9 @@ use std::time::Duration;
 
 use halocline_core::control::mount::{self, Standing};
 use halocline_core::error::{Error, Result};
+use rustix::fs::CWD;
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{OpenTreeFlags, UnmountFlags};
 
 use super::PrivateView;
 
@@ -63,6 +65,16 @@ impl Place {
             )),
         }
     }
+}
+
+/// A copy of the mount that is nowhere yet.
+pub(super) fn copy(place: &Place) -> Result<OwnedFd> {
+    if let Some(view) = &place.view {
+        return view.copy();
+    }
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    rustix::mount::open_tree(CWD, &place.path, flags)
+        .map_err(|errno| Error::at(&place.path, "copy the mount on")(errno.into()))
 }
 
 /// Unmounts; `false` if it was busy and is detached only. A mount that is gone already is fine.

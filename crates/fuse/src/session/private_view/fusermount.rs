@@ -1,16 +1,13 @@
 //! `fusermount3` makes a mount and hands over its device (libfuse's protocol: the descriptor comes
 //! through the socket whose number is in the environment).
 
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Stdio;
 
+use halocline_core::control::descriptors;
 use halocline_core::error::{Error, Result};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-    recvmsg, socketpair,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::session::mounting::SUBTYPE;
 use crate::session::unmounting::run_helper;
@@ -38,24 +35,10 @@ pub(super) fn mount(dir: &Path, fsname: &str) -> Result<OwnedFd> {
     if !output.status.success() {
         return Err(refused());
     }
-    received(&ours)?.ok_or_else(refused)
+    descriptors::receive(&ours)?.ok_or_else(refused)
 }
 
 /// Options are separated by commas.
 fn escaped(fsname: &str) -> String {
     fsname.replace('\\', "\\\\").replace(',', "\\,")
-}
-
-/// The descriptor that was sent through a socket.
-pub(super) fn received(socket: &impl AsFd) -> Result<Option<OwnedFd>> {
-    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut room);
-    let mut byte = [0_u8];
-    let mut buffers = [std::io::IoSliceMut::new(&mut byte)];
-    recvmsg(socket, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let rights = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    Ok(rights)
 }

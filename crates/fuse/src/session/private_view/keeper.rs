@@ -9,7 +9,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use halocline_core::control::descriptors::receive as received;
 use halocline_core::error::{Error, Result};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
@@ -22,6 +24,7 @@ use crate::session::unmounting::{self, Place};
 const BIND: u8 = b'b';
 const UNMOUNT_UNUSED: u8 = b'u';
 const DETACH: u8 = b'd';
+const COPY: u8 = b'c';
 /// First byte of its answers; a failure's text follows.
 const DONE: u8 = b'+';
 const IN_USE: u8 = b'=';
@@ -77,6 +80,14 @@ impl Keeper {
         self.ask(if force { DETACH } else { UNMOUNT_UNUSED })
     }
 
+    /// A copy of the mount that is nowhere yet.
+    pub(super) fn copy(&self) -> Result<OwnedFd> {
+        self.ask(COPY)?;
+        let socket = self.socket.as_ref().expect("taken by the drop only");
+        let lost = || io::Error::from(io::ErrorKind::BrokenPipe).into();
+        received(socket)?.ok_or_else(lost)
+    }
+
     fn ask(&self, what: u8) -> Result<bool> {
         let socket = self.socket.as_ref().expect("taken by the drop only");
         send(socket, &[what], SendFlags::NOSIGNAL)?;
@@ -117,6 +128,12 @@ fn keep(socket: &OwnedFd, outside: &Path, over: &Path) {
     let mut place = None;
     let mut what = [0];
     while !failed && recv(socket, &mut what, RecvFlags::empty()).is_ok_and(|(len, _)| len == 1) {
+        if what[0] == COPY {
+            let copied = place.as_ref().map(unmounting::copy);
+            let copied = copied.unwrap_or_else(|| Err(Errno::NOTCONN.into()));
+            pass(socket.as_fd(), copied);
+            continue;
+        }
         let done = match what[0] {
             BIND => bind(outside, over).map(|bound| {
                 place = Some(bound);
@@ -145,6 +162,17 @@ fn tell(socket: BorrowedFd<'_>, done: Result<bool>) {
     };
     // Without a maker there is nobody to tell, and the next `recv` says so.
     let _told = send(socket, &text[..text.len().min(ANSWER_MAX)], SendFlags::NOSIGNAL);
+}
+
+/// Answers, and sends a descriptor after it.
+fn pass(socket: BorrowedFd<'_>, copied: Result<OwnedFd>) {
+    match copied {
+        Ok(copy) => {
+            tell(socket, Ok(true));
+            let _sent = halocline_core::control::descriptors::send(socket, Some(copy.as_fd()));
+        }
+        Err(error) => tell(socket, Err(error)),
+    }
 }
 
 /// Closes what the maker had open: locks and pipes are the maker's to hold.

@@ -1,0 +1,175 @@
+//! A run that joins the running engine over its origin and cache.
+//!
+//! The connection to the mount process is the membership: that process goes on until the
+//! connection ends, also where this process is killed. The mount is shown over the origin in
+//! namespaces of this process's own, so that everything else is where it was.
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use halocline_core::control::{Client, Joined, MoveReport, Report, Request, SOCKET_NAME, Taken};
+use halocline_core::error::Error;
+use halocline_fuse::{private_namespace, show_over};
+
+use super::{Plan, RunArgs, conclude};
+use crate::child::Signals;
+use crate::failure::{Failure, Outcome};
+use crate::progress::Meter;
+use crate::{host, mpi, places, text};
+
+/// How often it is looked whether a mount has begun or ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How long a process that has claimed the origin may say nothing: it may recover a large cache.
+const SILENCE_MAX: Duration = Duration::from_mins(10);
+
+/// What there is over the origin and cache.
+pub(super) enum Found {
+    /// An engine that took this run in.
+    Engine(Box<Engine>),
+    /// One that ends.
+    Ending,
+    /// Nobody who answers.
+    Nobody,
+}
+
+/// An engine that took this run in.
+pub(super) struct Engine {
+    client: Client,
+    joined: Joined,
+    /// A copy of its mount, where that is private.
+    copy: Option<OwnedFd>,
+    /// Whether its mount is seen here already.
+    is_seen: bool,
+}
+
+/// Looks for an engine, and joins it.
+pub(super) fn find(plan: &Plan) -> Result<Found, Failure> {
+    let place = &plan.place;
+    let socket = place.cache.join(SOCKET_NAME);
+    // A socket that nobody listens on was left by a kill; one that we may not use has a claim.
+    let Ok(mut client) = Client::connect(&socket) else { return Ok(Found::Nobody) };
+    let here = places::find(&place.origin).ok();
+    let is_seen =
+        here.is_some_and(|here| here.socket == socket && here.inside.as_os_str().is_empty());
+    let seen =
+        fs::metadata(&place.origin).map_err(Error::at(&place.origin, "look at the origin"))?;
+    let id = (!is_seen).then(|| (seen.dev(), seen.ino()));
+    match client.join(id) {
+        Ok((joined, copy)) => Ok(Found::Engine(Box::new(Engine { client, joined, copy, is_seen }))),
+        Err(error) if error.errno() == libc::ESHUTDOWN => Ok(Found::Ending),
+        Err(error) => Err(Failure::refused(error)),
+    }
+}
+
+/// How long this run has waited for another.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    told: bool,
+    silent_since: Option<Instant>,
+}
+
+impl Waiting {
+    /// Whether the other run may take this one in, or ends: then some time has passed.
+    pub(super) fn is_worth(&mut self, found: &Found, taken: &Taken, plan: &Plan) -> bool {
+        let is_own = taken.uid == rustix::process::geteuid().as_raw();
+        let may_join = taken.cache == plan.place.cache || !taken.answers;
+        if !is_own || !may_join {
+            return false;
+        }
+        if matches!(found, Found::Ending) {
+            self.silent_since = None;
+        } else if self.silent_since.get_or_insert_with(Instant::now).elapsed() > SILENCE_MAX {
+            return false;
+        }
+        // Two that begin at the same moment need no words.
+        if !self.told
+            && (taken.answers || self.silent_since.is_some_and(|at| at.elapsed() > LOOK_AGAIN))
+        {
+            let origin = plan.place.origin.display();
+            eprintln!(
+                "halocline: {origin}: waiting for process {}, which begins or ends",
+                taken.pid
+            );
+            self.told = true;
+        }
+        thread::sleep(LOOK_AGAIN);
+        true
+    }
+}
+
+/// Runs the command on the engine.
+pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
+    let Engine { mut client, joined, copy, is_seen } = engine;
+    let ignored = args.config.against(&plan.config, &joined.options).map_err(Failure::refused)?;
+    if !args.quiet {
+        eprintln!("halocline: joined the engine of process {}", joined.pid);
+        if !ignored.is_empty() {
+            let keys = ignored.join(", ");
+            eprintln!("halocline: its options hold instead of the configuration file's: {keys}");
+        }
+    }
+    let mut signals = Signals::catch()?;
+    if !is_seen {
+        show(plan, &joined, copy)?;
+    }
+    let mut command = Command::new(&plan.program);
+    // Its name leads into the mount.
+    command.args(&args.command[1..]).current_dir(&plan.workdir);
+    let cache = File::open(&plan.place.cache)?;
+    let socket = host::short_name(&plan.place.cache.join(SOCKET_NAME), &cache);
+    mpi::prepare(&mut command, &plan.program, &socket);
+    let status = signals.run(command)?;
+    let (report, flushed) = finish(args, &mut client, &joined, status).map_err(|error| {
+        Failure::dirty_left(format!(
+            "{error}; the engine of process {} is gone, the cache {} keeps what was not flushed, \
+             and the next mount recovers it",
+            joined.pid,
+            plan.place.cache.display()
+        ))
+    })?;
+    if !args.quiet {
+        eprintln!("\nall that the engine served meanwhile, for this run and the others on it:");
+        eprint!("{}", text::report(&report));
+    }
+    conclude(plan, status, &report, &flushed)
+}
+
+/// Shows the mount over the origin, to this process and the command.
+fn show(plan: &Plan, joined: &Joined, copy: Option<OwnedFd>) -> Result<(), Failure> {
+    let mut mountpoint = plan.place.origin.clone();
+    if let Some(public) = &joined.mountpoint {
+        mountpoint.clone_from(&public.0);
+        let found = places::find(&mountpoint)?;
+        if found.socket != plan.place.cache.join(SOCKET_NAME) {
+            return Err(Failure::refused(format!(
+                "{}: the mount of process {} is not seen here",
+                mountpoint.display(),
+                joined.pid
+            )));
+        }
+    }
+    private_namespace().map_err(Failure::refused)?;
+    show_over(&plan.place.origin, copy, &mountpoint).map_err(Failure::refused)
+}
+
+/// Flushes, and tells what was served since this run joined.
+fn finish(
+    args: &RunArgs,
+    client: &mut Client,
+    joined: &Joined,
+    status: u8,
+) -> Result<(Report, MoveReport), Error> {
+    let mut meter = Meter::new("flushing", args.quiet);
+    let flush = Request::Flush { path: "".into(), dry_run: false };
+    let flushed: MoveReport = client.call(&flush, |now| meter.tell(&now))?;
+    let now: Report = client.call(&Request::Report {}, |_| {})?;
+    let mut report = now.since(&joined.report);
+    report.exit_status = Some(i32::from(status));
+    // What others have written since is theirs to flush.
+    report.dirty_bytes_left = flushed.left_bytes;
+    Ok((report, flushed))
+}

@@ -1,0 +1,186 @@
+//! The control socket's side of a mount: who may end it, and who joins it.
+//!
+//! What must hold: a mount ends by itself only when nobody has joined it, and from then on nobody
+//! does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
+
+use halocline_core::config::{Config, OPTIONS};
+use halocline_core::control::joining::{Member, Members, MountPoint};
+use halocline_core::control::{Controlled, Joined, Mounted, MoveReport, ProgressSink};
+use halocline_core::error::{Error, Result};
+use halocline_fuse::{Sights, Transport};
+
+use super::{Hosted, Where};
+use crate::text;
+
+/// Somebody asks for the end of the mount.
+pub(super) struct Ending {
+    pub(super) force: bool,
+    pub(super) keep_dirty: bool,
+    pub(super) done: Sender<Result<MoveReport>>,
+}
+
+/// The control socket's way to the thread that owns the mount.
+pub(super) struct Door<E> {
+    pub(super) engine: Arc<E>,
+    pub(super) endings: Option<Sender<Ending>>,
+    /// What runs that join are shown, once there is a mount.
+    pub(super) sights: OnceLock<(Transport, Sights)>,
+    /// Runs that use the mount besides its own process.
+    pub(super) members: Members,
+    /// Where others may join.
+    pub(super) open_to: Option<OpenTo>,
+}
+
+/// A mount that runs may join.
+pub(super) struct OpenTo {
+    origin: PathBuf,
+    /// Its device and inode.
+    id: (u64, u64),
+    /// Where all see the mount; `None` for a private one.
+    mountpoint: Option<MountPoint>,
+    options: BTreeMap<String, String>,
+}
+
+impl OpenTo {
+    /// Before the mount is made, which may lie over the origin.
+    pub(super) fn new(place: &Where, config: &Config, public: bool) -> Result<Self> {
+        let origin = place.origin.clone();
+        let seen = fs::metadata(&origin).map_err(Error::at(&origin, "look at the origin"))?;
+        let options = OPTIONS.iter().map(|option| (option.key.to_owned(), (option.get)(config)));
+        Ok(Self {
+            origin,
+            id: (seen.dev(), seen.ino()),
+            mountpoint: public.then(|| MountPoint(place.mountpoint.clone())),
+            options: options.collect(),
+        })
+    }
+}
+
+impl<E: Hosted> Mounted for Door<E> {
+    fn transport(&self) -> &'static str {
+        match self.sights.get() {
+            Some((Transport::Ring, _)) => "io_uring",
+            Some((Transport::Device, _)) => "device",
+            None => "",
+        }
+    }
+
+    fn origin(&self) -> Option<PathBuf> {
+        self.open_to.as_ref().map(|open| open.origin.clone())
+    }
+
+    fn is_ending(&self) -> bool {
+        let gone = self.sights.get().is_some_and(|(_, sights)| sights.are_gone());
+        gone || self.members.is_closed()
+    }
+
+    fn join(
+        &self,
+        pid: u32,
+        origin: Option<(u64, u64)>,
+    ) -> Result<(Joined, Option<OwnedFd>, Member)> {
+        let not_now = || Error::from(std::io::Error::from_raw_os_error(libc::ESHUTDOWN));
+        let open = self.open_to.as_ref().ok_or_else(|| {
+            Error::invalid(
+                "a file tier is not joined",
+                "use its mount point: it is for many programs",
+            )
+        })?;
+        if origin.is_some_and(|origin| origin != open.id) {
+            return Err(Error::invalid(
+                format!(
+                    "the cache is in use by process {} for another origin, {}",
+                    std::process::id(),
+                    open.origin.display()
+                ),
+                "name that origin, or another cache",
+            ));
+        }
+        let sights = self.sights.get().map(|(_, sights)| sights);
+        let sights = sights.filter(|sights| !sights.are_gone()).ok_or_else(not_now)?;
+        let member = self.members.admit(pid)?;
+        let private = open.mountpoint.is_none() && origin.is_some();
+        let copy = private.then(|| sights.copy()).transpose()?;
+        let joined = Joined {
+            pid: std::process::id(),
+            mountpoint: open.mountpoint.clone(),
+            options: open.options.clone(),
+            report: self.engine.report(),
+        };
+        Ok((joined, copy, member))
+    }
+
+    fn unmount(
+        &self,
+        force: bool,
+        keep_dirty: bool,
+        progress: ProgressSink<'_>,
+    ) -> Result<MoveReport> {
+        let Some(endings) = &self.endings else {
+            return Err(Error::invalid(
+                "this mount belongs to `halocline run`",
+                "it ends when its command does",
+            ));
+        };
+        let first = if keep_dirty {
+            MoveReport::default()
+        } else {
+            Controlled::flush(&*self.engine, None, false, progress)?
+        };
+        if first.left_bytes > 0 && !force {
+            return Err(not_flushed(&first));
+        }
+        if !force && let Err(pids) = self.members.close_if_empty() {
+            return Err(Error::invalid(
+                format!("runs have joined the mount: {}", waiting_for(&pids)),
+                "wait until they end, or detach it with --force: it ends when they have",
+            ));
+        }
+        let (done, answer) = channel();
+        let gone = |_| Error::from(std::io::Error::from_raw_os_error(libc::ESHUTDOWN));
+        endings
+            .send(Ending { force, keep_dirty, done })
+            .map_err(|_| std::io::Error::from_raw_os_error(libc::ESHUTDOWN))?;
+        let last = answer.recv().map_err(gone)?;
+        if last.is_err() {
+            self.members.reopen();
+        }
+        Ok(joined(&first, last?))
+    }
+}
+
+fn not_flushed(report: &MoveReport) -> Error {
+    let why = report.skipped.first().map_or_else(String::new, |skipped| {
+        format!(", for example {}: {}", skipped.path.display(), skipped.reason)
+    });
+    Error::invalid(
+        format!("{} could not be flushed{why}", text::bytes(report.left_bytes)),
+        "mend the origin and try again, or unmount with --force: dirty data stays on the cache",
+    )
+}
+
+/// Two flushes as one.
+pub(super) fn joined(first: &MoveReport, last: MoveReport) -> MoveReport {
+    MoveReport {
+        bytes: first.bytes + last.bytes,
+        files: first.files.max(last.files),
+        seconds: first.seconds + last.seconds,
+        left_bytes: last.left_bytes,
+        skipped: last.skipped,
+    }
+}
+
+/// Processes as part of a sentence.
+pub(crate) fn waiting_for(pids: &[u32]) -> String {
+    let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
+    let word = if pids.len() == 1 { "process" } else { "processes" };
+    format!("{word} {}", pids.join(", "))
+}

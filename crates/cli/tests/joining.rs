@@ -1,0 +1,260 @@
+//! Runs over one origin and cache share one engine (I8), which ends with its last user (I7).
+
+#[path = "shared/command.rs"]
+mod command;
+#[path = "shared/fuse_device.rs"]
+mod fuse_device;
+#[path = "shared/place.rs"]
+mod place;
+#[path = "shared/skipping.rs"]
+mod skipping;
+#[path = "shared/waiting.rs"]
+mod waiting;
+
+use std::fs;
+use std::ops::Deref;
+use std::process::{Child, Command, Output, Stdio};
+
+use place::Place;
+use rustix::process::{Pid, Signal, kill_process};
+use waiting::eventually;
+
+/// A place with a mount point that is freed at its end.
+struct Scratch(Place);
+
+impl Deref for Scratch {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Commands that wait for it end.
+        let _ = fs::write(self.path("go"), "");
+        let _ = self.halocline(&["umount", "--force", "mnt"]);
+    }
+}
+
+impl Scratch {
+    /// `None`, with the reason, where no mount can be made.
+    fn new() -> Option<Self> {
+        if let Some(reason) = fuse_device::obstacle() {
+            skipping::skip(reason);
+            return None;
+        }
+        Some(Self(Place::new()))
+    }
+
+    /// Starts a shell script on the origin; dirty data stays on the cache until somebody flushes.
+    fn start(&self, flags: &[&str], script: &str) -> Child {
+        let head = ["run", "--origin", "origin", "--cache", "cache"];
+        let mut command = self.command(&[&head[..], flags, &["--", "sh", "-c", script]].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Starts the first run, whose command waits until `go` is there.
+    fn first(&self) -> Child {
+        let flags = ["--policy", "always", "--rebuild=false"];
+        let child = self.start(&flags, &format!("echo first > origin/a; touch up1; {WAIT}"));
+        self.wait_for("up1");
+        child
+    }
+
+    fn wait_for(&self, name: &str) {
+        eventually(name, || self.path(name).exists());
+    }
+
+    fn go(&self) {
+        fs::write(self.path("go"), "").unwrap();
+    }
+
+    fn mount(&self) {
+        let mount = ["mount", "origin", "mnt", "--cache", "cache", "--policy", "always"];
+        let output = self.halocline(&[&mount[..], &["--rebuild=false"]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+    }
+
+    fn on_origin(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.path("origin").join(name)).ok()
+    }
+}
+
+const WAIT: &str = "while [ ! -e go ]; do sleep 0.02; done";
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[track_caller]
+fn end_of(mut child: Child) -> Output {
+    eventually("the end of the run", || child.try_wait().unwrap().is_some());
+    child.wait_with_output().unwrap()
+}
+
+/// The second was refused: two jobs on one directory could not use the cache together.
+#[test]
+fn i7_a_second_run_joins_and_the_engine_ends_with_its_last_user() {
+    let Some(scratch) = Scratch::new() else { return };
+    let script = "echo first > origin/a; touch up1; while [ ! -e up2 ]; do sleep 0.02; done; \
+                  cat origin/b";
+    let first = scratch.start(&["--policy", "always", "--rebuild=false"], script);
+    scratch.wait_for("up1");
+    let script =
+        format!("cat origin/a; echo second > origin/b; touch up2; {WAIT}; cat origin/b; exit 5");
+    let report = ["--policy", "always", "--report", "r.json"];
+    let mut second = scratch.start(&report, &script);
+    scratch.wait_for("up2");
+    let mut first = first;
+    let mut told = std::io::BufReader::new(first.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut told, &mut line).unwrap();
+    assert!(line.contains("waiting for them"), "{line}");
+    assert!(first.try_wait().unwrap().is_none(), "it serves the second");
+    assert!(second.try_wait().unwrap().is_none());
+    scratch.go();
+    let second = end_of(second);
+    assert_eq!(second.status.code(), Some(5), "{}", said(&second));
+    assert_eq!(text(&second), "first\nsecond\n");
+    assert!(said(&second).contains("joined the engine of process"), "{}", said(&second));
+    assert_eq!(scratch.on_origin("b").as_deref(), Some("second\n"), "it flushed what it wrote");
+    let report: serde_json::Value =
+        serde_json::from_slice(&fs::read(scratch.path("r.json")).unwrap()).unwrap();
+    assert_eq!((&report["exit_status"], &report["dirty_bytes_left"]), (&5.into(), &0.into()));
+    assert_eq!(report["write"]["bytes"], 7, "what it wrote, and not what was before");
+    let first = end_of(first);
+    assert_eq!(first.status.code(), Some(0));
+    assert_eq!(text(&first), "second\n");
+    assert_eq!(scratch.on_origin("a").as_deref(), Some("first\n"));
+    assert!(scratch.halocline(&["fsck", "cache"]).status.success());
+}
+
+#[test]
+fn i8_runs_that_begin_at_the_same_moment_share_an_engine() {
+    let Some(scratch) = Scratch::new() else { return };
+    for round in 0..4 {
+        let start = |name: &str| {
+            let script = format!("echo {name} > origin/{name}; cat origin/{name}");
+            scratch.start(&["--policy", "always"], &script)
+        };
+        let names = ["a", "b", "c"].map(|name| format!("{name}{round}"));
+        let runs = names.each_ref().map(|name| start(name));
+        for (run, name) in runs.into_iter().zip(&names) {
+            let output = end_of(run);
+            assert!(output.status.success(), "{}", said(&output));
+            assert_eq!(text(&output), format!("{name}\n"));
+            assert_eq!(scratch.on_origin(name), Some(format!("{name}\n")));
+        }
+    }
+}
+
+#[test]
+fn i4_a_killed_engine_is_told_by_those_who_joined_and_loses_nothing() {
+    let Some(scratch) = Scratch::new() else { return };
+    let mut first = scratch.first();
+    let script = format!("echo second > origin/b && touch up2; {WAIT}; cat origin/b");
+    let second = scratch.start(&[], &script);
+    scratch.wait_for("up2");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    scratch.go();
+    let second = end_of(second);
+    assert_ne!(second.status.code(), Some(0), "{}", said(&second));
+    assert!(said(&second).contains("the next mount recovers it"), "{}", said(&second));
+    let output = end_of(scratch.start(&["-q"], "cat origin/a origin/b"));
+    assert_eq!(text(&output), "first\nsecond\n", "{}", said(&output));
+}
+
+#[test]
+fn i7_the_command_of_a_killed_member_is_served_to_its_end() {
+    let Some(scratch) = Scratch::new() else { return };
+    let flags = ["--policy", "always", "--rebuild=false"];
+    let first = scratch.start(&flags, "touch up1; while [ ! -e end ]; do sleep 0.02; done");
+    scratch.wait_for("up1");
+    let script = format!("touch up2; {WAIT}; echo late > origin/late");
+    let mut second = scratch.start(&[], &script);
+    scratch.wait_for("up2");
+    second.kill().unwrap();
+    second.wait().unwrap();
+    fs::write(scratch.path("end"), "").unwrap();
+    scratch.go();
+    assert!(end_of(first).status.success());
+    assert_eq!(scratch.on_origin("late").as_deref(), Some("late\n"));
+}
+
+#[test]
+fn a_run_that_wants_other_options_is_refused() {
+    let Some(scratch) = Scratch::new() else { return };
+    let first = scratch.first();
+    let second = end_of(scratch.start(&["--policy", "never"], "true"));
+    assert_eq!(second.status.code(), Some(2), "{}", said(&second));
+    assert!(said(&second).contains("leave --policy out"), "{}", said(&second));
+    fs::create_dir(scratch.path("other")).unwrap();
+    let other = ["run", "--origin", "other", "--cache", "cache", "--", "true"];
+    let other = scratch.halocline(&other);
+    assert_eq!(other.status.code(), Some(2), "{}", said(&other));
+    assert!(said(&other).contains("for another origin"), "{}", said(&other));
+    scratch.go();
+    assert!(end_of(first).status.success());
+}
+
+/// A step of a job that brings the job's own origin and cache.
+#[test]
+fn a_run_within_a_run_joins_it() {
+    let Some(scratch) = Scratch::new() else { return };
+    let halocline = command::halocline().get_program().to_string_lossy().into_owned();
+    let script = format!(
+        "echo outer > origin/a; '{halocline}' run -q --origin origin --cache cache -- \
+         sh -c 'cat origin/a; echo inner > origin/b'; cat origin/b"
+    );
+    let output = end_of(scratch.start(&["-q", "--policy", "always"], &script));
+    assert_eq!(text(&output), "outer\ninner\n", "{}", said(&output));
+}
+
+#[test]
+fn a_run_joins_a_mount_and_keeps_it() {
+    let Some(scratch) = Scratch::new() else { return };
+    scratch.mount();
+    fs::write(scratch.path("mnt/a"), "mounted\n").unwrap();
+    let script = format!("cat origin/a; echo joined > origin/b; cat mnt/b; touch up2; {WAIT}");
+    let run = scratch.start(&["-q"], &script);
+    scratch.wait_for("up2");
+    let refused = scratch.halocline(&["umount", "mnt"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("runs have joined"), "{}", said(&refused));
+    scratch.go();
+    let run = end_of(run);
+    assert_eq!(text(&run), "mounted\njoined\n", "{}", said(&run));
+    assert_eq!(scratch.on_origin("b").as_deref(), Some("joined\n"));
+    assert_eq!(fs::read(scratch.path("mnt/a")).unwrap(), b"mounted\n", "it goes on");
+    let done = scratch.halocline(&["umount", "mnt"]);
+    assert!(done.status.success(), "{}", said(&done));
+}
+
+/// It was refused as in use while the old process flushed.
+#[test]
+fn a_mount_after_the_systems_umount_waits_for_the_old_one() {
+    let Some(scratch) = Scratch::new() else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skipping::skip("only root can unmount with umount");
+    }
+    for round in 0..3 {
+        scratch.mount();
+        let name = format!("file{round}");
+        fs::write(scratch.path("mnt").join(&name), vec![7; 4 << 20]).unwrap();
+        let umount = || Command::new("umount").arg(scratch.path("mnt")).output().unwrap();
+        eventually("the umount", || umount().status.success());
+        scratch.mount();
+        assert_eq!(fs::read(scratch.path("mnt").join(&name)).unwrap(), vec![7; 4 << 20]);
+        assert!(scratch.halocline(&["umount", "mnt"]).status.success());
+    }
+    let run = scratch.first();
+    kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
+    end_of(run);
+}
