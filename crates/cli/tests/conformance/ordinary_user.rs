@@ -15,6 +15,11 @@ fn directory_for_all(path: &Path) {
     fs::set_permissions(path, Permissions::from_mode(0o777)).expect("permissions");
 }
 
+fn cache_of_the_user(path: &Path) {
+    fs::create_dir(path).expect("directory");
+    std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("the user's own");
+}
+
 #[test]
 fn an_ordinary_user_runs_over_the_own_origin() {
     if let Some(reason) = mount::obstacle() {
@@ -27,8 +32,7 @@ fn an_ordinary_user_runs_over_the_own_origin() {
     let at = |name: &str| scratch.path().join(name);
     directory_for_all(scratch.path());
     directory_for_all(&at("origin"));
-    fs::create_dir(at("cache")).expect("directory");
-    std::os::unix::fs::chown(at("cache"), Some(NOBODY), Some(NOBODY)).expect("the user's own");
+    cache_of_the_user(&at("cache"));
     // The build directory may be closed to others: the copy is not.
     fs::copy(programs::halocline().get_program(), at("halocline")).expect("copy");
     let program = "id -u; echo bytes > made; cat made; stat -c %u made; mkdir d; exit 7";
@@ -64,13 +68,13 @@ fn runs_of_an_ordinary_user_share_an_engine() {
         let at = |name: &str| scratch.path().join(name);
         directory_for_all(scratch.path());
         directory_for_all(&at("origin"));
-        directory_for_all(&at("cache"));
+        cache_of_the_user(&at("cache"));
         fs::copy(programs::halocline().get_program(), at("halocline")).expect("copy");
         let run = "./halocline run --origin origin --cache cache --policy always --rebuild=false";
         let user = format!(
             "({run} -- sh -c \"echo first > origin/a; touch up1; \
-                while [ ! -e up2 ]; do sleep 0.02; done; cat origin/b\" 2> said1) & \
-             while [ ! -e up1 ]; do sleep 0.02; done; \
+                for i in \\$(seq 3000); do [ -e up2 ] && break; sleep 0.02; done; cat origin/b\" 2> said1) & \
+             for i in $(seq 3000); do [ -e up1 ] && break; sleep 0.02; done; \
              {run} -- sh -c \"cat origin/a; echo second > origin/b; touch up2; sleep 0.2; \
                 cat origin/b\" 2> said2; wait"
         );
@@ -118,7 +122,7 @@ fn project() -> tempfile::TempDir {
     let scratch = tempfile::tempdir().expect("scratch");
     let at = |name: &str| scratch.path().join(name);
     directory_for_all(scratch.path());
-    directory_for_all(&at("cache"));
+    cache_of_the_user(&at("cache"));
     fs::copy(programs::halocline().get_program(), at("halocline")).expect("copy");
     let own = |name: &str, group: u32, mode: u32| {
         std::os::unix::fs::chown(at(name), Some(COLLEAGUE), Some(group)).expect("owner");
