@@ -14,7 +14,7 @@
 //! mount; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
 //! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
-//! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`coldest`] leave first; [`background`] demotes them; [`pass`] hands them to the kernel, and [`sole`]
+//! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`coldest`] leave first; [`background`] demotes them, [`in_flight`] several at once, and [`moving`] for a command; [`pass`] hands them to the kernel, and [`sole`]
 //! sees mappings that stay; [`totals`] is what `df` shows; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`].
 
 mod background;
@@ -23,6 +23,7 @@ mod copy;
 mod counters;
 mod dir_times;
 mod files;
+mod in_flight;
 mod inode;
 mod intents;
 mod job;
@@ -34,6 +35,7 @@ mod likeness;
 mod links;
 mod lost;
 mod migrate;
+mod moving;
 mod names;
 mod numbers;
 mod opener;

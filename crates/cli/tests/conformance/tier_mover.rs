@@ -62,7 +62,8 @@ fn move_until(
         let files: Vec<FileInfo> = client.call(&all, |_| {})?;
         for _ in 0..16.min(files.len()) {
             let at = usize::try_from(random.below(files.len() as u64)).expect("an index");
-            let path = files[at].path.clone();
+            // All at once, now and then.
+            let path = if random.below(32) == 0 { "".into() } else { files[at].path.clone() };
             let request = if random.below(2) == 0 {
                 Request::Evict { path, dry_run: false }
             } else {

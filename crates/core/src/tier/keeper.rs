@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use super::Core;
 use super::coldest::Coldest;
 use super::counters::Opening;
+use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::inode::{Entry, Inode};
 use super::job::Ahead;
 use super::jobs::Jobs;
@@ -228,24 +229,29 @@ impl Core {
     /// Demotes candidates in the policy's order until `bytes` are free. Whether the tiers below are
     /// left in peace for now.
     fn push_out_some(&self, candidates: &Candidates, bytes: u64, room: &mut Room) -> bool {
-        let mut failures = 0;
-        for (entry, resident) in
-            self.order(candidates, false).iter().filter_map(|number| candidates.get(number))
-        {
-            if failures == FAILURES_MAX || self.is_free(bytes) {
-                break;
-            }
-            match self.push_out(*entry, resident) {
-                Err(Stayed::Failed(_)) => failures += 1,
-                pushed => {
-                    failures = 0;
-                    // Somebody else may have been quicker.
-                    room.moved |= matches!(pushed, Ok(_) | Err(Stayed::There | Stayed::Gone));
+        let order = self.order(candidates, false);
+        let order: Vec<_> = order.iter().filter_map(|number| candidates.get(number)).collect();
+        let (mut left, mut failures) = (&order[..], 0);
+        while !left.is_empty() && failures < FAILURES_MAX && !self.is_free(bytes) {
+            let sizes = left.iter().map(|(_, resident)| resident.bytes());
+            let missing = self.residents.missing(bytes).max(1);
+            // Tiers that fail are not given many at once.
+            let most =
+                if room.moved && failures == 0 { IN_FLIGHT } else { FAILURES_MAX - failures };
+            let (now, later) = left.split_at(together(sizes, missing, most));
+            for pushed in all_at_once(now, |(entry, resident)| self.push_out(*entry, resident)) {
+                if matches!(pushed, Err(Stayed::Failed(_))) {
+                    failures += 1;
+                    continue;
                 }
+                failures = 0;
+                // Somebody else may have been quicker.
+                room.moved |= matches!(pushed, Ok(_) | Err(Stayed::There | Stayed::Gone));
             }
+            left = later;
         }
         room.enough = self.is_free(bytes);
-        failures == FAILURES_MAX
+        failures >= FAILURES_MAX
     }
 
     /// Whether `bytes` are free on the SSD; what left it, by whomever, is freed first.

@@ -2,73 +2,23 @@
 
 use std::cell::Cell;
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use halocline_model::request::ByteRange;
 
 use super::migrate::{COPY_SLACK, Manner, Stayed};
+use super::moving::move_all;
 use super::tree::{LISTED_MAX, Named};
 use super::{Core, FileTier};
 use crate::config::Mode;
 use crate::control::tier::TierState;
 use crate::control::{
     Controlled, Explanation, ExtentInfo, FileInfo, Health, JobChange, JobInfo, MoveReport,
-    ProcessHint, Progress, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side,
-    Skipped, Status, TierStatus,
+    ProcessHint, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side, Status,
+    TierStatus,
 };
 use crate::error::{Error, Result};
 use crate::namespace::stat_descriptor;
-
-/// A move under way.
-struct Moving<'a> {
-    sink: ProgressSink<'a>,
-    begun: Instant,
-    total: u64,
-    report: MoveReport,
-}
-
-impl Moving<'_> {
-    /// Moves one file by `act`, which is given what to tell of bytes copied.
-    fn one(
-        &mut self,
-        file: &Named,
-        act: impl FnOnce(&mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed>,
-    ) -> ControlFlow<()> {
-        let (before, mut stop) = (self.report.bytes, false);
-        let mut done = before;
-        let total = self.total;
-        let sink = &mut self.sink;
-        let mut told = |bytes: u64| {
-            done += bytes;
-            let path = file.path.clone();
-            let now = Progress { done_bytes: done, total_bytes: total.max(done), path };
-            stop = sink(now).is_break();
-            !stop
-        };
-        match act(&mut told) {
-            Ok(bytes) => {
-                self.report.bytes = before + bytes;
-                self.report.files += 1;
-            }
-            Err(Stayed::There | Stayed::Gone) => {}
-            Err(_) if stop => {}
-            Err(stayed) => self.skip(file, stayed.to_string()),
-        }
-        if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    fn skip(&mut self, file: &Named, reason: String) {
-        self.report.left_bytes += file.size;
-        self.report.skipped.push(Skipped { path: file.path.clone(), reason });
-    }
-
-    fn report(mut self) -> MoveReport {
-        self.report.seconds = self.begun.elapsed().as_secs_f64();
-        self.report
-    }
-}
 
 impl Core {
     fn describe(&self, file: Named) -> Result<FileInfo> {
@@ -139,31 +89,6 @@ impl Core {
             jobs: self.keeper.jobs.lock().list(),
         }
     }
-}
-
-/// Moves the wanted ones of `files` by `act`, but for those that `stays` knows to stay.
-fn move_all(
-    files: &[Named],
-    dry_run: bool,
-    wanted: impl Fn(&Named) -> bool,
-    stays: impl Fn(&Named) -> Option<Stayed>,
-    act: impl Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed>,
-    sink: ProgressSink<'_>,
-) -> MoveReport {
-    let total = files.iter().filter(|file| wanted(file)).map(|file| file.size).sum();
-    let report = MoveReport::default();
-    let mut moving = Moving { sink, begun: Instant::now(), total, report };
-    for file in files.iter().filter(|file| wanted(file)) {
-        if let Some(stayed) = stays(file) {
-            moving.skip(file, stayed.to_string());
-        } else if dry_run {
-            moving.report.files += 1;
-            moving.report.bytes += file.size;
-        } else if moving.one(file, |told| act(file, told)).is_break() {
-            break;
-        }
-    }
-    moving.report()
 }
 
 impl Controlled for FileTier {

@@ -29,7 +29,24 @@ mod watch {
     pub(super) const fn synced(_fd: &impl AsFd) {}
 
     pub(super) const fn synced_all(_tier: usize) {}
+
+    /// What threads of one change share.
+    #[derive(Debug)]
+    pub(in crate::tier) struct Inherited;
+
+    impl Inherited {
+        pub(in crate::tier) const fn take(&self) {
+            let Self = self;
+        }
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "tests watch single threads")]
+    pub(in crate::tier) const fn inherit() -> Option<Inherited> {
+        Some(Inherited)
+    }
 }
+
+pub(super) use watch::inherit;
 
 /// The steps of one tier, and how its device has failed at them.
 #[derive(Debug)]

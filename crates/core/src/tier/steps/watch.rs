@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, Ordering};
 
 use rustix::io::Errno;
 
@@ -32,6 +34,7 @@ pub(in crate::tier) struct Killed(pub(in crate::tier) &'static str);
 
 thread_local! {
     static WATCH: RefCell<Option<Box<dyn Watch>>> = const { RefCell::new(None) };
+    static KILL: RefCell<Option<KillAll>> = const { RefCell::new(None) };
 }
 
 /// Watches the steps of this thread from now on, or no more.
@@ -39,15 +42,64 @@ pub(in crate::tier) fn set(watch: Option<Box<dyn Watch>>) {
     WATCH.set(watch);
 }
 
+/// Kills a mount after some more steps of several threads: each stops at its next.
+#[derive(Debug, Clone)]
+pub(in crate::tier) struct KillAll(Arc<AtomicIsize>);
+
+impl KillAll {
+    pub(in crate::tier) fn after(steps: isize) -> Self {
+        Self(Arc::new(AtomicIsize::new(steps)))
+    }
+
+    /// Concerns this thread, and those that it starts to do its work.
+    pub(in crate::tier) fn begin(&self) {
+        KILL.set(Some(self.clone()));
+    }
+
+    /// Steps that were left.
+    pub(in crate::tier) fn end(self) -> isize {
+        KILL.set(None);
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+fn is_killed(by: isize) -> bool {
+    KILL.with_borrow(|kill| {
+        kill.as_ref().is_some_and(|kill| kill.0.fetch_sub(by, Ordering::Relaxed) - by < 0)
+    })
+}
+
+/// What threads of one change share.
+pub(in crate::tier) struct Inherited(Option<KillAll>);
+
+impl Inherited {
+    /// For the thread that calls.
+    pub(in crate::tier) fn take(&self) {
+        KILL.set(self.0.clone());
+    }
+}
+
+/// `None` where the steps of this thread are watched one by one: it does all work by itself.
+pub(in crate::tier) fn inherit() -> Option<Inherited> {
+    let watched = WATCH.with_borrow(Option::is_some);
+    (!watched).then(|| Inherited(KILL.with_borrow(Clone::clone)))
+}
+
 fn with<T>(act: impl FnOnce(&mut Box<dyn Watch>) -> T) -> Option<T> {
     WATCH.with_borrow_mut(|watch| watch.as_mut().map(act))
 }
 
 pub(super) fn before(tier: usize, what: &'static str) -> Result<()> {
+    if is_killed(0) {
+        std::panic::resume_unwind(Box::new(Killed(what)));
+    }
     with(|watch| watch.before(tier, what)).flatten().map_or(Ok(()), |errno| Err(errno.into()))
 }
 
 pub(super) fn after(tier: usize, what: &'static str) {
+    if is_killed(1) {
+        std::panic::resume_unwind(Box::new(Killed(what)));
+    }
     if with(|watch| watch.after(tier, what)) == Some(true) {
         set(None);
         std::panic::resume_unwind(Box::new(Killed(what)));

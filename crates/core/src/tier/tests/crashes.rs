@@ -1,8 +1,10 @@
 //! A mount that is killed after each step of each change of places and names.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::stories::{Ended, STORIES, Story};
 use super::*;
-use crate::tier::steps::watch::{self, Watch};
+use crate::tier::steps::watch::{self, KillAll, Watch};
 
 /// Kills the mount after some more steps.
 pub(super) struct Countdown(pub(super) usize);
@@ -48,6 +50,47 @@ fn i10_a_kill_at_any_step_leaves_one_whole_copy() {
         }
     }
     assert!(steps > 200, "only {steps} steps were killed");
+}
+
+/// The same with several files in flight, each of which stops at a step of its own.
+#[test]
+fn i10_a_kill_at_any_step_of_a_batch_leaves_one_whole_copy_of_each() {
+    let names = ["one", "two", "three", "four", "five", "six"];
+    let mut killed = 0;
+    for (up, by_mover) in [(false, false), (true, false), (false, true)] {
+        for count in 0.. {
+            let quick = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+            let mut fixture = Fixture::within(quick, &["ssd", "hdd"], limited(1 << 20));
+            for name in names {
+                fixture.write(name, name.as_bytes());
+            }
+            if up {
+                assert_eq!(fixture.demote("").files, 6);
+            }
+            let kill = KillAll::after(count);
+            kill.begin();
+            let moved = catch_unwind(AssertUnwindSafe(|| match (up, by_mover) {
+                (true, _) => drop(fixture.warm("")),
+                (false, false) => drop(fixture.demote("")),
+                (false, true) => drop(fixture.tier().core.free_up(1 << 20, u64::MAX)),
+            }));
+            let left = kill.end();
+            let context = || format!("{up}, {by_mover}, killed after {count} steps");
+            if moved.is_ok() {
+                assert!(left >= 0, "{}", context());
+                let tier = usize::from(!up);
+                assert!(names.iter().all(|name| fixture.where_is(name) == tier), "{}", context());
+                break;
+            }
+            killed += 1;
+            fixture.open();
+            fixture.assert_in_order(&context);
+            for name in names {
+                assert_eq!(fixture.content(name).unwrap(), name.as_bytes(), "{}", context());
+            }
+        }
+    }
+    assert!(killed > 150, "only {killed} steps were killed");
 }
 
 impl Fixture {

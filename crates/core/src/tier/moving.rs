@@ -1,0 +1,103 @@
+//! Files that a command moves, what it is told of that meanwhile, and its report.
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::in_flight::{IN_FLIGHT, all_at_once, together};
+use super::migrate::Stayed;
+use super::tree::Named;
+use crate::control::{MoveReport, Progress, ProgressSink, Skipped};
+
+/// A move under way.
+struct Moving<'a> {
+    sink: ProgressSink<'a>,
+    begun: Instant,
+    total: u64,
+    /// Bytes copied, also of files that are not done.
+    done: u64,
+    /// Nobody wants more.
+    stop: bool,
+    report: MoveReport,
+}
+
+impl Moving<'_> {
+    /// Bytes of a file were copied; `false` stops.
+    fn tell(&mut self, file: &Named, bytes: u64) -> bool {
+        self.done += bytes;
+        let (done_bytes, path) = (self.done, file.path.clone());
+        let now = Progress { done_bytes, total_bytes: self.total.max(done_bytes), path };
+        self.stop |= (self.sink)(now).is_break();
+        !self.stop
+    }
+
+    /// Moves some files at once by `act`, which is given what to tell of bytes copied.
+    fn some(
+        &mut self,
+        files: &[&Named],
+        act: impl Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed> + Sync,
+    ) -> ControlFlow<()> {
+        let shared = Mutex::new(&mut *self);
+        let outcomes =
+            all_at_once(files, |file| act(file, &mut |bytes| shared.lock().tell(file, bytes)));
+        for (file, outcome) in files.iter().zip(outcomes) {
+            match outcome {
+                Ok(bytes) => {
+                    self.report.bytes += bytes;
+                    self.report.files += 1;
+                }
+                Err(Stayed::There | Stayed::Gone) => {}
+                Err(_) if self.stop => {}
+                Err(stayed) => self.skip(file, stayed.to_string()),
+            }
+        }
+        self.done = self.report.bytes;
+        if self.stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn skip(&mut self, file: &Named, reason: String) {
+        self.report.left_bytes += file.size;
+        self.report.skipped.push(Skipped { path: file.path.clone(), reason });
+    }
+
+    fn report(mut self) -> MoveReport {
+        self.report.seconds = self.begun.elapsed().as_secs_f64();
+        self.report
+    }
+}
+
+/// Moves the wanted ones of `files` by `act`, but for those that `stays` knows to stay.
+pub(super) fn move_all(
+    files: &[Named],
+    dry_run: bool,
+    wanted: impl Fn(&Named) -> bool,
+    stays: impl Fn(&Named) -> Option<Stayed>,
+    act: impl Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed> + Sync,
+    sink: ProgressSink<'_>,
+) -> MoveReport {
+    let total = files.iter().filter(|file| wanted(file)).map(|file| file.size).sum();
+    let (begun, report) = (Instant::now(), MoveReport::default());
+    let mut moving = Moving { sink, begun, total, done: 0, stop: false, report };
+    let mut moves = Vec::new();
+    for file in files.iter().filter(|file| wanted(file)) {
+        if let Some(stayed) = stays(file) {
+            moving.skip(file, stayed.to_string());
+        } else if dry_run {
+            moving.report.files += 1;
+            moving.report.bytes += file.size;
+        } else {
+            moves.push(file);
+        }
+    }
+    let mut left = &moves[..];
+    while !left.is_empty() {
+        let count = together(left.iter().map(|file| file.size), u64::MAX, IN_FLIGHT);
+        let (now, later) = left.split_at(count);
+        if moving.some(now, &act).is_break() {
+            break;
+        }
+        left = later;
+    }
+    moving.report()
+}
