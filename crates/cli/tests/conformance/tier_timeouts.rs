@@ -98,3 +98,35 @@ fn a_store_through_a_mapping_is_seen_in_the_times() {
         }
     }
 }
+
+/// Who asks for the modification time alone, as `stat` and `ls` do, was told the old one for a minute:
+/// only the access time was known to have changed with the mapping.
+#[test]
+fn a_store_is_seen_by_who_asks_for_the_modification_time_alone() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let mount = Mount::tier(&[KEPT, "--passthrough-writes=true"]);
+    let file = mount.path().join("file");
+    fs::write(&file, vec![1; 8192]).expect("write");
+    let old = fs::File::open(&file).expect("open");
+    old.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000)).expect("a time");
+    drop(old);
+    let modified = || {
+        let only = rustix::fs::StatxFlags::MTIME;
+        let found = rustix::fs::statx(rustix::fs::CWD, &file, rustix::fs::AtFlags::empty(), only);
+        found.expect("statx").stx_mtime.tv_sec
+    };
+    assert_eq!(modified(), 1_000_000);
+    let script = "import mmap, os, sys\n\
+                  fd = os.open(sys.argv[1], os.O_RDWR)\n\
+                  page = mmap.mmap(fd, 4096)\n\
+                  page[0] = 2\n";
+    programs::run(Command::new("python3").args(["-c", script]).arg(&file));
+    if self::modified(&mount.root().join("ssd/file"))
+        == SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000)
+    {
+        return programs::skip("the file system does not note stores of mappings");
+    }
+    assert_ne!(modified(), 1_000_000, "the time of a store");
+}

@@ -30,10 +30,10 @@ impl<E: Engine> Front<E> {
         let parent = self.inode(parent)?;
         let (node, stat, handle) = self.engine.create((&parent.node, name), mode, flags, by)?;
         let (inode, attr) = self.remember(node, &stat);
-        // Before it counts as mapped: the kernel asks again once it is (`timeouts::served`).
+        let opened = self.admit(inode.clone(), handle, flags);
+        // Where the kernel serves it, it keeps nothing of what a mapping changes.
         let timeout = self.timeout(&inode, &attr);
-        let entry = Entry { attr, generation: inode.generation, timeout };
-        Ok((entry, self.admit(inode, handle, flags)))
+        Ok((Entry { attr, generation: inode.generation, timeout }, opened))
     }
 
     /// Reads at `offset` into `room`; how many bytes it got.

@@ -118,7 +118,9 @@ impl<E: Engine> Front<E> {
         let backing = share.backing.clone();
         let mut mode = self.fopen_flags(self.engine.open_mode(&handle));
         if backing.is_some() {
-            timeouts::served(&inode, flags);
+            if timeouts::served(&inode, flags) {
+                self.stale_pages.forget_attributes(inode.number);
+            }
             mode = beside_passthrough(mode);
         }
         let direct = mode.contains(FopenFlags::FOPEN_DIRECT_IO) || flags & libc::O_DIRECT != 0;

@@ -68,16 +68,17 @@ struct Part {
     gone: SyncSender<()>,
 }
 
-/// Has the kernel drop pages.
+/// Has the kernel drop pages, and attributes.
 #[derive(Debug, Default)]
-pub(crate) struct Dropper(OnceLock<Sender<Part>>);
+pub(crate) struct Dropper(OnceLock<(Sender<Part>, Notifier)>);
 
 impl Dropper {
     /// Begins, before anybody uses the mount. The thread ends with the front end.
     pub(crate) fn start(&self, notifier: Notifier) -> std::io::Result<()> {
         let (parts, asked) = channel();
-        Builder::new().name("stale-pages".into()).spawn(move || drop_pages(&notifier, &asked))?;
-        self.0.set(parts).expect("a mount begins once");
+        let own = notifier.clone();
+        Builder::new().name("stale-pages".into()).spawn(move || drop_pages(&own, &asked))?;
+        assert!(self.0.set((parts, notifier)).is_ok(), "a mount begins once");
         Ok(())
     }
 
@@ -86,13 +87,22 @@ impl Dropper {
         if !pages.may_be_stale() {
             return;
         }
-        let Some(parts) = self.0.get() else { return };
+        let Some((parts, _)) = self.0.get() else { return };
         let (gone, done) = sync_channel(1);
         if parts.send(Part { number, offset, len, gone }).is_ok() {
             let waited = done.recv_timeout(PATIENCE);
             if waited.is_err() {
                 tracing::debug!(number, "pages that a direct write made old are still in use");
             }
+        }
+    }
+
+    /// What the kernel keeps of an inode's attributes is not to be believed from now on. It waits for
+    /// nothing.
+    pub(super) fn forget_attributes(&self, number: u64) {
+        if let Some((_, notifier)) = self.0.get() {
+            // A kernel that does not know the inode keeps nothing of it.
+            let _unknown = notifier.inval_inode(INodeNo(number), -1, 0);
         }
     }
 }

@@ -31,10 +31,7 @@ fn is_lost(attr: &FileAttr) -> bool {
 }
 
 /// The kernel is about to serve a handle by itself: notes whether that can be mapped for writing, which
-/// takes both rights. What the kernel was to keep for longer ends with the mapping, which touches the
-/// access time.
-pub(super) fn served<N>(inode: &Inode<N>, flags: i32) {
-    if flags & libc::O_ACCMODE == libc::O_RDWR {
-        inode.mapped.store(true, Ordering::Relaxed);
-    }
+/// takes both rights. `true` if that is new: what the kernel was to keep for longer must end.
+pub(super) fn served<N>(inode: &Inode<N>, flags: i32) -> bool {
+    flags & libc::O_ACCMODE == libc::O_RDWR && !inode.mapped.swap(true, Ordering::Relaxed)
 }
