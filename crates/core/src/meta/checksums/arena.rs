@@ -64,23 +64,25 @@ impl Arena {
     ) -> io::Result<Self> {
         let believed = is_believed(&file, boot_id, left)?;
         let slots = if believed { slots_in(file.metadata()?.len()) } else { 0 };
-        let max = max.max(slots);
-        let bytes = usize::try_from(end_of(max)).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut refused = Vec::new();
-        let (mapping, next) = match Mapping::new(&file, bytes) {
-            Ok(mapping) => {
-                let next = read_slots(&file, slots, &mut |at, words| {
-                    let taken = take(at, words);
-                    if !taken {
-                        refused.push((at, *words != Words::default()));
-                    }
-                    taken
-                })?;
-                (mapping, next)
-            }
-            // What cannot be mapped is known for as long as the process lives, and not longer.
-            Err(_) => (Mapping::anonymous(bytes)?, 0),
-        };
+        let (mapping, max, next) =
+            match map(|bytes| Mapping::new(&file, bytes), max.max(slots), slots) {
+                Ok((mapping, max)) => {
+                    let next = read_slots(&file, slots, &mut |at, words| {
+                        let taken = take(at, words);
+                        if !taken {
+                            refused.push((at, *words != Words::default()));
+                        }
+                        taken
+                    })?;
+                    (mapping, max, next)
+                }
+                // What cannot be mapped is known for as long as the process lives, and not longer.
+                Err(_) => {
+                    let (mapping, max) = map(Mapping::anonymous, max, 0)?;
+                    (mapping, max, 0)
+                }
+            };
         if next == 0 {
             file.set_len(0)?;
         }
@@ -189,6 +191,22 @@ impl Arena {
     }
 }
 
+/// Maps room for `max` slots, or for fewer, but not for fewer than there are: addresses are limited
+/// where somebody set a limit (`ulimit -v`). What finds no slot has no checksum.
+fn map(
+    make: impl Fn(usize) -> io::Result<Mapping>,
+    mut max: u32,
+    slots: u32,
+) -> io::Result<(Mapping, u32)> {
+    loop {
+        match make(place(max)) {
+            Err(_) if max / 2 >= slots.max(1) => max /= 2,
+            Err(error) => return Err(error),
+            Ok(mapping) => return Ok((mapping, max)),
+        }
+    }
+}
+
 /// Whether the file says what was true when the cache was left: everything that a killed process
 /// stored is there, and everything that a closed cache's owner synced. After a power loss any page
 /// of it, and any of the data, may be older than the other.
@@ -244,4 +262,20 @@ fn slots_in(bytes: u64) -> u32 {
 
 fn place(slot: u32) -> usize {
     usize::try_from(end_of(slot)).expect("the mapping has it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_slots_are_mapped_as_there_are_addresses_for() {
+        let limited = |bytes| match bytes {
+            0..=1_000_000 => Mapping::anonymous(bytes),
+            _ => Err(io::ErrorKind::OutOfMemory.into()),
+        };
+        assert_eq!(map(limited, 1 << 20, 0).unwrap().1, 1 << 13);
+        assert_eq!(map(limited, 100, 0).unwrap().1, 100);
+        map(limited, 1 << 20, 1 << 15).unwrap_err();
+    }
 }
