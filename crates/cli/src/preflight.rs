@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use halocline_core::config::{CacheSize, Config, Mode};
 use halocline_core::control::mount::is_mountpoint;
 use halocline_core::error::{Error, Result};
+use halocline_core::private;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
 use rustix::io::Errno;
 
@@ -61,8 +62,31 @@ pub(crate) fn tiers(root: &Path, config: &Config) -> Result<Tiers> {
         directory("tier", tier)?;
         writable("tier", tier)?;
     }
+    if config.allow_other {
+        closed_to_others(&root, &roots)?;
+    }
     within_total("ssd-limit", config.ssd_limit, &roots[0], space_of(&roots[0])?.0)?;
     Ok(Tiers { root, roots })
+}
+
+/// Refuses tiers that users of the mount can reach past it: there they could put links and files in
+/// the way of what is done with more rights than theirs.
+fn closed_to_others(root: &Path, tiers: &[PathBuf]) -> Result<()> {
+    for tier in tiers {
+        if !private::others_reach(tier)? {
+            continue;
+        }
+        // A tier may be a link to a place elsewhere.
+        let above = if tier.starts_with(root) { root } else { tier.parent().unwrap_or(root) };
+        return Err(Error::invalid(
+            format!("with --allow-other, users of the mount can reach {} past it", shown(tier)),
+            format!(
+                "close the directory above it: chmod 0700 {} (the mount point must lie outside)",
+                shown(above)
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// Checks the mount point of a file tier.

@@ -58,6 +58,11 @@ impl Namespace {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(CWD, dir, flags, Mode::empty())
             .map_err(|errno| Error::at(dir, "open the directory")(errno.into()))?;
+        Self::of(root)
+    }
+
+    /// The tree below an open directory, whatever may be at its path meanwhile.
+    pub(crate) fn of(root: OwnedFd) -> Result<Self> {
         if !Path::new("/proc/self/fd").exists() {
             return Err(Error::invalid(
                 "/proc is not mounted",

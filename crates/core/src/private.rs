@@ -207,6 +207,13 @@ impl PrivateDir {
         write().map_err(Error::at(path, "write"))
     }
 
+    /// Writes a file in it, which is made or emptied before; not durably.
+    pub fn overwrite(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let mut file = self.file(name, Use::Write)?;
+        let mut write = || file.set_len(0).and_then(|()| file.write_all(bytes));
+        write().map_err(Error::at(self.path.join(name), "write"))
+    }
+
     /// Removes a file in it; that there is none is no error.
     pub fn remove(&self, name: impl AsRef<OsStr>) -> Result<()> {
         let path = self.path.join(name.as_ref());
@@ -389,6 +396,24 @@ pub fn check_above(dir: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether users other than root and this one can reach what is in `dir`, which is an absolute path
+/// without links: no directory above it is closed to them. Its own mode does not count.
+///
+/// # Errors
+/// Of looking at the directories above.
+pub fn others_reach(dir: &Path) -> Result<bool> {
+    /// Passing through by the group and by all; an ACL that lets anybody pass shows as the group's.
+    const PASS: u32 = 0o011;
+    for above in dir.ancestors().skip(1) {
+        let found = statat(CWD, above, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| Error::at(above, "look at")(errno.into()))?;
+        if found.st_mode & PASS == 0 && [0, own_uid()].contains(&found.st_uid) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether user ids are the machine's: in other namespaces those of owners above are not known.

@@ -10,7 +10,7 @@
 //! - A file that the kernel serves by itself (passthrough) is not moved, nor is one with several
 //!   names.
 //!
-//! Files: [`links`] and [`side`] are the form on disk, [`steps`] its changes, [`scan`] reads it at
+//! Files: [`links`] and [`side`] are the form on disk, [`proof`] tells whether a link is ours, [`steps`] its changes, [`scan`] reads it at
 //! mount; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
 //! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
@@ -42,6 +42,7 @@ mod opener;
 mod operate;
 mod options;
 mod pass;
+mod proof;
 mod residents;
 mod scan;
 mod serve;
@@ -66,6 +67,7 @@ use crate::control::SOCKET_NAME;
 use crate::error::{Error, Result};
 use crate::meta::owner::Owner;
 use crate::namespace::Namespace;
+use crate::private::own_uid;
 
 pub use inode::Node;
 pub use opener::JOB_VARIABLE;
@@ -121,6 +123,8 @@ pub(crate) struct Core {
     /// Work for the background threads.
     signal: Arc<Signal>,
     options: TierOptions,
+    /// Who mounts, and makes our links.
+    uid: u32,
     /// Shared by whoever reads or changes names, exclusive for a switch (taken last).
     names: RwLock<()>,
     next_name: AtomicU64,
@@ -191,15 +195,18 @@ impl Core {
         let former = former(&owner)?;
         let sides = set.roots.iter().enumerate().map(|(tier, root)| Side::open(root, tier));
         let sides = sides.collect::<Result<Vec<_>>>()?;
+        // Of the directory that is locked, not of one that came to its path meanwhile.
+        sides[0].check_private(&owner)?;
         let total = sides[0].totals()?;
         let limit = options.limit.bytes(total.f_blocks.saturating_mul(total.f_frsize));
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Self {
-            namespace: Namespace::open(ssd)?,
+            namespace: sides[0].tree()?,
             links: Links::new(&set.roots, &former),
             table: Arc::default(),
             residents: Residents::new(limit),
-            intents: Intents::open(&private, sides[0].steps.clone())?,
+            intents: Intents::open(sides[0].private(), sides[0].steps.clone())?,
+            uid: own_uid(),
             keeper: Keeper::new(&private, &options)?,
             counters: Counters::default(),
             begun: Instant::now(),

@@ -36,4 +36,5 @@ mod tier_mover;
 mod tier_programs;
 mod tier_suites;
 mod tier_timeouts;
+mod tier_users;
 mod warm_passthrough;

@@ -79,12 +79,14 @@ impl Mount {
 
     fn prepared(kind: Kind, options: &[&str]) -> Self {
         let scratch = TempDir::new().expect("scratch directory");
-        for name in ["origin", "cache", "mnt", "ssd", "hdd"] {
+        for name in ["origin", "cache", "mnt", "tiers", "tiers/ssd", "tiers/hdd"] {
             fs::create_dir(scratch.path().join(name)).expect("directory");
         }
-        // Other users take part in some suites; TempDir is for the owner only.
-        let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
-        fs::set_permissions(scratch.path(), open).expect("permissions");
+        // Other users take part in some suites; TempDir is for the owner only, as tiers are to be.
+        for (path, mode) in [("", 0o755), ("tiers", 0o700)] {
+            let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(mode);
+            fs::set_permissions(scratch.path().join(path), mode).expect("permissions");
+        }
         let mut options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         // What a test covers must not depend on what the machine's administrator turned on.
         if !options.iter().any(|option| option == IO_URING) {
@@ -95,7 +97,7 @@ impl Mount {
 
     /// The directory with the tiers `ssd` and `hdd`.
     pub(crate) fn root(&self) -> PathBuf {
-        self.scratch.path().to_owned()
+        self.scratch.path().join("tiers")
     }
 
     /// The origin directory.
@@ -131,7 +133,7 @@ impl Mount {
             Kind::Cache => {
                 command.args([self.origin(), self.path()]).arg("--cache").arg(self.cache())
             }
-            Kind::Tier => command.arg("--tier").arg(self.scratch.path()).arg(self.path()),
+            Kind::Tier => command.arg("--tier").arg(self.root()).arg(self.path()),
         };
         command.args(&self.options).stdin(Stdio::null());
         command.stdout(log.try_clone().expect("log")).stderr(log);

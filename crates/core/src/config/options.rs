@@ -227,7 +227,8 @@ pub static OPTIONS: &[OptionSpec] = &[
         |c| c.allow_other.to_string(),
         |c, v| put(&mut c.allow_other, v.parse().ok()),
         "Let other users use the mount. The kernel checks the origin's permissions for each. \
-         Without root it needs `user_allow_other` in /etc/fuse.conf."
+         Without root it needs `user_allow_other` in /etc/fuse.conf. A file tier must then lie below a \
+         directory that is closed to them (chmod 0700 ROOT), and the mount point outside it."
     ),
     option!(
         "allow_suid",

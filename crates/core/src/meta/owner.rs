@@ -4,6 +4,7 @@ mod holder;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
@@ -56,6 +57,13 @@ pub struct Owner {
     last_boot: Option<String>,
     distrust: DistrustList,
     identity: CacheIdentity,
+}
+
+impl AsFd for Owner {
+    /// The owned directory.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
 }
 
 impl Owner {

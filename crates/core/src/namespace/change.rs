@@ -25,6 +25,15 @@ pub struct Removed {
     pub stat: Stat,
     /// The live node's descriptor, kept until the node holds it for good.
     fd: Option<Arc<OwnedFd>>,
+    /// What the name stood for when it was looked at.
+    seen: Arc<OwnedFd>,
+}
+
+impl Removed {
+    /// An `O_PATH` descriptor of what the name stood for.
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.seen
+    }
 }
 
 impl Namespace {
@@ -145,15 +154,15 @@ impl Namespace {
         let dir = self.descriptor(parent)?;
         // Opened before it is looked at: what is kept is what was seen.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = openat(&dir, name, flags, Mode::empty())?;
-        let stat = attributes::stat_descriptor(&fd)?;
+        let seen = Arc::new(openat(&dir, name, flags, Mode::empty())?);
+        let stat = attributes::stat_descriptor(&*seen)?;
         let node = self.find(stat.key());
         let fd = node.as_ref().map(|node| {
             node.add_link(parent, name, is_directory(&stat));
-            node.0.cached().unwrap_or_else(|| Arc::new(fd))
+            node.0.cached().unwrap_or_else(|| seen.clone())
         });
         let last = is_directory(&stat) || stat.raw.st_nlink <= 1;
-        Ok(Removed { key: stat.key(), last, node, stat, fd })
+        Ok(Removed { key: stat.key(), last, node, stat, fd, seen })
     }
 
     /// Takes the name from the node; if it was the last one, the descriptor stays with the node.

@@ -43,9 +43,18 @@ impl Core {
 
     /// Opens the file where it is now.
     pub(super) fn open_again(&self, inode: &Inode, place: &Place, flags: i32) -> Result<File> {
-        match &place.away {
-            None => self.namespace.open_named(&place.entry, flags),
-            Some(_) => reopen(&*self.physical(inode, place)?, flags),
+        if place.away.is_none() {
+            return self.namespace.open_named(&place.entry, flags);
+        }
+        let file = self.physical(inode, place)?;
+        let is_leased = |errno| -> Result<bool> {
+            Ok(errno == libc::EAGAIN && stat_descriptor(&*file)?.kind() == libc::S_IFREG)
+        };
+        // Whatever else may be at the place by now is not waited for.
+        match reopen(&*file, flags | libc::O_NONBLOCK) {
+            // Our own look for mappings holds a lease for a moment.
+            Err(error) if is_leased(error.errno())? => reopen(&*file, flags),
+            opened => opened,
         }
     }
 
@@ -92,6 +101,11 @@ impl Core {
             change.size = None;
         }
         let fd = self.physical(inode, &place)?;
+        // Of a directory; others have no likenesses.
+        let before = match change.uid {
+            Some(_) if place.may_be_directory() => Some(stat_descriptor(&*fd)?.raw.st_uid),
+            _ => None,
+        };
         let stat = {
             let _names = place.may_be_directory().then(|| self.names.read());
             let set = || set_attr_on(&*fd, &change);
@@ -104,7 +118,7 @@ impl Core {
         }
         let permissions = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
         if permissions && stat.kind() == libc::S_IFDIR {
-            self.permissions_changed(&place)?;
+            self.permissions_changed(&place, before.unwrap_or(stat.raw.st_uid))?;
         }
         Ok(inode.show_in(&place, stat))
     }
@@ -125,8 +139,11 @@ impl Core {
             self.steps_at(&place).step(what, || change(&fd))?;
             self.dir_times.changed(place.entry.key());
         }
-        if name == ACL && stat_descriptor(&*fd)?.kind() == libc::S_IFDIR {
-            self.permissions_changed(&place)?;
+        if name == ACL {
+            let stat = stat_descriptor(&*fd)?;
+            if stat.kind() == libc::S_IFDIR {
+                self.permissions_changed(&place, stat.raw.st_uid)?;
+            }
         }
         Ok(())
     }
@@ -279,20 +296,33 @@ impl Core {
     pub(super) fn shown(&self, dir: &namespace::Node, mut entry: DirEntry) -> DirEntry {
         let key = (dir.key().0, entry.inode);
         if entry.kind == libc::DT_LNK || entry.kind == libc::DT_UNKNOWN {
-            if let Ok(Some(away)) = self.away(dir, &entry.name) {
-                entry.kind = libc::DT_REG;
-                let live = self.table.find(key).map(|inode| inode.number);
-                entry.inode = live.unwrap_or_else(|| {
-                    let names = self.names.read();
-                    let known = self.namespace.lookup(dir, &entry.name);
-                    drop(names);
-                    known.map_or(entry.inode, |(node, stat)| self.number_away(&node, &stat, &away))
-                });
+            let live = self.table.find(key);
+            let known = live.as_ref().and_then(|live| Some(live.place.try_read()?.away.is_some()));
+            match (live, known) {
+                (Some(live), Some(true)) => (entry.kind, entry.inode) = (libc::DT_REG, live.number),
+                (_, Some(false)) => {}
+                _ => self.show_link(dir, &mut entry),
             }
         } else if let Some(number) = self.table.number(key) {
             entry.inode = number;
         }
         entry
+    }
+}
+
+impl Core {
+    /// Shows an entry that may be a link of ours as the file that it stands for.
+    fn show_link(&self, dir: &namespace::Node, entry: &mut DirEntry) {
+        let Ok(Some((away, key))) = self.away(dir, &entry.name) else { return };
+        let names = self.names.read();
+        let known = self.namespace.lookup(dir, &entry.name);
+        drop(names);
+        if let Ok((node, link)) = known
+            && node.key() == key
+        {
+            entry.kind = libc::DT_REG;
+            entry.inode = self.number_away(&node, &link, &away);
+        }
     }
 }
 

@@ -8,20 +8,18 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RawDir, mkdirat, openat, readlinkat, symlinkat, unlinkat,
-};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, RawDir, readlinkat, symlinkat, unlinkat};
 
 use super::links::{Links, Target};
 use super::steps::Steps;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::private::PrivateDir;
 
 const NAME: &str = "intents";
 
@@ -66,7 +64,7 @@ impl Removal {
 /// The intents of one set.
 #[derive(Debug)]
 pub(super) struct Intents {
-    dir: OwnedFd,
+    dir: PrivateDir,
     /// Changes of the SSD.
     steps: Arc<Steps>,
     /// Data whose name is gone.
@@ -75,16 +73,8 @@ pub(super) struct Intents {
 
 impl Intents {
     /// Opens the directory of intents below `private`.
-    pub(super) fn open(private: &Path, steps: Arc<Steps>) -> Result<Self> {
-        let path = private.join(NAME);
-        let at = |errno: Errno| Error::at(&path, "open the directory of intents")(errno.into());
-        match mkdirat(CWD, &path, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(at(errno)),
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = openat(CWD, &path, flags, Mode::empty()).map_err(at)?;
-        Ok(Self { dir, steps, removals: Mutex::default() })
+    pub(super) fn open(private: &PrivateDir, steps: Arc<Steps>) -> Result<Self> {
+        Ok(Self { dir: private.sub(NAME)?, steps, removals: Mutex::default() })
     }
 
     /// Notes that `place` may hold a file that no link names, from a change on the SSD that

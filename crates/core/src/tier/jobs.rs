@@ -4,16 +4,15 @@
 //! outlive the mount.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::job::{Ahead, Job, Passed};
 use super::job_file::{self, REFERENCES_MAX};
 use super::opener::{Opener, Openers};
-use crate::bounded;
 use crate::control::JobInfo;
 use crate::error::{Error, Result};
+use crate::private::PrivateDir;
 
 /// Jobs announced at the same time, and references of all of them.
 const JOBS_MAX: usize = 64;
@@ -42,19 +41,18 @@ struct Announced {
 impl Jobs {
     /// The jobs announced at earlier mounts, kept in `private`; they go on where they were.
     pub(super) fn load(private: &Path) -> Result<Self> {
-        let dir = private.join("jobs");
-        fs::create_dir_all(&dir).map_err(Error::at(&dir, "create the directory"))?;
-        let mut jobs = Self { dir: dir.clone(), ..Self::default() };
-        for entry in fs::read_dir(&dir).map_err(Error::at(&dir, "list"))? {
-            let path = entry.map_err(Error::at(&dir, "list"))?.path();
+        let dir = PrivateDir::open(private)?.sub("jobs")?;
+        let mut jobs = Self { dir: dir.path().to_owned(), ..Self::default() };
+        for name in dir.names()? {
+            let path = dir.path().join(&name);
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let text = bounded::read_to_string(&path, job_file::BYTES_MAX);
-            let text = text.map_err(Error::at(&path, "read"))?;
+            let Some(text) = dir.read(&name, job_file::BYTES_MAX)? else { continue };
+            let text = String::from_utf8_lossy(&text);
             match Job::parse(&text, &host_name()) {
                 Ok(mut job) if jobs.has_room_for(&job) => {
-                    let noted = read_place(&jobs.path_of(&job.name, "at"));
+                    let noted = read_place(&dir, &file_name(&job.name, "at"));
                     job.resume(noted);
                     jobs.all.push(Announced { job, noted });
                 }
@@ -76,9 +74,8 @@ impl Jobs {
                 "take back those that are done with `halocline jobs remove`",
             ));
         }
-        let path = self.path_of(&job.name, "json");
         self.forget_place(&job.name)?;
-        fs::write(&path, text).map_err(Error::at(&path, "write"))?;
+        PrivateDir::open(&self.dir)?.replace(&file_name(&job.name, "json"), text.as_bytes())?;
         self.all.retain(|other| other.job.name != job.name);
         self.all.push(Announced { job, noted: 0 });
         Ok(())
@@ -112,26 +109,13 @@ impl Jobs {
             return Err(unknown(name));
         }
         self.forget_place(name)?;
-        let path = self.path_of(name, "json");
-        fs::remove_file(&path).map_err(Error::at(&path, "remove"))
-    }
-
-    fn path_of(&self, name: &str, extension: &str) -> PathBuf {
-        // A name may have any characters; a file name may not.
-        let safe = name.bytes().fold(String::new(), |mut safe, byte| {
-            let _ = write!(safe, "{byte:02x}");
-            safe
-        });
-        self.dir.join(format!("{safe}.{extension}"))
+        PrivateDir::open(&self.dir)?.remove(file_name(name, "json"))
     }
 
     fn forget_place(&self, name: &str) -> Result<()> {
-        let path = self.path_of(name, "at");
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::at(path, "remove")(error))
-            }
-            _ => Ok(()),
+        match PrivateDir::open(&self.dir) {
+            Err(error) if error.errno() == libc::ENOENT => Ok(()),
+            dir => dir?.remove(file_name(name, "at")),
         }
     }
 
@@ -144,10 +128,12 @@ impl Jobs {
 
     fn note_place(&mut self, at: usize) {
         let job = &self.all[at].job;
-        let (now, path) = (job.position(), self.path_of(&job.name, "at"));
+        let (now, name) = (job.position(), file_name(&job.name, "at"));
         if now != self.all[at].noted {
-            if let Err(error) = fs::write(&path, now.to_string()) {
-                tracing::warn!("{}: {error}: a job's place is not noted", path.display());
+            let dir = PrivateDir::open(&self.dir);
+            let noted = dir.and_then(|dir| dir.overwrite(&name, now.to_string().as_bytes()));
+            if let Err(error) = noted {
+                tracing::warn!("{error}: a job's place is not noted");
             }
             self.all[at].noted = now;
         }
@@ -202,9 +188,20 @@ fn unknown(name: &str) -> Error {
 }
 
 /// A place as it was noted; what cannot be read is the beginning.
-fn read_place(path: &Path) -> u32 {
-    let text = bounded::read_to_string(path, PLACE_BYTES_MAX);
-    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+fn read_place(dir: &PrivateDir, name: &str) -> u32 {
+    let text = dir.read(name, PLACE_BYTES_MAX).ok().flatten();
+    let text = text.and_then(|text| String::from_utf8(text).ok());
+    text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// The file of a job: a job's name may have any characters, a file's may not.
+fn file_name(job: &str, extension: &str) -> String {
+    let mut safe = job.bytes().fold(String::new(), |mut safe, byte| {
+        let _ = write!(safe, "{byte:02x}");
+        safe
+    });
+    safe.push('.');
+    safe + extension
 }
 
 fn host_name() -> String {
@@ -213,6 +210,8 @@ fn host_name() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn job(text: &str) -> Result<Job> {
@@ -404,7 +403,7 @@ mod tests {
         follow(&mut jobs, 150..151);
         assert_eq!(jobs.list()[0].position, 151);
         // A place that cannot be one.
-        let place = jobs.path_of("a", "at");
+        let place = dir.path().join("jobs").join(file_name("a", "at"));
         for (wrong, position) in [("99999", 300), ("-1", 0), ("", 0), ("1\u{0}", 0)] {
             fs::write(&place, wrong).unwrap();
             assert_eq!(Jobs::load(dir.path()).unwrap().list()[0].position, position, "{wrong:?}");

@@ -8,6 +8,8 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use rustix::io::Errno;
+
 use super::Core;
 use super::copy::owned;
 use super::inode::Place;
@@ -31,13 +33,21 @@ impl Core {
         }
     }
 
-    /// The directory at `place` may have other permissions now: so have its likenesses.
-    pub(super) fn permissions_changed(&self, place: &Place) -> Result<()> {
+    /// The directory at `place`, which user `before` owned, may have other permissions now: so have
+    /// its likenesses. One of somebody else is none.
+    pub(super) fn permissions_changed(&self, place: &Place, before: u32) -> Result<()> {
         let dir = self.namespace.descriptor(&place.entry)?;
+        let owners = [before, stat_descriptor(&*dir)?.raw.st_uid, self.uid];
         let path = self.namespace.path_of(&place.entry);
         for side in self.sides.iter().skip(1).filter(|_| !path.as_os_str().is_empty()) {
             let Ok(likeness) = side.look(&path) else { continue };
-            let is_dir = stat_descriptor(&likeness)?.kind() == libc::S_IFDIR;
+            let found = stat_descriptor(&likeness)?;
+            let is_dir = found.kind() == libc::S_IFDIR;
+            if is_dir && !owners.contains(&found.raw.st_uid) {
+                let path = side.path.join(&path);
+                tracing::warn!("{} is another user's and keeps its permissions", path.display());
+                continue;
+            }
             let like = || if is_dir { make_like(&*dir, &likeness) } else { Ok(()) };
             if let Err(error) = side.steps.step("setting a directory's attributes", like) {
                 let path = side.path.join(&path);
@@ -46,6 +56,13 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// Refuses a directory that is not the one just made: somebody put another in its place.
+pub(super) fn check_new(made: &impl AsFd, uid: u32) -> Result<()> {
+    let stat = stat_descriptor(made)?;
+    let is_ours = stat.kind() == libc::S_IFDIR && stat.raw.st_uid == uid;
+    if is_ours { Ok(()) } else { Err(Errno::STALE.into()) }
 }
 
 /// Gives a directory owner, mode and access ACL of another.

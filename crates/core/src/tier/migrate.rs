@@ -316,6 +316,7 @@ impl Core {
                         error.errno(),
                         libc::EEXIST
                             | libc::ENOTDIR
+                            | libc::ELOOP
                             | libc::ENOENT
                             | libc::ENAMETOOLONG
                             | libc::EACCES

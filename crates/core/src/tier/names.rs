@@ -8,13 +8,11 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::readlinkat;
 use rustix::io::Errno;
 
 use super::Core;
 use super::inode::{Away, Inode, Node, Place};
 use super::intents::{Intent, Removal};
-use super::links::Target;
 use super::migrate::{Manner, Stayed};
 use crate::engine::Stat;
 use crate::error::Result;
@@ -35,8 +33,8 @@ impl Core {
         Ok((Node(inode), stat))
     }
 
-    /// The inode that an entry stands for, and whether the entry is the inode itself. The caller
-    /// holds `names`.
+    /// The inode that an entry stands for, and whether the entry is known to be the inode itself. The
+    /// caller holds `names`.
     pub(super) fn meaning(
         &self,
         parent: &namespace::Node,
@@ -44,7 +42,17 @@ impl Core {
         entry: &namespace::Node,
         stat: &Stat,
     ) -> Result<(Arc<Inode>, bool)> {
-        let away = self.away_by(parent, name, stat)?;
+        let mut away = None;
+        if stat.kind() == libc::S_IFLNK {
+            // What a known one stands for was found when it became known.
+            if let Some(inode) = self.table.find(entry.key()) {
+                return Ok((inode, false));
+            }
+            away = match self.away(parent, name)? {
+                Some((_, link)) if link != entry.key() => return Err(Errno::STALE.into()),
+                said => said.map(|(away, _)| away),
+            };
+        }
         let here = away.is_none();
         let inode = self.table.intern(entry, || match away {
             None => {
@@ -54,30 +62,6 @@ impl Core {
             Some(away) => (self.number_away(entry, stat, &away), Some(away), None),
         });
         Ok((inode, here))
-    }
-
-    /// The place of a file on a lower tier, by the attributes of its name's entry; `None` for what
-    /// is on the SSD.
-    fn away_by(
-        &self,
-        parent: &namespace::Node,
-        name: &OsStr,
-        entry: &Stat,
-    ) -> Result<Option<Away>> {
-        match entry.kind() {
-            libc::S_IFLNK => self.away(parent, name),
-            _ => Ok(None),
-        }
-    }
-
-    /// The place that a link names, if it is ours.
-    pub(super) fn away(&self, parent: &namespace::Node, name: &OsStr) -> Result<Option<Away>> {
-        let dir = self.namespace.descriptor(parent)?;
-        let target = readlinkat(&*dir, name, Vec::new())?;
-        Ok(match self.links.read(target.as_bytes()) {
-            Target::Away(tier, path) => Some(Away { tier, path }),
-            Target::Users(_) => None,
-        })
     }
 
     /// Attributes of an inode, wherever it is.
@@ -141,7 +125,8 @@ impl Core {
         }
         let _names = self.names.read();
         let seen = self.namespace.before_removal(parent, name)?;
-        let away = self.away_by(parent, name, &seen.stat)?;
+        let said = self.said_by(seen.descriptor(), || self.namespace.path_of(parent).join(name))?;
+        let away = said.filter(|said| said.ours).map(|said| said.away);
         let steps = &self.sides[0].steps;
         let Some(away) = away else {
             let unlink = || self.namespace.unlink_seen(seen, parent, name);
@@ -223,9 +208,10 @@ impl Core {
         name: &OsStr,
         entry: &Stat,
     ) -> Result<Option<Intent>> {
-        let Some(Away { tier, path }) = self.away_by(parent, name, entry)? else {
+        if entry.kind() != libc::S_IFLNK {
             return Ok(None);
-        };
+        }
+        let Some((Away { tier, path }, _)) = self.away(parent, name)? else { return Ok(None) };
         self.intents.note(format!("{}-gone", self.fresh_name()), tier, &path).map(Some)
     }
 

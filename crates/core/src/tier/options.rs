@@ -10,6 +10,7 @@ use crate::bounded;
 use crate::config::CacheSize;
 use crate::error::{Error, Result};
 use crate::meta::owner::{CacheIdentity, identity_of};
+use crate::private::{self, PrivateDir};
 
 /// File in each tier's private directory that says which set the tier belongs to.
 const MARK: &str = "tier.json";
@@ -125,14 +126,11 @@ impl TierSet {
 
     fn read_mark(root: &Path) -> Result<Option<Mark>> {
         let path = Self::mark_path(root);
-        match bounded::read(&path, bounded::SMALL_FILE_BYTES_MAX) {
-            Ok(json) => serde_json::from_slice(&json).map(Some).map_err(|error| {
-                let what = format!("{}: {error}", path.display());
-                Error::invalid(what, "restore the file, or remove it if no mount needs it")
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::at(path, "read")(error)),
-        }
+        let Some(json) = private::read(&root.join(PRIVATE), MARK)? else { return Ok(None) };
+        serde_json::from_slice(&json).map(Some).map_err(|error| {
+            let what = format!("{}: {error}", path.display());
+            Error::invalid(what, "restore the file, or remove it if no mount needs it")
+        })
     }
 
     fn marks(&self) -> Result<Vec<Option<Mark>>> {
@@ -215,19 +213,11 @@ impl TierSet {
             let roots = if tier == 0 { all.clone() } else { Vec::new() };
             let mark = Mark { set: identity.cache_id.clone(), tier, roots };
             let json = serde_json::to_vec_pretty(&mark).expect("plain data");
-            let dir = root.join(PRIVATE);
-            fs::create_dir_all(&dir).map_err(Error::at(&dir, "create the directory"))?;
-            let path = Self::mark_path(root);
-            if fs::read(&path).is_ok_and(|present| present == json) {
-                continue;
+            let dir = PrivateDir::make(&root.join(PRIVATE))?;
+            let present = dir.read(MARK, bounded::SMALL_FILE_BYTES_MAX)?;
+            if present.is_none_or(|present| present != json) {
+                dir.replace(MARK, &json)?;
             }
-            let new = path.with_extension("new");
-            fs::write(&new, json).map_err(Error::at(&new, "write"))?;
-            fs::File::open(&new)
-                .and_then(|file| file.sync_all())
-                .map_err(Error::at(&new, "sync"))?;
-            fs::rename(&new, &path).map_err(Error::at(&path, "replace"))?;
-            fs::File::open(&dir).and_then(|dir| dir.sync_all()).map_err(Error::at(&dir, "sync"))?;
         }
         Ok(former)
     }

@@ -9,13 +9,14 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{readlinkat, symlinkat};
+use rustix::fs::symlinkat;
 use serde::Serialize;
 
+use super::inode::Away;
 use super::intents::Intent;
-use super::likeness::make_like;
-use super::links::Target;
+use super::likeness::{check_new, make_like};
 use super::numbers::{kept_number, number_in};
+use super::proof::Said;
 use super::{Core, PRIVATE};
 use crate::error::Result;
 use crate::namespace::attributes::stat_at;
@@ -44,6 +45,14 @@ pub enum Problem {
         /// The link's path.
         path: PathBuf,
         /// The file.
+        place: PathBuf,
+    },
+    /// A link in the form of ours that the user who mounts did not make, or a second name of one: it is
+    /// taken for a user's link.
+    StrangeLink {
+        /// The link's path.
+        path: PathBuf,
+        /// The file that it names.
         place: PathBuf,
     },
     /// Something on a lower tier that is no regular file: it is left where it is.
@@ -90,6 +99,13 @@ impl fmt::Display for Problem {
             Self::SecondLink { path, place } => write!(
                 f,
                 "{}: another name has the file {} already: this one is a symbolic link to it",
+                path.display(),
+                place.display()
+            ),
+            Self::StrangeLink { path, place } => write!(
+                f,
+                "{}: this link to {} was made by another user, or is a second name of a link: it is \
+                 a symbolic link to programs; if it is yours, chown -h it on the SSD, or remove it",
                 path.display(),
                 place.display()
             ),
@@ -149,6 +165,8 @@ struct Named {
 #[derive(Default)]
 struct Survey {
     named: HashMap<(usize, PathBuf), Vec<Named>>,
+    /// What links name that are not believed.
+    doubted: HashSet<(usize, PathBuf)>,
     /// How many names of files with several there are, and one of them.
     linked: Option<(u64, PathBuf)>,
     /// Leftovers that cannot be removed now.
@@ -184,7 +202,9 @@ impl Core {
         self.settle_links(&mut survey, mend)?;
         let mut leftovers: HashSet<(usize, PathBuf)> =
             intents.iter().map(|intent| (intent.tier, intent.place.clone())).collect();
-        leftovers.retain(|place| !survey.named.contains_key(place));
+        // What any link names is left alone.
+        leftovers
+            .retain(|place| !survey.named.contains_key(place) && !survey.doubted.contains(place));
         for tier in 1..self.sides.len() {
             self.read_lower(tier, &leftovers, &mut survey, mend)?;
         }
@@ -237,18 +257,8 @@ impl Core {
                 match stat.kind() {
                     libc::S_IFDIR => dirs.push(self.namespace.lookup(&dir, &name)?.0),
                     libc::S_IFLNK => {
-                        let target = readlinkat(&*fd, &name, Vec::new())?;
-                        if let Target::Away(tier, place) = self.links.read(target.as_bytes()) {
-                            let path = self.namespace.path_of(&dir).join(&name);
-                            let number = number_in(&stat);
-                            if let Some(number) = number.filter(|_| mend) {
-                                let key = stat.key();
-                                self.table.set_number(key, number);
-                            }
-                            let former =
-                                target.as_bytes() != self.links.to(tier, &place).as_encoded_bytes();
-                            let named = Named { path, parent: dir.clone(), name, former };
-                            survey.named.entry((tier, place)).or_default().push(named);
+                        if let Some(said) = self.said(&dir, &name)? {
+                            self.collect(survey, (&dir, name), said, mend);
                         }
                     }
                     libc::S_IFREG => {
@@ -264,6 +274,23 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Notes a link in the form of ours.
+    fn collect(&self, survey: &mut Survey, (dir, name): (&Node, OsString), said: Said, mend: bool) {
+        let Said { away: Away { tier, path: place }, link, ours, former } = said;
+        let path = self.namespace.path_of(dir).join(&name);
+        if !ours {
+            let whole = self.sides[tier].path.join(&place);
+            survey.found.problems.push(Problem::StrangeLink { path, place: whole });
+            survey.doubted.insert((tier, place));
+            return;
+        }
+        if let Some(number) = number_in(&link).filter(|_| mend) {
+            self.table.set_number(link.key(), number);
+        }
+        let named = Named { path, parent: dir.clone(), name, former };
+        survey.named.entry((tier, place)).or_default().push(named);
     }
 
     fn count(&self, dir: &Node, name: OsString, key: (u64, u64), stat: &crate::engine::Stat) {
@@ -332,7 +359,7 @@ impl Core {
         mend: bool,
     ) -> Result<()> {
         let side = &self.sides[tier];
-        let tree = Namespace::open(&side.path)?;
+        let tree = side.tree()?;
         let mut dirs = vec![tree.root()];
         while let Some(dir) = dirs.pop() {
             let below = tree.path_of(&dir);
@@ -429,7 +456,10 @@ impl Core {
             self.sides[0].steps.step("making a directory", make)?;
             here = self.namespace.lookup(&here, name)?.0;
             let (old, new) = (tree.descriptor(&there)?, self.namespace.descriptor(&here)?);
-            let like = || make_like(&*old, &*new);
+            let like = || {
+                check_new(&new, self.uid)?;
+                make_like(&*old, &*new)
+            };
             self.sides[0].steps.step("setting a directory's attributes", like)?;
         }
         Ok(Some(here))

@@ -60,11 +60,16 @@ impl Engine for FileTier {
     }
 
     fn read_link(&self, node: &Node) -> Result<OsString> {
-        let stored = self.core.namespace.read_link(&node.0.entry())?;
-        match self.core.links.read(stored.as_bytes()) {
-            Target::Users(target) => Ok(target),
-            Target::Away(..) => Err(Errno::INVAL.into()),
+        let place = node.0.place.read();
+        if place.away.is_some() {
+            return Err(Errno::INVAL.into());
         }
+        let stored = self.core.namespace.read_link(&place.entry)?;
+        Ok(match self.core.links.read(stored.as_bytes()) {
+            Target::Users(target) => target,
+            // Not ours, whatever it looks like.
+            Target::Away(..) => stored,
+        })
     }
 
     fn make(

@@ -8,16 +8,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, linkat, mkdirat, openat, openat2,
-    renameat_with, unlinkat,
+    AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, mkdirat, openat, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::PRIVATE;
+use super::likeness::check_new;
 use super::steps::Steps;
+use crate::beneath::{self, Parent};
 use crate::error::{Error, Result};
+use crate::meta::owner::Owner;
+use crate::namespace::Namespace;
 use crate::namespace::attributes::statfs;
 use crate::namespace::stat_descriptor;
+use crate::private::{PrivateDir, own_uid};
 
 /// Bytes of a tier that stay free: its file system needs some for its own metadata.
 const MARGIN: u64 = 1 << 20;
@@ -28,8 +32,9 @@ pub(super) struct Side {
     root: OwnedFd,
     /// Its absolute path, for messages and links.
     pub(super) path: PathBuf,
+    private: PrivateDir,
     /// Where copies grow, on the same file system.
-    tmp: OwnedFd,
+    tmp: PrivateDir,
     /// Changes of this tier.
     pub(super) steps: Arc<Steps>,
     /// Device number of the root.
@@ -38,22 +43,40 @@ pub(super) struct Side {
 
 impl Side {
     /// Opens the `tier`th tier at `path`, making its private directories.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where these are not ours alone.
     pub(super) fn open(path: &Path, tier: usize) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let at = |errno: Errno| Error::at(path, "open the tier")(errno.into());
         let root = openat(CWD, path, flags, Mode::empty()).map_err(at)?;
-        for name in [PRIVATE.into(), format!("{PRIVATE}/tmp")] {
-            match mkdirat(&root, &name, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => {
-                    return Err(Error::at(path.join(name), "create the directory")(errno.into()));
-                }
-            }
-        }
-        let tmp = openat(&root, format!("{PRIVATE}/tmp"), flags, Mode::empty()).map_err(at)?;
+        let private = PrivateDir::make_in(&root, path, PRIVATE)?;
+        let tmp = private.sub("tmp")?;
         let device = stat_descriptor(&root)?.raw.st_dev;
         let steps = Arc::new(Steps::new(tier));
-        Ok(Self { root, path: path.to_owned(), tmp, steps, device })
+        Ok(Self { root, path: path.to_owned(), private, tmp, steps, device })
+    }
+
+    /// The directory of the engine's own.
+    pub(super) const fn private(&self) -> &PrivateDir {
+        &self.private
+    }
+
+    /// Refuses the tier if its private directory is not the one that `owner` has locked.
+    pub(super) fn check_private(&self, owner: &Owner) -> Result<()> {
+        if stat_descriptor(&self.private)?.key() == stat_descriptor(owner)?.key() {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!("{}: somebody replaces it", self.private.path().display()),
+            "close the directories above the tier to other users: chmod 0700",
+        ))
+    }
+
+    /// The tree of this tier.
+    pub(super) fn tree(&self) -> Result<Namespace> {
+        let root = self.root.try_clone().map_err(Error::at(&self.path, "open the tier"))?;
+        Namespace::of(root)
     }
 
     /// An `O_PATH` descriptor of the file at `place`.
@@ -62,7 +85,8 @@ impl Side {
     /// [`Error::Path`] with `EIO` where the file is gone although a link names it.
     pub(super) fn find(&self, place: &Path) -> Result<OwnedFd> {
         match self.look(place) {
-            Err(Errno::NOENT | Errno::NOTDIR) => {
+            // A link that somebody put in the way leads nowhere.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 let lost = std::io::Error::from_raw_os_error(libc::EIO);
                 Err(Error::at(self.path.join(place), "find the file (is its tier mounted?)")(lost))
             }
@@ -72,9 +96,12 @@ impl Side {
 
     /// The same; any error as it is.
     pub(super) fn look(&self, place: &Path) -> rustix::io::Result<OwnedFd> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        openat2(&self.root, place, flags, Mode::empty(), how)
+        beneath::open(&self.root, place, OFlags::PATH, Mode::empty())
+    }
+
+    /// The directory of a place and the name in it: what changes a name there needs.
+    fn parent<'p>(&self, place: &'p Path) -> rustix::io::Result<(Parent<'_>, &'p OsStr)> {
+        beneath::parent(self.root.as_fd(), place)
     }
 
     /// A new file that nobody sees yet.
@@ -86,7 +113,7 @@ impl Side {
     }
 
     /// The directory of temporary names.
-    pub(super) fn tmp(&self) -> &OwnedFd {
+    pub(super) const fn tmp(&self) -> &PrivateDir {
         &self.tmp
     }
 
@@ -101,33 +128,39 @@ impl Side {
     /// Gives a temporary file its place, not durably yet; `EEXIST` where something is there.
     pub(super) fn settle(&self, name: &str, place: &Path) -> Result<()> {
         self.steps.step("placing a copy", || {
-            Ok(renameat_with(&self.tmp, name, &self.root, place, RenameFlags::NOREPLACE)?)
+            let (dir, to) = self.parent(place)?;
+            Ok(renameat_with(&self.tmp, name, &dir, to, RenameFlags::NOREPLACE)?)
         })
     }
 
     /// Gives the file at `from` a second place, not durably yet.
     pub(super) fn link(&self, from: &Path, to: &Path) -> Result<()> {
         self.steps.step("linking a second place", || {
-            Ok(linkat(&self.root, from, &self.root, to, AtFlags::empty())?)
+            let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
+            Ok(linkat(&from_dir, from, &to_dir, to, AtFlags::empty())?)
         })
     }
 
     /// Removes the file at `place`; what is gone already is no error.
     pub(super) fn remove(&self, place: &Path) -> Result<()> {
-        self.steps.step("removing a file", || match unlinkat(&self.root, place, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+        let remove = || {
+            let (dir, name) = self.parent(place)?;
+            unlinkat(&dir, name, AtFlags::empty())
+        };
+        self.steps.step("removing a file", || match remove() {
+            // Where a directory gave way to a link, the file is not there either.
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(Error::at(self.path.join(place), "remove")(errno.into())),
         })
     }
 
     /// Makes the directory of `place` durable: `what` says in which step.
     pub(super) fn sync_parent(&self, what: &'static str, place: &Path) -> Result<()> {
-        let parent = place.parent().filter(|parent| *parent != Path::new(""));
-        let parent = parent.unwrap_or(Path::new("."));
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match openat(&self.root, parent, flags, Mode::empty()) {
+        let parent = place.parent().unwrap_or(Path::new(""));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        match beneath::open(&self.root, parent, flags, Mode::empty()) {
             Ok(dir) => self.steps.sync(what, &dir),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -140,8 +173,10 @@ impl Side {
 
     /// Removes a directory, if it is empty.
     pub(super) fn remove_dir(&self, dir: &Path) -> Result<()> {
-        self.steps
-            .step("removing a directory", || Ok(unlinkat(&self.root, dir, AtFlags::REMOVEDIR)?))
+        self.steps.step("removing a directory", || {
+            let (above, name) = self.parent(dir)?;
+            Ok(unlinkat(&above, name, AtFlags::REMOVEDIR)?)
+        })
     }
 
     /// Makes the directories above `place`; `liken` makes each, which it is given with its path,
@@ -159,7 +194,8 @@ impl Side {
         }
         self.make_parents(parent, liken)?;
         let made = self.steps.step("making a directory", || {
-            match mkdirat(&self.root, parent, Mode::RWXU) {
+            let (above, name) = self.parent(parent)?;
+            match mkdirat(&above, name, Mode::RWXU) {
                 Ok(()) => Ok(true),
                 Err(Errno::EXIST) => Ok(false),
                 Err(errno) => {
@@ -170,7 +206,11 @@ impl Side {
         if !made {
             return Ok(());
         }
-        let like = || liken(parent, &self.look(parent)?);
+        let like = || {
+            let made = self.look(parent)?;
+            check_new(&made, own_uid())?;
+            liken(parent, &made)
+        };
         self.steps.step("setting a directory's attributes", like)?;
         self.sync_parent("syncing a directory", parent)
     }
@@ -208,13 +248,10 @@ impl Side {
 
     /// Removes every temporary file: copies that never got a place.
     pub(super) fn drop_temporaries(&self) -> Result<usize> {
-        let dir = self.path.join(PRIVATE).join("tmp");
         let mut count = 0;
-        for entry in std::fs::read_dir(&dir).map_err(Error::at(&dir, "list"))? {
-            let name = entry.map_err(Error::at(&dir, "list"))?.file_name();
-            self.steps.step("dropping a copy", || {
-                Ok(unlinkat(&self.tmp, OsStr::new(&name), AtFlags::empty())?)
-            })?;
+        for name in self.tmp.names()? {
+            let drop = || Ok(unlinkat(&self.tmp, &name, AtFlags::empty())?);
+            self.steps.step("dropping a copy", drop)?;
             count += 1;
         }
         Ok(count)

@@ -5,6 +5,7 @@ mod copies;
 mod crashes;
 mod dir_times;
 mod faults;
+mod hostile;
 mod lost;
 mod ordinary;
 mod passing;
