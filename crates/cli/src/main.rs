@@ -61,5 +61,7 @@ fn start_log(verbose: u8) {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     // Without colours: most of it is read in a log.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
-    log.with_writer(std::io::stderr).init();
+    // A log on a disk that takes no more loses lines. Told of that on standard error, which is the
+    // log, it would panic instead, and fail a program's request.
+    log.log_internal_errors(false).with_writer(std::io::stderr).init();
 }

@@ -235,6 +235,11 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     /// sure by other means that no later opening trusts what its records say of these bytes. An
     /// error says that no means was left; nothing is changed then.
     fn abandon(&self, file: FileId, range: ByteRange) -> Result<()>;
+    /// For a store that is not [`usable`](Self::usable), and of which nothing dirty is needed any
+    /// more: makes sure that no later opening trusts anything. From then on
+    /// [`abandon`](Self::abandon) only changes memory. An error says that no means was left to
+    /// tell a later opening.
+    fn give_up(&self) -> Result<()>;
     /// Tells that nothing lies on the cache but what the extents need: the trim that recovery
     /// asked for is done. Until then every clean close passes the duty on (I5).
     fn trimmed(&self);

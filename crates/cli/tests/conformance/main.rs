@@ -26,6 +26,7 @@ mod mpi_programs;
 mod ordinary_user;
 mod pjdfstest;
 mod programs;
+mod read_only_cache;
 mod set_id;
 mod source_tree;
 mod sqlite;

@@ -5,19 +5,37 @@
 //! - where clean bytes are cached a write goes home, after the mapping was abandoned: no later
 //!   mount trusts it (I1);
 //! - dirty bytes are brought home file by file, and the file's mappings abandoned (I3, I7);
+//! - where a next mount cannot be told any more what to distrust, it is told to distrust everything;
 //! - records that only speed things up (names, stamps, wishes) are let be: each is found out anew
 //!   by the next mount. A stamp that stays at rest while the file changes makes that mount drop
 //!   the file's clean extents; a file with dirty ones is stamped as being written already.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use halocline_model::request::ByteRange;
+use parking_lot::Mutex;
 
 use super::parts::Parts;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::meta::{Extent, FileId};
 use crate::volume::origin::OriginFile;
+
+/// What cannot be stated about outdated bytes any more.
+#[derive(Debug, Default)]
+pub(crate) struct Relief {
+    /// How often a statement had no place.
+    unstated: AtomicU64,
+    /// Files that were removed and of which there is no statement.
+    pub(crate) removed: Mutex<HashSet<FileId>>,
+    /// Held while the whole cache is given up.
+    giving_up: Mutex<()>,
+}
+
+/// Dirty extents that are at home as they are: with their generations.
+type Copied = HashSet<(FileId, ByteRange, u64)>;
 
 impl Parts {
     /// Unmaps `range` before or after its bytes change on the origin, by whatever means are left.
@@ -26,9 +44,29 @@ impl Parts {
         match self.drop_range(id, range) {
             Err(error) if self.store.dmt.usable().is_err() => {
                 self.cache_failed(&error);
-                self.store.dmt.abandon(id, range)?;
+                self.store.dmt.abandon(id, range).inspect_err(|_| {
+                    self.relief.unstated.fetch_add(1, Ordering::AcqRel);
+                })?;
                 self.damage.heal(id, range);
                 Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Does `work`, which may have to state that bytes are outdated. Where that cannot be stated
+    /// any more, because there are too many of them or nothing takes it, the whole cache is given
+    /// up and the work done again: programs do not fail for it (D11). The caller holds no lock of a
+    /// file, and `work` can be repeated.
+    pub(crate) fn relieved<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+        let before = self.relief.unstated.load(Ordering::Acquire);
+        match work() {
+            Err(error) if self.relief.unstated.load(Ordering::Acquire) != before => {
+                if let Err(stuck) = self.give_up() {
+                    self.note(format!("the cache cannot be given up: {stuck}"));
+                    return Err(error);
+                }
+                work()
             }
             done => done,
         }
@@ -68,23 +106,101 @@ impl Parts {
         let _range = file.range.exclusive(WHOLE);
         // A flush that began before the store failed may still be writing home what was there then.
         let _home = file.home.exclusive(WHOLE);
-        let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
+        let mut copied = Copied::new();
+        let bytes = self.copy_home(file, id, &mut copied)?;
+        if bytes > 0 {
+            self.let_go(id, WHOLE)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Copies dirty bytes of a file home, but for extents that are in `copied` as they are, and
+    /// makes them durable there. The caller holds `range` and `home` of the whole file.
+    fn copy_home(&self, file: &CachedFile, id: FileId, copied: &mut Copied) -> Result<u64> {
+        let mut dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
+        dirty.retain(|extent| !copied.contains(&(id, extent.range, extent.generation)));
         if dirty.is_empty() {
             return Ok(0);
         }
         let mover = self.mover_of(file)?;
         self.hold_origin_time(file)?;
         // What can be read goes home even if some of it cannot: that is all that can be saved.
-        let mut copied = Ok(0);
+        let mut sum = Ok(0);
         for extent in &dirty {
             let here = self.bring_extent(&mover, (file, id), extent);
-            copied = copied.and_then(|sum: u64| here.map(|()| sum + extent.range.len()));
+            sum = sum.and_then(|sum: u64| here.map(|()| sum + extent.range.len()));
         }
-        let bytes = copied?;
+        let bytes = sum?;
         mover.sync(true)?;
-        self.store.dmt.abandon(id, WHOLE)?;
+        copied.extend(dirty.iter().map(|extent| (id, extent.range, extent.generation)));
         self.counters.flushed(bytes);
         Ok(bytes)
+    }
+
+    /// Brings all dirty bytes home and states, once for all, that nothing of the cache is to be
+    /// trusted: for a store that refuses changes, when single statements do not fit any more.
+    /// Programs wait for what changed while most of it was copied only.
+    pub(crate) fn give_up(&self) -> Result<()> {
+        let _one = self.relief.giving_up.lock();
+        let mut copied = Copied::new();
+        for (id, file) in self.dirty_or_err()? {
+            let _range = file.range.exclusive(WHOLE);
+            let _home = file.home.exclusive(WHOLE);
+            self.copy_home(&file, id, &mut copied)?;
+        }
+        loop {
+            let files = self.dirty_or_err()?;
+            // Held until the statement stands: what is written home in between and lost its
+            // mapping would be overwritten by the next mount, if we were killed (I1, I4).
+            let guards: Vec<_> = files
+                .iter()
+                .map(|(_, file)| (file.range.exclusive(WHOLE), file.home.exclusive(WHOLE)))
+                .collect();
+            for (id, file) in &files {
+                self.copy_home(file, *id, &mut copied)?;
+            }
+            let dirty = self.store.dmt.dirty_files();
+            let gone = self.relief.removed.lock().clone();
+            let ours = |id| files.iter().any(|(file, _)| *file == id) || gone.contains(&id);
+            if !dirty.iter().all(|(id, _)| ours(*id)) {
+                // Another became dirty meanwhile.
+                drop(guards);
+                continue;
+            }
+            if let Err(error) = self.store.dmt.give_up() {
+                self.note(format!(
+                    "{error}; the origin has all data, but the next mount cannot know: remove the \
+                     directory {} before you mount with it again",
+                    self.around.cache_dir.display()
+                ));
+            }
+            for (id, _) in &dirty {
+                self.store.dmt.abandon(*id, WHOLE)?;
+                self.damage.heal(*id, WHOLE);
+            }
+            drop(guards);
+            for (_, file) in &files {
+                self.give_time(file)?;
+            }
+            return Ok(());
+        }
+    }
+
+    /// The files with dirty bytes, but for removed ones, whose bytes nobody needs.
+    fn dirty_or_err(&self) -> Result<Vec<(FileId, Arc<CachedFile>)>> {
+        let gone = self.relief.removed.lock().clone();
+        let dirty = self.store.dmt.dirty_files();
+        let needed = dirty.iter().filter(|(id, _)| !gone.contains(id));
+        let found = needed.map(|(id, _)| match self.file_by_id(*id)? {
+            Some(file) => Ok(Some((*id, file))),
+            None => self.record_of_missing(*id).map_or(Ok(None), |record| {
+                Err(Error::invalid(
+                    format!("{} is not there any more and has dirty bytes", record.path.display()),
+                    "mount again: it is searched for then",
+                ))
+            }),
+        });
+        found.filter_map(Result::transpose).collect()
     }
 
     fn bring_extent(
@@ -115,7 +231,10 @@ impl Parts {
         let mut failed = None;
         for (id, _) in &files {
             let drained = match self.file_by_id(*id)? {
-                Some(file) => self.bring_home(&file, *id).and_then(|_| self.give_time(&file)),
+                Some(file) => self
+                    .relieved(|| self.bring_home(&file, *id))
+                    .and_then(|_| self.give_time(&file)),
+                None if self.relief.removed.lock().contains(id) => Ok(()),
                 None => self.record_of_missing(*id).map_or(Ok(()), |record| {
                     Err(Error::invalid(
                         format!(
@@ -148,7 +267,7 @@ impl Parts {
         match self.barrier() {
             Err(error) if self.store.dmt.usable().is_err() => {
                 self.cache_failed(&error);
-                self.bring_home(file, id).map(drop)
+                self.relieved(|| self.bring_home(file, id)).map(drop)
             }
             done => done,
         }

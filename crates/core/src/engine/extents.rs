@@ -81,7 +81,7 @@ impl ExtentEngine {
                 return Ok(());
             }
             let forgotten = match file.id() {
-                Some(id) => self.parts.forget_file(&file, id),
+                Some(id) => self.parts.relieved(|| self.parts.forget_file(&file, id)),
                 None => self.parts.forget_data(&file),
             };
             self.parts.forget_idle(&file);
@@ -114,7 +114,7 @@ impl ExtentEngine {
             opened = self.parts.open_origin(node, libc::O_WRONLY)?;
             (self.parts.file_of(node)?, &opened)
         };
-        self.parts.truncate(&file, origin, size)
+        self.parts.relieved(|| self.parts.truncate(&file, origin, size))
     }
 
     fn path_under(&self, parent: &Node, name: &OsStr) -> std::path::PathBuf {
@@ -227,7 +227,7 @@ impl Engine for ExtentEngine {
     }
 
     fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
-        let handle = Handle::open(&self.parts, node, flags, caller)?;
+        let handle = self.parts.relieved(|| Handle::open(&self.parts, node, flags, caller))?;
         if flags & libc::O_TRUNC != 0 {
             self.truncate(node, Some(&handle), 0)?;
         }
@@ -256,7 +256,7 @@ impl Engine for ExtentEngine {
     }
 
     fn write(&self, handle: &Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()> {
-        self.parts.write(handle, offset, data, caller.pid)?;
+        self.parts.relieved(|| self.parts.write(handle, offset, data, caller.pid))?;
         self.rebuilder.maybe_wake(&self.parts);
         Ok(())
     }
@@ -271,7 +271,8 @@ impl Engine for ExtentEngine {
     }
 
     fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.parts.allocate(handle, ByteRange::at(offset, len), how)
+        let range = ByteRange::at(offset, len);
+        self.parts.relieved(|| self.parts.allocate(handle, range, how))
     }
 
     fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {

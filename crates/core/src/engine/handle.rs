@@ -114,7 +114,7 @@ impl Parts {
     fn closed(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
         let unlinked = file.unlinked.load(Ordering::SeqCst);
         let done = match file.id() {
-            Some(id) if unlinked => self.forget_file(file, id),
+            Some(id) if unlinked => self.relieved(|| self.forget_file(file, id)),
             Some(id) => self.settle(file, id).and_then(|()| self.give_time(file)),
             None if unlinked => self.forget_data(file),
             None => Ok(()),

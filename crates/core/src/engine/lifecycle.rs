@@ -85,7 +85,10 @@ impl Parts {
         }
         // No record is left to be stamped.
         file.stamped_writing.store(true, Ordering::Release);
-        self.let_go(id, WHOLE)?;
+        if let Err(error) = self.let_go(id, WHOLE) {
+            file.forgotten.store(false, Ordering::Release);
+            return Err(error);
+        }
         self.advisory(self.store.dmt.forget(id))?;
         self.store.note_emptied(id);
         self.forget_data(file)
@@ -108,7 +111,13 @@ impl Parts {
     pub(crate) fn forget_key(&self, key: OriginKey, removed: &Removed) -> Result<()> {
         let forgetting = self.store.forgetting.lock();
         if let Some(id) = self.store.dmt.find(key) {
-            self.let_go(id, WHOLE)?;
+            if let Err(error) = self.let_go(id, WHOLE) {
+                if self.store.dmt.usable().is_ok() {
+                    return Err(error);
+                }
+                // Its bytes are nobody's any more, and it is in nobody's way.
+                self.relief.removed.lock().insert(id);
+            }
             self.advisory(self.store.dmt.forget(id))?;
             self.store.note_emptied(id);
         }

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use super::changes;
 use super::counters::Counters;
 use super::damage::Damage;
+use super::degrade::Relief;
 use super::extents::ExtentEngine;
 use super::fill::{Filler, Fills};
 use super::globs::Globs;
@@ -62,8 +63,7 @@ impl ExtentEngine {
         let mut meters = Meters::default();
         let origin = sides::open_origin(origin_dir, config, &mut meters, around.origin)?;
         let namespace = Namespace::open(origin.namespace_dir())?;
-        let shape = config.cache_shape();
-        let geometry = CacheGeometry::new(shape.servers, shape.stripe, config.groups);
+        let geometry = geometry(config);
         let shares = sides::shares(cache_dir, config, around.data_bytes)?;
         let options = options(shares, origin_dir, config)?;
         // The store comes before the volume: it finds out whether the directory is ours (I8).
@@ -112,6 +112,7 @@ impl ExtentEngine {
             origin_used_ms: AtomicU64::new(0),
             cache_written_ns: AtomicI64::new(0),
             origin_busy: AtomicU64::new(0),
+            relief: Relief::default(),
             movers,
             missing: Missing::default(),
         });
@@ -186,6 +187,11 @@ impl Parts {
         self.check_space();
         Ok(())
     }
+}
+
+fn geometry(config: &Config) -> CacheGeometry {
+    let shape = config.cache_shape();
+    CacheGeometry::new(shape.servers, shape.stripe, config.groups)
 }
 
 /// What keeps many files open, bounded so that programs can open theirs.

@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::clock::Clock;
 use crate::engine::counters::Counters;
 use crate::engine::damage::Damage;
+use crate::engine::degrade::Relief;
 use crate::engine::fill::Fills;
 use crate::engine::globs::Globs;
 use crate::engine::health::Health;
@@ -71,6 +72,7 @@ pub(crate) struct Parts {
     pub(crate) origin_busy: AtomicU64,
     /// Dirty files that a flush did not find.
     pub(crate) missing: Missing,
+    pub(crate) relief: Relief,
     /// Files that can be flushed.
     pub(crate) movers: Arc<Movers>,
 }

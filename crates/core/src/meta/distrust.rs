@@ -9,10 +9,12 @@
 //! full disk takes them. Where the cache's device takes nothing at all they go to an extended
 //! attribute of the witness, a directory on other storage: the origin.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
@@ -27,12 +29,17 @@ pub(crate) const HEADER_BYTES: u64 = 256;
 /// Header and lines stay in one block of the file system, which the header has allocated.
 const LINES_BYTES_MAX: usize = 4096 - 256;
 
+/// What all lines but one may take: room is kept for the one that says everything.
+const OTHERS_BYTES_MAX: usize = LINES_BYTES_MAX - "all\n".len();
+
 /// Prefix of the witness's attribute, before the cache's id. Programs on a mount do not see it.
 const ATTRIBUTE: &str = "user.halocline.distrust.";
 
 /// Something not to be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Distrusted {
+    /// Every mapping of every file, dirty ones too.
+    All,
     /// Every clean extent: the origin may have newer bytes.
     Clean,
     /// Every mapping of these bytes, dirty ones too.
@@ -42,6 +49,7 @@ pub(crate) enum Distrusted {
 impl fmt::Display for Distrusted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::All => writeln!(f, "all"),
             Self::Clean => writeln!(f, "clean"),
             Self::Bytes(file, range) => {
                 writeln!(f, "bytes {} {} {}", file.0, range.start, range.end)
@@ -53,6 +61,7 @@ impl fmt::Display for Distrusted {
 fn parse(line: &str) -> Option<Distrusted> {
     let words: Vec<_> = line.split(' ').collect();
     match words.as_slice() {
+        ["all"] => Some(Distrusted::All),
         ["clean"] => Some(Distrusted::Clean),
         ["bytes", file, start, end] => {
             let (start, end) = (start.parse().ok()?, end.parse().ok()?);
@@ -66,14 +75,68 @@ fn parse(line: &str) -> Option<Distrusted> {
     }
 }
 
+/// All that is not to be trusted, in as few statements as say it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Statements {
+    all: bool,
+    clean: bool,
+    /// Of each file, ranges that neither overlap nor touch.
+    bytes: BTreeMap<FileId, BTreeMap<u64, u64>>,
+}
+
+impl Statements {
+    fn add(&mut self, what: Distrusted) {
+        match what {
+            // Nothing is left for the others to say.
+            Distrusted::All => *self = Self { all: true, ..Self::default() },
+            _ if self.all => {}
+            Distrusted::Clean => self.clean = true,
+            Distrusted::Bytes(file, range) => {
+                let ranges = self.bytes.entry(file).or_default();
+                let mut whole = range;
+                while let Some((&start, &end)) = ranges.range(..=whole.end).next_back()
+                    && end >= whole.start
+                {
+                    ranges.remove(&start);
+                    whole = ByteRange::new(start.min(whole.start), end.max(whole.end));
+                }
+                ranges.insert(whole.start, whole.end);
+            }
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = Distrusted> {
+        let all = self.all.then_some(Distrusted::All);
+        let clean = self.clean.then_some(Distrusted::Clean);
+        let bytes = self.bytes.iter().flat_map(|(&file, ranges)| {
+            let range = move |(&start, &end)| Distrusted::Bytes(file, ByteRange::new(start, end));
+            ranges.iter().map(range)
+        });
+        all.into_iter().chain(clean).chain(bytes)
+    }
+
+    fn text(&self) -> String {
+        self.all().map(|what| what.to_string()).collect()
+    }
+}
+
+/// What stands in one of the two places for sure.
+#[derive(Debug, Default)]
+struct Said {
+    what: Statements,
+    /// The lines that say it.
+    lines: String,
+}
+
 /// The list of one cache.
 #[derive(Debug)]
 pub(crate) struct DistrustList {
     lock: File,
     witness: Option<File>,
     attribute: String,
-    /// The lines that stand in one of the two places for sure.
-    lines: Mutex<String>,
+    said: Mutex<Said>,
+    /// Nothing more needs to be said: everything was, or there is no means to say anything.
+    given_up: AtomicBool,
 }
 
 impl DistrustList {
@@ -89,34 +152,63 @@ impl DistrustList {
         if let Some(witness) = &witness {
             text.push_str(&read_attribute(witness, &attribute)?);
         }
-        let parsed = text.lines().map(|line| parse(line).ok_or_else(|| line.to_owned())).collect();
-        Ok((Self { lock, witness, attribute, lines: Mutex::new(text) }, parsed))
+        let lines = text
+            .lines()
+            .filter(|line| !line.is_empty())
+            .map(|line| parse(line).ok_or_else(|| line.to_owned()));
+        let parsed: Result<Vec<_>, _> = lines.collect();
+        let mut said = Statements::default();
+        for what in parsed.iter().flatten() {
+            said.add(*what);
+        }
+        let parsed = parsed.map(|_| said.all().collect());
+        let said = Mutex::new(Said { what: said, lines: text });
+        let given_up = AtomicBool::new(false);
+        Ok((Self { lock, witness, attribute, said, given_up }, parsed))
     }
 
-    /// Adds to the list, durably; an error says that neither place took it.
+    /// Adds to the list, durably; an error says that neither place took it, or that there is no room
+    /// for more than [`Distrusted::All`].
     pub(crate) fn add(&self, what: Distrusted) -> io::Result<()> {
-        let mut lines = self.lines.lock();
-        let line = what.to_string();
-        if lines.split_inclusive('\n').any(|known| known == line) {
+        let mut said = self.said.lock();
+        let mut all = said.what.clone();
+        all.add(what);
+        if all == said.what {
             return Ok(());
         }
-        let all = format!("{lines}{line}");
-        if all.len() > LINES_BYTES_MAX {
+        // Behind what is there, so that nothing is lost with a write that power cut short; and the
+        // statement that says everything always fits.
+        let max = if what == Distrusted::All { LINES_BYTES_MAX } else { OTHERS_BYTES_MAX };
+        let mut lines = format!("{}{what}", said.lines);
+        if lines.len() > max {
+            lines = all.text();
+        }
+        if lines.len() > max {
             return Err(Errno::NOSPC.into());
         }
-        self.write_lock_file(&all).or_else(|error| {
+        self.write_lock_file(&lines).or_else(|error| {
             let witness = self.witness.as_ref().ok_or(error)?;
-            fsetxattr(witness, &*self.attribute, all.as_bytes(), XattrFlags::empty())?;
+            fsetxattr(witness, &*self.attribute, lines.as_bytes(), XattrFlags::empty())?;
             witness.sync_all()
         })?;
-        *lines = all;
+        *said = Said { what: all, lines };
         Ok(())
+    }
+
+    /// Notes that nothing more needs to be added.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing more needs to be added.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
     }
 
     /// Empties the list: the store has recorded what it said.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        let mut lines = self.lines.lock();
-        if lines.is_empty() {
+        let mut said = self.said.lock();
+        if said.lines.is_empty() {
             return Ok(());
         }
         if let Some(witness) = &self.witness {
@@ -127,12 +219,17 @@ impl DistrustList {
         }
         self.lock.set_len(HEADER_BYTES)?;
         self.lock.sync_all()?;
-        lines.clear();
+        *said = Said::default();
         Ok(())
     }
 
+    /// What fewer lines leave of those before becomes empty lines.
     fn write_lock_file(&self, lines: &str) -> io::Result<()> {
-        self.lock.write_all_at(lines.as_bytes(), HEADER_BYTES)?;
+        let before = self.lock.metadata()?.len().saturating_sub(HEADER_BYTES);
+        let before = usize::try_from(before).unwrap_or(0).min(LINES_BYTES_MAX);
+        let mut bytes = lines.as_bytes().to_vec();
+        bytes.resize(bytes.len().max(before), b'\n');
+        self.lock.write_all_at(&bytes, HEADER_BYTES)?;
         // A device that is gone may still take pages: only a sync tells.
         self.lock.sync_all()
     }
@@ -194,6 +291,22 @@ mod tests {
     }
 
     #[test]
+    fn ranges_that_touch_are_one_statement() {
+        let dir = tempfile::tempdir().unwrap();
+        let load = || DistrustList::load(lock_file(dir.path()), None, "id").unwrap();
+        let (list, _) = load();
+        let bytes = |start, end| Distrusted::Bytes(FileId(1), ByteRange::new(start, end));
+        for (start, end) in [(0, 2), (4, 6), (10, 12), (2, 10), (1, 5)] {
+            list.add(bytes(start, end)).unwrap();
+        }
+        assert_eq!(load().1, Ok(vec![bytes(0, 12)]));
+        for at in 6..10_000 {
+            list.add(bytes(2 * at, 2 * at + 2)).unwrap();
+        }
+        assert_eq!(load().1, Ok(vec![bytes(0, 20_000)]));
+    }
+
+    #[test]
     fn a_lock_file_that_takes_nothing_sends_the_lines_to_the_witness() {
         let (dir, origin) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         drop(lock_file(dir.path()));
@@ -217,6 +330,9 @@ mod tests {
         let bytes = |file| Distrusted::Bytes(FileId(file), ByteRange::new(0, 1));
         let full = (0..1000).find_map(|file| list.add(bytes(file)).err()).unwrap();
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        list.add(Distrusted::All).unwrap();
+        list.add(bytes(1000)).unwrap();
+        assert_eq!(load().1, Ok(vec![Distrusted::All]), "it says the rest");
         list.clear().unwrap();
         lock_file(dir.path()).write_all_at(b"what\n", HEADER_BYTES).unwrap();
         assert_eq!(load().1, Err("what".to_owned()));

@@ -16,10 +16,8 @@ mod untrusted;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{
-    AtomicBool, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
-};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
@@ -31,13 +29,11 @@ use super::files::{Busy, FileState, Files};
 use super::journal::Journal;
 use super::order::Order;
 use super::owner::{self, CacheIdentity, Owner};
-use super::record;
 use super::recover::{self, Counts, Left, Recovery};
 use super::space::Space;
 use super::upkeep::Upkeep;
-use super::{
-    BLOCK, Discard, Dmt, Extent, FileId, FileRecord, OriginKey, Segment, Stamp, Usage, Wanted,
-};
+use super::{BLOCK, Discard, Dmt, Extent, FileId, FileRecord, OriginKey, Segment, Stamp, Usage};
+use super::{Wanted, record};
 use crate::error::{Error, Result};
 
 pub use options::{Clock, Options, system_clock};
@@ -440,6 +436,10 @@ impl Dmt for LocalDmt {
 
     fn abandon(&self, file: FileId, range: ByteRange) -> Result<()> {
         self.abandon_range(file, range)
+    }
+
+    fn give_up(&self) -> Result<()> {
+        self.distrust_all()
     }
 
     fn persist(&self) -> Result<()> {

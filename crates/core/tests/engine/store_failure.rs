@@ -252,3 +252,61 @@ fn i1_i4_programs_go_on_where_the_ring_cannot_be_written() {
     truth.fixture.close_dirty();
     truth.compare_origin("after an unmount");
 }
+
+/// Each overwrite was noted by itself, and the notes had one block: 293 of 400 writes failed, and so
+/// did every flush and unmount after that.
+#[test]
+fn i1_i7_any_number_of_overwrites_go_home() {
+    alone("store_failure::overwrite_many");
+}
+
+#[test]
+#[ignore = "run by i1_i7_any_number_of_overwrites_go_home"]
+fn overwrite_many() {
+    let (mut truth, held) = sick();
+    // The device takes nothing any more, so every write over dirty bytes goes home alone.
+    truth.fixture.cache_faults.set(
+        Some(Operation::Write),
+        Effect::Errno(libc::EROFS),
+        When::Always,
+    );
+    for name in ["dirty", "half", "gone dirty", "b"] {
+        for number in 0..200 {
+            truth.write(name, 8 * KIB + 80 * number, 40, 40);
+        }
+    }
+    truth.unlink("gone dirty");
+    truth.truncate("b", 9 * KIB);
+    truth.compare("after overwrites");
+    kill(&mut truth, held);
+    truth.fixture.cache_faults.clear();
+    truth.compare("after the kill");
+    truth.fixture.close();
+    truth.compare_origin("after an unmount");
+}
+
+#[test]
+fn i7_an_unmount_after_any_number_of_overwrites_succeeds() {
+    alone("store_failure::overwrite_many_and_close");
+}
+
+#[test]
+#[ignore = "run by i7_an_unmount_after_any_number_of_overwrites_succeeds"]
+fn overwrite_many_and_close() {
+    let (mut truth, held) = sick();
+    truth.fixture.cache_faults.set(
+        Some(Operation::Write),
+        Effect::Errno(libc::EROFS),
+        When::Always,
+    );
+    for number in 0..200 {
+        truth.write("filler", 2 * KIB * (number % 30) + 5 * number, 3, 41);
+        truth.write("dirty", 8 * KIB + 80 * number, 40, 42);
+    }
+    truth.fixture.flush();
+    assert_eq!(truth.dirty_bytes(), 0);
+    truth.compare_origin("after a flush");
+    drop(held);
+    truth.fixture.close_dirty();
+    truth.compare_origin("after an unmount");
+}

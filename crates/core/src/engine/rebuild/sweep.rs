@@ -62,7 +62,7 @@ impl Parts {
     ) -> Result<u64> {
         let _one = file.flushing.lock();
         if self.store.dmt.usable().is_err() {
-            let bytes = self.bring_home(file, id)?;
+            let bytes = self.relieved(|| self.bring_home(file, id))?;
             return self.settle(file, id).map(|()| bytes);
         }
         let regions = Mutex::new(chosen(self.dirty_regions(id), which));

@@ -7,9 +7,9 @@ use halocline_model::request::ByteRange;
 
 use super::LocalDmt;
 use crate::error::{Error, Result};
-use crate::meta::FileId;
 use crate::meta::distrust::Distrusted;
 use crate::meta::owner::LOCK_FILE;
+use crate::meta::{Extent, FileId};
 
 impl LocalDmt {
     pub(super) fn abandon_range(&self, file: FileId, range: ByteRange) -> Result<()> {
@@ -28,14 +28,29 @@ impl LocalDmt {
         }
         let what = if dirty { Distrusted::Bytes(file, range) } else { Distrusted::Clean };
         // Durable before the caller may change the bytes: the records say otherwise (I1).
-        self.owner.distrust().add(what).map_err(|error| {
-            let lock = self.owner.dir().join(LOCK_FILE);
-            Error::at(lock, "note that cached bytes are outdated, here or on the origin, in")(error)
-        })?;
+        if !self.owner.distrust().is_given_up() {
+            self.distrust(what)?;
+        }
         let (plan, gone) = Self::plan_unmap(&state, range, range);
         state.mapped.write().marks.cut(range);
         self.apply_unmap(&state, plan, gone, self.epochs.current.load(Acquire));
         Ok(())
+    }
+
+    /// States that nothing is to be trusted. Whether or not that could be said, nothing needs to be
+    /// stated from now on: no more can be done.
+    pub(super) fn distrust_all(&self) -> Result<()> {
+        debug_assert!(self.journal.check().is_err(), "a store that works records it");
+        let said = self.distrust(Distrusted::All);
+        self.owner.distrust().give_up();
+        said
+    }
+
+    fn distrust(&self, what: Distrusted) -> Result<()> {
+        self.owner.distrust().add(what).map_err(|error| {
+            let lock = self.owner.dir().join(LOCK_FILE);
+            Error::at(lock, "note that cached bytes are outdated, here or on the origin, in")(error)
+        })
     }
 
     /// Unmaps what an earlier process listed, durably, and clears the list. No barrier: it would
@@ -54,7 +69,8 @@ impl LocalDmt {
                     self.unmap_range(file, range)?;
                 }
                 Distrusted::Bytes(..) => {}
-                Distrusted::Clean => self.unmap_clean()?,
+                Distrusted::Clean => self.unmap_all(|extent| !extent.dirty)?,
+                Distrusted::All => self.unmap_all(|_| true)?,
             }
         }
         self.journal.sync()?;
@@ -62,11 +78,11 @@ impl LocalDmt {
         self.owner.distrust().clear().map_err(lock())
     }
 
-    fn unmap_clean(&self) -> Result<()> {
+    fn unmap_all(&self, doomed: impl Fn(&Extent) -> bool) -> Result<()> {
         let states: Vec<_> = self.files.read().all().cloned().collect();
         for state in states {
             let extents: Vec<_> = state.mapped.read().extents.all().collect();
-            for extent in extents.iter().filter(|extent| !extent.dirty) {
+            for extent in extents.iter().filter(|extent| doomed(extent)) {
                 self.unmap_range(state.id, extent.range)?;
             }
         }
