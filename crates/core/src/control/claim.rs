@@ -29,7 +29,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred,
 use serde::{Deserialize, Serialize};
 
 use super::mount::{self, MountLine};
-use super::wire;
+use super::{Client, Request, SOCKET_NAME, wire};
 use crate::error::Error;
 use ancestors::Ancestor;
 use names::{Entry, Kind};
@@ -280,16 +280,36 @@ pub(super) struct Owner {
 }
 
 /// Who serves the mount `line`, found without a look into it; `None` where nobody says so.
+///
+/// The number of a device is given to the next mount while the process of an earlier one, which
+/// ends, still says that it serves it: only of a single process that names the mount point is that
+/// believed at once. Others are asked whether they go on.
 pub(super) fn owner_of(line: &MountLine) -> Option<Owner> {
     let entries = names::all().unwrap_or_default();
     let of_it = |entry: &Entry| entry.kind == Kind::Mount && entry.id == line.device;
-    entries.into_iter().filter(of_it).find_map(|entry| {
-        let (peer, told) = ask(&entry, OWNER_TIMEOUT)?;
+    let (mut silent, mut named) = (None, Vec::new());
+    for entry in entries.into_iter().filter(of_it) {
+        let Some((peer, told)) = ask(&entry, OWNER_TIMEOUT) else { continue };
         // Anybody may say so; the kernel knows whose it is.
-        let is_owner = line.user == Some(peer.uid.as_raw());
+        if line.user != Some(peer.uid.as_raw()) {
+            continue;
+        }
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-        is_owner.then(|| Owner { pid, cache: told.map(|told| told.cache) })
-    })
+        match told {
+            None => silent = Some(Owner { pid, cache: None }),
+            Some(told) => named.push((told.dir != line.point, pid, told.cache)),
+        }
+    }
+    named.sort_by_key(|(elsewhere, ..)| *elsewhere);
+    let is_certain = silent.is_none() && named.len() == 1 && !named[0].0;
+    let goes_on = |cache: &Path| {
+        let client = Client::connect(&cache.join(SOCKET_NAME));
+        client
+            .and_then(|mut client| client.call(&Request::Ending {}, |_| {}))
+            .is_ok_and(|ends: bool| !ends)
+    };
+    let found = named.into_iter().find(|(_, _, cache)| is_certain || goes_on(cache));
+    found.map(|(_, pid, cache)| Owner { pid, cache: Some(cache) }).or(silent)
 }
 
 /// Tells apart claims on one directory.
@@ -416,6 +436,25 @@ mod tests {
         assert_eq!(taken.pid, std::process::id());
         drop(first);
         wanted(&dir).unwrap();
+    }
+
+    /// A command was led to another mount's process, which was ending: its device was the next one's.
+    #[test]
+    fn a_process_that_names_another_mount_point_is_not_believed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut claim = wanted(&fs::canonicalize(scratch.path()).unwrap()).unwrap();
+        let (uid, device) = (rustix::process::geteuid().as_raw(), (u64::MAX, 77));
+        claim.listen_on(Kind::Mount, device, Path::new("/mnt/old"), Path::new(""));
+        claim.answer();
+        let line = |point: &str| {
+            let table = format!("40 22 0:77 / {point} rw - fuse.halocline /o rw,user_id={uid}\n");
+            let mut line = MountLine::on(table.as_bytes(), Path::new(point)).unwrap();
+            line.device = device;
+            line
+        };
+        let old = owner_of(&line("/mnt/old")).unwrap();
+        assert_eq!((old.pid, old.cache), (std::process::id(), Some("cache".into())));
+        assert_eq!(owner_of(&line("/mnt/new")), None);
     }
 
     /// Who may only read an origin could have kept its owner from it.
