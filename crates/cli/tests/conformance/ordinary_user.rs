@@ -245,6 +245,22 @@ fn nobody_else_sees_an_ordinary_users_mount_and_nothing_of_it_stays() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "2 children\n", "{errors}");
 }
 
+/// Who ends the keeper of the mount's namespaces takes nothing from the run.
+#[test]
+fn a_run_outlives_the_keeper_of_its_namespaces() {
+    if let Some(reason) = obstacle_to_groups() {
+        return programs::skip(&reason);
+    }
+    let scratch = project();
+    let program = "echo kept > kept; kill -9 $(pgrep -P $PPID -x halocline); cat kept";
+    let output = run_as_member(scratch.path(), "true", "--quiet", program);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "kept\n", "{errors}");
+    let kept = fs::read_to_string(scratch.path().join("origin/kept")).expect("flushed");
+    assert_eq!(kept, "kept\n", "{errors}");
+}
+
 /// Where `fusermount3` is missing, a run works as far as it can, and what is lost is said.
 #[test]
 fn without_fusermount3_a_run_says_what_it_cannot_write() {

@@ -77,7 +77,11 @@ impl Keeper {
 
     /// See [`super::PrivateView::unmount`].
     pub(super) fn unmount(&self, force: bool) -> Result<bool> {
-        self.ask(if force { DETACH } else { UNMOUNT_UNUSED })
+        match self.ask(if force { DETACH } else { UNMOUNT_UNUSED }) {
+            // Somebody ended it. The mount ends with the last process in its namespaces.
+            Err(error) if matches!(error.errno(), libc::EPIPE | libc::ECONNRESET) => Ok(true),
+            other => other,
+        }
     }
 
     /// A copy of the mount that is nowhere yet.
@@ -114,7 +118,7 @@ fn answer(socket: &OwnedFd) -> Result<bool> {
             let message = String::from_utf8_lossy(why).into_owned();
             Err(Error::Refused { message, errno: libc::EPERM })
         }
-        _ => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
+        _ => Err(rustix::io::Errno::PIPE.into()),
     }
 }
 
