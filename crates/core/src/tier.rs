@@ -11,12 +11,13 @@
 //!   names.
 //!
 //! Files: [`links`] and [`side`] are the form on disk, [`proof`] tells whether a link is ours, [`steps`] its changes, [`scan`] reads it at
-//! mount; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
+//! mount, [`adopt`] what is no file; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
 //! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
 //! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`coldest`] leave first; [`background`] demotes them, [`in_flight`] several at once, and [`moving`] for a command; [`pass`] hands them to the kernel, and [`sole`]
 //! sees mappings that stay; [`totals`] is what `df` shows; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`].
 
+mod adopt;
 mod background;
 mod coldest;
 mod copy;
@@ -118,6 +119,8 @@ pub(crate) struct Core {
     notes: Mutex<Vec<String>>,
     passing: Mutex<Passing>,
     lost: Lost,
+    /// No mount has seen these tiers before.
+    is_new: bool,
     old_copies: Mutex<Vec<OldCopy>>,
     dir_times: DirTimes,
     /// Work for the background threads.
@@ -192,6 +195,7 @@ impl Core {
         set.check()?;
         let private = ssd.join(PRIVATE);
         let owner = Owner::take(&private)?;
+        let is_new = set.is_new()?;
         let former = former(&owner)?;
         let sides = set.roots.iter().enumerate().map(|(tier, root)| Side::open(root, tier));
         let sides = sides.collect::<Result<Vec<_>>>()?;
@@ -213,6 +217,7 @@ impl Core {
             notes: Mutex::default(),
             passing: Mutex::default(),
             lost: Lost::default(),
+            is_new,
             old_copies: Mutex::default(),
             dir_times: DirTimes::default(),
             signal: Arc::default(),

@@ -137,6 +137,11 @@ impl TierSet {
         self.roots.iter().map(|root| Self::read_mark(root)).collect()
     }
 
+    /// Whether no tier was mounted before.
+    pub(super) fn is_new(&self) -> Result<bool> {
+        Ok(self.marks()?.iter().all(Option::is_none))
+    }
+
     /// Refuses tiers that do not belong together: a device that is not mounted looks like an
     /// empty tier, and adopting that would hide its files. The first tier is marked last: as long
     /// as it only knows the set's identity, the first mount was interrupted.

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::symlinkat;
 use serde::Serialize;
 
+use super::adopt::Adopted;
 use super::inode::Away;
 use super::intents::Intent;
-use super::likeness::{check_new, make_like};
 use super::numbers::{kept_number, number_in};
 use super::proof::Said;
 use super::{Core, PRIVATE};
@@ -55,7 +55,8 @@ pub enum Problem {
         /// The file that it names.
         place: PathBuf,
     },
-    /// Something on a lower tier that is no regular file: it is left where it is.
+    /// Something on a lower tier that is no regular file and cannot be made on the SSD: it is left
+    /// where it is.
     NotAFile {
         /// What.
         other: PathBuf,
@@ -112,7 +113,7 @@ impl fmt::Display for Problem {
             Self::NotAFile { other } => {
                 write!(
                     f,
-                    "{}: no regular file, left where it is and not shown: make it on the mount",
+                    "{}: a special file that this user may not make, left where it is and not shown",
                     other.display()
                 )
             }
@@ -372,6 +373,14 @@ impl Core {
                 }
                 let kind =
                     if kind == libc::DT_UNKNOWN { kind_of(&tree, &dir, &name) } else { kind };
+                if kind == libc::DT_DIR && self.is_new && mend && !path.starts_with(PRIVATE) {
+                    let taken = self.adopt_parents(&tree, &path)?.is_none();
+                    let (path, other) = (path.clone(), side.path.join(&path));
+                    survey
+                        .found
+                        .problems
+                        .extend(taken.then_some(Problem::Conflict { path, other }));
+                }
                 let place = (tier, path);
                 if kind == libc::DT_DIR {
                     dirs.push(tree.lookup(&dir, &name)?.0);
@@ -390,8 +399,18 @@ impl Core {
                         None => survey.found.problems.push(Problem::Leftover { other }),
                     }
                 } else if kind != libc::DT_REG {
-                    let other = side.path.join(&place.1);
-                    survey.found.problems.push(Problem::NotAFile { other });
+                    let (path, from) = (place.1, tree.descriptor(&dir)?);
+                    let other = side.path.join(&path);
+                    let adopted = self.adopt_special(&tree, (tier, &path), &from, mend)?;
+                    match adopted {
+                        Adopted::Now => survey.found.adopted.push(path),
+                        Adopted::Before => survey.found.removed += 1,
+                        Adopted::Later => survey.found.problems.push(Problem::Unlinked { other }),
+                        Adopted::Taken => {
+                            survey.found.problems.push(Problem::Conflict { path, other });
+                        }
+                        Adopted::Refused => survey.found.problems.push(Problem::NotAFile { other }),
+                    }
                 } else {
                     self.adopt(&tree, place, survey, mend)?;
                 }
@@ -436,33 +455,6 @@ impl Core {
         self.sides[0].steps.step("adopting a file", || Ok(symlinkat(target, &*dir, name)?))?;
         survey.found.adopted.push(path);
         Ok(())
-    }
-
-    /// The SSD's directory at `path`, made like that of the other tier; `None` where something
-    /// else is in the way.
-    fn adopt_parents(&self, tree: &Namespace, path: &Path) -> Result<Option<Node>> {
-        let (mut here, mut there) = (self.namespace.root(), tree.root());
-        for name in path {
-            there = tree.lookup(&there, name)?.0;
-            let fd = self.namespace.descriptor(&here)?;
-            if let Ok((found, stat)) = self.namespace.lookup(&here, name) {
-                if stat.kind() != libc::S_IFDIR {
-                    return Ok(None);
-                }
-                here = found;
-                continue;
-            }
-            let make = || Ok(rustix::fs::mkdirat(&*fd, name, rustix::fs::Mode::RWXU)?);
-            self.sides[0].steps.step("making a directory", make)?;
-            here = self.namespace.lookup(&here, name)?.0;
-            let (old, new) = (tree.descriptor(&there)?, self.namespace.descriptor(&here)?);
-            let like = || {
-                check_new(&new, self.uid)?;
-                make_like(&*old, &*new)
-            };
-            self.sides[0].steps.step("setting a directory's attributes", like)?;
-        }
-        Ok(Some(here))
     }
 }
 

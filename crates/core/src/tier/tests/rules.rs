@@ -364,6 +364,55 @@ fn tiers_that_do_not_belong_together_are_refused() {
     assert_eq!(fixture.content("file").unwrap(), b"x");
 }
 
+/// Symbolic links, special files and empty directories of a lower tier stayed there unseen.
+#[test]
+fn what_is_no_file_below_is_adopted() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in ["ssd/taken", "hdd/deep/empty"] {
+        fs::create_dir_all(dir.path().join(path)).unwrap();
+    }
+    let hdd = |path: &str| dir.path().join("hdd").join(path);
+    symlink("../elsewhere", hdd("deep/link")).unwrap();
+    symlink(hdd("deep/link"), hdd("into")).unwrap();
+    symlink("other", hdd("taken")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        hdd("deep/pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    let (options, held) = (limited(1 << 20), Mutex::default());
+    let (tiers, found) = (vec!["ssd", "hdd"], Found::default());
+    let mut fixture = Fixture { dir, tiers, options, tier: None, found, held };
+    fixture.open();
+    let taken = Problem::Conflict { path: "taken".into(), other: fixture.hdd("taken") };
+    assert_eq!(fixture.found.problems, [taken]);
+    assert_eq!(fixture.found.adopted, ["deep/link", "deep/pipe", "into"].map(PathBuf::from));
+    let target = |path| fixture.tier().read_link(&fixture.node(path).unwrap()).unwrap();
+    assert_eq!(target("deep/link"), "../elsewhere");
+    assert_eq!(target("into"), fixture.hdd("deep/link"), "a user's, though it leads there");
+    let pipe = fixture.tier().stat(&fixture.node("deep/pipe").unwrap(), None).unwrap();
+    assert_eq!(pipe.raw.st_mode, libc::S_IFIFO | 0o700);
+    assert!(fixture.ssd("deep/empty").is_dir());
+    assert!(fixture.hdd("deep/link").symlink_metadata().is_err(), "it is in one place");
+    // What is removed on the mount does not come back, nor do directories that are left over.
+    for path in ["into", "deep/pipe"] {
+        let (dir, name) = fixture.at(path);
+        fixture.tier().unlink(&dir, name).unwrap();
+    }
+    fs::remove_dir(fixture.ssd("deep/empty")).unwrap();
+    fs::create_dir_all(fixture.hdd("deep/empty")).unwrap();
+    // A mount that was killed before it removed one.
+    symlink("../elsewhere", fixture.hdd("deep/link")).unwrap();
+    fixture.open();
+    assert!(fixture.node("into").is_err() && fixture.node("deep/pipe").is_err());
+    assert!(!fixture.ssd("deep/empty").exists());
+    assert!(fixture.hdd("deep/link").symlink_metadata().is_err());
+    assert_eq!(fixture.found.problems.len(), 1);
+}
+
 /// A first mount that was killed, or whose power failed, while it marked the tiers.
 #[test]
 fn a_first_mount_that_was_interrupted_is_no_obstacle() {
