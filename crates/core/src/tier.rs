@@ -211,7 +211,7 @@ impl Core {
             residents: Residents::new(limit),
             intents: Intents::open(sides[0].private(), sides[0].steps.clone())?,
             uid: own_uid(),
-            keeper: Keeper::new(&private, &options)?,
+            keeper: Keeper::new(&private, &options, limit)?,
             counters: Counters::default(),
             begun: Instant::now(),
             notes: Mutex::default(),

@@ -6,13 +6,14 @@ mod heuristic;
 pub mod optimum;
 mod recency;
 pub mod replay;
+mod rivals;
 
 use std::cmp::Ordering;
 use std::fmt::Debug;
 
 use crate::policy::UnknownPolicy;
 
-pub use replay::{Replay, Step, Trace, replay};
+pub use replay::{Replay, Step, Trace, replay, replay_with};
 
 /// A file, by a number that it keeps.
 pub type FileId = u64;
@@ -39,11 +40,18 @@ pub trait Outlook {
 /// An implementation MUST only name files that `cached` lists, each once, and MUST be
 /// deterministic. The order of two files in `leaving` MUST only depend on what was told of these
 /// two, on their sizes and on their announced references, and not change while references to other
-/// files pass; with the same outlook `make_room` MUST name nobody, or none but the first of that
+/// files pass, unless [`Keep::is_reordered`] says so; with the same outlook `make_room` MUST name nobody, or none but the first of that
 /// order that free enough: the caller may then list those only that are among the first.
 pub trait Keep: Send + Debug {
-    /// A file is used, on the SSD or not.
-    fn referenced(&mut self, file: FileId);
+    /// A file of `bytes` bytes is used, on the SSD or not.
+    fn referenced(&mut self, file: FileId, bytes: u64);
+    /// The SSD holds so many bytes: told before anything else, and when that changes.
+    fn holds(&mut self, _bytes: u64) {}
+    /// Whether the order of files changed since this was asked last, for others than those told
+    /// of. The caller asks after every use.
+    fn is_reordered(&mut self) -> bool {
+        false
+    }
     /// A file came to the SSD (`true`) or left it.
     fn moved(&mut self, _file: FileId, _to_ssd: bool) {}
     /// A file exists no more.
@@ -97,8 +105,8 @@ pub struct Policy {
 pub const POLICIES: &[Policy] = &[
     Policy {
         name: "foresight",
-        doc: "next announced uses, counting what a move writes; without them what was used twice \
-              stays (ours)",
+        doc: "next announced uses, counting what a move writes; without them the best of several \
+              rules, by what each would have moved (ours)",
         make: || Box::<foresight::Foresight>::default(),
     },
     Policy {

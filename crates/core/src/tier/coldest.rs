@@ -197,6 +197,7 @@ mod tests {
                 asked: 0,
                 random: 0x9e37_79b9_7f4a_7c15,
             };
+            story.policy.holds(limit);
             (0..FILES / 2).for_each(|file| story.moved(file, true));
             story
         }
@@ -236,7 +237,10 @@ mod tests {
 
         /// A file is opened, and brought if the policy wants it.
         fn used(&mut self, file: FileId) {
-            self.policy.referenced(file);
+            self.policy.referenced(file, self.view.size(file));
+            if self.policy.is_reordered() {
+                self.coldest.iter_mut().for_each(Coldest::forget);
+            }
             if self.here.contains(&file) {
                 self.tell(file);
                 return;

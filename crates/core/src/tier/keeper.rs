@@ -87,19 +87,28 @@ impl Outlook for Known {
 
 impl Keeper {
     /// The policy of `options`; the rules of earlier mounts are kept in `private`.
-    pub(super) fn new(private: &Path, options: &TierOptions) -> Result<Self> {
-        let policy = tier::by_name(&options.policy).map_err(|unknown| {
+    pub(super) fn new(private: &Path, options: &TierOptions, limit: u64) -> Result<Self> {
+        let mut policy = tier::by_name(&options.policy).map_err(|unknown| {
             Error::invalid(unknown.to_string(), "choose one of them with --policy")
         })?;
+        policy.holds(limit);
         let globs = Globs::load(private, &options.pin, &options.exclude)?;
         let jobs = Mutex::new(Jobs::load(private)?);
         let (policy, coldest) = (Mutex::new(policy), Default::default());
         Ok(Self { policy, coldest, globs: RwLock::new(globs), jobs })
     }
 
-    /// A file is used; whether it is on the SSD is looked up after the policy was told.
-    fn referenced(&self, number: u64, is_here: impl FnOnce() -> bool) {
-        self.policy.lock().referenced(number);
+    /// A file of `bytes` bytes is used; whether it is on the SSD is looked up after the policy was
+    /// told.
+    fn referenced(&self, number: u64, bytes: u64, is_here: impl FnOnce() -> bool) {
+        let reordered = {
+            let mut policy = self.policy.lock();
+            policy.referenced(number, bytes);
+            policy.is_reordered()
+        };
+        if reordered {
+            self.changed_for_many();
+        }
         // One that comes later is told of then.
         if is_here() {
             self.changed(number);
@@ -108,7 +117,7 @@ impl Keeper {
 
     /// A new file is used.
     pub(super) fn created(&self, number: u64) {
-        self.referenced(number, || false);
+        self.referenced(number, 0, || false);
         self.moved(number, true);
     }
 
@@ -325,7 +334,8 @@ impl Core {
     pub(super) fn used(&self, inode: &Arc<Inode>, by: u32) {
         let ahead = self.follow_jobs(inode, by);
         let mut away = false;
-        self.keeper.referenced(inode.number, || {
+        let bytes = self.bytes_on_disk(inode);
+        self.keeper.referenced(inode.number, bytes, || {
             let place = inode.place.read();
             away = place.away.is_some() && place.entry.known_as().is_some();
             place.away.is_none()
@@ -335,6 +345,16 @@ impl Core {
             true if self.promote(inode, ahead) => Opening::Promoted,
             true => Opening::InPlace,
         });
+    }
+
+    /// Bytes of blocks of a file, wherever it is; 0 where that cannot be told.
+    fn bytes_on_disk(&self, inode: &Inode) -> u64 {
+        let place = inode.place.read();
+        if let Some(resident) = &place.resident {
+            return resident.bytes();
+        }
+        let found = self.physical(inode, &place).and_then(|fd| stat_descriptor(&*fd));
+        found.map_or(0, |stat| stat.disk_bytes())
     }
 
     /// Tells jobs that thread `by` opens or makes a file; its announced references after that,

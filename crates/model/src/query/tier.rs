@@ -12,9 +12,16 @@ use crate::tier::{self, Step, Trace};
 #[serde(deny_unknown_fields)]
 pub(super) struct Replay {
     policy: String,
+    /// Whether the policy is told of the references to come.
+    #[serde(default = "announced")]
+    announced: bool,
     capacity: u64,
     sizes: BTreeMap<String, u64>,
     refs: Vec<String>,
+}
+
+const fn announced() -> bool {
+    true
 }
 
 impl Replay {
@@ -46,7 +53,7 @@ impl Replay {
     pub(super) fn answer(&self) -> Result<Value, String> {
         let mut policy = tier::by_name(&self.policy).map_err(|unknown| unknown.to_string())?;
         let trace = self.trace()?;
-        let done = tier::replay(&trace, policy.as_mut());
+        let done = tier::replay_with(&trace, self.announced, policy.as_mut());
         let name = |file: &usize| trace.names[*file].as_str();
         let steps = done.steps.iter().map(|step| match step {
             Step::Hit(file) => json!(["hit", name(file), []]),

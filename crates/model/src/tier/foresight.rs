@@ -1,9 +1,10 @@
 //! Ours: the next announced use decides, a move's own writes count, and what is not announced is
-//! judged by whether it was used twice.
+//! judged by the one of several rules that would have moved least of late.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use super::rivals::{Rank, Rivals, Uses};
 use super::{FileId, Keep, Outlook};
 
 /// Files remembered that are not on the SSD; the oldest are forgotten beyond.
@@ -11,20 +12,20 @@ const REMEMBERED_MAX: usize = 1 << 16;
 
 /// With announced references: files leave by next use, farthest first, and a file comes only if
 /// the reads it saves until the first of them is wanted back exceed what their leaving writes and
-/// their coming back reads. Without: files used once leave before files used again, each by last
-/// use, and a file whose first use this is comes only into free room, so that a scan evicts
-/// nothing.
+/// their coming back reads. Without: as the best of the [rivals](Rivals) has it, at first that
+/// files used once leave before files used again, each by last use, and a file whose first use
+/// this is comes only into free room, so that a scan evicts nothing.
 #[derive(Debug, Default)]
 pub(super) struct Foresight {
     seen: HashMap<FileId, Seen>,
     clock: u64,
+    rivals: Rivals,
+    reordered: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
-    /// Used again since it came or was first seen.
-    again: bool,
-    last: u64,
+    uses: Uses,
     on_ssd: bool,
 }
 
@@ -36,15 +37,19 @@ impl Foresight {
             return;
         }
         let mut times: Vec<u64> =
-            self.seen.values().filter(|seen| !seen.on_ssd).map(|seen| seen.last).collect();
+            self.seen.values().filter(|seen| !seen.on_ssd).map(|seen| seen.uses.last).collect();
         let middle = times.len() / 2;
         let (_, oldest_kept, _) = times.select_nth_unstable(middle);
         let oldest_kept = *oldest_kept;
-        self.seen.retain(|_, seen| seen.on_ssd || seen.last >= oldest_kept);
+        self.seen.retain(|_, seen| seen.on_ssd || seen.uses.last >= oldest_kept);
     }
 
-    fn seen(&self, file: FileId) -> Seen {
-        self.seen.get(&file).copied().unwrap_or_default()
+    fn uses(&self, file: FileId) -> Uses {
+        self.seen.get(&file).map(|seen| seen.uses).unwrap_or_default()
+    }
+
+    fn rank(&self, file: FileId) -> Rank {
+        self.rivals.followed().rank(&self.uses(file))
     }
 
     fn announced(
@@ -90,26 +95,34 @@ fn drop_needless(leaving: &mut Vec<FileId>, bytes: u64, outlook: &dyn Outlook) {
 }
 
 impl Keep for Foresight {
-    fn referenced(&mut self, file: FileId) {
+    fn referenced(&mut self, file: FileId, bytes: u64) {
         self.clock += 1;
         let clock = self.clock;
-        self.seen
-            .entry(file)
-            .and_modify(|seen| (seen.again, seen.last) = (true, clock))
-            .or_insert(Seen { last: clock, ..Seen::default() });
+        let uses = &mut self.seen.entry(file).or_default().uses;
+        (uses.again, uses.count, uses.last) = (uses.count > 0, uses.count + 1, clock);
         if clock.is_multiple_of(1024) {
             self.shrink();
         }
+        self.reordered |= self.rivals.used(file, bytes);
+    }
+
+    fn holds(&mut self, bytes: u64) {
+        self.rivals.set_limit(bytes);
+    }
+
+    fn is_reordered(&mut self) -> bool {
+        std::mem::take(&mut self.reordered)
     }
 
     fn moved(&mut self, file: FileId, to_ssd: bool) {
         let seen = self.seen.entry(file).or_default();
         // What left starts anew: one more use brings it back, it does not keep it for ever.
-        (seen.on_ssd, seen.again) = (to_ssd, seen.again && to_ssd);
+        (seen.on_ssd, seen.uses.again) = (to_ssd, seen.uses.again && to_ssd);
     }
 
     fn removed(&mut self, file: FileId) {
         self.seen.remove(&file);
+        self.rivals.removed(file);
     }
 
     fn leaving(&mut self, mut cached: Vec<FileId>, outlook: &dyn Outlook) -> Vec<FileId> {
@@ -117,8 +130,8 @@ impl Keep for Foresight {
             return by_next_use(cached, outlook);
         }
         cached.sort_by_cached_key(|file| {
-            let (seen, next) = (self.seen(*file), outlook.next(*file));
-            (Reverse(next.unwrap_or(u64::MAX)), seen.again, seen.last, *file)
+            let next = outlook.next(*file).unwrap_or(u64::MAX);
+            (Reverse(next), self.rank(*file), *file)
         });
         cached
     }
@@ -141,10 +154,11 @@ impl Keep for Foresight {
         if free >= size {
             return Some(Vec::new());
         }
-        if !self.seen(file).again {
-            return None;
-        }
         let order = self.leaving(cached(), outlook);
-        super::first_that_free(order, size - free, outlook)
+        let leaving = super::first_that_free(order, size - free, outlook)?;
+        let worth =
+            |gone: &FileId| u128::from(self.uses(*gone).count) * u128::from(outlook.size(*gone));
+        let worth = leaving.iter().map(worth).sum();
+        self.rivals.followed().admits(&self.uses(file), size, worth).then_some(leaving)
     }
 }

@@ -35,8 +35,8 @@ fn by_cost(cached: Vec<FileId>, outlook: &dyn Outlook) -> Vec<(u128, FileId)> {
 }
 
 impl Keep for Heuristic {
-    fn referenced(&mut self, file: FileId) {
-        self.unknown.referenced(file);
+    fn referenced(&mut self, file: FileId, bytes: u64) {
+        self.unknown.referenced(file, bytes);
     }
 
     fn removed(&mut self, file: FileId) {

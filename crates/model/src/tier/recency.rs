@@ -24,7 +24,7 @@ impl Recency {
 }
 
 impl Keep for Recency {
-    fn referenced(&mut self, file: FileId) {
+    fn referenced(&mut self, file: FileId, _bytes: u64) {
         self.clock += 1;
         let (uses, last) = self.seen.entry(file).or_default();
         *uses += u64::from(self.counts_uses);

@@ -50,6 +50,8 @@ struct Ahead<'a> {
     trace: &'a Trace,
     positions: &'a [Vec<u64>],
     now: u64,
+    /// Whether a policy is told of them.
+    announced: bool,
 }
 
 fn index(file: FileId) -> usize {
@@ -62,6 +64,9 @@ fn id(file: usize) -> FileId {
 
 impl Ahead<'_> {
     fn after(&self, file: FileId) -> &[u64] {
+        if !self.announced {
+            return &[];
+        }
         let positions = &self.positions[index(file)];
         &positions[positions.partition_point(|position| *position <= self.now)..]
     }
@@ -73,7 +78,7 @@ impl Outlook for Ahead<'_> {
     }
 
     fn is_known(&self) -> bool {
-        true
+        self.announced
     }
 
     fn later(&self, file: FileId, horizon: u64) -> u64 {
@@ -90,8 +95,14 @@ impl Outlook for Ahead<'_> {
     }
 }
 
-/// Replays `trace` under `policy`.
+/// Replays `trace` under `policy`, which knows it from the beginning.
 pub fn replay(trace: &Trace, policy: &mut dyn Keep) -> Replay {
+    replay_with(trace, true, policy)
+}
+
+/// The same; a policy that is not told of the references to come must do without.
+pub fn replay_with(trace: &Trace, announced: bool, policy: &mut dyn Keep) -> Replay {
+    policy.holds(trace.capacity);
     let mut positions = vec![Vec::new(); trace.sizes.len()];
     for (position, &file) in trace.refs.iter().enumerate() {
         positions[file].push(position as u64);
@@ -100,7 +111,7 @@ pub fn replay(trace: &Trace, policy: &mut dyn Keep) -> Replay {
         Replay { read: 0, evicted: 0, hits: 0, steps: Vec::new(), cached: BTreeSet::new() };
     let mut used = 0;
     for (now, &file) in trace.refs.iter().enumerate() {
-        policy.referenced(id(file));
+        policy.referenced(id(file), trace.sizes[file]);
         if done.cached.contains(&file) {
             done.hits += 1;
             done.steps.push(Step::Hit(file));
@@ -108,7 +119,7 @@ pub fn replay(trace: &Trace, policy: &mut dyn Keep) -> Replay {
         }
         let size = trace.sizes[file];
         done.read += size;
-        let outlook = Ahead { trace, positions: &positions, now: now as u64 };
+        let outlook = Ahead { trace, positions: &positions, now: now as u64, announced };
         let cached = || done.cached.iter().copied().map(id).collect();
         let room = if size > trace.capacity {
             None
