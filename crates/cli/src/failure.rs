@@ -14,6 +14,8 @@ Exit status:
   1    the operation failed
   2    refused before anything was changed: wrong arguments, configuration or directories
   3    dirty data stays on the cache; it is flushed after the next mount
+  4    a file with dirty data had been changed behind the mount: it is what others made of it, and the
+       data is saved in `conflicts` in the cache directory
   126  the command given to `run` cannot be executed
   127  the command given to `run` was not found
   N    `run` otherwise exits as its command did, 128+S when signal S ended it";
@@ -42,6 +44,18 @@ impl Failure {
     /// Dirty data stays on the cache.
     pub(crate) fn dirty_left(message: impl Into<String>) -> Self {
         Self { status: 3, message: message.into() }
+    }
+
+    /// Files were changed behind the mount while they had dirty data; where that is was told.
+    pub(crate) fn conflicts(count: usize) -> Self {
+        let files = if count == 1 { "1 file was" } else { &format!("{count} files were") };
+        Self {
+            status: 4,
+            message: format!(
+                "{files} changed behind the mount and not overwritten; what was to be flushed is \
+                 saved, see above"
+            ),
+        }
     }
 
     /// An unmount left `bytes` dirty bytes on `cache`.

@@ -118,10 +118,14 @@ pub(crate) fn report(report: &Report) -> String {
         ),
         ("left dirty", bytes(report.dirty_bytes_left)),
     ];
+    let conflicts = (report.conflicts > 0).then(|| {
+        let what = format!("{} files changed behind the mount, see `conflicts`", report.conflicts);
+        ("conflicts", format!("{what} in the cache"))
+    });
     let emulated = report.emulated.as_ref();
     let emulated =
         emulated.map(|devices| ("devices", format!("EMULATED ({devices}): no real hardware")));
-    for (name, value) in lines.into_iter().chain(emulated) {
+    for (name, value) in lines.into_iter().chain(conflicts).chain(emulated) {
         let _ = writeln!(out, "{name:<12}{value}");
     }
     out
@@ -166,10 +170,10 @@ pub(crate) fn moved(verb: &str, done: &MoveReport, dry_run: bool) -> String {
     out
 }
 
-/// One line for each file that was not moved.
+/// One line for each file that was not moved, or that others had changed.
 pub(crate) fn skipped(done: &MoveReport) -> String {
     let line = |skipped: &Skipped| format!("\n  {}: {}", path(&skipped.path), skipped.reason);
-    done.skipped.iter().map(line).collect()
+    done.skipped.iter().chain(&done.conflicts).map(line).collect()
 }
 
 #[cfg(test)]

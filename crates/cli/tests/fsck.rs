@@ -269,6 +269,43 @@ fn dirty_bytes_without_a_place_are_told() {
     assert_eq!(scratch.problems(&[]), ["no-origin"]);
 }
 
+/// Dirty bytes under which the origin was changed were called clean, and the next mount put them over what
+/// others had written.
+#[test]
+fn i9_what_others_changed_under_dirty_bytes_is_told() {
+    let (scratch, _) = Scratch::new();
+    let (origin, cache) = (scratch.path("origin"), scratch.path("second"));
+    fs::create_dir(&cache).unwrap();
+    let config = Config { policy: "always".to_owned(), rebuild: false, ..Config::default() };
+    let engine = ExtentEngine::open(&origin, &cache, &config).unwrap();
+    let me = Caller { uid: 0, gid: 0, pid: 1 };
+    let (node, _) = engine.lookup(&engine.root(), OsStr::new("data")).unwrap();
+    let handle = engine.open(&node, libc::O_RDWR, me).unwrap();
+    engine.write(&handle, 0, &[3; 4096], me).unwrap();
+    drop((handle, node));
+    // As a kill leaves it.
+    drop(engine);
+    let fsck = |dir: &Path| {
+        let output = command::halocline().args(["fsck", "--json"]).arg(dir).output().unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), found["problems"].clone())
+    };
+    assert_eq!(fsck(&cache).0, Some(0));
+    let copy = scratch.path("copy");
+    let copied = std::process::Command::new("cp").arg("-a").arg(&cache).arg(&copy).status();
+    assert!(copied.unwrap().success());
+    let (status, problems) = fsck(&copy);
+    assert_eq!((status, &problems[0]["problem"]), (Some(0), &"copy".into()), "{problems}");
+
+    fs::write(origin.join("data"), vec![9; 32768]).unwrap();
+    for dir in [&cache, &copy] {
+        let (status, problems) = fsck(dir);
+        assert_eq!(status, Some(1), "{problems}");
+        let last = problems.as_array().unwrap().last().unwrap();
+        assert_eq!((&last["problem"], &last["path"]), (&"conflict".into(), &"data".into()));
+    }
+}
+
 #[test]
 fn a_cache_in_use_and_a_directory_that_is_none_are_refused() {
     let (scratch, _) = Scratch::new();

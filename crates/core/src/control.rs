@@ -425,6 +425,10 @@ pub struct MoveReport {
     pub left_bytes: u64,
     /// Files that were skipped or failed, with the reason.
     pub skipped: Vec<Skipped>,
+    /// Files that others had changed, whose dirty bytes are saved elsewhere, with the place: those of
+    /// which no flush told yet.
+    #[serde(default)]
+    pub conflicts: Vec<Skipped>,
 }
 
 /// A file that was not moved.

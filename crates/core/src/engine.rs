@@ -6,6 +6,7 @@
 
 mod blocks;
 mod changes;
+mod changing;
 pub mod counters;
 mod damage;
 mod degrade;

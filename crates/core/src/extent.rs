@@ -3,6 +3,7 @@
 //! the data mapping table and the cache objects in step.
 
 pub(crate) mod file;
+pub(crate) mod look;
 pub(crate) mod mover;
 pub(crate) mod store;
 pub(crate) mod streams;

@@ -3,6 +3,8 @@
 //! The contract is [`Dmt`]; [`local`] keeps it in memory as range maps over an embedded
 //! log-structured store. A second implementation over a distributed store can follow (D6).
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use halocline_model::layout::Placement;
@@ -18,6 +20,7 @@ mod distrust;
 mod files;
 mod footprint;
 mod journal;
+pub mod lease;
 pub mod local;
 mod mapping;
 mod marks;
@@ -50,9 +53,9 @@ pub struct OriginKey {
 /// What the origin's file looked like when Halocline last touched it (I9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stamp {
-    /// Halocline has the file open for writing: its stat cannot be compared after a crash.
+    /// Halocline is changing it: nobody knows how it looks after a crash ([`lease`]).
     Writing,
-    /// Size, mtime and ctime at the last close.
+    /// What it looked like when Halocline had last changed it.
     Closed {
         /// Size in bytes.
         size: u64,
@@ -61,6 +64,31 @@ pub enum Stamp {
         /// Change time in nanoseconds since the epoch.
         ctime_ns: i64,
     },
+}
+
+impl Stamp {
+    /// That of a file at rest.
+    pub fn of(found: &Metadata) -> Self {
+        let ns =
+            |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
+        Self::Closed {
+            size: found.len(),
+            mtime_ns: ns(found.mtime(), found.mtime_nsec()),
+            ctime_ns: ns(found.ctime(), found.ctime_nsec()),
+        }
+    }
+
+    /// Whether both are of a file at rest with the same size and modification time: then its bytes are
+    /// the same, as far as times tell.
+    pub fn same_bytes(self, other: Self) -> bool {
+        match (self, other) {
+            (
+                Self::Closed { size, mtime_ns, .. },
+                Self::Closed { size: other_size, mtime_ns: other_mtime_ns, .. },
+            ) => (size, mtime_ns) == (other_size, other_mtime_ns),
+            _ => false,
+        }
+    }
 }
 
 /// A file the cache knows.

@@ -36,6 +36,7 @@ use crate::error::{Error, Result};
 use crate::open_files::OpenFiles;
 
 pub use attributes::stat_descriptor;
+pub(crate) use attributes::stat_of;
 pub use change::Removed;
 pub use directory::Directory;
 pub use node::{Node, Pin};

@@ -11,9 +11,10 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_core::config::{Binding, Config};
 use halocline_core::error::{Error, Result};
+use halocline_core::meta::lease::{self, Evidence, Verdict};
 use halocline_core::meta::local::{self, LocalDmt};
 use halocline_core::meta::recover::Left;
-use halocline_core::meta::{Dmt, Extent, FileId, FileRecord};
+use halocline_core::meta::{Dmt, Extent, FileId, FileRecord, Stamp};
 use halocline_core::volume::{CacheObjects, Origin, Volume, marks};
 use halocline_model::evict;
 use halocline_model::request::ByteRange;
@@ -66,6 +67,11 @@ enum Problem {
     StrayObject { file: u64, next_mount_removes: bool },
     /// The origin has no such file any more: its dirty bytes have no place to go.
     NoOrigin { path: PathBuf, dirty_bytes: u64 },
+    /// Others changed the origin's file under dirty bytes: these are not written home.
+    Conflict { path: PathBuf, dirty_bytes: u64 },
+    /// The directory is a copy of a cache, or was moved to another file system, with dirty bytes: some
+    /// may be older than the origin's.
+    Copy { dirty_bytes: u64 },
     /// An object of a striped origin that no file names any more: it costs space and nothing else.
     OrphanObject { object: String, bytes: u64 },
     /// More blocks are in use than the records know of (I5).
@@ -75,7 +81,12 @@ enum Problem {
 impl Problem {
     /// Whether the next mount ends it.
     fn ends_by_itself(&self) -> bool {
-        matches!(self, Self::Uncounted { .. } | Self::StrayObject { next_mount_removes: true, .. })
+        matches!(
+            self,
+            Self::Uncounted { .. }
+                | Self::Copy { .. }
+                | Self::StrayObject { next_mount_removes: true, .. }
+        )
     }
 }
 
@@ -106,6 +117,8 @@ struct Cache {
     /// Whether the next mount removes what no record names.
     next_mount_trims: bool,
     origin_unchecked: Option<String>,
+    /// What tells changes of the origin by others.
+    evidence: Evidence,
 }
 
 /// Checks, and mends if asked.
@@ -173,7 +186,7 @@ impl Cache {
             ..local::Options::new(u64::MAX, eviction, Config::default().cdt_entries)
         };
         let (dmt, recovery) = LocalDmt::open(dir, options)?;
-        let problems = recovery
+        let mut problems: Vec<_> = recovery
             .dropped
             .into_iter()
             .filter(|dropped| dropped.dirty_bytes > 0)
@@ -190,7 +203,21 @@ impl Cache {
             Volume::in_directory(dir, geometry.servers(), geometry.stripe(), &|_, device| device)?;
         let objects = CacheObjects::new(volume, geometry);
         let (left, next_mount_trims, origin_unchecked) = (recovery.left, recovery.trim, None);
-        Ok(Self { dmt, objects, binding, problems, left, next_mount_trims, origin_unchecked })
+        let evidence = lease::evidence(dir)?;
+        let dirty_bytes = dmt.usage().dirty;
+        if evidence == Evidence::Copy && dirty_bytes > 0 {
+            problems.push(Problem::Copy { dirty_bytes });
+        }
+        Ok(Self {
+            dmt,
+            objects,
+            binding,
+            problems,
+            left,
+            next_mount_trims,
+            origin_unchecked,
+            evidence,
+        })
     }
 
     /// Leaves the cache in the order in which it was found. A crashed one stays so: what its
@@ -227,8 +254,15 @@ impl Cache {
         }
         let dirty_bytes: u64 =
             extents.iter().filter(|extent| extent.dirty).map(|extent| extent.range.len()).sum();
-        if dirty_bytes > 0 && !self.is_on_origin(file) {
-            self.problems.push(Problem::NoOrigin { path: file.path.clone(), dirty_bytes });
+        if dirty_bytes > 0 {
+            let path = file.path.clone();
+            match self.on_origin(file) {
+                None => self.problems.push(Problem::NoOrigin { path, dirty_bytes }),
+                Some(found) if self.evidence.judge(file.stamp, found) == Verdict::Theirs => {
+                    self.problems.push(Problem::Conflict { path, dirty_bytes });
+                }
+                Some(_) => {}
+            }
         }
         Ok(missing)
     }
@@ -287,13 +321,15 @@ impl Cache {
         Ok(gaps)
     }
 
-    fn is_on_origin(&self, file: &FileRecord) -> bool {
-        let Some(binding) = &self.binding else { return true };
+    /// How the origin's file looks, if it is there. Without its origin nothing is known of it.
+    fn on_origin(&self, file: &FileRecord) -> Option<Stamp> {
+        let Some(binding) = &self.binding else { return Some(file.stamp) };
         let plain = binding.origin.join(&file.path);
         let striped = binding.origin.join("namespace").join(&file.path);
-        [plain, striped]
-            .iter()
-            .any(|path| fs::symlink_metadata(path).is_ok_and(|found| found.ino() == file.key.inode))
+        let found = [plain, striped].into_iter().find_map(|path| {
+            fs::symlink_metadata(path).ok().filter(|found| found.ino() == file.key.inode)
+        })?;
+        Some(Stamp::of(&found))
     }
 
     /// Looks for objects that no record names, and for blocks that nobody counts.
@@ -421,6 +457,17 @@ fn describe(problem: &Problem) -> String {
         Problem::NoOrigin { path, dirty_bytes } => format!(
             "{}: {} are dirty, and the origin has no such file; the next mount saves them",
             path.display(),
+            text::bytes(*dirty_bytes)
+        ),
+        Problem::Conflict { path, dirty_bytes } => format!(
+            "{}: {} are dirty, and others changed the origin's file since; the next mount keeps \
+             their version and saves these in `conflicts` in the cache directory",
+            path.display(),
+            text::bytes(*dirty_bytes)
+        ),
+        Problem::Copy { dirty_bytes } => format!(
+            "this is a copy of a cache, or was moved to another file system, and {} are dirty; a \
+             mount writes home what belongs to files that are as they were, and saves the rest",
             text::bytes(*dirty_bytes)
         ),
         Problem::OrphanObject { object, bytes } => format!(

@@ -48,6 +48,11 @@ impl Telling {
         if report.left_bytes > 0 && !self.dry_run {
             return Err((self.left)(text::bytes(report.left_bytes)));
         }
-        Ok(ExitCode::SUCCESS)
+        conflicts(&report).map_or(Ok(ExitCode::SUCCESS), Err)
     }
+}
+
+/// The failure of a move that met files which others had changed.
+pub(super) fn conflicts(report: &MoveReport) -> Option<Failure> {
+    (!report.conflicts.is_empty()).then(|| Failure::conflicts(report.conflicts.len()))
 }

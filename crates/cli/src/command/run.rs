@@ -17,6 +17,7 @@ use halocline_fuse::{PrivateView, private_namespace};
 
 use joining::Found;
 
+use super::moving::conflicts;
 use super::write_json;
 use crate::assemble;
 use crate::child::Signals;
@@ -217,6 +218,9 @@ fn conclude(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> O
     for skipped in &flushed.skipped {
         eprintln!("halocline: {}: {}", skipped.path.display(), skipped.reason);
     }
+    for conflict in &flushed.conflicts {
+        eprintln!("halocline: {}: {}", conflict.path.display(), conflict.reason);
+    }
     if report.dirty_bytes_left > 0 {
         let what = format!(
             "{} stay on the cache {}; they are flushed when it is used again with this origin",
@@ -228,5 +232,8 @@ fn conclude(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> O
         }
         eprintln!("halocline: {what}");
     }
-    Ok(ExitCode::from(status))
+    match conflicts(flushed) {
+        Some(failure) if status == 0 => Err(failure),
+        _ => Ok(ExitCode::from(status)),
+    }
 }

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::moving::conflicts;
 use crate::failure::{Failure, Outcome};
 use crate::places;
 use crate::progress::Meter;
@@ -68,7 +69,7 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     if done.left_bytes > 0 {
         return Err(Failure::mount_again(done.left_bytes, &status.cache));
     }
-    Ok(ExitCode::SUCCESS)
+    conflicts(&done).map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 /// A handle on the mount process that a reused process id cannot confuse.

@@ -175,6 +175,7 @@ pub(super) fn joined(first: &MoveReport, last: MoveReport) -> MoveReport {
         seconds: first.seconds + last.seconds,
         left_bytes: last.left_bytes,
         skipped: last.skipped,
+        conflicts: first.conflicts.iter().cloned().chain(last.conflicts).collect(),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Files that are changed in the origin while the mount goes on (I9): what the kernel kept of them
 //! since they were last open is of what they were.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::process::Output;
 
 use crate::mount::{self, IO_URING, Mount};
 use crate::programs;
@@ -51,4 +52,89 @@ fn i9_pages_of_a_file_that_changed_while_it_was_closed_are_read_anew() {
     if mount::ring_obstacle().is_none() {
         check(&Mount::new(&[&OPTIONS[..], &[IO_URING]].concat()));
     }
+}
+
+/// Runs the command on the mount.
+fn halocline(command: &str, mount: &Mount) -> (Output, String) {
+    let output = programs::halocline().arg(command).arg(mount.path()).output().expect("it starts");
+    let said = [&output.stdout[..], &output.stderr[..]].concat();
+    (output, String::from_utf8_lossy(&said).into_owned())
+}
+
+/// The bytes that were saved of the only conflict.
+fn saved(mount: &Mount) -> Vec<u8> {
+    let dir = fs::read_dir(mount.cache().join("conflicts")).expect("conflicts");
+    let mut files = dir.map(|entry| entry.expect("an entry").path());
+    let bytes = files.find(|path| path.extension().is_none()).expect("saved bytes");
+    fs::read(bytes).expect("read")
+}
+
+/// Writes a file through the mount, all of it dirty, closed, and known to be.
+fn dirty(mount: &Mount) {
+    fs::write(mount.path().join("file"), vec![1; 65536]).expect("write");
+    let is_dirty = || mount.status()["dirty_bytes"].as_u64() == Some(65536);
+    eventually("dirty bytes", is_dirty);
+    let record_is_settled = || {
+        let home = fs::metadata(mount.origin().join("file")).expect("stat");
+        home.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age.as_millis() > 300))
+    };
+    eventually("the last close", record_is_settled);
+}
+
+/// What others wrote after a `kill -9`, or under a mount that lives, was overwritten without a word.
+#[test]
+fn i9_dirty_bytes_do_not_go_over_what_others_wrote() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let options = ["--policy=always", "--rebuild=false"];
+    for killed in [false, true] {
+        let mut mount = Mount::new(&options);
+        dirty(&mount);
+        if killed {
+            let pid = mount.status()["pid"].as_u64().expect("a pid");
+            mount.kill(u32::try_from(pid).expect("a pid"));
+        }
+        let home = mount.origin().join("file");
+        File::options()
+            .write(true)
+            .open(&home)
+            .expect("open")
+            .write_all_at(&[9; 100], 4096)
+            .expect("write");
+        let theirs = fs::read(&home).expect("read");
+        if killed {
+            let fsck = programs::halocline().arg("fsck").arg(mount.cache()).output().expect("fsck");
+            let said = String::from_utf8_lossy(&fsck.stdout);
+            assert_eq!(fsck.status.code(), Some(1), "{said}");
+            assert!(said.contains("others changed"), "{said}");
+            mount.start();
+        }
+        let (flush, said) = halocline("flush", &mount);
+        assert_eq!(flush.status.code(), Some(4), "{said}");
+        assert!(said.contains("saved in") && said.contains("behind the mount"), "{said}");
+        assert!(mount.log().contains("behind the mount"), "{}", mount.log());
+        let status = mount.status();
+        assert_eq!(status["report"]["conflicts"].as_u64(), Some(1), "{status}");
+        assert!(fs::read(mount.path().join("file")).expect("read") == theirs);
+        mount.unmount();
+        assert!(fs::read(&home).expect("read") == theirs);
+        assert!(saved(&mount) == vec![1; 65536]);
+    }
+}
+
+/// The same where an unmount is the first to find it: it says so by its status.
+#[test]
+fn i9_an_unmount_tells_of_a_conflict() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let mount = Mount::new(&["--policy=always", "--rebuild=false"]);
+    dirty(&mount);
+    let home = mount.origin().join("file");
+    fs::remove_file(&home).expect("remove");
+    let (umount, said) = halocline("umount", &mount);
+    assert_eq!(umount.status.code(), Some(4), "{said}");
+    assert!(!home.exists());
+    assert!(saved(&mount) == vec![1; 65536]);
 }

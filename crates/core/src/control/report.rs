@@ -28,6 +28,10 @@ pub struct Report {
     pub flush: FlushTotals,
     /// Bytes that only the cache has.
     pub dirty_bytes_left: u64,
+    /// Files that were changed behind the mount while they had dirty bytes: the origin's version stayed,
+    /// the bytes are saved in `conflicts` in the cache directory.
+    #[serde(default)]
+    pub conflicts: u64,
     /// Bytes served by the cache over all bytes served, 0 when none were.
     pub hit_ratio: f64,
     /// The emulated devices, if there are any: no real hardware was measured then.
@@ -104,6 +108,7 @@ impl Report {
                 two_d: layouts.two_d.saturating_sub(earlier.two_d),
             },
             ssd_bytes_written: self.ssd_bytes_written.saturating_sub(before.ssd_bytes_written),
+            conflicts: self.conflicts.saturating_sub(before.conflicts),
             flush: FlushTotals {
                 bytes: self.flush.bytes.saturating_sub(before.flush.bytes),
                 seconds: (self.flush.seconds - before.flush.seconds).max(0.0),
@@ -151,6 +156,7 @@ mod tests {
             "/flush/bytes",
             "/flush/seconds",
             "/dirty_bytes_left",
+            "/conflicts",
             "/hit_ratio",
             "/emulated",
         ] {

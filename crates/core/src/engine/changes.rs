@@ -1,19 +1,23 @@
-//! Changes behind the mount (I9): found when a file is first used, by size, mtime and ctime.
+//! Changes behind the mount (I9): found when a file is opened, and before anything is written home.
 //!
-//! Clean extents of a changed file are dropped. Dirty ones are a conflict: the origin's version
-//! stays the file, the cache's bytes are saved beside the cache and reported. Neither is lost.
+//! Clean extents of a file whose size, mtime or ctime is another are dropped. Where size or mtime is,
+//! dirty ones are a conflict: the origin's version stays the file, the cache's bytes are saved beside
+//! the cache and reported. Neither is lost. A ctime alone tells of a new name, owner or mode.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::Skipped;
 use crate::engine::parts::{Parts, stamp_of};
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE, tail};
+use crate::extent::look::Look;
+use crate::meta::lease::{Evidence, Verdict};
 use crate::meta::{Extent, FileId, Stamp};
-use crate::namespace::Node;
 use crate::private::{PrivateDir, Use};
 
 /// Directory inside the cache where dirty bytes of conflicts are saved.
@@ -45,59 +49,117 @@ pub(crate) fn check(
     id: FileId,
     raw: &libc::stat64,
 ) -> Result<()> {
+    let found = stamp_of(raw);
+    if let Some(record) = parts.store.dmt.file(id) {
+        // What a store that refuses changes says is of the time before.
+        let sick = parts.store.dmt.usable().is_err();
+        let evidence = if sick { Evidence::Behind(i64::MAX) } else { *parts.own.evidence.lock() };
+        match evidence.judge(record.stamp, found) {
+            Verdict::Same => {}
+            Verdict::Ours if sick || record.stamp == Stamp::Writing => {}
+            Verdict::Ours | Verdict::Attributes => drop_clean(parts, id)?,
+            Verdict::Theirs => let_theirs_be(parts, file, id)?,
+        }
+        if record.stamp != found {
+            parts.record(id, found)?;
+        }
+    }
+    let mut look = file.look.lock();
+    look.see(found);
+    look.recorded = true;
     // A crash between a truncate and its records leaves extents past the end.
-    parts.let_go(id, tail(file.size()))?;
-    let Some(record) = parts.store.dmt.file(id) else { return Ok(()) };
-    if record.stamp == Stamp::Writing {
-        // We were writing ourselves when we were killed: the stat says nothing about others.
-        file.stamped_writing.store(true, Ordering::Release);
-        file.touch();
-        return Ok(());
-    }
-    if record.stamp == stamp_of(raw) {
-        return Ok(());
-    }
-    let path = parts.namespace.path_of(&file.node.read());
-    let dirty = parts.store.dmt.dirty(id, WHOLE, usize::MAX);
-    if !dirty.is_empty() {
-        save(parts, id, &path, &dirty, "the origin's file was changed behind the mount")?;
-    }
-    tracing::warn!("{}: changed behind the mount; its cached bytes are dropped", path.display());
-    parts.let_go(id, WHOLE)
+    parts.let_go(id, tail(file.size()))
 }
 
 /// The same for a file that stayed known, and whose origin looked like `raw` a moment ago. While we
 /// change it ourselves that says nothing of others.
-pub(crate) fn check_again(
-    parts: &Parts,
-    file: &CachedFile,
-    node: &Node,
-    raw: &libc::stat64,
-) -> Result<()> {
-    if file.is_ours() || !file.is_changed() && *file.look.lock() == stamp_of(raw) {
-        return Ok(());
-    }
+pub(crate) fn check_again(parts: &Parts, file: &CachedFile, raw: &libc::stat64) -> Result<()> {
+    let differs = {
+        let look = file.look.lock();
+        look.is_foreign() || !look.is_hidden() && look.seen != stamp_of(raw)
+    };
+    if differs { meet(parts, file) } else { Ok(()) }
+}
+
+/// Deals with what others did to a file that is known, if they did. The caller holds no lock of it.
+pub(crate) fn meet(parts: &Parts, file: &CachedFile) -> Result<()> {
     // Whoever changes it through us holds some of it.
     let _range = file.range.exclusive(WHOLE);
     let _growth = file.growth.lock();
-    let raw = parts.namespace.stat(node)?.raw;
-    if file.is_ours() {
+    let _home = file.home.exclusive(WHOLE);
+    meet_alone(parts, file)
+}
+
+/// The same while the caller holds all of `range`, `growth` and all of `home`.
+pub(crate) fn meet_alone(parts: &Parts, file: &CachedFile) -> Result<()> {
+    let mut look = file.look.lock();
+    let raw = parts.origin_stat(file, None)?;
+    let found = stamp_of(&raw);
+    let foreign = look.is_foreign();
+    let same_bytes = !foreign && look.seen.same_bytes(found);
+    // Our own change of its names is about to be looked at.
+    let is_ours = look.is_hidden() || look.seen == found || same_bytes && parts.is_naming();
+    if !foreign && is_ours {
         return Ok(());
     }
-    let look = stamp_of(&raw);
+    let id = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire));
+    if parts.is_gone(file, &raw) {
+        return let_gone_be(parts, file, &mut look, found);
+    }
+    if let Some(id) = id {
+        if same_bytes {
+            drop_clean(parts, id)?;
+        } else {
+            let_theirs_be(parts, file, id)?;
+            // Of a write that is not in the file.
+            file.let_mtime_go(None);
+        }
+        parts.record(id, found)?;
+        look.recorded = true;
+    }
     #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
     file.set_size(raw.st_size as u64);
-    if let Some(id) = file.id() {
-        if file.stamped_writing.load(Ordering::Acquire) {
-            // Its record does not say yet what it looked like when it was read.
-            parts.advisory(parts.store.dmt.stamp(id, *file.look.lock()))?;
-            file.stamped_writing.store(false, Ordering::Release);
-        }
-        check(parts, file, id, &raw)?;
-        parts.advisory(parts.store.dmt.stamp(id, look))?;
-    }
-    file.rests(look);
+    look.see(found);
     Ok(())
+}
+
+/// The origin's version stays the file: what is dirty is saved elsewhere, and nothing stays cached.
+fn let_theirs_be(parts: &Parts, file: &CachedFile, id: FileId) -> Result<()> {
+    let path = parts.namespace.path_of(&file.node.read());
+    let dirty = parts.store.dmt.dirty(id, WHOLE, usize::MAX);
+    if !dirty.is_empty() {
+        save(parts, id, &path, &dirty, "the origin's file was changed behind the mount")?;
+    } else if !parts.store.dmt.extents(id).is_empty() {
+        tracing::warn!(
+            "{}: changed behind the mount; its cached bytes are dropped",
+            path.display()
+        );
+    }
+    parts.let_go(id, WHOLE)
+}
+
+/// Others removed the file's last name. Programs that have it open go on with it until they close it, as
+/// with any file; its dirty bytes are saved now.
+fn let_gone_be(parts: &Parts, file: &CachedFile, look: &mut Look, found: Stamp) -> Result<()> {
+    if let Some(id) = file.id() {
+        let dirty = parts.store.dmt.dirty(id, WHOLE, usize::MAX);
+        if !dirty.is_empty() {
+            let path = parts.namespace.path_of(&file.node.read());
+            save(parts, id, &path, &dirty, "the origin's file was removed or replaced")?;
+        }
+        if !file.is_open() {
+            parts.let_go(id, WHOLE)?;
+        }
+    }
+    file.unlinked.store(true, Ordering::SeqCst);
+    look.see(found);
+    Ok(())
+}
+
+/// Drops clean bytes that may be older than the origin's.
+fn drop_clean(parts: &Parts, id: FileId) -> Result<()> {
+    let clean = parts.store.dmt.extents(id).into_iter().filter(|extent| !extent.dirty);
+    clean.map(|extent| extent.range).try_for_each(|range| parts.let_go(id, range))
 }
 
 /// Saves the dirty extents of a file whose origin went its own way, durably, and notes it.
@@ -111,9 +173,8 @@ pub(crate) fn save(
     let dir = parts.around.cache_dir.join(CONFLICTS);
     // As private as the file that they come from may be.
     let private = PrivateDir::make(&dir)?;
-    let name = format!("{:016x}-{}", id.0, parts.clock.now_ms());
+    let (name, saved) = create(&private, id, parts.clock.now_ms())?;
     let bytes = dir.join(&name);
-    let saved = private.file(&name, Use::New)?;
     let mut buf = Vec::new();
     for extent in dirty {
         buf.resize(usize::try_from(extent.range.len()).expect("an extent fits in memory"), 0);
@@ -129,10 +190,24 @@ pub(crate) fn save(
     let json = serde_json::to_vec_pretty(&conflict).expect("a conflict is plain data");
     private.replace(&format!("{name}.json"), &json)?;
     let dirty_bytes: u64 = dirty.iter().map(|extent| extent.range.len()).sum();
-    parts.note(format!(
-        "{}: {reason}; {dirty_bytes} bytes that only the cache had are saved in {}",
-        path.display(),
+    let reason = format!(
+        "{reason}; {dirty_bytes} bytes that only the cache had are saved in {}",
         bytes.display()
-    ));
+    );
+    parts.note(format!("{}: {reason}", path.display()));
+    parts.counters.conflict();
+    parts.own.conflicts.lock().push(Skipped { path: path.to_owned(), reason });
     Ok(())
+}
+
+/// A new file for what is saved of a file; others of it may be there.
+fn create(dir: &PrivateDir, id: FileId, now_ms: u64) -> Result<(String, File)> {
+    let mut at = now_ms;
+    loop {
+        let name = format!("{:016x}-{at}", id.0);
+        match dir.file(&name, Use::New) {
+            Err(error) if error.errno() == libc::EEXIST => at += 1,
+            made => return Ok((name, made?)),
+        }
+    }
 }

@@ -49,6 +49,8 @@ pub struct Counts {
     pub cache_errors: u64,
     /// Clean bytes that were damaged on the cache and came from the origin instead.
     pub damaged_clean_bytes: u64,
+    /// Files with dirty bytes that others changed.
+    pub conflicts: u64,
 }
 
 /// The live counters.
@@ -66,6 +68,7 @@ pub struct Counters {
     flush_us: AtomicU64,
     cache_errors: AtomicU64,
     damaged_clean_bytes: AtomicU64,
+    conflicts: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -143,6 +146,11 @@ impl Counters {
         add(&self.damaged_clean_bytes, bytes);
     }
 
+    /// Counts a file whose dirty bytes others' changes kept from going home.
+    pub(crate) fn conflict(&self) {
+        add(&self.conflicts, 1);
+    }
+
     /// All counters now.
     pub fn snapshot(&self) -> Counts {
         let distribution = |cells: &Cells| Distribution {
@@ -165,6 +173,7 @@ impl Counters {
             flush_us: get(&self.flush_us),
             cache_errors: get(&self.cache_errors),
             damaged_clean_bytes: get(&self.damaged_clean_bytes),
+            conflicts: get(&self.conflicts),
         }
     }
 }

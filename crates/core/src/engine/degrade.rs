@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
+use super::changes;
 use super::parts::Parts;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE};
@@ -124,6 +125,12 @@ impl Parts {
         }
         let mover = self.mover_of(file)?;
         self.hold_origin_time(file)?;
+        let changing = self.changing(file, Some(&mover))?;
+        if changing.foreign {
+            drop(changing);
+            let _growth = file.growth.lock();
+            return changes::meet_alone(self, file).map(|()| 0);
+        }
         // What can be read goes home even if some of it cannot: that is all that can be saved.
         let mut sum = Ok(0);
         for extent in &dirty {

@@ -22,6 +22,7 @@ use crate::control::{SOCKET_NAME, SOCKET_XATTR};
 use crate::device::Allocate;
 use crate::error::Result;
 use crate::extent::file::{CachedFile, WHOLE};
+use crate::meta::OriginKey;
 use crate::namespace::{Namespace, Node, Removed};
 use crate::volume::origin::{hidden_xattr, shown_xattrs};
 
@@ -67,6 +68,7 @@ impl ExtentEngine {
         let key = origin_key(&removed.stat);
         let file = self.parts.files.by_key(key);
         if !removed.last {
+            self.restamp_other_name(key, removed);
             return Ok(());
         }
         // A name that comes back after a power loss comes with the bytes that were fsynced (I4).
@@ -121,6 +123,20 @@ impl ExtentEngine {
         self.parts.namespace.path_of(parent).join(name)
     }
 
+    /// A file that lost one of several names: its time of change moved. Where it cannot be reached by
+    /// another name, its clean bytes are read anew the next time.
+    fn restamp_other_name(&self, key: OriginKey, removed: &Removed) {
+        let node = removed.node.clone().or_else(|| {
+            let record = self.parts.store.dmt.file(self.parts.store.dmt.find(key)?)?;
+            self.parts.node_at(&record.path)
+        });
+        if let Some(node) = node
+            && let Err(error) = self.parts.restamp(&node)
+        {
+            tracing::debug!("{}: {error}", self.parts.namespace.path_of(&node).display());
+        }
+    }
+
     /// Lets the record of the file behind a name follow our own change of its ctime.
     fn restamp_name(&self, parent: &Node, name: &OsStr) -> Result<()> {
         match self.parts.namespace.lookup(parent, name) {
@@ -162,6 +178,7 @@ impl Engine for ExtentEngine {
         if let Some(size) = change.size.take() {
             self.truncate(node, handle, size)?;
         }
+        let _naming = self.parts.name_change();
         let timed = if change.mtime.is_some() { self.parts.file_of_known(node)? } else { None };
         let stat = match timed {
             Some(file) => {
@@ -198,6 +215,7 @@ impl Engine for ExtentEngine {
     }
 
     fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        let _naming = self.parts.name_change();
         let stat = self.parts.namespace.link(node, parent, name)?;
         self.parts.restamp(node)?;
         Ok(self.shown(stat))
@@ -205,6 +223,7 @@ impl Engine for ExtentEngine {
 
     fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
         self.before_name_goes(parent, name)?;
+        let _naming = self.parts.name_change();
         let removed = self.parts.namespace.unlink(parent, name)?;
         self.name_gone(parent, &removed)
     }
@@ -212,6 +231,7 @@ impl Engine for ExtentEngine {
     fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
         self.before_name_goes(to.0, to.1)?;
         let paths = (self.path_under(from.0, from.1), self.path_under(to.0, to.1));
+        let _naming = self.parts.name_change();
         let replaced = self.parts.namespace.rename(from, to, flags)?;
         if let Some(replaced) = &replaced {
             self.name_gone(to.0, replaced)?;
@@ -298,6 +318,7 @@ impl Engine for ExtentEngine {
         if hidden_xattr(name) {
             return Err(rustix::io::Errno::PERM.into());
         }
+        let _naming = self.parts.name_change();
         self.parts.namespace.set_xattr(node, name, value, flags)?;
         self.parts.restamp(node)
     }
@@ -306,6 +327,7 @@ impl Engine for ExtentEngine {
         if hidden_xattr(name) {
             return Err(rustix::io::Errno::PERM.into());
         }
+        let _naming = self.parts.name_change();
         self.parts.namespace.remove_xattr(node, name)?;
         self.parts.restamp(node)
     }

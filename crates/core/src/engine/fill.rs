@@ -267,8 +267,9 @@ impl Parts {
     /// file that we change ourselves nobody can tell; who changes it through us ends the watch.
     fn is_as_read(&self, file: &CachedFile) -> bool {
         let node = file.node.read().clone();
-        file.is_changed()
-            || self.namespace.stat(&node).is_ok_and(|stat| stamp_of(&stat.raw) == *file.look.lock())
+        let found = self.namespace.stat(&node).map(|stat| stamp_of(&stat.raw));
+        let look = file.look.lock();
+        look.is_hidden() || !look.is_foreign() && found.is_ok_and(|found| found == look.seen)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::engine::changes;
 use crate::engine::parts::Parts;
 use crate::engine::{Caller, OpenMode};
 use crate::error::Result;
@@ -64,7 +65,7 @@ impl Handle {
     ) -> Result<Self> {
         let (file, raw) = parts.file_and_stat(node)?;
         // The kernel's pages are of what the file was. While we change it, how it looks says nothing.
-        let keep_cache = file.is_ours() || node.note_look(&raw);
+        let keep_cache = file.look.lock().is_hidden() || node.note_look(&raw);
         let pin = parts.namespace.pin(node)?;
         let may_flush = flags & libc::O_ACCMODE != libc::O_RDONLY;
         file.opens.fetch_add(1, Ordering::AcqRel);
@@ -115,9 +116,12 @@ impl Parts {
         let unlinked = file.unlinked.load(Ordering::SeqCst);
         let done = match file.id() {
             Some(id) if unlinked => self.relieved(|| self.forget_file(file, id)),
-            Some(id) => self.settle(file, id).and_then(|()| self.give_time(file)),
+            Some(id) => self
+                .settle(file, id)
+                .and_then(|()| self.give_time(file))
+                .and_then(|()| self.leave_alone(file)),
             None if unlinked => self.forget_data(file),
-            None => Ok(()),
+            None => self.leave_alone(file),
         };
         if let Err(error) = done {
             tracing::warn!(
@@ -125,19 +129,16 @@ impl Parts {
                 self.namespace.path_of(&file.node.read()).display()
             );
         }
-        self.note_rest(file);
         self.closed_warm(file, origin);
         self.forget_idle(file);
     }
 
-    /// A file that we changed is at rest: what it looks like now is what its next opener is to find.
-    fn note_rest(&self, file: &CachedFile) {
-        if file.is_changed() {
-            let node = file.node.read().clone();
-            if let Ok(stat) = self.namespace.stat(&node) {
-                node.note_look(&stat.raw);
-            }
+    /// Nobody has the file open any more: what it looks like now is what its next opener is to find.
+    fn leave_alone(&self, file: &CachedFile) -> Result<()> {
+        if file.look.lock().is_foreign() {
+            return changes::meet(self, file);
         }
+        self.rest(file)
     }
 
     /// Drops a file of which the store has all there is to remember.

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::parts::{Parts, origin_key};
+use super::parts::{Parts, origin_key, stamp_of};
 use crate::error::Result;
 use crate::extent::file::{CachedFile, WHOLE};
-use crate::meta::{FileId, OriginKey, Stamp};
+use crate::meta::{FileId, OriginKey};
 use crate::namespace::{Node, Removed};
 use crate::volume::origin::OriginFile;
 
@@ -43,8 +43,8 @@ impl Parts {
         Ok(Arc::new(self.open_origin(&node, libc::O_RDONLY)?))
     }
 
-    /// Our own change of names or attributes moved the file's ctime: the record follows, so that
-    /// it is not taken for somebody else's change (I9).
+    /// Our own change of names or attributes moved the file's ctime: what we know of it follows, so that
+    /// it is not taken for somebody else's change (I9). The caller holds a [`Parts::name_change`].
     pub(crate) fn restamp(&self, node: &Node) -> Result<()> {
         let stat = self.namespace.stat(node)?;
         if stat.kind() != libc::S_IFREG {
@@ -53,24 +53,42 @@ impl Parts {
         node.note_look(&stat.raw);
         let key = origin_key(&stat);
         if let Some(file) = self.files.by_key(key) {
-            *file.look.lock() = super::parts::stamp_of(&stat.raw);
+            return self.follow_attributes(&file, node);
         }
         let Some(id) = self.store.dmt.find(key) else { return Ok(()) };
-        let is_at_rest =
-            || self.store.dmt.file(id).is_some_and(|file| file.stamp != Stamp::Writing);
-        if !is_at_rest() {
+        // Nobody opens it meanwhile and looks at it.
+        let frozen = self.files.freeze();
+        if let Some(file) = frozen.by_key(key).cloned() {
+            drop(frozen);
+            return self.follow_attributes(&file, node);
+        }
+        let stamp = stamp_of(&self.namespace.stat(node)?.raw);
+        match self.store.dmt.file(id) {
+            Some(record) if record.stamp.same_bytes(stamp) => self.record(id, stamp),
+            _ => Ok(()),
+        }
+    }
+
+    fn follow_attributes(&self, file: &CachedFile, node: &Node) -> Result<()> {
+        if !file.is_open() {
+            // Else its last close does it, or the rebuilder.
+            self.rest(file)?;
+        }
+        let mut look = file.look.lock();
+        let stamp = stamp_of(&self.namespace.stat(node)?.raw);
+        // Nothing else is ours in what differs.
+        if look.is_hidden()
+            || look.is_foreign()
+            || look.seen == stamp
+            || !look.seen.same_bytes(stamp)
+        {
             return Ok(());
         }
-        // Nobody begins to write meanwhile, or opens it for that.
-        let frozen = self.files.freeze();
-        let file = frozen.by_key(key).cloned();
-        let _frozen = file.is_none().then_some(frozen);
-        let _still = file.as_ref().map(|file| file.range.shared(WHOLE));
-        if is_at_rest() {
-            let stamp = super::parts::stamp_of(&self.namespace.stat(node)?.raw);
-            self.advisory(self.store.dmt.stamp(id, stamp))?;
+        look.seen = stamp;
+        match file.id().filter(|_| look.recorded && !file.forgotten.load(Ordering::Acquire)) {
+            Some(id) => self.record(id, stamp),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Forgets a file whose last name and last handle are gone, with everything cached of it.
@@ -80,11 +98,16 @@ impl Parts {
         let _range = file.range.exclusive(WHOLE);
         // The last close and the removal of the last name may meet here, and somebody may have
         // opened it just before its name went: that one's close comes here again.
-        if file.is_open() || file.forgotten.swap(true, Ordering::AcqRel) {
+        if file.is_open() {
             return Ok(());
         }
-        // No record is left to be stamped.
-        file.stamped_writing.store(true, Ordering::Release);
+        {
+            // No record is left to be stamped from here on.
+            let _look = file.look.lock();
+            if file.forgotten.swap(true, Ordering::AcqRel) {
+                return Ok(());
+            }
+        }
         if let Err(error) = self.let_go(id, WHOLE) {
             file.forgotten.store(false, Ordering::Release);
             return Err(error);
@@ -163,10 +186,13 @@ mod tests {
 
     fn engine() -> (ExtentEngine, [TempDir; 2]) {
         let dirs = [(); 2].map(|()| TempDir::new().unwrap());
+        (open(&dirs), dirs)
+    }
+
+    fn open(dirs: &[TempDir; 2]) -> ExtentEngine {
         let config = Config { policy: "always".to_owned(), rebuild: false, ..Config::default() };
         let around = Decorations { data_bytes: Some(1 << 20), ..Decorations::NONE };
-        let engine = ExtentEngine::open_decorated(dirs[0].path(), dirs[1].path(), &config, around);
-        (engine.unwrap(), dirs)
+        ExtentEngine::open_decorated(dirs[0].path(), dirs[1].path(), &config, around).unwrap()
     }
 
     fn create(engine: &ExtentEngine) -> (Node, Handle) {
@@ -180,7 +206,7 @@ mod tests {
     /// a kill the bytes were a conflict with our own change of the origin's file.
     #[test]
     fn i4_a_file_that_is_written_while_it_is_settled_is_not_taken_for_one_at_rest() {
-        let (engine, _dirs) = engine();
+        let (engine, dirs) = engine();
         let (node, handle) = create(&engine);
         engine.write(&handle, 0, &[1; 4096], ME).unwrap();
         Controlled::flush(&engine, None, false, &mut |_| std::ops::ControlFlow::Continue(()))
@@ -202,10 +228,14 @@ mod tests {
             drop(settling);
             drop(written.join().unwrap());
         });
-        let record = engine.parts.store.dmt.file(file.id().unwrap()).unwrap();
         assert_eq!(engine.parts.store.dmt.usage().dirty, 4096);
-        assert_eq!(record.stamp, Stamp::Writing);
-        assert!(file.stamped_writing.load(Ordering::Acquire) && file.mover.lock().is_some());
+        assert!(file.mover.lock().is_some());
+        drop((node, file));
+        // As a kill does.
+        drop(engine);
+        let engine = open(&dirs);
+        assert_eq!(engine.status().notes, Vec::<String>::new());
+        assert_eq!(engine.parts.store.dmt.usage().dirty, 4096);
     }
 
     /// The second was told that the cache does not know the file, and with it a program's unlink.

@@ -11,6 +11,7 @@ use halocline_model::layout::CacheGeometry;
 use parking_lot::{Mutex, RwLock};
 
 use super::changes;
+use super::changing::OwnChanges;
 use super::counters::Counters;
 use super::damage::Damage;
 use super::degrade::Relief;
@@ -32,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::extent::mover::Movers;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
+use crate::meta::lease::Evidence;
 use crate::meta::local::{self, LocalDmt};
 use crate::meta::recover::Recovery;
 use crate::namespace::Namespace;
@@ -67,7 +69,8 @@ impl ExtentEngine {
         let shares = sides::shares(cache_dir, config, around.data_bytes)?;
         let options = options(shares, origin_dir, config)?;
         // The store comes before the volume: it finds out whether the directory is ours (I8).
-        let (dmt, recovery) = open_tables(cache_dir, options, around.boot_id)?;
+        let boot_id = around.boot_id;
+        let (dmt, recovery) = open_tables(cache_dir, options, boot_id)?;
         binding.check(cache_dir)?;
         binding.record(cache_dir)?;
         let cache = sides::open_cache(cache_dir, config, &mut meters, around.cache)?;
@@ -80,12 +83,7 @@ impl ExtentEngine {
             },
             cache: CacheSide { geometry, profile: sides::cache_profile(cache_dir, config) },
         };
-        let around = Surroundings {
-            config: config.clone(),
-            setting: setting.clone(),
-            origin_dir: origin_dir.to_owned(),
-            cache_dir: cache_dir.to_owned(),
-        };
+        let around = surroundings(config, &setting, origin_dir, cache_dir);
         let (objects, movers) = within_open_files(cache, geometry, &origin)?;
         let parts = Arc::new(Parts {
             namespace,
@@ -115,6 +113,7 @@ impl ExtentEngine {
             relief: Relief::default(),
             movers,
             missing: Missing::default(),
+            own: OwnChanges::tell(cache_dir, boot_id)?,
         });
         Self::begin(parts, meters, &recovery)
     }
@@ -147,11 +146,13 @@ impl ExtentEngine {
 
     fn leave_in_order(&self) -> Result<()> {
         self.parts.stamp_dirty_files()?;
+        self.parts.record_resting(true);
         self.parts.discard_queued()?;
         self.parts.barrier()?;
         self.parts.discard_queued()?;
         self.parts.forget_hollow()?;
-        self.parts.store.dmt.close()
+        self.parts.store.dmt.close()?;
+        self.parts.own.lease.close()
     }
 
     /// Bytes of blocks that the cache's objects use on disk: what I5 is checked against.
@@ -170,6 +171,13 @@ impl Parts {
     /// Before the first request: what the last session left is put in order, what it lost is told.
     fn take_over(&self, recovery: &Recovery) -> Result<()> {
         changes::close_saved(&self.around.cache_dir);
+        if *self.own.evidence.lock() == Evidence::Copy {
+            self.note(format!(
+                "{} is a copy of a cache, or was moved to another file system: dirty data of it goes \
+                 home only where the origin's files are as they were",
+                self.around.cache_dir.display()
+            ));
+        }
         if recovery.trim {
             self.store.trim()?;
         }
@@ -181,6 +189,9 @@ impl Parts {
             ));
         }
         self.recover()?;
+        self.own.lease.begin()?;
+        // All that was left is judged: what is found from now on is of this session.
+        *self.own.evidence.lock() = Evidence::Nothing;
         for id in self.store.dmt.hollow_files() {
             self.store.note_emptied(id);
         }
@@ -192,6 +203,20 @@ impl Parts {
 fn geometry(config: &Config) -> CacheGeometry {
     let shape = config.cache_shape();
     CacheGeometry::new(shape.servers, shape.stripe, config.groups)
+}
+
+fn surroundings(
+    config: &Config,
+    setting: &Setting,
+    origin_dir: &Path,
+    cache_dir: &Path,
+) -> Surroundings {
+    Surroundings {
+        config: config.clone(),
+        setting: setting.clone(),
+        origin_dir: origin_dir.to_owned(),
+        cache_dir: cache_dir.to_owned(),
+    }
 }
 
 /// What keeps many files open, bounded so that programs can open theirs.

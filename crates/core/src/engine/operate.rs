@@ -20,7 +20,7 @@ use crate::engine::health::HealthState;
 use crate::engine::rebuild::Which;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, FileHint, WHOLE};
-use crate::meta::Segment;
+use crate::meta::{FileId, Segment};
 
 impl Controlled for ExtentEngine {
     fn status(&self) -> Status {
@@ -92,6 +92,7 @@ impl Controlled for ExtentEngine {
                 seconds: std::time::Duration::from_micros(counts.flush_us).as_secs_f64(),
             },
             dirty_bytes_left: self.parts.store.dmt.usage().dirty,
+            conflicts: counts.conflicts,
             hit_ratio: 0.0,
             emulated: self.parts.around.config.emulate.as_ref().map(ToString::to_string),
         };
@@ -151,8 +152,11 @@ impl Controlled for ExtentEngine {
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
         let mut moving = Moving::new(progress, self.parts.store.dmt.usage().dirty);
-        for (id, _) in self.parts.store.dmt.dirty_files() {
-            let Some(file) = self.parts.file_by_id(id)? else { continue };
+        for id in self.dirty_files(path, dry_run)? {
+            let Some(file) = self.parts.file_by_id(id)? else {
+                self.skip_missing(id, path, &mut moving);
+                continue;
+            };
             let name = self.parts.namespace.path_of(&file.node.read());
             if path.is_some_and(|path| !name.starts_with(path)) {
                 continue;
@@ -164,7 +168,7 @@ impl Controlled for ExtentEngine {
         if !dry_run {
             self.parts.settle_flush()?;
         }
-        Ok(moving.report(0))
+        Ok(self.with_conflicts(moving.report(0), dry_run))
     }
 
     fn warm(
@@ -197,7 +201,7 @@ impl Controlled for ExtentEngine {
             self.parts.barrier()?;
             self.parts.discard_queued()?;
         }
-        Ok(moving.report(0))
+        Ok(self.with_conflicts(moving.report(0), dry_run))
     }
 
     fn change_rules(&self, change: &RuleChange) -> Result<Rules> {
@@ -268,6 +272,41 @@ impl ExtentEngine {
             ));
         }
         self.parts.file_of(&node)
+    }
+
+    /// The dirty files, those that are below a path at least. What of them was renamed or removed behind the
+    /// mount is found or saved first, but for a dry run.
+    fn dirty_files(&self, below: Option<&Path>, dry_run: bool) -> Result<Vec<FileId>> {
+        let dmt = &self.parts.store.dmt;
+        let all = || dmt.dirty_files().into_iter().map(|(id, _)| id);
+        let is_missing = |id: &FileId| {
+            let meant = dmt
+                .file(*id)
+                .is_some_and(|record| below.is_none_or(|below| record.path.starts_with(below)));
+            meant && !matches!(self.parts.file_by_id(*id), Ok(Some(_)))
+        };
+        let missing: Vec<_> = all().filter(|_| !dry_run).filter(is_missing).collect();
+        if !missing.is_empty() {
+            self.parts.search_missing(&missing)?;
+        }
+        Ok(all().collect())
+    }
+
+    /// A dirty file that is not under its name: being renamed this instant, or gone behind the mount.
+    fn skip_missing(&self, id: FileId, below: Option<&Path>, moving: &mut Moving<'_>) {
+        let Some(record) = self.parts.record_of_missing(id) else { return };
+        if below.is_none_or(|below| record.path.starts_with(below)) {
+            let why =
+                "the origin has it under another name or not at all; the next mount searches it";
+            moving.skip(&record.path, why.to_owned(), self.parts.store.dmt.dirty_bytes(id));
+        }
+    }
+
+    fn with_conflicts(&self, mut report: MoveReport, dry_run: bool) -> MoveReport {
+        if !dry_run {
+            report.conflicts = std::mem::take(&mut *self.parts.own.conflicts.lock());
+        }
+        report
     }
 
     fn flush_one(

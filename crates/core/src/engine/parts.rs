@@ -9,6 +9,7 @@ use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Clock;
+use crate::engine::changing::OwnChanges;
 use crate::engine::counters::Counters;
 use crate::engine::damage::Damage;
 use crate::engine::degrade::Relief;
@@ -75,6 +76,8 @@ pub(crate) struct Parts {
     pub(crate) relief: Relief,
     /// Files that can be flushed.
     pub(crate) movers: Arc<Movers>,
+    /// What tells our own changes of the origin from those of others (I9).
+    pub(crate) own: OwnChanges,
 }
 
 impl Parts {
@@ -107,7 +110,7 @@ impl Parts {
             Ok::<_, Error>(file)
         })?;
         if known {
-            crate::engine::changes::check_again(self, &file, node, &raw)?;
+            crate::engine::changes::check_again(self, &file, &raw)?;
         }
         if !file.is_open() {
             self.apply_globs(&file);
@@ -121,10 +124,16 @@ impl Parts {
             return Ok(id);
         }
         let path = self.namespace.path_of(&file.node.read());
+        let mut look = file.look.lock();
+        if let Some(id) = file.id() {
+            return Ok(id);
+        }
         let id = self.store.dmt.register(file.key, &path)?;
-        // The new record says so, and the last close must put it right, though nobody wrote.
-        file.stamped_writing.store(true, Ordering::Release);
         self.files.identified(id, file);
+        // The new record says that we change it, which must be put right though nobody writes.
+        look.recorded = false;
+        self.note_restless(&mut look, id);
+        drop(look);
         self.apply_globs(file);
         Ok(id)
     }
@@ -164,36 +173,6 @@ impl Parts {
     pub(crate) fn open_origin(&self, node: &Node, flags: i32) -> Result<OriginFile> {
         let descriptor = self.namespace.descriptor(node)?;
         Ok(self.origin.open_data(descriptor.as_fd(), flags)?)
-    }
-
-    /// Records once that the origin's file is being changed by us (I9): after a crash its stat
-    /// says nothing about others.
-    pub(crate) fn stamp_writing(&self, file: &CachedFile, id: FileId) -> Result<()> {
-        file.touch();
-        if !file.stamped_writing.swap(true, Ordering::AcqRel) {
-            let stamped = self.store.dmt.stamp(id, Stamp::Writing);
-            if stamped.is_err() {
-                file.stamped_writing.store(false, Ordering::Release);
-            }
-            stamped?;
-        }
-        Ok(())
-    }
-
-    /// Records what the origin's file looks like now that we leave it alone (I9).
-    pub(crate) fn stamp_closed(&self, file: &CachedFile, id: FileId) -> Result<()> {
-        let stamp = if file.is_changed() {
-            let node = file.node.read().clone();
-            let raw = self.namespace.stat(&node)?.raw;
-            node.note_look(&raw);
-            stamp_of(&raw)
-        } else {
-            // Others may have changed it since we read it.
-            *file.look.lock()
-        };
-        self.store.dmt.stamp(id, stamp)?;
-        file.stamped_writing.store(false, Ordering::Release);
-        Ok(())
     }
 
     /// Share of the cache that dirty bytes fill, 0 to 1.

@@ -184,6 +184,8 @@ fn round(parts: &Parts, shared: &Shared, pace: &mut Pace) -> Result<bool> {
         shared.set(Doing::Waiting);
         return parts.drain().map(|()| false);
     }
+    parts.record_resting(false);
+    parts.own.lease.keep();
     parts.discard_queued()?;
     parts.forget_hollow()?;
     parts.make_way_for_records()?;

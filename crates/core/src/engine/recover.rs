@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use super::DirEntry;
 use super::changes;
-use super::parts::{Parts, origin_key, stamp_of};
-use super::{DirEntry, Stat};
+use super::parts::{Parts, origin_key};
 use crate::error::Result;
 use crate::extent::file::WHOLE;
 use crate::meta::{FileId, FileRecord, OriginKey, Stamp};
@@ -31,10 +32,30 @@ impl Parts {
             tracing::warn!("{} cached files are not where they were; searching", missing.len());
             self.search(&self.namespace.root(), &mut missing)?;
         }
-        for record in missing.values() {
-            self.rescue(record)?;
+        missing.values().try_for_each(|record| self.rescue(record))?;
+        self.judge_the_rest()
+    }
+
+    /// The same for dirty files of a mount that lives. While programs change names nothing can be said of
+    /// what is not found.
+    pub(crate) fn search_missing(&self, ids: &[FileId]) -> Result<()> {
+        let names = self.own.names_changing.load(Ordering::SeqCst);
+        let settled =
+            || !self.is_naming() && self.own.names_changing.load(Ordering::SeqCst) == names;
+        let mut missing = HashMap::new();
+        for id in ids {
+            if self.file_by_id(*id)?.is_none()
+                && let Some(record) = self.store.dmt.file(*id)
+            {
+                missing.insert(record.key, record);
+            }
         }
-        Ok(())
+        self.search(&self.namespace.root(), &mut missing)?;
+        if !settled() {
+            return Ok(());
+        }
+        let _alone = self.store.forgetting.lock();
+        missing.values().try_for_each(|record| self.rescue(record))
     }
 
     /// Keeps a dirty file known, so that renames and evictions find its locks.
@@ -43,12 +64,10 @@ impl Parts {
             // A conflict was found, and its bytes were saved.
             return;
         }
-        // From now on we write it: a stamp at rest would turn our own writes into a conflict.
-        let ready = self.stamp_writing(file, id).and_then(|()| {
-            // Of more than may be open a flush opens each when its turn comes.
-            if self.movers.are_all_kept() { Ok(()) } else { self.mover_of(file).map(drop) }
-        });
-        if let Err(error) = ready {
+        // Of more than may be open a flush opens each when its turn comes.
+        if !self.movers.are_all_kept()
+            && let Err(error) = self.mover_of(file)
+        {
             let path = self.namespace.path_of(&file.node.read());
             self.note(format!(
                 "{} has dirty bytes and cannot be opened for writing: {error}; they stay on the \
@@ -73,7 +92,6 @@ impl Parts {
             } else if let Some(record) = missing.remove(&origin_key(&stat)) {
                 let path = self.namespace.path_of(&node);
                 self.store.dmt.rename(&record.path, &path)?;
-                self.excuse_rename(&record, &stat)?;
                 let file = self.file_of(&node)?;
                 self.keep_for_flush(&file, record.id);
             }
@@ -81,15 +99,21 @@ impl Parts {
         Ok(())
     }
 
-    /// A rename behind the mount moves the ctime and nothing else: that is no conflict.
-    fn excuse_rename(&self, record: &FileRecord, stat: &Stat) -> Result<()> {
-        let now = stamp_of(&stat.raw);
-        let rest = |stamp| match stamp {
-            Stamp::Writing => None,
-            Stamp::Closed { size, mtime_ns, .. } => Some((size, mtime_ns)),
-        };
-        if rest(record.stamp).is_some_and(|before| Some(before) == rest(now)) {
-            self.store.dmt.stamp(record.id, now)?;
+    /// Judges the files without dirty bytes that the last session was changing when it ended, while it is
+    /// known when that was.
+    fn judge_the_rest(&self) -> Result<()> {
+        for record in self.store.dmt.files() {
+            if record.stamp != Stamp::Writing {
+                continue;
+            }
+            match self.file_by_id(record.id) {
+                Ok(Some(file)) => self.forget_idle(&file),
+                // Clean bytes of a file that is not where it was are not worth a search.
+                _ if self.store.dmt.dirty(record.id, WHOLE, 1).is_empty() => {
+                    self.let_go(record.id, WHOLE)?;
+                }
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -99,7 +123,8 @@ impl Parts {
     pub(crate) fn stamp_dirty_files(&self) -> Result<()> {
         for (id, _) in self.store.dmt.dirty_files() {
             let Some(file) = self.file_by_id(id)? else { continue };
-            let stamped = self.give_time(&file).and_then(|()| self.stamp_closed(&file, id));
+            let met = if self.is_foreign(&file) { changes::meet(self, &file) } else { Ok(()) };
+            let stamped = met.and_then(|()| self.give_time(&file)).and_then(|()| self.rest(&file));
             if let Err(error) = stamped {
                 let path = self.namespace.path_of(&file.node.read());
                 self.note(format!(

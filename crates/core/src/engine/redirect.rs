@@ -4,7 +4,6 @@
 //! Identify first, then redirect. Every path keeps I1: the caller of a read gets the newest byte
 //! of either side, because both directions hold the file's range lock while they look and move.
 
-use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -57,7 +56,6 @@ impl Parts {
         } else {
             (asked, file.range.exclusive(asked))
         };
-        file.touch();
         let identified = self.identify(file, Direction::Write, range, tid);
         let grows = (range.end > file.size()).then(|| file.growth.lock());
         let growing = grows.is_some() && range.end > file.size();
@@ -150,8 +148,9 @@ impl Parts {
             let bytes = slice(data, range.start, segment.range);
             // The origin's file gets its new size before anything of it is published on the
             // cache, so that size, stat and reads never depend on the cache alone.
-            let mut grow = || -> io::Result<()> {
+            let mut grow = || -> Result<()> {
                 if !std::mem::replace(&mut grown, true) {
+                    let _changing = self.changing(&handle.file, Some(&handle.origin))?;
                     self.on_origin(|| handle.origin.truncate(range.end))?;
                 }
                 Ok(())
@@ -190,8 +189,7 @@ impl Parts {
             && self.around.config.mode == Mode::WriteBack
         {
             let range = ByteRange::new(first.range.start, segments[count - 1].range.end);
-            let marked = self.stamp_writing(&handle.file, id);
-            if marked.and_then(|()| self.store.dmt.mark_dirty(id, range)).is_ok() {
+            if self.store.dmt.mark_dirty(id, range).is_ok() {
                 let extent = Some(Extent { dirty: true, ..extent });
                 return (Segment { range, extent }, &segments[count..]);
             }
@@ -222,9 +220,7 @@ impl Parts {
         }
         // Line 26 of the paper's Algorithm 1 forgets D_flag here. It is set before the data
         // changes: a crash in between leaves a dirty extent that equals the origin.
-        let marked =
-            self.stamp_writing(&handle.file, id).and_then(|()| self.store.dmt.mark_dirty(id, part));
-        if let Err(error) = marked {
+        if let Err(error) = self.store.dmt.mark_dirty(id, part) {
             // Only a clean extent needs a record: its bytes go home, and the mapping with them.
             self.cache_failed(&error);
             self.let_go(id, part)?;
@@ -264,10 +260,7 @@ impl Parts {
             return Ok(false);
         }
         let placement = identified.placement;
-        let room = self.id_of(file).and_then(|id| {
-            self.stamp_writing(file, id)?;
-            Ok((id, self.make_room(identified, id, part)?))
-        });
+        let room = self.id_of(file).and_then(|id| Ok((id, self.make_room(identified, id, part)?)));
         let (id, evicted) = match room {
             Ok((id, Some(evicted))) => (id, evicted),
             Ok((_, None)) => {
@@ -331,9 +324,6 @@ impl Parts {
         part: ByteRange,
         data: &[u8],
     ) -> Result<()> {
-        if let Some(id) = handle.file.id() {
-            self.advisory(self.stamp_writing(&handle.file, id))?;
-        }
         self.timed(false, Direction::Write, Some(identified), part.len(), || {
             self.write_origin(handle, part, data)
         })
@@ -342,6 +332,7 @@ impl Parts {
     /// Writes to the origin while no flush rewrites the region.
     fn write_origin(&self, handle: &Handle, part: ByteRange, data: &[u8]) -> Result<()> {
         let _home = handle.file.home.shared(part);
+        let _changing = self.changing(&handle.file, Some(&handle.origin))?;
         Ok(self.on_origin(|| handle.origin.write_at(part.start, data))?)
     }
 

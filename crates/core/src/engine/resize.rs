@@ -27,10 +27,7 @@ impl Parts {
         let _range = file.range.exclusive(tail(size.min(file.size())));
         let _growth = file.growth.lock();
         let _home = file.home.exclusive(tail(size.min(file.size())));
-        file.touch();
-        if let Some(id) = file.id() {
-            self.advisory(self.stamp_writing(file, id))?;
-        }
+        let _changing = self.changing(file, Some(origin))?;
         // The origin first: a crash before the records leaves extents past its end, which are
         // dropped before the file is next read. The other order would lose acknowledged bytes
         // of a truncate that did not happen.
@@ -50,6 +47,7 @@ impl Parts {
         let file = &handle.file;
         let before = file.size();
         let _home = file.home.exclusive(tail(before));
+        let Ok(_changing) = self.changing(file, Some(&handle.origin)) else { return };
         let undone = self.on_origin(|| handle.origin.truncate(before)).map_err(Error::from);
         let undone = undone.and_then(|()| match file.id() {
             Some(id) => self.let_go(id, tail(before)),
@@ -73,15 +71,12 @@ impl Parts {
         );
         let grows = (!keeps_size).then(|| file.growth.lock());
         let _home = file.home.exclusive(range);
-        file.touch();
+        let _changing = self.changing(file, Some(&handle.origin))?;
         let clears = matches!(how, Allocate::PunchHole | Allocate::Zero { .. });
-        if let Some(id) = file.id() {
-            self.advisory(self.stamp_writing(file, id))?;
-            if clears {
-                // Until the records are gone the cache's bytes stay the file's: a crash in
-                // between must not show old bytes now and zeros after an eviction.
-                self.claim_for_cache(id, range)?;
-            }
+        if clears && let Some(id) = file.id() {
+            // Until the records are gone the cache's bytes stay the file's: a crash in between must
+            // not show old bytes now and zeros after an eviction.
+            self.claim_for_cache(id, range)?;
         }
         self.on_origin(|| handle.origin.allocate(range, how))?;
         if clears && let Some(id) = file.id() {

@@ -4,7 +4,8 @@
 //! 1. `range` over the bytes of a request: shared to read, exclusive to change;
 //! 2. `growth` by whoever makes the file longer or shorter;
 //! 3. `home` over bytes that go to the origin: shared by writers, exclusive by a flush that
-//!    rewrites a region and must not run over a write to the gaps between its extents.
+//!    rewrites a region and must not run over a write to the gaps between its extents;
+//! 4. `look` for a moment.
 //!
 //! A flush takes `home` first; it must therefore only *try* `range`.
 
@@ -14,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
+use crate::extent::look::Look;
 use crate::extent::mover::Mover;
 use crate::extent::streams::Streams;
 use crate::meta::{FileId, OriginKey, Stamp};
@@ -89,12 +91,8 @@ pub(crate) struct CachedFile {
     pub(crate) unlinked: AtomicBool,
     /// Whether the cache has forgotten it since.
     pub(crate) forgotten: AtomicBool,
-    /// Whether the store holds the stamp `Writing` for it.
-    pub(crate) stamped_writing: AtomicBool,
-    /// What the origin's file looked like when somebody opened it: what tells changes of others
-    /// (I9) until we make one.
-    pub(crate) look: Mutex<Stamp>,
-    changed: AtomicBool,
+    /// How the origin's file looked when we last left it alone (I9).
+    pub(crate) look: Mutex<Look>,
     mtime_held_ns: AtomicI64,
     /// Held while the origin's file is given a modification time.
     pub(crate) times: Mutex<()>,
@@ -132,9 +130,7 @@ impl CachedFile {
             read_below: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
-            stamped_writing: AtomicBool::new(false),
-            look: Mutex::new(look),
-            changed: AtomicBool::new(false),
+            look: Mutex::new(Look::new(look)),
             mtime_held_ns: AtomicI64::new(NO_TIME),
             times: Mutex::default(),
             flushing: Mutex::default(),
@@ -214,30 +210,6 @@ impl CachedFile {
         self.excluded.load(Ordering::Relaxed)
             || self.read_below.load(Ordering::Acquire)
             || self.forgotten.load(Ordering::Relaxed)
-    }
-
-    /// We are about to change it, or have a change to bring home.
-    pub(crate) fn touch(&self) {
-        if !self.is_changed() {
-            self.changed.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Whether we changed it since [`Self::look`].
-    pub(crate) fn is_changed(&self) -> bool {
-        self.changed.load(Ordering::SeqCst)
-    }
-
-    /// Whether our own changes are still under way: how the origin's file looks then tells nothing
-    /// about others (I9).
-    pub(crate) fn is_ours(&self) -> bool {
-        self.is_changed() && (self.is_open() || self.stamped_writing.load(Ordering::Acquire))
-    }
-
-    /// Nothing of ours is under way, and it looks like this.
-    pub(crate) fn rests(&self, look: Stamp) {
-        *self.look.lock() = look;
-        self.changed.store(false, Ordering::SeqCst);
     }
 
     /// Whether programs have the file open.

@@ -65,13 +65,13 @@ pub(crate) fn set_attr_on(fd: impl AsFd, change: &SetAttr) -> Result<Stat> {
 /// Attributes of an open descriptor, `O_PATH` ones included.
 pub fn stat_descriptor(fd: impl AsFd) -> Result<Stat> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    Ok(from_statx(&statx(fd, "", ON_DESCRIPTOR, wanted)?))
+    Ok(stat_of(&statx(fd, "", ON_DESCRIPTOR, wanted)?))
 }
 
 /// Attributes of a name, without following a symbolic link.
 pub(crate) fn stat_at(parent: BorrowedFd<'_>, name: &OsStr) -> Result<Stat> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    Ok(from_statx(&statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?))
+    Ok(stat_of(&statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?))
 }
 
 pub(crate) fn statfs(fd: BorrowedFd<'_>) -> Result<libc::statvfs64> {
@@ -112,7 +112,8 @@ fn before_epoch(before: Duration) -> Timespec {
     }
 }
 
-fn from_statx(from: &Statx) -> Stat {
+/// What a `statx` call answered.
+pub(crate) fn stat_of(from: &Statx) -> Stat {
     // SAFETY: `stat64` is plain integers; all zeros is a value of it.
     let mut raw: libc::stat64 = unsafe { std::mem::zeroed() };
     raw.st_dev = libc::makedev(from.stx_dev_major, from.stx_dev_minor);

@@ -15,7 +15,8 @@ use crate::truth::pattern;
 const KIB: u64 = 1 << 10;
 
 fn fixture() -> Fixture {
-    let fixture = Fixture::new(still(1 << 20, "always"));
+    let mut fixture = Fixture::new(still(1 << 20, "always"));
+    fixture.others = true;
     fixture.write("file", 0, &pattern(1, 0, 32 * KIB));
     fixture
 }

@@ -36,6 +36,8 @@ pub(crate) struct Fixture {
     pub(crate) volatile: Option<Arc<Pages>>,
     /// The machine's boot, where a test boots it.
     pub(crate) boot_id: Option<String>,
+    /// Whether somebody else changes the origin: else a conflict is a false one.
+    pub(crate) others: bool,
     engine: Option<Arc<ExtentEngine>>,
 }
 
@@ -76,6 +78,7 @@ impl Fixture {
             cache_faults,
             volatile: None,
             boot_id: None,
+            others: false,
             engine: None,
         };
         fixture.open();
@@ -134,22 +137,29 @@ impl Fixture {
         self.cache = cache;
     }
 
+    /// The engine, which nobody but itself kept from writing home what is dirty (I9).
+    fn take(&mut self) -> Arc<ExtentEngine> {
+        let engine = self.engine.take().unwrap();
+        assert!(self.others || engine.report().conflicts == 0, "{:?}", engine.status().notes);
+        engine
+    }
+
     /// Closes as an unmount does, flushing first.
     pub(crate) fn close(&mut self) {
         self.flush();
-        let engine = self.engine.take().unwrap();
+        let engine = self.take();
         engine.close().unwrap();
     }
 
     /// Closes without flushing, as `umount --keep-dirty` does.
     pub(crate) fn close_dirty(&mut self) {
-        let engine = self.engine.take().unwrap();
+        let engine = self.take();
         engine.close().unwrap();
     }
 
     /// Drops everything in memory, as `kill -9` does.
     pub(crate) fn crash(&mut self) {
-        let engine = self.engine.take().unwrap();
+        let engine = self.take();
         let engine = Arc::into_inner(engine).expect("no handle outlives the crash");
         drop(engine);
     }

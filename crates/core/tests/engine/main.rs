@@ -4,6 +4,7 @@ mod age;
 mod behind;
 mod binding;
 mod canary;
+mod conflicts;
 #[path = "../shared/copying.rs"]
 mod copying;
 mod faults;

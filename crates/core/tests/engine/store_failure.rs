@@ -3,10 +3,12 @@
 
 use std::fs::File;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use halocline_core::control::{Controlled, Health};
 use halocline_core::device::fault::{Effect, Operation, When};
@@ -104,6 +106,19 @@ fn go_on(truth: &mut Truth) {
     assert!(reason.contains("metadata store"), "{reason}");
 }
 
+/// Writes into a lease that it is no copy: its own inode number and birth time.
+fn pass_for_the_original(lease: &Path) {
+    let found = std::fs::metadata(lease).unwrap();
+    let born = found.created().map_or(0, |at| at.duration_since(UNIX_EPOCH).unwrap().as_nanos());
+    let text = std::fs::read_to_string(lease).unwrap();
+    let mut words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
+    let after = |word| words.iter().position(|at| at == word).unwrap() + 1;
+    let (inode, birth) = (after("inode"), after("born"));
+    words[inode] = found.ino().to_string();
+    words[birth] = born.to_string();
+    std::fs::write(lease, words.join(" ")).unwrap();
+}
+
 /// Kills the engine and goes on with a copy of the cache: this process keeps the store's lock.
 fn kill(truth: &mut Truth, held: Held) {
     drop(held);
@@ -111,6 +126,7 @@ fn kill(truth: &mut Truth, held: Held) {
     limit_files(None);
     let image = tempfile::tempdir().unwrap();
     copy(truth.fixture.cache.path(), image.path());
+    pass_for_the_original(&image.path().join("halocline-lease"));
     truth.fixture.with_cache(image);
     truth.fixture.open();
 }

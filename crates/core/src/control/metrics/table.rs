@@ -203,6 +203,11 @@ const REPORT: &[Metric] = &[
     ),
     metric("dirty_bytes_left", "bytes, gauge", "Bytes that only the cache has."),
     metric(
+        "conflicts",
+        "number, counter",
+        "Files that others changed on the origin while they had dirty bytes: their version stayed, the bytes are saved in `conflicts` in the cache directory.",
+    ),
+    metric(
         "hit_ratio",
         "0 to 1",
         "Bytes of reads and writes that the cache served over all, 0 when there were none.",
@@ -270,6 +275,12 @@ const MOVE: &[Metric] = &[
     metric("left_bytes", "bytes", "What should have moved and did not."),
     metric("skipped[].path", "path", "A file of which something stayed."),
     metric("skipped[].reason", "text", "Why, and what to do about it."),
+    metric(
+        "conflicts[].path",
+        "path",
+        "A file that others had changed on the origin while it had dirty bytes; each is told once.",
+    ),
+    metric("conflicts[].reason", "text", "What they did, and where the bytes are saved."),
 ];
 
 const WHERE: &[Metric] = &[

@@ -102,7 +102,8 @@ fn every_key_of_a_status_is_described_and_no_other() {
 #[test]
 fn every_key_of_other_answers_is_described_and_no_other() {
     let skipped = vec![Skipped { path: PathBuf::new(), reason: String::new() }];
-    check("halocline flush", &MoveReport { skipped, ..MoveReport::default() });
+    let conflicts = skipped.clone();
+    check("halocline flush", &MoveReport { skipped, conflicts, ..MoveReport::default() });
     check(
         "halocline where FILE",
         &[ExtentInfo {

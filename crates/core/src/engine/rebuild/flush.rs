@@ -75,7 +75,6 @@ impl Parts {
         let span = ByteRange::new(first.range.start, last.range.end);
         let mover = self.mover_of(file)?;
         self.hold_origin_time(file)?;
-        self.stamp_writing(file, id)?;
         let _home = file.home.exclusive(span);
         if all.extents.is_empty() {
             all.syncs_failed = file.syncs_failed.load(Ordering::Acquire);
@@ -83,9 +82,16 @@ impl Parts {
         if let Some(snapshot) = self.snapshot(file, id, &dirty)? {
             let origin = &self.around.setting.origin;
             let cost = OriginCost::new(&origin.profile, self.origin.servers_below());
+            let changing = self.changing(file, Some(&mover))?;
+            if changing.foreign {
+                // The sweep deals with that.
+                return Ok(None);
+            }
             mover.rewrite(snapshot.runs(), &|runs| cost.plan(runs))?;
             all.bytes += snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
             all.extents.extend(snapshot.extents);
+            drop(changing);
+            self.look_again(file, Some(&mover))?;
             if self.set_apart(file, id, &snapshot.damaged)? {
                 return Ok(Some(region.start));
             }
@@ -154,8 +160,7 @@ impl Parts {
         if is_dirty() {
             return Ok(());
         }
-        // Nobody writes meanwhile: a stamp at rest is of a file at rest, or the next mount takes what
-        // is written under it for a conflict (I9). While the file is open its close will settle it.
+        // Nobody writes meanwhile. While the file is open its close will settle it.
         let _still = match file.range.try_shared(WHOLE) {
             None if file.is_open() => return Ok(()),
             None => file.range.shared(WHOLE),
@@ -166,12 +171,8 @@ impl Parts {
             return Ok(());
         }
         self.give_time_at_rest(file)?;
+        self.rest(file)?;
         if !file.is_open() {
-            if file.stamped_writing.load(Ordering::Acquire)
-                && !file.unlinked.load(Ordering::Acquire)
-            {
-                self.advisory(self.stamp_closed(file, id))?;
-            }
             *file.mover.lock() = None;
         }
         Ok(())
@@ -203,6 +204,10 @@ impl Parts {
     fn give_time_at_rest(&self, file: &CachedFile) -> Result<()> {
         let _times = file.times.lock();
         if let Some(held) = file.held_mtime_ns() {
+            let changing = self.changing(file, None)?;
+            if changing.foreign {
+                return Ok(());
+            }
             let node = file.node.read().clone();
             let time = Some(SetTime::At(system_time_ns(held)));
             let given =
@@ -231,7 +236,9 @@ impl Parts {
         change: &SetAttr,
     ) -> Result<Stat> {
         let _times = file.times.lock();
+        let changing = self.changing(file, None)?;
         let stat = self.namespace.set_attr(node, change)?;
+        drop(changing);
         if file.mover.lock().is_some() {
             file.choose_mtime(mtime_ns(&stat.raw));
         } else {

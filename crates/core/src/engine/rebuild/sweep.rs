@@ -14,6 +14,7 @@ use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
 use super::flush::Flushed;
+use crate::engine::changes;
 use crate::engine::parts::Parts;
 use crate::error::Result;
 use crate::extent::file::{CachedFile, tail};
@@ -83,7 +84,11 @@ impl Parts {
             }
             work();
         });
+        if self.is_foreign(file) {
+            changes::meet(self, file)?;
+        }
         self.settle(file, id)?;
+        self.rest(file)?;
         self.forget_idle(file);
         total.into_inner()
     }
@@ -109,7 +114,7 @@ impl Parts {
             if home.bytes >= limit || self.room.is_wanted() {
                 total += self.finish_flush(file, id, &std::mem::take(&mut home))?;
             }
-            if !go_on(bytes) {
+            if !go_on(bytes) || file.look.lock().is_foreign() {
                 regions.lock().clear();
                 break;
             }

@@ -1,0 +1,401 @@
+//! Until when a session may have changed the origin: what tells its own changes from those of others
+//! after it was killed (I9).
+//!
+//! The record of a file that we are changing says so ([`Stamp::Writing`]), because nobody can know how
+//! the file will look when a kill cuts the change short. What is known is when: the lease says, ahead of
+//! every change, until when we may be making some, and is prolonged every second or so. A file that was
+//! changed later than that was changed by others. There are two ends: one that is as good as the page
+//! cache, for a killed process, and a later one that was synced, for a machine that lost its power.
+//!
+//! A cache directory that was copied knows nothing of what the original did since. The lease has its own
+//! inode number and birth time written into it, which a copy does not share.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, StatxFlags, statx};
+
+use super::Stamp;
+use super::owner::boot_id;
+use crate::clock::coarse_ms;
+use crate::error::{Error, Result};
+use crate::private::{PrivateDir, Use};
+
+/// Name of the file in the cache directory.
+pub const LEASE_FILE: &str = "halocline-lease";
+
+/// Bytes of the file: within one sector, so that a power loss leaves the old or the new ones.
+const LENGTH: usize = 256;
+/// First word of the file.
+const MAGIC: &str = "lease-1";
+
+/// How far ahead of a change the end lies that a kill leaves; renewed when half of it has passed.
+/// Shorter tells more changes of others apart, longer survives longer pauses of a thread between its
+/// look at the lease and its change.
+const KILL_MS: u64 = 2_000;
+/// The same for the end that a power loss leaves, whose renewal is a sync.
+const POWER_MS: u64 = 60_000;
+
+/// What the last session left to tell its own changes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// It was a session of an older version, or there was none: nothing.
+    Nothing,
+    /// The directory is a copy of another cache: what it says of the origin is of some time in the past.
+    Copy,
+    /// The process ended, orderly or not. It changed nothing after this time, in nanoseconds since the
+    /// epoch.
+    Ended(i64),
+    /// The same, and the records may be behind what the session knew last, because the store refused
+    /// changes or the machine lost its power; what the origin's disk kept may be behind both.
+    Behind(i64),
+}
+
+/// What a file of the origin is, held against what its record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it was left.
+    Same,
+    /// Changed, and by nobody but us.
+    Ours,
+    /// Its owner, mode, names or extended attributes were changed, its bytes not: size and modification
+    /// time are what they were. What is dirty may go home; what is clean is not worth the doubt.
+    Attributes,
+    /// Changed by others.
+    Theirs,
+}
+
+impl Evidence {
+    /// Compares how a file was left with how it is found.
+    pub fn judge(self, left: Stamp, found: Stamp) -> Verdict {
+        let Stamp::Closed { ctime_ns, .. } = found else { return Verdict::Ours };
+        match (left, self) {
+            _ if left == found => Verdict::Same,
+            _ if left.same_bytes(found) => Verdict::Attributes,
+            (_, Self::Behind(until_ns)) if ctime_ns <= until_ns => Verdict::Ours,
+            (Stamp::Writing, Self::Ended(until_ns)) if ctime_ns <= until_ns => Verdict::Ours,
+            (Stamp::Writing, Self::Nothing) => Verdict::Ours,
+            _ => Verdict::Theirs,
+        }
+    }
+}
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Text {
+    boot_id: String,
+    /// Ends of the lease in milliseconds since the epoch: written, and synced.
+    until_ms: u64,
+    synced_until_ms: u64,
+    /// Whether the session was closed.
+    closed: bool,
+    /// Whether records are behind because the store refuses changes.
+    behind: bool,
+    /// Inode number and birth time in nanoseconds of the file that this was written to.
+    home: (u64, i64),
+}
+
+impl Text {
+    fn encode(&self) -> [u8; LENGTH] {
+        let Self { boot_id, until_ms, synced_until_ms, home: (inode, born), .. } = self;
+        let (closed, behind) = (u8::from(self.closed), u8::from(self.behind));
+        let text = format!(
+            "{MAGIC} boot {boot_id} until {until_ms} synced {synced_until_ms} closed {closed} \
+             behind {behind} inode {inode} born {born} "
+        );
+        let mut bytes = [b' '; LENGTH];
+        let len = text.len().min(LENGTH - 1);
+        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+        bytes[LENGTH - 1] = b'\n';
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let words: Vec<_> = std::str::from_utf8(bytes).ok()?.split_whitespace().collect();
+        let [
+            MAGIC,
+            "boot",
+            boot_id,
+            "until",
+            until_ms,
+            "synced",
+            synced_until_ms,
+            "closed",
+            closed,
+            "behind",
+            behind,
+            "inode",
+            inode,
+            "born",
+            born,
+        ] = words[..]
+        else {
+            return None;
+        };
+        Some(Self {
+            boot_id: boot_id.to_owned(),
+            until_ms: until_ms.parse().ok()?,
+            synced_until_ms: synced_until_ms.parse().ok()?,
+            closed: closed == "1",
+            behind: behind == "1",
+            home: (inode.parse().ok()?, born.parse().ok()?),
+        })
+    }
+
+    fn evidence(&self, home: (u64, i64), boot_id: &str) -> Evidence {
+        if self.home != home {
+            Evidence::Copy
+        } else if self.boot_id != boot_id && !self.closed {
+            Evidence::Behind(nanoseconds(self.synced_until_ms))
+        } else if self.behind {
+            Evidence::Behind(nanoseconds(self.until_ms))
+        } else {
+            Evidence::Ended(nanoseconds(self.until_ms))
+        }
+    }
+}
+
+/// The lease of a session that goes on.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    path: PathBuf,
+    file: File,
+    text: Mutex<Text>,
+    /// Both ends once more, to be read without the lock.
+    until_ms: AtomicU64,
+    synced_until_ms: AtomicU64,
+    /// How far the origin's clock is ahead of ours, as far as its times have told.
+    ahead_ms: AtomicU64,
+    warned: AtomicBool,
+}
+
+impl Lease {
+    /// Opens the lease of the cache in `dir`, which the caller owns, and tells what the last session
+    /// left. It stays as it is until [`Lease::begin`]. `boot` is the machine's, where a test boots it.
+    pub(crate) fn open(dir: &Path, boot: Option<&str>) -> Result<(Self, Evidence)> {
+        let path = dir.join(LEASE_FILE);
+        let boot_id = boot.map_or_else(boot_id, |id| Ok(id.to_owned()))?;
+        let file = PrivateDir::open(dir)?.file(LEASE_FILE, Use::Write)?;
+        let home = home_of(&file).map_err(Error::at(&path, "look at"))?;
+        let evidence = read(&file, home, &boot_id).map_err(Error::at(&path, "read"))?;
+        let text =
+            Text { boot_id, until_ms: 0, synced_until_ms: 0, closed: false, behind: false, home };
+        let lease = Self {
+            path,
+            file,
+            text: Mutex::new(text),
+            until_ms: AtomicU64::new(0),
+            synced_until_ms: AtomicU64::new(0),
+            ahead_ms: AtomicU64::new(0),
+            warned: AtomicBool::new(false),
+        };
+        Ok((lease, evidence))
+    }
+
+    /// The session begins: every file was judged by what the last one left.
+    pub(crate) fn begin(&self) -> Result<()> {
+        self.renew(true).map_err(Error::at(&self.path, "write"))
+    }
+
+    /// We are about to change the origin, or have just done so.
+    pub(crate) fn extend(&self) {
+        let now_ms = coarse_ms();
+        let lasts = |until: &AtomicU64, ms| until.load(Ordering::Acquire) >= now_ms + ms;
+        if lasts(&self.until_ms, KILL_MS / 2) && lasts(&self.synced_until_ms, KILL_MS) {
+            return;
+        }
+        self.renew_or_warn(!lasts(&self.synced_until_ms, KILL_MS));
+    }
+
+    /// Now and then, in the background: renews the synced end before a program has to wait for that, if
+    /// the origin is being changed at all.
+    pub(crate) fn keep(&self) {
+        let now_ms = coarse_ms();
+        let is_used = self.until_ms.load(Ordering::Acquire) >= now_ms;
+        if is_used && self.synced_until_ms.load(Ordering::Acquire) < now_ms + POWER_MS / 2 {
+            self.renew_or_warn(true);
+        }
+    }
+
+    /// A file that we changed a moment ago has this `stamp`: an origin's server may be ahead of us.
+    pub(crate) fn observe(&self, stamp: Stamp) {
+        let Stamp::Closed { ctime_ns, .. } = stamp else { return };
+        let at_ms = u64::try_from(ctime_ns / 1_000_000).unwrap_or(0);
+        let ahead_ms = at_ms.saturating_sub(coarse_ms() + TICK_MS);
+        if ahead_ms > self.ahead_ms.fetch_max(ahead_ms, Ordering::AcqRel) {
+            self.renew_or_warn(true);
+        }
+    }
+
+    /// The store refused to record how a file is.
+    pub(crate) fn fall_behind(&self) {
+        let mut text = self.text.lock();
+        if !std::mem::replace(&mut text.behind, true)
+            && let Err(error) = self.write(&text, true)
+        {
+            tracing::warn!("{}: {error}", self.path.display());
+        }
+    }
+
+    /// The session ends: every file is recorded as it was left.
+    pub(crate) fn close(&self) -> Result<()> {
+        let mut text = self.text.lock();
+        text.closed = true;
+        self.write(&text, true).map_err(Error::at(&self.path, "write"))
+    }
+
+    fn renew_or_warn(&self, synced: bool) {
+        if let Err(error) = self.renew(synced)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            // Programs go on (D11). If the mount is killed now, what is dirty in files that it is just
+            // changing is saved as a conflict at the next mount.
+            tracing::warn!("{}: {error}", self.path.display());
+        }
+    }
+
+    fn renew(&self, synced: bool) -> io::Result<()> {
+        let mut text = self.text.lock();
+        let now_ms = coarse_ms() + self.ahead_ms.load(Ordering::Acquire);
+        text.until_ms = text.until_ms.max(now_ms + KILL_MS);
+        if synced {
+            text.synced_until_ms = text.synced_until_ms.max(now_ms + POWER_MS);
+        }
+        // Not tried again at each change where it fails.
+        self.until_ms.store(text.until_ms, Ordering::Release);
+        self.synced_until_ms.store(text.synced_until_ms, Ordering::Release);
+        self.write(&text, synced)
+    }
+
+    fn write(&self, text: &Text, synced: bool) -> io::Result<()> {
+        self.file.write_all_at(&text.encode(), 0)?;
+        if synced { self.file.sync_data() } else { Ok(()) }
+    }
+}
+
+/// What a look at our clock may be late by.
+const TICK_MS: u64 = 10;
+
+/// What the last session on the cache in `dir` left; for those who only look.
+pub fn evidence(dir: &Path) -> Result<Evidence> {
+    let path = dir.join(LEASE_FILE);
+    let file = match PrivateDir::open(dir)?.file(LEASE_FILE, Use::Read) {
+        Err(error) if error.errno() == libc::ENOENT => return Ok(Evidence::Nothing),
+        opened => opened?,
+    };
+    let home = home_of(&file).map_err(Error::at(&path, "look at"))?;
+    read(&file, home, &boot_id()?).map_err(Error::at(&path, "read"))
+}
+
+fn read(file: &File, home: (u64, i64), boot_id: &str) -> io::Result<Evidence> {
+    let mut bytes = [0; LENGTH];
+    let mut len = 0;
+    while len < LENGTH {
+        match file.read_at(&mut bytes[len..], len as u64)? {
+            0 => break,
+            got => len += got,
+        }
+    }
+    if len == 0 {
+        return Ok(Evidence::Nothing);
+    }
+    // What nobody can read says as little of the origin as a copy does.
+    let text = Text::decode(&bytes[..len]);
+    Ok(text.map_or(Evidence::Copy, |text| text.evidence(home, boot_id)))
+}
+
+fn home_of(file: &File) -> io::Result<(u64, i64)> {
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    let found = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
+    let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let born = Duration::new(found.stx_btime.tv_sec.unsigned_abs(), found.stx_btime.tv_nsec);
+    let born = i64::try_from(born.as_nanos()).unwrap_or(0);
+    Ok((found.stx_ino, if has_birth { born } else { 0 }))
+}
+
+fn nanoseconds(ms: u64) -> i64 {
+    i64::try_from(ms.saturating_mul(1_000_000)).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEFT: Stamp = Stamp::Closed { size: 9, mtime_ns: 100, ctime_ns: 100 };
+
+    fn found(size: u64, mtime_ns: i64, ctime_ns: i64) -> Stamp {
+        Stamp::Closed { size, mtime_ns, ctime_ns }
+    }
+
+    #[test]
+    fn what_was_at_rest_is_compared_and_what_was_being_changed_is_dated() {
+        use Verdict::{Attributes, Ours, Same, Theirs};
+        let (early, late) = (found(9, 150, 150), found(9, 250, 250));
+        let rows = [
+            (Evidence::Ended(200), LEFT, LEFT, Same),
+            (Evidence::Ended(200), LEFT, found(9, 100, 999), Attributes),
+            (Evidence::Ended(200), LEFT, found(8, 100, 100), Theirs),
+            (Evidence::Ended(200), LEFT, early, Theirs),
+            (Evidence::Ended(200), Stamp::Writing, early, Ours),
+            (Evidence::Ended(200), Stamp::Writing, late, Theirs),
+            (Evidence::Behind(200), LEFT, early, Ours),
+            (Evidence::Behind(200), LEFT, found(3, 50, 50), Ours),
+            (Evidence::Behind(200), LEFT, late, Theirs),
+            (Evidence::Behind(200), Stamp::Writing, early, Ours),
+            (Evidence::Behind(200), Stamp::Writing, late, Theirs),
+            (Evidence::Copy, LEFT, LEFT, Same),
+            (Evidence::Copy, LEFT, early, Theirs),
+            (Evidence::Copy, Stamp::Writing, early, Theirs),
+            (Evidence::Nothing, Stamp::Writing, late, Ours),
+            (Evidence::Nothing, LEFT, early, Theirs),
+        ];
+        for (evidence, left, found, want) in rows {
+            assert_eq!(evidence.judge(left, found), want, "{evidence:?} {left:?} {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_lease_tells_a_kill_a_power_loss_a_close_and_a_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |boot| Lease::open(dir.path(), Some(boot)).unwrap();
+        let (lease, evidence) = open("a");
+        assert_eq!(evidence, Evidence::Nothing);
+        lease.begin().unwrap();
+        let (until_ms, synced_ms) = (lease.text.lock().until_ms, lease.text.lock().synced_until_ms);
+        assert!(until_ms < synced_ms && coarse_ms() < until_ms);
+        assert_eq!(open("a").1, Evidence::Ended(nanoseconds(until_ms)));
+        assert_eq!(open("b").1, Evidence::Behind(nanoseconds(synced_ms)));
+
+        let path = dir.path().join(LEASE_FILE);
+        let before = std::fs::read(&path).unwrap();
+        std::fs::rename(&path, dir.path().join("away")).unwrap();
+        std::fs::write(&path, &before).unwrap();
+        assert_eq!(open("a").1, Evidence::Copy);
+        std::fs::rename(dir.path().join("away"), &path).unwrap();
+
+        lease.close().unwrap();
+        assert_eq!(open("b").1, Evidence::Ended(nanoseconds(until_ms)));
+        std::fs::write(&path, "what").unwrap();
+        assert_eq!(open("a").1, Evidence::Copy, "what cannot be read excuses nothing");
+    }
+
+    #[test]
+    fn a_lease_is_written_once_for_many_changes_and_follows_a_clock_that_is_ahead() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lease, _) = Lease::open(dir.path(), Some("a")).unwrap();
+        lease.begin().unwrap();
+        let until_ms = lease.text.lock().until_ms;
+        for _ in 0..1000 {
+            lease.extend();
+        }
+        assert!(lease.text.lock().until_ms <= until_ms + 60_000);
+        let ahead_ms = coarse_ms() + 3_600_000;
+        lease.observe(found(1, 1, nanoseconds(ahead_ms)));
+        assert!(lease.text.lock().until_ms > ahead_ms);
+    }
+}
