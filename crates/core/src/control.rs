@@ -5,10 +5,8 @@
 //! [`mount`] finds the mount that a path lies on. The wire format is one JSON value a line: the
 //! client sends a [`Request`], the server answers any number of `{"progress": ...}` lines and
 //! then one `{"ok": ...}` or `{"error": {"message": ..., "errno": ...}}` line. A request is its
-//! name with its arguments: `{"status": {}}`, `{"flush": {"path": "a/b", "dry_run": true}}`.
-//!
-//! Paths on the wire are relative to the mount's root, and the root itself is the empty path; a
-//! hint's path may also be absolute, as the program sees the mount.
+//! name with its arguments: `{"status": {}}`, `{"flush": {"path": "a/b", "dry_run": true}}`. Paths
+//! are relative to the mount's root, which is empty; a hint's may be absolute, as a program sees it.
 
 mod address;
 mod bounds;
@@ -41,6 +39,7 @@ pub use claim::{Claim, Taken, Wanted};
 pub use client::Client;
 pub use joining::Joined;
 pub use place::Place;
+pub use report::{CachedFileInfo, CachedTree};
 pub use report::{FlushTotals, LayoutBytes, Report, RequestTotals, Totals};
 pub use server::{Mounted, Server};
 pub use tier::{AnyStatus, FileInfo, JobChange, JobInfo, TierStatus};
@@ -66,6 +65,10 @@ pub trait Controlled: Send + Sync {
     /// Where each byte of a file is, in offset order and without gaps up to the file's size;
     /// only `range` when given.
     fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>>;
+    /// What is on the cache of files at and below `path`: nothing where there is no cache.
+    fn cached(&self, _path: &Path) -> Result<CachedTree> {
+        Ok(CachedTree::default())
+    }
     /// What the engine would do with a request now, and why. Changes nothing.
     fn explain(&self, question: &Question) -> Result<Explanation>;
     /// Writes dirty data of `path` (a file or a directory; all when `None`) to the origin, durably.
@@ -123,6 +126,12 @@ pub enum Request {
         /// First byte and length; the whole file when absent.
         #[serde(default)]
         range: Option<(u64, u64)>,
+    },
+    /// [`Controlled::cached`]; answers [`CachedTree`].
+    Cached {
+        /// File or directory; all when empty.
+        #[serde(with = "wire::path")]
+        path: PathBuf,
     },
     /// [`Controlled::explain`]; answers [`Explanation`].
     Explain(Question),

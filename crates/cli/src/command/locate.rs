@@ -4,17 +4,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{ExtentInfo, FileInfo, Request, Side};
+use halocline_core::control::{CachedTree, ExtentInfo, FileInfo, Place, Request, Side};
 
 use super::print_json;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::options::byte_count;
 use crate::text;
 
-/// Show where a file is: its extents, or on a file tier which tier has it (also for directories)
+/// Show where a file is: its extents, or on a file tier which tier has it; of a directory, what of
+/// the files below it is on the cache
 #[derive(Debug, Args)]
 pub(crate) struct LocateArgs {
-    /// A file on the mount; on a file tier also a directory or a quoted glob
+    /// A file or directory on the mount; on a file tier also a quoted glob
     path: PathBuf,
     /// First byte
     #[arg(requires = "length", value_parser = byte_count)]
@@ -39,8 +40,8 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
         print!("{}", super::tier_text::files(&files));
         return Ok(ExitCode::SUCCESS);
     }
-    if place.inside.as_os_str().is_empty() {
-        return Err(Failure::refused("the mount's root has no extents; name a file on it"));
+    if place.inside.as_os_str().is_empty() || (args.offset.is_none() && args.path.is_dir()) {
+        return below(&place, args.json);
     }
     let range = args.offset.zip(args.length);
     let request = Request::Locate { path: place.inside.clone(), range };
@@ -64,6 +65,32 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
         text::bytes(all),
         text::share(cached, all),
         text::bytes(dirty)
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows what is on the cache of the files below a directory.
+fn below(place: &Place, json: bool) -> Outcome {
+    let request = Request::Cached { path: place.inside.clone() };
+    let tree: CachedTree = place.connect()?.call(&request, |_| {})?;
+    if json {
+        return print_json(&tree);
+    }
+    println!("{:>12} {:>12} {:>9}  file", "on cache", "dirty", "extents");
+    for file in &tree.files {
+        println!(
+            "{:>12} {:>12} {:>9}  {}",
+            text::bytes(file.cached_bytes),
+            text::bytes(file.dirty_bytes),
+            file.extents,
+            file.path.display()
+        );
+    }
+    println!(
+        "{} of {} files on the cache, {} of it dirty",
+        text::bytes(tree.cached_bytes),
+        tree.files.len(),
+        text::bytes(tree.dirty_bytes)
     );
     Ok(ExitCode::SUCCESS)
 }

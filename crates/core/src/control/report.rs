@@ -83,6 +83,31 @@ pub struct FlushTotals {
     pub seconds: f64,
 }
 
+/// What is on a cache of the files at and below a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedTree {
+    /// The files that have bytes there, by path.
+    pub files: Vec<CachedFileInfo>,
+    /// Sum of their bytes there.
+    pub cached_bytes: u64,
+    /// Those of them that only the cache has.
+    pub dirty_bytes: u64,
+}
+
+/// What is on a cache of one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedFileInfo {
+    /// Path relative to the mount's root.
+    #[serde(with = "super::wire::path")]
+    pub path: std::path::PathBuf,
+    /// Bytes on the cache.
+    pub cached_bytes: u64,
+    /// Those of them that only the cache has.
+    pub dirty_bytes: u64,
+    /// Ranges on the cache.
+    pub extents: u64,
+}
+
 impl Report {
     /// What was served since `before`, an earlier report of the same mount.
     #[must_use]

@@ -361,6 +361,9 @@ fn answer(
             let noted = below_root(&hint.path).and_then(|()| engine.hint(&hint));
             send(out, &Answer::from(noted))
         }
+        Request::Cached { path } => {
+            send(out, &Answer::from(below_root(&path).and_then(|()| engine.cached(&path))))
+        }
         Request::Files { path } => {
             send(out, &Answer::from(below_root(&path).and_then(|()| engine.files(&path))))
         }

@@ -11,9 +11,9 @@ use super::extents::ExtentEngine;
 use super::movers::{Moving, Walk};
 use super::rebuild::Doing;
 use crate::control::{
-    Controlled, Explanation, ExtentInfo, FlushTotals, Health, LayoutBytes, MoveReport, ProcessHint,
-    ProgressSink, Question, Rebuilder, Report, RequestTotals, RuleChange, Rules, Side, Status,
-    Totals,
+    CachedFileInfo, CachedTree, Controlled, Explanation, ExtentInfo, FlushTotals, Health,
+    LayoutBytes, MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report, RequestTotals,
+    RuleChange, Rules, Side, Status, Totals,
 };
 use crate::engine::counters::Distribution;
 use crate::engine::health::HealthState;
@@ -115,6 +115,32 @@ impl Controlled for ExtentEngine {
             None => segments.push(Segment { range, extent: None }),
         }
         Ok(segments.iter().map(extent_info).collect())
+    }
+
+    fn cached(&self, path: &Path) -> Result<CachedTree> {
+        let dmt = &self.parts.store.dmt;
+        let mut tree = CachedTree::default();
+        // From the records alone: no name is looked up, so a slow origin holds up nobody.
+        for record in dmt.files().into_iter().filter(|record| record.path.starts_with(path)) {
+            let extents = dmt.extents(record.id);
+            let sum = |dirty: bool| -> u64 {
+                let of = extents.iter().filter(|extent| extent.dirty || !dirty);
+                of.map(|extent| extent.range.len()).sum()
+            };
+            let file = CachedFileInfo {
+                path: record.path,
+                cached_bytes: sum(false),
+                dirty_bytes: sum(true),
+                extents: extents.len() as u64,
+            };
+            if file.extents > 0 {
+                tree.cached_bytes += file.cached_bytes;
+                tree.dirty_bytes += file.dirty_bytes;
+                tree.files.push(file);
+            }
+        }
+        tree.files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(tree)
     }
 
     fn explain(&self, question: &Question) -> Result<Explanation> {

@@ -2,6 +2,7 @@
 
 use halocline_core::control::{Controlled, Health, Side};
 use halocline_core::device::fault::{Effect, Operation, When};
+use halocline_core::engine::Engine;
 
 use crate::fixture::{Fixture, still};
 
@@ -59,4 +60,30 @@ fn what_is_no_fault_of_the_cache_does_not_rest_it() {
     fixture.origin_faults.clear();
     fixture.write("short", 0, &[2; BLOCK]);
     assert_eq!(fixture.engine().status().dirty_extents, 1);
+}
+
+#[test]
+fn a_directory_lists_what_is_cached_below_it() {
+    let fixture = Fixture::new(still(4 << 20, "always"));
+    std::fs::create_dir(fixture.origin.path().join("dir")).unwrap();
+    std::fs::write(fixture.origin.path().join("other"), [1; BLOCK]).unwrap();
+    let dir = fixture.node("dir");
+    let engine = fixture.engine();
+    for (name, len) in [("b", 2 * BLOCK), ("a", BLOCK)] {
+        let place = (&dir, std::ffi::OsStr::new(name));
+        let file = engine.create(place, 0o644, libc::O_RDWR, crate::fixture::BY).unwrap().2;
+        engine.write(&file, 0, &vec![1; len], crate::fixture::ME).unwrap();
+    }
+    fixture.write("top", 0, &[1; BLOCK]);
+    fixture.flush();
+    fixture.write("top", 0, &[2; BLOCK]);
+    let listed = |path: &str| {
+        let tree = engine.cached(std::path::Path::new(path)).unwrap();
+        let names = tree.files.iter().map(|file| file.path.display().to_string());
+        (names.collect::<Vec<_>>().join(" "), tree.cached_bytes, tree.dirty_bytes)
+    };
+    let block = BLOCK as u64;
+    assert_eq!(listed(""), ("dir/a dir/b top".to_owned(), 4 * block, block));
+    assert_eq!(listed("dir"), ("dir/a dir/b".to_owned(), 3 * block, 0));
+    assert_eq!(listed("other"), (String::new(), 0, 0));
 }

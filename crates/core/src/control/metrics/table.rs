@@ -47,6 +47,12 @@ pub static SECTIONS: &[Section] = &[
         within: &[],
     },
     Section {
+        commands: "`halocline where DIR --json` on a cache",
+        about: "What is on the cache of the files below a directory, from its records.",
+        metrics: CACHED,
+        within: &[],
+    },
+    Section {
         commands: "`halocline where PATH --json` on a file tier",
         about: "One entry a file.",
         metrics: FILES,
@@ -300,6 +306,15 @@ const WHERE: &[Metric] = &[
         "milliseconds since 1970",
         "Since when it is dirty; null when clean.",
     ),
+];
+
+const CACHED: &[Metric] = &[
+    metric("files[].path", "path", "A file that has bytes on the cache, below the mount."),
+    metric("files[].cached_bytes", "bytes", "Its bytes on the cache."),
+    metric("files[].dirty_bytes", "bytes", "Those of them that only the cache has."),
+    metric("files[].extents", "number", "Ranges on the cache."),
+    metric("cached_bytes", "bytes", "Sum over the files."),
+    metric("dirty_bytes", "bytes", "Sum over the files."),
 ];
 
 const FILES: &[Metric] = &[

@@ -9,8 +9,8 @@ use crate::control::tier::{
     AnyStatus, FileInfo, JobInfo, Moved, Opens, PassthroughStatus, TierState, TierStatus,
 };
 use crate::control::{
-    CostTerms, Explanation, ExtentInfo, Health, MoveReport, Rebuilder, Report, Rules, ServerStatus,
-    Side, Skipped, Status,
+    CachedFileInfo, CachedTree, CostTerms, Explanation, ExtentInfo, Health, MoveReport, Rebuilder,
+    Report, Rules, ServerStatus, Side, Skipped, Status,
 };
 
 /// Says that a section has exactly the keys of an answer that has all of them.
@@ -116,6 +116,11 @@ fn every_key_of_other_answers_is_described_and_no_other() {
             last_use_ms: None,
             dirty_since_ms: None,
         }],
+    );
+    let file = CachedFileInfo { path: "a".into(), cached_bytes: 2, dirty_bytes: 1, extents: 1 };
+    check(
+        "halocline where DIR",
+        &CachedTree { files: vec![file], cached_bytes: 2, dirty_bytes: 1 },
     );
     check(
         "halocline where PATH",
