@@ -65,24 +65,21 @@ impl Arena {
         let believed = is_believed(&file, boot_id, left)?;
         let slots = if believed { slots_in(file.metadata()?.len()) } else { 0 };
         let mut refused = Vec::new();
-        let (mapping, max, next) =
-            match map(|bytes| Mapping::new(&file, bytes), max.max(slots), slots) {
-                Ok((mapping, max)) => {
-                    let next = read_slots(&file, slots, &mut |at, words| {
-                        let taken = take(at, words);
-                        if !taken {
-                            refused.push((at, *words != Words::default()));
-                        }
-                        taken
-                    })?;
-                    (mapping, max, next)
+        let mapped = map(|bytes| Mapping::new(&file, bytes), max.max(slots), slots);
+        let (mapping, max, next) = if let Ok((mapping, max)) = mapped {
+            let next = read_slots(&file, slots, &mut |at, words| {
+                let taken = take(at, words);
+                if !taken {
+                    refused.push((at, *words != Words::default()));
                 }
-                // What cannot be mapped is known for as long as the process lives, and not longer.
-                Err(_) => {
-                    let (mapping, max) = map(Mapping::anonymous, max, 0)?;
-                    (mapping, max, 0)
-                }
-            };
+                taken
+            })?;
+            (mapping, max, next)
+        } else {
+            // What cannot be mapped is known for as long as the process lives, and not longer.
+            let (mapping, max) = map(Mapping::anonymous, max, 0)?;
+            (mapping, max, 0)
+        };
         if next == 0 {
             file.set_len(0)?;
         }
