@@ -4,14 +4,17 @@
 //! dirty ones are a conflict: the origin's version stays the file, the cache's bytes are saved beside
 //! the cache and reported. Neither is lost. A ctime alone tells of a new name, owner or mode.
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+use halocline_model::request::ByteRange;
 use serde::{Deserialize, Serialize};
 
 use crate::control::Skipped;
+use crate::engine::damage::named;
 use crate::engine::parts::{Parts, stamp_of};
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE, tail};
@@ -30,6 +33,9 @@ struct Conflict {
     reason: String,
     /// Offset and length of each dirty extent, in bytes.
     extents: Vec<(u64, u64)>,
+    /// The same of what of them is not what was written, by its checksum: saved as it is.
+    #[serde(default)]
+    damaged: Vec<(u64, u64)>,
 }
 
 /// Closes what is saved of conflicts to others, as earlier versions did not.
@@ -175,29 +181,50 @@ pub(crate) fn save(
     let private = PrivateDir::make(&dir)?;
     let (name, saved) = create(&private, id, parts.clock.now_ms())?;
     let bytes = dir.join(&name);
-    let mut buf = Vec::new();
+    let (mut buf, mut damaged) = (Vec::new(), Vec::new());
     for extent in dirty {
-        buf.resize(usize::try_from(extent.range.len()).expect("an extent fits in memory"), 0);
-        parts.store.read(id, extent.placement, extent.range.start, &mut buf)?;
+        let range = extent.range;
+        buf.resize(usize::try_from(range.len()).expect("an extent fits in memory"), 0);
+        let found = parts.store.read_checked(id, extent.placement, range.start, &mut buf)?;
+        damaged.extend(found.iter().filter_map(|bad| bad.intersect(range)));
+        damaged.extend(parts.damage.of(id, range));
         saved.write_all_at(&buf, extent.range.start).map_err(Error::at(&bytes, "write"))?;
     }
+    let damaged = merged(damaged);
     saved.sync_all().map_err(Error::at(&bytes, "sync"))?;
     let conflict = Conflict {
         path: path.to_owned(),
         reason: reason.to_owned(),
         extents: dirty.iter().map(|e| (e.range.start, e.range.len())).collect(),
+        damaged: damaged.iter().map(|range| (range.start, range.len())).collect(),
     };
     let json = serde_json::to_vec_pretty(&conflict).expect("a conflict is plain data");
     private.replace(&format!("{name}.json"), &json)?;
     let dirty_bytes: u64 = dirty.iter().map(|extent| extent.range.len()).sum();
-    let reason = format!(
+    let mut reason = format!(
         "{reason}; {dirty_bytes} bytes that only the cache had are saved in {}",
         bytes.display()
     );
+    if !damaged.is_empty() {
+        let _ = write!(reason, ", of which {} were damaged on the cache", named(&damaged));
+    }
     parts.note(format!("{}: {reason}", path.display()));
     parts.counters.conflict();
     parts.own.conflicts.lock().push(Skipped { path: path.to_owned(), reason });
     Ok(())
+}
+
+/// The same bytes in ranges that neither overlap nor touch.
+fn merged(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|range, last| {
+        let joins = range.start <= last.end;
+        if joins {
+            last.end = last.end.max(range.end);
+        }
+        joins
+    });
+    ranges
 }
 
 /// A new file for what is saved of a file; others of it may be there.

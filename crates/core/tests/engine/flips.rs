@@ -134,6 +134,30 @@ fn i3_a_flip_while_nothing_is_mounted_is_found_by_the_next_flush() {
     }
 }
 
+/// What is saved of a conflict was taken for sound.
+#[test]
+fn i9_a_conflict_with_a_damaged_block_is_saved_and_names_it() {
+    let (mut fixture, _, new) = overwritten(verifying(true));
+    fixture.others = true;
+    flip_at(&fixture, 22 * KIB + 5);
+    let theirs = fixture.origin.path().join("file");
+    File::options().write(true).open(&theirs).unwrap().write_all_at(b"theirs", 0).unwrap();
+    let report = fixture.flush();
+    assert_eq!((report.left_bytes, report.conflicts.len()), (0, 1), "{report:?}");
+    let said = &report.conflicts[0].reason;
+    assert!(said.contains("4096 bytes at 20480 were damaged"), "{said}");
+    let dir = fs::read_dir(fixture.cache.path().join("conflicts")).unwrap();
+    let files: Vec<PathBuf> = dir.map(|entry| entry.unwrap().path()).collect();
+    let json = files.iter().find(|path| path.extension().is_some()).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    assert_eq!(json["damaged"], serde_json::json!([[20480, 4096]]));
+    let saved = files.iter().find(|path| path.extension().is_none()).unwrap();
+    let mut want = new[at(BLOCK)..at(60 * KIB)].to_vec();
+    want[at(18 * KIB) + 5] ^= 0x10;
+    assert!(fs::read(saved).unwrap()[at(BLOCK)..] == want, "all of it is saved, as it is");
+    fixture.close();
+}
+
 #[test]
 fn i1_damaged_dirty_bytes_are_an_error_and_never_read() {
     let (fixture, _, new) = overwritten(verifying(true));
