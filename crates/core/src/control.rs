@@ -13,6 +13,7 @@ mod bounds;
 pub mod claim;
 pub mod client;
 pub mod descriptors;
+mod explanation;
 pub mod joining;
 pub mod metrics;
 pub mod mount;
@@ -28,7 +29,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use halocline_model::layout::Layout;
-use halocline_model::request::{ByteRange, Direction};
+use halocline_model::request::ByteRange;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Mode;
@@ -37,12 +38,13 @@ use crate::error::{Error, Result};
 pub use crate::globs::is_glob;
 pub use claim::{Claim, Taken, Wanted};
 pub use client::Client;
+pub use explanation::{CostTerms, Explanation, Question};
 pub use joining::Joined;
 pub use place::Place;
 pub use report::{CachedFileInfo, CachedTree};
 pub use report::{FlushTotals, LayoutBytes, Report, RequestTotals, Totals};
 pub use server::{Mounted, Server};
-pub use tier::{AnyStatus, FileInfo, JobChange, JobInfo, TierStatus};
+pub use tier::{AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, TierStatus};
 
 /// Name of the extended attribute of a mount's root that tells the path of its control socket.
 pub const SOCKET_XATTR: &str = "user.halocline.socket";
@@ -98,6 +100,10 @@ pub trait Controlled: Send + Sync {
     }
     /// The regular files at and below `path`, in order, and where each is: file tiers only.
     fn files(&self, _path: &Path) -> Result<Vec<FileInfo>> {
+        Err(no_file_tier())
+    }
+    /// Why the file at `path` is where it is: file tiers only. Changes nothing.
+    fn explain_file(&self, _path: &Path) -> Result<FileExplanation> {
         Err(no_file_tier())
     }
     /// Changes the announced jobs, and returns them: file tiers only.
@@ -170,6 +176,12 @@ pub enum Request {
     Files {
         /// File or directory; the whole mount when empty.
         #[serde(with = "wire::path", default)]
+        path: PathBuf,
+    },
+    /// [`Controlled::explain_file`]; answers [`FileExplanation`].
+    ExplainFile {
+        /// The file.
+        #[serde(with = "wire::path")]
         path: PathBuf,
     },
     /// [`Controlled::change_jobs`]; answers a list of [`JobInfo`].
@@ -348,65 +360,6 @@ pub struct ExtentInfo {
     pub last_use_ms: Option<u64>,
     /// Since when it is dirty, in milliseconds since the epoch; `None` when clean.
     pub dirty_since_ms: Option<u64>,
-}
-
-/// A request to be explained.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Question {
-    /// The file.
-    #[serde(with = "wire::path")]
-    pub path: PathBuf,
-    /// First byte.
-    pub offset: u64,
-    /// Length in bytes.
-    pub length: u64,
-    /// Read or write.
-    pub direction: Direction,
-    /// Number of processes p; what is measured on the file when `None`.
-    pub processes: Option<u32>,
-}
-
-/// What would happen with a request, and why.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Explanation {
-    /// Admission policy that decided.
-    pub policy: String,
-    /// Number of processes the model used.
-    pub processes: u32,
-    /// Bytes of the request that are on the cache already.
-    pub cached_bytes: u64,
-    /// The side that would serve the bytes that are not on the cache.
-    pub decision: Side,
-    /// Why, in one sentence.
-    pub reason: String,
-    /// Why bytes that belong on the cache are not there now; `None` where they are.
-    #[serde(default)]
-    pub now: Option<String>,
-    /// The best layout, where the cache is a candidate.
-    pub layout: Option<Layout>,
-    /// Predicted cost on the origin and on the cache in each candidate layout.
-    pub costs: Vec<CostTerms>,
-    /// Best benefit in seconds: cost on the origin less the least cost on the cache.
-    pub benefit_s: f64,
-}
-
-/// The terms of one predicted cost, T = startup + transfer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CostTerms {
-    /// The side.
-    pub side: Side,
-    /// The layout, on the cache.
-    pub layout: Option<Layout>,
-    /// Servers touched, m.
-    pub servers: u64,
-    /// Most bytes on one server, `s_m`.
-    pub largest_part_bytes: u64,
-    /// Startup `T_s` in seconds.
-    pub startup_s: f64,
-    /// Transfer in seconds.
-    pub transfer_s: f64,
-    /// Their sum in seconds, corrected by measured service times where the policy does so.
-    pub total_s: f64,
 }
 
 /// How far a flush, warm or evict is.

@@ -15,7 +15,7 @@
 //! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
 //! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`coldest`] leave first; [`background`] demotes them, [`in_flight`] several at once, and [`moving`] for a command; [`pass`] hands them to the kernel, and [`sole`]
-//! sees mappings that stay; [`totals`] is what `df` shows; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`].
+//! sees mappings that stay; [`totals`] is what `df` shows, and [`under_way`] what moves now; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`], which tells of [`uses`].
 
 mod adopt;
 mod background;
@@ -55,6 +55,9 @@ mod switch;
 mod tests;
 mod totals;
 mod tree;
+mod under_way;
+mod uses;
+mod why;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -88,6 +91,8 @@ use lost::Lost;
 use pass::Passing;
 use residents::Residents;
 use side::Side;
+use under_way::UnderWay;
+use uses::AllUses;
 
 /// Directory of the engine's own in each tier; programs do not see it.
 pub const PRIVATE: &str = ".halocline";
@@ -114,6 +119,8 @@ pub(crate) struct Core {
     intents: Intents,
     keeper: Keeper,
     counters: Counters,
+    under_way: UnderWay,
+    uses: AllUses,
     begun: Instant,
     /// What a person should know.
     notes: Mutex<Vec<String>>,
@@ -213,6 +220,8 @@ impl Core {
             uid: own_uid(),
             keeper: Keeper::new(&private, &options, limit)?,
             counters: Counters::default(),
+            under_way: UnderWay::default(),
+            uses: AllUses::default(),
             begun: Instant::now(),
             notes: Mutex::default(),
             passing: Mutex::default(),

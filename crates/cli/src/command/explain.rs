@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use halocline_core::control::{CostTerms, Explanation, Question, Request, Side};
+use halocline_core::control::{
+    CostTerms, Explanation, FileExplanation, Place, Question, Request, Side,
+};
 use halocline_model::request::Direction;
 
 use super::print_json;
@@ -13,23 +15,24 @@ use crate::options::byte_count;
 use crate::places;
 use crate::text;
 
-/// Show the terms of the cost model for a request, the decision and the reason
+/// Show the cost model's terms for a request, the decision and the reason; of a file tier's file,
+/// why it is where it is
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// A file on the mount
     path: PathBuf,
-    /// First byte
-    #[arg(value_parser = byte_count)]
-    offset: u64,
+    /// First byte: on a cache only, and needed there
+    #[arg(requires = "length", value_parser = byte_count)]
+    offset: Option<u64>,
     /// Length in bytes
     #[arg(value_parser = byte_count)]
-    length: u64,
+    length: Option<u64>,
     /// Number of processes p; without it, what is measured on the file
-    #[arg(long)]
+    #[arg(long, requires = "offset")]
     processes: Option<u32>,
-    /// Whether the request reads or writes
-    #[arg(long, value_enum, default_value = "write")]
-    direction: Way,
+    /// Whether the request reads or writes [default: write]
+    #[arg(long, value_enum, requires = "offset")]
+    direction: Option<Way>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -47,13 +50,28 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
     if place.inside.as_os_str().is_empty() {
         return Err(Failure::refused("the mount's root has no bytes; name a file on it"));
     }
+    let range = args.offset.zip(args.length);
+    let (offset, length) = match (super::tier_text::is_tier(&place)?, range) {
+        (true, None) => return why(&place, args.json),
+        (true, Some(_)) => {
+            return Err(Failure::refused(
+                "a file tier decides about whole files: name the file without OFFSET and LENGTH",
+            ));
+        }
+        (false, Some(range)) => range,
+        (false, None) => {
+            return Err(Failure::refused(
+                "a cache decides about requests: give OFFSET and LENGTH behind the file",
+            ));
+        }
+    };
     let question = Question {
         path: place.inside.clone(),
-        offset: args.offset,
-        length: args.length,
+        offset,
+        length,
         direction: match args.direction {
-            Way::Read => Direction::Read,
-            Way::Write => Direction::Write,
+            Some(Way::Read) => Direction::Read,
+            Some(Way::Write) | None => Direction::Write,
         },
         processes: args.processes,
     };
@@ -69,7 +87,7 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
         println!("{}", line(cost));
     }
     println!("policy     {}, p = {}", told.policy, told.processes);
-    println!("on cache   {} of {}", text::bytes(told.cached_bytes), text::bytes(args.length));
+    println!("on cache   {} of {}", text::bytes(told.cached_bytes), text::bytes(length));
     println!("benefit    {}", text::seconds(told.benefit_s));
     let layout =
         told.layout.map_or_else(String::new, |layout| format!(", layout {}", layout.name()));
@@ -77,6 +95,17 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
     if let Some(now) = &told.now {
         println!("not now    {now}");
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Why a file of a file tier is where it is.
+fn why(place: &Place, json: bool) -> Outcome {
+    let request = Request::ExplainFile { path: place.inside.clone() };
+    let told: FileExplanation = place.connect()?.call(&request, |_| {})?;
+    if json {
+        return print_json(&told);
+    }
+    print!("{}", super::tier_text::why(&told));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,10 +2,14 @@
 
 use std::fmt::Write as _;
 
-use halocline_core::control::{FileInfo, Health, Place, Status, TierStatus};
+use halocline_core::control::tier::Served;
+use halocline_core::control::{FileExplanation, FileInfo, Health, Place, Status, TierStatus};
 
 use crate::failure::Failure;
 use crate::text;
+
+/// Moves under way that are told of one by one.
+const MOVES_SHOWN: usize = 8;
 
 /// Whether a mount is a file tier.
 pub(super) fn is_tier(place: &Place) -> Result<bool, Failure> {
@@ -50,6 +54,43 @@ pub(super) fn files(files: &[FileInfo]) -> String {
     out
 }
 
+/// Why a file is where it is.
+pub(super) fn why(told: &FileExplanation) -> String {
+    let file = &told.file;
+    let mut lines = vec![
+        ("file", text::path(&file.path)),
+        ("tier", format!("{} ({}), {}", file.tier, file.tier_name, text::path(&file.place))),
+        (
+            "size",
+            format!("{}, {} on disk", text::bytes(file.size_bytes), text::bytes(file.disk_bytes)),
+        ),
+    ];
+    let last = told.last_open_ms.map_or_else(String::new, |ms| format!(", last {}", text::ago(ms)));
+    lines.push(("opened", format!("{} times since the mount began{last}", told.opens)));
+    lines.push((
+        "open now",
+        format!("{} handles, {} served by the kernel", told.handles, told.passed_handles),
+    ));
+    lines.push((
+        "SSD",
+        format!(
+            "{} free of {}, policy {}",
+            text::bytes(told.ssd_free_bytes),
+            text::bytes(told.ssd_limit_bytes),
+            told.policy
+        ),
+    ));
+    if let Some(ms) = told.stayed_ms {
+        lines.push(("stayed", text::ago(ms)));
+    }
+    lines.extend(told.reasons.iter().map(|reason| ("because", reason.clone())));
+    lines.extend(told.remedies.iter().map(|remedy| ("to change", remedy.clone())));
+    lines.iter().fold(String::new(), |mut out, (name, value)| {
+        let _ = writeln!(out, "{name:<10} {value}");
+        out
+    })
+}
+
 /// The state of a mount.
 pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
     let mut lines = vec![("requests", format!("through {}", status.transport))];
@@ -90,6 +131,8 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
             opens.hits, opens.promoted, opens.in_place
         ),
     ));
+    requests(&mut lines, tier);
+    moving(&mut lines, tier);
     lines.extend(super::status::rules(&status.rules));
     passthrough(&mut lines, tier);
     for job in &tier.jobs {
@@ -102,6 +145,52 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
         let _ = writeln!(out, "  {name:<12} {value}");
         out
     })
+}
+
+/// What programs read and wrote through the mount process.
+fn requests(lines: &mut Vec<(&'static str, String)>, tier: &TierStatus) {
+    let told = |served: &Served| {
+        format!(
+            "{} reads ({}), {} writes ({})",
+            served.reads,
+            text::bytes(served.read_bytes),
+            served.writes,
+            text::bytes(served.written_bytes)
+        )
+    };
+    lines.push(("served", format!("on the first tier: {}", told(&tier.requests.on_ssd))));
+    lines.push(("", format!("in place, on lower tiers: {}", told(&tier.requests.in_place))));
+    lines.push(("", "not counted: what the kernel serves by itself".into()));
+}
+
+/// What moves between tiers now.
+fn moving(lines: &mut Vec<(&'static str, String)>, tier: &TierStatus) {
+    let count = match tier.moving.len() {
+        0 => "nothing now".into(),
+        1 => "1 file".into(),
+        many => format!("{many} files"),
+    };
+    let rate = text::rate(tier.moving_rate, 1.0);
+    lines.push(("moving", format!("{count}; {rate} over the last 5 s")));
+    let name = |at: usize| tier.tiers.get(at).map_or("?", |tier| tier.name.as_str());
+    for file in tier.moving.iter().take(MOVES_SHOWN) {
+        lines.push((
+            "",
+            format!(
+                "{} from {} to {}: {} of {} ({}) in {}",
+                text::path(&file.path),
+                name(file.from),
+                name(file.to),
+                text::bytes(file.done_bytes),
+                text::bytes(file.total_bytes),
+                text::share(file.done_bytes, file.total_bytes),
+                text::seconds(file.seconds)
+            ),
+        ));
+    }
+    if let Some(more) = tier.moving.len().checked_sub(MOVES_SHOWN).filter(|more| *more > 0) {
+        lines.push(("", format!("and {more} more: --json lists them")));
+    }
 }
 
 fn passthrough(lines: &mut Vec<(&'static str, String)>, tier: &TierStatus) {

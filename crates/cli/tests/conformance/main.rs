@@ -37,5 +37,6 @@ mod tier_mover;
 mod tier_programs;
 mod tier_suites;
 mod tier_timeouts;
+mod tier_told;
 mod tier_users;
 mod warm_passthrough;

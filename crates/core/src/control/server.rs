@@ -367,6 +367,9 @@ fn answer(
         Request::Files { path } => {
             send(out, &Answer::from(below_root(&path).and_then(|()| engine.files(&path))))
         }
+        Request::ExplainFile { path } => {
+            send(out, &Answer::from(below_root(&path).and_then(|()| engine.explain_file(&path))))
+        }
         Request::Jobs(change) => send(out, &Answer::from(engine.change_jobs(&change))),
         Request::Ending {} => send(out, &Answer::Ok(shared.mounted.is_ending())),
         Request::Join { .. } => {

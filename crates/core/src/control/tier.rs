@@ -46,6 +46,59 @@ pub struct FileInfo {
     pub lost: bool,
 }
 
+/// Why a file of a file tier is where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileExplanation {
+    /// The file.
+    #[serde(flatten)]
+    pub file: FileInfo,
+    /// The policy.
+    pub policy: String,
+    /// Most bytes that files may have on the SSD.
+    pub ssd_limit_bytes: u64,
+    /// Bytes left below that.
+    pub ssd_free_bytes: u64,
+    /// Opens of the file that were seen since the mount began; fewer where very many files are
+    /// opened, as what was long ago is forgotten.
+    pub opens: u64,
+    /// The last of them, in milliseconds since 1970.
+    pub last_open_ms: Option<u64>,
+    /// Files that would leave the SSD before it; `None` where it is not there, or does not leave by
+    /// the policy (pinned, empty).
+    pub leaves_after: Option<u64>,
+    /// Files that may leave the SSD, itself included.
+    pub may_leave: Option<u64>,
+    /// Jobs that name it and are believed.
+    pub jobs: Vec<JobUse>,
+    /// Open handles.
+    pub handles: u64,
+    /// Those that the kernel serves by itself.
+    pub passed_handles: u64,
+    /// Its names: one with several does not move.
+    pub hard_links: u64,
+    /// It does not fit below the SSD's limit at all.
+    pub too_large: bool,
+    /// When it last stayed where it was although it was to move, in milliseconds since 1970.
+    pub stayed_ms: Option<u64>,
+    /// Why it stayed.
+    pub stayed: Option<String>,
+    /// Why it is where it is, in sentences.
+    pub reasons: Vec<String>,
+    /// What would change that.
+    pub remedies: Vec<String>,
+}
+
+/// A job that names a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobUse {
+    /// The job.
+    pub name: String,
+    /// References to the file that are still to come.
+    pub coming: u64,
+    /// How many references from now the next one is, 1 the very next; `None` where none is to come.
+    pub next: Option<u64>,
+}
+
 /// State of one tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierState {
@@ -75,6 +128,16 @@ pub struct TierStatus {
     pub demoted: Moved,
     /// Opens of files on the SSD, and of files on lower tiers that were served there.
     pub opens: Opens,
+    /// Moves under way, the longest first; a hundred at most.
+    #[serde(default)]
+    pub moving: Vec<MoveNow>,
+    /// Bytes a second copied between tiers, the mean over the last five seconds.
+    #[serde(default)]
+    pub moving_rate: u64,
+    /// Reads and writes that the mount process served: what the kernel serves by itself
+    /// (passthrough) and answers from its page cache is not seen.
+    #[serde(default)]
+    pub requests: Requests,
     /// What the kernel serves by itself.
     pub passthrough: PassthroughStatus,
     /// Announced jobs.
@@ -99,6 +162,46 @@ pub struct Opens {
     pub promoted: u64,
     /// On a lower tier, and served there.
     pub in_place: u64,
+}
+
+/// A file that moves now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MoveNow {
+    /// Path relative to the mount's root, as it was when the move began.
+    #[serde(with = "wire::path")]
+    pub path: PathBuf,
+    /// The tier that it leaves, 0 the fastest.
+    pub from: usize,
+    /// The tier that it goes to.
+    pub to: usize,
+    /// Bytes copied so far.
+    pub done_bytes: u64,
+    /// Bytes of data that it has: holes do not count.
+    pub total_bytes: u64,
+    /// Seconds since the move began.
+    pub seconds: f64,
+}
+
+/// Requests that the mount process served, by where the file was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Of files on the SSD.
+    pub on_ssd: Served,
+    /// Of files on lower tiers, served in place.
+    pub in_place: Served,
+}
+
+/// Reads and writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Served {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes that they returned.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes that they brought.
+    pub written_bytes: u64,
 }
 
 /// Kernel passthrough: which open files have it and why others do not.

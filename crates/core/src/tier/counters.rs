@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::control::tier::{Moved, Opens};
+use crate::control::tier::{Moved, Opens, Requests, Served};
 
 /// Counters that only grow.
 #[derive(Debug, Default)]
@@ -14,6 +14,30 @@ pub(super) struct Counters {
     opens_hit: AtomicU64,
     opens_promoted: AtomicU64,
     opens_in_place: AtomicU64,
+    on_ssd: Traffic,
+    in_place: Traffic,
+}
+
+/// Requests that the mount process served, and their bytes. The two additions for one of them are
+/// to one cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Traffic {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+impl Traffic {
+    fn served(&self) -> Served {
+        Served {
+            reads: self.reads.load(Relaxed),
+            read_bytes: self.read_bytes.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+        }
+    }
 }
 
 /// Where an opened file was.
@@ -44,6 +68,28 @@ impl Counters {
             Opening::InPlace => &self.opens_in_place,
         };
         counter.fetch_add(1, Relaxed);
+    }
+
+    /// A read of `bytes` bytes was served on `tier`.
+    pub(super) fn read(&self, tier: usize, bytes: usize) {
+        let traffic = self.on(tier);
+        traffic.reads.fetch_add(1, Relaxed);
+        traffic.read_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// A write of `bytes` bytes was served, its last part on `tier`.
+    pub(super) fn written(&self, tier: usize, bytes: usize) {
+        let traffic = self.on(tier);
+        traffic.writes.fetch_add(1, Relaxed);
+        traffic.written_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    const fn on(&self, tier: usize) -> &Traffic {
+        if tier == 0 { &self.on_ssd } else { &self.in_place }
+    }
+
+    pub(super) fn requests(&self) -> Requests {
+        Requests { on_ssd: self.on_ssd.served(), in_place: self.in_place.served() }
     }
 
     pub(super) fn promoted(&self) -> Moved {

@@ -178,6 +178,7 @@ impl Core {
         // A job file made from a trace has the files that a job makes, too.
         self.follow_jobs(&inode, by.caller.pid);
         self.keeper.created(inode.number);
+        self.uses.opened(inode.number);
         let handle = Handle(Opened::new(&inode, flags, file, 0));
         let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);
         if full || self.excludes(&inode) {
@@ -204,6 +205,7 @@ impl Core {
             match outcome {
                 Some((count, Ok(()))) => {
                     debug_assert_eq!(done + count, data.len());
+                    self.counters.written(tier, data.len());
                     if self.is_crowded() {
                         self.wake_mover();
                     }

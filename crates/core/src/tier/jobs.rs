@@ -11,6 +11,7 @@ use super::job::{Ahead, Job, Passed};
 use super::job_file::{self, REFERENCES_MAX};
 use super::opener::{Opener, Openers};
 use crate::control::JobInfo;
+use crate::control::tier::JobUse;
 use crate::error::{Error, Result};
 use crate::private::PrivateDir;
 
@@ -168,6 +169,19 @@ impl Jobs {
     /// A file's announced references from now on; `None` where no job names it.
     pub(super) fn ahead(&self, path: &Path) -> Option<Ahead> {
         Ahead::of(self.all.iter().filter_map(|announced| announced.job.ahead(path)).collect())
+    }
+
+    /// The jobs that name a file and are believed, with its references to come.
+    pub(super) fn that_want(&self, path: &Path) -> Vec<JobUse> {
+        let wants = |job: &Job| {
+            let ahead = Ahead::of(vec![job.ahead(path)?])?;
+            Some(JobUse {
+                name: job.name.clone(),
+                coming: ahead.later(u64::MAX),
+                next: ahead.next(),
+            })
+        };
+        self.all.iter().filter_map(|announced| wants(&announced.job)).collect()
     }
 
     /// For people.

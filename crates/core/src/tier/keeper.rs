@@ -33,7 +33,7 @@ const BRING_ATTEMPTS: usize = 16;
 pub(super) type Except<'a> = &'a dyn Fn(FileId) -> bool;
 
 /// Files that may leave the SSD, by the numbers that the policy knows.
-type Candidates = HashMap<FileId, (Entry, Arc<Resident>)>;
+pub(super) type Candidates = HashMap<FileId, (Entry, Arc<Resident>)>;
 
 /// What came of making room.
 struct Room {
@@ -151,7 +151,7 @@ impl Keeper {
 
 impl Core {
     /// Files that may leave the SSD now, with their bytes.
-    fn evictable(&self, except: Except<'_>) -> Candidates {
+    pub(super) fn evictable(&self, except: Except<'_>) -> Candidates {
         let globs = self.keeper.globs.read();
         let mut found = Candidates::new();
         for (entry, resident) in self.residents.all().into_iter().take(VICTIMS_MAX) {
@@ -192,7 +192,7 @@ impl Core {
     }
 
     /// The order in which the policy lets files go.
-    fn order(&self, candidates: &Candidates, announced: bool) -> Vec<FileId> {
+    pub(super) fn order(&self, candidates: &Candidates, announced: bool) -> Vec<FileId> {
         let mut known = self.known(candidates);
         known.announced = announced;
         let files = candidates.keys().copied().collect();
@@ -333,6 +333,7 @@ impl Core {
     /// is worth that (Algorithm 1).
     pub(super) fn used(&self, inode: &Arc<Inode>, by: u32) {
         let ahead = self.follow_jobs(inode, by);
+        self.uses.opened(inode.number);
         let mut away = false;
         let bytes = self.bytes_on_disk(inode);
         self.keeper.referenced(inode.number, bytes, || {
@@ -383,7 +384,10 @@ impl Core {
         if self.excludes(inode) {
             return false;
         }
-        let Some(leaving) = self.room_for(inode.number, need, ahead) else { return false };
+        let Some(leaving) = self.room_for(inode.number, need, ahead) else {
+            self.uses.stayed(inode.number, "the policy kept what is on the SSD instead");
+            return false;
+        };
         for (entry, resident) in leaving {
             // Without its room the file itself will stay.
             let _ = self.push_out(entry, &resident);

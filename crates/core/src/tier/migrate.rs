@@ -131,6 +131,22 @@ impl Core {
         manner: Manner,
         told: Told<'_>,
     ) -> Result<u64, Stayed> {
+        let moved = self.try_migrate(inode, tier, manner, told);
+        match &moved {
+            Ok(_) => self.uses.moved(inode.number),
+            Err(Stayed::There | Stayed::Gone) => {}
+            Err(stayed) => self.uses.stayed(inode.number, &stayed.to_string()),
+        }
+        moved
+    }
+
+    fn try_migrate(
+        &self,
+        inode: &Arc<Inode>,
+        tier: usize,
+        manner: Manner,
+        told: Told<'_>,
+    ) -> Result<u64, Stayed> {
         let _moving = inode.moving.lock();
         let early = (manner == Manner::Forcing).then(|| inode.place.write());
         let source = match &early {
@@ -154,14 +170,18 @@ impl Core {
             (0, _) | (_, Manner::Forcing) => Expected::Soon,
             (_, Manner::Yielding) => Expected::NotSoon,
         };
+        let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
+        let under_way = self.under_way.begin(source.entry.clone(), (source.from, tier), bytes);
+        let told: Told<'_> = &mut |more| {
+            under_way.copied(more);
+            told(more)
+        };
         let mut copied = self.copy(inode, &source, (tier, expected), told)?;
         let switched = self
             .settle(&source, &mut copied)
             .and_then(|()| self.switch(inode, &source, &copied, early));
         match switched {
             Ok(resident) => {
-                let stat = &source.stat;
-                let bytes = stat.raw.st_size.unsigned_abs().min(stat.disk_bytes());
                 self.counters.moved(tier == 0, bytes);
                 self.free_later(OldCopy { source, resident });
                 Ok(bytes)

@@ -247,6 +247,7 @@ impl Core {
             let number = self.table.number(removed.key).unwrap_or(removed.key.1);
             self.table.removed(removed.key);
             self.keeper.removed(number);
+            self.uses.removed(number);
         } else if let (Some(resident), Some(node)) =
             (self.residents.get(removed.key), &removed.node)
             && let Some(name) = node.known_as()

@@ -13,15 +13,15 @@ use super::{Core, FileTier};
 use crate::config::Mode;
 use crate::control::tier::TierState;
 use crate::control::{
-    Controlled, Explanation, ExtentInfo, FileInfo, Health, JobChange, JobInfo, MoveReport,
-    ProcessHint, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side, Status,
-    TierStatus,
+    Controlled, Explanation, ExtentInfo, FileExplanation, FileInfo, Health, JobChange, JobInfo,
+    MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side,
+    Status, TierStatus,
 };
 use crate::error::{Error, Result};
 use crate::namespace::stat_descriptor;
 
 impl Core {
-    fn describe(&self, file: Named) -> Result<FileInfo> {
+    pub(super) fn describe(&self, file: Named) -> Result<FileInfo> {
         let globs = self.keeper.globs.read();
         let place = file.inode.place.read();
         let lost = place.away.as_ref().is_some_and(|away| self.is_lost(away));
@@ -85,6 +85,9 @@ impl Core {
             promoted: self.counters.promoted(),
             demoted: self.counters.demoted(),
             opens: self.counters.opens(),
+            moving: self.moving_now(),
+            moving_rate: self.moving_rate(),
+            requests: self.counters.requests(),
             passthrough: self.passthrough_status(),
             jobs: self.keeper.jobs.lock().list(),
         }
@@ -160,7 +163,7 @@ impl Controlled for FileTier {
     fn explain(&self, _question: &Question) -> Result<Explanation> {
         Err(Error::invalid(
             "a file tier decides about whole files when they are opened",
-            "`halocline where FILE` tells where a file is",
+            "`halocline explain FILE`, without a range, tells why a file is where it is",
         ))
     }
 
@@ -242,6 +245,10 @@ impl Controlled for FileTier {
             .into_iter()
             .map(|file| self.core.describe(file))
             .collect()
+    }
+
+    fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
+        self.core.explain_file(path)
     }
 
     fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {

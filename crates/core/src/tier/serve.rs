@@ -176,7 +176,9 @@ impl Engine for FileTier {
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {
         self.core.with_file(&handle.0, |place, file| {
             let steps = self.core.steps_at(place);
-            steps.step("reading", || contents::read(file, offset, buf))
+            let read = steps.step("reading", || contents::read(file, offset, buf))?;
+            self.core.counters.read(place.tier(), read);
+            Ok(read)
         })
     }
 

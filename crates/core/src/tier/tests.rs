@@ -14,6 +14,7 @@ mod room;
 mod rules;
 mod sets;
 mod stories;
+mod told;
 
 use std::ffi::OsStr;
 use std::fs;

@@ -64,6 +64,12 @@ pub static SECTIONS: &[Section] = &[
         metrics: EXPLAIN,
         within: &[],
     },
+    Section {
+        commands: "`halocline explain FILE --json` on a file tier",
+        about: "Why a file is where it is: what `where` says of it, and more; see [TIER.md](TIER.md).",
+        metrics: EXPLAIN_FILE,
+        within: &[],
+    },
 ];
 
 const STATUS: &[Metric] = &[
@@ -244,6 +250,37 @@ const TIER: &[Metric] = &[
     metric("opens.promoted", "number, counter", "Opens for which a file was brought to the SSD."),
     metric("opens.in_place", "number, counter", "Opens of files that were served on a lower tier."),
     metric(
+        "moving[].path",
+        "path",
+        "A file that moves between tiers now, the longest under way first; a hundred at most.",
+    ),
+    metric("moving[].from", "number", "The tier that it leaves, 0 the fastest,"),
+    metric("moving[].to", "number", "and the one that it goes to."),
+    metric("moving[].done_bytes", "bytes, gauge", "Copied so far."),
+    metric("moving[].total_bytes", "bytes", "Its data; holes do not count."),
+    metric("moving[].seconds", "seconds, gauge", "Time since the move began."),
+    metric(
+        "moving_rate",
+        "bytes a second, gauge",
+        "Copied between tiers, the mean over the last five seconds.",
+    ),
+    metric(
+        "requests.on_ssd.reads",
+        "number, counter",
+        "Reads of files on the SSD that the mount process served. Here and below: what the kernel serves by itself (passthrough), or has in its page cache, is not seen.",
+    ),
+    metric("requests.on_ssd.read_bytes", "bytes, counter", "What they returned."),
+    metric("requests.on_ssd.writes", "number, counter", "Writes to such files,"),
+    metric("requests.on_ssd.written_bytes", "bytes, counter", "and their bytes."),
+    metric(
+        "requests.in_place.reads",
+        "number, counter",
+        "Reads of files on lower tiers, served there.",
+    ),
+    metric("requests.in_place.read_bytes", "bytes, counter", "What they returned."),
+    metric("requests.in_place.writes", "number, counter", "Writes to such files,"),
+    metric("requests.in_place.written_bytes", "bytes, counter", "and their bytes."),
+    metric(
         "passthrough.works",
         "true, false",
         "Whether the kernel takes open files to serve them by itself; null until one was offered.",
@@ -362,6 +399,61 @@ const EXPLAIN: &[Metric] = &[
         "seconds",
         "Time on the origin less the least on the cache; negative where the origin is faster.",
     ),
+];
+
+const EXPLAIN_FILE: &[Metric] = &[
+    metric("path", "path", "A file, below the mount."),
+    metric("tier", "number", "The tier that holds it, 0 the fastest."),
+    metric("tier_name", "text", "Its name."),
+    metric("place", "path", "Where the file is below all mounts."),
+    metric("size_bytes", "bytes", "Size."),
+    metric("disk_bytes", "bytes", "What it occupies."),
+    metric("pinned", "true, false", "A pin keeps it on the SSD."),
+    metric("excluded", "true, false", "An exclude keeps it off the SSD."),
+    metric("passed_through", "true, false", "The kernel serves it by itself now."),
+    metric(
+        "lost",
+        "true, false",
+        "It is gone from its tier: restore it there, or remove the name.",
+    ),
+    metric("policy", "word", "The file tier's policy."),
+    metric("ssd_limit_bytes", "bytes", "Most that files may have on the SSD."),
+    metric("ssd_free_bytes", "bytes, gauge", "What is left of that."),
+    metric(
+        "opens",
+        "number",
+        "Opens of the file that were seen since the mount began; the oldest are forgotten after very many files.",
+    ),
+    metric(
+        "last_open_ms",
+        "milliseconds since 1970",
+        "The last of them; null where none is known.",
+    ),
+    metric(
+        "leaves_after",
+        "number, gauge",
+        "Files that would leave the SSD before it; null where it is not there, is pinned or has no data.",
+    ),
+    metric("may_leave", "number, gauge", "Files that may leave the SSD, itself included."),
+    metric("jobs[].name", "text", "A job that names it and is believed."),
+    metric("jobs[].coming", "number, gauge", "References to it that are still to come."),
+    metric(
+        "jobs[].next",
+        "number, gauge",
+        "How many references from now the next one is, 1 the very next; null where none is to come.",
+    ),
+    metric("handles", "number, gauge", "Open handles."),
+    metric("passed_handles", "number, gauge", "Those that the kernel serves by itself."),
+    metric("hard_links", "number", "Its names; with several it does not move."),
+    metric("too_large", "true, false", "It does not fit below the SSD's limit at all."),
+    metric(
+        "stayed_ms",
+        "milliseconds since 1970",
+        "When it was to move last and stayed; null where it did not.",
+    ),
+    metric("stayed", "text", "Why it stayed then."),
+    metric("reasons[]", "text", "Why it is where it is."),
+    metric("remedies[]", "text", "What would change that."),
 ];
 
 const fn metric(key: &'static str, unit: &'static str, meaning: &'static str) -> Metric {

@@ -6,7 +6,8 @@ use serde::Serialize;
 use super::*;
 use crate::config::Mode;
 use crate::control::tier::{
-    AnyStatus, FileInfo, JobInfo, Moved, Opens, PassthroughStatus, TierState, TierStatus,
+    AnyStatus, FileExplanation, FileInfo, JobInfo, JobUse, MoveNow, Moved, Opens,
+    PassthroughStatus, Requests, TierState, TierStatus,
 };
 use crate::control::{
     CachedFileInfo, CachedTree, CostTerms, Explanation, ExtentInfo, Health, MoveReport, Rebuilder,
@@ -41,6 +42,16 @@ fn tier() -> TierStatus {
         promoted: Moved::default(),
         demoted: Moved::default(),
         opens: Opens::default(),
+        moving: vec![MoveNow {
+            path: "f".into(),
+            from: 1,
+            to: 0,
+            done_bytes: 0,
+            total_bytes: 0,
+            seconds: 0.0,
+        }],
+        moving_rate: 0,
+        requests: Requests::default(),
         passthrough: PassthroughStatus {
             files: vec!["f".into()],
             refused: vec![("why".into(), 1)],
@@ -99,6 +110,47 @@ fn every_key_of_a_status_is_described_and_no_other() {
     check("halocline pin", &rules());
 }
 
+fn file_info() -> FileInfo {
+    FileInfo {
+        path: PathBuf::new(),
+        tier: 0,
+        tier_name: String::new(),
+        place: PathBuf::new(),
+        size_bytes: 0,
+        disk_bytes: 0,
+        pinned: false,
+        excluded: false,
+        passed_through: false,
+        lost: false,
+    }
+}
+
+#[test]
+fn every_key_of_an_explained_file_is_described_and_no_other() {
+    check(
+        "halocline explain FILE",
+        &FileExplanation {
+            file: file_info(),
+            policy: String::new(),
+            ssd_limit_bytes: 0,
+            ssd_free_bytes: 0,
+            opens: 0,
+            last_open_ms: None,
+            leaves_after: None,
+            may_leave: None,
+            jobs: vec![JobUse { name: String::new(), coming: 0, next: None }],
+            handles: 0,
+            passed_handles: 0,
+            hard_links: 1,
+            too_large: false,
+            stayed_ms: None,
+            stayed: None,
+            reasons: vec![String::new()],
+            remedies: vec![String::new()],
+        },
+    );
+}
+
 #[test]
 fn every_key_of_other_answers_is_described_and_no_other() {
     let skipped = vec![Skipped { path: PathBuf::new(), reason: String::new() }];
@@ -122,21 +174,7 @@ fn every_key_of_other_answers_is_described_and_no_other() {
         "halocline where DIR",
         &CachedTree { files: vec![file], cached_bytes: 2, dirty_bytes: 1 },
     );
-    check(
-        "halocline where PATH",
-        &[FileInfo {
-            path: PathBuf::new(),
-            tier: 0,
-            tier_name: String::new(),
-            place: PathBuf::new(),
-            size_bytes: 0,
-            disk_bytes: 0,
-            pinned: false,
-            excluded: false,
-            passed_through: false,
-            lost: false,
-        }],
-    );
+    check("halocline where PATH", &[file_info()]);
     let costs = vec![CostTerms {
         side: Side::Origin,
         layout: None,

@@ -1,0 +1,177 @@
+//! Why a file is where it is, and what would change that: `halocline explain FILE`.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use super::Core;
+use super::migrate::COPY_SLACK;
+use super::tree::Named;
+use crate::control::FileExplanation;
+use crate::error::{Error, Result};
+
+impl Core {
+    /// Explains where the one file at `path` is. Changes nothing.
+    pub(super) fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
+        let node = self.node_at(path).map_err(|error| {
+            let source = std::io::Error::from_raw_os_error(error.errno());
+            Error::at(path, "find the file on the mount")(source)
+        })?;
+        let is_file = self.stat(&node.0)?.kind() == libc::S_IFREG;
+        let file = if is_file { self.named(path, 1)?.pop() } else { None };
+        let file = file.ok_or_else(|| {
+            let what = format!("{} is no regular file", path.display());
+            Error::invalid(what, "`halocline where DIR` lists the files below a directory")
+        })?;
+        let mut told = self.facts(file)?;
+        (told.reasons, told.remedies) = match (told.file.lost, told.file.tier) {
+            (true, _) => (
+                vec!["it is gone from its tier, only its name is left".to_owned()],
+                vec!["restore it there (see `place`), or remove the name".to_owned()],
+            ),
+            (false, 0) => (why_on_ssd(&told), how_off(&told)),
+            (false, _) => (why_below(&told), how_up(&told)),
+        };
+        Ok(told)
+    }
+
+    /// What is known of a file.
+    fn facts(&self, file: Named) -> Result<FileExplanation> {
+        let inode = file.inode.clone();
+        let (hard_links, need) = if file.has_other_names {
+            let stat = self.stat(&inode)?;
+            (stat.raw.st_nlink, file.disk_bytes + COPY_SLACK)
+        } else {
+            (1, file.disk_bytes + COPY_SLACK)
+        };
+        let uses = self.uses.of(inode.number);
+        let stayed = self.uses.last_stay(inode.number);
+        let passed = inode.passed.load(Ordering::Relaxed);
+        let limit = self.residents.account.limit;
+        let file = self.describe(file)?;
+        let rank = if file.tier == 0 { self.rank(inode.number) } else { None };
+        Ok(FileExplanation {
+            policy: self.options.policy.clone(),
+            ssd_limit_bytes: limit,
+            ssd_free_bytes: self.residents.free(),
+            opens: uses.count,
+            last_open_ms: (uses.count > 0).then_some(uses.last_ms),
+            leaves_after: rank.map(|(before, _)| before),
+            may_leave: rank.map(|(_, all)| all),
+            jobs: self.keeper.jobs.lock().that_want(&file.path),
+            handles: inode.handles().len() as u64,
+            passed_handles: passed.into(),
+            hard_links,
+            too_large: need > limit,
+            stayed_ms: stayed.as_ref().map(|(when, _)| *when),
+            stayed: stayed.map(|(_, why)| why.to_string()),
+            reasons: Vec::new(),
+            remedies: Vec::new(),
+            file,
+        })
+    }
+
+    /// How many files the policy lets go before `number`, and of how many; `None` where it does not
+    /// leave by the policy. Orders all files on the SSD.
+    fn rank(&self, number: u64) -> Option<(u64, u64)> {
+        let candidates = self.evictable(&|_| false);
+        candidates.get(&number)?;
+        let order = self.order(&candidates, false);
+        let at = order.iter().position(|other| *other == number)?;
+        Some((at as u64, order.len() as u64))
+    }
+}
+
+fn why_on_ssd(told: &FileExplanation) -> Vec<String> {
+    let mut why = Vec::new();
+    if told.file.pinned {
+        why.push("a pin glob keeps it on the SSD".to_owned());
+    }
+    if told.file.passed_through {
+        why.push("the kernel serves it by itself: it does not move until it is closed".to_owned());
+    }
+    if told.hard_links > 1 {
+        why.push(format!("it has {} names (hard links): it does not move", told.hard_links));
+    }
+    if let (Some(before), Some(all)) = (told.leaves_after, told.may_leave) {
+        why.push(format!("policy {}: {before} of {all} files would leave before it", told.policy));
+    }
+    if told.file.excluded {
+        why.push("an exclude glob should keep it off: it has not moved yet".to_owned());
+    }
+    if told.file.disk_bytes == 0 {
+        why.push("it has no data to move".to_owned());
+    }
+    jobs(told, &mut why);
+    why.extend(told.stayed.clone().map(|stayed| format!("when it was to move last: {stayed}")));
+    why
+}
+
+fn why_below(told: &FileExplanation) -> Vec<String> {
+    let mut why = Vec::new();
+    if told.file.excluded {
+        why.push("an exclude glob keeps it off the SSD".to_owned());
+    }
+    if told.too_large {
+        why.push("it is larger than the SSD's limit".to_owned());
+    }
+    match told.opens {
+        0 => why.push("no program was seen to open it since the mount began".to_owned()),
+        1 => why.push("it was opened once only since the mount began".to_owned()),
+        _ => {}
+    }
+    if !told.too_large && told.file.disk_bytes + COPY_SLACK > told.ssd_free_bytes {
+        why.push("the SSD has no room for it: others would have to leave".to_owned());
+    }
+    jobs(told, &mut why);
+    why.extend(told.stayed.clone().map(|stayed| format!("when it was to move last: {stayed}")));
+    why
+}
+
+fn jobs(told: &FileExplanation, why: &mut Vec<String>) {
+    for job in &told.jobs {
+        why.push(match job.next {
+            Some(next) => format!(
+                "job {} wants it: {} more times, {next} references from now",
+                job.name, job.coming
+            ),
+            None => format!("job {} does not open it again", job.name),
+        });
+    }
+}
+
+fn how_off(told: &FileExplanation) -> Vec<String> {
+    let mut how = Vec::new();
+    if told.file.pinned {
+        how.push("`halocline unpin GLOB --on MOUNT` lets it leave".to_owned());
+    } else {
+        how.push("`halocline pin GLOB --on MOUNT` keeps it on the SSD".to_owned());
+    }
+    if told.file.passed_through {
+        how.push("close it, then `halocline demote FILE` moves it down".to_owned());
+    } else if told.hard_links > 1 {
+        how.push("remove its other names, then `halocline demote FILE` moves it down".to_owned());
+    } else if !told.file.pinned {
+        how.push("`halocline demote FILE` moves it down now".to_owned());
+    }
+    how
+}
+
+fn how_up(told: &FileExplanation) -> Vec<String> {
+    if told.file.excluded {
+        return vec![
+            "`halocline exclude --remove GLOB --on MOUNT`, then `halocline warm FILE`, brings it"
+                .to_owned(),
+        ];
+    }
+    if told.too_large {
+        return vec![
+            "a larger `--ssd-limit` at the next mount, then `halocline warm FILE`".to_owned(),
+        ];
+    }
+    vec![
+        "`halocline warm FILE` brings it now, and others leave for it where there is no room"
+            .to_owned(),
+        "opening it again may bring it; a job that names it tells the policy that it is wanted"
+            .to_owned(),
+    ]
+}
