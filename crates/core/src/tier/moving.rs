@@ -42,6 +42,13 @@ impl Moving<'_> {
         let outcomes =
             all_at_once(files, |file| act(file, &mut |bytes| shared.lock().tell(file, bytes)));
         for (file, outcome) in files.iter().zip(outcomes) {
+            let outcome = match outcome {
+                // The others held room for their copies, more than they have taken by now.
+                Err(Stayed::NoRoom) if files.len() > 1 && !self.stop => {
+                    act(file, &mut |bytes| self.tell(file, bytes))
+                }
+                other => other,
+            };
             match outcome {
                 Ok(bytes) => {
                     self.report.bytes += bytes;

@@ -1,5 +1,8 @@
 //! Room on the SSD: who makes it, for whom, and who stays.
 
+use super::super::migrate::Stayed;
+use super::super::moving::move_all;
+use super::super::tree::Named;
 use super::*;
 use crate::control::{JobChange, RuleChange};
 
@@ -124,6 +127,26 @@ fn what_is_asked_for_does_not_push_out_what_was_asked_for() {
     assert!(report.skipped[0].reason.contains("no room"), "{report:?}");
     assert_eq!(names.map(|name| fixture.where_is(name)), [0, 0, 0, 0, 1, 1]);
     assert_eq!(fixture.where_is("other"), 1);
+}
+
+/// Copies under way hold more room than they take: the last of a batch was refused, or not.
+#[test]
+fn a_file_without_room_beside_others_is_tried_again_alone() {
+    let names = ["a", "b", "c"];
+    let fixture = with_room_for_four("lru", &names);
+    let files = fixture.tier().core.named(Path::new(""), usize::MAX).unwrap();
+    let refused = Mutex::new(Vec::new());
+    let act = |file: &Named, _: &mut dyn FnMut(u64) -> bool| {
+        let mut refused = refused.lock();
+        if refused.contains(&file.path) {
+            return Ok(file.size);
+        }
+        refused.push(file.path.clone());
+        Err(Stayed::NoRoom)
+    };
+    let sink = &mut |_| ControlFlow::Continue(());
+    let report = move_all(&files, false, |_| true, |_| None, act, sink);
+    assert_eq!((report.files, report.skipped.len()), (3, 0), "{report:?}");
 }
 
 /// A glob that matched directories only was answered with nothing done, and success.
