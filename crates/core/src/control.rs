@@ -286,7 +286,7 @@ pub enum Health {
         /// What happened, and the remedy.
         reason: String,
     },
-    /// A file system is nearly full: nothing new is admitted.
+    /// A file system is nearly full: nothing is admitted, or (the origin's) what needs more of it.
     Full {
         /// Which one, and the remedy.
         reason: String,

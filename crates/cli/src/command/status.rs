@@ -85,7 +85,7 @@ fn extents(status: &Status) -> String {
     let health = match &status.health {
         Health::Ok => "ok".into(),
         Health::Degraded { reason } => format!("DEGRADED, nothing new is cached: {reason}"),
-        Health::Full { reason } => format!("FULL, nothing new is cached: {reason}"),
+        Health::Full { reason } => format!("FULL: {reason}"),
     };
     let rebuilder = match status.rebuilder {
         Rebuilder::Idle => "idle",

@@ -50,6 +50,24 @@ impl Parts {
     }
 }
 
+/// Bytes of new blocks that a write to `part` of `origin` needs. Where it does not tell its holes, as
+/// some network file systems do not, all of a sparse file.
+pub(super) fn new_bytes_in(origin: &OriginFile, part: ByteRange) -> u64 {
+    let blocks = part.widen_to(BLOCK);
+    let (Ok(node), Ok(used)) = (origin.node().metadata(), origin.blocks()) else {
+        return blocks.len();
+    };
+    let size = node.len();
+    if used.saturating_mul(SECTOR) >= size {
+        let end = size.div_ceil(BLOCK) * BLOCK;
+        return blocks.end.saturating_sub(blocks.start.max(end));
+    }
+    match origin.seek(0, Seek::Hole) {
+        Ok(hole) if hole < size => holes_in(origin, blocks),
+        _ => blocks.len(),
+    }
+}
+
 /// Bytes of `range` that are holes of the file. Where it cannot say, none are.
 fn holes_in(origin: &OriginFile, range: ByteRange) -> u64 {
     let (mut holes, mut at) = (0, range.start);

@@ -24,7 +24,8 @@ pub(crate) enum HealthState {
     Healthy,
     /// A device failed lately: nothing new is admitted until it is tried again.
     Degraded,
-    /// The cache's file system or the origin's is nearly full: nothing new is admitted.
+    /// The cache's file system is nearly full and nothing new is admitted, or the origin's is and
+    /// nothing that needs new space there.
     Full,
 }
 
@@ -53,6 +54,7 @@ struct Detail {
     rest_ms: u64,
     error: Option<String>,
     full: Option<String>,
+    short: Option<String>,
 }
 
 impl Health {
@@ -124,11 +126,23 @@ impl Health {
     pub(crate) fn set_full(&self, why: Option<String>) {
         let was = self.full.swap(why.is_some(), Ordering::Relaxed);
         match (&why, was) {
-            (Some(why), false) => tracing::warn!("cache: {why}; nothing new is admitted"),
+            (Some(why), false) => tracing::warn!("cache: {why}"),
             (None, true) => tracing::info!("cache: there is room again, admitting"),
             _ => {}
         }
         self.detail.lock().full = why;
+    }
+
+    /// The origin has little space left (`Some(why)`), or enough: what needs more of it is not kept on
+    /// the cache.
+    pub(crate) fn set_origin_short(&self, why: Option<String>) {
+        let mut detail = self.detail.lock();
+        match (&why, &detail.short) {
+            (Some(why), None) => tracing::warn!("origin: {why}"),
+            (None, Some(_)) => tracing::info!("origin: there is room again"),
+            _ => {}
+        }
+        detail.short = why;
     }
 
     /// State and reason.
@@ -138,8 +152,9 @@ impl Health {
         if self.closed.load(Ordering::Relaxed) {
             return HealthReport { state: HealthState::Degraded, reason: detail.error.clone() };
         }
-        let state = if detail.full.is_some() { HealthState::Full } else { HealthState::Healthy };
-        HealthReport { state, reason: detail.full.clone() }
+        let reason = detail.full.as_ref().or(detail.short.as_ref()).cloned();
+        let state = if reason.is_some() { HealthState::Full } else { HealthState::Healthy };
+        HealthReport { state, reason }
     }
 
     fn rest_over(&self, now_ms: u64) -> bool {

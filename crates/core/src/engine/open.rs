@@ -25,6 +25,7 @@ use super::parts::Parts;
 use super::rebuild::{Missing, Rebuilder};
 use super::room::Room;
 use super::sides::{self, Decorations, Meters};
+use super::space::OriginSpace;
 use super::surroundings::Surroundings;
 use super::warm::Warm;
 use crate::clock::Clock;
@@ -96,6 +97,7 @@ impl ExtentEngine {
             health: Health::new(config.health_retry),
             damage: Damage::default(),
             room: Room::default(),
+            space: OriginSpace::default(),
             fills: Fills::new(shares.data, config.fill),
             globs: RwLock::new(Globs::load(cache_dir, &config.pin, &config.exclude)?),
             around,

@@ -53,7 +53,10 @@ impl Controlled for ExtentEngine {
             warm_opens: parts.warm.opens(),
             health: match (health.state, health.reason) {
                 (HealthState::Healthy, _) => Health::Ok,
-                (_, reason) => Health::Degraded { reason: reason.unwrap_or_default() },
+                (HealthState::Full, reason) => Health::Full { reason: reason.unwrap_or_default() },
+                (HealthState::Degraded, reason) => {
+                    Health::Degraded { reason: reason.unwrap_or_default() }
+                }
             },
             rebuilder: match self.rebuilder.doing() {
                 Doing::Idle => Rebuilder::Idle,

@@ -20,6 +20,7 @@ use crate::engine::hints::Hints;
 use crate::engine::identify::Identifier;
 use crate::engine::rebuild::Missing;
 use crate::engine::room::Room;
+use crate::engine::space::OriginSpace;
 use crate::engine::surroundings::Surroundings;
 use crate::engine::warm::Warm;
 use crate::error::{Error, Result};
@@ -46,6 +47,7 @@ pub(crate) struct Parts {
     pub(crate) health: Health,
     pub(crate) damage: Damage,
     pub(crate) room: Room,
+    pub(crate) space: OriginSpace,
     pub(crate) fills: Fills,
     pub(crate) globs: RwLock<Globs>,
     pub(crate) around: Surroundings,

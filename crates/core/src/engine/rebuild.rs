@@ -81,6 +81,8 @@ struct Shared {
 enum Reason {
     /// They fill too much of the cache, or are in too many files: programs do not come first.
     Room,
+    /// The origin is about to be full: what is promised to dirty bytes goes home before others take it.
+    Short,
     /// Some are too old: programs do not come first.
     Age,
     /// The origin has nothing better to do.
@@ -264,6 +266,9 @@ impl Parts {
         if self.is_pressed() {
             return Some(Reason::Room);
         }
+        if self.space.is_short() {
+            return Some(Reason::Short);
+        }
         let now_ms = self.clock.now_ms();
         let files = self.store.dmt.dirty_files();
         let files = files.iter().filter(|(id, _)| !self.is_stuck(*id));
@@ -295,7 +300,7 @@ impl Parts {
             !shared.stopping()
                 && match reason {
                     Reason::Room => self.too_dirty_bytes() > 0 || self.movers.are_many(),
-                    Reason::Age => true,
+                    Reason::Age | Reason::Short => true,
                     Reason::Idle => self.may_use_idle_origin(),
                 }
         };
@@ -311,7 +316,7 @@ impl Parts {
             };
             let which = match reason {
                 Reason::Room if !self.movers.are_many() => Which::Densest(self.too_dirty_bytes()),
-                Reason::Room | Reason::Age | Reason::Idle => Which::All,
+                Reason::Room | Reason::Age | Reason::Idle | Reason::Short => Which::All,
             };
             match self.sweep(&file, id, which, &|_| go_on()) {
                 Ok(flushed) => total += flushed,

@@ -189,7 +189,11 @@ impl Parts {
             && self.around.config.mode == Mode::WriteBack
         {
             let range = ByteRange::new(first.range.start, segments[count - 1].range.end);
-            if self.store.dmt.mark_dirty(id, range).is_ok() {
+            // Of the dirty ones it is taken already. Where there is not enough each is dealt with alone.
+            let is_dirty = |s: &Segment| s.extent.is_some_and(|extent| extent.dirty);
+            let all_taken = segments[..count].iter().all(is_dirty);
+            let space = if all_taken { None } else { self.take_space(handle, range) };
+            if (all_taken || space.is_some()) && self.store.dmt.mark_dirty(id, range).is_ok() {
                 let extent = Some(Extent { dirty: true, ..extent });
                 return (Segment { range, extent }, &segments[count..]);
             }
@@ -215,6 +219,12 @@ impl Parts {
             }
             // The mapping goes first: a crash after the origin changed must not leave old bytes
             // published on the cache.
+            self.let_go(id, part)?;
+            return Ok(false);
+        }
+        // A clean extent may be that of a hole.
+        let space = if extent.dirty { None } else { self.take_space(handle, part) };
+        if !extent.dirty && space.is_none() {
             self.let_go(id, part)?;
             return Ok(false);
         }
@@ -259,6 +269,16 @@ impl Parts {
             self.counters.no_room(part.len());
             return Ok(false);
         }
+        let through = self.around.config.mode == Mode::WriteThrough;
+        let space = if through {
+            Some(self.take_home(handle, part)?)
+        } else {
+            self.take_space(handle, part)
+        };
+        let Some(_space) = space else {
+            self.counters.no_room(part.len());
+            return Ok(false);
+        };
         let placement = identified.placement;
         let room = self.id_of(file).and_then(|id| Ok((id, self.make_room(identified, id, part)?)));
         let (id, evicted) = match room {
@@ -273,7 +293,6 @@ impl Parts {
             }
         };
         self.counters.evicted(evicted);
-        let through = self.around.config.mode == Mode::WriteThrough;
         if through && let Err(error) = self.write_origin(handle, part, data) {
             self.store.dmt.release(id, part, placement);
             return Err(error);
@@ -324,6 +343,7 @@ impl Parts {
         part: ByteRange,
         data: &[u8],
     ) -> Result<()> {
+        let _space = self.take_home(handle, part)?;
         self.timed(false, Direction::Write, Some(identified), part.len(), || {
             self.write_origin(handle, part, data)
         })

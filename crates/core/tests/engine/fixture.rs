@@ -16,6 +16,7 @@ use halocline_core::engine::{Caller, Decorations, Engine, Maker, SetAttr};
 use halocline_core::error::Result;
 use tempfile::TempDir;
 
+use crate::small::SmallDevice;
 use crate::volatile::{Pages, VolatileDevice};
 
 /// The caller of every request.
@@ -34,6 +35,8 @@ pub(crate) struct Fixture {
     pub(crate) cache_faults: Arc<Faults>,
     /// What both sides' devices have not synced, where a test takes the power away.
     pub(crate) volatile: Option<Arc<Pages>>,
+    /// How much the origin holds, where a test limits it.
+    pub(crate) origin_limit: Option<u64>,
     /// The machine's boot, where a test boots it.
     pub(crate) boot_id: Option<String>,
     /// Whether somebody else changes the origin: else a conflict is a false one.
@@ -77,6 +80,7 @@ impl Fixture {
             origin_faults,
             cache_faults,
             volatile: None,
+            origin_limit: None,
             boot_id: None,
             others: false,
             engine: None,
@@ -119,8 +123,14 @@ impl Fixture {
                 None => below,
             }
         };
+        let limited = |below| -> Arc<dyn Device> {
+            match self.origin_limit {
+                Some(limit) => Arc::new(SmallDevice::new(below, self.origin.path(), limit)),
+                None => below,
+            }
+        };
         let around = Decorations {
-            origin: &|_, below| faulty(&self.origin_faults, volatile(below)),
+            origin: &|_, below| faulty(&self.origin_faults, limited(volatile(below))),
             cache: &|_, below| faulty(&self.cache_faults, volatile(below)),
             boot_id: self.boot_id.as_deref(),
             data_bytes: match self.config.size {

@@ -128,7 +128,7 @@ const STATUS: &[Metric] = &[
     metric(
         "health.state",
         "word",
-        "`ok`; `degraded`: a device failed lately and nothing new is admitted; `full`: a file system is nearly full and nothing new is admitted.",
+        "`ok`; `degraded`: a device failed lately and nothing new is admitted; `full`: the cache's file system is nearly full and nothing new is admitted, or the origin's is and nothing that needs new space there.",
     ),
     metric("health.reason", "text", "What happened, and the remedy; absent when `ok`."),
     metric("rebuilder", "word", "`idle`, `waiting`, `flushing` or `fetching`."),

@@ -87,8 +87,16 @@ impl Parts {
                 // The sweep deals with that.
                 return Ok(None);
             }
-            mover.rewrite(snapshot.runs(), &|runs| cost.plan(runs))?;
-            all.bytes += snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
+            // Stretches over gaps make blocks of the origin's holes: only where nobody else needs those.
+            let bytes = snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
+            let gaps = self.take_gaps(&mover, span, bytes);
+            let alone = |run: &ByteRange| cost.plan(std::slice::from_ref(run));
+            mover.rewrite(snapshot.runs(), &|runs| match gaps {
+                Some(_) => cost.plan(runs),
+                None => runs.iter().flat_map(alone).collect(),
+            })?;
+            drop(gaps);
+            all.bytes += bytes;
             all.extents.extend(snapshot.extents);
             drop(changing);
             self.look_again(file, Some(&mover))?;

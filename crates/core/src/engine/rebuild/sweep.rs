@@ -90,7 +90,11 @@ impl Parts {
         self.settle(file, id)?;
         self.rest(file)?;
         self.forget_idle(file);
-        total.into_inner()
+        let swept = total.into_inner().map_err(|error| self.explain_no_room(file, id, error))?;
+        if which == Which::All && swept > 0 {
+            self.had_room(id);
+        }
+        Ok(swept)
     }
 
     /// Takes region after region until there is none or `go_on` says no.
