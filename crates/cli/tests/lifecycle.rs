@@ -124,6 +124,42 @@ fn run_shows_the_mount_to_its_command_only() {
     assert_eq!(report["flush"]["bytes"], 3);
 }
 
+/// The command's own status hid it, and nothing said which files or why.
+#[test]
+fn a_run_whose_origin_is_full_says_what_stays_dirty_and_why() {
+    if !rustix::process::geteuid().is_root() {
+        return skipping::skip("only root can make a small file system");
+    }
+    let Some(scratch) = Scratch::new() else { return };
+    fs::create_dir(scratch.path("behind")).unwrap();
+    // Others take the space that was free when the write was accepted.
+    let inner = "head -c 1048576 /dev/zero > origin/new; cat /dev/zero > behind/fill; exit $STATUS";
+    let outer = "mount -t tmpfs -o size=8M small origin && mount --bind origin behind && \
+                 exec \"$0\" \"$@\"";
+    for (status, ends) in [("0", 3), ("7", 7)] {
+        let _ = fs::remove_dir_all(scratch.path("cache"));
+        fs::create_dir(scratch.path("cache")).unwrap();
+        let args = ["run", "--origin", "origin", "--cache", "cache", "--size", "64M"];
+        let flags = ["--policy", "always", "--rebuild=false", "--report", "r.json"];
+        let output = Command::new("unshare")
+            .args(["-m", "sh", "-c", outer, env!("CARGO_BIN_EXE_halocline")])
+            .args(args.iter().chain(&flags).chain(&["-q", "--", "sh", "-c", inner]))
+            .env("STATUS", status)
+            .current_dir(scratch.root())
+            .output()
+            .unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(ends), "{said}");
+        assert!(said.contains("new: no space is left on the origin"), "{said}");
+        assert!(said.contains("`halocline flush`") && said.contains("stay on the cache"), "{said}");
+        let report = fs::read(scratch.path("r.json")).unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+        assert_eq!((&report["left_files"], &report["left"][0]["path"]), (&1.into(), &"new".into()));
+        assert!(report["left"][0]["reason"].as_str().unwrap().contains("no space"), "{report}");
+        assert!(report["dirty_bytes_left"].as_u64().unwrap() > 0, "{report}");
+    }
+}
+
 /// Figures of an emulation went round as those of hardware.
 #[test]
 fn a_report_says_that_its_devices_are_emulated() {

@@ -42,7 +42,7 @@ pub use explanation::{CostTerms, Explanation, Question};
 pub use joining::Joined;
 pub use place::Place;
 pub use report::{CachedFileInfo, CachedTree};
-pub use report::{FlushTotals, LayoutBytes, Report, RequestTotals, Totals};
+pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, Totals};
 pub use server::{Mounted, Server};
 pub use tier::{AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, TierStatus};
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use halocline_core::config::Config;
-use halocline_core::control::{Claim, MoveReport, Report};
+use halocline_core::control::{Claim, MoveReport, NAMED_MAX, Report};
 use halocline_fuse::{PrivateView, private_namespace};
 
 use joining::Found;
@@ -115,6 +115,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
         Failure::dirty_left(format!("{error}; the cache {cache} keeps what is not flushed"))
     })?;
     report.exit_status = Some(i32::from(status));
+    name_left(&mut report, &flushed);
     if !args.quiet {
         eprint!("\n{}", text::report(&report));
     }
@@ -210,13 +211,22 @@ fn not_started(status: u8, name: &OsString, why: &str) -> Failure {
     Failure::with_status(status, format!("command {name:?} {why}; nothing was mounted"))
 }
 
+/// Says in the report which files stay dirty, and why.
+fn name_left(report: &mut Report, flushed: &MoveReport) {
+    report.left_files = flushed.skipped.len() as u64;
+    report.left = flushed.skipped.iter().take(NAMED_MAX).cloned().collect();
+}
+
 /// Writes the report and gives the command's status; a clean end that leaves dirty data is none.
 fn conclude(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> Outcome {
     if let Some(file) = &plan.report {
         write_json(file, "write the report", report)?;
     }
-    for skipped in &flushed.skipped {
+    for skipped in flushed.skipped.iter().take(NAMED_MAX) {
         eprintln!("halocline: {}: {}", skipped.path.display(), skipped.reason);
+    }
+    if let Some(more @ 1..) = flushed.skipped.len().checked_sub(NAMED_MAX) {
+        eprintln!("halocline: {more} more files are not flushed");
     }
     for conflict in &flushed.conflicts {
         eprintln!("halocline: {}: {}", conflict.path.display(), conflict.reason);

@@ -174,7 +174,12 @@ pub(super) fn joined(first: &MoveReport, last: MoveReport) -> MoveReport {
         files: first.files.max(last.files),
         seconds: first.seconds + last.seconds,
         left_bytes: last.left_bytes,
-        skipped: last.skipped,
+        // Without a second try the first one says why.
+        skipped: if last.skipped.is_empty() && last.left_bytes > 0 {
+            first.skipped.clone()
+        } else {
+            last.skipped
+        },
         conflicts: first.conflicts.iter().cloned().chain(last.conflicts).collect(),
     }
 }

@@ -2,6 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Skipped;
+
+/// Files that a report names at most.
+pub const NAMED_MAX: usize = 100;
+
 /// What was served, by whom. The field names are an interface: scripts read them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -28,6 +33,12 @@ pub struct Report {
     pub flush: FlushTotals,
     /// Bytes that only the cache has.
     pub dirty_bytes_left: u64,
+    /// Files that the flush at the end of a `run` left dirty.
+    #[serde(default)]
+    pub left_files: u64,
+    /// The first [`NAMED_MAX`] of them, and why.
+    #[serde(default)]
+    pub left: Vec<Skipped>,
     /// Files that were changed behind the mount while they had dirty bytes: the origin's version stayed,
     /// the bytes are saved in `conflicts` in the cache directory.
     #[serde(default)]
@@ -181,6 +192,8 @@ mod tests {
             "/flush/bytes",
             "/flush/seconds",
             "/dirty_bytes_left",
+            "/left_files",
+            "/left",
             "/conflicts",
             "/hit_ratio",
             "/emulated",

@@ -95,6 +95,9 @@ impl Controlled for ExtentEngine {
                 seconds: std::time::Duration::from_micros(counts.flush_us).as_secs_f64(),
             },
             dirty_bytes_left: self.parts.store.dmt.usage().dirty,
+            // Who flushes last tells.
+            left_files: 0,
+            left: Vec::new(),
             conflicts: counts.conflicts,
             hit_ratio: 0.0,
             emulated: self.parts.around.config.emulate.as_ref().map(ToString::to_string),

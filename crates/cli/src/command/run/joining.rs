@@ -171,5 +171,6 @@ fn finish(
     report.exit_status = Some(i32::from(status));
     // What others have written since is theirs to flush.
     report.dirty_bytes_left = flushed.left_bytes;
+    super::name_left(&mut report, &flushed);
     Ok((report, flushed))
 }

@@ -215,6 +215,13 @@ const REPORT: &[Metric] = &[
     ),
     metric("dirty_bytes_left", "bytes, gauge", "Bytes that only the cache has."),
     metric(
+        "left_files",
+        "number",
+        "Files that the flush at the end of `run` left dirty; 0 for a mount.",
+    ),
+    metric("left[].path", "path", "The first 100 of them, below the mount's root."),
+    metric("left[].reason", "text", "Why the file is dirty still, and what to do about it."),
+    metric(
         "conflicts",
         "number, counter",
         "Files that others changed on the origin while they had dirty bytes: their version stayed, the bytes are saved in `conflicts` in the cache directory.",
