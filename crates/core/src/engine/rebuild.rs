@@ -320,6 +320,8 @@ impl Parts {
             };
             match self.sweep(&file, id, which, &|_| go_on()) {
                 Ok(flushed) => total += flushed,
+                // It was removed meanwhile, and its record with it.
+                Err(_) if self.record_of_missing(id).is_none() => {}
                 // One file that cannot be flushed must not hold up the others.
                 Err(error) => failed = Some(self.flush_failed(&file, &error)),
             }

@@ -366,7 +366,9 @@ mod tests {
         let (lease, evidence) = open("a");
         assert_eq!(evidence, Evidence::Nothing);
         lease.begin().unwrap();
-        let (until_ms, synced_ms) = (lease.text.lock().until_ms, lease.text.lock().synced_until_ms);
+        let text = lease.text.lock();
+        let (until_ms, synced_ms) = (text.until_ms, text.synced_until_ms);
+        drop(text);
         assert!(until_ms < synced_ms && coarse_ms() < until_ms);
         assert_eq!(open("a").1, Evidence::Ended(nanoseconds(until_ms)));
         assert_eq!(open("b").1, Evidence::Behind(nanoseconds(synced_ms)));

@@ -75,14 +75,13 @@ impl Core {
             return refused("small and opened for reading");
         }
         // Also where nothing comes of it below: the front end may hand it over all the same.
-        handle.maps_only.store(must && handle.writes(), Ordering::Release);
-        let ours = self.why_ours(handle, resident, &file);
-        if let Some(why) = ours.filter(|_| !must) {
+        let maps_only = must && handle.writes() && !self.options.passthrough_writes;
+        handle.maps_only.store(maps_only, Ordering::Release);
+        if let Some(why) = self.why_ours(handle, resident, &file).filter(|_| !must) {
             return refused(why);
         }
         match register(file.as_fd()) {
             Ok(()) => {
-                handle.maps_only.store(ours.is_some(), Ordering::Release);
                 if handle.passed.set(resident.clone()).is_ok() {
                     handle.inode.passed.fetch_add(1, Ordering::AcqRel);
                     handle.inode.was_passed.store(true, Ordering::Release);
