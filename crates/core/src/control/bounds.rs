@@ -70,10 +70,12 @@ mod tests {
         refused(r#"{"hint":{"size":4294967295}}"#, "size");
         refused(r#"{"hint":{"rank":4294967295}}"#, "rank");
         refused(r#"{"hint":{"size":-1}}"#, "-1");
-        let path = "d/".repeat(4000);
-        refused(&format!(r#"{{"files":{{"path":"{path}"}}}}"#), "4096");
-        let bytes = "1,".repeat(5000);
-        refused(&format!(r#"{{"files":{{"path":[{bytes}1]}}}}"#), "4096");
+        // A path may be longer than a system call takes: trees may be deeper.
+        parse(format!(r#"{{"files":{{"path":"{}"}}}}"#, "d/".repeat(4000)).as_bytes()).unwrap();
+        let path = "d/".repeat(1 << 20);
+        refused(&format!(r#"{{"files":{{"path":"{path}"}}}}"#), "1048576");
+        let bytes = "1,".repeat(1 << 20);
+        refused(&format!(r#"{{"files":{{"path":[{bytes}1]}}}}"#), "1048576");
         let paths = "\"\",".repeat(PATHS_MAX);
         refused(&format!(r#"{{"warm":{{"paths":[{paths}"a"]}}}}"#), "more than");
         let deep = "[".repeat(100_000);

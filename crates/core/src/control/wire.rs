@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::bounded::PATH_BYTES_MAX;
+/// Longest path in bytes: longer than one system call takes, because trees may be deeper than that.
+const WIRE_PATH_BYTES_MAX: usize = 1 << 20;
 
 /// A path as it appears on the wire.
 enum WirePath {
@@ -35,7 +36,7 @@ impl<'de> Deserialize<'de> for WirePath {
 struct PathVisitor;
 
 fn too_long<E: Error>() -> E {
-    E::custom(format!("a path has more than {PATH_BYTES_MAX} bytes"))
+    E::custom(format!("a path has more than {WIRE_PATH_BYTES_MAX} bytes"))
 }
 
 impl<'de> Visitor<'de> for PathVisitor {
@@ -47,7 +48,7 @@ impl<'de> Visitor<'de> for PathVisitor {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<WirePath, E> {
         match text.len() {
-            0..=PATH_BYTES_MAX => Ok(WirePath::Text(text.to_owned())),
+            0..=WIRE_PATH_BYTES_MAX => Ok(WirePath::Text(text.to_owned())),
             _ => Err(too_long()),
         }
     }
@@ -55,7 +56,7 @@ impl<'de> Visitor<'de> for PathVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<WirePath, A::Error> {
         let mut bytes = Vec::new();
         while let Some(byte) = seq.next_element()? {
-            if bytes.len() == PATH_BYTES_MAX {
+            if bytes.len() == WIRE_PATH_BYTES_MAX {
                 return Err(too_long());
             }
             bytes.push(byte);
