@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod citations;
 mod direction;
 mod forbidden;
 mod options;
@@ -69,6 +70,7 @@ pub(crate) fn run() -> Result<(), String> {
     findings.extend(records::check(&sources));
     findings.extend(options::check(&sources));
     findings.extend(promises::check(&sources));
+    findings.extend(citations::check(&sources));
     if findings.is_empty() {
         return Ok(());
     }

@@ -277,7 +277,7 @@ pub trait Dmt: Send + Sync + std::fmt::Debug {
     /// is refused.
     fn close(&self) -> Result<()>;
 
-    /// Notes a critical range; `fetch` sets `C_flag` (SPEC 3.6).
+    /// Notes a critical range; `fetch` sets `C_flag` (docs/ALGORITHMS.md, section 4.2).
     fn note_critical(&self, wanted: Wanted, fetch: bool);
     /// Entries with `C_flag` in the order in which it was set, at most `limit`.
     fn wanted(&self, limit: usize) -> Vec<Wanted>;

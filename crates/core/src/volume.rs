@@ -5,10 +5,10 @@
 //! bytes in [`objects::CacheObjects`]; the origin's data is behind [`origin::Origin`], and
 //! [`unstripe`] makes its files plain again.
 //!
-//! What must hold: the part of a request on one server is one contiguous local range (SPEC
-//! section 1) and goes to the device as one vectored call; a request that touches one server runs
-//! in the caller's thread; a call returns after all its parts ended, with the first error in file
-//! order.
+//! What must hold: the part of a request on one server is one contiguous local range
+//! (docs/ALGORITHMS.md, section 1.1) and goes to the device as one vectored call; a request that
+//! touches one server runs in the caller's thread; a call returns after all its parts ended, with
+//! the first error in file order.
 
 use std::path::Path;
 use std::sync::Arc;

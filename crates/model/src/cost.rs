@@ -1,5 +1,6 @@
-//! The papers' cost models, exactly (SPEC section 2). Inputs are integer picoseconds, results
-//! exact fractions: where two candidates tie, nothing but the stated order decides.
+//! The papers' cost models, exactly (docs/ALGORITHMS.md, section 2). Inputs are integer
+//! picoseconds, results exact fractions: where two candidates tie, nothing but the stated order
+//! decides.
 
 pub mod s4d;
 pub mod sla;

@@ -1,4 +1,4 @@
-//! The three layouts of the cache volume (SPEC section 1): 1-DH, 1-DV and 2-D.
+//! The layouts of the cache volume (docs/ALGORITHMS.md, section 1.3): 1-DH, 1-DV and 2-D.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// All layouts in the order in which ties are broken (SPEC section 2).
+    /// All layouts in the order in which ties are broken (docs/ALGORITHMS.md, section 2.1).
     pub const ALL: [Self; 3] = [Self::OneDh, Self::OneDv, Self::TwoD];
 
     /// The name used in reports, JSON and cache object names.

@@ -1,5 +1,5 @@
 //! PSA: cost of varied stripes on disks and SSDs together, and the stripe pair with the least
-//! (SPEC section 4; Tables 3 and 4 and Algorithm 1 of the paper, repaired).
+//! (docs/ALGORITHMS.md, section 7; Tables 3 and 4 and Algorithm 1 of the paper, repaired).
 
 use crate::exact::Exact;
 

@@ -1,4 +1,4 @@
-//! The pure functions as JSON lines: what `halocline model` answers (SPEC section 6).
+//! The pure functions as JSON lines: what `halocline model` answers (docs/MODEL.md).
 
 mod cost;
 mod layout;

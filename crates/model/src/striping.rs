@@ -1,4 +1,4 @@
-//! Uniform striping (SPEC section 1): which server holds which byte of a file.
+//! Striping (docs/ALGORITHMS.md, section 1): which server holds which byte of a file.
 
 use crate::request::ByteRange;
 
@@ -126,7 +126,7 @@ impl Striping {
     }
 
     /// Servers touched and most bytes on one of them, in closed form (SLA-Cache, equation 5 and
-    /// Table 2, repaired as in SPEC section 1).
+    /// Table 2, repaired: docs/ALGORITHMS.md, section 1.1).
     pub const fn shape(self, range: ByteRange) -> Shape {
         if range.is_empty() {
             return Shape { servers: 0, largest: 0 };

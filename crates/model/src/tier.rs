@@ -1,5 +1,5 @@
-//! Whole-file tier: which files are kept on the SSD (SPEC section 5; `HyCache`, Algorithms 4
-//! and 5). The same policies decide in the engine and in a replay of a known sequence.
+//! Whole-file tier: which files are kept on the SSD (docs/ALGORITHMS.md, section 8; `HyCache`,
+//! Algorithms 4 and 5). The same policies decide in the engine and in a replay of a known sequence.
 
 mod foresight;
 mod heuristic;

@@ -1,4 +1,4 @@
-//! Decision records are numbered without gaps: `docs/decisions/0001-what-was-decided.md`, with
+//! Decision records are numbered without gaps: `docs/decisions/NNNN-what-was-decided.md`, with
 //! the number again in the heading.
 
 use super::{Finding, Source};

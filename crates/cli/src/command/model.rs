@@ -1,4 +1,4 @@
-//! `halocline model`: the pure functions as JSON lines (SPEC section 6).
+//! `halocline model`: the pure functions as JSON lines (docs/MODEL.md).
 
 use std::io::{BufRead, BufWriter, Read, Write};
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
 //! Fills: what a program reads again and again comes to the cache from the bytes it was just given
-//! (ours; SPEC section 3.7). It costs the origin nothing, so it needs no idle origin.
+//! (ours; docs/ALGORITHMS.md, section 4.3). It costs the origin nothing, so it needs no idle origin.
 //!
 //! A fill follows a critical read that missed what had been missed before; what is read once is
 //! only wanted. The program hands a copy of its bytes over and goes on; one thread writes them. The

@@ -2,8 +2,9 @@
 //! returns space. One thread decides; several flush regions side by side.
 //!
 //! Programs come first: while they use the origin and nothing presses, the rebuilder rests longer
-//! than it works, but it does not rest for ever. Pressed (the cache fills up with dirty bytes, or some are older than allowed)
-//! it works without rest, because the programs wait for its room.
+//! than it works, but it does not rest for ever. Pressed (dirty bytes fill too much of the cache, or
+//! are in too many files) it works without rest, because the programs wait for its room
+//! (docs/ALGORITHMS.md, section 5).
 
 mod discard;
 mod fetch;

@@ -1,5 +1,5 @@
-//! The redirector of SLA-Cache (Algorithm 1, repaired as SPEC section 3 says): sends each part of
-//! a request to the side that holds it or deserves it.
+//! The redirector of SLA-Cache (Algorithm 1, repaired: docs/ALGORITHMS.md, section 4.1): sends each
+//! part of a request to the side that holds it or deserves it.
 //!
 //! Identify first, then redirect. Every path keeps I1: the caller of a read gets the newest byte
 //! of either side, because both directions hold the file's range lock while they look and move.

@@ -1,4 +1,5 @@
-//! Truncate, fallocate and seek: what the papers leave out and must be right (SPEC 3.9).
+//! Truncate, fallocate and seek: what the papers leave out and must be right
+//! (docs/ALGORITHMS.md, section 4.5).
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! The critical data table: ranges worth caching, bounded, least recently used first out, entries
-//! without `C_flag` before entries with it (SPEC section 3, item 6).
+//! without `C_flag` before entries with it (docs/ALGORITHMS.md, section 4.2).
 
 use std::collections::BTreeMap;
 

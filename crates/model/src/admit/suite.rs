@@ -229,7 +229,7 @@ fn adaptive_learns_from_the_last_run_how_long_this_one_gets() {
 
 #[test]
 fn sla_caches_the_streams_that_adaptive_leaves() {
-    // The known weakness of SPEC section 2.
+    // Why the papers' models are not the default (docs/ALGORITHMS.md, section 3.1).
     let stream = Query { processes: 32, ..query(64 * MB, 4 * MB, Some(0), 64 * MB) };
     assert!(make("sla", &setting(8, 4)).judge(&stream).critical);
     assert!(!make("adaptive", &setting(8, 4)).judge(&stream).critical);

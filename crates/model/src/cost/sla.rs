@@ -13,7 +13,7 @@ use crate::striping::Striping;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The reading of SPEC section 2.
+    /// Repaired: docs/ALGORITHMS.md, section 2.1.
     Spec,
     /// The formulas as printed: E one too far, Table 2, floor instead of ceil, no clamp.
     Paper,
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_spec() {
+    fn a_small_request_by_hand() {
         let said = model(Mode::Spec).judge(ByteRange::at(0, 8192), 1);
         assert_eq!(said.origin.total_ps(), Exact::whole(1000 + 2 * 8192));
         assert_eq!(said.best_cost().total_ps(), Exact::whole(10 + 8192));

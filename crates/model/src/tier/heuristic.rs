@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::recency::Recency;
 use super::{FileId, Keep, Outlook};
 
-/// Algorithms 4 and 5 in the reading of SPEC section 5. The paper assumes that the references are
+/// Algorithms 4 and 5 (docs/ALGORITHMS.md, section 8.1). The paper assumes that the references are
 /// known; where they are not, this is LRU.
 #[derive(Debug)]
 pub(super) struct Heuristic {

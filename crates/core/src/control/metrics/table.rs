@@ -60,7 +60,7 @@ pub static SECTIONS: &[Section] = &[
     },
     Section {
         commands: "`halocline explain PATH OFFSET LENGTH --json`",
-        about: "What would happen with a request, and why; see [MODEL.md](MODEL.md).",
+        about: "What would happen with a request, and why; see [ALGORITHMS.md](ALGORITHMS.md).",
         metrics: EXPLAIN,
         within: &[],
     },

@@ -114,8 +114,8 @@ impl Parts {
     }
 
     fn fetch_into(&self, file: &Arc<CachedFile>, wanted: &Wanted, evict: bool) -> Result<Fetched> {
-        // Exclusive: nobody may write the range home between our reading and publishing it
-        // (SPEC 3.8), and its size must hold still.
+        // Exclusive: nobody may write the range to the origin between our reading and publishing it
+        // (docs/ALGORITHMS.md, section 4.4), and its size must hold still.
         let _guard = file.range.exclusive(wanted.range);
         let range = match wanted.range.intersect(ByteRange::new(0, file.size())) {
             Some(range) if !file.is_kept_out() => range,

@@ -1,4 +1,4 @@
-//! A migration leaves the times of directories alone (SPEC section 5).
+//! A migration leaves the times of directories alone (docs/SEMANTICS.md).
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
