@@ -16,7 +16,8 @@ use super::{Allocate, Device, ServerFile, Space};
 /// Bytes that one call writes at most, inside one aligned piece of the file.
 ///
 /// Ours, from measurement: of 64 KiB pieces, 4 KiB writes into the cache reach four fifths, 1 MiB
-/// reads and writes of it nine eighths. So neither is slower than through mergerfs (docs/BENCH.md).
+/// reads and writes of it nine eighths. So neither is slower than through mergerfs
+/// (docs/BENCH-HISTORY.md).
 const PIECE: usize = 256 << 10;
 
 /// A device whose files are written in aligned pieces of 256 KiB. All else goes to it unchanged.
