@@ -13,6 +13,7 @@ mod options;
 mod promises;
 mod records;
 mod size;
+mod source_paths;
 
 /// A file of the repository.
 pub(crate) struct Source {
@@ -71,6 +72,7 @@ pub(crate) fn run() -> Result<(), String> {
     findings.extend(options::check(&sources));
     findings.extend(promises::check(&sources));
     findings.extend(citations::check(&sources));
+    findings.extend(source_paths::check(&sources));
     if findings.is_empty() {
         return Ok(());
     }

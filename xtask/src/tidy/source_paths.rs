@@ -1,0 +1,89 @@
+//! Documents name source files that exist: `` `engine/redirect.rs` `` is the end of a path of the
+//! repository, and `` `core::engine::redirect` `` is a module of a crate, or an item of one.
+//!
+//! Decision records and the changelog tell of the past and are left alone.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::{Finding, Source};
+
+const PAST: [&str; 2] = ["docs/decisions/", "CHANGELOG.md"];
+/// Stands for a name in a recipe.
+const PLACEHOLDER: &str = "NAME";
+
+/// Finds names of files and modules that are not there.
+pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
+    let paths: BTreeSet<&str> = sources.iter().map(|source| source.path.as_str()).collect();
+    let is_document = |source: &&Source| {
+        let path = source.path.as_str();
+        Path::new(path).extension().is_some_and(|end| end == "md")
+            && !PAST.iter().any(|past| path.starts_with(past))
+    };
+    let mut findings = Vec::new();
+    for source in sources.iter().filter(is_document) {
+        for (index, line) in source.text.lines().enumerate() {
+            for code in line.split('`').skip(1).step_by(2) {
+                if let Some(what) = missing(&paths, code) {
+                    findings.push(Finding::new(source, index + 1, what));
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// What is wrong with a word in code letters, if it names a source.
+fn missing(paths: &BTreeSet<&str>, code: &str) -> Option<String> {
+    // A test as `file.rs::function` is another rule's.
+    let is_file = Path::new(code).extension().is_some_and(|end| end == "rs")
+        && code.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_-.".contains(&b))
+        && !code.contains(PLACEHOLDER);
+    if is_file {
+        let end = format!("/{code}");
+        let there = paths.contains(code) || paths.iter().any(|path| path.ends_with(&end));
+        return (!there).then(|| format!("there is no {code}"));
+    }
+    let mut parts = code.split("::");
+    let krate = parts.next()?;
+    let inside: Vec<&str> = parts.collect();
+    let root = format!("crates/{krate}/src");
+    let is_crate = ["lib", "main"].iter().any(|top| paths.contains(&*format!("{root}/{top}.rs")));
+    if !is_crate || inside.is_empty() || inside.contains(&"") {
+        return None;
+    }
+    let file = |parts: &[&str]| format!("{root}/{}.rs", parts.join("/"));
+    let module = paths.contains(file(&inside).as_str());
+    let item = inside.len() > 1 && paths.contains(file(&inside[..inside.len() - 1]).as_str());
+    (!module && !item).then(|| format!("there is no module or item {code}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, text: &str) -> usize {
+        let sources = [
+            Source::new("crates/core/src/lib.rs", ""),
+            Source::new("crates/core/src/engine/parts.rs", ""),
+            Source::new(path, text),
+        ];
+        check(&sources).len()
+    }
+
+    #[test]
+    fn what_is_there_may_be_named() {
+        let text = "`engine/parts.rs`, `crates/core/src/lib.rs`, `core::engine::parts::let_go`, \
+                    `core::engine::parts`, `admit/NAME.rs`, `a.rs::test`, `Config::load`, `*.rs`";
+        assert_eq!(findings("ARCHITECTURE.md", text), 0);
+    }
+
+    #[test]
+    fn what_is_not_there_is_found() {
+        for text in ["`engine/room.rs`", "`arts.rs`", "`core::engine::room`", "`core::tier::a::b`"]
+        {
+            assert_eq!(findings("docs/INVARIANTS.md", text), 1, "{text}");
+            assert_eq!(findings("docs/decisions/0001-a.md", text), 0, "{text}");
+        }
+    }
+}
