@@ -43,7 +43,10 @@ const HEAD: &str = "\
 
 What commands answer with `--json`, and what `halocline run --report FILE` writes. Keys are joined by dots, `[]` stands
 for each element of a list. Keys, units and meanings stay as they are from version to version; keys may be added. Bytes are
-bytes, never blocks or multiples; counters begin at 0 with the mount and only grow, gauges say how it is now.
+bytes, never blocks or multiples; counters begin at 0 with the mount and only grow, gauges say how it is now. A path that is
+not UTF-8 is a list of its bytes instead of a text.
+
+What `doctor`, `fsck`, `calibrate` and `bench` answer is not described here, and may change.
 ";
 
 /// The whole of `docs/METRICS.md`.

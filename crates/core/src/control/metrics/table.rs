@@ -306,7 +306,7 @@ const JOBS: &[Metric] = &[
     metric("[].references", "number", "References of this node in it."),
     metric("[].position", "number, gauge", "References seen so far, or skipped."),
     metric("[].files", "number", "Distinct files in it."),
-    metric("[].state", "word", "`waiting`, `running`, `done` or `deviated`."),
+    metric("[].state", "word", "`waiting`, `running`, `stopped`, `done` or `deviated`."),
 ];
 
 const RULES: &[Metric] = &[
