@@ -13,9 +13,9 @@ use halocline_core::config::{Binding, Config, VolumeKind};
 use halocline_core::control::Controlled;
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::engine::{Caller, Engine, Maker};
-use halocline_core::meta::local::{self, LocalDmt};
 use halocline_core::meta::recover::Left;
-use halocline_core::meta::{Dmt, FileId, OriginKey};
+use halocline_core::meta::table::{self, ExtentTable};
+use halocline_core::meta::{FileId, OriginKey};
 use halocline_core::volume::{CacheObjects, Volume};
 use halocline_model::evict;
 use halocline_model::layout::{CacheGeometry, Layout, Placement};
@@ -67,9 +67,9 @@ impl Scratch {
         self.dir.path().join(name)
     }
 
-    fn tables(&self) -> LocalDmt {
-        let options = local::Options::new(1 << 30, (evict::POLICIES[0].make)(), 16);
-        LocalDmt::open(&self.path("cache"), options).unwrap().0
+    fn tables(&self) -> ExtentTable {
+        let options = table::Options::new(1 << 30, (evict::POLICIES[0].make)(), 16);
+        ExtentTable::open(&self.path("cache"), options).unwrap().0
     }
 
     fn objects(&self) -> CacheObjects {
@@ -126,8 +126,8 @@ fn a_check_leaves_the_cache_as_it_was() {
     scratch.tables().close().unwrap();
     assert_eq!(scratch.fsck(&[]).0, Some(0));
     let left = |boot| {
-        let options = local::Options::new(1 << 30, (evict::POLICIES[0].make)(), 16);
-        LocalDmt::open_on_boot(&scratch.path("cache"), options, boot).unwrap().1.left
+        let options = table::Options::new(1 << 30, (evict::POLICIES[0].make)(), 16);
+        ExtentTable::open_on_boot(&scratch.path("cache"), options, boot).unwrap().1.left
     };
     assert_eq!(left("the next boot"), Left::Closed);
     assert_eq!(scratch.fsck(&[]).0, Some(0));

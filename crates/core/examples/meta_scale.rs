@@ -12,8 +12,8 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use halocline_core::meta::local::{LocalDmt, Options};
-use halocline_core::meta::{Dmt, FileId, OriginKey};
+use halocline_core::meta::table::{ExtentTable, Options};
+use halocline_core::meta::{FileId, OriginKey};
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
 
@@ -47,10 +47,10 @@ fn main() -> Outcome {
     Ok(())
 }
 
-fn open(dir: &Path, records_bytes: u64) -> Outcome<LocalDmt> {
+fn open(dir: &Path, records_bytes: u64) -> Outcome<ExtentTable> {
     let eviction = halocline_model::evict::by_name("s3fifo")?;
     let options = Options { records_bytes, ..Options::new(1 << 50, eviction, 65536) };
-    Ok(LocalDmt::open(dir, options)?.0)
+    Ok(ExtentTable::open(dir, options)?.0)
 }
 
 /// The store under the tables by itself, with keys and values like theirs: what a `map` costs
@@ -114,7 +114,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn reopen(dir: &Path, extents: u64, records: u64, empty: u64, after: &str) -> Outcome<LocalDmt> {
+fn reopen(dir: &Path, extents: u64, records: u64, empty: u64, after: &str) -> Outcome<ExtentTable> {
     let begin = Instant::now();
     let dmt = open(dir, records)?;
     println!("open       {:8.2?} after a {after}", begin.elapsed());
@@ -124,7 +124,7 @@ fn reopen(dir: &Path, extents: u64, records: u64, empty: u64, after: &str) -> Ou
     Ok(dmt)
 }
 
-fn probe(dmt: &LocalDmt, extents: u64) {
+fn probe(dmt: &ExtentTable, extents: u64) {
     let mut segments = Vec::new();
     let begin = Instant::now();
     for index in 0..PROBES {
@@ -146,7 +146,7 @@ fn probe(dmt: &LocalDmt, extents: u64) {
     report("(probe)", begin.elapsed(), PROBES);
 }
 
-fn change(dmt: &LocalDmt, extents: u64) -> Outcome {
+fn change(dmt: &ExtentTable, extents: u64) -> Outcome {
     let changes = PROBES.min(extents / 4);
     let mut segments = Vec::new();
     let begin = Instant::now();

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use halocline_core::error::Error;
-use halocline_core::meta::local::{LocalDmt, Options};
 use halocline_core::meta::owner::{LOCK_FILE, Owner};
 use halocline_core::meta::recover::{Left, Recovery};
-use halocline_core::meta::{Dmt, FileId, FileRecord, OriginKey, Stamp, Wanted};
+use halocline_core::meta::table::{ExtentTable, Options};
+use halocline_core::meta::{FileId, FileRecord, OriginKey, Stamp, Wanted};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
@@ -26,18 +26,22 @@ const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 const JOURNAL_ONLY: u64 = 64 << 20;
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 
-fn open(dir: &Path, boot: &str) -> Result<(LocalDmt, Recovery), Error> {
+fn open(dir: &Path, boot: &str) -> Result<(ExtentTable, Recovery), Error> {
     open_with(dir, boot, JOURNAL_ONLY)
 }
 
 /// The same with a size of tables in memory, so that a short story reaches those on disk.
-fn open_with(dir: &Path, boot: &str, memtable_bytes: u64) -> Result<(LocalDmt, Recovery), Error> {
+fn open_with(
+    dir: &Path,
+    boot: &str,
+    memtable_bytes: u64,
+) -> Result<(ExtentTable, Recovery), Error> {
     static CLOCK: AtomicU64 = AtomicU64::new(1_000_000);
     let options = Options {
         clock: Box::new(|| CLOCK.fetch_add(300, Relaxed)),
         ..Options::new(1 << 30, Box::<Lru>::default(), 64)
     };
-    LocalDmt::open_tuned(dir, options, boot, memtable_bytes)
+    ExtentTable::open_tuned(dir, options, boot, memtable_bytes)
 }
 
 /// What a program can see of the tables.
@@ -48,7 +52,7 @@ struct Dump {
     wanted: Vec<Wanted>,
 }
 
-fn dump(dmt: &LocalDmt) -> Dump {
+fn dump(dmt: &ExtentTable) -> Dump {
     let files = dmt.files();
     let extents = files
         .iter()
@@ -60,7 +64,7 @@ fn dump(dmt: &LocalDmt) -> Dump {
 
 /// What is recorded of them, and is there after a crash: no byte that is dirty is recorded as
 /// clean, and none is mapped elsewhere (I4).
-fn recorded(dmt: &LocalDmt) -> Dump {
+fn recorded(dmt: &ExtentTable) -> Dump {
     let shown = dump(dmt);
     let recorded = shown.files.iter().flat_map(|file| {
         let extents = dmt.recorded(file.id).into_iter();
@@ -103,7 +107,7 @@ impl Random {
 }
 
 /// Does one random change that the store must remember.
-fn step(dmt: &LocalDmt, random: &mut Random, number: u64) {
+fn step(dmt: &ExtentTable, random: &mut Random, number: u64) {
     let file = FileId(1 + random.below(3));
     let range = random.range();
     match random.below(12) {
@@ -134,7 +138,7 @@ fn step(dmt: &LocalDmt, random: &mut Random, number: u64) {
     }
 }
 
-fn begin(dir: &Path, memtable_bytes: u64) -> LocalDmt {
+fn begin(dir: &Path, memtable_bytes: u64) -> ExtentTable {
     let (dmt, recovery) = open_with(dir, "boot", memtable_bytes).unwrap();
     assert_eq!(recovery.left, Left::Never);
     for (inode, path) in [(1, "d/a"), (2, "d/b"), (3, "c")] {
@@ -361,14 +365,14 @@ fn a_hole_in_a_long_record_is_the_end_after_a_power_loss_and_damage_otherwise() 
     });
 }
 
-fn map(dmt: &LocalDmt, number: u64) {
+fn map(dmt: &ExtentTable, number: u64) {
     let range = ByteRange::at(number * 8192, 4096);
     assert!(dmt.reserve(FileId(1), range, HERE));
     dmt.map(FileId(1), range, HERE, true).unwrap();
 }
 
 /// Makes holes between the changes that follow a barrier.
-fn holes(changes: u64, change: impl Fn(&LocalDmt, u64)) {
+fn holes(changes: u64, change: impl Fn(&ExtentTable, u64)) {
     let dir = scratch();
     let (whole, image) = (dir.path().join("whole"), dir.path().join("image"));
     let dmt = begin(&whole, JOURNAL_ONLY);
@@ -402,7 +406,7 @@ struct Moment {
 }
 
 impl Moment {
-    fn now(dmt: &LocalDmt, dir: &Path) -> Self {
+    fn now(dmt: &ExtentTable, dir: &Path) -> Self {
         let ring = fs::read(dir.join("meta/ring")).unwrap();
         Self { dump: recorded(dmt), ring, journal: written(&journal(dir)) }
     }

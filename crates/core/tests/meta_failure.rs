@@ -7,8 +7,8 @@ mod copying;
 use std::path::Path;
 
 use halocline_core::error::Error;
-use halocline_core::meta::local::{LocalDmt, Options};
-use halocline_core::meta::{BLOCK, Dmt, Extent, FileId, OriginKey};
+use halocline_core::meta::table::{ExtentTable, Options};
+use halocline_core::meta::{BLOCK, Extent, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
@@ -19,9 +19,9 @@ use copying::copy;
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 const WHOLE: ByteRange = ByteRange::new(0, 1 << 40);
 
-fn open(dir: &Path) -> LocalDmt {
+fn open(dir: &Path) -> ExtentTable {
     let options = Options::new(1 << 30, Box::<Lru>::default(), 8);
-    LocalDmt::open(dir, options).unwrap().0
+    ExtentTable::open(dir, options).unwrap().0
 }
 
 /// No file of this process may grow beyond `bytes` any more.
@@ -32,7 +32,7 @@ fn limit_files(bytes: Option<u64>) {
     setrlimit(Resource::Fsize, Rlimit { current: bytes, maximum }).unwrap();
 }
 
-fn map(table: &LocalDmt, file: FileId, number: u64) -> Result<(), Error> {
+fn map(table: &ExtentTable, file: FileId, number: u64) -> Result<(), Error> {
     let range = ByteRange::at(number * 2 * BLOCK, BLOCK);
     assert!(table.reserve(file, range, HERE));
     table.map(file, range, HERE, true).inspect_err(|_| table.release(file, range, HERE))

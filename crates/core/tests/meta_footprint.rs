@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use halocline_core::meta::local::{LocalDmt, Options, STORE_DIR};
 use halocline_core::meta::recover::Left;
-use halocline_core::meta::{BLOCK, Dmt, FileId, OriginKey};
+use halocline_core::meta::table::{ExtentTable, Options, STORE_DIR};
+use halocline_core::meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
@@ -21,10 +21,10 @@ const SET_ASIDE: u64 = 512 << 10;
 const EXTENTS: u64 = 500;
 const ROUNDS: u64 = 60;
 
-fn open(dir: &Path) -> (LocalDmt, Left) {
+fn open(dir: &Path) -> (ExtentTable, Left) {
     let options =
         Options { records_bytes: SET_ASIDE, ..Options::new(1 << 30, Box::<Lru>::default(), 8) };
-    let (dmt, recovery) = LocalDmt::open(dir, options).unwrap();
+    let (dmt, recovery) = ExtentTable::open(dir, options).unwrap();
     (dmt, recovery.left)
 }
 
@@ -46,7 +46,7 @@ fn range(number: u64) -> ByteRange {
 }
 
 /// Maps and unmaps every extent again and again: 60,000 changes, some megabytes of journal.
-fn churn(dmt: &LocalDmt, file: FileId) {
+fn churn(dmt: &ExtentTable, file: FileId) {
     for round in 0..ROUNDS {
         for number in 0..EXTENTS {
             if round > 0 {

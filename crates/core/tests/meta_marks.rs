@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use halocline_core::meta::local::{LocalDmt, Options};
 use halocline_core::meta::recover::Left;
-use halocline_core::meta::{BLOCK, Dmt, FileId, OriginKey};
+use halocline_core::meta::table::{ExtentTable, Options};
+use halocline_core::meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
@@ -18,19 +18,19 @@ const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 const MARK: u64 = 8;
 const LIMIT: u64 = 32;
 
-fn open(dir: &Path, boot: &str) -> (LocalDmt, Left) {
+fn open(dir: &Path, boot: &str) -> (ExtentTable, Left) {
     static CLOCK: AtomicU64 = AtomicU64::new(1_000_000);
     let options = Options {
         mark_bytes: MARK * BLOCK,
         clock: Box::new(|| CLOCK.fetch_add(1, Relaxed)),
         ..Options::new(LIMIT * BLOCK, Box::<Lru>::default(), 16)
     };
-    let (dmt, recovery) = LocalDmt::open_on_boot(dir, options, boot).unwrap();
+    let (dmt, recovery) = ExtentTable::open_on_boot(dir, options, boot).unwrap();
     (dmt, recovery.left)
 }
 
 /// A cache with one clean extent of the file's first `count` blocks.
-fn with_clean(count: u64) -> (tempfile::TempDir, LocalDmt) {
+fn with_clean(count: u64) -> (tempfile::TempDir, ExtentTable) {
     let dir = tempfile::tempdir().unwrap();
     let (dmt, _) = open(dir.path(), "boot");
     assert_eq!(dmt.register(OriginKey { inode: 1, born_ns: 0 }, Path::new("a")).unwrap(), FILE);
@@ -44,29 +44,29 @@ const fn blocks(first: u64, count: u64) -> ByteRange {
 }
 
 /// Extents as (first block, blocks, dirty).
-fn extents(dmt: &LocalDmt) -> Vec<(u64, u64, bool)> {
+fn extents(dmt: &ExtentTable) -> Vec<(u64, u64, bool)> {
     let extents = dmt.extents(FILE).into_iter();
     extents.map(|e| (e.range.start / BLOCK, e.range.len() / BLOCK, e.dirty)).collect()
 }
 
 /// The same of what a crash would leave.
-fn recorded(dmt: &LocalDmt) -> Vec<(u64, u64, bool)> {
+fn recorded(dmt: &ExtentTable) -> Vec<(u64, u64, bool)> {
     let records = dmt.recorded(FILE).into_iter();
     records.map(|r| (r.0.start / BLOCK, r.0.len() / BLOCK, r.2.is_some())).collect()
 }
 
-fn flush(dmt: &LocalDmt) -> u64 {
+fn flush(dmt: &ExtentTable) -> u64 {
     let dirty = dmt.dirty(FILE, ALL, usize::MAX);
     let list: Vec<_> = dirty.iter().map(|extent| (extent.range, extent.generation)).collect();
     dmt.mark_clean(FILE, &list).unwrap() / BLOCK
 }
 
-fn barrier(dmt: &LocalDmt) {
+fn barrier(dmt: &ExtentTable) {
     dmt.cut();
     dmt.barrier().unwrap();
 }
 
-fn evicts(dmt: &LocalDmt, count: u64) -> bool {
+fn evicts(dmt: &ExtentTable, count: u64) -> bool {
     !dmt.evict(count * BLOCK, None, &mut |_, _| true).unwrap().is_empty()
 }
 

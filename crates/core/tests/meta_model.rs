@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use halocline_core::meta::local::{LocalDmt, Options};
 use halocline_core::meta::recover::Left;
-use halocline_core::meta::{BLOCK, Discard, Dmt, FileId, OriginKey};
+use halocline_core::meta::table::{ExtentTable, Options};
+use halocline_core::meta::{BLOCK, Discard, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
@@ -94,7 +94,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 struct Pair {
     dir: tempfile::TempDir,
-    dmt: Option<LocalDmt>,
+    dmt: Option<ExtentTable>,
     ids: Vec<FileId>,
     model: Model,
     taken: Vec<Discard>,
@@ -102,7 +102,7 @@ struct Pair {
     mark_bytes: u64,
 }
 
-fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64, mark_bytes: u64) -> (LocalDmt, Left) {
+fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64, mark_bytes: u64) -> (ExtentTable, Left) {
     let clock = Arc::clone(clock);
     let options = Options {
         mark_bytes,
@@ -110,7 +110,7 @@ fn open(dir: &Path, clock: &Arc<AtomicU64>, boot: u64, mark_bytes: u64) -> (Loca
         ..Options::new(LIMIT, Box::<Lru>::default(), 8)
     };
     let (dmt, recovery) =
-        LocalDmt::open_tuned(dir, options, &format!("boot-{boot}"), 4096).unwrap();
+        ExtentTable::open_tuned(dir, options, &format!("boot-{boot}"), 4096).unwrap();
     (dmt, recovery.left)
 }
 
@@ -132,7 +132,7 @@ impl Pair {
         Self { dir, dmt: Some(dmt), ids, model, taken: Vec::new(), clock, mark_bytes }
     }
 
-    fn dmt(&self) -> &LocalDmt {
+    fn dmt(&self) -> &ExtentTable {
         self.dmt.as_ref().unwrap()
     }
 

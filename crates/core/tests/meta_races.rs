@@ -5,23 +5,23 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
-use halocline_core::meta::local::{LocalDmt, Options, STORE_DIR};
 use halocline_core::meta::recover::Left;
-use halocline_core::meta::{BLOCK, Dmt, FileId, OriginKey};
+use halocline_core::meta::table::{ExtentTable, Options, STORE_DIR};
+use halocline_core::meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
 
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 
-fn open(dir: &Path, limit_bytes: u64) -> (LocalDmt, FileId) {
+fn open(dir: &Path, limit_bytes: u64) -> (ExtentTable, FileId) {
     let options = Options::new(limit_bytes, Box::<Lru>::default(), 8);
-    let (table, _) = LocalDmt::open(dir, options).unwrap();
+    let (table, _) = ExtentTable::open(dir, options).unwrap();
     let file = table.register(OriginKey { inode: 1, born_ns: 1 }, Path::new("a")).unwrap();
     (table, file)
 }
 
-fn map(table: &LocalDmt, file: FileId, range: ByteRange, dirty: bool) {
+fn map(table: &ExtentTable, file: FileId, range: ByteRange, dirty: bool) {
     assert!(table.reserve(file, range, HERE));
     table.map(file, range, HERE, dirty).unwrap();
 }
@@ -114,7 +114,8 @@ fn i4_what_is_accepted_during_a_close_is_closed_with_the_rest() {
         let ring = dir.path().join(STORE_DIR).join("ring");
         fs::write(&ring, vec![0; fs::read(&ring).unwrap().len()]).unwrap();
         let options = Options::new(1 << 20, Box::<Lru>::default(), 8);
-        let (table, recovery) = LocalDmt::open_on_boot(dir.path(), options, "next boot").unwrap();
+        let (table, recovery) =
+            ExtentTable::open_on_boot(dir.path(), options, "next boot").unwrap();
         assert_eq!(recovery.left, Left::Closed);
         assert_eq!(table.files().len(), accepted + 1, "round {round}");
     }

@@ -8,9 +8,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use halocline_core::error::Error;
-use halocline_core::meta::local::{LocalDmt, Options, STORE_DIR};
 use halocline_core::meta::owner::{CACHE_FILE, Owner};
-use halocline_core::meta::{BLOCK, Dmt, FileId, OriginKey};
+use halocline_core::meta::table::{ExtentTable, Options, STORE_DIR};
+use halocline_core::meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
@@ -20,17 +20,17 @@ use copying::copy;
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 const SLOT: usize = 256;
 
-fn open(dir: &Path, boot: &str) -> Result<LocalDmt, Error> {
+fn open(dir: &Path, boot: &str) -> Result<ExtentTable, Error> {
     let options = Options::new(1 << 30, Box::<Lru>::default(), 8);
-    LocalDmt::open_on_boot(dir, options, boot).map(|(dmt, _)| dmt)
+    ExtentTable::open_on_boot(dir, options, boot).map(|(dmt, _)| dmt)
 }
 
-fn register(dmt: &LocalDmt, number: u64) -> FileId {
+fn register(dmt: &ExtentTable, number: u64) -> FileId {
     let key = OriginKey { inode: number, born_ns: 1 };
     dmt.register(key, Path::new(&number.to_string())).unwrap()
 }
 
-fn map(dmt: &LocalDmt, file: FileId, number: u64) {
+fn map(dmt: &ExtentTable, file: FileId, number: u64) {
     let range = ByteRange::at(number * 2 * BLOCK, BLOCK);
     assert!(dmt.reserve(file, range, HERE));
     dmt.map(file, range, HERE, true).unwrap();
@@ -61,7 +61,7 @@ fn tear(dir: &Path, at: u64) {
 }
 
 /// The files that a cache knows, by the inode they had.
-fn known(dmt: &LocalDmt) -> Vec<u64> {
+fn known(dmt: &ExtentTable) -> Vec<u64> {
     dmt.files().iter().map(|file| file.key.inode).collect()
 }
 

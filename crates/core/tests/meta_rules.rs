@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use halocline_core::error::Error;
-use halocline_core::meta::local::{LocalDmt, Options};
 use halocline_core::meta::recover::Left;
-use halocline_core::meta::{BLOCK, Dmt, FileId, OriginKey, Stamp, Wanted};
+use halocline_core::meta::table::{ExtentTable, Options};
+use halocline_core::meta::{BLOCK, FileId, OriginKey, Stamp, Wanted};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
@@ -29,9 +29,9 @@ fn options() -> Options {
     }
 }
 
-fn cache() -> (tempfile::TempDir, LocalDmt) {
+fn cache() -> (tempfile::TempDir, ExtentTable) {
     let dir = tempfile::tempdir().unwrap();
-    let (dmt, _) = LocalDmt::open(dir.path(), options()).unwrap();
+    let (dmt, _) = ExtentTable::open(dir.path(), options()).unwrap();
     for (inode, path) in [(1, "a"), (2, "b")] {
         dmt.register(OriginKey { inode, born_ns: 0 }, Path::new(path)).unwrap();
     }
@@ -42,24 +42,24 @@ fn blocks(first: u64, count: u64) -> ByteRange {
     ByteRange::at(first * BLOCK, count * BLOCK)
 }
 
-fn write(dmt: &LocalDmt, file: FileId, range: ByteRange, dirty: bool) {
+fn write(dmt: &ExtentTable, file: FileId, range: ByteRange, dirty: bool) {
     assert!(dmt.reserve(file, range, HERE));
     dmt.map(file, range, HERE, dirty).unwrap();
 }
 
-fn flush(dmt: &LocalDmt, file: FileId) -> u64 {
+fn flush(dmt: &ExtentTable, file: FileId) -> u64 {
     let dirty = dmt.dirty(file, ByteRange::new(0, u64::MAX), usize::MAX);
     let list: Vec<_> = dirty.iter().map(|extent| (extent.range, extent.generation)).collect();
     dmt.mark_clean(file, &list).unwrap()
 }
 
-fn barrier(dmt: &LocalDmt) {
+fn barrier(dmt: &ExtentTable) {
     dmt.cut();
     dmt.barrier().unwrap();
 }
 
 /// Evicts with every lock granted; returns what is freed as (file, first block, blocks).
-fn evict(dmt: &LocalDmt, count: u64) -> Vec<(FileId, u64, u64)> {
+fn evict(dmt: &ExtentTable, count: u64) -> Vec<(FileId, u64, u64)> {
     let freed = dmt.evict(count * BLOCK, None, &mut |_, _| true).unwrap();
     freed.iter().map(|d| (d.file, d.range.start / BLOCK, d.range.len() / BLOCK)).collect()
 }
@@ -178,7 +178,7 @@ fn eviction_is_in_order_of_last_use_through_flushes_splits_and_restarts() {
     assert_eq!(evict(&dmt, 1), [(A, 0, 1)]);
     assert_eq!(evict(&dmt, 1), [(A, 2, 1)]);
     drop(dmt);
-    let (dmt, _) = LocalDmt::open(dir.path(), options()).unwrap();
+    let (dmt, _) = ExtentTable::open(dir.path(), options()).unwrap();
     assert_eq!(evict(&dmt, 2), [(A, 1, 1), (A, 3, 1)], "as far as the records know");
 }
 
@@ -206,12 +206,12 @@ fn eviction_is_all_or_nothing_and_respects_pins_locks_and_the_request() {
 #[test]
 fn an_exchange_carries_both_trees_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let (dmt, _) = LocalDmt::open(dir.path(), options()).unwrap();
+    let (dmt, _) = ExtentTable::open(dir.path(), options()).unwrap();
     let paths = ["d/x", "d/y/z", "e", "d2"];
     for (inode, path) in (1..).zip(paths) {
         dmt.register(OriginKey { inode, born_ns: 0 }, Path::new(path)).unwrap();
     }
-    let of = |dmt: &LocalDmt| -> Vec<String> {
+    let of = |dmt: &ExtentTable| -> Vec<String> {
         dmt.files().iter().map(|file| file.path.display().to_string()).collect()
     };
     dmt.exchange(Path::new("d"), Path::new("e")).unwrap();
@@ -221,7 +221,7 @@ fn an_exchange_carries_both_trees_at_once() {
     // The lists by path follow: a later rename finds each where it is now.
     dmt.rename(Path::new("e"), Path::new("f")).unwrap();
     drop(dmt);
-    let (dmt, _) = LocalDmt::open(dir.path(), options()).unwrap();
+    let (dmt, _) = ExtentTable::open(dir.path(), options()).unwrap();
     assert_eq!(of(&dmt), ["not cached", "f/y/z", "d", "d2"]);
 }
 
@@ -231,16 +231,16 @@ fn i5_a_close_without_a_trim_passes_the_duty_on() {
     let (dir, dmt) = cache();
     write(&dmt, A, blocks(0, 1), true);
     drop(dmt);
-    let (dmt, recovery) = LocalDmt::open(dir.path(), options()).unwrap();
+    let (dmt, recovery) = ExtentTable::open(dir.path(), options()).unwrap();
     assert_eq!((recovery.left, recovery.trim), (Left::Crashed, true));
     dmt.close().unwrap();
     drop(dmt);
-    let (dmt, recovery) = LocalDmt::open(dir.path(), options()).unwrap();
+    let (dmt, recovery) = ExtentTable::open(dir.path(), options()).unwrap();
     assert_eq!((recovery.left, recovery.trim), (Left::Closed, true), "nobody trimmed");
     dmt.trimmed();
     dmt.close().unwrap();
     drop(dmt);
-    let (_, recovery) = LocalDmt::open(dir.path(), options()).unwrap();
+    let (_, recovery) = ExtentTable::open(dir.path(), options()).unwrap();
     assert_eq!((recovery.left, recovery.trim), (Left::Closed, false));
 }
 
@@ -251,13 +251,13 @@ fn renames_carry_directories_and_leave_the_replaced_alone() {
         |inode, path: &str| dmt.register(OriginKey { inode, born_ns: 0 }, Path::new(path)).unwrap();
     let (inner, similar, old) = (register(3, "d/x/f"), register(4, "d.txt"), register(5, "e/f"));
     dmt.rename(Path::new("d/x"), Path::new("e")).unwrap();
-    let path = |dmt: &LocalDmt, id| dmt.file(id).unwrap().path.display().to_string();
+    let path = |dmt: &ExtentTable, id| dmt.file(id).unwrap().path.display().to_string();
     assert_eq!((path(&dmt, inner), path(&dmt, similar)), ("e/f".into(), "d.txt".into()));
     dmt.rename(Path::new("e"), Path::new("g")).unwrap();
     assert_eq!((path(&dmt, inner), path(&dmt, old)), ("g/f".into(), "e/f".into()), "replaced");
     dmt.forget(old).unwrap();
     drop(dmt);
-    let (dmt, recovery) = LocalDmt::open(dir.path(), options()).unwrap();
+    let (dmt, recovery) = ExtentTable::open(dir.path(), options()).unwrap();
     assert_eq!((path(&dmt, inner), recovery.files), ("g/f".into(), 4));
     assert!(dmt.file(old).is_none());
     assert!(dmt.register(OriginKey { inode: 5, born_ns: 0 }, Path::new("e/f")).unwrap() > old);
@@ -305,7 +305,7 @@ fn a_closed_store_refuses_changes_and_memory_does_not_run_ahead() {
     }
     assert_eq!((dmt.usage(), dmt.files(), dmt.extents(A)), before);
     drop(dmt);
-    let (dmt, recovery) = LocalDmt::open(dir.path(), options()).unwrap();
+    let (dmt, recovery) = ExtentTable::open(dir.path(), options()).unwrap();
     assert_eq!(recovery.left, Left::Closed);
     assert!(recovery.trim, "a reservation was open: its blocks may have been written");
     assert_eq!(dmt.usage().used, 2 * BLOCK);
@@ -317,11 +317,11 @@ fn a_missing_or_gutted_store_is_named_and_nothing_is_made_in_its_place() {
     drop(dmt);
     let store = dir.path().join("meta");
     fs::remove_file(store.join("version")).unwrap();
-    let error = LocalDmt::open(dir.path(), options()).unwrap_err().to_string();
+    let error = ExtentTable::open(dir.path(), options()).unwrap_err().to_string();
     assert!(error.contains("version marker") && error.contains("restore"), "{error}");
     fs::remove_dir_all(&store).unwrap();
     fs::create_dir(dir.path().join("objects")).unwrap();
-    let error = LocalDmt::open(dir.path(), options()).unwrap_err().to_string();
+    let error = ExtentTable::open(dir.path(), options()).unwrap_err().to_string();
     assert!(error.contains("missing"), "{error}");
     assert!(!store.exists());
 }
@@ -329,10 +329,10 @@ fn a_missing_or_gutted_store_is_named_and_nothing_is_made_in_its_place() {
 #[test]
 fn i8_a_second_owner_in_this_process_is_refused() {
     let (dir, dmt) = cache();
-    let error = LocalDmt::open(dir.path(), options()).unwrap_err();
+    let error = ExtentTable::open(dir.path(), options()).unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }), "{error}");
     drop(dmt);
-    LocalDmt::open(dir.path(), options()).unwrap();
+    ExtentTable::open(dir.path(), options()).unwrap();
 }
 
 /// Four threads change disjoint parts of one file; evictions of each lock parts of all others.
@@ -408,7 +408,7 @@ fn threads_on_one_file_keep_the_counts_exact() {
     assert_eq!(dmt.usage().used, on_disk, "I5 after many threads");
     let recorded: Vec<_> = dmt.recorded(A).into_iter().map(|r| (r.0, r.2.is_some())).collect();
     drop(dmt);
-    let (dmt, _) = LocalDmt::open(dir.path(), options()).unwrap();
+    let (dmt, _) = ExtentTable::open(dir.path(), options()).unwrap();
     let found: Vec<_> = dmt.extents(A).iter().map(|e| (e.range, e.dirty)).collect();
     assert_eq!(found, recorded, "the store saw the same order");
     assert_eq!(dmt.usage().used, on_disk);

@@ -12,9 +12,9 @@ use clap::Args;
 use halocline_core::config::{Binding, Config};
 use halocline_core::error::{Error, Result};
 use halocline_core::meta::lease::{self, Evidence, Verdict};
-use halocline_core::meta::local::{self, LocalDmt};
 use halocline_core::meta::recover::Left;
-use halocline_core::meta::{Dmt, Extent, FileId, FileRecord, Stamp};
+use halocline_core::meta::table::{self, ExtentTable};
+use halocline_core::meta::{Extent, FileId, FileRecord, Stamp};
 use halocline_core::volume::{CacheObjects, Origin, Volume, marks};
 use halocline_model::evict;
 use halocline_model::request::ByteRange;
@@ -109,7 +109,7 @@ struct Findings {
 
 /// A cache that is open for checking.
 struct Cache {
-    dmt: LocalDmt,
+    dmt: ExtentTable,
     objects: CacheObjects,
     binding: Option<Binding>,
     problems: Vec<Problem>,
@@ -178,14 +178,14 @@ impl Cache {
         let binding = Binding::load(dir)?;
         let eviction = evict::POLICIES.first().map(|policy| (policy.make)());
         let eviction = eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?;
-        let options = local::Options {
+        let options = table::Options {
             witness: binding
                 .as_ref()
                 .map(|binding| binding.origin.clone())
                 .filter(|dir| dir.is_dir()),
-            ..local::Options::new(u64::MAX, eviction, Config::default().cdt_entries)
+            ..table::Options::new(u64::MAX, eviction, Config::default().cdt_entries)
         };
-        let (dmt, recovery) = LocalDmt::open(dir, options)?;
+        let (dmt, recovery) = ExtentTable::open(dir, options)?;
         let mut problems: Vec<_> = recovery
             .dropped
             .into_iter()

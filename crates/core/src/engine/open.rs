@@ -35,8 +35,8 @@ use crate::extent::mover::Movers;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::meta::lease::Evidence;
-use crate::meta::local::{self, LocalDmt};
 use crate::meta::recover::Recovery;
+use crate::meta::table::{self, ExtentTable};
 use crate::namespace::Namespace;
 use crate::open_files::OpenFiles;
 use crate::volume::objects::CacheObjects;
@@ -90,7 +90,7 @@ impl ExtentEngine {
             namespace,
             warm: Warm::new(config, &origin),
             origin,
-            store: ExtentStore::new(Box::new(dmt), objects, geometry),
+            store: ExtentStore::new(dmt, objects, geometry),
             files: FileTable::default(),
             identifier: Identifier::new(setting, &config.policy)?,
             counters: Counters::default(),
@@ -235,24 +235,24 @@ fn within_open_files(
     Ok((objects, Movers::new(open_files.movers / each)))
 }
 
-fn options(shares: Shares, origin_dir: &Path, config: &Config) -> Result<local::Options> {
+fn options(shares: Shares, origin_dir: &Path, config: &Config) -> Result<table::Options> {
     let eviction = eviction(&config.eviction)?;
-    Ok(local::Options {
+    Ok(table::Options {
         records_bytes: shares.records,
         witness: Some(origin_dir.to_owned()),
         checksums: config.checksums,
-        ..local::Options::new(shares.data, eviction, config.cdt_entries)
+        ..table::Options::new(shares.data, eviction, config.cdt_entries)
     })
 }
 
 fn open_tables(
     dir: &Path,
-    options: local::Options,
+    options: table::Options,
     boot_id: Option<&str>,
-) -> Result<(LocalDmt, Recovery)> {
+) -> Result<(ExtentTable, Recovery)> {
     match boot_id {
-        Some(boot_id) => LocalDmt::open_on_boot(dir, options, boot_id),
-        None => LocalDmt::open(dir, options),
+        Some(boot_id) => ExtentTable::open_on_boot(dir, options, boot_id),
+        None => ExtentTable::open(dir, options),
     }
 }
 

@@ -15,8 +15,7 @@ use crate::device::meter::{Meter, MeteredDevice};
 use crate::device::pieces::PiecewiseDevice;
 use crate::device::{Device, local::LocalDevice};
 use crate::error::{Error, Result};
-use crate::meta::Dmt;
-use crate::meta::local::LocalDmt;
+use crate::meta::table::ExtentTable;
 use crate::volume::origin::Origin;
 use crate::volume::{Decorate, Server, Volume, marks};
 
@@ -108,7 +107,7 @@ pub(crate) fn open_cache(
 }
 
 /// Refuses a cache one of whose servers is not what it was (I6).
-pub(crate) fn check_servers(cache: &Volume, dmt: &LocalDmt, dir: &Path) -> Result<()> {
+pub(crate) fn check_servers(cache: &Volume, dmt: &ExtentTable, dir: &Path) -> Result<()> {
     let cache_id = &dmt.identity().cache_id;
     let unmarked = marks::unmarked(cache, cache_id)?;
     match unmarked.first() {

@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::extent::table::FileTable;
-use crate::meta::{Discard, Dmt, FileId};
+use crate::meta::table::ExtentTable;
+use crate::meta::{Discard, FileId};
 use crate::volume::objects::CacheObjects;
 
 /// Evictions free at least this much at once, so that a full cache pays for one in many writes; but
@@ -29,7 +30,7 @@ const EVICT_BATCH_SHARE: u64 = 256;
 #[derive(Debug)]
 pub(crate) struct ExtentStore {
     /// Which byte is where.
-    pub(crate) dmt: Box<dyn Dmt>,
+    pub(crate) dmt: ExtentTable,
     /// The bytes.
     pub(crate) objects: CacheObjects,
     /// Servers, stripe and groups of the cache volume.
@@ -45,7 +46,7 @@ pub(crate) struct ExtentStore {
 
 impl ExtentStore {
     /// A store over an opened table and volume.
-    pub(crate) fn new(dmt: Box<dyn Dmt>, objects: CacheObjects, geometry: CacheGeometry) -> Self {
+    pub(crate) fn new(dmt: ExtentTable, objects: CacheObjects, geometry: CacheGeometry) -> Self {
         Self {
             dmt,
             objects,

@@ -4,9 +4,11 @@
 //! A change: length of the key:1, length of the value:2, key, value; all ones instead of the
 //! second length remove the record.
 
+use std::iter;
+
 /// Changes in order; of one record the last counts.
-#[derive(Debug, Default)]
-pub(super) struct Batch {
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Batch {
     bytes: Vec<u8>,
 }
 
@@ -16,8 +18,18 @@ const REMOVED: u16 = u16::MAX;
 pub(super) type Change<'a> = (&'a [u8], Option<&'a [u8]>);
 
 impl Batch {
+    /// Writes a record.
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.push(key, Some(value));
+    }
+
+    /// Removes a record.
+    pub(super) fn remove(&mut self, key: &[u8]) {
+        self.push(key, None);
+    }
+
     /// Adds a change.
-    pub(super) fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
+    fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
         let key_len = u8::try_from(key.len()).expect("keys are short");
         let value_len = value.map_or(REMOVED, |value| {
             let len = u16::try_from(value.len()).ok().filter(|&len| len != REMOVED);
@@ -36,6 +48,16 @@ impl Batch {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// The changes in their order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Change<'_>> {
+        let mut rest = self.bytes.as_slice();
+        iter::from_fn(move || {
+            let (change, behind) = split(rest)?;
+            rest = behind;
+            Some(change)
+        })
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -47,13 +69,7 @@ impl Batch {
     /// The last change of each record, by key: in one batch of the store the changes of a record
     /// have no order.
     pub(super) fn by_key(&self) -> Vec<Change<'_>> {
-        let mut rest = self.bytes.as_slice();
-        let mut changes = Vec::new();
-        while let Some((change, behind)) = split(rest) {
-            changes.push(change);
-            rest = behind;
-        }
-        debug_assert!(rest.is_empty(), "a batch ends with a change");
+        let mut changes: Vec<_> = self.iter().collect();
         // Stable, so the last of equal keys is the latest.
         changes.sort_by_key(|change| change.0);
         let last_of_key = |pair: &[Change<'_>]| pair.get(1).is_none_or(|next| next.0 != pair[0].0);
@@ -81,11 +97,11 @@ mod tests {
     #[test]
     fn the_last_change_of_each_record_counts() {
         let mut batch = Batch::default();
-        batch.push(b"b", Some(b"1"));
-        batch.push(b"a", None);
-        batch.push(b"b", None);
-        batch.push(b"a", Some(b""));
-        batch.push(b"c", Some(b"2"));
+        batch.put(b"b", b"1");
+        batch.remove(b"a");
+        batch.remove(b"b");
+        batch.put(b"a", b"");
+        batch.put(b"c", b"2");
         let expected: [Change<'_>; 3] = [(b"a", Some(b"")), (b"b", None), (b"c", Some(b"2"))];
         assert_eq!(batch.by_key(), expected);
     }

@@ -18,6 +18,7 @@ mod slot;
 use std::hash::{BuildHasher, BuildHasherDefault};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
@@ -27,7 +28,6 @@ use rustc_hash::FxHasher;
 
 use self::arena::Arena;
 use self::slot::{Key, Slot, Sum, Words};
-use super::footprint::Footprint;
 use super::recover::Left;
 use super::{BLOCK, FileId};
 use crate::error::{Error, Result};
@@ -88,8 +88,8 @@ pub(super) struct Setting<'a> {
     pub(super) left: Left,
     /// Bytes of data that the cache may have.
     pub(super) limit_bytes: u64,
-    /// Where what they take is counted.
-    pub(super) footprint: &'a Arc<Footprint>,
+    /// What they take on disk, counted before they take it (I5).
+    pub(super) bytes: &'a Arc<AtomicU64>,
 }
 
 impl Checksums {
@@ -105,7 +105,7 @@ impl Checksums {
         setting: &Setting<'_>,
         is_mapped: &dyn Fn(FileId, Placement, ByteRange) -> bool,
     ) -> Result<Self> {
-        let Setting { dir, boot_id, left, limit_bytes, footprint } = *setting;
+        let Setting { dir, boot_id, left, limit_bytes, bytes } = *setting;
         let max = (limit_bytes / BLOCK).saturating_add(1024).min(SLOTS_MAX);
         let max = u32::try_from(max).expect("it was bounded");
         let mut found: Vec<(u32, Key)> = Vec::new();
@@ -119,7 +119,7 @@ impl Checksums {
             mapped
         };
         let file = dir.file(NAME, Use::Write)?;
-        let arena = Arena::open(file, (boot_id, left), max, Arc::clone(footprint), &mut take)
+        let arena = Arena::open(file, (boot_id, left), max, Arc::clone(bytes), &mut take)
             .map_err(Error::at(dir.path().join(NAME), "open"))?;
         let table = Table { arena, shards: Default::default() };
         for (at, key) in found {

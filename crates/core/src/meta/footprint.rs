@@ -20,19 +20,12 @@ pub(crate) struct Footprint {
     measured: AtomicU64,
     appended: AtomicU64,
     journal: AtomicU64,
-    sums: AtomicU64,
 }
 
 impl Footprint {
     /// Bytes that the store may take.
     pub(crate) fn bytes(&self) -> u64 {
-        let sums = self.sums.load(Relaxed);
-        self.measured.load(Relaxed) + self.appended.load(Relaxed) + sums
-    }
-
-    /// The checksums of cached data take `bytes` bytes on disk now, or will in a moment.
-    pub(super) fn set_sums(&self, bytes: u64) {
-        self.sums.store(bytes, Relaxed);
+        self.measured.load(Relaxed) + self.appended.load(Relaxed)
     }
 
     /// Bytes of the journal that is written now.

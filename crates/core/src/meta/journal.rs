@@ -25,12 +25,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fjall::{PersistMode, Slice};
+use fjall::PersistMode;
 use parking_lot::{Mutex, RwLock};
 
-use super::batch::Batch;
+use super::batch::{Batch, Change};
 use super::footprint::{CHANGE_OVERHEAD, Footprint};
 use super::record;
+use super::records::{self, RecordStore, Visit};
 use super::ring::{self, Ring};
 use super::upkeep::{Bell, Pace};
 use super::verify::{journals, verify};
@@ -44,8 +45,6 @@ const RING: &str = "ring";
 const TABLES_WITHIN: Duration = Duration::from_secs(2);
 const REMEDY: &str = "its dirty data goes to the origin: unmount, check the device under it (space, \
                       health), then mount again";
-const OPEN_REMEDY: &str = "restore the directory from a copy, or move it \
-                           away and mount with an empty cache (dirty data in it is then lost)";
 
 /// An open store.
 pub(crate) struct Journal {
@@ -85,41 +84,10 @@ impl fmt::Debug for Journal {
     }
 }
 
-/// Changes that become one batch.
-#[derive(Debug)]
-pub(crate) struct Changes<'a> {
-    journal: &'a Journal,
-    batch: Batch,
-    bytes: u64,
-}
-
-impl Changes<'_> {
-    /// Writes a record.
-    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.bytes += size_of_change(key, value);
-        self.batch.push(key, Some(value));
-    }
-
-    /// Removes a record.
-    pub(crate) fn remove(&mut self, key: &[u8]) {
-        self.bytes += size_of_change(key, &[]);
-        self.batch.push(key, None);
-    }
-
-    /// Hands the batch to the operating system, if there is anything in it.
-    pub(crate) fn commit_unless_empty(self) -> Result<()> {
-        if self.batch.is_empty() { Ok(()) } else { self.commit() }
-    }
-
-    /// Hands the batch to the operating system.
-    pub(crate) fn commit(self) -> Result<()> {
-        self.journal.change(&self.batch, self.bytes)
-    }
-}
-
-/// Bytes that a change takes in the journal.
-fn size_of_change(key: &[u8], value: &[u8]) -> u64 {
-    (key.len() + value.len()) as u64 + CHANGE_OVERHEAD
+/// Bytes that a batch takes in the journal.
+fn size_of(batch: &Batch) -> u64 {
+    let size = |(key, value): Change<'_>| key.len() + value.map_or(0, <[u8]>::len);
+    batch.iter().map(|change| size(change) as u64 + CHANGE_OVERHEAD).sum()
 }
 
 impl Journal {
@@ -155,15 +123,10 @@ impl Journal {
         torn: bool,
         set_aside: u64,
     ) -> Result<Self> {
-        let damaged = |what: String| Error::Store {
-            path: path.to_owned(),
-            what,
-            remedy: OPEN_REMEDY.to_owned(),
-        };
-        verify(path, torn).map_err(|what| damaged(format!("it is damaged: {what}")))?;
+        verify(path, torn).map_err(|what| records::damaged(path, &what))?;
         let store = catch_unwind(AssertUnwindSafe(|| build(path, memtable_bytes)))
-            .map_err(|_| damaged("it is damaged beyond what the store can read".into()))?
-            .map_err(|error| damaged(format!("it cannot be opened: {error}")))?;
+            .map_err(|_| records::damaged(path, "beyond what the store can read"))?
+            .map_err(|error| records::damaged(path, &format!("it cannot be opened: {error}")))?;
         let ring = open_ring(path, &store, torn)?;
         let journal = Self {
             path: path.to_owned(),
@@ -188,27 +151,8 @@ impl Journal {
         Ok(journal)
     }
 
-    /// An empty batch.
-    pub(crate) fn changes(&self) -> Changes<'_> {
-        Changes { journal: self, batch: Batch::default(), bytes: 0 }
-    }
-
-    /// Writes one record as a batch of its own.
-    pub(crate) fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        let mut changes = self.changes();
-        changes.put(key, value);
-        changes.commit()
-    }
-
-    /// Removes one record as a batch of its own.
-    pub(crate) fn remove(&self, key: &[u8]) -> Result<()> {
-        let mut changes = self.changes();
-        changes.remove(key);
-        changes.commit()
-    }
-
-    /// Makes a change that takes `bytes` bytes of the store's journal.
-    fn change(&self, batch: &Batch, bytes: u64) -> Result<()> {
+    /// Makes a change.
+    fn change(&self, batch: &Batch) -> Result<()> {
         self.check()?;
         // The rename of what is not cached, for one.
         if batch.is_empty() {
@@ -220,7 +164,7 @@ impl Journal {
             self.change_at_once(batch)?;
             false
         };
-        if self.footprint.appended(bytes, self.pace.measure_bytes) || due {
+        if self.footprint.appended(size_of(batch), self.pace.measure_bytes) || due {
             self.bell.ring();
         }
         Ok(())
@@ -288,41 +232,11 @@ impl Journal {
             .ok_or_else(|| self.failure(self.failed.get().map_or("it is not open", String::as_str)))
     }
 
-    /// One record, as the store has it.
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Slice>> {
-        let store = self.store.read();
-        let store = self.opened(store.as_ref())?;
-        self.guarded(|| store.keyspace.get(key))
-    }
-
-    /// Calls `each` with all records of a kind that the store has in key order, until it fails.
-    pub(crate) fn scan(
-        &self,
-        kind: u8,
-        mut each: impl FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
-        let store = self.store.read();
-        let store = self.opened(store.as_ref())?;
-        let mut records = self.guarded(|| Ok(store.keyspace.prefix([kind])))?;
-        while let Some((key, value)) =
-            self.guarded(|| records.next().map(fjall::Guard::into_inner).transpose())?
-        {
-            each(&key, &value)?;
-        }
-        Ok(())
-    }
-
     /// Reads from the store. Its library may panic on bytes that it did not write; we must not.
     fn guarded<T>(&self, read: impl FnOnce() -> fjall::Result<T>) -> Result<T> {
         catch_unwind(AssertUnwindSafe(read))
-            .map_err(|_| self.damaged("it cannot be read"))?
-            .map_err(|error| self.damaged(&error.to_string()))
-    }
-
-    /// Makes all that was committed durable against power loss.
-    pub(crate) fn sync(&self) -> Result<()> {
-        self.catch_up()?;
-        self.persist()
+            .map_err(|_| records::damaged(&self.path, "it cannot be read"))?
+            .map_err(|error| records::damaged(&self.path, &error.to_string()))
     }
 
     fn persist(&self) -> Result<()> {
@@ -396,40 +310,9 @@ impl Journal {
         self.footprint.measure(&self.path);
     }
 
-    /// What the store takes on disk.
-    pub(crate) fn footprint(&self) -> &Arc<Footprint> {
-        &self.footprint
-    }
-
     /// Rung when there is something to measure.
     pub(crate) fn bell(&self) -> &Arc<Bell> {
         &self.bell
-    }
-
-    /// Records that the owner closed the store; every later change is refused.
-    pub(crate) fn close(&self, untrimmed: bool) -> Result<()> {
-        self.catch_up()?;
-        let value = self.get(record::STATE_KEY)?;
-        let value = value.ok_or_else(|| self.damaged("its state is missing"))?;
-        let state = record::decode_state(&value).map_err(|bad| self.damaged(bad.0))?;
-        let state = record::State { closed: true, untrimmed, ..state };
-        let mut last = Batch::default();
-        last.push(record::STATE_KEY, Some(&record::encode_state(&state)));
-        // Held to the end: a change that others make meanwhile would be in the ring alone.
-        let (_turn, mut ahead) = (self.turn.lock(), self.ahead.lock());
-        self.change_behind(&mut ahead, &last)?;
-        self.persist()?;
-        self.failed.get_or_init(|| "it was closed".to_owned());
-        Ok(())
-    }
-
-    /// The error for a record that cannot be right.
-    pub(crate) fn damaged(&self, what: &str) -> Error {
-        Error::Store {
-            path: self.path.clone(),
-            what: format!("it is damaged: {what}"),
-            remedy: OPEN_REMEDY.to_owned(),
-        }
     }
 
     /// Fails once a write failed: from then on memory and store could disagree.
@@ -447,14 +330,54 @@ impl Journal {
     }
 }
 
+impl RecordStore for Journal {
+    fn scan(&self, each: Visit<'_>) -> Result<()> {
+        self.catch_up()?;
+        let store = self.store.read();
+        let store = self.opened(store.as_ref())?;
+        let mut found = self.guarded(|| Ok(store.keyspace.iter()))?;
+        while let Some((key, value)) =
+            self.guarded(|| found.next().map(fjall::Guard::into_inner).transpose())?
+        {
+            if *key != *record::RING_KEY {
+                each(&key, &value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&self, batch: &Batch) -> Result<()> {
+        self.change(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.catch_up()?;
+        self.persist()
+    }
+
+    fn close(&self, last: &Batch) -> Result<()> {
+        self.catch_up()?;
+        // Held to the end: a change that others make meanwhile would be in the ring alone.
+        let (_turn, mut ahead) = (self.turn.lock(), self.ahead.lock());
+        self.change_behind(&mut ahead, last)?;
+        self.persist()?;
+        self.failed.get_or_init(|| "it was closed".to_owned());
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.footprint.bytes()
+    }
+
+    fn usable(&self) -> Result<()> {
+        self.check()
+    }
+}
+
 /// Opens the ring of the store in `path`, or makes one where a power loss, or a time before there
 /// were rings, left none.
 fn open_ring(path: &Path, store: &Store, torn: bool) -> Result<Ring> {
-    let damaged = |what: &str| Error::Store {
-        path: path.to_owned(),
-        what: format!("it is damaged: {what}"),
-        remedy: OPEN_REMEDY.to_owned(),
-    };
+    let damaged = |what: &str| records::damaged(path, what);
     let counter = store.keyspace.get(record::RING_KEY);
     let counter = counter.map_err(|error| damaged(&error.to_string()))?;
     let kept = counter

@@ -5,17 +5,19 @@
 //! dropped, and so are dirty ones that no barrier has covered; each loss is listed (I6).
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::batch::Batch;
 use super::cdt::Cdt;
 use super::files::{FileState, Files};
-use super::journal::Journal;
 use super::order::{LoadedUse, Order};
 use super::rangemap::{Entry, RangeMap};
-use super::record::{self, ExtentRecord, State};
-use super::{FileId, space::Space};
-use crate::error::Result;
+use super::record::{self, ExtentRecord, Malformed, State};
+use super::records::{self, RecordStore};
+use super::space::Space;
+use super::{FileId, FileRecord};
+use crate::error::{Error, Result};
 
 /// Records are dropped in batches of this many.
 const DROP_BATCH: usize = 4096;
@@ -88,85 +90,49 @@ pub(crate) struct Counts {
     pub(crate) dirty_extents: u64,
 }
 
+/// Where records are loaded from, and what their bytes are counted in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) records: &'a dyn RecordStore,
+    /// Where they lie, for errors.
+    pub(crate) path: &'a Path,
+    pub(crate) space: &'a Space,
+}
+
+impl Source<'_> {
+    fn damaged(&self, what: &str) -> Error {
+        records::damaged(self.path, what)
+    }
+}
+
 /// Loads everything and makes what is kept durable; `boot_id` tells a crash from a power loss.
-pub(crate) fn load(
-    journal: &Journal,
-    space: &Space,
-    order: Order,
-    cdt: Cdt,
-    boot_id: &str,
-) -> Result<Loaded> {
-    let state = journal.get(record::STATE_KEY)?;
-    let state = state
-        .map(|value| record::decode_state(&value).map_err(|bad| journal.damaged(bad.0)))
-        .transpose()?;
-    let left = how_left(state.as_ref(), boot_id);
-    let completed = counter(journal, record::EPOCH_KEY, record::EPOCH_MAX)?;
-    let mut loaded = Loaded {
-        files: load_files(journal)?,
-        order,
-        cdt,
-        counts: Counts::default(),
-        generation: 0,
-        epoch: completed,
-        completed,
-        recovery: Recovery {
-            left,
-            files: 0,
-            extents: 0,
-            dropped: Vec::new(),
-            trim: left != Left::Never
-                && (left != Left::Closed || state.is_some_and(|state| state.untrimmed)),
-        },
-    };
-    loaded.recovery.files = loaded.files.all().count() as u64;
-    load_extents(journal, space, &mut loaded)?;
-    if left == Left::Closed {
-        loaded.completed = loaded.epoch;
-    }
-    load_critical(journal, &mut loaded)?;
-    begin(journal, &loaded, boot_id)?;
-    Ok(loaded)
+pub(crate) fn load(source: Source<'_>, order: Order, cdt: Cdt, boot_id: &str) -> Result<Loaded> {
+    let mut loader = Loader::new(source, order, cdt, boot_id);
+    source.records.scan(&mut |key, value| loader.take(key, value))?;
+    let (found, lost) = loader.end()?;
+    begin(source.records, &found, lost, boot_id)?;
+    Ok(found)
 }
 
-fn how_left(state: Option<&State>, boot_id: &str) -> Left {
-    match state {
-        None => Left::Never,
-        Some(state) if state.closed => Left::Closed,
-        Some(state) if state.boot_id == boot_id => Left::Crashed,
-        Some(_) => Left::PowerLost,
+fn how_left(state: &State, boot_id: &str) -> Left {
+    if state.closed {
+        Left::Closed
+    } else if state.boot_id == boot_id {
+        Left::Crashed
+    } else {
+        Left::PowerLost
     }
 }
 
-/// Only now, with every loss decided and recorded, does the store count as opened by this boot;
-/// a crash before this line finds the same losses again.
-fn begin(journal: &Journal, loaded: &Loaded, boot_id: &str) -> Result<()> {
+/// Only now, with every loss decided, does the store count as opened by this boot. Dirty bytes that
+/// are `lost` go with the same batch: a crash before it finds the same losses again (I6).
+fn begin(records: &dyn RecordStore, loaded: &Loaded, lost: Batch, boot_id: &str) -> Result<()> {
     let state = State { closed: false, untrimmed: false, boot_id: boot_id.to_owned() };
-    let mut changes = journal.changes();
-    changes.put(record::EPOCH_KEY, &record::encode_counter(loaded.completed));
-    changes.put(record::STATE_KEY, &record::encode_state(&state));
-    changes.commit()?;
-    journal.sync()
-}
-
-fn counter(journal: &Journal, key: &[u8], most: u64) -> Result<u64> {
-    let Some(value) = journal.get(key)? else { return Ok(0) };
-    record::decode_counter_within(&value, most).map_err(|bad| journal.damaged(bad.0))
-}
-
-fn load_files(journal: &Journal) -> Result<Files> {
-    let mut files = Files::default();
-    journal.scan(record::FILE, |key, value| {
-        let record = record::decode_file(key, value).map_err(|bad| journal.damaged(bad.0))?;
-        if files.find(record.key).is_some() {
-            return Err(journal.damaged("two files with one identity"));
-        }
-        files.add(record);
-        Ok(())
-    })?;
-    let next = counter(journal, record::NEXT_FILE_KEY, record::COUNTER_MAX)?;
-    files.next = files.next.max(next).max(1);
-    Ok(files)
+    let mut batch = lost;
+    batch.put(record::EPOCH_KEY, &record::encode_counter(loaded.completed));
+    batch.put(record::STATE_KEY, &record::encode_state(&state));
+    records.commit(&batch)?;
+    records.sync()
 }
 
 /// One file's extents while they are read.
@@ -176,59 +142,110 @@ struct Reading {
     dropped: Dropped,
 }
 
+/// Takes the records in the order of their keys: critical ranges, files, the state, extents.
 struct Loader<'a> {
-    journal: &'a Journal,
-    space: &'a Space,
-    loaded: &'a mut Loaded,
+    source: Source<'a>,
+    boot_id: &'a str,
+    loaded: Loaded,
+    reading: Option<Reading>,
     uses: Vec<LoadedUse>,
+    /// Clean extents to drop, and the removal of dirty ones.
     doomed: Vec<[u8; 17]>,
+    lost: Batch,
     /// Bytes of all extents: every sum of some of them fits, too.
     bytes: u64,
     dropped: HashMap<FileId, Dropped>,
 }
 
-fn load_extents(journal: &Journal, space: &Space, loaded: &mut Loaded) -> Result<()> {
-    let mut reader = Loader {
-        journal,
-        space,
-        loaded,
-        uses: Vec::new(),
-        doomed: Vec::new(),
-        bytes: 0,
-        dropped: HashMap::new(),
-    };
-    let mut reading: Option<Reading> = None;
-    journal.scan(record::EXTENT, |key, value| {
-        let (file, record) =
-            record::decode_extent(key, value).map_err(|bad| journal.damaged(bad.0))?;
-        if reading.as_ref().is_none_or(|reading| reading.state.id != file) {
-            reader.finish(reading.take())?;
-            reading = Some(reader.begin(file)?);
-        }
-        let reading = reading.as_mut().expect("set above");
-        reader.take(reading, record)
-    })?;
-    reader.finish(reading)?;
-    reader.end()
-}
-
-impl Loader<'_> {
-    fn begin(&self, file: FileId) -> Result<Reading> {
-        let Some(state) = self.loaded.files.get(file) else {
-            return Err(self.journal.damaged("an extent without its file"));
+impl<'a> Loader<'a> {
+    fn new(source: Source<'a>, order: Order, cdt: Cdt, boot_id: &'a str) -> Self {
+        let loaded = Loaded {
+            files: Files::default(),
+            order,
+            cdt,
+            counts: Counts::default(),
+            generation: 0,
+            epoch: 0,
+            completed: 0,
+            recovery: Recovery {
+                left: Left::Never,
+                files: 0,
+                extents: 0,
+                dropped: Vec::new(),
+                trim: false,
+            },
         };
-        let path = state.record.lock().path.clone();
-        Ok(Reading {
-            state: Arc::clone(state),
-            extents: Vec::new(),
-            dropped: Dropped { file, path, clean_bytes: 0, dirty_bytes: 0 },
-        })
+        Self {
+            source,
+            boot_id,
+            loaded,
+            reading: None,
+            uses: Vec::new(),
+            doomed: Vec::new(),
+            lost: Batch::default(),
+            bytes: 0,
+            dropped: HashMap::new(),
+        }
     }
 
-    fn take(&mut self, reading: &mut Reading, mut record: ExtentRecord) -> Result<()> {
-        let loaded = &mut *self.loaded;
+    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let taken = match (key, key.first()) {
+            (_, Some(&record::EXTENT)) => record::decode_extent(key, value)
+                .map(|(file, record)| self.take_extent(file, record)),
+            (_, Some(&record::FILE)) => {
+                record::decode_file(key, value).map(|record| self.take_file(record))
+            }
+            (_, Some(&record::CRITICAL)) => {
+                record::decode_critical(key, value).map(|(wanted, order)| {
+                    self.loaded.cdt.restore(wanted, order);
+                    Ok(())
+                })
+            }
+            (record::STATE_KEY, _) => record::decode_state(value).map(|state| {
+                self.take_state(&state);
+                Ok(())
+            }),
+            (record::EPOCH_KEY, _) => {
+                record::decode_counter_within(value, record::EPOCH_MAX).map(|epoch| {
+                    (self.loaded.epoch, self.loaded.completed) = (epoch, epoch);
+                    Ok(())
+                })
+            }
+            (record::NEXT_FILE_KEY, _) => record::decode_counter_within(value, record::COUNTER_MAX)
+                .map(|next| {
+                    self.loaded.files.next = self.loaded.files.next.max(next);
+                    Ok(())
+                }),
+            _ => Err(Malformed("a record of an unknown kind")),
+        };
+        taken.map_err(|bad| self.source.damaged(bad.0))?
+    }
+
+    fn take_state(&mut self, state: &State) {
+        let recovery = &mut self.loaded.recovery;
+        recovery.left = how_left(state, self.boot_id);
+        recovery.trim = recovery.left != Left::Closed || state.untrimmed;
+    }
+
+    fn take_file(&mut self, record: FileRecord) -> Result<()> {
+        let loaded = &mut self.loaded;
+        if loaded.files.find(record.key).is_some() {
+            return Err(self.source.damaged("two files with one identity"));
+        }
+        loaded.files.add(record);
+        loaded.recovery.files += 1;
+        Ok(())
+    }
+
+    fn take_extent(&mut self, file: FileId, mut record: ExtentRecord) -> Result<()> {
+        if self.reading.as_ref().is_none_or(|reading| reading.state.id != file) {
+            self.finish()?;
+            self.reading = Some(self.begin(file)?);
+        }
+        let reading = self.reading.as_mut().expect("set above");
+        let loaded = &mut self.loaded;
         self.bytes = self.bytes.checked_add(record.range.len()).ok_or_else(|| {
-            self.journal.damaged("its extents have more bytes than can be counted")
+            self.source.damaged("its extents have more bytes than can be counted")
         })?;
         if record.dirty {
             loaded.epoch = loaded.epoch.max(record.epoch);
@@ -236,13 +253,14 @@ impl Loader<'_> {
         let lost = loaded.recovery.left == Left::PowerLost
             && (!record.dirty || record.epoch > loaded.completed);
         if lost {
-            self.doomed.push(record::extent_key(reading.state.id, record.range.start));
-            let bytes = if record.dirty {
-                &mut reading.dropped.dirty_bytes
+            let key = record::extent_key(file, record.range.start);
+            if record.dirty {
+                self.lost.remove(&key);
+                reading.dropped.dirty_bytes += record.range.len();
             } else {
-                &mut reading.dropped.clean_bytes
-            };
-            *bytes += record.range.len();
+                self.doomed.push(key);
+                reading.dropped.clean_bytes += record.range.len();
+            }
             return Ok(());
         }
         if !record.dirty {
@@ -264,41 +282,51 @@ impl Loader<'_> {
         Ok(())
     }
 
-    fn finish(&mut self, reading: Option<Reading>) -> Result<()> {
-        let Some(reading) = reading else { return Ok(()) };
+    fn begin(&self, file: FileId) -> Result<Reading> {
+        let Some(state) = self.loaded.files.get(file) else {
+            return Err(self.source.damaged("an extent without its file"));
+        };
+        let path = state.record.lock().path.clone();
+        Ok(Reading {
+            state: Arc::clone(state),
+            extents: Vec::new(),
+            dropped: Dropped { file, path, clean_bytes: 0, dirty_bytes: 0 },
+        })
+    }
+
+    /// Ends the file whose extents were read last.
+    fn finish(&mut self) -> Result<()> {
+        let Some(reading) = self.reading.take() else { return Ok(()) };
         if reading.dropped.clean_bytes + reading.dropped.dirty_bytes > 0 {
             self.dropped.insert(reading.state.id, reading.dropped);
         }
         let extents = RangeMap::from_sorted(reading.extents)
-            .ok_or_else(|| self.journal.damaged("two extents overlap"))?;
+            .ok_or_else(|| self.source.damaged("two extents overlap"))?;
         let mut mapped = reading.state.mapped.write();
-        self.space.count_loaded(&extents);
+        self.source.space.count_loaded(&extents);
         mapped.extents = extents;
         Ok(())
     }
 
-    fn end(self) -> Result<()> {
+    fn end(mut self) -> Result<(Loaded, Batch)> {
+        self.finish()?;
         for keys in self.doomed.chunks(DROP_BATCH) {
-            let mut changes = self.journal.changes();
+            let mut batch = Batch::default();
             for key in keys {
-                changes.remove(key);
+                batch.remove(key);
             }
-            changes.commit()?;
+            self.source.records.commit(&batch)?;
         }
-        self.loaded.order.start(self.uses);
-        let recovery = &mut self.loaded.recovery;
-        recovery.extents = self.loaded.counts.extents;
+        let mut loaded = self.loaded;
+        loaded.order.start(self.uses);
+        loaded.files.next = loaded.files.next.max(1);
+        if loaded.recovery.left == Left::Closed {
+            loaded.completed = loaded.epoch;
+        }
+        let recovery = &mut loaded.recovery;
+        recovery.extents = loaded.counts.extents;
         recovery.dropped = self.dropped.into_values().collect();
         recovery.dropped.sort_by(|a, b| (&a.path, a.file).cmp(&(&b.path, b.file)));
-        Ok(())
+        Ok((loaded, self.lost))
     }
-}
-
-fn load_critical(journal: &Journal, loaded: &mut Loaded) -> Result<()> {
-    journal.scan(record::CRITICAL, |key, value| {
-        let (wanted, order) =
-            record::decode_critical(key, value).map_err(|bad| journal.damaged(bad.0))?;
-        loaded.cdt.restore(wanted, order);
-        Ok(())
-    })
 }

@@ -185,7 +185,7 @@ mod tests {
 
     fn change(number: u64) -> Batch {
         let mut batch = Batch::default();
-        batch.push(&number.to_be_bytes(), Some(b"value"));
+        batch.put(&number.to_be_bytes(), b"value");
         batch
     }
 

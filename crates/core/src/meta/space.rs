@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
-use super::footprint::Footprint;
 use super::rangemap::RangeMap;
+use super::records::RecordStore;
 use super::{BLOCK, Discard, FileId};
 
 /// Bytes of the whole cache.
@@ -20,20 +20,31 @@ use super::{BLOCK, Discard, FileId};
 pub(crate) struct Space {
     limit: u64,
     used: AtomicU64,
-    /// What the records take, and what is set aside for them beside the limit.
-    records: Arc<Footprint>,
+    records: Arc<dyn RecordStore>,
+    /// What checksums take on disk.
+    sums: Arc<AtomicU64>,
+    /// Bytes meant for both beside the limit.
     set_aside: u64,
 }
 
 impl Space {
-    /// An empty cache of `limit` bytes beside `set_aside` bytes for records, which take what
-    /// `records` says.
-    pub(crate) fn new(limit: u64, records: Arc<Footprint>, set_aside: u64) -> Self {
-        Self { limit, used: AtomicU64::new(0), records, set_aside }
+    /// An empty cache of `limit` bytes beside `set_aside` bytes for records and checksums.
+    pub(crate) fn new(limit: u64, records: Arc<dyn RecordStore>, set_aside: u64) -> Self {
+        Self { limit, used: AtomicU64::new(0), records, sums: Arc::default(), set_aside }
+    }
+
+    /// Where what checksums take on disk is counted.
+    pub(crate) fn sums(&self) -> &Arc<AtomicU64> {
+        &self.sums
+    }
+
+    /// Bytes that records and checksums take on the cache's device, at most.
+    pub(crate) fn records_bytes(&self) -> u64 {
+        self.records.bytes() + self.sums.load(Relaxed)
     }
 
     fn overdrawn(&self) -> u64 {
-        self.records.bytes().saturating_sub(self.set_aside)
+        self.records_bytes().saturating_sub(self.set_aside)
     }
 
     /// The limit in bytes: less where records take more than is set aside for them.

@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::batch::Batch;
 use super::journal::Journal;
+use super::records::{RecordStore, Visit};
+use crate::error::Result;
 
 /// Of what is set aside for records, a journal takes at most one part in this many; tables that its
 /// records go to and the journal after it share the rest.
@@ -45,9 +48,17 @@ impl Pace {
     }
 }
 
+/// A journal whose files are kept small.
+#[derive(Debug)]
+pub(crate) struct TendedJournal {
+    // Field order is drop order: the thread ends before the journal does.
+    _upkeep: Option<Upkeep>,
+    journal: Arc<Journal>,
+}
+
 /// The thread.
 #[derive(Debug)]
-pub(crate) struct Upkeep {
+struct Upkeep {
     bell: Arc<Bell>,
     thread: Option<JoinHandle<()>>,
 }
@@ -91,9 +102,44 @@ impl Bell {
     }
 }
 
+impl TendedJournal {
+    /// Keeps an open journal small where `set_aside` bytes are meant for records, and not all there
+    /// are.
+    pub(crate) fn new(journal: Journal, set_aside: u64) -> Self {
+        let journal = Arc::new(journal);
+        Self { _upkeep: (set_aside < u64::MAX).then(|| Upkeep::start(&journal)), journal }
+    }
+}
+
+impl RecordStore for TendedJournal {
+    fn scan(&self, each: Visit<'_>) -> Result<()> {
+        self.journal.scan(each)
+    }
+
+    fn commit(&self, batch: &Batch) -> Result<()> {
+        self.journal.commit(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.journal.sync()
+    }
+
+    fn close(&self, last: &Batch) -> Result<()> {
+        self.journal.close(last)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.journal.bytes()
+    }
+
+    fn usable(&self) -> Result<()> {
+        self.journal.usable()
+    }
+}
+
 impl Upkeep {
     /// Starts the thread; it ends when this is dropped.
-    pub(crate) fn start(journal: &Arc<Journal>) -> Self {
+    fn start(journal: &Arc<Journal>) -> Self {
         let bell = Arc::clone(journal.bell());
         let thread = thread::Builder::new()
             .name("records".to_owned())
@@ -132,7 +178,6 @@ fn run(journal: &Journal, bell: &Bell) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meta::record;
 
     /// The end of a batch that failed lies in the store's buffer, and goes to the journal with the
     /// next table: what was refused would come true.
@@ -142,14 +187,17 @@ mod tests {
         let path = dir.path().join("store");
         Journal::create(&path, 1 << 20).unwrap();
         let journal = Journal::open(&path, 1 << 20, false, 64 << 10).unwrap();
-        let state = record::State { closed: false, untrimmed: false, boot_id: String::new() };
-        journal.put(record::STATE_KEY, &record::encode_state(&state)).unwrap();
-        for number in 0..1000_u64 {
-            journal.put(&number.to_be_bytes(), &[0; 100]).unwrap();
+        let put = |number: u64| {
+            let mut batch = Batch::default();
+            batch.put(&number.to_be_bytes(), &[0; 100]);
+            batch
+        };
+        for number in 0..1000 {
+            journal.commit(&put(number)).unwrap();
         }
         let tables = || std::fs::read_dir(path.join("keyspaces/1/tables")).unwrap().count();
         assert_eq!(tables(), 0);
-        journal.close(false).unwrap();
+        journal.close(&put(1000)).unwrap();
         assert!(!journal.keep_small());
         assert_eq!(tables(), 0);
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use halocline_core::control::Progress;
 use halocline_core::error::{Error, Result};
-use halocline_core::meta::local::LocalDmt;
-use halocline_core::meta::{Dmt, Extent, FileRecord};
+use halocline_core::meta::table::ExtentTable;
+use halocline_core::meta::{Extent, FileRecord};
 use halocline_core::private::{PrivateDir, Use};
 use halocline_core::volume::CacheObjects;
 use halocline_model::request::ByteRange;
@@ -48,7 +48,7 @@ impl Contents {
     /// The parts of an extent that are not what was written. What cannot be read counts as such.
     pub(super) fn damaged(
         &mut self,
-        (dmt, objects): (&LocalDmt, &CacheObjects),
+        (dmt, objects): (&ExtentTable, &CacheObjects),
         file: &FileRecord,
         extent: &Extent,
     ) -> Result<Vec<ByteRange>> {

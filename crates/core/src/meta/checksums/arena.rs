@@ -7,13 +7,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 
 use super::slot::{WORDS, Words};
-use crate::meta::footprint::Footprint;
 use crate::meta::mapping::Mapping;
 use crate::meta::recover::Left;
 
@@ -36,7 +35,8 @@ pub(super) struct Arena {
     space: Mutex<Space>,
     /// A page could not be used: nothing is believed any more.
     lost: AtomicBool,
-    footprint: Arc<Footprint>,
+    /// Bytes on disk, or about to be.
+    bytes: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ impl Arena {
         file: File,
         (boot_id, left): (&str, Left),
         max: u32,
-        footprint: Arc<Footprint>,
+        bytes: Arc<AtomicU64>,
         take: &mut dyn FnMut(u32, &Words) -> bool,
     ) -> io::Result<Self> {
         let believed = is_believed(&file, boot_id, left)?;
@@ -87,9 +87,9 @@ impl Arena {
         refused.retain(|&(at, _)| at < next);
         let free = refused.iter().map(|&(at, _)| at).collect();
         let space = Mutex::new(Space { free, next, have: next, max });
-        footprint.set_sums(end_of(next).next_multiple_of(HEAD));
+        bytes.store(end_of(next).next_multiple_of(HEAD), Relaxed);
         let (boot_id, lost) = (boot_id.to_owned(), AtomicBool::new(false));
-        let arena = Self { file, mapping, boot_id, space, lost, footprint };
+        let arena = Self { file, mapping, boot_id, space, lost, bytes };
         // Or they would be believed once the bytes that they are about are cached again.
         for (at, _) in refused.into_iter().filter(|&(_, is_written)| is_written) {
             arena.store(at, &Words::default());
@@ -141,7 +141,7 @@ impl Arena {
         let more =
             slots_in(now + step).min(space.max).checked_sub(space.have).filter(|&m| m > 0)?;
         // Counted before it is there (I5).
-        self.footprint.set_sums(now + step);
+        self.bytes.store(now + step, Relaxed);
         let allocated = rustix::fs::fallocate(&self.file, FallocateFlags::empty(), now, step);
         let allocated = allocated.map_err(io::Error::from).or_else(|error| {
             let unknown = error.raw_os_error() == Some(libc::EOPNOTSUPP);
@@ -149,7 +149,7 @@ impl Arena {
             if unknown { self.file.write_all_at(&zeros(), now) } else { Err(error) }
         });
         if allocated.is_err() {
-            self.footprint.set_sums(now);
+            self.bytes.store(now, Relaxed);
             return None;
         }
         space.have += more;

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use halocline_model::request::ByteRange;
 
-use super::LocalDmt;
+use super::ExtentTable;
 use crate::error::Result;
+use crate::meta::batch::Batch;
 use crate::meta::files::{FileState, Files, Mapped};
 use crate::meta::marks::HELD;
 use crate::meta::order::Verdict;
@@ -36,8 +37,10 @@ struct Search<'a> {
     found: BTreeMap<FileId, Victims>,
 }
 
-impl LocalDmt {
-    pub(super) fn pin_file(&self, file: FileId, pinned: bool) {
+impl ExtentTable {
+    /// Keeps a file's extents from eviction, or lets them go again. Not durable: the engine
+    /// applies its globs anew at each mount.
+    pub fn pin(&self, file: FileId, pinned: bool) {
         let Some(state) = self.state(file) else { return };
         let was = state.pinned.swap(pinned, Relaxed);
         if was && !pinned {
@@ -49,13 +52,19 @@ impl LocalDmt {
         }
     }
 
-    pub(super) fn evict_bytes(
+    /// Unmaps clean, durable, unpinned extents in the policy's order until `bytes` are freed,
+    /// never one that overlaps `keep`, and returns what the caller now discards and tells
+    /// `discarded`. `lock` is asked for the whole blocks of each extent, never twice for the same
+    /// byte, and must not wait: `false` skips the extent. The caller holds what `lock` locked
+    /// until it has discarded, so readers in flight are never cut off (I2). If the evictable bytes
+    /// are not enough, evicts nothing and returns an empty list.
+    pub fn evict(
         &self,
         bytes: u64,
         keep: Option<(FileId, ByteRange)>,
         lock: Lock<'_>,
     ) -> Result<Vec<Discard>> {
-        self.journal.check()?;
+        self.records.usable()?;
         if bytes == 0 || self.evictable_at_most() < bytes {
             return Ok(Vec::new());
         }
@@ -94,7 +103,7 @@ impl LocalDmt {
     fn drop_victims(&self, found: &BTreeMap<FileId, Victims>) -> Result<Vec<Discard>> {
         let completed = self.epochs.completed.load(Acquire);
         let _changes: Vec<_> = found.values().map(|victims| victims.state.change.lock()).collect();
-        let mut changes = self.journal.changes();
+        let mut changes = Batch::default();
         let mut doomed = Vec::new();
         for (&file, victims) in found {
             let mapped = victims.state.mapped.read();
@@ -106,7 +115,7 @@ impl LocalDmt {
                 }
             }
         }
-        changes.commit()?;
+        self.records.commit(&changes)?;
         let mut discards = Vec::new();
         for (file, start) in doomed {
             let mut mapped = found[&file].state.mapped.write();

@@ -4,16 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::LocalDmt;
+use super::ExtentTable;
 use crate::error::{Error, Result};
+use crate::meta::batch::Batch;
 use crate::meta::cdt::Durable;
 use crate::meta::files::FileState;
 use crate::meta::record::{NEXT_FILE_KEY, critical_key, encode_counter, encode_file, file_key};
 use crate::meta::{FileId, FileRecord, OriginKey, Stamp};
 use halocline_model::request::ByteRange;
 
-impl LocalDmt {
-    pub(super) fn register_file(&self, key: OriginKey, path: &Path) -> Result<FileId> {
+impl ExtentTable {
+    /// The file with this origin identity, registered under `path` if it is new.
+    pub fn register(&self, key: OriginKey, path: &Path) -> Result<FileId> {
         let _names = self.names.lock();
         let (found, next) = {
             let files = self.files.read();
@@ -24,27 +26,29 @@ impl LocalDmt {
         }
         let id = FileId(next);
         let record = FileRecord { id, key, path: path.to_owned(), stamp: Stamp::Writing };
-        let mut changes = self.journal.changes();
+        let mut changes = Batch::default();
         changes.put(&file_key(id), &encode_file(&record));
         changes.put(NEXT_FILE_KEY, &encode_counter(next + 1));
-        changes.commit()?;
+        self.records.commit(&changes)?;
         self.files.write().add(record);
         Ok(id)
     }
 
-    pub(super) fn stamp_file(&self, file: FileId, stamp: Stamp) -> Result<()> {
+    /// Records what the origin's file looks like now.
+    pub fn stamp(&self, file: FileId, stamp: Stamp) -> Result<()> {
         let _names = self.names.lock();
         let state = self.known(file)?;
         let mut record = state.record.lock().clone();
         if record.stamp != stamp {
             record.stamp = stamp;
-            self.journal.put(&file_key(file), &encode_file(&record))?;
+            self.put(&file_key(file), &encode_file(&record))?;
             *state.record.lock() = record;
         }
         Ok(())
     }
 
-    pub(super) fn rename_below(&self, from: &Path, to: &Path) -> Result<()> {
+    /// Renames `from`, and everything below it if it is a directory, to `to`.
+    pub fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let _names = self.names.lock();
         let moved = self.files.read().renamed(from, to);
         self.commit_paths(&moved)?;
@@ -54,7 +58,8 @@ impl LocalDmt {
         Ok(())
     }
 
-    pub(super) fn exchange_below(&self, a: &Path, b: &Path) -> Result<()> {
+    /// Exchanges the paths `a` and `b`, with everything below each.
+    pub fn exchange(&self, a: &Path, b: &Path) -> Result<()> {
         let _names = self.names.lock();
         let moved = {
             let files = self.files.read();
@@ -69,12 +74,12 @@ impl LocalDmt {
     }
 
     fn commit_paths(&self, moved: &[(Arc<FileState>, PathBuf)]) -> Result<()> {
-        let mut changes = self.journal.changes();
+        let mut changes = Batch::default();
         for (state, path) in moved {
             let record = FileRecord { path: path.clone(), ..state.record.lock().clone() };
             changes.put(&file_key(state.id), &encode_file(&record));
         }
-        changes.commit()
+        self.records.commit(&changes)
     }
 
     pub(super) fn has_nothing_of(&self, state: &FileState) -> bool {
@@ -85,7 +90,8 @@ impl LocalDmt {
             && !self.cdt.lock().knows(state.id)
     }
 
-    pub(super) fn forget_file(&self, file: FileId) -> Result<()> {
+    /// Forgets a file without extents.
+    pub fn forget(&self, file: FileId) -> Result<()> {
         let _names = self.names.lock();
         let state = self.known(file)?;
         let _change = state.change.lock();
@@ -98,14 +104,14 @@ impl LocalDmt {
         let mut dropped = Vec::new();
         let mut cdt = self.cdt.lock();
         cdt.drop_range(file, ByteRange::new(0, u64::MAX), &mut dropped);
-        let mut changes = self.journal.changes();
+        let mut changes = Batch::default();
         changes.remove(&file_key(file));
         for change in dropped {
             if let Durable::Drop(file, range) = change {
                 changes.remove(&critical_key(file, range));
             }
         }
-        changes.commit()?;
+        self.records.commit(&changes)?;
         drop(cdt);
         let record = state.record.lock().clone();
         state.forgotten.store(true, Relaxed);
@@ -115,5 +121,16 @@ impl LocalDmt {
             files.remove(file);
         }
         Ok(())
+    }
+
+    /// Whether the cache knows a file and has nothing of it: no extent, no block, no critical range.
+    pub fn is_hollow(&self, file: FileId) -> bool {
+        self.state(file).is_some_and(|state| self.has_nothing_of(&state))
+    }
+
+    /// All such files.
+    pub fn hollow_files(&self) -> Vec<FileId> {
+        let files = self.files.read();
+        files.all().filter(|state| self.has_nothing_of(state)).map(|state| state.id).collect()
     }
 }

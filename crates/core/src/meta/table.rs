@@ -1,16 +1,20 @@
-//! The tables in memory, durable through an embedded log-structured store.
+//! The tables in memory, durable through a store of records ([`RecordStore`]).
 //!
 //! A change is planned on the extents, committed to the store, then applied to memory: memory
 //! never runs ahead of the store, and a reader waits for the last step only. Locks are taken in
 //! the order names, files, a file's `change`, its `mapped`, the eviction order; a search for
 //! victims holds the eviction order and only tries the others.
 
+mod blocks;
 mod change;
+mod critical;
 mod evict;
 mod marks;
 mod names;
 mod open;
 mod options;
+#[cfg(test)]
+mod tests;
 mod untrusted;
 
 use std::fmt;
@@ -19,21 +23,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
-use super::cdt::{Cdt, Durable};
+use super::batch::Batch;
+use super::cdt::Cdt;
 use super::checksums::Checksums;
+use super::distrust::Distrusted;
 use super::files::{Busy, FileState, Files};
-use super::journal::Journal;
 use super::order::Order;
 use super::owner::{self, CacheIdentity, Owner};
-use super::recover::{self, Counts, Left, Recovery};
+use super::record::State;
+use super::records::RecordStore;
+use super::recover::{self, Counts, Left, Recovery, Source};
 use super::space::Space;
-use super::upkeep::Upkeep;
-use super::{BLOCK, Discard, Dmt, Extent, FileId, FileRecord, OriginKey, Segment, Stamp, Usage};
-use super::{Wanted, record};
+use super::{Extent, FileId, FileRecord, OriginKey, Segment, Usage, record};
 use crate::error::{Error, Result};
 
 pub use options::{Clock, Options, system_clock};
@@ -63,15 +67,23 @@ struct Epochs {
     completed: AtomicU64,
 }
 
-/// The data mapping table and the critical data table of one process.
-pub struct LocalDmt {
-    // Field order is drop order: the store closes before the cache directory is given up.
-    _upkeep: Option<Upkeep>,
-    journal: Arc<Journal>,
+/// The data mapping table and the critical data table of one process, with the accounting of space
+/// and the eviction order, over a store of records.
+///
+/// The caller guarantees that it holds the file's range lock over every range it passes (shared
+/// for `lookup` and `touch`, exclusive otherwise), and that data is on the cache before `map`.
+/// Every change is in the records when its call returns: it survives `kill -9`, and it is there as a
+/// whole or not at all. After a power loss there is a consistent prefix of all changes.
+pub struct ExtentTable {
+    // Field order is drop order: the store, which `space` has as well, closes before the cache
+    // directory is given up.
+    records: Arc<dyn RecordStore>,
+    space: Space,
+    /// What the records say of this session.
+    boot_id: String,
     checksums: Checksums,
     owner: Owner,
     clock: Clock,
-    space: Space,
     names: Mutex<()>,
     files: RwLock<Files>,
     busy: Busy,
@@ -87,17 +99,17 @@ pub struct LocalDmt {
     untrimmed: AtomicBool,
 }
 
-impl fmt::Debug for LocalDmt {
+impl fmt::Debug for ExtentTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalDmt")
-            .field("journal", &self.journal)
+        f.debug_struct("ExtentTable")
+            .field("records", &self.records)
             .field("usage", &self.usage())
             .field("limit", &self.space.limit())
             .finish_non_exhaustive()
     }
 }
 
-impl LocalDmt {
+impl ExtentTable {
     /// Takes the cache directory `dir` and opens its tables, or makes them if it is empty.
     pub fn open(dir: &Path, options: Options) -> Result<(Self, Recovery)> {
         Self::open_on_boot(dir, options, &owner::boot_id()?)
@@ -119,11 +131,24 @@ impl LocalDmt {
         crate::private::check_above(dir)?;
         let (mut owner, distrusted) = Owner::take_with_witness(dir, options.witness.as_deref())?;
         let set_aside = options.records_bytes;
-        let journal = Arc::new(open::open_store(&mut owner, boot_id, memtable_bytes, set_aside)?);
-        let space = Space::new(options.limit_bytes, Arc::clone(journal.footprint()), set_aside);
+        let records = open::open_store(&mut owner, boot_id, memtable_bytes, set_aside)?;
+        Self::over((owner, &distrusted), records, options, boot_id)
+    }
+
+    /// The tables of an owned cache whose records are open, and what must not be trusted of them.
+    fn over(
+        (owner, distrusted): (Owner, &[Distrusted]),
+        records: Arc<dyn RecordStore>,
+        options: Options,
+        boot_id: &str,
+    ) -> Result<(Self, Recovery)> {
+        let set_aside = options.records_bytes;
+        let space = Space::new(options.limit_bytes, Arc::clone(&records), set_aside);
         let order = Order::new(options.eviction);
         let cdt = Cdt::new(options.cdt_entries);
-        let loaded = recover::load(&journal, &space, order, cdt, boot_id)?;
+        let path = &owner.dir().join(STORE_DIR);
+        let source = Source { records: &*records, path, space: &space };
+        let loaded = recover::load(source, order, cdt, boot_id)?;
         let Counts { mapped, dirty, extents, dirty_extents } = loaded.counts;
         if loaded.recovery.left == Left::PowerLost {
             tracing::warn!(
@@ -132,12 +157,11 @@ impl LocalDmt {
             );
         }
         let of_boot = (boot_id, loaded.recovery.left);
-        let room = (&space, &*journal);
         let checksums =
-            open::open_checksums(&owner, options.checksums, of_boot, room, &loaded.files)?;
+            open::open_checksums(&owner, options.checksums, of_boot, &space, &loaded.files)?;
         let dmt = Self {
-            _upkeep: (set_aside < u64::MAX).then(|| Upkeep::start(&journal)),
-            journal,
+            records,
+            boot_id: boot_id.to_owned(),
             checksums,
             owner,
             clock: options.clock,
@@ -167,7 +191,7 @@ impl LocalDmt {
         for state in dmt.files.read().all() {
             dmt.busy.update(state, &state.mapped.write());
         }
-        dmt.honour(&distrusted)?;
+        dmt.honour(distrusted)?;
         Ok((dmt, loaded.recovery))
     }
 
@@ -198,35 +222,27 @@ impl LocalDmt {
         self.generation.fetch_add(1, Relaxed) + 1
     }
 
-    /// Keeps what changed in the critical data table; a failure latches in the journal.
-    fn keep_critical(&self, changes: &[Durable]) {
-        for change in changes {
-            let kept = match *change {
-                Durable::Keep(wanted, order) => self.journal.put(
-                    &record::critical_key(wanted.file, wanted.range),
-                    &record::encode_critical(wanted.placement, order),
-                ),
-                Durable::Drop(file, range) => {
-                    self.journal.remove(&record::critical_key(file, range))
-                }
-            };
-            if let Err(error) = kept {
-                tracing::warn!(%error, "a critical range was not recorded");
-            }
-        }
+    /// Writes one record as a batch of its own.
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut batch = Batch::default();
+        batch.put(key, value);
+        self.records.commit(&batch)
+    }
+
+    /// Commits a batch, if there is anything in it.
+    fn commit_unless_empty(&self, batch: &Batch) -> Result<()> {
+        if batch.is_empty() { Ok(()) } else { self.records.commit(batch) }
     }
 }
 
-impl Dmt for LocalDmt {
-    fn register(&self, key: OriginKey, path: &Path) -> Result<FileId> {
-        self.register_file(key, path)
-    }
-
-    fn find(&self, key: OriginKey) -> Option<FileId> {
+impl ExtentTable {
+    /// The file with this origin identity, if the cache knows it.
+    pub fn find(&self, key: OriginKey) -> Option<FileId> {
         self.files.read().find(key)
     }
 
-    fn files(&self) -> Vec<FileRecord> {
+    /// All files the cache knows.
+    pub fn files(&self) -> Vec<FileRecord> {
         let files = self.files.read();
         let known = files.all().filter(|state| !state.forgotten.load(Relaxed));
         let mut records: Vec<_> = known.map(|state| state.record.lock().clone()).collect();
@@ -234,38 +250,15 @@ impl Dmt for LocalDmt {
         records
     }
 
-    fn file(&self, file: FileId) -> Option<FileRecord> {
+    /// One file's record.
+    pub fn file(&self, file: FileId) -> Option<FileRecord> {
         let state = self.state(file).filter(|state| !state.forgotten.load(Relaxed))?;
         let record = state.record.lock().clone();
         Some(record)
     }
 
-    fn stamp(&self, file: FileId, stamp: Stamp) -> Result<()> {
-        self.stamp_file(file, stamp)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.rename_below(from, to)
-    }
-
-    fn exchange(&self, a: &Path, b: &Path) -> Result<()> {
-        self.exchange_below(a, b)
-    }
-
-    fn forget(&self, file: FileId) -> Result<()> {
-        self.forget_file(file)
-    }
-
-    fn is_hollow(&self, file: FileId) -> bool {
-        self.state(file).is_some_and(|state| self.has_nothing_of(&state))
-    }
-
-    fn hollow_files(&self) -> Vec<FileId> {
-        let files = self.files.read();
-        files.all().filter(|state| self.has_nothing_of(state)).map(|state| state.id).collect()
-    }
-
-    fn lookup(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>) {
+    /// Splits `range` into maximal segments by coverage, in order, into `out` (cleared first).
+    pub fn lookup(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>) {
         out.clear();
         match self.state(file) {
             Some(state) => state.mapped.read().extents.split(range, out),
@@ -274,7 +267,8 @@ impl Dmt for LocalDmt {
         }
     }
 
-    fn touch(&self, file: FileId, range: ByteRange) {
+    /// Marks the extents under `range` as just used.
+    pub fn touch(&self, file: FileId, range: ByteRange) {
         let Some(state) = self.state(file) else { return };
         let now = self.now_ms();
         let mapped = state.mapped.read();
@@ -291,115 +285,33 @@ impl Dmt for LocalDmt {
         }
     }
 
-    fn map(&self, file: FileId, range: ByteRange, placement: Placement, dirty: bool) -> Result<()> {
-        self.map_range(file, range, placement, dirty)
-    }
-
-    fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()> {
-        self.dirty_range(file, range)
-    }
-
-    fn cut_dirty(&self, file: FileId, range: ByteRange) -> Result<bool> {
-        self.cut_range(file, range)
-    }
-
-    fn mark_clean(&self, file: FileId, extents: &[(ByteRange, u64)]) -> Result<u64> {
-        self.clean_extents(file, extents)
-    }
-
-    fn unmap(&self, file: FileId, range: ByteRange) -> Result<()> {
-        self.unmap_range(file, range)
-    }
-
-    fn dirty(&self, file: FileId, range: ByteRange, limit: usize) -> Vec<Extent> {
+    /// Dirty extents of `file` inside `range` in offset order, at most `limit`.
+    pub fn dirty(&self, file: FileId, range: ByteRange, limit: usize) -> Vec<Extent> {
         let Some(state) = self.state(file) else { return Vec::new() };
         let mapped = state.mapped.read();
         mapped.extents.dirty(range).take(limit).collect()
     }
 
-    fn dirty_bytes(&self, file: FileId) -> u64 {
+    /// Bytes of all dirty extents of `file`.
+    pub fn dirty_bytes(&self, file: FileId) -> u64 {
         self.state(file).map_or(0, |state| state.mapped.read().extents.dirty_bytes())
     }
 
-    fn promised(&self, file: FileId, range: ByteRange) -> bool {
-        self.is_promised(file, range)
-    }
-
-    fn dirty_files(&self) -> Vec<(FileId, u64)> {
+    /// Files with dirty extents, with the time of their oldest in milliseconds since the epoch.
+    pub fn dirty_files(&self) -> Vec<(FileId, u64)> {
         self.busy.dirty()
     }
 
-    fn extents(&self, file: FileId) -> Vec<Extent> {
+    /// All extents of a file in offset order.
+    pub fn extents(&self, file: FileId) -> Vec<Extent> {
         let Some(state) = self.state(file) else { return Vec::new() };
         let mapped = state.mapped.read();
         mapped.extents.all().collect()
     }
 
-    fn reserve(&self, file: FileId, range: ByteRange, placement: Placement) -> bool {
-        let Ok(state) = self.known(file) else { return false };
-        if range.is_empty() || range.end > change::END_MAX {
-            return false;
-        }
-        let mut mapped = state.mapped.write();
-        let mapped = &mut *mapped;
-        let reserved = mapped.blocks.reserve(&mapped.extents, &self.space, range, placement);
-        self.busy.update(&state, mapped);
-        reserved
-    }
-
-    fn release(&self, file: FileId, range: ByteRange, placement: Placement) {
-        let Some(state) = self.state(file) else { return };
-        let mut mapped = state.mapped.write();
-        let mapped = &mut *mapped;
-        mapped.blocks.release(&mapped.extents, range, placement);
-        self.busy.update(&state, mapped);
-    }
-
-    fn evict(
-        &self,
-        bytes: u64,
-        keep: Option<(FileId, ByteRange)>,
-        lock: &mut dyn FnMut(FileId, ByteRange) -> bool,
-    ) -> Result<Vec<Discard>> {
-        self.evict_bytes(bytes, keep, lock)
-    }
-
-    fn pin(&self, file: FileId, pinned: bool) {
-        self.pin_file(file, pinned);
-    }
-
-    fn take_discards(&self) -> Vec<Discard> {
-        let completed = self.epochs.completed.load(Acquire);
-        let mut due = Vec::new();
-        for file in self.busy.waiting() {
-            if let Some(state) = self.state(file) {
-                state.mapped.write().blocks.take_due(file, completed, &mut due);
-            }
-        }
-        due
-    }
-
-    fn still_due(&self, discard: &Discard) -> Vec<Discard> {
-        let Some(state) = self.state(discard.file) else { return Vec::new() };
-        let mapped = state.mapped.read();
-        let parts = mapped.blocks.still_due(discard.range, discard.placement);
-        parts.map(|range| Discard { range, ..*discard }).collect()
-    }
-
-    fn discarded(&self, discard: &Discard) {
-        debug_assert!(discard.range == discard.range.widen_to(BLOCK), "I5: whole blocks only");
-        let Some(state) = self.state(discard.file) else { return };
-        let mut mapped = state.mapped.write();
-        mapped.blocks.discarded(&self.space, discard.range, discard.placement);
-        self.busy.update(&state, &mapped);
-        let done = mapped.blocks.is_empty() && state.forgotten.load(Relaxed);
-        drop(mapped);
-        if done {
-            self.files.write().remove(discard.file);
-        }
-    }
-
-    fn cut(&self) {
+    /// Begins a barrier: what is mapped or dirtied from now on belongs to the next one. Call it
+    /// before syncing data, or data written during the sync would count as synced.
+    pub fn cut(&self) {
         if self.crowded.swap(false, Relaxed) {
             // Before the cut, so that this barrier makes them evictable. A failure latches in the
             // journal, and the barrier tells it.
@@ -409,73 +321,48 @@ impl Dmt for LocalDmt {
         self.epochs.cut.store(closed, Release);
     }
 
-    fn barrier(&self) -> Result<()> {
+    /// Makes all changes before the last `cut` durable against power loss (and before this call,
+    /// if there was no `cut` since the last barrier). The caller has synced the data of these, and
+    /// lets one barrier pass from `cut` to `barrier` at a time.
+    pub fn barrier(&self) -> Result<()> {
         if self.epochs.cut.load(Acquire) <= self.epochs.completed.load(Acquire) {
             self.cut();
         }
         let epoch = self.epochs.cut.load(Acquire);
-        self.journal.put(record::EPOCH_KEY, &record::encode_counter(epoch))?;
-        self.journal.sync()?;
+        self.put(record::EPOCH_KEY, &record::encode_counter(epoch))?;
+        self.records.sync()?;
         self.epochs.completed.fetch_max(epoch, AcqRel);
         Ok(())
     }
 
-    fn close(&self) -> Result<()> {
+    /// Marks the store as cleanly closed. The caller has synced all data. Afterwards every change
+    /// is refused.
+    pub fn close(&self) -> Result<()> {
         // What is clean stays so at the next opening.
         self.settle_marks()?;
         self.checksums.close().map_err(Error::at(self.owner.dir(), "sync the checksums in"))?;
         let states: Vec<_> = self.files.read().all().cloned().collect();
         let untrimmed = self.untrimmed.load(Acquire)
             || states.iter().any(|state| !state.mapped.read().blocks.is_empty());
-        self.journal.close(untrimmed)
+        let state = State { closed: true, untrimmed, boot_id: self.boot_id.clone() };
+        let mut last = Batch::default();
+        last.put(record::STATE_KEY, &record::encode_state(&state));
+        self.records.close(&last)
     }
 
-    fn usable(&self) -> Result<()> {
-        self.journal.check()
+    /// Fails when the store refuses changes since a write to it failed, with that failure. Look-ups
+    /// and writes to dirty extents go on; nothing can be mapped, cleaned or unmapped.
+    pub fn usable(&self) -> Result<()> {
+        self.records.usable()
     }
 
-    fn abandon(&self, file: FileId, range: ByteRange) -> Result<()> {
-        self.abandon_range(file, range)
+    /// Makes all records so far durable, and calls no data so: not a barrier.
+    pub fn persist(&self) -> Result<()> {
+        self.records.sync()
     }
 
-    fn give_up(&self) -> Result<()> {
-        self.distrust_all()
-    }
-
-    fn persist(&self) -> Result<()> {
-        self.journal.sync()
-    }
-
-    fn trimmed(&self) {
-        self.untrimmed.store(false, Release);
-    }
-
-    fn note_critical(&self, wanted: Wanted, fetch: bool) {
-        let mut changes = Vec::new();
-        let mut cdt = self.cdt.lock();
-        cdt.note(wanted, fetch, &mut changes);
-        self.keep_critical(&changes);
-    }
-
-    fn wanted(&self, limit: usize) -> Vec<Wanted> {
-        self.cdt.lock().wanted(limit)
-    }
-
-    fn fetched(&self, file: FileId, range: ByteRange) {
-        let mut changes = Vec::new();
-        let mut cdt = self.cdt.lock();
-        cdt.fetched(file, range, &mut changes);
-        self.keep_critical(&changes);
-    }
-
-    fn drop_critical(&self, file: FileId, range: ByteRange) {
-        let mut changes = Vec::new();
-        let mut cdt = self.cdt.lock();
-        cdt.drop_range(file, range, &mut changes);
-        self.keep_critical(&changes);
-    }
-
-    fn usage(&self) -> Usage {
+    /// Bytes and numbers.
+    pub fn usage(&self) -> Usage {
         Usage {
             used: self.space.used(),
             mapped: self.sums.mapped.load(Relaxed),
@@ -486,15 +373,19 @@ impl Dmt for LocalDmt {
         }
     }
 
-    fn checksums(&self) -> &Checksums {
+    /// Checksums of what is cached.
+    pub fn checksums(&self) -> &Checksums {
         &self.checksums
     }
 
-    fn limit(&self) -> u64 {
+    /// The limit of data in bytes on disk: what was given at the opening, less what the records
+    /// take beyond what is set aside for them.
+    pub fn limit(&self) -> u64 {
         self.space.limit()
     }
 
-    fn records_bytes(&self) -> u64 {
-        self.journal.footprint().bytes()
+    /// Bytes that the records themselves take on the cache's device, at most.
+    pub fn records_bytes(&self) -> u64 {
+        self.space.records_bytes()
     }
 }

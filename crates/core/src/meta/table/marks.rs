@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
-use super::LocalDmt;
+use super::ExtentTable;
 use super::change::{Piece, Replace, write_replace};
 use crate::error::Result;
 use crate::meta::FileId;
+use crate::meta::batch::Batch;
 use crate::meta::files::{FileState, Mapped};
 use crate::meta::marks::Mark;
 use crate::meta::rangemap::{Entry, RangeMap};
@@ -45,7 +46,7 @@ fn merged(extents: &RangeMap, mark: Mark, epoch: u64) -> ExtentRecord {
     }
 }
 
-impl LocalDmt {
+impl ExtentTable {
     /// Records that extents are clean: those outside marks, and the marks that are `all_clean`.
     pub(super) fn commit_clean(
         &self,
@@ -53,7 +54,7 @@ impl LocalDmt {
         plan: &[Replace],
         all_clean: &[Mark],
     ) -> Result<()> {
-        let mut changes = self.journal.changes();
+        let mut changes = Batch::default();
         let mapped = state.mapped.read();
         for replace in plan.iter().filter(|replace| mapped.marks.at(replace.start).is_none()) {
             write_replace(&mut changes, state.id, replace);
@@ -65,7 +66,7 @@ impl LocalDmt {
             write_replace(&mut changes, state.id, &Replace { start, pieces: vec![piece] });
         }
         drop(mapped);
-        changes.commit_unless_empty()
+        self.commit_unless_empty(&changes)
     }
 
     /// Makes one extent of a mark in which nothing is dirty any more, recorded in `epoch`. It takes

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
-use super::{LocalDmt, marks};
+use super::{ExtentTable, marks};
 use crate::error::{Error, Result};
+use crate::meta::batch::Batch;
 use crate::meta::files::{FileState, Mapped};
-use crate::meta::journal::Changes;
 use crate::meta::marks::{HELD, Mark, outside};
 use crate::meta::order::Order;
 use crate::meta::rangemap::Entry;
@@ -71,8 +71,9 @@ impl Piece {
     }
 }
 
-impl LocalDmt {
-    pub(super) fn map_range(
+impl ExtentTable {
+    /// Publishes `range`, whose data is on the cache at `placement`. The range MUST be unmapped.
+    pub fn map(
         &self,
         file: FileId,
         range: ByteRange,
@@ -94,7 +95,7 @@ impl LocalDmt {
             last_use_ms: now,
         };
         let key = record::extent_key(file, range.start);
-        self.journal.put(&key, &record::encode_extent(&record))?;
+        self.put(&key, &record::encode_extent(&record))?;
 
         let mut mapped = state.mapped.write();
         let Mapped { extents, blocks, .. } = &mut *mapped;
@@ -109,7 +110,9 @@ impl LocalDmt {
         Ok(())
     }
 
-    pub(super) fn dirty_range(&self, file: FileId, range: ByteRange) -> Result<()> {
+    /// Sets `D_flag` on the mapped bytes of `range`, splitting clean extents at its bounds, and
+    /// gives them a new generation; extents already dirty stay whole.
+    pub fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()> {
         let state = self.known(file)?;
         // Before `redirty` looks: a flush that ends now must see the new generation or be over.
         let _change = state.change.lock();
@@ -190,7 +193,9 @@ impl LocalDmt {
         true
     }
 
-    pub(super) fn is_promised(&self, file: FileId, range: ByteRange) -> bool {
+    /// Whether a barrier has covered a dirty extent under `range`: it survives power loss, so what
+    /// replaces it must be durable before it is unmapped (I4).
+    pub fn promised(&self, file: FileId, range: ByteRange) -> bool {
         let Some(state) = self.state(file) else { return false };
         let completed = self.epochs.completed.load(Acquire);
         let mapped = state.mapped.read();
@@ -198,7 +203,9 @@ impl LocalDmt {
         extents.any(|(_, entry)| entry.dirty() && entry.epoch <= completed)
     }
 
-    pub(super) fn cut_range(&self, file: FileId, range: ByteRange) -> Result<bool> {
+    /// Cuts dirty extents at the bounds of `range`, so that what is inside can be flushed or kept
+    /// apart from the rest; whether there was one to cut.
+    pub fn cut_dirty(&self, file: FileId, range: ByteRange) -> Result<bool> {
         let state = self.known(file)?;
         let _change = state.change.lock();
         let mut plan = Vec::new();
@@ -214,12 +221,12 @@ impl LocalDmt {
         }
         // What a mark records as one stays so.
         let unmarked = plan.iter().filter(|replace| mapped.marks.at(replace.start).is_none());
-        let mut changes = self.journal.changes();
+        let mut changes = Batch::default();
         for replace in unmarked {
             write_replace(&mut changes, file, replace);
         }
         drop(mapped);
-        changes.commit_unless_empty()?;
+        self.commit_unless_empty(&changes)?;
         let cut = !plan.is_empty();
         let mut mapped = state.mapped.write();
         for replace in plan {
@@ -229,7 +236,9 @@ impl LocalDmt {
         Ok(cut)
     }
 
-    pub(super) fn clean_extents(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
+    /// Clears `D_flag` of every extent inside `range` whose generation equals the one given;
+    /// returns the bytes cleared. They become evictable at the next `barrier`.
+    pub fn mark_clean(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
         let state = self.known(file)?;
         let _change = state.change.lock();
         let mapped = state.mapped.read();
@@ -273,7 +282,8 @@ impl LocalDmt {
         Ok(bytes)
     }
 
-    pub(super) fn unmap_range(&self, file: FileId, range: ByteRange) -> Result<()> {
+    /// Unmaps all of `range`, dirty or not, and queues its space for discarding.
+    pub fn unmap(&self, file: FileId, range: ByteRange) -> Result<()> {
         let state = self.known(file)?;
         let _change = state.change.lock();
         let marks: Vec<_> = state.mapped.read().marks.overlapping(range).collect();
@@ -340,12 +350,12 @@ impl LocalDmt {
 
     /// Commits a plan for one file as one batch.
     pub(super) fn commit(&self, file: FileId, plan: &[Replace]) -> Result<()> {
-        let mut changes = self.journal.changes();
+        let mut changes = Batch::default();
         for replace in plan {
             write_replace(&mut changes, file, replace);
         }
         // A failed store is no obstacle to what it need not know.
-        changes.commit_unless_empty()
+        self.commit_unless_empty(&changes)
     }
 
     /// Applies a committed replacement. The first piece that was not used just now keeps the
@@ -402,7 +412,7 @@ impl LocalDmt {
     }
 }
 
-pub(super) fn write_replace(changes: &mut Changes<'_>, file: FileId, replace: &Replace) {
+pub(super) fn write_replace(changes: &mut Batch, file: FileId, replace: &Replace) {
     if replace.pieces.first().is_none_or(|piece| piece.record.range.start != replace.start) {
         changes.remove(&record::extent_key(file, replace.start));
     }

@@ -1,6 +1,7 @@
 //! Finding the store of a cache, or making it.
 
 use std::io;
+use std::sync::Arc;
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
@@ -12,8 +13,10 @@ use crate::meta::checksums::{Checksums, Setting};
 use crate::meta::files::Files;
 use crate::meta::journal::Journal;
 use crate::meta::owner::Owner;
+use crate::meta::records::RecordStore;
 use crate::meta::recover::Left;
 use crate::meta::space::Space;
+use crate::meta::upkeep::TendedJournal;
 use crate::private::PrivateDir;
 
 /// Opens the store of an owned cache, or makes it in one that holds nothing yet.
@@ -22,7 +25,7 @@ pub(super) fn open_store(
     boot_id: &str,
     memtable_bytes: u64,
     set_aside: u64,
-) -> Result<Journal> {
+) -> Result<Arc<dyn RecordStore>> {
     let path = owner.dir().join(STORE_DIR);
     owner.announce_format()?;
     // Not through a link, were it one.
@@ -48,7 +51,7 @@ pub(super) fn open_store(
     let torn = owner.last_boot() != Some(boot_id);
     let journal = Journal::open(&path, memtable_bytes, torn, set_aside)?;
     owner.opened_on(boot_id)?;
-    Ok(journal)
+    Ok(Arc::new(TendedJournal::new(journal, set_aside)))
 }
 
 /// Opens the checksums of a cache that was `left` so, on a machine booted as `boot_id`; of what is
@@ -57,7 +60,7 @@ pub(super) fn open_checksums(
     owner: &Owner,
     are_kept: bool,
     (boot_id, left): (&str, Left),
-    (space, journal): (&Space, &Journal),
+    space: &Space,
     files: &Files,
 ) -> Result<Checksums> {
     let dir = &PrivateDir::open(&owner.dir().join(STORE_DIR))?;
@@ -68,8 +71,8 @@ pub(super) fn open_checksums(
         })
     };
     if are_kept {
-        let (limit_bytes, footprint) = (space.limit(), journal.footprint());
-        Checksums::open(&Setting { dir, boot_id, left, limit_bytes, footprint }, &is_mapped)
+        let (limit_bytes, bytes) = (space.limit(), space.sums());
+        Checksums::open(&Setting { dir, boot_id, left, limit_bytes, bytes }, &is_mapped)
     } else {
         Checksums::off(dir)
     }

@@ -5,15 +5,18 @@ use std::sync::atomic::Ordering::Acquire;
 
 use halocline_model::request::ByteRange;
 
-use super::LocalDmt;
+use super::ExtentTable;
 use crate::error::{Error, Result};
 use crate::meta::distrust::Distrusted;
 use crate::meta::owner::LOCK_FILE;
 use crate::meta::{Extent, FileId};
 
-impl LocalDmt {
-    pub(super) fn abandon_range(&self, file: FileId, range: ByteRange) -> Result<()> {
-        debug_assert!(self.journal.check().is_err(), "a store that works records it");
+impl ExtentTable {
+    /// For a store that is not [`usable`](Self::usable): unmaps `range` in memory, after making
+    /// sure by other means that no later opening trusts what its records say of these bytes. An
+    /// error says that no means was left; nothing is changed then.
+    pub fn abandon(&self, file: FileId, range: ByteRange) -> Result<()> {
+        debug_assert!(self.records.usable().is_err(), "a store that works records it");
         let state = self.known(file)?;
         let _change = state.change.lock();
         let (any, dirty) = {
@@ -37,10 +40,12 @@ impl LocalDmt {
         Ok(())
     }
 
-    /// States that nothing is to be trusted. Whether or not that could be said, nothing needs to be
-    /// stated from now on: no more can be done.
-    pub(super) fn distrust_all(&self) -> Result<()> {
-        debug_assert!(self.journal.check().is_err(), "a store that works records it");
+    /// For a store that is not [`usable`](Self::usable), and of which nothing dirty is needed any
+    /// more: makes sure that no later opening trusts anything. From then on
+    /// [`abandon`](Self::abandon) only changes memory. An error says that no means was left to
+    /// tell a later opening.
+    pub fn give_up(&self) -> Result<()> {
+        debug_assert!(self.records.usable().is_err(), "a store that works records it");
         let said = self.distrust(Distrusted::All);
         self.owner.distrust().give_up();
         said
@@ -66,14 +71,14 @@ impl LocalDmt {
         for &what in distrusted {
             match what {
                 Distrusted::Bytes(file, range) if self.state(file).is_some() => {
-                    self.unmap_range(file, range)?;
+                    self.unmap(file, range)?;
                 }
                 Distrusted::Bytes(..) => {}
                 Distrusted::Clean => self.unmap_all(|extent| !extent.dirty)?,
                 Distrusted::All => self.unmap_all(|_| true)?,
             }
         }
-        self.journal.sync()?;
+        self.records.sync()?;
         let lock = || Error::at(self.owner.dir().join(LOCK_FILE), "clear the list in");
         self.owner.distrust().clear().map_err(lock())
     }
@@ -83,7 +88,7 @@ impl LocalDmt {
         for state in states {
             let extents: Vec<_> = state.mapped.read().extents.all().collect();
             for extent in extents.iter().filter(|extent| doomed(extent)) {
-                self.unmap_range(state.id, extent.range)?;
+                self.unmap(state.id, extent.range)?;
             }
         }
         Ok(())
