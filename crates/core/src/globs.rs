@@ -69,6 +69,11 @@ impl Globs {
         !self.pin.sources.is_empty()
     }
 
+    /// Whether anything is excluded.
+    pub(crate) fn has_excludes(&self) -> bool {
+        !self.exclude.sources.is_empty()
+    }
+
     /// Whether cached bytes of `path` stay.
     pub(crate) fn pins(&self, path: &Path) -> bool {
         self.pin.matcher.is_match(path)

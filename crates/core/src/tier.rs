@@ -8,12 +8,12 @@
 //!   never touched.
 //! - The place changes by one `rename` on the SSD ([`switch`]), made after the copy is durable and
 //!   while nobody reads or writes the file.
-//! - A file that the kernel serves by itself (passthrough) is not moved, nor is one with several
-//!   names.
+//! - A file that the kernel serves by itself (passthrough) is not moved.
+//! - All names of a file stand for the same one, also after a power loss ([`many_names`]).
 //!
 //! Files: [`links`] and [`side`] are the form on disk, [`proof`] tells whether a link is ours, [`steps`] its changes, [`scan`] reads it at
-//! mount, [`adopt`] what is no file; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
-//! [`migrate`], [`switch`], [`names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
+//! mount and tells of each [`problem`], [`adopt`] what is no file; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
+//! [`migrate`], [`switch`], [`names`], [`many_names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
 //! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
 //! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`coldest`] leave first; [`background`] demotes them, [`in_flight`] several at once, and [`moving`] for a command; [`pass`] hands them to the kernel, and [`sole`]
 //! sees mappings that stay; [`totals`] is what `df` shows, and [`under_way`] what moves now; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`], which tells of [`uses`].
@@ -36,6 +36,7 @@ mod leftovers;
 mod likeness;
 mod links;
 mod lost;
+mod many_names;
 mod migrate;
 mod moving;
 mod names;
@@ -44,6 +45,7 @@ mod opener;
 mod operate;
 mod options;
 mod pass;
+mod problem;
 mod proof;
 mod residents;
 mod scan;
@@ -60,6 +62,7 @@ mod under_way;
 mod uses;
 mod why;
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,7 +80,8 @@ use crate::private::own_uid;
 pub use inode::Node;
 pub use opener::JOB_VARIABLE;
 pub use options::{TierOptions, TierSet};
-pub use scan::{Found, Problem};
+pub use problem::Problem;
+pub use scan::Found;
 pub use serve::Handle;
 
 use background::{Background, Signal};
@@ -89,6 +93,7 @@ use keeper::Keeper;
 use leftovers::OldCopy;
 use links::Links;
 use lost::Lost;
+use many_names::ManyNames;
 use pass::Passing;
 use residents::Residents;
 use side::Side;
@@ -127,9 +132,13 @@ pub(crate) struct Core {
     notes: Mutex<Vec<String>>,
     passing: Mutex<Passing>,
     lost: Lost,
+    many_names: ManyNames,
     /// No mount has seen these tiers before.
     is_new: bool,
     old_copies: Mutex<Vec<OldCopy>>,
+    /// By the number of a file: a directory that must be synced before anything of the file is
+    /// durable, because its last move is not. Nobody need have the file open meanwhile.
+    owed: Mutex<HashMap<u64, crate::namespace::Node>>,
     dir_times: DirTimes,
     /// Work for the background threads.
     signal: Arc<Signal>,
@@ -227,8 +236,10 @@ impl Core {
             notes: Mutex::default(),
             passing: Mutex::default(),
             lost: Lost::default(),
+            many_names: ManyNames::default(),
             is_new,
             old_copies: Mutex::default(),
+            owed: Mutex::default(),
             dir_times: DirTimes::default(),
             signal: Arc::default(),
             options,

@@ -36,6 +36,7 @@ fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
         !matches!(
             problem,
             Problem::Leftover { .. }
+                | Problem::Unswitched { .. }
                 | Problem::Unlinked { .. }
                 | Problem::NotAFile { .. }
                 | Problem::ManyNames { .. }

@@ -33,6 +33,7 @@ mod sqlite;
 mod tier_growth;
 mod tier_kill;
 mod tier_limits;
+mod tier_links;
 mod tier_mover;
 mod tier_programs;
 mod tier_suites;

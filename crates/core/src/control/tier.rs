@@ -74,8 +74,10 @@ pub struct FileExplanation {
     pub handles: u64,
     /// Those that the kernel serves by itself.
     pub passed_handles: u64,
-    /// Its names: one with several does not move.
+    /// Its names.
     pub hard_links: u64,
+    /// Those that move together; where they are fewer than its names, it does not move.
+    pub known_names: u64,
     /// It does not fit below the SSD's limit at all.
     pub too_large: bool,
     /// When it last stayed where it was although it was to move, in milliseconds since 1970.

@@ -100,6 +100,12 @@ impl Node {
         self.link().map(|link| (link.parent, link.name))
     }
 
+    /// All directories and names in them that the node is known under.
+    pub(crate) fn names(&self) -> Vec<(Node, OsString)> {
+        let state = self.0.state.lock();
+        state.links.iter().map(|link| (link.parent.clone(), link.name.clone())).collect()
+    }
+
     /// A name the node is known under.
     pub(super) fn link(&self) -> Option<Link> {
         self.0.state.lock().links.first().cloned()

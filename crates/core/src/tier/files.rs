@@ -92,7 +92,7 @@ impl Core {
         change: &SetAttr,
     ) -> Result<Stat> {
         let place = inode.place.read();
-        let _changing = inode.changing();
+        let _changing = inode.changing()?;
         let mut change = *change;
         if let (Some(Handle(handle)), Some(size)) = (handle, change.size) {
             let file = self.current(handle, &place)?;
@@ -120,7 +120,7 @@ impl Core {
         if permissions && stat.kind() == libc::S_IFDIR {
             self.permissions_changed(&place, before.unwrap_or(stat.raw.st_uid))?;
         }
-        Ok(inode.show_in(&place, stat))
+        Ok(self.show_at(inode, &place, stat))
     }
 
     /// Changes the extended attribute `name` by `change`, which is given the file; `what` is the
@@ -132,7 +132,7 @@ impl Core {
         change: impl FnOnce(&OwnedFd) -> Result<()>,
     ) -> Result<()> {
         let place = inode.place.read();
-        let _changing = inode.changing();
+        let _changing = inode.changing()?;
         let fd = self.physical(inode, &place)?;
         {
             let _names = place.may_be_directory().then(|| self.names.read());
@@ -194,7 +194,7 @@ impl Core {
         let mut done = 0;
         loop {
             let (tier, outcome) = self.with_file(handle, |place, file| {
-                let _changing = handle.inode.changing();
+                let _changing = handle.inode.changing()?;
                 let (at, rest) = (offset + done as u64, &data[done..]);
                 let place_of = (handle.flags & libc::O_APPEND == 0).then_some(at);
                 let steps = self.steps_at(place);
@@ -261,7 +261,7 @@ impl Core {
         let takes = how != Allocate::PunchHole;
         loop {
             let (tier, outcome) = self.with_file(handle, |place, file| {
-                let _changing = handle.inode.changing();
+                let _changing = handle.inode.changing()?;
                 let steps = self.steps_at(place);
                 let allocate = || Ok(fallocate(file, how.mode(), offset, len)?);
                 let call = || steps.step("allocating", allocate);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
+use rustix::io::Errno;
 
 use super::residents::Resident;
 use crate::engine::Stat;
@@ -43,9 +44,12 @@ pub(super) struct Inode {
     pub(super) moved_at: Mutex<Option<MovedAt>>,
     /// The file on a lower tier, once it has no place there by which it could be found.
     pub(super) kept: Mutex<Option<Arc<OwnedFd>>>,
-    /// A directory that must be synced before anything of the file is durable: its last move was
-    /// not.
-    pub(super) owed: Mutex<Option<namespace::Node>>,
+    /// Hard links to its entry in directories of the engine's own; changed while `place` and
+    /// `names` are held exclusively.
+    pub(super) own_links: AtomicU64,
+    /// Some of its names stand for the file and others for a copy of it, and that could not be
+    /// mended ([`super::many_names`]): nobody may change either before the next mount.
+    torn: AtomicBool,
     handles: Mutex<Vec<Weak<Opened>>>,
     table: Weak<Table>,
 }
@@ -99,6 +103,8 @@ pub(super) struct Away {
     pub(super) tier: usize,
     /// Relative to the tier's root; empty for a file without a name.
     pub(super) path: PathBuf,
+    /// The link that names it may have several names: the file's.
+    pub(super) shared: bool,
 }
 
 impl fmt::Debug for Inode {
@@ -119,8 +125,16 @@ impl Inode {
     /// A change of contents or attributes is under way until the guard is dropped. The caller
     /// holds `place` shared for longer than that, so that whoever holds it exclusively sees it
     /// counted: a copy begun before the end of a change is never taken for the file.
-    pub(super) fn changing(&self) -> Changing<'_> {
-        Changing(&self.changes)
+    ///
+    /// # Errors
+    /// `EIO` for a file whose names are torn.
+    pub(super) fn changing(&self) -> Result<Changing<'_>> {
+        if self.is_torn() { Err(Errno::IO.into()) } else { Ok(Changing(&self.changes)) }
+    }
+
+    /// Whether some of its names stand for a copy.
+    pub(super) fn is_torn(&self) -> bool {
+        self.torn.load(Ordering::Acquire)
     }
 
     /// The open handles.
@@ -156,19 +170,19 @@ impl Inode {
         *self.moved_at.lock() = None;
     }
 
-    /// Attributes as programs see them, of a file that is at `place`.
-    pub(super) fn show_in(&self, place: &Place, mut stat: Stat) -> Stat {
-        if place.away.is_some() {
-            // On a lower tier a file has one name at most: a second link is ours, on its way out,
-            // and the data of a removed file is removed after its name.
-            let names = u64::from(self.kept.lock().is_none());
-            stat.raw.st_nlink = stat.raw.st_nlink.min(names);
-        }
+    /// Attributes as programs see them, of a file that is on a lower tier and whose link has
+    /// `names` names.
+    pub(super) fn show_below(&self, names: u64, mut stat: Stat) -> Stat {
+        // How many the data has there is nobody's business: a second one is ours, and the data of
+        // a removed file is removed after its name.
+        stat.raw.st_nlink = if self.kept.lock().is_some() { 0 } else { names };
         self.show(stat)
     }
 
-    /// Attributes as programs see them, of a file on the SSD.
+    /// Attributes as programs see them, of a file on the SSD. The caller holds `place` or `names`
+    /// since before they were read.
     pub(super) fn show(&self, mut stat: Stat) -> Stat {
+        stat.raw.st_nlink -= self.own_links.load(Ordering::Acquire).min(stat.raw.st_nlink);
         if let Some(moved) = *self.moved_at.lock()
             && moved.real == ctime(&stat)
         {
@@ -287,6 +301,8 @@ struct Known {
     numbers: HashMap<Entry, u64>,
     /// The same numbers: the SSD may give them to new files.
     claimed: HashSet<u64>,
+    /// Those of files whose names are torn.
+    torn: HashSet<u64>,
 }
 
 impl Table {
@@ -311,7 +327,8 @@ impl Table {
             was_passed: AtomicBool::new(false),
             moved_at: Mutex::default(),
             kept: Mutex::default(),
-            owed: Mutex::default(),
+            own_links: AtomicU64::new(0),
+            torn: AtomicBool::new(self.known.lock().torn.contains(&number)),
             handles: Mutex::default(),
             table: Arc::downgrade(self),
         });
@@ -345,6 +362,18 @@ impl Table {
     /// Whether a file that has moved is known by this number.
     pub(super) fn is_claimed(&self, number: u64) -> bool {
         self.known.lock().claimed.contains(&number)
+    }
+
+    /// Nobody may change a file any more, by whichever name.
+    pub(super) fn tear(&self, number: u64) {
+        let live: Vec<_> = {
+            let mut known = self.known.lock();
+            known.torn.insert(number);
+            known.live.values().filter_map(Weak::upgrade).collect()
+        };
+        for inode in live.iter().filter(|inode| inode.number == number) {
+            inode.torn.store(true, Ordering::Release);
+        }
     }
 
     /// The inode's name stands for another entry now.

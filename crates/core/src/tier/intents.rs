@@ -129,6 +129,11 @@ impl Intents {
         Ok(found)
     }
 
+    /// Names of all that is in the directory.
+    pub(super) fn names(&self) -> Result<Vec<OsString>> {
+        self.dir.names()
+    }
+
     /// Makes the intents durable.
     pub(super) fn sync(&self) -> Result<()> {
         self.steps.sync("syncing the intents", &self.dir)

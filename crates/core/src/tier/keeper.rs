@@ -165,7 +165,7 @@ impl Core {
 
     /// Whether a glob keeps a file on the SSD.
     fn pins(&self, globs: &Globs, resident: &Resident) -> bool {
-        globs.has_pins() && globs.pins(&self.path_of(resident))
+        globs.has_pins() && self.paths_of_resident(resident).iter().any(|path| globs.pins(path))
     }
 
     /// Files among whom those are that the policy sends away first and that have `bytes` bytes
@@ -277,16 +277,11 @@ impl Core {
         })
     }
 
-    /// Brings a file to the SSD because it was asked for, pushing others out.
-    pub(super) fn bring(&self, inode: &Arc<Inode>, manner: Manner) -> Result<u64, Stayed> {
-        self.bring_besides(inode, manner, &|_| false, &mut |_| true)
-    }
-
-    /// The same, telling of progress; of others those that `stays` says are not pushed out.
-    pub(super) fn bring_besides(
+    /// Brings a file to the SSD because it was asked for, telling of progress. Pushes others out,
+    /// but for those that `stays` tells of.
+    pub(super) fn bring(
         &self,
         inode: &Arc<Inode>,
-        manner: Manner,
         stays: Except<'_>,
         told: super::copy::Told<'_>,
     ) -> Result<u64, Stayed> {
@@ -294,7 +289,7 @@ impl Core {
             let need = self.room_needed(inode)?;
             let room = self.make_room(need, &|number| number == inode.number || stays(number));
             if room.enough {
-                match self.migrate(inode, 0, manner, told) {
+                match self.migrate(inode, 0, Manner::Yielding, told) {
                     // Somebody else took the room that was made.
                     Err(Stayed::NoRoom) => {}
                     other => return other,
@@ -322,7 +317,8 @@ impl Core {
         let any = jobs.any();
         for (number, (_, file)) in candidates {
             known.sizes.insert(*number, file.bytes());
-            if any && let Some(ahead) = jobs.ahead(&self.path_of(file)) {
+            let paths = if any { self.paths_of_resident(file) } else { Vec::new() };
+            if let Some(ahead) = paths.iter().find_map(|path| jobs.ahead(path)) {
                 known.ahead.insert(*number, ahead);
             }
         }
@@ -364,8 +360,13 @@ impl Core {
         if !self.keeper.jobs.lock().any() {
             return None;
         }
-        let path = self.namespace.path_of(&inode.entry());
-        let (passed, ahead) = self.keeper.jobs.lock().opened_by(&path, by);
+        let mut paths = self.paths_of(&inode.entry());
+        let (passed, ahead) = {
+            let mut jobs = self.keeper.jobs.lock();
+            // Which of its names it was opened by nobody tells: the one that a job has.
+            let named = paths.iter().position(|path| jobs.ahead(path).is_some());
+            jobs.opened_by(&paths.swap_remove(named.unwrap_or(0)), by)
+        };
         if passed.untrusted {
             self.keeper.changed_for_many();
         }
@@ -428,6 +429,6 @@ impl Core {
     /// Whether a glob keeps a file off the SSD.
     pub(super) fn excludes(&self, inode: &Inode) -> bool {
         let globs = self.keeper.globs.read();
-        !globs.is_empty() && globs.excludes(&self.namespace.path_of(&inode.entry()))
+        self.is_excluded(&globs, inode)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Ours is a tier's root, a slash and a plain relative path, byte for byte. A user's link whose
 //! target begins with a tier's root is stored with [`ESCAPE`] after the root: the kernel resolves
-//! it to the same file, and no place has that form.
+//! it to the same file, and no place has that form. The link of a file with several names, which
+//! has as many itself, has [`SHARED`] there.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,6 +11,10 @@ use std::path::{Path, PathBuf};
 
 /// What marks a user's link: a no-op on the way to the same file.
 const ESCAPE: &[u8] = b".//";
+
+/// What marks a link of ours that may have several names (hard links): the kernel resolves it to
+/// the same file, and neither a plain path nor what is escaped begins so.
+const SHARED: &[u8] = b"./";
 
 /// What a symbolic link on the SSD means.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,10 +60,17 @@ impl Links {
         if let Some(users_rest) = rest.strip_prefix(ESCAPE) {
             return users([root, users_rest].concat());
         }
+        let rest = rest.strip_prefix(SHARED).unwrap_or(rest);
         if is_plain(rest) {
             return Target::Away(tier, PathBuf::from(OsStr::from_bytes(rest)));
         }
         users(stored.to_vec())
+    }
+
+    /// Whether a stored target of ours is that of a link that may have several names.
+    pub(super) fn is_shared(&self, stored: &[u8]) -> bool {
+        let rest = self.split(stored).map(|(_, _, rest)| rest);
+        rest.is_some_and(|rest| rest.starts_with(SHARED) && !rest.starts_with(ESCAPE))
     }
 
     /// Number of tiers.
@@ -77,6 +89,13 @@ impl Links {
     /// The target of the link of a file at `path` on `tier`.
     pub(super) fn to(&self, tier: usize, path: &Path) -> OsString {
         let target = [&self.present[tier], path.as_os_str().as_bytes()].concat();
+        debug_assert_eq!(self.read(&target), Target::Away(tier, path.to_owned()));
+        OsString::from_vec(target)
+    }
+
+    /// The same for a link that may have several names.
+    pub(super) fn to_shared(&self, tier: usize, path: &Path) -> OsString {
+        let target = [&self.present[tier], SHARED, path.as_os_str().as_bytes()].concat();
         debug_assert_eq!(self.read(&target), Target::Away(tier, path.to_owned()));
         OsString::from_vec(target)
     }
@@ -111,8 +130,18 @@ mod tests {
         assert_eq!(read("/data/hdd/a/b"), Target::Away(1, "a/b".into()));
         assert_eq!(read("/data/hdd/deep/b"), Target::Away(2, "b".into()));
         assert_eq!(read("/old/hdd/a"), Target::Away(1, "a".into()));
-        for users in ["/data/hdd", "/data/hdd/../x", "/data/hdd//x", "/data/hdd/", "data/hdd/x", ""]
-        {
+        assert_eq!(read("/data/hdd/./a/b"), Target::Away(1, "a/b".into()));
+        assert!(links().is_shared(b"/data/hdd/./a/b") && !links().is_shared(b"/data/hdd/a/b"));
+        for users in [
+            "/data/hdd",
+            "/data/hdd/../x",
+            "/data/hdd//x",
+            "/data/hdd/",
+            "data/hdd/x",
+            "",
+            "/data/hdd/./",
+            "/data/hdd/././x",
+        ] {
             assert_eq!(read(users), Target::Users(users.into()));
         }
     }
@@ -143,6 +172,7 @@ mod tests {
         ) {
             let target = OsString::from(parts.concat());
             let stored = links().stored(&target);
+            prop_assert!(!links().is_shared(stored.as_bytes()));
             prop_assert_eq!(links().read(stored.as_bytes()), Target::Users(target));
         }
     }

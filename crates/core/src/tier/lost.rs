@@ -52,7 +52,7 @@ impl Core {
         (raw.st_size, raw.st_blocks) = (0, 0);
         // That of a link may stand for its file's number.
         (raw.st_mtime, raw.st_mtime_nsec) = (raw.st_ctime, raw.st_ctime_nsec);
-        Ok(inode.show_in(place, stat))
+        Ok(self.show_at(inode, place, stat))
     }
 
     /// A lost name was removed or replaced.

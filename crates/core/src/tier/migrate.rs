@@ -19,6 +19,7 @@ use super::files::is_full;
 use super::inode::{Inode, Place};
 use super::intents::Intent;
 use super::leftovers::OldCopy;
+use super::many_names::NAMES_MAX;
 use super::numbers::keep_number;
 use super::residents::Reserved;
 use super::{Core, PRIVATE, is_private_path};
@@ -38,8 +39,8 @@ pub(super) enum Stayed {
     There,
     /// Only regular files move.
     NotAFile,
-    /// It has several names.
-    HardLinked,
+    /// It has more names than the mount knows, or than are moved together.
+    HardLinked { names: u64, known: u64 },
     /// The kernel serves it by itself while it is open.
     PassedThrough,
     /// A program has it mapped, past us.
@@ -65,7 +66,17 @@ impl fmt::Display for Stayed {
         match self {
             Self::There => write!(f, "it is there already"),
             Self::NotAFile => write!(f, "only regular files are moved"),
-            Self::HardLinked => write!(f, "it has several names (hard links): it stays"),
+            Self::HardLinked { names, known } if *known >= NAMES_MAX => {
+                write!(
+                    f,
+                    "it has {names} names (hard links): no more than {NAMES_MAX} move together"
+                )
+            }
+            Self::HardLinked { names, known } => write!(
+                f,
+                "it has {names} names (hard links), of which the mount knows {known}: others are \
+                 outside the tier, or were made behind the mount; mount again if they are in it"
+            ),
             Self::PassedThrough => {
                 write!(f, "the kernel serves it by itself until it is closed: try again then")
             }
@@ -109,6 +120,8 @@ pub(super) struct Source {
     pub(super) entry: Node,
     /// Its name; `None` for an open file that was removed.
     pub(super) name: Option<(Node, OsString)>,
+    /// How many names it has.
+    pub(super) names: usize,
     pub(super) changes: u64,
 }
 
@@ -186,6 +199,8 @@ impl Core {
                 self.free_later(OldCopy { source, resident });
                 Ok(bytes)
             }
+            // The copy is the file to the next mount.
+            Err(stayed) if inode.is_torn() => Err(stayed),
             Err(stayed) => {
                 self.undo(&copied);
                 Err(stayed)
@@ -236,17 +251,31 @@ impl Core {
         }
         let from = place.tier();
         let name = place.entry.known_as();
-        if stat.raw.st_nlink > 1 {
-            return Err(Stayed::HardLinked);
+        let count = self.count_names(inode, place)?;
+        let names = match &name {
+            Some(name) if count <= 1 => vec![name.clone()],
+            Some(_) => self.all_names(&place.entry, count)?,
+            None => Vec::new(),
+        };
+        if from > 0 && stat.raw.st_nlink > 1 {
+            // Somebody made hard links there.
+            return Err(Stayed::HardLinked { names: stat.raw.st_nlink, known: 1 });
         }
-        if let Some((parent, _)) = &name {
-            self.check_open(parent)?;
+        for (at, (parent, _)) in names.iter().enumerate() {
+            if names[..at].iter().all(|(other, _)| other != parent) {
+                self.check_open(parent)?;
+            }
         }
+        if inode.is_torn() {
+            return Err(Stayed::Failed(Errno::IO.into()));
+        }
+        let names = names.len();
         let file = match reopen(&fd, libc::O_RDONLY | libc::O_NOATIME) {
             Err(error) if error.errno() == libc::EPERM => reopen(&fd, libc::O_RDONLY)?,
             other => other?,
         };
-        Ok(Source { from, file: Arc::new(file), stat, entry: place.entry.clone(), name, changes })
+        let (file, entry) = (Arc::new(file), place.entry.clone());
+        Ok(Source { from, file, stat, entry, name, names, changes })
     }
 
     /// Whether names in a directory may be replaced; only an ordinary user's mount may not. To be

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::Core;
 use super::inode::{Away, Inode, Node, Place};
 use super::intents::{Intent, Removal};
-use super::migrate::{Manner, Stayed};
+use super::proof::Said;
 use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::{self, Removed, stat_descriptor};
@@ -27,9 +27,9 @@ impl Core {
         let names = self.names.read();
         let (entry, stat) = self.namespace.lookup(parent, name)?;
         let (inode, here) = self.meaning(parent, name, &entry, &stat)?;
-        let stat = self.dir_times.show(stat);
+        let shown = inode.show(self.dir_times.show(stat));
         drop(names);
-        let stat = if here { inode.show(stat) } else { self.stat(&inode)? };
+        let stat = if here { shown } else { self.stat(&inode)? };
         Ok((Node(inode), stat))
     }
 
@@ -79,10 +79,18 @@ impl Core {
                 found => stat_descriptor(&*found?)?,
             },
         };
-        Ok(inode.show_in(&place, stat))
+        Ok(self.show_at(inode, &place, stat))
     }
 
-    /// Makes a hard link. A file on a lower tier comes to the SSD first.
+    /// Attributes as programs see them, of a file that is at `place`.
+    pub(super) fn show_at(&self, inode: &Inode, place: &Place, stat: Stat) -> Stat {
+        match &place.away {
+            Some(_) => inode.show_below(self.names_of_link(place), stat),
+            None => inode.show(stat),
+        }
+    }
+
+    /// Makes a hard link, of its link where a file is on a lower tier.
     pub(super) fn link(
         &self,
         inode: &Arc<Inode>,
@@ -95,25 +103,26 @@ impl Core {
         loop {
             let (entry, away) = {
                 let place = inode.place.read();
-                (place.entry.clone(), place.away.is_some())
+                (place.entry.clone(), place.away.clone())
             };
-            if away {
-                match self.bring(inode, Manner::Forcing) {
-                    // Or somebody else was quicker.
-                    Ok(_) | Err(Stayed::There) => continue,
-                    Err(stayed) => {
-                        tracing::warn!("a hard link needs the file on the SSD: {stayed}");
-                        // What programs know as "copy it instead".
-                        return Err(Errno::MLINK.into());
-                    }
-                }
+            if away.as_ref().is_some_and(|away| !away.shared) {
+                self.share(inode)?;
+                continue;
             }
-            let _names = self.names.read();
+            let names = self.names.read();
+            let counted = self.many_names.count();
             // Moved since we looked?
             if self.table.find(entry.key()).is_some_and(|now| Arc::ptr_eq(&now, inode)) {
-                let _changing = inode.changing();
+                if away.is_some() && entry.known_as().is_none() {
+                    // Its data goes with its last name.
+                    return Err(Errno::NOENT.into());
+                }
+                let _changing = inode.changing()?;
                 let link = || self.namespace.link(&entry, parent, name);
-                return self.sides[0].steps.step("linking", link);
+                let stat = inode.show(self.sides[0].steps.step("linking", link)?);
+                self.many_names.keep(&entry);
+                drop((counted, names));
+                return if away.is_some() { self.touched(inode) } else { Ok(stat) };
             }
         }
     }
@@ -123,14 +132,24 @@ impl Core {
         if self.is_private(parent, name) {
             return Err(Errno::NOENT.into());
         }
-        let _names = self.names.read();
-        let seen = self.namespace.before_removal(parent, name)?;
+        let names = self.names.read();
+        let mut seen = self.namespace.before_removal(parent, name)?;
+        let counted = self.many_names.count_before(&seen.stat);
+        if counted.is_some() {
+            seen = self.namespace.before_removal(parent, name)?;
+        }
         let said = self.said_by(seen.descriptor(), || self.namespace.path_of(parent).join(name))?;
-        let away = said.filter(|said| said.ours).map(|said| said.away);
+        let said = said.filter(|said| said.ours);
+        let stays = said.as_ref().is_some_and(|said| said.away.shared && !self.is_last(&said.link));
         let steps = &self.sides[0].steps;
-        let Some(away) = away else {
+        let Some(Said { away, .. }) = said.filter(|_| !stays) else {
             let unlink = || self.namespace.unlink_seen(seen, parent, name);
-            self.gone(&steps.step("unlinking", unlink)?, (parent, name), None);
+            let removed = steps.step("unlinking", unlink)?;
+            self.gone(&removed, (parent, name), None);
+            drop((counted, names));
+            if stays {
+                self.touch(removed.key);
+            }
             return Ok(());
         };
         // The link becomes the intent: that is one change, and a full SSD has room for it. The
@@ -157,15 +176,23 @@ impl Core {
         let names = self.names.read();
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let (moved, moved_stat) = self.namespace.lookup(from.0, from.1)?;
-        let other = self.namespace.lookup(to.0, to.1).ok();
+        let mut other = self.namespace.lookup(to.0, to.1).ok();
+        let counted = other.as_ref().and_then(|(_, stat)| self.many_names.count_before(stat));
+        if counted.is_some() {
+            other = self.namespace.lookup(to.0, to.1).ok();
+        }
         let replaces = flags & (libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) == 0;
         let leaving = match &other {
             Some((other, stat)) if replaces && *other != moved => self.leaving(to.0, to.1, stat)?,
             _ => None,
         };
         let rename = || self.namespace.rename(from, to, flags);
+        let mut one_of_many = None;
         match self.sides[0].steps.step("renaming", rename) {
-            Ok(Some(removed)) => self.gone(&removed, to, leaving),
+            Ok(Some(removed)) => {
+                let others = self.gone(&removed, to, leaving);
+                one_of_many = others.then_some(removed.key);
+            }
             Ok(None) => self.stays(leaving),
             Err(error) => {
                 self.stays(leaving);
@@ -180,7 +207,10 @@ impl Core {
             self.renamed(&other, from);
             strayed.push(self.meaning(from.0, from.1, &other, &stat));
         }
-        drop(names);
+        drop((counted, names));
+        if let Some(key) = one_of_many {
+            self.touch(key);
+        }
         if of_many && self.keeper.goes_by_names() {
             self.keeper.changed_for_many();
         }
@@ -211,7 +241,12 @@ impl Core {
         if entry.kind() != libc::S_IFLNK {
             return Ok(None);
         }
-        let Some((Away { tier, path }, _)) = self.away(parent, name)? else { return Ok(None) };
+        let Some((Away { tier, path, shared }, _)) = self.away(parent, name)? else {
+            return Ok(None);
+        };
+        if shared && !self.is_last(entry) {
+            return Ok(None);
+        }
         self.intents.note(format!("{}-gone", self.fresh_name()), tier, &path).map(Some)
     }
 
@@ -222,14 +257,19 @@ impl Core {
         }
     }
 
-    /// A name is gone: so are its blocks or its data elsewhere, once nobody uses them.
+    /// A name is gone: so are its blocks or its data elsewhere, once nobody uses them, unless there
+    /// are other names, which is returned.
     fn gone(
         &self,
         removed: &Removed,
         (parent, name): (&namespace::Node, &OsStr),
         leaving: Option<Intent>,
-    ) {
+    ) -> bool {
         let live = self.table.find(removed.key);
+        let last = removed.last || self.is_last(&removed.stat);
+        if last {
+            self.many_names.forget(removed.key);
+        }
         if let Some(intent) = leaving {
             match (self.sides[intent.tier].look(&intent.place), &live) {
                 (Ok(fd), Some(live)) => *live.kept.lock() = Some(Arc::new(fd)),
@@ -242,12 +282,13 @@ impl Core {
             self.intents.later(Removal::Wanted(intent, parent.clone()));
             self.wake_reaper();
         }
-        if removed.last {
+        if last {
             self.residents.remove(removed.key, live.is_some());
             let number = self.table.number(removed.key).unwrap_or(removed.key.1);
             self.table.removed(removed.key);
             self.keeper.removed(number);
             self.uses.removed(number);
+            self.owed.lock().remove(&number);
         } else if let (Some(resident), Some(node)) =
             (self.residents.get(removed.key), &removed.node)
             && let Some(name) = node.known_as()
@@ -255,6 +296,7 @@ impl Core {
             *resident.name.lock() = name;
             self.keeper.changed(resident.number);
         }
+        !last
     }
 
     /// Moves a file on a lower tier to the place of its present name, so that both trees look
@@ -271,6 +313,9 @@ impl Core {
         let Some(away) = place.away.clone().filter(|away| !away.path.as_os_str().is_empty()) else {
             return Ok(());
         };
+        if self.names_of_link(&place) != 1 {
+            return Ok(());
+        }
         let Some(name) = place.entry.known_as() else { return Ok(()) };
         let path = self.namespace.path_of(&place.entry);
         let stays = path == away.path || super::is_private_path(&path);
@@ -302,7 +347,7 @@ impl Core {
         };
         if let Err(error) = self.sync_directory(&name.0) {
             // Both places stay until the next mount.
-            *inode.owed.lock() = Some(name.0);
+            self.owes(inode, name.0);
             return Err(error);
         }
         drop(place);
@@ -327,27 +372,32 @@ impl Core {
         let id = self.fresh_name();
         let old = self.intents.note(format!("{id}-old"), away.tier, &away.path)?;
         let target = self.links.to(away.tier, path);
-        let replaced = self.make_link(&id, &target, Some(inode.number)).and_then(|()| {
+        self.replace_own_link(inode, place, name, (&id, &target))
+            .inspect_err(|_| self.intents.clear(&old))?;
+        place.away = Some(Away { tier: away.tier, path: path.to_owned(), shared: false });
+        Ok(old)
+    }
+
+    /// Puts a new link, made as `id` with `target`, in place of the one of a file with one name.
+    pub(super) fn replace_own_link(
+        &self,
+        inode: &Arc<Inode>,
+        place: &mut Place,
+        name: &(namespace::Node, OsString),
+        (id, target): (&str, &OsStr),
+    ) -> Result<()> {
+        let replaced = self.make_link(id, target, Some(inode.number)).and_then(|()| {
             let names = self.names.write();
             let before = place.entry.key();
-            let from = (self.sides[0].tmp().as_fd(), OsStr::new(&id));
+            let from = (self.sides[0].tmp().as_fd(), OsStr::new(id));
             let to = (&name.0, name.1.as_os_str());
             let (entry, _) = self.replace_unseen("switching a place", from, to, before)?;
             self.table.moved(inode, before, entry.key());
+            self.many_names.forget(before);
             drop(names);
             Ok(entry)
         });
-        match replaced {
-            Ok(entry) => {
-                place.entry = entry;
-                place.away = Some(Away { tier: away.tier, path: path.to_owned() });
-                Ok(old)
-            }
-            Err(error) => {
-                self.sides[0].drop_temporary(&id);
-                self.intents.clear(&old);
-                Err(error)
-            }
-        }
+        place.entry = replaced.inspect_err(|_| self.sides[0].drop_temporary(id))?;
+        Ok(())
     }
 }

@@ -40,8 +40,8 @@ impl Core {
             place: self.sides[tier].path.join(inside),
             size_bytes: stat.raw.st_size.unsigned_abs(),
             disk_bytes: stat.disk_bytes(),
-            pinned: globs.pins(&file.path),
-            excluded: globs.excludes(&file.path),
+            pinned: self.is_pinned(&globs, &file.inode),
+            excluded: self.is_excluded(&globs, &file.inode),
             passed_through: file.inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0,
             lost,
             path: file.path,
@@ -55,7 +55,9 @@ impl Core {
 
     /// A pin that is larger than the SSD could never be kept (USERS 8).
     fn check_pin(&self, glob: &str) -> Result<()> {
-        let bytes: u64 = self.matching(glob)?.iter().map(|file| file.size).sum();
+        let mut files = self.matching(glob)?;
+        once_each(&mut files);
+        let bytes: u64 = files.iter().map(|file| file.size).sum();
         let limit = self.residents.account.limit;
         if bytes > limit {
             return Err(Error::invalid(
@@ -177,8 +179,7 @@ impl Controlled for FileTier {
         for path in paths {
             files.extend(core.named(path, usize::MAX)?);
         }
-        let mut asked = HashSet::new();
-        files.retain(|file| asked.insert(file.inode.number));
+        let asked = once_each(&mut files);
         // What is asked for does not push out what was asked for.
         let here = files.iter().filter(|file| file.tier == 0).map(|file| file.disk_bytes).sum();
         let room = Cell::new(core.residents.account.limit.saturating_sub(here));
@@ -193,17 +194,20 @@ impl Controlled for FileTier {
             None
         };
         let bring = |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-            core.bring_besides(&file.inode, Manner::Yielding, &|other| asked.contains(&other), told)
+            core.bring(&file.inode, &|other| asked.contains(&other), told)
         };
         Ok(move_all(&files, dry_run, |file| file.tier > 0, stays, bring, sink))
     }
 
     fn evict(&self, path: &Path, dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
         let core = &self.core;
-        let files = core.named(path, usize::MAX)?;
+        let mut files = core.named(path, usize::MAX)?;
+        once_each(&mut files);
         let stays = |file: &Named| {
-            let pinned = core.keeper.globs.read().pins(&file.path).then_some(Stayed::Pinned);
-            pinned.or_else(|| file.has_other_names.then_some(Stayed::HardLinked))
+            let globs = core.keeper.globs.read();
+            let pinned = core.is_pinned(&globs, &file.inode).then_some(Stayed::Pinned);
+            drop(globs);
+            pinned.or_else(|| core.why_linked(&file.inode).filter(|_| file.has_other_names))
         };
         let demote = |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
             core.move_down(&file.inode, Manner::Yielding, told)
@@ -228,7 +232,10 @@ impl Controlled for FileTier {
             self.core.keeper.changed_for_many();
         }
         if let RuleChange::Exclude(glob) = change {
-            for file in self.core.matching(glob)?.iter().filter(|file| file.tier == 0) {
+            let mut files = self.core.matching(glob)?;
+            once_each(&mut files);
+            files.retain(|file| file.tier == 0 && self.core.excludes(&file.inode));
+            for file in files {
                 let _ = self.core.demote(&file.inode, Manner::Yielding, &mut |_| true);
             }
         }
@@ -266,6 +273,13 @@ impl Controlled for FileTier {
         }
         Ok(listed)
     }
+}
+
+/// Leaves each file in, by its first name; their numbers.
+fn once_each(files: &mut Vec<Named>) -> HashSet<u64> {
+    let mut numbers = HashSet::new();
+    files.retain(|file| numbers.insert(file.inode.number));
+    numbers
 }
 
 impl Core {

@@ -4,7 +4,8 @@
 //! whose target is where a tier will be one day. What must hold: such a link gives nobody another's
 //! file. Ours belong to the user who mounts, to whom nobody else can give a link; a second name of
 //! one of ours (a hard link) is believed only where it is the file's own path, so that copies made
-//! of hard links do no harm. A link and its owner are read through one descriptor: nobody can show
+//! of hard links do no harm, or where the link is that of a file with several names, of which it is
+//! one then, as it would be of any file. A link and its owner are read through one descriptor: nobody can show
 //! one and have us follow another.
 
 use std::ffi::OsStr;
@@ -66,20 +67,26 @@ impl Core {
         Ok(match self.links.read(target.as_bytes()) {
             Target::Users(_) => None,
             Target::Away(tier, place) => {
-                let ours = self.is_ours(&stat, &place, path);
-                let former = target.as_bytes() != self.links.to(tier, &place).as_encoded_bytes();
-                Some(Said { away: Away { tier, path: place }, link: stat, ours, former })
+                let shared = self.links.is_shared(target.as_bytes());
+                let ours = self.is_ours(&stat, (&place, shared), path);
+                let present = if shared {
+                    self.links.to_shared(tier, &place)
+                } else {
+                    self.links.to(tier, &place)
+                };
+                let former = target.as_bytes() != present.as_encoded_bytes();
+                Some(Said { away: Away { tier, path: place, shared }, link: stat, ours, former })
             }
         })
     }
 
-    /// Whether a link with these attributes, which names `place`, is ours.
+    /// Whether a link with these attributes, which names `place` and may be `shared`, is ours.
     pub(super) fn is_ours(
         &self,
         link: &Stat,
-        place: &Path,
+        (place, shared): (&Path, bool),
         path: impl FnOnce() -> PathBuf,
     ) -> bool {
-        link.raw.st_uid == self.uid && (link.raw.st_nlink == 1 || path() == place)
+        link.raw.st_uid == self.uid && (link.raw.st_nlink == 1 || shared || path() == place)
     }
 }

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -13,130 +12,15 @@ use rustix::fs::symlinkat;
 use serde::Serialize;
 
 use super::adopt::Adopted;
-use super::inode::Away;
+use super::inode::{Away, Entry};
 use super::intents::Intent;
 use super::numbers::{kept_number, number_in};
+use super::problem::Problem;
 use super::proof::Said;
 use super::{Core, PRIVATE};
 use crate::error::Result;
 use crate::namespace::attributes::stat_at;
 use crate::namespace::{Namespace, Node, stat_descriptor};
-
-/// Something on the tiers that does not fit together.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(tag = "problem", rename_all = "kebab-case")]
-pub enum Problem {
-    /// Both the SSD and a lower tier have something under this path; the SSD's is the truth (I10).
-    Conflict {
-        /// Path below both roots.
-        path: PathBuf,
-        /// The file that programs do not see.
-        other: PathBuf,
-    },
-    /// A link names a file that is not there.
-    Lost {
-        /// The link's path.
-        path: PathBuf,
-        /// Where its file should be.
-        place: PathBuf,
-    },
-    /// Two links name the same file; this one is taken for a user's link.
-    SecondLink {
-        /// The link's path.
-        path: PathBuf,
-        /// The file.
-        place: PathBuf,
-    },
-    /// A link in the form of ours that the user who mounts did not make, or a second name of one: it is
-    /// taken for a user's link.
-    StrangeLink {
-        /// The link's path.
-        path: PathBuf,
-        /// The file that it names.
-        place: PathBuf,
-    },
-    /// Something on a lower tier that is no regular file and cannot be made on the SSD: it is left
-    /// where it is.
-    NotAFile {
-        /// What.
-        other: PathBuf,
-    },
-    /// A copy, or data of a removed file, that a killed mount left; the next mount removes it.
-    Leftover {
-        /// The file.
-        other: PathBuf,
-    },
-    /// A file on a lower tier that no link names; the next mount adopts it.
-    Unlinked {
-        /// The file.
-        other: PathBuf,
-    },
-    /// Files that were put on a lower tier with several names there: programs take each name for a
-    /// file of its own.
-    ManyNames {
-        /// Names of such files.
-        names: u64,
-        /// One of them.
-        other: PathBuf,
-    },
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Conflict { path, other } => write!(
-                f,
-                "{}: the SSD has something else under this path, which programs see; {} is kept \
-                 and not shown: compare them, then move or delete one",
-                path.display(),
-                other.display()
-            ),
-            Self::Lost { path, place } => write!(
-                f,
-                "{}: its file {} is gone: restore it there, or remove the name",
-                path.display(),
-                place.display()
-            ),
-            Self::SecondLink { path, place } => write!(
-                f,
-                "{}: another name has the file {} already: this one is a symbolic link to it",
-                path.display(),
-                place.display()
-            ),
-            Self::StrangeLink { path, place } => write!(
-                f,
-                "{}: this link to {} was made by another user, or is a second name of a link: it is \
-                 a symbolic link to programs; if it is yours, chown -h it on the SSD, or remove it",
-                path.display(),
-                place.display()
-            ),
-            Self::NotAFile { other } => {
-                write!(
-                    f,
-                    "{}: a special file that this user may not make, left where it is and not shown",
-                    other.display()
-                )
-            }
-            Self::Leftover { other } => {
-                write!(
-                    f,
-                    "{}: left by a mount that was killed, or could not remove it",
-                    other.display()
-                )
-            }
-            Self::Unlinked { other } => {
-                write!(f, "{}: no name on the SSD yet", other.display())
-            }
-            Self::ManyNames { names, other } => write!(
-                f,
-                "{}: hard links on a lower tier are a file each to programs, which may read old \
-                 bytes by one name after a write by another; {names} such names were found: copy \
-                 what is to be changed",
-                other.display()
-            ),
-        }
-    }
-}
 
 /// What was found, and done about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -158,6 +42,10 @@ struct Named {
     path: PathBuf,
     parent: Node,
     name: OsString,
+    /// The link itself.
+    entry: Entry,
+    /// The link may have several names.
+    shared: bool,
     /// The link names a root of an earlier mount.
     former: bool,
 }
@@ -168,6 +56,8 @@ struct Survey {
     named: HashMap<(usize, PathBuf), Vec<Named>>,
     /// What links name that are not believed.
     doubted: HashSet<(usize, PathBuf)>,
+    /// Files on the SSD with several names.
+    counted: HashSet<Entry>,
     /// How many names of files with several there are, and one of them.
     linked: Option<(u64, PathBuf)>,
     /// Leftovers that cannot be removed now.
@@ -186,6 +76,9 @@ impl Core {
         let mut survey = Survey::default();
         survey.found.files = vec![0; self.sides.len()];
         let intents = self.intents.list(&self.links)?;
+        let unswitched = self.switch_torn(mend)?.into_iter();
+        let unswitched = unswitched.filter(|_| !mend).map(|path| Problem::Unswitched { path });
+        survey.found.problems.extend(unswitched);
         if mend && !intents.is_empty() {
             // The names of a killed mount may be in memory only: what they tell to be a leftover
             // must be one after a power loss too.
@@ -265,8 +158,11 @@ impl Core {
                     libc::S_IFREG => {
                         let key = stat.key();
                         survey.found.files[0] += 1;
-                        survey.found.ssd_bytes += stat.disk_bytes();
+                        if stat.raw.st_nlink <= 1 || survey.counted.insert(key) {
+                            survey.found.ssd_bytes += stat.disk_bytes();
+                        }
                         if mend {
+                            self.learn_name(&dir, &name, &stat);
                             self.count(&dir, name, key, &stat);
                         }
                     }
@@ -279,7 +175,7 @@ impl Core {
 
     /// Notes a link in the form of ours.
     fn collect(&self, survey: &mut Survey, (dir, name): (&Node, OsString), said: Said, mend: bool) {
-        let Said { away: Away { tier, path: place }, link, ours, former } = said;
+        let Said { away: Away { tier, path: place, shared }, link, ours, former } = said;
         let path = self.namespace.path_of(dir).join(&name);
         if !ours {
             let whole = self.sides[tier].path.join(&place);
@@ -290,7 +186,8 @@ impl Core {
         if let Some(number) = number_in(&link).filter(|_| mend) {
             self.table.set_number(link.key(), number);
         }
-        let named = Named { path, parent: dir.clone(), name, former };
+        let (parent, entry) = (dir.clone(), link.key());
+        let named = Named { path, parent, name, entry, shared, former };
         survey.named.entry((tier, place)).or_default().push(named);
     }
 
@@ -311,20 +208,22 @@ impl Core {
 
     /// Links that name a former root name the present one from now on, so that they lead to their
     /// files without us too. Where two links name one file, the one at the file's own path has it;
-    /// the others become users' links, which lead to the same file.
+    /// the others become users' links, which lead to the same file. Those that may have several names
+    /// are names of one file.
     fn settle_links(&self, survey: &mut Survey, mend: bool) -> Result<()> {
         for ((tier, place), names) in &mut survey.named {
-            if names.len() < 2 {
-                if let Some(one) = names.first().filter(|one| one.former && mend) {
-                    let target = self.links.to(*tier, place);
-                    self.replace_link(&one.parent, &one.name, &target)?;
-                }
+            if names.len() < 2 && !names.iter().any(|one| one.former || one.shared) {
                 continue;
             }
             names.sort_by(|one, other| {
-                (one.path != *place, &one.path).cmp(&(other.path != *place, &other.path))
+                let order = |one: &Named| (!one.shared, one.path != *place);
+                (order(one), &one.path).cmp(&(order(other), &other.path))
             });
-            for Named { path, parent, name, .. } in names.drain(1..) {
+            let count = names.iter().take_while(|name| name.shared).count().max(1);
+            if mend {
+                self.settle_names(*tier, place, &names[..count])?;
+            }
+            for Named { path, parent, name, .. } in names.drain(count..) {
                 let whole = self.sides[*tier].path.join(place.as_path());
                 survey.found.problems.push(Problem::SecondLink { path, place: whole });
                 if mend {
@@ -332,6 +231,31 @@ impl Core {
                     self.replace_link(&parent, &name, &target)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Makes the names of one file hard links of one link, which names a present root.
+    fn settle_names(&self, tier: usize, place: &Path, names: &[Named]) -> Result<()> {
+        let former = names.iter().any(|name| name.former);
+        if !names[0].shared {
+            if former {
+                let (one, target) = (&names[0], self.links.to(tier, place));
+                self.replace_link(&one.parent, &one.name, &target)?;
+            }
+            return Ok(());
+        }
+        let target = former.then(|| self.links.to_shared(tier, place));
+        if former || names.iter().any(|name| name.entry != names[0].entry) {
+            let names: Vec<_> = names
+                .iter()
+                .map(|name| ((name.parent.clone(), name.name.clone()), name.entry))
+                .collect();
+            self.join(&names, target.as_deref())?;
+        }
+        for Named { parent, name, .. } in names {
+            let dir = self.namespace.descriptor(parent)?;
+            self.learn_name(parent, name, &stat_at(dir.as_fd(), name)?);
         }
         Ok(())
     }
@@ -344,10 +268,7 @@ impl Core {
         let from = (side.tmp().as_fd(), OsStr::new(&temporary));
         let to = (parent, name);
         let (new, _) = self.replace_unseen("replacing a link", from, to, entry.key())?;
-        if let Some(number) = self.table.number(entry.key()) {
-            self.table.removed(entry.key());
-            self.table.set_number(new.key(), number);
-        }
+        self.renumber(entry.key(), new.key());
         Ok(())
     }
 

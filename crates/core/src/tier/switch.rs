@@ -16,6 +16,7 @@ use rustix::fs::symlinkat;
 use super::Core;
 use super::inode::{Away, Inode, Place};
 use super::intents::{Intent, Removal};
+use super::many_names::temporary_name;
 use super::migrate::{Copied, Source, Stayed};
 use super::residents::Resident;
 use crate::engine::Stat;
@@ -25,6 +26,8 @@ use crate::namespace::{Node, stat_descriptor};
 struct Switch {
     /// What replaces the name's entry on the SSD, in the directory of temporary names.
     new_name: String,
+    /// How many names the file has; each has a temporary one of its own.
+    names: usize,
     /// The old place on a lower tier.
     old: Option<Intent>,
 }
@@ -53,10 +56,15 @@ impl Core {
         let Some((parent, name)) = &source.name else {
             return self.switch_nameless(inode, &mut place, copied).map(|()| None);
         };
-        let switch = self.prepare(inode.number, &place, copied)?;
+        let switch = self.prepare((inode.number, source.names), &place, copied)?;
         let names = self.names.write();
-        let replaced = self.replace(source, (parent, name), &switch.new_name);
-        let (entry, stat) = match replaced {
+        let replaced = if source.names > 1 {
+            let id = (copied.temporary.as_str(), switch.new_name.as_str());
+            self.replace_all((inode, &place), source, id)
+        } else {
+            self.replace((inode, &place), source, (parent, name), &switch.new_name)
+        };
+        let (entry, stat, parents) = match replaced {
             Ok(replaced) => replaced,
             Err(stayed) => {
                 drop(names);
@@ -65,6 +73,7 @@ impl Core {
             }
         };
         self.table.moved(inode, source.entry.key(), entry.key());
+        self.many_names.forget(source.entry.key());
         let left = self.residents.remove(source.entry.key(), true);
         place.resident = (copied.tier == 0).then(|| {
             let name = (parent.clone(), name.clone());
@@ -72,54 +81,84 @@ impl Core {
         });
         drop(names);
         place.entry = entry;
-        place.away =
-            copied.placed.as_ref().map(|(path, _)| Away { tier: copied.tier, path: path.clone() });
+        place.away = copied.placed.as_ref().map(|(path, _)| Away {
+            tier: copied.tier,
+            path: path.clone(),
+            shared: source.names > 1,
+        });
         place.moves += 1;
         if let Ok(now) = stat_descriptor(&copied.file) {
             inode.keep_ctime(&source.stat, &now);
         }
         // Durable before anybody writes to the new place: a later fsync there must not be lost
         // with the link (I4).
-        let durable = self.sync_directory(parent);
-        if let Err(error) = &durable {
-            tracing::warn!(%error, "a move is not durable yet: both copies are kept");
-            *inode.owed.lock() = Some(parent.clone());
+        let durable = self.make_durable(inode, &parents);
+        if durable && source.names > 1 {
+            self.forget_notes(inode, &copied.temporary);
         }
         self.follow(inode, &place, copied);
         drop(place);
         self.keeper.moved(inode.number, copied.tier == 0);
-        if durable.is_ok() {
-            self.clean_up(copied, switch.old, parent);
+        if durable {
+            self.clean_up(copied, switch.old, &parents[0]);
         }
         Ok(left)
     }
 
+    /// Makes a switch in `parents` durable, of which the one that was changed last comes first; or
+    /// notes that it is not.
+    fn make_durable(&self, inode: &Inode, parents: &[Node]) -> bool {
+        let durable = parents.iter().try_for_each(|parent| self.sync_directory(parent));
+        if let Err(error) = &durable {
+            tracing::warn!(%error, "a move is not durable yet: both copies are kept");
+            // The sync of what was changed last covers the others.
+            self.owes(inode, parents[0].clone());
+        }
+        durable.is_ok()
+    }
+
     /// Makes what the switching rename needs, and notes what it will leave.
-    fn prepare(&self, number: u64, place: &Place, copied: &Copied) -> Result<Switch, Stayed> {
+    fn prepare(
+        &self,
+        (number, names): (u64, usize),
+        place: &Place,
+        copied: &Copied,
+    ) -> Result<Switch, Stayed> {
         let new_name = match &copied.placed {
             Some(_) => format!("{}-link", copied.temporary),
             None => copied.temporary.clone(),
         };
-        let mut switch = Switch { new_name, old: None };
+        let mut switch = Switch { new_name, names, old: None };
         // The old copy is a leftover from the switch on.
         if let Some(away) = &place.away {
             let name = format!("{}-old", copied.temporary);
             switch.old = Some(self.intents.note(name, away.tier, &away.path)?);
         }
-        if let Some((to, _)) = &copied.placed
-            && let Err(error) =
-                self.make_link(&switch.new_name, &self.links.to(copied.tier, to), Some(number))
-        {
-            self.unprepare(&switch);
-            return Err(error.into());
+        let made = match &copied.placed {
+            Some((to, _)) => {
+                let target = match names {
+                    0..=1 => self.links.to(copied.tier, to),
+                    _ => self.links.to_shared(copied.tier, to),
+                };
+                self.make_link(&switch.new_name, &target, Some(number))
+            }
+            None => Ok(()),
+        };
+        match made.and_then(|()| self.make_names(&switch.new_name, names)) {
+            Ok(()) => Ok(switch),
+            Err(error) => {
+                self.unprepare(&switch);
+                Err(error.into())
+            }
         }
-        Ok(switch)
     }
 
     /// Takes back what was prepared. A temporary link goes here, a temporary copy with its
     /// migration.
     fn unprepare(&self, switch: &Switch) {
-        self.sides[0].drop_temporary(&switch.new_name);
+        for at in (0..switch.names.max(1)).rev() {
+            self.sides[0].drop_temporary(&temporary_name(&switch.new_name, at));
+        }
         if let Some(old) = &switch.old {
             self.intents.clear(old);
         }
@@ -143,21 +182,23 @@ impl Core {
     /// The switching rename. The caller holds `names` exclusively.
     fn replace(
         &self,
+        (inode, place): (&Inode, &Place),
         source: &Source,
         name: (&Node, &OsString),
         new_name: &str,
-    ) -> Result<(Node, Stat), Stayed> {
+    ) -> Result<(Node, Stat, Vec<Node>), Stayed> {
         // A hard link made since we looked would keep the old inode.
-        if stat_descriptor(&source.file)?.raw.st_nlink != 1 {
-            return Err(Stayed::HardLinked);
+        if self.count_names(inode, place)? != 1 {
+            return Err(Stayed::Changed);
         }
         let from = (self.sides[0].tmp().as_fd(), new_name.as_ref());
         let to = (name.0, name.1.as_os_str());
         let switched = self.replace_unseen("switching a name", from, to, source.entry.key());
-        switched.map_err(|error| match error.errno() {
-            libc::ESTALE | libc::ENOENT => Stayed::Gone,
-            _ => error.into(),
-        })
+        match switched {
+            Ok((entry, stat)) => Ok((entry, stat, vec![name.0.clone()])),
+            Err(error) if matches!(error.errno(), libc::ESTALE | libc::ENOENT) => Err(Stayed::Gone),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Moves an open file that has no name any more: only its handles know it.
@@ -173,7 +214,7 @@ impl Core {
         }
         *inode.kept.lock() = Some(Arc::new(copied.file.try_clone()?.into()));
         side.drop_temporary(&copied.temporary);
-        place.away = Some(Away { tier: copied.tier, path: PathBuf::new() });
+        place.away = Some(Away { tier: copied.tier, path: PathBuf::new(), shared: false });
         place.moves += 1;
         self.follow(inode, place, copied);
         if let Some(left) = place.resident.take() {
@@ -228,12 +269,17 @@ impl Core {
 
     /// Makes the file's last move durable, if it is not yet.
     pub(super) fn settle_owed(&self, inode: &Inode) -> crate::error::Result<()> {
-        let mut owed = inode.owed.lock();
-        if let Some(dir) = &*owed {
-            self.sync_directory(dir)?;
-            *owed = None;
+        let owed = self.owed.lock().get(&inode.number).cloned();
+        if let Some(dir) = owed {
+            self.sync_directory(&dir)?;
+            self.owed.lock().remove(&inode.number);
         }
         Ok(())
+    }
+
+    /// A file's last move is durable once `dir` is.
+    pub(super) fn owes(&self, inode: &Inode, dir: Node) {
+        self.owed.lock().insert(inode.number, dir);
     }
 }
 

@@ -7,6 +7,7 @@ mod dir_times;
 mod faults;
 mod hostile;
 mod lost;
+mod many_names;
 mod ordinary;
 mod passing;
 mod power;
@@ -16,9 +17,11 @@ mod sets;
 mod stories;
 mod told;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
@@ -167,9 +170,15 @@ impl Fixture {
     }
 }
 
-/// Targets of links below `dir` that lead out of it, in order.
+/// Targets of links below `dir` that lead out of it, in order; of names of one link once.
 fn links_below(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
+    collect_links(dir, &mut HashSet::new(), &mut found);
+    found.sort();
+    found
+}
+
+fn collect_links(dir: &Path, seen: &mut HashSet<u64>, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let meta = path.symlink_metadata().unwrap();
@@ -177,13 +186,11 @@ fn links_below(dir: &Path) -> Vec<PathBuf> {
             continue;
         }
         if meta.is_dir() {
-            found.extend(links_below(&path));
-        } else if meta.is_symlink() {
+            collect_links(&path, seen, found);
+        } else if meta.is_symlink() && seen.insert(meta.ino()) {
             found.push(fs::read_link(&path).unwrap());
         }
     }
-    found.sort();
-    found
 }
 
 /// Files below `dir` but for the private ones.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::Core;
-use super::migrate::COPY_SLACK;
+use super::migrate::{COPY_SLACK, Stayed};
 use super::tree::Named;
 use crate::control::FileExplanation;
 use crate::error::{Error, Result};
@@ -37,11 +37,11 @@ impl Core {
     /// What is known of a file.
     fn facts(&self, file: Named) -> Result<FileExplanation> {
         let inode = file.inode.clone();
-        let (hard_links, need) = if file.has_other_names {
-            let stat = self.stat(&inode)?;
-            (stat.raw.st_nlink, file.disk_bytes + COPY_SLACK)
-        } else {
-            (1, file.disk_bytes + COPY_SLACK)
+        let need = file.disk_bytes + COPY_SLACK;
+        let hard_links = if file.has_other_names { self.stat(&inode)?.raw.st_nlink } else { 1 };
+        let known_names = match self.why_linked(&inode) {
+            Some(Stayed::HardLinked { known, .. }) => known,
+            _ => hard_links,
         };
         let uses = self.uses.of(inode.number);
         let stayed = self.uses.last_stay(inode.number);
@@ -61,6 +61,7 @@ impl Core {
             handles: inode.handles().len() as u64,
             passed_handles: passed.into(),
             hard_links,
+            known_names,
             too_large: need > limit,
             stayed_ms: stayed.as_ref().map(|(when, _)| *when),
             stayed: stayed.map(|(_, why)| why.to_string()),
@@ -90,7 +91,12 @@ fn why_on_ssd(told: &FileExplanation) -> Vec<String> {
         why.push("the kernel serves it by itself: it does not move until it is closed".to_owned());
     }
     if told.hard_links > 1 {
-        why.push(format!("it has {} names (hard links): it does not move", told.hard_links));
+        let (names, known) = (told.hard_links, told.known_names);
+        why.push(if known == names {
+            format!("it has {names} names (hard links), which move together")
+        } else {
+            Stayed::HardLinked { names, known }.to_string()
+        });
     }
     if let (Some(before), Some(all)) = (told.leaves_after, told.may_leave) {
         why.push(format!("policy {}: {before} of {all} files would leave before it", told.policy));
@@ -148,8 +154,8 @@ fn how_off(told: &FileExplanation) -> Vec<String> {
     }
     if told.file.passed_through {
         how.push("close it, then `halocline demote FILE` moves it down".to_owned());
-    } else if told.hard_links > 1 {
-        how.push("remove its other names, then `halocline demote FILE` moves it down".to_owned());
+    } else if told.hard_links > told.known_names {
+        how.push("remove other names, then `halocline demote FILE` moves it down".to_owned());
     } else if !told.file.pinned {
         how.push("`halocline demote FILE` moves it down now".to_owned());
     }

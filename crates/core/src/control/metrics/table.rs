@@ -451,7 +451,12 @@ const EXPLAIN_FILE: &[Metric] = &[
     ),
     metric("handles", "number, gauge", "Open handles."),
     metric("passed_handles", "number, gauge", "Those that the kernel serves by itself."),
-    metric("hard_links", "number", "Its names; with several it does not move."),
+    metric("hard_links", "number", "Its names."),
+    metric(
+        "known_names",
+        "number",
+        "Those that move together; where they are fewer than its names, it does not move.",
+    ),
     metric("too_large", "true, false", "It does not fit below the SSD's limit at all."),
     metric(
         "stayed_ms",

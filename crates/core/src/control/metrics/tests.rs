@@ -147,6 +147,7 @@ fn every_key_of_an_explained_file_is_described_and_no_other() {
             handles: 0,
             passed_handles: 0,
             hard_links: 1,
+            known_names: 1,
             too_large: false,
             stayed_ms: None,
             stayed: None,

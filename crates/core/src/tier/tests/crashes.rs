@@ -99,5 +99,6 @@ impl Fixture {
         assert_eq!(self.found.problems, [], "{}", context());
         assert!(self.found.adopted.is_empty(), "{}: {:?}", context(), self.found.adopted);
         self.check_places();
+        self.check_names(context);
     }
 }

@@ -236,23 +236,6 @@ fn open_files_follow_their_file() {
     assert!(!fixture.hdd("file").exists());
 }
 
-#[test]
-fn hard_linked_files_stay_and_lower_files_come_up_to_be_linked() {
-    let fixture = Fixture::new(limited(1 << 20));
-    fixture.write("one", b"both");
-    let (root, two) = fixture.at("two");
-    fixture.tier().link(&fixture.node("one").unwrap(), &root, two).unwrap();
-    let report = fixture.demote("one");
-    assert!(report.skipped[0].reason.contains("hard links"), "{report:?}");
-    fixture.write("low", b"low");
-    fixture.demote("low");
-    let (_, three) = fixture.at("three");
-    fixture.tier().link(&fixture.node("low").unwrap(), &root, three).unwrap();
-    assert_eq!(fs::metadata(fixture.ssd("three")).unwrap().nlink(), 2);
-    assert_eq!(fixture.content("three").unwrap(), b"low");
-    fixture.check_places();
-}
-
 /// `link` failed with EMLINK when somebody else brought the file first, or took the room that was
 /// made for it.
 #[test]

@@ -55,6 +55,10 @@ const BIG_BYTES: usize = 40 << 10;
 /// What all stories begin with: one file on the SSD and two below.
 const BEGIN: &str = "away=away dir/deep=deep here=here";
 
+/// That with a second name of a file.
+const TWINS: &str = "away=away dir/deep=deep dir/twin=here here=here";
+const LOWER_TWINS: &str = "away=away dir/deep=deep dir/twin=away here=here";
+
 fn big() -> Vec<u8> {
     vec![b'x'; BIG_BYTES]
 }
@@ -191,6 +195,14 @@ pub(super) const STORIES: &[Story] = &[
         ],
     },
     Story {
+        name: "moved while nobody has it open, then written and synced",
+        acts: &[
+            moves(|tier| tier.moves_down("here"), BEGIN),
+            writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
+            syncs(Fixture::syncs, "away=away dir/deep=deep here=WRIT"),
+        ],
+    },
+    Story {
         name: "made, synced and sent down into a new directory",
         acts: &[
             names(
@@ -212,13 +224,68 @@ pub(super) const STORIES: &[Story] = &[
     },
     Story {
         name: "a second name for a lower file",
-        acts: &[names(
-            |tier| {
-                let root = tier.tier().root();
-                tier.tier().link(&tier.node("away")?, &root, "twin".as_ref()).map(drop)
-            },
-            "away=away dir/deep=deep here=here twin=away",
-        )],
+        acts: &[
+            names(|tier| tier.links("away", "twin"), "away=away dir/deep=deep here=here twin=away"),
+            names(
+                |tier| tier.renames("twin", "dir/twin"),
+                "away=away dir/deep=deep dir/twin=away here=here",
+            ),
+            names(|tier| tier.unlinks("away"), "dir/deep=deep dir/twin=away here=here"),
+            moves(|tier| tier.moves_up("dir/twin"), "dir/deep=deep dir/twin=away here=here"),
+            cleans(
+                |tier| tier.tier().core.finish_removals(),
+                "dir/deep=deep dir/twin=away here=here",
+            ),
+        ],
+    },
+    Story {
+        name: "two names go down and up",
+        acts: &[
+            names(|tier| tier.links("here", "dir/twin"), TWINS),
+            moves(|tier| tier.moves_down("here"), TWINS),
+            moves(|tier| tier.moves_up("dir/twin"), TWINS),
+        ],
+    },
+    Story {
+        name: "two names of a lower file go up and down",
+        acts: &[
+            names(|tier| tier.links("away", "dir/twin"), LOWER_TWINS),
+            moves(|tier| tier.moves_up("away"), LOWER_TWINS),
+            moves(|tier| tier.moves_down("dir/twin"), LOWER_TWINS),
+        ],
+    },
+    Story {
+        name: "both names of a lower file go",
+        acts: &[
+            names(|tier| tier.links("here", "dir/twin"), TWINS),
+            moves(|tier| tier.moves_down("here"), TWINS),
+            names(|tier| tier.renames("dir/deep", "here"), "away=away dir/twin=here here=deep"),
+            names(|tier| tier.unlinks("dir/twin"), "away=away here=deep"),
+            cleans(|tier| tier.tier().core.finish_removals(), "away=away here=deep"),
+        ],
+    },
+    Story {
+        name: "written below by one of two names, and synced",
+        acts: &[
+            names(|tier| tier.links("here", "dir/twin"), TWINS),
+            moves(|tier| tier.moves_down("here"), TWINS),
+            writes(
+                |tier| tier.overwrites("dir/twin", b"WRIT"),
+                "away=away dir/deep=deep dir/twin=WRIT here=WRIT",
+            ),
+            syncs(Fixture::syncs, "away=away dir/deep=deep dir/twin=WRIT here=WRIT"),
+        ],
+    },
+    Story {
+        name: "spill of two names",
+        acts: &[
+            names(|tier| tier.links("here", "dir/twin"), TWINS),
+            writes(
+                |tier| tier.overwrites("here", &big()),
+                "away=away dir/deep=deep dir/twin=BIG here=BIG",
+            ),
+            syncs(Fixture::syncs, "away=away dir/deep=deep dir/twin=BIG here=BIG"),
+        ],
     },
 ];
 
@@ -311,6 +378,11 @@ impl Fixture {
     fn unlinks(&self, path: &str) -> Result<()> {
         let (dir, name) = self.at(path);
         self.tier().unlink(&dir, name)
+    }
+
+    fn links(&self, from: &str, to: &str) -> Result<()> {
+        let (node, (dir, name)) = (self.node(from)?, self.at(to));
+        self.tier().link(&node, &dir, name).map(drop)
     }
 
     fn renames(&self, from: &str, to: &str) -> Result<()> {

@@ -1,0 +1,432 @@
+//! Files with several names (hard links): all names move together, and the data once.
+//!
+//! The SSD's tree has the names, so it has the hard links too: those of the file where it is on the
+//! SSD, those of its link where it is below. The link of such a file is marked ([`super::links`]),
+//! because a second name of any other link is not believed.
+//!
+//! What must hold: while some names stand for the file and others for its copy, nobody changes
+//! either, and hard links to both in the directory of intents, `ID-from` and `ID-to`, say which is
+//! which. Where a mount finds both, it gives the names that are left to what `ID-to` is; so the file
+//! that programs went on with is always that one. Either is removed only once all names are durably
+//! switched, or durably back.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::{Mutex, MutexGuard};
+use rustc_hash::FxHashMap;
+use rustix::fs::{AtFlags, linkat, unlinkat};
+use rustix::io::Errno;
+
+use super::Core;
+use super::inode::{Entry, Inode, Place};
+use super::migrate::{Source, Stayed};
+use super::residents::Resident;
+use crate::engine::{SetAttr, SetTime, Stat};
+use crate::error::Result;
+use crate::globs::Globs;
+use crate::namespace::attributes::{set_attr_on, stat_at, system_time};
+use crate::namespace::{Node, stat_descriptor};
+
+/// Names that a file may have and still move: while they are switched, nobody looks up any name.
+pub(super) const NAMES_MAX: u64 = 1024;
+
+/// A directory and a name in it.
+pub(super) type Name = (Node, OsString);
+
+/// What has several names in the tree: its node knows them as long as somebody holds it.
+#[derive(Debug, Default)]
+pub(super) struct ManyNames {
+    nodes: Mutex<FxHashMap<Entry, Node>>,
+    /// Held by who adds or removes a name of what has others, or may have: of two who remove the
+    /// last two, one must know that it is the last.
+    counted: Mutex<()>,
+}
+
+impl ManyNames {
+    /// An entry has several names.
+    pub(super) fn keep(&self, entry: &Node) {
+        self.nodes.lock().insert(entry.key(), entry.clone());
+    }
+
+    /// The names stand for another entry, or for nothing.
+    pub(super) fn forget(&self, entry: Entry) {
+        let forgotten = self.nodes.lock().remove(&entry);
+        drop(forgotten);
+    }
+
+    fn node(&self, entry: Entry) -> Option<Node> {
+        self.nodes.lock().get(&entry).cloned()
+    }
+
+    /// Nobody else changes how many names anything has until the guard is dropped. The caller holds
+    /// `names` shared.
+    pub(super) fn count(&self) -> MutexGuard<'_, ()> {
+        self.counted.lock()
+    }
+
+    /// The same before a name goes that has these attributes, where that matters: then they must be
+    /// looked at again.
+    pub(super) fn count_before(&self, stat: &Stat) -> Option<MutexGuard<'_, ()>> {
+        let may_have_others = match stat.kind() {
+            libc::S_IFDIR => false,
+            libc::S_IFLNK => true,
+            _ => stat.raw.st_nlink > 1,
+        };
+        may_have_others.then(|| self.count())
+    }
+}
+
+/// What an ID's hard links in the directory of intents are called.
+struct Notes {
+    from: String,
+    to: String,
+}
+
+impl Notes {
+    fn of(id: &str) -> Self {
+        Self { from: format!("{id}-from"), to: format!("{id}-to") }
+    }
+}
+
+/// The temporary name that becomes the `at`th name of a file.
+pub(super) fn temporary_name(first: &str, at: usize) -> String {
+    if at == 0 { first.to_owned() } else { format!("{first}-{at}") }
+}
+
+impl Core {
+    /// How many names a file's link has, those in directories of the engine's own among them.
+    pub(super) fn names_of_link(&self, place: &Place) -> u64 {
+        if !place.away.as_ref().is_some_and(|away| away.shared) {
+            return 1;
+        }
+        self.namespace.stat(&place.entry).map_or(1, |link| link.raw.st_nlink)
+    }
+
+    /// How many names a file has, whether the mount knows them or not.
+    pub(super) fn count_names(&self, inode: &Inode, place: &Place) -> Result<u64> {
+        let all = match &place.away {
+            Some(_) => self.names_of_link(place),
+            None => self.namespace.stat(&place.entry)?.raw.st_nlink,
+        };
+        Ok(all.saturating_sub(inode.own_links.load(Ordering::Acquire)))
+    }
+
+    /// Whether what has these attributes has no other name in the tree. The caller holds `names`
+    /// since before they were read.
+    pub(super) fn is_last(&self, stat: &Stat) -> bool {
+        let live = self.table.find(stat.key());
+        let own = live.map_or(0, |inode| inode.own_links.load(Ordering::Acquire));
+        stat.raw.st_nlink <= 1 + own
+    }
+
+    /// All `count` names of an entry.
+    ///
+    /// # Errors
+    /// [`Stayed::HardLinked`] where the mount does not know all of them, or they are more than
+    /// [`NAMES_MAX`].
+    pub(super) fn all_names(&self, entry: &Node, count: u64) -> Result<Vec<Name>, Stayed> {
+        if count > NAMES_MAX {
+            return Err(Stayed::HardLinked { names: count, known: NAMES_MAX });
+        }
+        let mut names = entry.names();
+        // Somebody may have changed some behind the mount.
+        names.retain(|(parent, name)| {
+            let there = self.namespace.descriptor(parent);
+            let there = there.and_then(|dir| stat_at(dir.as_fd(), name));
+            there.is_ok_and(|stat| stat.key() == entry.key())
+        });
+        let known = names.len() as u64;
+        if known == count { Ok(names) } else { Err(Stayed::HardLinked { names: count, known }) }
+    }
+
+    /// Why a file with several names cannot move, if so.
+    pub(super) fn why_linked(&self, inode: &Inode) -> Option<Stayed> {
+        let place = inode.place.read();
+        let count = self.count_names(inode, &place).ok().filter(|count| *count > 1)?;
+        self.all_names(&place.entry, count).err()
+    }
+
+    /// Paths of all names of a file that the mount knows; one at least.
+    pub(super) fn paths_of(&self, entry: &Node) -> Vec<PathBuf> {
+        let known = self.many_names.node(entry.key()).map(|node| node.names()).unwrap_or_default();
+        if known.len() < 2 {
+            return vec![self.namespace.path_of(entry)];
+        }
+        known.iter().map(|(parent, name)| self.namespace.path_of(parent).join(name)).collect()
+    }
+
+    /// The same of a file on the SSD.
+    pub(super) fn paths_of_resident(&self, resident: &Resident) -> Vec<PathBuf> {
+        let entry = self.residents.numbered(resident.number).map(|(entry, _)| entry);
+        match entry.and_then(|entry| self.many_names.node(entry)) {
+            Some(node) => self.paths_of(&node),
+            None => vec![self.path_of(resident)],
+        }
+    }
+
+    /// Whether a glob keeps a file on the SSD, by any of its names.
+    pub(super) fn is_pinned(&self, globs: &Globs, inode: &Inode) -> bool {
+        globs.has_pins() && self.paths_of(&inode.entry()).iter().any(|path| globs.pins(path))
+    }
+
+    /// Whether globs keep a file off the SSD, by all of its names.
+    pub(super) fn is_excluded(&self, globs: &Globs, inode: &Inode) -> bool {
+        globs.has_excludes()
+            && self.paths_of(&inode.entry()).iter().all(|path| globs.excludes(path))
+    }
+
+    /// Lets the link of a file on a lower tier have several names.
+    pub(super) fn share(&self, inode: &Arc<Inode>) -> Result<()> {
+        let _moving = inode.moving.lock();
+        let mut place = inode.place.write();
+        let Some(away) = place.away.clone().filter(|away| !away.shared) else { return Ok(()) };
+        let name = place.entry.known_as().filter(|_| !away.path.as_os_str().is_empty());
+        let name = name.ok_or(Errno::NOENT)?;
+        let target = self.links.to_shared(away.tier, &away.path);
+        self.replace_own_link(inode, &mut place, &name, (&self.fresh_name(), &target))?;
+        if let Some(away) = &mut place.away {
+            away.shared = true;
+        }
+        Ok(())
+    }
+
+    /// The names of a file on a lower tier changed: so does the time of its last change, which that
+    /// tier does not know of.
+    pub(super) fn touch(&self, entry: Entry) {
+        if let Some(inode) = self.table.find(entry)
+            && let Err(error) = self.touched(&inode)
+        {
+            tracing::debug!(%error, "a file keeps its time of last change");
+        }
+    }
+
+    /// The same; the file's attributes.
+    pub(super) fn touched(&self, inode: &Inode) -> Result<Stat> {
+        {
+            let place = inode.place.read();
+            if place.away.is_some() && inode.kept.lock().is_none() {
+                let _changing = inode.changing()?;
+                let fd = self.physical(inode, &place)?;
+                let raw = stat_descriptor(&*fd)?.raw;
+                let at = system_time((raw.st_atime, raw.st_atime_nsec));
+                let same = SetAttr { atime: Some(SetTime::At(at)), ..SetAttr::default() };
+                let touch = || set_attr_on(&*fd, &same).map(drop);
+                if let Err(error) = self.steps_at(&place).step("setting attributes", touch) {
+                    tracing::debug!(%error, "a file keeps its time of last change");
+                }
+            }
+        }
+        self.stat(inode)
+    }
+}
+
+impl Core {
+    /// Makes as many temporary names of what `first` names as a file has names.
+    pub(super) fn make_names(&self, first: &str, count: usize) -> Result<()> {
+        let side = &self.sides[0];
+        (1..count).try_for_each(|at| {
+            let name = temporary_name(first, at);
+            side.steps.step("making a name", || {
+                Ok(linkat(side.tmp(), first, side.tmp(), name, AtFlags::empty())?)
+            })
+        })
+    }
+
+    /// Switches all names of a file, to what has the temporary names that [`Core::make_names`] made
+    /// of `first`. The caller holds `place` and `names` exclusively. Returns what they stand for,
+    /// and the directories to be synced, the last to be changed first.
+    pub(super) fn replace_all(
+        &self,
+        (inode, place): (&Inode, &Place),
+        source: &Source,
+        (id, first): (&str, &str),
+    ) -> Result<(Node, Stat, Vec<Node>), Stayed> {
+        let names = self.all_names(&source.entry, self.count_names(inode, place)?)?;
+        if names.len() != source.names {
+            return Err(Stayed::Changed);
+        }
+        let notes = Notes::of(id);
+        let tmp = self.sides[0].tmp().as_fd();
+        let dir = self.namespace.descriptor(&names[0].0)?;
+        self.note((tmp, first.as_ref()), &notes.to)?;
+        if let Err(error) = self.note((dir.as_fd(), names[0].1.as_os_str()), &notes.from) {
+            self.drop_note(&notes.to)?;
+            return Err(error.into());
+        }
+        let expected = source.entry.key();
+        let mut switched = None;
+        for (at, (parent, name)) in names.iter().enumerate() {
+            let temporary = temporary_name(first, at);
+            let from = (tmp, OsStr::new(&temporary));
+            match self.replace_unseen(
+                "switching a name",
+                from,
+                (parent, name.as_os_str()),
+                expected,
+            ) {
+                Ok(now) => switched = Some(now),
+                Err(error) => {
+                    let to = switched.map(|(entry, _)| entry.key());
+                    let back = to.map_or(Ok(()), |to| self.put_back(&names[..at], &notes, to));
+                    let back = back.and_then(|()| self.drop_note(&notes.from));
+                    if let Err(error) = back.and_then(|()| self.intents.sync()) {
+                        tracing::warn!(%error, "the next mount switches the names of a file");
+                        // By whichever name it is looked up from now on, it is known.
+                        for entry in to.into_iter().chain([expected]) {
+                            self.table.set_number(entry, inode.number);
+                        }
+                        self.table.tear(inode.number);
+                    } else if let Err(error) = self.drop_note(&notes.to) {
+                        tracing::debug!(%error, "a copy stays until the next mount");
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+        let (entry, mut stat) = switched.ok_or(Stayed::Gone)?;
+        inode.own_links.store(1, Ordering::Release);
+        self.many_names.keep(&entry);
+        stat.raw.st_nlink = names.len() as u64;
+        let mut parents: Vec<Node> = Vec::new();
+        for (parent, _) in names.into_iter().rev() {
+            if !parents.contains(&parent) {
+                parents.push(parent);
+            }
+        }
+        Ok((entry, stat, parents))
+    }
+
+    /// All names that [`Core::replace_all`] switched are durable. The caller holds `place`
+    /// exclusively.
+    pub(super) fn forget_notes(&self, inode: &Inode, id: &str) {
+        let notes = Notes::of(id);
+        let _names = self.names.write();
+        match self.drop_note(&notes.from).and_then(|()| self.drop_note(&notes.to)) {
+            Ok(()) => inode.own_links.store(0, Ordering::Release),
+            Err(error) => tracing::debug!(%error, "an intent stays until the next mount"),
+        }
+    }
+
+    /// Gives names back to what they stood for before.
+    fn put_back(&self, names: &[Name], notes: &Notes, expected: Entry) -> Result<()> {
+        names.iter().try_for_each(|name| self.give(&notes.from, name, expected))
+    }
+
+    /// Gives a name, which stands for `expected`, to what a note is of.
+    fn give(&self, note: &str, (parent, name): &Name, expected: Entry) -> Result<()> {
+        let (side, temporary) = (&self.sides[0], self.fresh_name());
+        let dir = self.intents.dir();
+        side.steps.step("making a name", || {
+            Ok(linkat(dir, note, side.tmp(), &temporary, AtFlags::empty())?)
+        })?;
+        let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+        self.replace_unseen("switching a name", from, (parent, name.as_os_str()), expected)
+            .map(drop)
+    }
+
+    fn note(&self, (dir, name): (BorrowedFd<'_>, &OsStr), note: &str) -> Result<()> {
+        let to = self.intents.dir();
+        let make = || Ok(linkat(dir, name, to, note, AtFlags::empty())?);
+        self.sides[0].steps.step("noting an intent", make)
+    }
+
+    fn drop_note(&self, note: &str) -> Result<()> {
+        let drop = || Ok(unlinkat(self.intents.dir(), note, AtFlags::empty())?);
+        self.sides[0].steps.step("clearing an intent", drop)
+    }
+}
+
+impl Core {
+    /// Switches names that a mount left unswitched; without `mend` only tells of them. Durable
+    /// before anything that told of them is removed.
+    pub(super) fn switch_torn(&self, mend: bool) -> Result<Vec<PathBuf>> {
+        let (dir, mut torn, mut files) = (self.intents.dir(), HashMap::new(), Vec::new());
+        for note in self.intents.names()? {
+            let Ok(note) = note.into_string() else { continue };
+            let Ok(stat) = stat_at(dir, note.as_ref()) else { continue };
+            if stat.kind() == libc::S_IFREG {
+                files.push(note.clone());
+            }
+            let Some(notes) = note.strip_suffix("-from").map(Notes::of) else { continue };
+            if stat_at(dir, notes.to.as_ref()).is_ok() {
+                torn.insert(stat.key(), notes);
+            }
+        }
+        let mut found = Vec::new();
+        let mut dirs = if torn.is_empty() { Vec::new() } else { vec![self.namespace.root()] };
+        while let Some(dir) = dirs.pop() {
+            let fd = self.namespace.descriptor(&dir)?;
+            for entry in self.namespace.entries(&dir)? {
+                if self.is_private(&dir, &entry.name) {
+                    continue;
+                }
+                let Ok(stat) = stat_at(fd.as_fd(), &entry.name) else { continue };
+                if stat.kind() == libc::S_IFDIR {
+                    dirs.push(self.namespace.lookup(&dir, &entry.name)?.0);
+                } else if let Some(notes) = torn.get(&stat.key()) {
+                    found.push(self.namespace.path_of(&dir).join(&entry.name));
+                    if mend {
+                        self.give(&notes.to, &(dir.clone(), entry.name), stat.key())?;
+                    }
+                }
+            }
+        }
+        if mend && !(torn.is_empty() && files.is_empty()) {
+            self.sides[0].sync_all()?;
+            for note in files {
+                self.drop_note(&note)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes names of the tree, which stand for links that name one file, hard links of one of
+    /// them, or of a new one with `target`.
+    pub(super) fn join(&self, names: &[(Name, Entry)], target: Option<&OsStr>) -> Result<()> {
+        let Some(((parent, name), first)) = names.first() else { return Ok(()) };
+        let (side, temporary) = (&self.sides[0], self.fresh_name());
+        let mut one = *first;
+        if let Some(target) = target {
+            self.make_link(&temporary, target, self.table.number(one))?;
+            let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+            let to = (parent, name.as_os_str());
+            let new = self.replace_unseen("replacing a link", from, to, one)?.0.key();
+            self.renumber(one, new);
+            one = new;
+        }
+        let dir = self.namespace.descriptor(parent)?;
+        for ((to_dir, to), other) in names.iter().skip(1).filter(|(_, other)| *other != one) {
+            side.steps.step("making a name", || {
+                Ok(linkat(&*dir, name, side.tmp(), &temporary, AtFlags::empty())?)
+            })?;
+            let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+            self.replace_unseen("replacing a link", from, (to_dir, to.as_os_str()), *other)?;
+            self.renumber(*other, one);
+        }
+        Ok(())
+    }
+
+    /// A link of ours replaces another.
+    pub(super) fn renumber(&self, old: Entry, new: Entry) {
+        if let Some(number) = self.table.number(old) {
+            self.table.removed(old);
+            self.table.set_number(new, number);
+        }
+    }
+
+    /// Knows all names in the tree of what has several.
+    pub(super) fn learn_name(&self, dir: &Node, name: &OsStr, stat: &Stat) {
+        let many = 2..=NAMES_MAX + 1;
+        if many.contains(&stat.raw.st_nlink)
+            && let Ok((node, _)) = self.namespace.lookup(dir, name)
+            && node.key() == stat.key()
+        {
+            self.many_names.keep(&node);
+        }
+    }
+}

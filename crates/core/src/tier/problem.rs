@@ -1,0 +1,133 @@
+//! What does not fit together on the tiers, for people and scripts.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+/// Something on the tiers that does not fit together.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "problem", rename_all = "kebab-case")]
+pub enum Problem {
+    /// Both the SSD and a lower tier have something under this path; the SSD's is the truth (I10).
+    Conflict {
+        /// Path below both roots.
+        path: PathBuf,
+        /// The file that programs do not see.
+        other: PathBuf,
+    },
+    /// A link names a file that is not there.
+    Lost {
+        /// The link's path.
+        path: PathBuf,
+        /// Where its file should be.
+        place: PathBuf,
+    },
+    /// Two links name the same file; this one is taken for a user's link.
+    SecondLink {
+        /// The link's path.
+        path: PathBuf,
+        /// The file.
+        place: PathBuf,
+    },
+    /// A link in the form of ours that the user who mounts did not make, or a second name of one: it is
+    /// taken for a user's link.
+    StrangeLink {
+        /// The link's path.
+        path: PathBuf,
+        /// The file that it names.
+        place: PathBuf,
+    },
+    /// Something on a lower tier that is no regular file and cannot be made on the SSD: it is left
+    /// where it is.
+    NotAFile {
+        /// What.
+        other: PathBuf,
+    },
+    /// A copy, or data of a removed file, that a killed mount left; the next mount removes it.
+    Leftover {
+        /// The file.
+        other: PathBuf,
+    },
+    /// A mount was killed while it moved a file with several names, of which this one still stands
+    /// for the old copy, which is the same; the next mount goes on.
+    Unswitched {
+        /// The name.
+        path: PathBuf,
+    },
+    /// A file on a lower tier that no link names; the next mount adopts it.
+    Unlinked {
+        /// The file.
+        other: PathBuf,
+    },
+    /// Files that were put on a lower tier with several names there: programs take each name for a
+    /// file of its own.
+    ManyNames {
+        /// Names of such files.
+        names: u64,
+        /// One of them.
+        other: PathBuf,
+    },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conflict { path, other } => write!(
+                f,
+                "{}: the SSD has something else under this path, which programs see; {} is kept \
+                 and not shown: compare them, then move or delete one",
+                path.display(),
+                other.display()
+            ),
+            Self::Lost { path, place } => write!(
+                f,
+                "{}: its file {} is gone: restore it there, or remove the name",
+                path.display(),
+                place.display()
+            ),
+            Self::SecondLink { path, place } => write!(
+                f,
+                "{}: another name has the file {} already: this one is a symbolic link to it",
+                path.display(),
+                place.display()
+            ),
+            Self::StrangeLink { path, place } => write!(
+                f,
+                "{}: this link to {} was made by another user, or is a second name of a link: it is \
+                 a symbolic link to programs; if it is yours, chown -h it on the SSD, or remove it",
+                path.display(),
+                place.display()
+            ),
+            Self::NotAFile { other } => {
+                write!(
+                    f,
+                    "{}: a special file that this user may not make, left where it is and not shown",
+                    other.display()
+                )
+            }
+            Self::Leftover { other } => {
+                write!(
+                    f,
+                    "{}: left by a mount that was killed, or could not remove it",
+                    other.display()
+                )
+            }
+            Self::Unswitched { path } => write!(
+                f,
+                "{}: a mount was killed while it moved the names of this file: the next one goes on",
+                path.display()
+            ),
+            Self::Unlinked { other } => {
+                write!(f, "{}: no name on the SSD yet", other.display())
+            }
+            Self::ManyNames { names, other } => write!(
+                f,
+                "{}: hard links on a lower tier are a file each to programs, which may read old \
+                 bytes by one name after a write by another; {names} such names were found: copy \
+                 what is to be changed",
+                other.display()
+            ),
+        }
+    }
+}
