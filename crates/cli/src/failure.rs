@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use halocline_core::counted::counted_with;
 use halocline_core::error::Error;
 
 use crate::text;
@@ -48,7 +49,7 @@ impl Failure {
 
     /// Files were changed behind the mount while they had dirty data; where that is was told.
     pub(crate) fn conflicts(count: usize) -> Self {
-        let files = if count == 1 { "1 file was" } else { &format!("{count} files were") };
+        let files = counted_with(count, "file", ("was", "were"));
         Self {
             status: 4,
             message: format!(

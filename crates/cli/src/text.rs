@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use halocline_core::control::{LayoutBytes, MoveReport, Report, RequestTotals, Skipped};
+use halocline_core::counted::{counted, counted_with};
 
 /// A path on one line of a terminal: as it is, or quoted where it has characters that are none.
 #[expect(clippy::unnecessary_debug_formatting, reason = "it is the escapes that are wanted")]
@@ -104,7 +105,11 @@ pub(crate) fn report(report: &Report) -> String {
         ("hit ratio", format!("{:.1} % of bytes", report.hit_ratio * 100.0)),
         (
             "admitted",
-            format!("{} in {} requests", bytes(report.admitted.bytes), report.admitted.requests),
+            format!(
+                "{} in {}",
+                bytes(report.admitted.bytes),
+                counted(report.admitted.requests, "request")
+            ),
         ),
         ("layouts", layouts),
         ("SSD writes", bytes(report.ssd_bytes_written)),
@@ -119,8 +124,8 @@ pub(crate) fn report(report: &Report) -> String {
         ("left dirty", bytes(report.dirty_bytes_left)),
     ];
     let conflicts = (report.conflicts > 0).then(|| {
-        let what = format!("{} files changed behind the mount, see `conflicts`", report.conflicts);
-        ("conflicts", format!("{what} in the cache"))
+        let files = counted(report.conflicts, "file");
+        ("conflicts", format!("{files} changed behind the mount, see `conflicts` in the cache"))
     });
     let emulated = report.emulated.as_ref();
     let emulated =
@@ -154,14 +159,16 @@ fn row(out: &mut String, name: &str, totals: &RequestTotals) {
 /// One line on what was moved, and one for each file that was not.
 pub(crate) fn moved(verb: &str, done: &MoveReport, dry_run: bool) -> String {
     let would = if dry_run { "would be " } else { "" };
-    let mut out = format!(
-        "{} in {} file{} {would}{verb}",
-        bytes(done.bytes),
-        done.files,
-        if done.files == 1 { "" } else { "s" },
-    );
+    let already = counted_with(done.already_files, "file", ("was", "were"));
+    if done.files == 0 && done.already_files > 0 && done.left_bytes == 0 {
+        return format!("nothing {would}{verb}: {already} there already{}", skipped(done));
+    }
+    let mut out = format!("{} in {} {would}{verb}", bytes(done.bytes), counted(done.files, "file"));
     if !dry_run {
         let _ = write!(out, " in {} ({})", seconds(done.seconds), rate(done.bytes, done.seconds));
+    }
+    if done.already_files > 0 {
+        let _ = write!(out, "; {already} there already");
     }
     if done.left_bytes > 0 {
         let _ = write!(out, "; {} left", bytes(done.left_bytes));

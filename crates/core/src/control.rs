@@ -381,6 +381,9 @@ pub struct MoveReport {
     pub bytes: u64,
     /// Files touched.
     pub files: u64,
+    /// Files with nothing to move, because they were already where they were to go.
+    #[serde(default)]
+    pub already_files: u64,
     /// Seconds it took.
     pub seconds: f64,
     /// Bytes that should have moved and did not: still dirty, without room, or pinned.

@@ -11,6 +11,7 @@ pub mod calibrate;
 mod clock;
 pub mod config;
 pub mod control;
+pub mod counted;
 pub mod device;
 pub mod engine;
 pub mod error;

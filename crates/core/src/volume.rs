@@ -13,6 +13,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::counted::counted;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::private::PrivateDir;
@@ -63,7 +64,11 @@ impl Volume {
     ) -> Result<Self> {
         if count == 0 || stripe == 0 {
             return Err(Error::invalid(
-                format!("{}: a volume of {count} servers, stripe {stripe}", dir.display()),
+                format!(
+                    "{}: a volume of {}, stripe {stripe}",
+                    dir.display(),
+                    counted(count, "server")
+                ),
                 "give at least one server and a stripe of at least one byte",
             ));
         }

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_core::config::{Binding, Config};
+use halocline_core::counted::{counted, counted_with};
 use halocline_core::error::{Error, Result};
 use halocline_core::meta::lease::{self, Evidence, Verdict};
 use halocline_core::meta::recover::Left;
@@ -391,9 +392,9 @@ fn tell(findings: &Findings) {
         println!("cache of {}", origin.display());
     }
     println!(
-        "{} files, {} extents, {} cached, {} of it dirty",
-        findings.files,
-        findings.extents,
+        "{}, {}, {} cached, {} of it dirty",
+        counted(findings.files, "file"),
+        counted(findings.extents, "extent"),
         text::bytes(findings.mapped_bytes),
         text::bytes(findings.dirty_bytes)
     );
@@ -408,13 +409,15 @@ fn tell(findings: &Findings) {
         println!("{}", describe(problem));
     }
     if !strays.is_empty() {
-        println!("{} objects that no record names: the next mount removes them", strays.len());
+        let objects = counted_with(strays.len(), "object", ("is", "are"));
+        println!("{objects} named by no record: the next mount removes what no record names");
     }
     match (findings.wrong(), findings.repaired) {
         (0, _) => println!("clean"),
-        (count, true) => println!("{count} problems, repaired where that is possible"),
+        (count, true) => println!("{}, repaired where that is possible", counted(count, "problem")),
         (count, false) => {
-            println!("{count} problems; --repair drops what is missing, damaged or stray");
+            let problems = counted(count, "problem");
+            println!("{problems}; --repair drops what is missing, damaged or stray");
         }
     }
 }

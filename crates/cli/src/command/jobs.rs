@@ -11,6 +11,7 @@ use std::process::{Command, ExitCode};
 use clap::{Args, Subcommand};
 use halocline_core::bounded;
 use halocline_core::control::{JobChange, JobInfo, Request};
+use halocline_core::counted::counted;
 use halocline_core::error::Error;
 use halocline_core::tier::JOB_VARIABLE;
 use serde_json::json;
@@ -129,7 +130,9 @@ fn run(name: &str, on: &On, command: &[OsString]) -> Outcome {
 /// One job for people.
 pub(super) fn line(job: &JobInfo) -> String {
     let JobInfo { name, references, position, files, state } = job;
-    format!("{name}: {state}, at {position} of {references} references to {files} files")
+    let references = counted(*references, "reference");
+    let files = counted(*files, "file");
+    format!("{name}: {state}, at {position} of {references} to {files}")
 }
 
 fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
@@ -144,7 +147,8 @@ fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
         )));
     }
     let files: BTreeSet<&PathBuf> = references.iter().collect();
-    eprintln!("{} references to {} files", references.len(), files.len());
+    let files = counted(files.len(), "file");
+    eprintln!("{} to {files}", counted(references.len(), "reference"));
     let job = json!({ "job": name, "references": references });
     print_json(&job)
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_core::control::{CachedTree, ExtentInfo, FileInfo, Place, Request, Side};
+use halocline_core::counted::counted;
 
 use super::print_json;
 use crate::failure::Outcome;
@@ -87,9 +88,9 @@ fn below(place: &Place, json: bool) -> Outcome {
         );
     }
     println!(
-        "{} of {} files on the cache, {} of it dirty",
+        "{} of {} on the cache, {} of it dirty",
         text::bytes(tree.cached_bytes),
-        tree.files.len(),
+        counted(tree.files.len(), "file"),
         text::bytes(tree.dirty_bytes)
     );
     Ok(ExitCode::SUCCESS)

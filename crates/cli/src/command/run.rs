@@ -13,6 +13,7 @@ use std::sync::Arc;
 use clap::Args;
 use halocline_core::config::Config;
 use halocline_core::control::{Claim, MoveReport, NAMED_MAX, Report};
+use halocline_core::counted::counted_with;
 use halocline_fuse::{PrivateView, private_namespace};
 
 use joining::Found;
@@ -226,7 +227,8 @@ fn conclude(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> O
         eprintln!("halocline: {}: {}", skipped.path.display(), skipped.reason);
     }
     if let Some(more @ 1..) = flushed.skipped.len().checked_sub(NAMED_MAX) {
-        eprintln!("halocline: {more} more files are not flushed");
+        let more = counted_with(more, "more file", ("is", "are"));
+        eprintln!("halocline: {more} not flushed");
     }
     for conflict in &flushed.conflicts {
         eprintln!("halocline: {}: {}", conflict.path.display(), conflict.reason);

@@ -9,6 +9,7 @@ use clap::Args;
 use halocline_core::control::{
     AnyStatus, Health, Place, Rebuilder, Request, Rules, ServerStatus, Side, Status, mount,
 };
+use halocline_core::counted::counted;
 use halocline_core::error::Error;
 
 use super::print_json;
@@ -110,19 +111,23 @@ fn extents(status: &Status) -> String {
         (
             "space",
             format!(
-                "{} of {} ({}), {} extents, {} of records",
+                "{} of {} ({}), {}, {} of records",
                 text::bytes(status.used_bytes),
                 text::bytes(status.limit_bytes),
                 text::share(status.used_bytes, status.limit_bytes),
-                status.extents,
+                counted(status.extents, "extent"),
                 text::bytes(status.records_bytes)
             ),
         ),
         (
             "dirty",
-            format!("{} in {} extents{age}", text::bytes(status.dirty_bytes), status.dirty_extents),
+            format!(
+                "{} in {}{age}",
+                text::bytes(status.dirty_bytes),
+                counted(status.dirty_extents, "extent")
+            ),
         ),
-        ("rebuilder", format!("{rebuilder}, {} ranges wanted", status.wanted_ranges)),
+        ("rebuilder", format!("{rebuilder}, {} wanted", counted(status.wanted_ranges, "range"))),
     ];
     lines.extend(rules(&status.rules));
     let mut out = String::new();
@@ -152,13 +157,13 @@ fn servers(out: &mut String, servers: &[ServerStatus]) {
         let side = if server.side == Side::Cache { "cache dev" } else { "origin dev" };
         let _ = writeln!(
             out,
-            "  {:<10} {} ({}): {} read, {} written, {} errors, {} queued",
+            "  {:<10} {} ({}): {} read, {} written, {}, {} queued",
             side,
             server.path.display(),
             server.profile,
             text::bytes(server.read_bytes),
             text::bytes(server.written_bytes),
-            server.errors,
+            counted(server.errors, "error"),
             server.queued
         );
     }

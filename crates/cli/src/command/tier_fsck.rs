@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use halocline_core::config::Config;
+use halocline_core::counted::counted;
 use halocline_core::tier::{FileTier, Found, PRIVATE, Problem, TierSet};
 
 use super::print_json;
@@ -54,7 +55,8 @@ fn tell(found: &Found, repaired: bool) {
         text::bytes(found.ssd_bytes)
     );
     if repaired {
-        println!("{} leftovers removed, {} files adopted", found.removed, found.adopted.len());
+        let removed = counted(found.removed, "leftover");
+        println!("{removed} removed, {} adopted", counted(found.adopted.len(), "file"));
     }
     for problem in &found.problems {
         println!("{problem}");

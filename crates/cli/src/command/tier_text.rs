@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use halocline_core::control::tier::Served;
 use halocline_core::control::{FileExplanation, FileInfo, Health, Place, Status, TierStatus};
+use halocline_core::counted::{counted, counted_with};
 
 use crate::failure::Failure;
 use crate::text;
@@ -66,10 +67,14 @@ pub(super) fn why(told: &FileExplanation) -> String {
         ),
     ];
     let last = told.last_open_ms.map_or_else(String::new, |ms| format!(", last {}", text::ago(ms)));
-    lines.push(("opened", format!("{} times since the mount began{last}", told.opens)));
+    lines.push(("opened", format!("{} since the mount began{last}", counted(told.opens, "time"))));
     lines.push((
         "open now",
-        format!("{} handles, {} served by the kernel", told.handles, told.passed_handles),
+        format!(
+            "{}, {} served by the kernel",
+            counted(told.handles, "handle"),
+            told.passed_handles
+        ),
     ));
     lines.push((
         "SSD",
@@ -109,17 +114,17 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
     lines.push((
         "space",
         format!(
-            "{} of {} ({}) in {} files; demotes above {} down to {}",
+            "{} of {} ({}) in {}; demotes above {} down to {}",
             text::bytes(status.used_bytes),
             text::bytes(status.limit_bytes),
             text::share(status.used_bytes, status.limit_bytes),
-            tier.ssd_files,
+            counted(tier.ssd_files, "file"),
             text::bytes(tier.high_bytes),
             text::bytes(tier.low_bytes)
         ),
     ));
     let moved = |moved: &halocline_core::control::tier::Moved| {
-        format!("{} in {} files", text::bytes(moved.bytes), moved.files)
+        format!("{} in {}", text::bytes(moved.bytes), counted(moved.files, "file"))
     };
     lines.push(("promoted", moved(&tier.promoted)));
     lines.push(("demoted", moved(&tier.demoted)));
@@ -151,10 +156,10 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
 fn requests(lines: &mut Vec<(&'static str, String)>, tier: &TierStatus) {
     let told = |served: &Served| {
         format!(
-            "{} reads ({}), {} writes ({})",
-            served.reads,
+            "{} ({}), {} ({})",
+            counted(served.reads, "read"),
             text::bytes(served.read_bytes),
-            served.writes,
+            counted(served.writes, "write"),
             text::bytes(served.written_bytes)
         )
     };
@@ -167,8 +172,7 @@ fn requests(lines: &mut Vec<(&'static str, String)>, tier: &TierStatus) {
 fn moving(lines: &mut Vec<(&'static str, String)>, tier: &TierStatus) {
     let count = match tier.moving.len() {
         0 => "nothing now".into(),
-        1 => "1 file".into(),
-        many => format!("{many} files"),
+        some => counted(some, "file"),
     };
     let rate = text::rate(tier.moving_rate, 1.0);
     lines.push(("moving", format!("{count}; {rate} over the last 5 s")));
@@ -197,7 +201,8 @@ fn passthrough(lines: &mut Vec<(&'static str, String)>, tier: &TierStatus) {
     let passing = &tier.passthrough;
     let works = match (passing.works, &passing.reason) {
         (Some(true), _) => {
-            format!("works; {} open files are served by the kernel", passing.files.len())
+            let files = counted_with(passing.files.len(), "open file", ("is", "are"));
+            format!("works; {files} served by the kernel")
         }
         (_, Some(reason)) => format!("no: {reason}"),
         (Some(false), None) => "no".into(),
@@ -208,6 +213,6 @@ fn passthrough(lines: &mut Vec<(&'static str, String)>, tier: &TierStatus) {
         lines.push(("", format!("served by the kernel: {file}")));
     }
     for (why, count) in &passing.refused {
-        lines.push(("", format!("{count} opens were not: {why}")));
+        lines.push(("", format!("{} not: {why}", counted_with(*count, "open", ("was", "were")))));
     }
 }

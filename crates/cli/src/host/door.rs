@@ -173,6 +173,7 @@ pub(super) fn joined(first: &MoveReport, last: MoveReport) -> MoveReport {
         bytes: first.bytes + last.bytes,
         files: first.files.max(last.files),
         seconds: first.seconds + last.seconds,
+        already_files: 0,
         left_bytes: last.left_bytes,
         // Without a second try the first one says why.
         skipped: if last.skipped.is_empty() && last.left_bytes > 0 {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Config;
 use super::values::SERVERS_MAX;
+use crate::counted::counted;
 use crate::error::{Error, Result};
 use crate::private::{self, PrivateDir};
 
@@ -85,8 +86,10 @@ impl Binding {
         let Some(before) = Self::load(dir)? else { return Ok(()) };
         let shape = |binding: &Self| {
             format!(
-                "{} server(s), stripe {}, {} group(s)",
-                binding.cache_servers, binding.cache_stripe, binding.groups
+                "{}, stripe {}, {}",
+                counted(binding.cache_servers, "server"),
+                binding.cache_stripe,
+                counted(binding.groups, "group")
             )
         };
         if before.geometry() != self.geometry() {

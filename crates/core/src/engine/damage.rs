@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use super::handle::Handle;
 use super::parts::Parts;
+use crate::counted::counted;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::meta::{FileId, Segment};
@@ -120,7 +121,7 @@ pub(crate) fn named(ranges: &[ByteRange]) -> String {
     let mut text = String::new();
     for (at, range) in ranges.iter().take(NAMED).enumerate() {
         let comma = if at > 0 { ", " } else { "" };
-        let _ = write!(text, "{comma}{} bytes at {}", range.len(), range.start);
+        let _ = write!(text, "{comma}{} at {}", counted(range.len(), "byte"), range.start);
     }
     if ranges.len() > NAMED {
         let _ = write!(text, " and {} more", ranges.len() - NAMED);

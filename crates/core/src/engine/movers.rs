@@ -60,6 +60,12 @@ impl<'a> Moving<'a> {
         FileProgress { moving: self, path: path.to_owned() }
     }
 
+    /// A file had nothing to move.
+    pub(super) fn already(&mut self) -> ControlFlow<()> {
+        self.report.already_files += 1;
+        ControlFlow::Continue(())
+    }
+
     /// A file was moved, `left` bytes of it were not.
     pub(super) fn end_file(&mut self, left: u64) -> ControlFlow<()> {
         self.report.files += 1;
@@ -166,6 +172,9 @@ impl ExtentEngine {
         moving: &mut Moving<'_>,
     ) -> Result<ControlFlow<()>> {
         let missing = self.missing_bytes(file);
+        if missing == 0 {
+            return Ok(moving.already());
+        }
         if dry_run {
             return Ok(moving.file(name, missing));
         }

@@ -1,16 +1,19 @@
 //! Names whose file is gone from its lower tier: they are seen, and can be removed and replaced.
 //!
 //! A name is lost where its tier answers and has nothing at the place that its link names. What must
-//! hold: nobody takes a lost file for an empty one. It has no permissions and no bytes, the kernel
-//! keeps nothing of it, and opening it fails with EIO; one that is restored is the file again.
+//! hold: nobody takes a lost file for an empty one. It has no permissions, no bytes and no extended
+//! attributes, the kernel keeps nothing of it, and opening it fails with EIO; one that is restored is the file again.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::Core;
 use super::inode::{Away, Inode, Place};
+use crate::counted::counted_with;
 use crate::engine::Stat;
 use crate::error::Result;
 
@@ -30,7 +33,8 @@ impl Lost {
         let removed = self.0.lock();
         let (count, last) = removed.as_ref()?;
         Some(format!(
-            "{count} names were removed whose files had been lost before, the last {}",
+            "{} removed whose data had been lost before, the last {}",
+            counted_with(*count, "name", ("was", "were")),
             last.display()
         ))
     }
@@ -42,6 +46,14 @@ impl Core {
         let nameless = away.path.as_os_str().is_empty();
         !nameless
             && matches!(self.sides[away.tier].look(&away.path), Err(Errno::NOENT | Errno::NOTDIR))
+    }
+
+    /// The file itself; `None` where it is lost.
+    pub(super) fn found(&self, inode: &Inode, place: &Place) -> Result<Option<Arc<OwnedFd>>> {
+        match (self.physical(inode, place), &place.away) {
+            (Err(_), Some(away)) if self.is_lost(away) => Ok(None),
+            (found, _) => found.map(Some),
+        }
     }
 
     /// What programs see of a lost file: its owner, no permissions, no bytes.

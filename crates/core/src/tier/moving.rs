@@ -54,7 +54,8 @@ impl Moving<'_> {
                     self.report.bytes += bytes;
                     self.report.files += 1;
                 }
-                Err(Stayed::There | Stayed::Gone) => {}
+                Err(Stayed::There) => self.report.already_files += 1,
+                Err(Stayed::Gone) => {}
                 Err(_) if self.stop => {}
                 Err(stayed) => self.skip(file, stayed.to_string()),
             }
@@ -84,7 +85,8 @@ pub(super) fn move_all(
     sink: ProgressSink<'_>,
 ) -> MoveReport {
     let total = files.iter().filter(|file| wanted(file)).map(|file| file.size).sum();
-    let (begun, report) = (Instant::now(), MoveReport::default());
+    let already_files = files.iter().filter(|file| !wanted(file)).count() as u64;
+    let (begun, report) = (Instant::now(), MoveReport { already_files, ..MoveReport::default() });
     let mut moving = Moving { sink, begun, total, done: 0, stop: false, report };
     let mut moves = Vec::new();
     for file in files.iter().filter(|file| wanted(file)) {

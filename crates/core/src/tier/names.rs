@@ -74,9 +74,9 @@ impl Core {
                 let _names = self.names.read();
                 self.dir_times.show(self.namespace.stat(&place.entry)?)
             }
-            Some(away) => match self.physical(inode, &place) {
-                Err(_) if self.is_lost(away) => return self.stat_lost(inode, &place),
-                found => stat_descriptor(&*found?)?,
+            Some(_) => match self.found(inode, &place)? {
+                None => return self.stat_lost(inode, &place),
+                Some(found) => stat_descriptor(&*found)?,
             },
         };
         Ok(self.show_at(inode, &place, stat))

@@ -234,12 +234,15 @@ impl Engine for FileTier {
             return Err(Errno::NODATA.into());
         }
         let place = node.0.place.read();
-        xattr::get_on(&*self.core.physical(&node.0, &place)?, name)
+        // Whoever lists a directory asks for these, too, and a lost name is to be seen there.
+        let file = self.core.found(&node.0, &place)?.ok_or(Errno::NODATA)?;
+        xattr::get_on(&*file, name)
     }
 
     fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
         let place = node.0.place.read();
-        Ok(shown_xattrs(&xattr::list_on(&*self.core.physical(&node.0, &place)?)?))
+        let file = self.core.found(&node.0, &place)?;
+        file.map_or(Ok(Vec::new()), |file| Ok(shown_xattrs(&xattr::list_on(&*file)?)))
     }
 
     fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {

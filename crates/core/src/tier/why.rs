@@ -7,6 +7,7 @@ use super::Core;
 use super::migrate::{COPY_SLACK, Stayed};
 use super::tree::Named;
 use crate::control::FileExplanation;
+use crate::counted::counted;
 use crate::error::{Error, Result};
 
 impl Core {
@@ -99,7 +100,11 @@ fn why_on_ssd(told: &FileExplanation) -> Vec<String> {
         });
     }
     if let (Some(before), Some(all)) = (told.leaves_after, told.may_leave) {
-        why.push(format!("policy {}: {before} of {all} files would leave before it", told.policy));
+        why.push(format!(
+            "policy {}: {before} of {} would leave before it",
+            told.policy,
+            counted(all, "file")
+        ));
     }
     if told.file.excluded {
         why.push("an exclude glob should keep it off: it has not moved yet".to_owned());
@@ -137,8 +142,10 @@ fn jobs(told: &FileExplanation, why: &mut Vec<String>) {
     for job in &told.jobs {
         why.push(match job.next {
             Some(next) => format!(
-                "job {} wants it: {} more times, {next} references from now",
-                job.name, job.coming
+                "job {} wants it: {}, {} from now",
+                job.name,
+                counted(job.coming, "more time"),
+                counted(next, "reference")
             ),
             None => format!("job {} does not open it again", job.name),
         });

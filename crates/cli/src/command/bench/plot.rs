@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use halocline_core::counted::counted;
 use halocline_core::error::Error;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -147,8 +148,8 @@ impl Figure<'_> {
 
     fn title(&self, area: &Area<'_>) -> Drawn {
         let title = format!(
-            "halocline bench ior: {} processes, {}, {}",
-            self.results.processes,
+            "halocline bench ior: {}, {}, {}",
+            counted(self.results.processes, "process"),
             text::bytes(self.results.data_bytes),
             table::devices(self.results.devices.as_deref())
         );

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use halocline_core::counted::counted_with;
+
 use clap::Args;
 use halocline_model::request::Direction;
 use serde::{Deserialize, Serialize};
@@ -94,10 +96,10 @@ impl std::fmt::Display for Wrong {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             out,
-            "{}: {} bytes are not what was written, the first at offset {}: {:#04x} instead of \
+            "{}: {} not what was written, the first at offset {}: {:#04x} instead of \
              {:#04x}",
             self.path.display(),
-            self.bytes,
+            counted_with(self.bytes, "byte", ("is", "are")),
             self.offset,
             self.found,
             self.expected

@@ -5,6 +5,8 @@
 
 use std::str::FromStr;
 
+use halocline_core::counted::counted;
+
 use serde::{Deserialize, Serialize};
 
 use super::content::spread;
@@ -116,10 +118,10 @@ impl Workload {
         let bytes = data / u64::from(count) / round * round;
         if bytes == 0 {
             return Err(format!(
-                "--data: {data} bytes are less than one request of {} bytes for each of {} \
-                 processes{}; give at least {} bytes, or smaller or fewer requests",
+                "--data: {data} bytes are less than one request of {} bytes for each of \
+                 {}{}; give at least {} bytes, or smaller or fewer requests",
                 shape.request_size,
-                shape.processes,
+                counted(shape.processes, "process"),
                 if count > 1 { format!(" in each of {count} instances") } else { String::new() },
                 round * u64::from(count)
             ));

@@ -321,6 +321,7 @@ const MOVE: &[Metric] = &[
         "Moved: written to the origin, fetched, freed on the cache, or moved between tiers; with `--dry-run` what would be.",
     ),
     metric("files", "number", "Files that had such bytes."),
+    metric("already_files", "number", "Files with nothing to move: they were there already."),
     metric("seconds", "seconds", "Time it took."),
     metric("left_bytes", "bytes", "What should have moved and did not."),
     metric("skipped[].path", "path", "A file of which something stayed."),

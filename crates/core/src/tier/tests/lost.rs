@@ -31,6 +31,9 @@ fn lost_names_can_be_removed_replaced_and_restored() {
     let (node, stat) = tier.lookup(&dir, one).unwrap();
     assert_eq!((stat.raw.st_mode, stat.raw.st_size), (libc::S_IFREG, 0), "nobody reads it");
     assert_eq!(tier.open(&node, libc::O_RDONLY, CALLER).unwrap_err().errno(), libc::EIO);
+    let acl = tier.get_xattr(&node, "system.posix_acl_access".as_ref());
+    assert_eq!(acl.unwrap_err().errno(), libc::ENODATA, "`ls -l` asks for it");
+    assert_eq!(tier.list_xattr(&node).unwrap(), b"");
     let told = tier.files(Path::new("")).unwrap();
     assert_eq!(told.iter().filter(|file| file.lost).count(), 3, "all are told of");
     tier.unlink(&dir, one).unwrap();

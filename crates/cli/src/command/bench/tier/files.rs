@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use halocline_core::counted::counted;
 use halocline_core::error::Result;
 
 use super::random::Random;
@@ -43,12 +44,11 @@ impl Access {
 
     fn name(&self) -> String {
         format!(
-            "{} {} {} KiB, {} job{}",
+            "{} {} {} KiB, {}",
             if self.random { "random" } else { "sequential" },
             if self.write { "write" } else { "read" },
             self.request >> 10,
-            self.jobs,
-            if self.jobs == 1 { "" } else { "s" }
+            counted(self.jobs, "job")
         )
     }
 

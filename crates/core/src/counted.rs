@@ -1,0 +1,48 @@
+//! Counted nouns for people: `1 file`, `2 files`.
+
+use std::fmt::Display;
+
+/// `count` and the noun in its number; `one` is the noun for one of them.
+pub fn counted<N: Display + Copy + PartialEq + From<u8>>(count: N, one: &str) -> String {
+    if count == N::from(1) { format!("{count} {one}") } else { format!("{count} {}", many(one)) }
+}
+
+/// `count` and the noun in its number with the verb that goes with it: `1 file was`, `2 files were`.
+pub fn counted_with<N>(count: N, one: &str, (singular, plural): (&str, &str)) -> String
+where
+    N: Display + Copy + PartialEq + From<u8>,
+{
+    let verb = if count == N::from(1) { singular } else { plural };
+    format!("{} {verb}", counted(count, one))
+}
+
+/// The plural of a regular noun; of a phrase, that of its last word.
+fn many(one: &str) -> String {
+    let hisses = ["s", "x", "ch", "sh"].iter().any(|end| one.ends_with(end));
+    match one.strip_suffix('y') {
+        Some(stem) if !stem.ends_with(['a', 'e', 'o', 'u']) => format!("{stem}ies"),
+        _ if hisses => format!("{one}es"),
+        _ => format!("{one}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nouns_are_in_their_number() {
+        assert_eq!(counted(0_u64, "file"), "0 files");
+        assert_eq!(counted(1_usize, "file"), "1 file");
+        assert_eq!(counted(2_u32, "open file"), "2 open files");
+        assert_eq!(counted(2_u64, "directory"), "2 directories");
+        assert_eq!(counted(2_u64, "process"), "2 processes");
+        assert_eq!(counted(2_u64, "key"), "2 keys");
+    }
+
+    #[test]
+    fn verbs_follow_them() {
+        let told = |count: u64| counted_with(count, "file", ("was", "were"));
+        assert_eq!((told(1), told(3)), ("1 file was".to_owned(), "3 files were".to_owned()));
+    }
+}
