@@ -77,7 +77,7 @@ impl Core {
         // Also where nothing comes of it below: the front end may hand it over all the same.
         let maps_only = must && handle.writes() && !self.options.passthrough_writes;
         handle.maps_only.store(maps_only, Ordering::Release);
-        if let Some(why) = self.why_ours(handle, resident, &file).filter(|_| !must) {
+        if !must && let Some(why) = self.why_ours(handle, resident, &file) {
             return refused(why);
         }
         match register(file.as_fd()) {
