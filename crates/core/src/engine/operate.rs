@@ -17,7 +17,7 @@ use crate::control::{
 };
 use crate::engine::counters::Distribution;
 use crate::engine::health::HealthState;
-use crate::engine::rebuild::Which;
+use crate::engine::rebuild::{Swept, Which};
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, FileHint, WHOLE};
 use crate::meta::{FileId, Segment};
@@ -319,7 +319,7 @@ impl ExtentEngine {
         };
         let missing: Vec<_> = all().filter(|_| !dry_run).filter(is_missing).collect();
         if !missing.is_empty() {
-            self.parts.search_missing(&missing)?;
+            self.parts.search_missing(&missing, &|| true)?;
         }
         Ok(all().collect())
     }
@@ -362,7 +362,11 @@ impl ExtentEngine {
             self.parts.sweep(file, id, Which::All, &|bytes| shared.advance(bytes).is_continue());
         self.parts.counters.flush_time(begun.elapsed());
         match flushed {
-            Ok(_) => {
+            Ok(Swept::Removed) => {
+                self.skip_missing(id, None, moving);
+                ControlFlow::Continue(())
+            }
+            Ok(Swept::Home(_)) => {
                 if let Some(why) = self.parts.damage_left(id) {
                     moving.skip(name, why, dirty());
                     return ControlFlow::Continue(());

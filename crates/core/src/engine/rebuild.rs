@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex};
 
 pub(crate) use self::fetch::Fetched;
 pub(crate) use self::missing::Missing;
-pub(crate) use self::sweep::Which;
+pub(crate) use self::sweep::{Swept, Which};
 use crate::engine::parts::Parts;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE};
@@ -305,14 +305,13 @@ impl Parts {
                     Reason::Idle => self.may_use_idle_origin(),
                 }
         };
-        let mut total = 0;
-        let mut failed = None;
+        let (mut total, mut failed, mut missing) = (0, None, Vec::new());
         for (id, since) in files {
             if !go_on() || (reason == Reason::Age && self.is_young(since)) {
                 break;
             }
             let Some(file) = self.file_by_id(id)? else {
-                self.note_missing(id);
+                missing.extend(self.due_missing(id));
                 continue;
             };
             let which = match reason {
@@ -320,30 +319,44 @@ impl Parts {
                 Reason::Room | Reason::Age | Reason::Idle | Reason::Short => Which::All,
             };
             match self.sweep(&file, id, which, &|_| go_on()) {
-                Ok(flushed) => total += flushed,
-                // It was removed meanwhile, and its record with it.
-                Err(_) if self.record_of_missing(id).is_none() => {}
+                Ok(Swept::Home(flushed)) => total += flushed,
+                Ok(Swept::Removed) => missing.extend(self.due_missing(id)),
                 // One file that cannot be flushed must not hold up the others.
                 Err(error) => failed = Some(self.flush_failed(&file, &error)),
             }
         }
+        // Not while a program waits for room: the search walks the whole tree.
+        self.find_missing(&missing, &|| !shared.stopping() && !self.room.is_wanted())?;
         match failed {
             Some(error) if total == 0 => Err(error),
             _ => Ok(total),
         }
     }
 
-    /// A dirty file was not found under its name. Most were removed since the flush began.
-    fn note_missing(&self, id: FileId) {
-        if let Some(record) = self.record_of_missing(id)
-            && self.missing.note(id, self.clock.now_ms())
-        {
-            self.note(format!(
-                "{}: not there any more, with dirty bytes on the cache; the next mount looks for \
-                 it in the whole origin and saves them if it is gone",
-                record.path.display()
-            ));
+    /// A dirty file was not found under its name; `Some` where it is to be searched for. Most were removed
+    /// since the flush began.
+    fn due_missing(&self, id: FileId) -> Option<FileId> {
+        self.record_of_missing(id)?;
+        self.missing.note(id, self.clock.now_ms()).then_some(id)
+    }
+
+    /// Searches for dirty files that stay missing, and saves the bytes of those that are gone (I9).
+    fn find_missing(&self, ids: &[FileId], go_on: &dyn Fn() -> bool) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
         }
+        self.search_missing(ids, go_on)?;
+        for id in ids {
+            if let Some(record) = self.record_of_missing(*id)
+                && self.file_by_id(*id)?.is_none()
+            {
+                self.note(format!(
+                    "{}: not there any more, with dirty bytes on the cache; it is searched for again",
+                    record.path.display()
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The record of a dirty file that was not found; `None` if nothing is dirty of it by now.

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use super::DirEntry;
 use super::changes;
 use super::parts::{Parts, origin_key};
+use crate::counted::counted_with;
 use crate::error::Result;
 use crate::extent::file::WHOLE;
 use crate::meta::{FileId, FileRecord, OriginKey, Stamp};
@@ -29,16 +30,17 @@ impl Parts {
             }
         }
         if !missing.is_empty() {
-            tracing::warn!("{} cached files are not where they were; searching", missing.len());
-            self.search(&self.namespace.root(), &mut missing)?;
+            let files = counted_with(missing.len(), "cached file", ("is", "are"));
+            tracing::warn!("{files} not where expected; searching");
+            self.search(&self.namespace.root(), &mut missing, &|| true)?;
         }
         missing.values().try_for_each(|record| self.rescue(record))?;
         self.judge_the_rest()
     }
 
     /// The same for dirty files of a mount that lives. While programs change names nothing can be said of
-    /// what is not found.
-    pub(crate) fn search_missing(&self, ids: &[FileId]) -> Result<()> {
+    /// what is not found, nor where `go_on` ended the search.
+    pub(crate) fn search_missing(&self, ids: &[FileId], go_on: &dyn Fn() -> bool) -> Result<()> {
         let names = self.own.names_changing.load(Ordering::SeqCst);
         let settled =
             || !self.is_naming() && self.own.names_changing.load(Ordering::SeqCst) == names;
@@ -50,8 +52,8 @@ impl Parts {
                 missing.insert(record.key, record);
             }
         }
-        self.search(&self.namespace.root(), &mut missing)?;
-        if !settled() {
+        self.search(&self.namespace.root(), &mut missing, go_on)?;
+        if !settled() || !go_on() {
             return Ok(());
         }
         let _alone = self.store.forgetting.lock();
@@ -77,10 +79,15 @@ impl Parts {
         }
     }
 
-    /// Walks the tree below `dir` until every file in `missing` was seen.
-    fn search(&self, dir: &Node, missing: &mut HashMap<OriginKey, FileRecord>) -> Result<()> {
+    /// Walks the tree below `dir` until every file in `missing` was seen or `go_on` says no.
+    fn search(
+        &self,
+        dir: &Node,
+        missing: &mut HashMap<OriginKey, FileRecord>,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
         for DirEntry { name, kind, .. } in self.namespace.entries(dir)? {
-            if missing.is_empty() {
+            if missing.is_empty() || !go_on() {
                 break;
             }
             if ![libc::DT_DIR, libc::DT_REG, libc::DT_UNKNOWN].contains(&kind) {
@@ -88,7 +95,7 @@ impl Parts {
             }
             let Ok((node, stat)) = self.namespace.lookup(dir, &name) else { continue };
             if stat.kind() == libc::S_IFDIR {
-                self.search(&node, missing)?;
+                self.search(&node, missing, go_on)?;
             } else if let Some(record) = missing.remove(&origin_key(&stat)) {
                 let path = self.namespace.path_of(&node);
                 self.store.dmt.rename(&record.path, &path)?;

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use halocline_model::request::ByteRange;
 
 use crate::engine::parts::{Parts, mtime_ns};
-use crate::engine::rebuild::Which;
 use crate::engine::rebuild::sieve::OriginCost;
+use crate::engine::rebuild::{Swept, Which};
 use crate::engine::{SetAttr, SetTime, Stat};
 use crate::error::Result;
 use crate::extent::file::{CachedFile, WHOLE};
@@ -156,7 +156,7 @@ impl Parts {
     /// Flushes the whole file now; returns the bytes flushed.
     pub(crate) fn flush_file(&self, file: &Arc<CachedFile>) -> Result<u64> {
         match file.id() {
-            Some(id) => self.sweep(file, id, Which::All, &|_| true),
+            Some(id) => self.sweep(file, id, Which::All, &|_| true).map(Swept::bytes),
             None => Ok(0),
         }
     }

@@ -17,7 +17,7 @@ use super::flush::Flushed;
 use crate::engine::changes;
 use crate::engine::parts::Parts;
 use crate::error::Result;
-use crate::extent::file::{CachedFile, tail};
+use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::meta::FileId;
 
 /// Dirty extents looked at in one go.
@@ -44,6 +44,26 @@ pub(crate) enum Which {
     Densest(u64),
 }
 
+/// How a sweep ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Swept {
+    /// So many bytes became clean.
+    Home(u64),
+    /// It could not go on because the file's last name is gone: there is nothing to bring home any more,
+    /// or nowhere to bring it.
+    Removed,
+}
+
+impl Swept {
+    /// Bytes that became clean at the end of the sweep.
+    pub(crate) fn bytes(self) -> u64 {
+        match self {
+            Self::Home(bytes) => bytes,
+            Self::Removed => 0,
+        }
+    }
+}
+
 /// A region with dirty extents that begin in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct DirtyRegion {
@@ -53,15 +73,33 @@ struct DirtyRegion {
 
 impl Parts {
     /// One sweep over a file, several regions at a time. `go_on` is told the bytes of each region
-    /// flushed and ends the sweep with `false`. Returns the bytes that became clean.
+    /// flushed and ends the sweep with `false`. The caller holds no lock of the file's bytes.
     pub(crate) fn sweep(
         &self,
         file: &Arc<CachedFile>,
         id: FileId,
         which: Which,
         go_on: &(dyn Fn(u64) -> bool + Sync),
-    ) -> Result<u64> {
+    ) -> Result<Swept> {
         let _one = file.flushing.lock();
+        match self.sweep_alone(file, id, which, go_on) {
+            Ok(bytes) => Ok(Swept::Home(bytes)),
+            Err(_) if self.is_removed(file, id) => {
+                self.forget_removed(file);
+                Ok(Swept::Removed)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same while the caller holds `flushing`; returns the bytes that became clean.
+    fn sweep_alone(
+        &self,
+        file: &Arc<CachedFile>,
+        id: FileId,
+        which: Which,
+        go_on: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<u64> {
         if self.store.dmt.usable().is_err() {
             let bytes = self.relieved(|| self.bring_home(file, id))?;
             return self.settle(file, id).map(|()| bytes);
@@ -95,6 +133,35 @@ impl Parts {
             self.had_room(id);
         }
         Ok(swept)
+    }
+
+    /// Whether a file's last name is gone, and with it what a sweep needs of it.
+    fn is_removed(&self, file: &CachedFile, id: FileId) -> bool {
+        let is_forgotten = || self.store.dmt.file(id).is_none();
+        // What a program has open stays whole until it is closed.
+        if file.is_open() {
+            return is_forgotten();
+        }
+        // Whoever forgets it holds all of it until that is done.
+        let _still = file.range.shared(WHOLE);
+        if is_forgotten() {
+            return true;
+        }
+        // Between the removal of a name and that of its record.
+        let node = file.node.read().clone();
+        match self.namespace.stat(&node) {
+            Ok(stat) => stat.raw.st_nlink == 0,
+            Err(error) => [libc::ENOENT, libc::ESTALE].contains(&error.errno()),
+        }
+    }
+
+    /// Lets go of a file whose name leads nowhere: if others took it, its record alone leads on.
+    fn forget_removed(&self, file: &Arc<CachedFile>) {
+        if !file.is_open() && !self.is_naming() {
+            *file.mover.lock() = None;
+            file.let_mtime_go(None);
+            self.forget_idle(file);
+        }
     }
 
     /// Takes region after region until there is none or `go_on` says no.
