@@ -193,6 +193,7 @@ impl Engine for ExtentEngine {
     }
 
     fn make(&self, place: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
+        let _space = self.parts.take_name(0)?;
         self.parts.namespace.make(place, what, by)
     }
 
@@ -205,6 +206,7 @@ impl Engine for ExtentEngine {
     ) -> Result<(Node, Stat, Handle)> {
         // O_TRUNC of a file that exists is ours to do: the cache may hold bytes of it.
         let below = flags & !(libc::O_TRUNC | libc::O_APPEND);
+        let _space = self.parts.take_name(0)?;
         let (node, stat, file) = self.parts.namespace.create(place, mode, below, by)?;
         let handle = Handle::created(&self.parts, &node, file, flags, by.caller)?;
         if flags & libc::O_TRUNC != 0 && stat.raw.st_size > 0 {
@@ -215,6 +217,7 @@ impl Engine for ExtentEngine {
     }
 
     fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        let _space = self.parts.take_name(0)?;
         let _naming = self.parts.name_change();
         let stat = self.parts.namespace.link(node, parent, name)?;
         self.parts.restamp(node)?;
@@ -318,6 +321,7 @@ impl Engine for ExtentEngine {
         if hidden_xattr(name) {
             return Err(rustix::io::Errno::PERM.into());
         }
+        let _space = self.parts.take_name(value.len() as u64)?;
         let _naming = self.parts.name_change();
         self.parts.namespace.set_xattr(node, name, value, flags)?;
         self.parts.restamp(node)

@@ -72,6 +72,12 @@ impl Parts {
         );
         let grows = (!keeps_size).then(|| file.growth.lock());
         let _home = file.home.exclusive(range);
+        let _space = match how {
+            Allocate::PunchHole => None,
+            Allocate::Reserve | Allocate::ReserveKeepSize | Allocate::Zero { .. } => {
+                Some(self.take_reserved(handle, range)?)
+            }
+        };
         let _changing = self.changing(file, Some(&handle.origin))?;
         let clears = matches!(how, Allocate::PunchHole | Allocate::Zero { .. });
         if clears && let Some(id) = file.id() {

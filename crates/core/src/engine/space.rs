@@ -8,6 +8,9 @@
 //! program itself; one that would need what is promised to dirty bytes gets `ENOSPC`, as it would
 //! if those were on the origin already.
 //!
+//! New names and attributes take a block each, and blocks that a program reserves (`fallocate`) are taken
+//! before they are reserved.
+//!
 //! Other processes on the origin take from the same space and are seen at the next look: they, and
 //! the file system's own blocks, are what the reserve is for.
 
@@ -151,18 +154,51 @@ impl Parts {
     ///
     /// `ENOSPC` where dirty bytes need what the origin has left.
     pub(crate) fn take_home(&self, handle: &Handle, part: ByteRange) -> Result<Taken<'_>> {
+        self.take_now(part, &|| new_bytes_in(&handle.origin, part))
+    }
+
+    /// The same for blocks that a program reserves in `range`. What is dirty there has its space already.
+    pub(crate) fn take_reserved(&self, handle: &Handle, range: ByteRange) -> Result<Taken<'_>> {
+        self.take_now(range, &|| {
+            let dmt = &self.store.dmt;
+            let dirty = handle.file.id().map(|id| dmt.dirty(id, range, COMPARED_MAX));
+            let range = range.widen_to(BLOCK);
+            let (mut sum, mut at) = (0, range.start);
+            for extent in dirty.unwrap_or_default() {
+                let blocks = extent.range.widen_to(BLOCK);
+                if blocks.start > at {
+                    sum += new_bytes_in(&handle.origin, ByteRange::new(at, blocks.start));
+                }
+                at = at.max(blocks.end);
+            }
+            let rest = (at < range.end).then(|| ByteRange::new(at, range.end));
+            sum + rest.map_or(0, |rest| new_bytes_in(&handle.origin, rest))
+        })
+    }
+
+    /// The same for a name or `bytes` of attributes: a block that a directory or an inode may need.
+    pub(crate) fn take_name(&self, bytes: u64) -> Result<Taken<'_>> {
+        let range = ByteRange::at(0, bytes.max(1));
+        self.take_now(range, &|| range.widen_to(BLOCK).len())
+    }
+
+    /// Takes space for new blocks in `range`, of which `needed` knows how many bytes they have.
+    fn take_now(&self, range: ByteRange, needed: &dyn Fn() -> u64) -> Result<Taken<'_>> {
         let space = &self.space;
-        let bytes = part.widen_to(BLOCK).len();
-        if let Some(taken) = space.take(bytes, &space.last) {
+        if let Some(taken) = space.take(range.widen_to(BLOCK).len(), &space.last) {
             return Ok(taken);
         }
         let nobodys = || Ok(Taken { space, bytes: 0 });
-        if self.store.dmt.usage().dirty == 0 || new_bytes_in(&handle.origin, part) == 0 {
+        if self.store.dmt.usage().dirty == 0 {
+            return nobodys();
+        }
+        let needed = needed();
+        if needed == 0 {
             return nobodys();
         }
         let mut looked = space.looked.lock();
         self.look_at_origin(&mut looked);
-        if let Some(taken) = space.take(bytes, &space.last) {
+        if let Some(taken) = space.take(needed, &space.last) {
             return Ok(taken);
         }
         if space.promised.load(Ordering::Acquire) == 0 {

@@ -2,13 +2,15 @@
 //! what to do where the origin refuses a flush.
 
 use std::fs;
+use std::sync::Arc;
 use std::thread;
 
 use halocline_core::control::{Controlled, Health};
+use halocline_core::device::Allocate;
 use halocline_core::device::fault::{Effect, Operation, When};
-use halocline_core::engine::Engine;
+use halocline_core::engine::{Engine, Make};
 
-use crate::fixture::{Fixture, ME, still};
+use crate::fixture::{BY, Fixture, ME, still};
 use crate::truth::{at, pattern};
 
 const KIB: u64 = 1 << 10;
@@ -125,6 +127,58 @@ fn i4_a_cached_hole_is_no_space() {
     let report = fixture.flush();
     assert_eq!((report.left_bytes, report.skipped.len()), (0, 0), "{report:?}");
     is_home(&fixture, "file", turns, (64 * KIB, 64 * KIB));
+    fixture.close();
+}
+
+/// `fallocate` took what was promised to dirty bytes, and their flush failed.
+#[test]
+fn i4_reserved_blocks_are_none_that_dirty_bytes_need() {
+    for how in [Allocate::Reserve, Allocate::ReserveKeepSize] {
+        let mut fixture = small(8 * MIB);
+        fixture.write("file", 0, &pattern(1, 0, 6 * MIB));
+        assert_eq!(dirty(&fixture), 6 * MIB);
+        let other = fixture.handle("other");
+        let reserve = |handle, len| fixture.engine().allocate(handle, 0, len, how);
+        assert_eq!(reserve(&other, 4 * MIB).unwrap_err().errno(), libc::ENOSPC, "{how:?}");
+        reserve(&other, MIB).unwrap();
+        drop(other);
+        let report = fixture.flush();
+        assert_eq!((report.left_bytes, report.skipped.len()), (0, 0), "{how:?}: {report:?}");
+        fixture.close();
+    }
+}
+
+/// What is dirty has its space: a program may make sure of it.
+#[test]
+fn what_is_dirty_can_be_reserved_though_the_origin_has_no_more() {
+    let mut fixture = small(8 * MIB);
+    let turns = fill(&fixture, "file", (64 * KIB, 64 * KIB));
+    let whole = fixture.handle("file");
+    fixture.engine().allocate(&whole, 0, turns * 64 * KIB, Allocate::Reserve).unwrap();
+    drop(whole);
+    assert_eq!(fixture.flush().left_bytes, 0);
+    is_home(&fixture, "file", turns, (64 * KIB, 64 * KIB));
+    fixture.close();
+}
+
+#[test]
+fn i4_names_and_attributes_leave_dirty_bytes_their_room() {
+    let mut fixture = small(8 * MIB);
+    fill(&fixture, "file", (4 * KIB, 4 * KIB));
+    assert!(dirty(&fixture) > 0);
+    let (engine, root) = (Arc::clone(fixture.engine()), fixture.engine().root());
+    let node = fixture.node("file");
+    let no_room = |answer: halocline_core::error::Result<()>| {
+        assert_eq!(answer.unwrap_err().errno(), libc::ENOSPC);
+    };
+    no_room(engine.make((&root, "dir".as_ref()), Make::Directory(0o755), BY).map(drop));
+    no_room(engine.create((&root, "new".as_ref()), 0o644, libc::O_RDWR, BY).map(drop));
+    no_room(engine.link(&node, &root, "other".as_ref()).map(drop));
+    no_room(engine.set_xattr(&node, "user.a".as_ref(), b"value", 0));
+    assert_eq!(fixture.flush().left_bytes, 0);
+    // Nothing is promised any more: the origin answers by itself.
+    engine.make((&root, "dir".as_ref()), Make::Directory(0o755), BY).unwrap();
+    drop(engine);
     fixture.close();
 }
 
