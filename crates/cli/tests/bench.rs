@@ -1,27 +1,18 @@
 //! `halocline bench ior`: real mounts and processes, small and fast.
 
-#[path = "shared/command.rs"]
-mod command;
-#[path = "shared/fuse_device.rs"]
-mod fuse_device;
-#[path = "bench/plot.rs"]
-mod plot;
-#[path = "shared/skipping.rs"]
-mod skipping;
-#[expect(dead_code, reason = "the one wait here has a limit of its own")]
-#[path = "shared/waiting.rs"]
-mod waiting;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use plot::Plot;
+use halocline_testkit::fuse_device;
+use halocline_testkit::plot::Plot;
+use halocline_testkit::program;
+use halocline_testkit::skipping::skip;
+use halocline_testkit::waiting::within;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-use waiting::within;
 
 const DATA: u64 = 2 << 20;
 /// Devices that are emulated, but fast; the disk is still slower than the flash.
@@ -49,7 +40,7 @@ impl Scratch {
     /// `None`, with the reason, where no mount can be made.
     fn new() -> Option<Self> {
         if let Some(reason) = fuse_device::obstacle() {
-            skipping::skip(reason);
+            skip(reason);
             return None;
         }
         let dir = TempDir::new().unwrap();
@@ -63,7 +54,7 @@ impl Scratch {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = command::halocline();
+        let mut command = Command::new(program!());
         command.args(["bench", "ior", "--config", "fast.toml"]).args(args);
         for (flag, value) in [("--dir", "scratch"), ("--processes", "2"), ("--data", "2M")] {
             if !args.contains(&flag) {

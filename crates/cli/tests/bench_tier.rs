@@ -1,34 +1,26 @@
 //! `halocline bench tier`: a real mount, small and fast; no figure is judged. And its end, however it
 //! comes.
 
-#[path = "shared/command.rs"]
-mod command;
-#[path = "shared/fuse_device.rs"]
-mod fuse_device;
-#[path = "bench/plot.rs"]
-mod plot;
-#[path = "shared/skipping.rs"]
-mod skipping;
-#[path = "shared/waiting.rs"]
-mod waiting;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use plot::Plot;
+use halocline_testkit::fuse_device;
+use halocline_testkit::plot::Plot;
+use halocline_testkit::program;
+use halocline_testkit::skipping::skip;
+use halocline_testkit::waiting::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-use waiting::eventually;
 
 /// Whether no mount can be made; says so.
 fn cannot_mount() -> bool {
-    fuse_device::obstacle().inspect(|reason| skipping::skip(reason)).is_some()
+    fuse_device::obstacle().inspect(|reason| skip(reason)).is_some()
 }
 
 fn bench_in(dir: &Path) -> Command {
-    let mut command = command::halocline();
+    let mut command = Command::new(program!());
     command.args(["bench", "tier"]).current_dir(dir);
     command
 }

@@ -1,12 +1,10 @@
 //! `fsck` finds what is wrong with a cache, and mends what can be mended.
 
-#[path = "shared/command.rs"]
-mod command;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use halocline_core::config::{Binding, Config, VolumeKind};
@@ -20,6 +18,7 @@ use halocline_core::volume::{CacheObjects, Volume};
 use halocline_model::evict;
 use halocline_model::layout::{CacheGeometry, Layout, Placement};
 use halocline_model::request::ByteRange;
+use halocline_testkit::program;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -86,7 +85,7 @@ impl Scratch {
 
     /// Status and findings.
     fn fsck(&self, flags: &[&str]) -> (Option<i32>, Value) {
-        let output = command::halocline()
+        let output = Command::new(program!())
             .args(["fsck", "--json"])
             .args(flags)
             .arg(self.path("cache"))
@@ -197,7 +196,7 @@ fn i6_what_a_lost_server_had_is_listed_file_by_file() {
     fs::remove_dir_all(path("cache/server-1")).unwrap();
 
     let fsck = |flag: Option<&str>| {
-        let mut command = command::halocline();
+        let mut command = Command::new(program!());
         let output = command.args(["fsck", "--json"]).args(flag).arg(path("cache")).output();
         let output = output.unwrap();
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -245,7 +244,7 @@ fn objects_of_a_striped_origin_without_a_name_are_found_and_removed() {
     fs::remove_file(path("origin/namespace/gone")).unwrap();
 
     let fsck = |flag: Option<&str>| {
-        let mut command = command::halocline();
+        let mut command = Command::new(program!());
         let output = command.arg("fsck").args(flag).arg(path("cache")).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
@@ -286,7 +285,7 @@ fn i9_what_others_changed_under_dirty_bytes_is_told() {
     // As a kill leaves it.
     drop(engine);
     let fsck = |dir: &Path| {
-        let output = command::halocline().args(["fsck", "--json"]).arg(dir).output().unwrap();
+        let output = Command::new(program!()).args(["fsck", "--json"]).arg(dir).output().unwrap();
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();
         (output.status.code(), found["problems"].clone())
     };
@@ -310,7 +309,7 @@ fn i9_what_others_changed_under_dirty_bytes_is_told() {
 fn a_cache_in_use_and_a_directory_that_is_none_are_refused() {
     let (scratch, _) = Scratch::new();
     let fsck = |dir: &str| {
-        let mut command = command::halocline();
+        let mut command = Command::new(program!());
         let output = command.arg("fsck").arg(scratch.path(dir)).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
@@ -356,7 +355,7 @@ fn damaged_data_is_found_saved_and_dropped() {
         fs::write(&object, bytes).unwrap();
     }
     let fsck = |flag: Option<&str>| {
-        let mut command = command::halocline();
+        let mut command = Command::new(program!());
         let output = command.args(["fsck", "--json"]).args(flag).arg(path("cache")).output();
         let output = output.unwrap();
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,50 +1,36 @@
 //! Runs over one origin and cache share one engine (I8), which ends with its last user (I7).
 
-#[path = "shared/command.rs"]
-mod command;
-#[path = "shared/fuse_device.rs"]
-mod fuse_device;
-#[path = "shared/place.rs"]
-mod place;
-#[path = "shared/skipping.rs"]
-mod skipping;
-#[path = "shared/waiting.rs"]
-mod waiting;
-
 use std::fs;
 use std::ops::Deref;
 use std::process::{Child, Command, Output, Stdio};
 
-use place::Place;
-use waiting::eventually;
+use halocline_testkit::place::{said, written};
+use halocline_testkit::program;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::skipping::skip;
+use halocline_testkit::waiting::eventually;
 
-/// A place with a mount point that is freed at its end.
-struct Scratch(Place);
+/// A place for several runs. Commands that wait for [`Joining::go`] end when it is dropped.
+struct Joining(Scratch);
 
-impl Deref for Scratch {
-    type Target = Place;
+impl Deref for Joining {
+    type Target = Scratch;
 
-    fn deref(&self) -> &Place {
+    fn deref(&self) -> &Scratch {
         &self.0
     }
 }
 
-impl Drop for Scratch {
+impl Drop for Joining {
     fn drop(&mut self) {
-        // Commands that wait for it end.
         let _ = fs::write(self.path("go"), "");
-        let _ = self.halocline(&["umount", "--force", "mnt"]);
     }
 }
 
-impl Scratch {
+impl Joining {
     /// `None`, with the reason, where no mount can be made.
     fn new() -> Option<Self> {
-        if let Some(reason) = fuse_device::obstacle() {
-            skipping::skip(reason);
-            return None;
-        }
-        Some(Self(Place::new()))
+        Scratch::new(program!()).map(Self)
     }
 
     /// Starts a shell script on the origin; dirty data stays on the cache until somebody flushes.
@@ -83,14 +69,6 @@ impl Scratch {
 
 const WAIT: &str = "while [ ! -e go ]; do sleep 0.02; done";
 
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 #[track_caller]
 fn end_of(mut child: Child) -> Output {
     eventually("the end of the run", || child.try_wait().unwrap().is_some());
@@ -100,7 +78,7 @@ fn end_of(mut child: Child) -> Output {
 /// The second was refused: two jobs on one directory could not use the cache together.
 #[test]
 fn i7_a_second_run_joins_and_the_engine_ends_with_its_last_user() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Joining::new() else { return };
     let script = "echo first > origin/a; touch up1; while [ ! -e up2 ]; do sleep 0.02; done; \
                   cat origin/b";
     let first = scratch.start(&["--policy", "always", "--rebuild=false"], script);
@@ -120,7 +98,7 @@ fn i7_a_second_run_joins_and_the_engine_ends_with_its_last_user() {
     scratch.go();
     let second = end_of(second);
     assert_eq!(second.status.code(), Some(5), "{}", said(&second));
-    assert_eq!(text(&second), "first\nsecond\n");
+    assert_eq!(written(&second), "first\nsecond\n");
     assert!(said(&second).contains("joined the engine of process"), "{}", said(&second));
     assert_eq!(scratch.on_origin("b").as_deref(), Some("second\n"), "it flushed what it wrote");
     let report: serde_json::Value =
@@ -129,14 +107,14 @@ fn i7_a_second_run_joins_and_the_engine_ends_with_its_last_user() {
     assert_eq!(report["write"]["bytes"], 7, "what it wrote, and not what was before");
     let first = end_of(first);
     assert_eq!(first.status.code(), Some(0));
-    assert_eq!(text(&first), "second\n");
+    assert_eq!(written(&first), "second\n");
     assert_eq!(scratch.on_origin("a").as_deref(), Some("first\n"));
     assert!(scratch.halocline(&["fsck", "cache"]).status.success());
 }
 
 #[test]
 fn i8_runs_that_begin_at_the_same_moment_share_an_engine() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Joining::new() else { return };
     for round in 0..4 {
         let start = |name: &str| {
             let script = format!("echo {name} > origin/{name}; cat origin/{name}");
@@ -147,7 +125,7 @@ fn i8_runs_that_begin_at_the_same_moment_share_an_engine() {
         for (run, name) in runs.into_iter().zip(&names) {
             let output = end_of(run);
             assert!(output.status.success(), "{}", said(&output));
-            assert_eq!(text(&output), format!("{name}\n"));
+            assert_eq!(written(&output), format!("{name}\n"));
             assert_eq!(scratch.on_origin(name), Some(format!("{name}\n")));
         }
     }
@@ -155,7 +133,7 @@ fn i8_runs_that_begin_at_the_same_moment_share_an_engine() {
 
 #[test]
 fn i4_a_killed_engine_is_told_by_those_who_joined_and_loses_nothing() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Joining::new() else { return };
     let mut first = scratch.first();
     let script = format!("echo second > origin/b && touch up2; {WAIT}; cat origin/b");
     let second = scratch.start(&[], &script);
@@ -167,12 +145,12 @@ fn i4_a_killed_engine_is_told_by_those_who_joined_and_loses_nothing() {
     assert_ne!(second.status.code(), Some(0), "{}", said(&second));
     assert!(said(&second).contains("the next mount recovers it"), "{}", said(&second));
     let output = end_of(scratch.start(&["-q"], "cat origin/a origin/b"));
-    assert_eq!(text(&output), "first\nsecond\n", "{}", said(&output));
+    assert_eq!(written(&output), "first\nsecond\n", "{}", said(&output));
 }
 
 #[test]
 fn i7_the_command_of_a_killed_member_is_served_to_its_end() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Joining::new() else { return };
     let flags = ["--policy", "always", "--rebuild=false"];
     let first = scratch.start(&flags, "touch up1; while [ ! -e end ]; do sleep 0.02; done");
     scratch.wait_for("up1");
@@ -189,7 +167,7 @@ fn i7_the_command_of_a_killed_member_is_served_to_its_end() {
 
 #[test]
 fn a_run_that_wants_other_options_is_refused() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Joining::new() else { return };
     let first = scratch.first();
     let second = end_of(scratch.start(&["--policy", "never"], "true"));
     assert_eq!(second.status.code(), Some(2), "{}", said(&second));
@@ -206,19 +184,19 @@ fn a_run_that_wants_other_options_is_refused() {
 /// A step of a job that brings the job's own origin and cache.
 #[test]
 fn a_run_within_a_run_joins_it() {
-    let Some(scratch) = Scratch::new() else { return };
-    let halocline = command::halocline().get_program().to_string_lossy().into_owned();
+    let Some(scratch) = Joining::new() else { return };
+    let halocline = scratch.program().display().to_string();
     let script = format!(
         "echo outer > origin/a; '{halocline}' run -q --origin origin --cache cache -- \
          sh -c 'cat origin/a; echo inner > origin/b'; cat origin/b"
     );
     let output = end_of(scratch.start(&["-q", "--policy", "always"], &script));
-    assert_eq!(text(&output), "outer\ninner\n", "{}", said(&output));
+    assert_eq!(written(&output), "outer\ninner\n", "{}", said(&output));
 }
 
 #[test]
 fn a_run_joins_a_mount_and_keeps_it() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Joining::new() else { return };
     scratch.mount();
     fs::write(scratch.path("mnt/a"), "mounted\n").unwrap();
     let script = format!("cat origin/a; echo joined > origin/b; cat mnt/b; touch up2; {WAIT}");
@@ -229,7 +207,7 @@ fn a_run_joins_a_mount_and_keeps_it() {
     assert!(said(&refused).contains("runs have joined"), "{}", said(&refused));
     scratch.go();
     let run = end_of(run);
-    assert_eq!(text(&run), "mounted\njoined\n", "{}", said(&run));
+    assert_eq!(written(&run), "mounted\njoined\n", "{}", said(&run));
     assert_eq!(scratch.on_origin("b").as_deref(), Some("joined\n"));
     assert_eq!(fs::read(scratch.path("mnt/a")).unwrap(), b"mounted\n", "it goes on");
     let done = scratch.halocline(&["umount", "mnt"]);
@@ -239,9 +217,9 @@ fn a_run_joins_a_mount_and_keeps_it() {
 /// It was refused as in use while the old process flushed.
 #[test]
 fn a_mount_after_the_systems_umount_waits_for_the_old_one() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Joining::new() else { return };
     if !rustix::process::geteuid().is_root() {
-        return skipping::skip("only root can unmount with umount");
+        return skip("only root can unmount with umount");
     }
     for round in 0..3 {
         scratch.mount();

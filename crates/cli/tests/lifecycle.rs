@@ -1,97 +1,38 @@
 //! `run`, `mount` and `umount` from beginning to end, as a person uses them.
 
-#[path = "shared/command.rs"]
-mod command;
-#[path = "shared/fuse_device.rs"]
-mod fuse_device;
-#[path = "shared/place.rs"]
-mod place;
-#[path = "shared/skipping.rs"]
-mod skipping;
-#[path = "shared/waiting.rs"]
-mod waiting;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::ops::Deref;
 use std::process::{Child, Command, Output, Stdio};
 
 use halocline_core::control::metrics::Section;
-use place::Place;
+use halocline_testkit::place::{said, written};
+use halocline_testkit::program;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::skipping::skip;
+use halocline_testkit::waiting::{PATIENCE, eventually};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use waiting::{PATIENCE, eventually};
 
-/// A place to mount in. Dropping it ends a mount that is left over.
-struct Scratch(Place);
-
-impl Deref for Scratch {
-    type Target = Place;
-
-    fn deref(&self) -> &Place {
-        &self.0
-    }
+/// Runs a shell script on the origin, with these flags.
+fn run(scratch: &Scratch, flags: &[&str], script: &str) -> Output {
+    let head =
+        ["run", "--origin", "origin", "--cache", "cache", "--size", "64M", "--policy", "always"];
+    scratch.halocline(&[&head[..], flags, &["--", "sh", "-c", script]].concat())
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = self.halocline(&["umount", "--force", "mnt"]);
-    }
+fn mount_here(scratch: &Scratch) {
+    scratch.succeed(&[
+        "mount", "origin", "mnt", "--cache", "cache", "--size", "64M", "--policy", "always",
+    ]);
 }
 
-impl Scratch {
-    /// `None`, with the reason, where no mount can be made.
-    fn new() -> Option<Self> {
-        if let Some(reason) = fuse_device::obstacle() {
-            skipping::skip(reason);
-            return None;
-        }
-        Some(Self(Place::new()))
-    }
-
-    /// Runs a shell script on the origin, with these flags.
-    fn run(&self, flags: &[&str], script: &str) -> Output {
-        let head = [
-            "run", "--origin", "origin", "--cache", "cache", "--size", "64M", "--policy", "always",
-        ];
-        self.halocline(&[&head[..], flags, &["--", "sh", "-c", script]].concat())
-    }
-
-    #[track_caller]
-    fn succeed(&self, args: &[&str]) -> String {
-        let output = self.halocline(args);
-        let message = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{args:?}: {:?} {message}", output.status);
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn mount(&self) {
-        self.succeed(&[
-            "mount", "origin", "mnt", "--cache", "cache", "--size", "64M", "--policy", "always",
-        ]);
-    }
-
-    fn status(&self) -> serde_json::Value {
-        serde_json::from_str(&self.succeed(&["status", "mnt", "--json"])).unwrap()
-    }
-
-    fn mount_process(&self) -> Pid {
-        let pid = self.status()["pid"].as_i64().unwrap();
-        Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
-    }
-
-    /// Kills the mount process and waits until it has let go of all it had.
-    fn kill_mount_process(&self) {
-        let pid = self.mount_process();
-        let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
-        kill_process(pid, Signal::KILL).unwrap();
-        let patience = Timespec::try_from(PATIENCE).unwrap();
-        assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)), Ok(1));
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// Kills the mount process and waits until it has let go of all it had.
+fn kill_mount_process(scratch: &Scratch) {
+    let pid = scratch.pid("mnt");
+    let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    let patience = Timespec::try_from(PATIENCE).unwrap();
+    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)), Ok(1));
 }
 
 #[track_caller]
@@ -106,13 +47,13 @@ fn end_of(child: &mut Child) -> std::process::ExitStatus {
 
 #[test]
 fn run_shows_the_mount_to_its_command_only() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Scratch::new(program!()) else { return };
     let origin = scratch.path("origin");
     let script = "cat origin/data && printf new > origin/new && grep -c \"$PWD/origin \" /proc/self/mountinfo";
-    let output = scratch.run(&["--report", "r.json"], script);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout), "precious1\n");
-    assert!(text(&output.stderr).contains("by cache"), "the report is printed");
+    let output = run(&scratch, &["--report", "r.json"], script);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(written(&output), "precious1\n");
+    assert!(said(&output).contains("by cache"), "the report is printed");
     assert_eq!(fs::read(origin.join("new")).unwrap(), b"new", "all is on the origin after it");
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(origin.to_str().unwrap()), "nobody else saw the mount");
@@ -128,9 +69,9 @@ fn run_shows_the_mount_to_its_command_only() {
 #[test]
 fn a_run_whose_origin_is_full_says_what_stays_dirty_and_why() {
     if !rustix::process::geteuid().is_root() {
-        return skipping::skip("only root can make a small file system");
+        return skip("only root can make a small file system");
     }
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Scratch::new(program!()) else { return };
     fs::create_dir(scratch.path("behind")).unwrap();
     // Others take the space that was free when the write was accepted.
     let inner = "head -c 1048576 /dev/zero > origin/new; cat /dev/zero > behind/fill; exit $STATUS";
@@ -142,13 +83,14 @@ fn a_run_whose_origin_is_full_says_what_stays_dirty_and_why() {
         let args = ["run", "--origin", "origin", "--cache", "cache", "--size", "64M"];
         let flags = ["--policy", "always", "--rebuild=false", "--report", "r.json"];
         let output = Command::new("unshare")
-            .args(["-m", "sh", "-c", outer, env!("CARGO_BIN_EXE_halocline")])
+            .args(["-m", "sh", "-c", outer])
+            .arg(scratch.program())
             .args(args.iter().chain(&flags).chain(&["-q", "--", "sh", "-c", inner]))
             .env("STATUS", status)
             .current_dir(scratch.root())
             .output()
             .unwrap();
-        let said = text(&output.stderr);
+        let said = said(&output);
         assert_eq!(output.status.code(), Some(ends), "{said}");
         assert!(said.contains("new: no space is left on the origin"), "{said}");
         assert!(said.contains("`halocline flush`") && said.contains("stay on the cache"), "{said}");
@@ -163,24 +105,24 @@ fn a_run_whose_origin_is_full_says_what_stays_dirty_and_why() {
 /// Figures of an emulation went round as those of hardware.
 #[test]
 fn a_report_says_that_its_devices_are_emulated() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Scratch::new(program!()) else { return };
     fs::remove_file(scratch.path("origin/data")).unwrap();
     let flags = ["--emulate", "2xhdd+2xssd", "--report", "r.json"];
-    let output = scratch.run(&flags, "printf new > origin/new");
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("EMULATED (2xhdd+2xssd)"), "{}", text(&output.stderr));
+    let output = run(&scratch, &flags, "printf new > origin/new");
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("EMULATED (2xhdd+2xssd)"), "{}", said(&output));
     let report = fs::read(scratch.path("r.json")).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
     assert_eq!(report["emulated"], "2xhdd+2xssd");
     let output = scratch.halocline(&["unstripe", "origin", "new", "out"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(output.status.success(), "{}", said(&output));
     assert_eq!(
         fs::read(scratch.path("out")).unwrap(),
         b"new",
         "ORIGIN [PATH] OUT, as the help says"
     );
     let output = scratch.halocline(&["unstripe", "origin", "all"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(output.status.success(), "{}", said(&output));
     assert_eq!(fs::read(scratch.path("all/new")).unwrap(), b"new");
 }
 
@@ -188,41 +130,41 @@ fn a_report_says_that_its_devices_are_emulated() {
 /// the command's own output.
 #[test]
 fn files_that_are_removed_while_others_are_flushed_are_not_missed() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Scratch::new(program!()) else { return };
     let script = "for round in 1 2 3; do for d in a b c; do ( cd origin; mkdir $d; \
                   for i in $(seq 400); do echo $i >$d/$i; done; rm -r $d ) & done; wait; done";
     let args = ["run", "--origin", "origin", "--cache", "cache", "--policy", "always", "-q"];
     let args = [&args[..], &["--max-dirty-age", "10ms", "--", "sh", "-c", script]].concat();
     let mut command = Command::new("prlimit");
     // Files beyond those that may be open have nothing but their names to be found by.
-    command.arg("--nofile=600:600").arg(env!("CARGO_BIN_EXE_halocline")).args(args);
+    command.arg("--nofile=600:600").arg(scratch.program()).args(args);
     let output = command.current_dir(scratch.root()).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stderr), "", "a job's output is its own");
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(said(&output), "", "a job's output is its own");
 }
 
 #[test]
 fn run_starts_its_command_on_the_mount_where_it_stands() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Scratch::new(program!()) else { return };
     let args =
         ["run", "--origin", ".", "--cache", "../cache", "-q", "--", "stat", "-f", "-c", "%T", "."];
     let output = scratch.command(&args).current_dir(scratch.path("origin")).output().unwrap();
-    assert_eq!(text(&output.stdout).trim(), "fuseblk", "{}", text(&output.stderr));
+    assert_eq!(written(&output).trim(), "fuseblk", "{}", said(&output));
 }
 
 #[test]
 fn run_ends_as_its_command_did() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Scratch::new(program!()) else { return };
     for (script, status) in [("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
-        let output = scratch.run(&["-q"], script);
-        assert_eq!(output.status.code(), Some(status), "{script}: {}", text(&output.stderr));
-        assert!(output.stderr.is_empty(), "quiet says {:?}", text(&output.stderr));
+        let output = run(&scratch, &["-q"], script);
+        assert_eq!(output.status.code(), Some(status), "{script}: {}", said(&output));
+        assert!(output.stderr.is_empty(), "quiet says {:?}", said(&output));
     }
 }
 
 #[test]
 fn run_forwards_signals_and_flushes_after_them() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Scratch::new(program!()) else { return };
     let script =
         "trap 'kill $!; printf late > origin/late; exit 5' TERM; sleep 60 & : > origin/up; wait";
     let head = ["run", "--origin", "origin", "--cache", "cache", "-q", "--", "sh", "-c", script];
@@ -235,9 +177,9 @@ fn run_forwards_signals_and_flushes_after_them() {
 
 #[test]
 fn mount_returns_when_the_mount_works_and_umount_when_it_is_gone() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Scratch::new(program!()) else { return };
     for round in 0..3 {
-        scratch.mount();
+        mount_here(&scratch);
         assert_eq!(fs::read(scratch.path("mnt/data")).unwrap(), b"precious");
         let name = format!("file{round}");
         fs::write(scratch.path("mnt").join(&name), &name).unwrap();
@@ -250,13 +192,13 @@ fn mount_returns_when_the_mount_works_and_umount_when_it_is_gone() {
 
 #[test]
 fn writes_are_cached_then_flushed_and_both_are_told() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Scratch::new(program!()) else { return };
     let mount = ["mount", "origin", "mnt", "--cache", "cache", "--size", "64M"];
     scratch.succeed(&[&mount[..], &["--policy", "always", "--rebuild=false"]].concat());
     let content: Vec<u8> = (0..64 << 10).map(|byte: u32| byte.to_le_bytes()[1] ^ 0x5a).collect();
     fs::write(scratch.path("mnt/new"), &content).unwrap();
-    assert_eq!(scratch.status()["dirty_bytes"], content.len());
-    let process = scratch.mount_process().as_raw_nonzero();
+    assert_eq!(scratch.status("mnt")["dirty_bytes"], content.len());
+    let process = scratch.pid("mnt").as_raw_nonzero();
     let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap();
     assert_eq!(name.trim(), "halocline", "what lists of processes call it");
     let extents = scratch.succeed(&["where", "mnt/new", "--json"]);
@@ -265,22 +207,22 @@ fn writes_are_cached_then_flushed_and_both_are_told() {
     assert!(extents.iter().all(|extent| extent["side"] == "cache" && extent["dirty"] == true));
     let dry = scratch.succeed(&["flush", "mnt", "--dry-run"]);
     assert!(dry.contains("64.0 KiB in 1 file would be flushed"), "{dry}");
-    assert_eq!(scratch.status()["dirty_bytes"], content.len(), "a dry run moves nothing");
+    assert_eq!(scratch.status("mnt")["dirty_bytes"], content.len(), "a dry run moves nothing");
     scratch.succeed(&["flush", "mnt"]);
-    assert_eq!(scratch.status()["dirty_bytes"], 0);
+    assert_eq!(scratch.status("mnt")["dirty_bytes"], 0);
     assert_eq!(fs::read(scratch.path("origin/new")).unwrap(), content);
     let output = scratch.halocline(&["demote", "mnt/new"]);
-    let message = text(&output.stderr);
+    let message = said(&output);
     assert_eq!(output.status.code(), Some(2), "a cache has no lower tier: {message}");
     assert!(message.contains("is a cache") && message.contains("halocline evict"), "{message}");
-    assert_ne!(scratch.status()["mapped_bytes"], 0, "nothing was moved");
+    assert_ne!(scratch.status("mnt")["mapped_bytes"], 0, "nothing was moved");
     scratch.succeed(&["evict", "mnt/new"]);
-    assert_eq!(scratch.status()["mapped_bytes"], 0);
+    assert_eq!(scratch.status("mnt")["mapped_bytes"], 0);
     let told = scratch.succeed(&["explain", "mnt/new", "0", "8K", "--processes", "4", "--json"]);
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert_eq!((&told["processes"], &told["decision"]), (&4.into(), &"cache".into()));
     scratch.succeed(&["warm", "mnt/new"]);
-    assert_eq!(scratch.status()["mapped_bytes"], content.len());
+    assert_eq!(scratch.status("mnt")["mapped_bytes"], content.len());
     assert_eq!(fs::read(scratch.path("mnt/new")).unwrap(), content);
     scratch.succeed(&["umount", "mnt"]);
     scratch.succeed(&["fsck", "cache"]);
@@ -288,17 +230,17 @@ fn writes_are_cached_then_flushed_and_both_are_told() {
 
 #[test]
 fn dirty_data_that_is_kept_is_there_at_the_next_mount() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Scratch::new(program!()) else { return };
     let mount = ["mount", "origin", "mnt", "--cache", "cache", "--policy", "always"];
     scratch.succeed(&[&mount[..], &["--rebuild=false"]].concat());
     fs::write(scratch.path("mnt/new"), "kept").unwrap();
     let output = scratch.halocline(&["umount", "mnt", "--keep-dirty"]);
-    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert_ne!(fs::read(scratch.path("origin/new")).unwrap(), b"kept");
     let other = scratch.halocline(&[&mount[..], &["--emulate", "2xhdd+2xssd"]].concat());
-    assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));
-    assert!(text(&other.stderr).contains("another shape"), "{}", text(&other.stderr));
-    scratch.mount();
+    assert_eq!(other.status.code(), Some(2), "{}", said(&other));
+    assert!(said(&other).contains("another shape"), "{}", said(&other));
+    mount_here(&scratch);
     assert_eq!(fs::read(scratch.path("mnt/new")).unwrap(), b"kept");
     scratch.succeed(&["umount", "mnt"]);
     assert_eq!(fs::read(scratch.path("origin/new")).unwrap(), b"kept");
@@ -306,12 +248,12 @@ fn dirty_data_that_is_kept_is_there_at_the_next_mount() {
 
 #[test]
 fn a_mount_in_use_stays() {
-    let Some(scratch) = Scratch::new() else { return };
-    scratch.mount();
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    mount_here(&scratch);
     let open = fs::File::open(scratch.path("mnt/data")).unwrap();
     let output = scratch.halocline(&["umount", "mnt"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("--force"), "{}", text(&output.stderr));
+    assert!(said(&output).contains("--force"), "{}", said(&output));
     assert_eq!(fs::read(scratch.path("mnt/data")).unwrap(), b"precious");
     drop(open);
     scratch.succeed(&["umount", "mnt"]);
@@ -319,46 +261,46 @@ fn a_mount_in_use_stays() {
 
 #[test]
 fn a_cache_has_one_owner() {
-    let Some(scratch) = Scratch::new() else { return };
-    scratch.mount();
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    mount_here(&scratch);
     fs::create_dir(scratch.path("other")).unwrap();
     let output = scratch.halocline(&["mount", "origin", "other", "--cache", "cache"]);
-    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("cache"), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("cache"), "{}", said(&output));
     assert_eq!(fs::read(scratch.path("mnt/data")).unwrap(), b"precious", "the owner goes on");
-    assert!(scratch.status()["pid"].is_number(), "its socket is still its own");
+    assert!(scratch.status("mnt")["pid"].is_number(), "its socket is still its own");
 }
 
 #[test]
 fn signals_end_a_mount_after_a_flush() {
-    let Some(scratch) = Scratch::new() else { return };
-    scratch.mount();
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    mount_here(&scratch);
     fs::write(scratch.path("mnt/new"), "new").unwrap();
-    kill_process(scratch.mount_process(), Signal::TERM).unwrap();
+    kill_process(scratch.pid("mnt"), Signal::TERM).unwrap();
     eventually("the unmount", || !scratch.path("mnt/data").exists());
     eventually("the flush", || fs::read(scratch.path("origin/new")).is_ok_and(|new| new == b"new"));
 }
 
 #[test]
 fn a_dead_mount_is_told_and_can_be_mounted_again() {
-    let Some(scratch) = Scratch::new() else { return };
-    scratch.mount();
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    mount_here(&scratch);
     fs::write(scratch.path("mnt/new"), "acknowledged").unwrap();
-    scratch.kill_mount_process();
+    kill_mount_process(&scratch);
     // The kernel ends the connection some milliseconds after the process.
     eventually("the end of answers", || fs::read_dir(scratch.path("mnt")).is_err());
     let again = scratch.halocline(&["mount", "origin", "mnt", "--cache", "cache"]);
     assert_eq!(again.status.code(), Some(2));
-    assert!(text(&again.stderr).contains("halocline umount"), "{}", text(&again.stderr));
+    assert!(said(&again).contains("halocline umount"), "{}", said(&again));
     let freed = scratch.halocline(&["umount", "mnt"]);
-    assert_eq!(freed.status.code(), Some(3), "{}", text(&freed.stderr));
-    scratch.mount();
+    assert_eq!(freed.status.code(), Some(3), "{}", said(&freed));
+    mount_here(&scratch);
     assert_eq!(fs::read(scratch.path("mnt/new")).unwrap(), b"acknowledged");
 }
 
 #[test]
 fn a_foreground_mount_ends_with_its_mount_point() {
-    let Some(scratch) = Scratch::new() else {
+    let Some(scratch) = Scratch::new(program!()) else {
         return;
     };
     let args = ["mount", "--foreground", "origin", "mnt", "--cache", "cache"];
@@ -373,13 +315,13 @@ fn a_foreground_mount_ends_with_its_mount_point() {
 
 #[test]
 fn every_key_that_a_mount_prints_is_described() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Scratch::new(program!()) else { return };
     let described = |command: &str, answer: &[u8]| {
         let section = Section::find(command).expect(command);
         let answer = serde_json::from_slice(answer).expect(command);
         assert_eq!(section.undescribed(&answer), [""; 0], "{command}");
     };
-    scratch.mount();
+    mount_here(&scratch);
     fs::write(scratch.path("mnt/new"), "bytes").unwrap();
     for (command, args) in [
         ("halocline status", &["status", "mnt"][..]),
@@ -392,6 +334,6 @@ fn every_key_that_a_mount_prints_is_described() {
         described(command, scratch.succeed(&[args, &["--json"]].concat()).as_bytes());
     }
     scratch.succeed(&["umount", "mnt"]);
-    assert!(scratch.run(&["-q", "--report", "r.json"], "cat origin/new").status.success());
+    assert!(run(&scratch, &["-q", "--report", "r.json"], "cat origin/new").status.success());
     described("--report", &fs::read(scratch.path("r.json")).unwrap());
 }

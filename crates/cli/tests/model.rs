@@ -1,16 +1,14 @@
 //! `halocline model`: the examples of the interface's description, answered by the command.
 
-#[path = "shared/command.rs"]
-mod command;
-
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
+use halocline_testkit::program;
 use serde_json::{Value, json};
 
 /// Questions, answers in order, and the exit status.
 fn ask(input: &str) -> (Vec<Value>, Option<i32>) {
-    let mut child = command::halocline()
+    let mut child = Command::new(program!())
         .arg("model")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -1,64 +1,37 @@
 //! Two caches over the same files would not see each other's newest bytes: an origin has one engine
 //! (I8), by whatever path it is named.
 
-#[path = "shared/command.rs"]
-mod command;
-#[path = "shared/fuse_device.rs"]
-mod fuse_device;
-#[path = "shared/place.rs"]
-mod place;
-#[path = "shared/skipping.rs"]
-mod skipping;
-#[path = "shared/waiting.rs"]
-mod waiting;
-
 use std::fs;
 use std::ops::Deref;
 use std::os::unix::fs::symlink;
-use std::process::{Command, Output};
+use std::process::Command;
 
-use place::Place;
-use rustix::process::{Pid, Signal, kill_process};
-use waiting::eventually;
+use halocline_testkit::place::said;
+use halocline_testkit::program;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::skipping::skip;
+use halocline_testkit::waiting::eventually;
+use rustix::process::{Signal, kill_process};
 
-/// A place with a second cache and mount point. Dropping it ends the mounts that are left over.
-struct Scratch(Place);
+/// A place with a second cache and mount point.
+struct TwoCaches(Scratch);
 
-impl Deref for Scratch {
-    type Target = Place;
+impl Deref for TwoCaches {
+    type Target = Scratch;
 
-    fn deref(&self) -> &Place {
+    fn deref(&self) -> &Scratch {
         &self.0
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        for mountpoint in ["mnt", "mnt2"] {
-            let _ = self.halocline(&["umount", "--force", mountpoint]);
-        }
-    }
-}
-
-impl Scratch {
+impl TwoCaches {
     /// `None`, with the reason, where no mount can be made.
     fn new() -> Option<Self> {
-        if let Some(reason) = fuse_device::obstacle() {
-            skipping::skip(reason);
-            return None;
+        let scratch = Scratch::with_mountpoints(program!(), &["mnt", "mnt2"])?;
+        for name in ["cache2", "origin/sub", "origin/sub/deep"] {
+            fs::create_dir(scratch.path(name)).unwrap();
         }
-        let place = Place::new();
-        for name in ["cache2", "mnt2", "origin/sub", "origin/sub/deep"] {
-            fs::create_dir(place.path(name)).unwrap();
-        }
-        Some(Self(place))
-    }
-
-    #[track_caller]
-    fn succeed(&self, args: &[&str]) -> String {
-        let output = self.halocline(args);
-        assert!(output.status.success(), "{args:?}: {:?} {}", output.status, said(&output));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        Some(Self(scratch))
     }
 
     fn mount(&self, origin: &str) {
@@ -79,22 +52,12 @@ impl Scratch {
             assert_eq!(fs::read_dir(self.path("cache2")).unwrap().count(), 0, "{args:?}");
         }
     }
-
-    fn pid(&self) -> Pid {
-        let status = self.succeed(&["status", "mnt", "--json"]);
-        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-        Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap()
-    }
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// The second mount read zeros and stale bytes, and nobody said a word.
 #[test]
 fn i8_an_origin_has_one_cache_by_any_path() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = TwoCaches::new() else { return };
     scratch.mount("origin");
     fs::write(scratch.path("mnt/new"), "dirty").unwrap();
     symlink("origin", scratch.path("alias")).unwrap();
@@ -109,7 +72,7 @@ fn i8_an_origin_has_one_cache_by_any_path() {
 
 #[test]
 fn i8_an_origin_above_one_in_use_is_refused() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = TwoCaches::new() else { return };
     scratch.mount("origin/sub/deep");
     for origin in ["origin/sub", "origin"] {
         scratch.refused(origin);
@@ -120,16 +83,17 @@ fn i8_an_origin_above_one_in_use_is_refused() {
 
 #[test]
 fn i8_a_part_that_is_mounted_elsewhere_is_the_same_files() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = TwoCaches::new() else { return };
     if !rustix::process::geteuid().is_root() {
-        return skipping::skip("only root can mount a directory elsewhere");
+        return skip("only root can mount a directory elsewhere");
     }
     fs::create_dir(scratch.path("elsewhere")).unwrap();
     scratch.mount("origin");
     let script = "mount --bind origin/sub elsewhere && exec \"$0\" \"$@\"";
     for origin in ["elsewhere", "elsewhere/deep"] {
         let output = Command::new("unshare")
-            .args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_halocline")])
+            .args(["-m", "sh", "-c", script])
+            .arg(scratch.program())
             .args(["run", "--origin", origin, "--cache", "cache2", "--", "true"])
             .current_dir(scratch.root())
             .output()
@@ -141,9 +105,9 @@ fn i8_a_part_that_is_mounted_elsewhere_is_the_same_files() {
 
 #[test]
 fn i8_the_claim_of_a_killed_mount_is_gone_with_it() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = TwoCaches::new() else { return };
     scratch.mount("origin");
-    kill_process(scratch.pid(), Signal::KILL).unwrap();
+    kill_process(scratch.pid("mnt"), Signal::KILL).unwrap();
     let run = ["run", "--origin", "origin", "--cache", "cache2", "-q", "--", "cat", "origin/data"];
     eventually("the end of the claim", || scratch.halocline(&run).stdout == b"precious");
 }
@@ -152,8 +116,8 @@ fn i8_the_claim_of_a_killed_mount_is_gone_with_it() {
 /// its own.
 #[test]
 fn i8_a_run_is_seen_from_outside_and_from_within() {
-    let Some(scratch) = Scratch::new() else { return };
-    let halocline = command::halocline().get_program().to_string_lossy().into_owned();
+    let Some(scratch) = TwoCaches::new() else { return };
+    let halocline = scratch.program().display().to_string();
     let inner = format!(
         "'{halocline}' run --origin origin --cache cache2 -- true; echo $?; \
          '{halocline}' run --origin origin/sub --cache cache2 -- true; echo $?"
@@ -176,7 +140,7 @@ fn i8_a_run_is_seen_from_outside_and_from_within() {
 
 #[test]
 fn i8_of_mounts_at_the_same_moment_one_gets_the_origin() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = TwoCaches::new() else { return };
     for _ in 0..5 {
         let start = |mountpoint, cache| {
             scratch.command(&["mount", "origin", mountpoint, "--cache", cache]).spawn().unwrap()
@@ -191,7 +155,7 @@ fn i8_of_mounts_at_the_same_moment_one_gets_the_origin() {
 
 #[test]
 fn mounts_that_only_read_share_an_origin() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = TwoCaches::new() else { return };
     let mount = |mountpoint, cache, mode| {
         scratch.halocline(&["mount", "origin", mountpoint, "--cache", cache, "--mode", mode])
     };
@@ -204,7 +168,7 @@ fn mounts_that_only_read_share_an_origin() {
 
 #[test]
 fn i8_the_directories_of_a_tier_are_nobody_elses_origin() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = TwoCaches::new() else { return };
     for name in ["set", "set/ssd", "set/hdd", "set/hdd/d"] {
         fs::create_dir(scratch.path(name)).unwrap();
     }
@@ -222,7 +186,7 @@ fn i8_the_directories_of_a_tier_are_nobody_elses_origin() {
 /// What is dirty on the cache was left out, and nobody said so.
 #[test]
 fn a_striped_origin_in_use_is_not_copied_from() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = TwoCaches::new() else { return };
     fs::remove_file(scratch.path("origin/data")).unwrap();
     fs::remove_dir_all(scratch.path("origin/sub")).unwrap();
     let striped = ["--origin-volume", "striped", "--origin-servers", "2"];

@@ -1,13 +1,11 @@
 //! What the Makefiles build and install.
 
-#[path = "shared/skipping.rs"]
-mod skipping;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use halocline_testkit::skipping::skip;
 use tempfile::TempDir;
 
 fn repository() -> PathBuf {
@@ -47,7 +45,7 @@ fn the_shim_is_built_anew_when_another_mpi_appears() {
         std::env::split_paths(&path).any(|dir| dir.join(command).exists())
     };
     if !found("mpicc.mpich") || !found("mpicc.openmpi") {
-        skipping::skip("MPICH and Open MPI are not both here");
+        skip("MPICH and Open MPI are not both here");
         return;
     }
     let (scratch, bare) = (TempDir::new().unwrap(), TempDir::new().unwrap());

@@ -1,13 +1,6 @@
 //! Bad input is refused before anything changes: status 2, a message that names the thing and the
 //! remedy, and nothing lost.
 
-#[path = "shared/command.rs"]
-mod command;
-#[path = "shared/place.rs"]
-mod place;
-#[path = "shared/skipping.rs"]
-mod skipping;
-
 use std::fs;
 use std::ops::Deref;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -15,12 +8,14 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use place::Place;
+use halocline_testkit::place::Place;
+use halocline_testkit::program;
+use halocline_testkit::skipping::skip;
 
 /// A place where everything stays as it was.
-struct Scratch(Place);
+struct Unchanged(Place);
 
-impl Deref for Scratch {
+impl Deref for Unchanged {
     type Target = Place;
 
     fn deref(&self) -> &Place {
@@ -28,9 +23,9 @@ impl Deref for Scratch {
     }
 }
 
-impl Scratch {
+impl Unchanged {
     fn new() -> Self {
-        Self(Place::new())
+        Self(Place::new(program!()))
     }
 
     /// Expects status 2, each of `parts` in the message, and everything as it was.
@@ -66,7 +61,7 @@ fn names(dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn missing_directories() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     scratch.both_refused("nowhere", "cache", &[], &["origin nowhere", "create it"]);
     scratch.both_refused("origin", "nowhere", &[], &["cache nowhere", "create it"]);
     scratch.refused(
@@ -77,7 +72,7 @@ fn missing_directories() {
 
 #[test]
 fn files_where_directories_belong() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     scratch.both_refused("origin/data", "cache", &[], &["origin/data", "not a directory"]);
     scratch.both_refused("origin", "origin/data", &[], &["cache", "not a directory"]);
 }
@@ -85,7 +80,7 @@ fn files_where_directories_belong() {
 #[test]
 fn unwritable_directories() {
     for name in ["origin", "cache"] {
-        let scratch = Scratch::new();
+        let scratch = Unchanged::new();
         if rustix::process::geteuid().is_root() {
             // Permissions do not stop root; a file system that is mounted read-only does.
             let script = format!(
@@ -93,7 +88,8 @@ fn unwritable_directories() {
             );
             let run = ["run", "--origin", "origin", "--cache", "cache", "--", "true"];
             let output = Command::new("unshare")
-                .args(["-m", "sh", "-c", &script, env!("CARGO_BIN_EXE_halocline")])
+                .args(["-m", "sh", "-c", &script])
+                .arg(scratch.program())
                 .args(run)
                 .current_dir(scratch.root())
                 .output()
@@ -112,12 +108,13 @@ fn unwritable_directories() {
 #[test]
 fn a_full_disk_under_the_cache() {
     if !rustix::process::geteuid().is_root() {
-        return skipping::skip("only root can make a small file system");
+        return skip("only root can make a small file system");
     }
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     let script = "mount -t tmpfs -o size=1M small cache && exec \"$0\" \"$@\"";
     let output = Command::new("unshare")
-        .args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_halocline")])
+        .args(["-m", "sh", "-c", script])
+        .arg(scratch.program())
         .args(["run", "--origin", "origin", "--cache", "cache", "--", "true"])
         .current_dir(scratch.root())
         .output()
@@ -131,7 +128,7 @@ fn a_full_disk_under_the_cache() {
 
 #[test]
 fn one_side_inside_the_other() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     fs::create_dir(scratch.path("origin/inner")).unwrap();
     fs::create_dir(scratch.path("cache/inner")).unwrap();
     scratch.both_refused("origin", "origin", &[], &["same directory", "of its own"]);
@@ -143,7 +140,7 @@ fn one_side_inside_the_other() {
 
 #[test]
 fn mount_points_that_would_hide_something() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     fs::create_dir(scratch.path("full")).unwrap();
     fs::write(scratch.path("full/file"), "x").unwrap();
     fs::create_dir(scratch.path("origin/sub")).unwrap();
@@ -155,7 +152,7 @@ fn mount_points_that_would_hide_something() {
 
 #[test]
 fn configurations_that_do_not_fit() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     for (text, parts) in [
         ("sise = \"2G\"", &["halocline.toml, line 1", "\"sise\"", "\"size\""][..]),
         ("\nsize = \"2X\"", &["line 2", "size", "2G"]),
@@ -178,7 +175,7 @@ fn configurations_that_do_not_fit() {
 /// a mount point in a third tier was not seen.
 #[test]
 fn tiers_that_do_not_fit() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     for tier in ["ssd", "hdd", "tape", "tape/mnt"] {
         fs::create_dir(scratch.path(tier)).unwrap();
     }
@@ -201,7 +198,7 @@ fn tiers_that_do_not_fit() {
 /// `| head` was answered with a panic.
 #[test]
 fn a_reader_that_has_read_enough_ends_a_command_quietly() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = scratch.command(&["doctor"]).stdout(writer).output().unwrap();
@@ -211,7 +208,7 @@ fn a_reader_that_has_read_enough_ends_a_command_quietly() {
 
 #[test]
 fn the_own_configuration_file_is_read() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     fs::create_dir_all(scratch.path("config/halocline")).unwrap();
     fs::write(scratch.path("config/halocline/halocline.toml"), "sise = 1").unwrap();
     scratch.both_refused("origin", "cache", &[], &["halocline.toml", "\"sise\""]);
@@ -219,7 +216,7 @@ fn the_own_configuration_file_is_read() {
 
 #[test]
 fn commands_that_cannot_be_started() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     fs::write(scratch.path("script"), "#!/bin/sh\n").unwrap();
     for (program, status) in [("no-such-program", 127), ("./none", 127), ("./script", 126)] {
         let run = ["run", "--origin", "origin", "--cache", "cache", "--", program];
@@ -233,7 +230,7 @@ fn commands_that_cannot_be_started() {
 
 #[test]
 fn reports_that_cannot_be_written() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     let run =
         |file| ["run", "--origin", "origin", "--cache", "cache", "--report", file, "--", "true"];
     scratch.refused(&run("none/r.json"), &["directory of the report", "none"]);
@@ -242,7 +239,7 @@ fn reports_that_cannot_be_written() {
 
 #[test]
 fn places_that_are_on_no_mount() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     let commands: [&[&str]; 7] = [
         &["status", "origin"],
         &["where", "origin/data"],
@@ -262,7 +259,7 @@ fn places_that_are_on_no_mount() {
 
 #[test]
 fn arguments_that_make_no_sense() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     for args in [&["frobnicate"][..], &[], &["run"], &["explain", "f", "0", "lots"]] {
         let output = scratch.halocline(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -272,9 +269,9 @@ fn arguments_that_make_no_sense() {
 /// Such a mount stopped at its first files, and some hung.
 #[test]
 fn a_limit_of_open_files_too_low_to_mount_is_told() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     let mut command = Command::new("prlimit");
-    command.arg("--nofile=100:100").arg(env!("CARGO_BIN_EXE_halocline"));
+    command.arg("--nofile=100:100").arg(scratch.program());
     let directories = ["origin", "mnt", "cache"].map(|name| scratch.path(name));
     let [origin, mountpoint, cache] = &directories;
     let output = command.arg("mount").args([origin, mountpoint]).arg("--cache").arg(cache).output();
@@ -287,12 +284,12 @@ fn a_limit_of_open_files_too_low_to_mount_is_told() {
 /// What somebody prepared as a cache, in the hope that root uses it, changes nothing elsewhere.
 #[test]
 fn what_a_prepared_cache_names_is_not_touched() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     fs::write(scratch.path("victim"), "precious").unwrap();
     fs::create_dir(scratch.path("elsewhere")).unwrap();
     let made = scratch.halocline(&["run", "--origin", "origin", "--cache", "cache", "--", "true"]);
     if !made.status.success() {
-        return skipping::skip("no cache can be made here");
+        return skip("no cache can be made here");
     }
     let run = ["run", "--origin", "origin", "--cache", "cache", "--", "true"];
     let fsck = ["fsck", "cache"];
@@ -330,7 +327,7 @@ fn what_a_prepared_cache_names_is_not_touched() {
     assert_eq!(names(&scratch.path("elsewhere")), Vec::<PathBuf>::new());
     assert!(scratch.halocline(&fsck).status.success());
     if chown(scratch.path("cache"), Some(12_345), None).is_err() {
-        return skipping::skip("only root can give a directory to somebody else");
+        return skip("only root can give a directory to somebody else");
     }
     scratch.refused(&run, &["belongs to user 12345"]);
     scratch.refused(&fsck, &["belongs to user 12345"]);
@@ -342,10 +339,10 @@ fn what_a_prepared_cache_names_is_not_touched() {
 /// Versions before made the cache, its store and its log readable for all.
 #[test]
 fn a_cache_that_is_open_to_others_is_closed() {
-    let scratch = Scratch::new();
+    let scratch = Unchanged::new();
     let run = ["run", "--origin", "origin", "--cache", "cache", "--", "true"];
     if !scratch.halocline(&run).status.success() {
-        return skipping::skip("no cache can be made here");
+        return skip("no cache can be made here");
     }
     let here = |program: &str, args: &[&str]| {
         Command::new(program).args(args).current_dir(scratch.root()).output().unwrap()

@@ -1,78 +1,49 @@
 //! Mounts whose process is stopped, and mounts whose origin's server has ended: commands answer in
 //! time, say what is wrong, and take neither for a mount whose own process has ended.
 
-#[path = "shared/command.rs"]
-mod command;
-#[path = "shared/fuse_device.rs"]
-mod fuse_device;
-#[path = "shared/place.rs"]
-mod place;
-#[path = "shared/skipping.rs"]
-mod skipping;
-#[path = "shared/waiting.rs"]
-mod waiting;
-
 use std::fs;
 use std::ops::Deref;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
-use place::Place;
+use halocline_testkit::place::said;
+use halocline_testkit::program;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::waiting::eventually;
 use rustix::process::{Pid, Signal, kill_process};
-use waiting::eventually;
 
-/// Two mounts on their way. Dropping it ends those that are left over.
-struct Scratch {
-    place: Place,
+/// Two mounts on their way, one of which may be stopped until this is dropped.
+struct Stopped {
+    scratch: Scratch,
     stopped: Option<Pid>,
 }
 
-impl Deref for Scratch {
-    type Target = Place;
+impl Deref for Stopped {
+    type Target = Scratch;
 
-    fn deref(&self) -> &Place {
-        &self.place
+    fn deref(&self) -> &Scratch {
+        &self.scratch
     }
 }
 
-impl Drop for Scratch {
+impl Drop for Stopped {
     fn drop(&mut self) {
         self.go_on();
-        for mountpoint in ["upper", "mnt"] {
-            let _ = self.halocline(&["umount", "--force", mountpoint]);
-        }
     }
 }
 
-impl Scratch {
+impl Stopped {
     /// `None`, with the reason, where no mount can be made.
     fn new() -> Option<Self> {
-        if let Some(reason) = fuse_device::obstacle() {
-            skipping::skip(reason);
-            return None;
+        let scratch = Scratch::with_mountpoints(program!(), &["upper", "mnt"])?;
+        for name in ["cache2", "origin2", "free"] {
+            fs::create_dir(scratch.path(name)).unwrap();
         }
-        let place = Place::new();
-        for name in ["upper", "cache2", "origin2", "free"] {
-            fs::create_dir(place.path(name)).unwrap();
-        }
-        Some(Self { place, stopped: None })
-    }
-
-    #[track_caller]
-    fn succeed(&self, args: &[&str]) -> String {
-        let output = self.halocline(args);
-        assert!(output.status.success(), "{args:?}: {:?} {}", output.status, said(&output));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        Some(Self { scratch, stopped: None })
     }
 
     fn mount(&self, origin: &str, mountpoint: &str, cache: &str) {
         let mount = ["mount", origin, mountpoint, "--cache", cache, "--policy", "always"];
         self.succeed(&[&mount[..], &["--rebuild=false"]].concat());
-    }
-
-    fn pid(&self, mountpoint: &str) -> Pid {
-        let status = self.succeed(&["status", mountpoint, "--json"]);
-        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-        Pid::from_raw(i32::try_from(status["pid"].as_i64().unwrap()).unwrap()).unwrap()
     }
 
     fn stop(&mut self, mountpoint: &str) {
@@ -90,14 +61,10 @@ impl Scratch {
     }
 }
 
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 /// `status` without a path hung in a look-up that no signal ends, and said nothing of the others.
 #[test]
 fn a_stopped_mount_keeps_no_command_waiting_for_ever() {
-    let Some(mut scratch) = Scratch::new() else { return };
+    let Some(mut scratch) = Stopped::new() else { return };
     scratch.mount("origin", "mnt", "cache");
     scratch.mount("origin2", "upper", "cache2");
     fs::write(scratch.path("jobs.json"), "{}").unwrap();
@@ -144,7 +111,7 @@ fn a_stopped_mount_keeps_no_command_waiting_for_ever() {
 /// `umount` said that the mount's process had ended before, and detached a living mount.
 #[test]
 fn a_dead_origin_server_is_not_taken_for_the_dead_mount() {
-    let Some(scratch) = Scratch::new() else { return };
+    let Some(scratch) = Stopped::new() else { return };
     scratch.mount("origin", "mnt", "cache");
     scratch.mount("mnt", "upper", "cache2");
     fs::write(scratch.path("upper/new"), "dirty").unwrap();

@@ -2,9 +2,6 @@
 //! at any byte, and bytes flipped. What is recovered is a consistent prefix of what was done, or a
 //! clear error; never a panic, never a mixture (I4, D6).
 
-#[path = "shared/copying.rs"]
-mod copying;
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -18,8 +15,7 @@ use halocline_core::meta::{FileId, FileRecord, OriginKey, Stamp, Wanted};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
-
-use copying::copy;
+use halocline_testkit::copying::copy;
 
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 /// A size of tables in memory that no story here reaches.

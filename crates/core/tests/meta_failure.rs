@@ -1,9 +1,6 @@
 //! A metadata store whose disk refuses a write: what was acknowledged stays, what was not is not
 //! shown, nothing is accepted after it. The one test of its program: the limit is the process's.
 
-#[path = "shared/copying.rs"]
-mod copying;
-
 use std::path::Path;
 
 use halocline_core::error::Error;
@@ -12,9 +9,8 @@ use halocline_core::meta::{BLOCK, Extent, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
+use halocline_testkit::copying::copy;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-use copying::copy;
 
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 const WHOLE: ByteRange = ByteRange::new(0, 1 << 40);

@@ -1,8 +1,5 @@
 //! The ring of changes ahead of the metadata store, as a kill and as a power loss can leave it (I4).
 
-#[path = "shared/copying.rs"]
-mod copying;
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -14,8 +11,7 @@ use halocline_core::meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
-
-use copying::copy;
+use halocline_testkit::copying::copy;
 
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
 const SLOT: usize = 256;

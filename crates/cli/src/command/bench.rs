@@ -13,7 +13,6 @@
 
 mod attached;
 mod bare_origin;
-mod bind;
 mod case;
 mod claimed;
 mod content;

@@ -5,9 +5,10 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Output;
 
+use halocline_testkit::waiting::eventually;
+
 use crate::mount::{self, IO_URING, Mount};
 use crate::programs;
-use crate::waiting::eventually;
 
 /// The kernel keeps no attributes, as the option's description recommends for such an origin.
 const OPTIONS: [&str; 3] = ["--policy=never", "--attr-timeout=0s", "--rebuild=false"];

@@ -9,13 +9,13 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use halocline_testkit::waiting::PATIENCE;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::sched_getaffinity;
 
 use crate::mount::{self, IO_URING, Mount};
 use crate::programs;
-use crate::waiting::PATIENCE;
 
 /// Programs that wait for the device that stands still; fewer than a queue has threads.
 const WAITING: usize = 8;

@@ -1,16 +1,5 @@
 //! Real programs and conformance suites on real mounts; docs/TESTING.md says how to run one.
 
-#[path = "../../src/command/bench/bind.rs"]
-mod bind;
-#[path = "../shared/command.rs"]
-mod command;
-#[path = "../shared/fuse_device.rs"]
-mod fuse_device;
-#[path = "../shared/skipping.rs"]
-mod skipping;
-#[path = "../shared/waiting.rs"]
-mod waiting;
-
 mod behind;
 mod differential;
 mod fsx;

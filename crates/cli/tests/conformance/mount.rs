@@ -8,12 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_core::control::mount::is_mountpoint;
+use halocline_testkit::fuse_device;
+use halocline_testkit::waiting::{PATIENCE, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::waiting::{PATIENCE, eventually};
-use crate::{fuse_device, programs};
+use crate::programs;
 
 const PAUSE: Duration = Duration::from_millis(5);
 

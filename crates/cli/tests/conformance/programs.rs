@@ -4,11 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use halocline_testkit::program;
 use rustix::process::Signal;
 
-pub(crate) use crate::bind::bind;
-pub(crate) use crate::command::halocline;
-pub(crate) use crate::skipping::skip;
+pub(crate) use halocline_core::bound_process::bind;
+pub(crate) use halocline_testkit::skipping::skip;
+
+/// The command under test.
+pub(crate) fn halocline() -> Command {
+    Command::new(program!())
+}
 
 /// A conformance suite that `make test` installs; `None` where it did not run.
 pub(crate) fn suite(name: &str) -> Option<PathBuf> {

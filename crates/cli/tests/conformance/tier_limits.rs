@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use halocline_testkit::waiting::within;
+
 use crate::mount::{self, Mount};
 use crate::programs;
-use crate::waiting::within;
 
 /// A small file system of its own at a directory, until dropped.
 pub(crate) struct Tmpfs(PathBuf);

@@ -9,13 +9,13 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use halocline_testkit::waiting::eventually;
 use serde_json::Value;
 
 use crate::kill::Random;
 use crate::mount::{self, Mount};
 use crate::programs;
 use crate::tier_mover::Mover;
-use crate::waiting::eventually;
 
 const FILES: u64 = 40;
 const KILLS: u64 = 15;

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use halocline_testkit::waiting::within;
+
 use crate::mount::{self, Mount};
 use crate::programs;
-use crate::waiting::within;
 
 /// An hour takes the kernel's own expiry out of the tests.
 const KEPT: &str = "--tier-attr-timeout=1h";

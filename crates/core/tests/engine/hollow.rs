@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use halocline_core::config::Config;
 use halocline_core::control::Controlled;
 use halocline_core::engine::Engine;
+use halocline_testkit::waiting::eventually;
 
 use crate::fixture::{Fixture, still};
 
@@ -27,14 +28,6 @@ fn config() -> Config {
 fn objects(cache: &Path) -> usize {
     let Ok(dirs) = fs::read_dir(cache.join("objects")) else { return 0 };
     dirs.map(|dir| fs::read_dir(dir.unwrap().path()).unwrap().count()).sum()
-}
-
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// A cache that many files pass through remembered each of them, with some kilobytes of memory and

@@ -5,8 +5,6 @@ mod behind;
 mod binding;
 mod canary;
 mod conflicts;
-#[path = "../shared/copying.rs"]
-mod copying;
 mod faults;
 mod fills;
 mod fixture;

@@ -14,9 +14,9 @@ use halocline_core::control::{Controlled, Health};
 use halocline_core::device::fault::{Effect, Operation, When};
 use halocline_core::engine::Engine;
 use halocline_core::engine::extents::ExtentEngine;
+use halocline_testkit::copying::copy;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::copying::copy;
 use crate::fixture::{Fixture, still};
 use crate::truth::Truth;
 

@@ -1,7 +1,6 @@
 //! A scratch origin and a mount of it.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +13,8 @@ use halocline_core::engine::passthrough::Passthrough;
 use halocline_core::tier::{FileTier, TierOptions, TierSet};
 use halocline_fuse::transport::ring;
 use halocline_fuse::{MountOptions, MountedSession, Transport, mount};
+use halocline_testkit::fuse_device;
+pub(crate) use halocline_testkit::skipping::skip;
 
 /// Somebody without rights.
 pub(crate) const NOBODY: u32 = 65534;
@@ -83,13 +84,6 @@ impl Mounted {
     pub(crate) fn origin(&self, name: &str) -> PathBuf {
         self.dir.path().join("origin").join(name)
     }
-}
-
-/// Tells that this test cannot run here, and why; `.ci/run` counts the line. Unlike `eprintln`
-/// this is not captured by the test harness, which names a test's thread after it.
-pub(crate) fn skip(reason: impl std::fmt::Display) {
-    let thread = std::thread::current();
-    let _ = writeln!(std::io::stderr(), "\nSKIP {}: {reason}", thread.name().unwrap_or("main"));
 }
 
 /// What is mounted.
@@ -180,7 +174,7 @@ pub(crate) fn reason_to_skip() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("mounting for all users needs root");
     }
-    (!Path::new("/dev/fuse").exists()).then_some("there is no /dev/fuse")
+    fuse_device::obstacle()
 }
 
 /// A shell script run as another user without supplementary groups.

@@ -5,11 +5,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use halocline_core::bound_process::bind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-
-use super::bind::bind;
 
 /// How long a process that serves a mount may take to unmount and end.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -6,9 +6,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use halocline_core::bound_process::bind;
 use rustix::process::Signal;
 
-use super::bind::bind;
 use super::worker::{Done, Job, Word};
 use crate::again;
 use crate::failure::Failure;

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use halocline_core::bound_process::bind;
 use halocline_core::control::{Client, MoveReport, Place, Request, Status};
 use halocline_core::error::{Error, Result};
 use rustix::process::Signal;
 
 use super::setup::Setup;
 use super::{Row, files, mebibytes, median};
-use crate::command::bench::bind::bind;
 use crate::command::bench::scratch;
 
 const NAME: &str = "large";

@@ -9,6 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use halocline_core::bound_process::bind;
 use halocline_core::control::mount;
 use halocline_core::error::Error;
 use rustix::process::{Signal, geteuid};
@@ -18,7 +19,6 @@ use super::setup::{DIRECTORIES, MERGED, TIER};
 use crate::again;
 use crate::child::Signals;
 use crate::command::bench::attached::Attached;
-use crate::command::bench::bind::bind;
 use crate::command::bench::claimed::{Claimed, clear_away_in};
 use crate::command::bench::interrupted;
 use crate::command::umount::detach;

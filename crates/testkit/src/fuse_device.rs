@@ -3,7 +3,7 @@
 use std::fs::File;
 
 /// Why no mount can be made here, if so.
-pub(crate) fn obstacle() -> Option<&'static str> {
+pub fn obstacle() -> Option<&'static str> {
     let device = File::options().read(true).write(true).open("/dev/fuse");
     device.is_err().then_some("/dev/fuse cannot be opened")
 }

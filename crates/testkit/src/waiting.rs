@@ -4,18 +4,18 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Longest time that anything may take; generous, for slow machines.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Waits until something holds; panics where it does not within [`PATIENCE`].
 #[track_caller]
-pub(crate) fn eventually(what: &str, holds: impl FnMut() -> bool) {
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
     within(PATIENCE, what, holds);
 }
 
 /// Waits until something holds; panics where it does not within `limit`.
 #[track_caller]
-pub(crate) fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+pub fn within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < limit, "{what} did not come true");

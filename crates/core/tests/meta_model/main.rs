@@ -3,7 +3,6 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "the model is small")]
 
-#[path = "meta_model/model.rs"]
 mod model;
 
 use std::collections::BTreeSet;

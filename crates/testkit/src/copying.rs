@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{SeekFrom, seek};
 
 /// Copies a directory, holes as holes: journals are made larger than they are used.
-pub(crate) fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
         let target = to.join(entry.file_name());

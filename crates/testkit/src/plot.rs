@@ -7,14 +7,15 @@ use roxmltree::Document;
 
 /// An SVG document, read.
 #[derive(Debug)]
-pub(crate) struct Plot {
+pub struct Plot {
     said: Vec<String>,
     shapes: Vec<String>,
 }
 
 impl Plot {
+    /// Reads an SVG file.
     #[track_caller]
-    pub(crate) fn read(file: &Path) -> Self {
+    pub fn read(file: &Path) -> Self {
         let text = fs::read_to_string(file).unwrap();
         let document = Document::parse(&text).unwrap();
         let (mut said, mut shapes) = (Vec::new(), Vec::new());
@@ -33,17 +34,17 @@ impl Plot {
     }
 
     /// Whether a text of it is `text`.
-    pub(crate) fn says(&self, text: &str) -> bool {
+    pub fn says(&self, text: &str) -> bool {
         self.said.iter().any(|said| said == text)
     }
 
     /// Whether a text of it has `part` in it.
-    pub(crate) fn mentions(&self, part: &str) -> bool {
+    pub fn mentions(&self, part: &str) -> bool {
         self.said.iter().any(|said| said.contains(part))
     }
 
     /// Number of `rect`, `polyline` or other elements.
-    pub(crate) fn count(&self, shape: &str) -> usize {
+    pub fn count(&self, shape: &str) -> usize {
         self.shapes.iter().filter(|found| *found == shape).count()
     }
 }

@@ -1,10 +1,11 @@
 //! What a test says that cannot run here.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 /// Tells that this test cannot run here; `.ci/run` counts the line. Unlike `eprintln`, this is not
 /// captured by the test harness, which names a test's thread after it.
-pub(crate) fn skip(reason: &str) {
+pub fn skip(reason: impl Display) {
     let thread = std::thread::current();
     let _ = writeln!(io::stderr(), "\nSKIP {}: {reason}", thread.name().unwrap_or("main"));
 }

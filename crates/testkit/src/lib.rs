@@ -1,0 +1,11 @@
+//! What the tests of several crates share. Nothing here uses Halocline's own crates, so that the tests of
+//! each of them may use it, and what it expects of the command it knows from the command alone.
+
+pub mod copying;
+pub mod fuse_device;
+pub mod place;
+pub mod plot;
+pub mod program;
+pub mod scratch;
+pub mod skipping;
+pub mod waiting;

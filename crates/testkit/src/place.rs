@@ -1,0 +1,63 @@
+//! A place where a person may try the command.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A directory with an origin that has a file, a cache and a mount point.
+#[derive(Debug)]
+pub struct Place {
+    dir: TempDir,
+    program: PathBuf,
+}
+
+impl Place {
+    /// A new one for `program`; see [`crate::program!`].
+    pub fn new(program: PathBuf) -> Self {
+        let dir = TempDir::new().unwrap();
+        for name in ["origin", "cache", "mnt"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("origin/data"), "precious").unwrap();
+        Self { dir, program }
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The command under test.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The command, to be run here without anybody's own configuration.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(args).current_dir(self.root()).env("XDG_CONFIG_HOME", self.path("config"));
+        command
+    }
+
+    /// Runs the command here to its end.
+    pub fn halocline(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+}
+
+/// What a command said on standard error.
+pub fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a command wrote to standard output.
+pub fn written(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

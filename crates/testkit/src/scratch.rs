@@ -1,0 +1,79 @@
+//! A place to mount in.
+
+use std::fs;
+use std::ops::Deref;
+use std::path::PathBuf;
+
+use rustix::process::Pid;
+use serde_json::Value;
+
+use crate::place::{Place, said, written};
+use crate::{fuse_device, skipping};
+
+/// A [`Place`] with mount points. Dropping it ends the mounts that are left over.
+#[derive(Debug)]
+pub struct Scratch {
+    place: Place,
+    mountpoints: &'static [&'static str],
+}
+
+impl Deref for Scratch {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.place
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for mountpoint in self.mountpoints {
+            let _ = self.halocline(&["umount", "--force", mountpoint]);
+        }
+    }
+}
+
+impl Scratch {
+    /// A new one for `program` with `mnt` as its mount point; `None`, with the reason, where no mount can
+    /// be made.
+    pub fn new(program: PathBuf) -> Option<Self> {
+        Self::with_mountpoints(program, &["mnt"])
+    }
+
+    /// The same with these mount points, which are unmounted in this order.
+    pub fn with_mountpoints(
+        program: PathBuf,
+        mountpoints: &'static [&'static str],
+    ) -> Option<Self> {
+        if let Some(reason) = fuse_device::obstacle() {
+            skipping::skip(reason);
+            return None;
+        }
+        let place = Place::new(program);
+        for mountpoint in mountpoints {
+            fs::create_dir_all(place.path(mountpoint)).unwrap();
+        }
+        Some(Self { place, mountpoints })
+    }
+
+    /// Runs the command, which must succeed; returns what it wrote to standard output.
+    #[track_caller]
+    pub fn succeed(&self, args: &[&str]) -> String {
+        let output = self.halocline(args);
+        assert!(output.status.success(), "{args:?}: {:?} {}", output.status, said(&output));
+        written(&output)
+    }
+
+    /// `halocline status --json`.
+    #[track_caller]
+    pub fn status(&self, mountpoint: &str) -> Value {
+        serde_json::from_str(&self.succeed(&["status", mountpoint, "--json"])).unwrap()
+    }
+
+    /// The process that serves a mount.
+    #[track_caller]
+    pub fn pid(&self, mountpoint: &str) -> Pid {
+        let pid = self.status(mountpoint)["pid"].as_i64().unwrap();
+        Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+    }
+}
