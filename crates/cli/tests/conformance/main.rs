@@ -20,6 +20,7 @@ mod set_id;
 mod source_tree;
 mod sqlite;
 mod tier_growth;
+mod tier_jobs;
 mod tier_kill;
 mod tier_limits;
 mod tier_links;
