@@ -14,6 +14,7 @@ use halocline_core::engine::Seek;
 use halocline_core::volume::unstripe::{tree_bytes, unstripe, unstripe_tree};
 use halocline_core::volume::{Origin, OriginFile};
 use halocline_model::request::ByteRange;
+use halocline_testkit::skipping::skip;
 use proptest::prelude::*;
 
 const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
@@ -374,4 +375,54 @@ fn a_damaged_name_ends_the_search_for_orphans() {
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(origin.namespace_dir().join("f"), attribute, b"what", flags).unwrap();
     assert!(origin.orphans().unwrap_err().to_string().contains("read the object"));
+}
+
+/// Objects by which somebody else would have us read and write another file.
+#[test]
+fn objects_that_others_prepared_are_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let origin = striped(dir.path());
+    create(&origin, "file").write_at(0, b"data").unwrap();
+    let object = first_object(dir.path());
+    let victim = dir.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    let prepare: [&dyn Fn(); 3] = [
+        &|| fs::hard_link(&victim, &object).unwrap(),
+        &|| std::os::unix::fs::symlink(&victim, &object).unwrap(),
+        &|| fs::create_dir(&object).unwrap(),
+    ];
+    for (turn, prepare) in prepare.into_iter().enumerate() {
+        let _ = fs::remove_file(&object);
+        prepare();
+        let file = open(&origin, "file", libc::O_RDWR);
+        let read = file.read_at(0, &mut [0; 4]);
+        let written = file.write_at(0, b"evil");
+        assert!(read.is_err() && written.is_err(), "{turn}: {read:?}, {written:?}");
+    }
+    assert_eq!(fs::read(&victim).unwrap(), b"precious");
+}
+
+#[test]
+fn servers_of_somebody_else_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(striped(dir.path()));
+    let server = dir.path().join("server-1");
+    if std::os::unix::fs::chown(&server, Some(65534), None).is_err() {
+        return skip("only root can give a directory away");
+    }
+    let opened = Origin::open_or_create(dir.path(), SHAPE, &undecorated);
+    let message = opened.unwrap_err().to_string();
+    assert!(message.contains("server-1") && message.contains("user 65534"), "{message}");
+    std::os::unix::fs::chown(&server, Some(0), None).unwrap();
+    fs::set_permissions(&server, fs::Permissions::from_mode(0o755)).unwrap();
+    drop(striped(dir.path()));
+    let mode = server.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "it is closed, as earlier versions did not");
+}
+
+fn first_object(dir: &Path) -> std::path::PathBuf {
+    let servers = (0..SHAPE.servers).map(|at| dir.join(format!("server-{at}/objects")));
+    let inside = servers.flat_map(|dir| fs::read_dir(dir).into_iter().flatten());
+    let mut files = inside.flat_map(|entry| fs::read_dir(entry.unwrap().path()).unwrap());
+    files.next().expect("an object").unwrap().path()
 }

@@ -26,6 +26,7 @@ use crate::config::{VolumeKind, VolumeShape};
 use crate::device::ServerFile;
 use crate::engine::Stat;
 use crate::error::{Error, Result};
+use crate::private::PrivateDir;
 
 pub use file::OriginFile;
 pub(crate) use identity::shown_xattrs;
@@ -116,7 +117,9 @@ impl Origin {
         let in_use = marker::lock(dir, how)?;
         let open = |index: u32| {
             let name = format!("server-{index}");
-            Server::local(&dir.join(&name), &name, index as usize, decorate)
+            // Whoever could put objects there could have us read and write files of that person's choice.
+            let dir = PrivateDir::open(&dir.join(&name))?;
+            Server::private(&dir, &name, index as usize, decorate)
         };
         let servers = (0..marker.servers).map(open).collect::<Result<_>>()?;
         let volume = Volume::new(servers, marker.stripe);
