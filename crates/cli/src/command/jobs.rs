@@ -1,11 +1,12 @@
 //! `halocline jobs`: which files will be used, told before they are.
 
-use std::borrow::Cow;
+mod trace;
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, Subcommand};
@@ -63,7 +64,7 @@ enum What {
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
-    /// Write a job file from a list of paths, or from what `strace -f -e trace=open,openat` wrote
+    /// Write a job file from a list of paths, or from what `strace -f -e trace=open,openat -o LIST` wrote
     Make {
         /// Name of the job
         name: String,
@@ -138,8 +139,9 @@ pub(super) fn line(job: &JobInfo) -> String {
 fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
     let text = bounded::read_to_string(list, LIST_BYTES_MAX);
     let text = text.map_err(Error::at(list, "read the list"))?;
+    let names = names(&text, list)?;
     let references: Vec<PathBuf> =
-        text.lines().filter_map(path_in).filter_map(|path| relative(&path, mountpoint)).collect();
+        names.iter().filter_map(|path| relative(path, mountpoint)).collect();
     if references.is_empty() {
         return Err(Failure::refused(format!(
             "{} names no file below the mount; give its mount point with --mountpoint",
@@ -153,61 +155,44 @@ fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
     print_json(&job)
 }
 
-/// The path of a line: the line itself, or what a successful open of strace's names.
-fn path_in(line: &str) -> Option<Cow<'_, str>> {
-    let call = ["openat(", "open("].iter().find_map(|call| line.find(call));
-    let Some(at) = call else { return (!line.is_empty()).then_some(line.into()) };
-    let (_, rest) = line[at..].split_once('"')?;
-    let (path, after) = quoted(rest)?;
-    let failed = after.rsplit_once("= ").is_some_and(|(_, result)| result.starts_with('-'));
-    (!failed && !after.contains("O_DIRECTORY")).then_some(path.into())
+/// The files of a list, one a line, or those that a trace says were opened.
+fn names(text: &str, list: &Path) -> Result<Vec<String>, Failure> {
+    let mut lines = text.lines().filter(|line| !line.is_empty());
+    if lines.next().is_some_and(trace::is_a_line) {
+        let opened = trace::opened(text);
+        if opened.unknown > 0 {
+            let count = opened.unknown;
+            eprintln!(
+                "halocline: left out {count} of the trace's opens, whose names are relative to a \
+                 directory that it does not name (strace -y does) or not UTF-8"
+            );
+        }
+        return Ok(opened.names);
+    }
+    if let Some(line) = lines.find(|line| trace::is_a_line(line)) {
+        return Err(Failure::refused(format!(
+            "{}: begins as a list of paths, but {line:?} is a line of strace's; give a list, or \
+             what strace wrote with -o",
+            list.display()
+        )));
+    }
+    Ok(text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }
 
-/// What stands before the closing quotation mark, as strace escapes it, and what stands after. Job
-/// files have no names that are not UTF-8.
-fn quoted(text: &str) -> Option<(String, &str)> {
-    let mut name = Vec::new();
-    let mut rest = text.as_bytes();
-    loop {
-        match rest {
-            [b'"', ..] => {
-                let after = &text[text.len() - rest.len() + 1..];
-                return Some((String::from_utf8(name).ok()?, after));
-            }
-            [b'\\', b'0'..=b'7', ..] => {
-                let digits =
-                    rest[1..].iter().take(3).take_while(|byte| (b'0'..=b'7').contains(byte));
-                let (count, code) = digits.fold((1, 0), |(count, code), byte| {
-                    (count + 1, code * 8 + u32::from(byte - b'0'))
-                });
-                name.push(u8::try_from(code).ok()?);
-                rest = &rest[count..];
-            }
-            [b'\\', escaped, ..] => {
-                name.push(match escaped {
-                    b'n' => b'\n',
-                    b't' => b'\t',
-                    b'r' => b'\r',
-                    b'v' => 0x0b,
-                    b'f' => 0x0c,
-                    other => *other,
-                });
-                rest = &rest[2..];
-            }
-            [byte, ..] => {
-                name.push(*byte);
-                rest = &rest[1..];
-            }
-            [] => return None,
+/// A name below the mount point, without `.` and `..`; `None` for what is not below it.
+fn relative(path: &str, mountpoint: Option<&Path>) -> Option<PathBuf> {
+    let mut plain = PathBuf::new();
+    for part in Path::new(path).components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if plain.pop() => {}
+            Component::ParentDir => return None,
+            _ => plain.push(part),
         }
     }
-}
-
-fn relative(path: &str, mountpoint: Option<&Path>) -> Option<PathBuf> {
-    let path = Path::new(path);
     match mountpoint {
-        Some(mountpoint) => path.strip_prefix(mountpoint).ok().map(Path::to_owned),
-        None => path.is_relative().then(|| path.to_owned()),
+        Some(mountpoint) => plain.strip_prefix(mountpoint).ok().map(Path::to_owned),
+        None => plain.is_relative().then_some(plain),
     }
     .filter(|path| !path.as_os_str().is_empty())
 }
@@ -217,17 +202,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opens_are_found_in_lists_and_traces() {
-        assert_eq!(path_in("a/b c").as_deref(), Some("a/b c"));
-        let trace = "12 openat(AT_FDCWD, \"/mnt/x\", O_RDONLY|O_CLOEXEC) = 3";
-        assert_eq!(path_in(trace).as_deref(), Some("/mnt/x"));
-        // Names were taken as strace escapes them, which are no names of files.
-        let trace = r#"open("/mnt/gr\303\266\303\237e \"x\"\1\\", O_RDONLY) = 3"#;
-        assert_eq!(path_in(trace).as_deref(), Some("/mnt/größe \"x\"\u{1}\\"));
-        assert_eq!(path_in(r#"open("/mnt/\377", O_RDONLY) = 3"#), None);
-        assert_eq!(path_in("openat(AT_FDCWD, \"/mnt/x\", O_RDONLY) = -1 ENOENT (No such)"), None);
-        assert_eq!(path_in("openat(AT_FDCWD, \"/mnt\", O_RDONLY|O_DIRECTORY) = 4"), None);
+    fn a_list_is_one_of_paths_or_a_trace() {
+        let names =
+            |text: &str| names(text, Path::new("list")).map_err(|error| format!("{error:?}"));
+        assert_eq!(names("a/b c\n\nmy open(1).txt\n").unwrap(), ["a/b c", "my open(1).txt"]);
+        let trace = "1 openat(AT_FDCWD, \"a\", O_RDONLY) = 3\n1 +++ exited with 0 +++\n";
+        assert_eq!(names(trace).unwrap(), ["a"]);
+        let mixed = names(&format!("b\n{trace}")).unwrap_err();
+        assert!(mixed.contains("begins as a list"), "{mixed}");
         assert_eq!(relative("/mnt/x", Some(Path::new("/mnt"))), Some("x".into()));
         assert_eq!(relative("/etc/x", Some(Path::new("/mnt"))), None);
+        assert_eq!(relative("/mnt/d/../x", Some(Path::new("/mnt"))), Some("x".into()));
+        assert_eq!(relative("./d//x", None), Some("d/x".into()));
+        assert_eq!(relative("../x", None), None);
     }
 }
