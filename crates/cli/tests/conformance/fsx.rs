@@ -30,21 +30,15 @@ posix_fadvise = 1
 copy_file_range = 2
 ";
 
-/// What makes a small cache take part in everything.
-const ALWAYS: [&str; 6] = ["--policy", "always", "--size", "1M", "--max-dirty-age", "300ms"];
-
 fn exercise(seed: &str, options: &[&str]) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
-    exercise_on(Mount::new(&[&ALWAYS, options].concat()), seed);
-}
-
-/// The same on a mount whose file may be there already, and open.
-fn exercise_on(mut mount: Mount, seed: &str) {
     let Some(fsx) = programs::suite("fsx") else {
         return programs::skip("fsx is not installed; make test installs it");
     };
+    let always = ["--policy", "always", "--size", "1M", "--max-dirty-age", "300ms"];
+    let mut mount = Mount::new(&[&always, options].concat());
     let aside = tempfile::tempdir().expect("scratch");
     let config = aside.path().join("fsx.toml");
     fs::write(&config, CONFIG).expect("configuration");
@@ -100,24 +94,4 @@ fn fsx_io_uring_direct_seed_6() {
         return programs::skip(&reason);
     }
     exercise("6", &[IO_URING, "--direct=true"]);
-}
-
-/// A reader that the kernel serves holds the file open while it is written, mapped, sent and copied: on a
-/// file tier beside such readers `sendfile` and `copy_file_range` may miss what mappings store.
-#[test]
-fn fsx_beside_a_reader_with_warm_passthrough_seed_7() {
-    if let Some(reason) = mount::obstacle() {
-        return programs::skip(reason);
-    }
-    let mut mount = Mount::new(&[&ALWAYS[..], &["--warm-passthrough=true"]].concat());
-    let file = mount.path().join("file");
-    fs::write(&file, vec![0; 1 << 20]).expect("write");
-    mount.unmount();
-    let memory = fs::read(mount.origin().join("file")).expect("the file is in memory");
-    assert_eq!(memory.len(), 1 << 20);
-    mount.start();
-    let held = fs::File::open(file).expect("open");
-    assert_eq!(mount.status()["warm_opens"], 1, "the kernel serves it");
-    exercise_on(mount, "7");
-    drop(held);
 }
