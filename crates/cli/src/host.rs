@@ -202,6 +202,7 @@ impl<E: Hosted> Host<E> {
         if force {
             return self.session.check_uncovered();
         }
+        self.session.check_copies_unused()?;
         if self.session.unmount_if_unused()? {
             return Ok(());
         }
@@ -218,8 +219,9 @@ impl<E: Hosted> Host<E> {
         done: &Sender<Result<MoveReport>>,
     ) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, .. } = self;
-        let ended = finish(&engine, session, keep_dirty, &mut |_| ControlFlow::Continue(()));
+        let Self { engine, session, server, members, .. } = self;
+        let mut silent = |_: Progress| ControlFlow::Continue(());
+        let ended = finish(&engine, session, &members, keep_dirty, &mut silent);
         let copy = match &ended {
             Ok(report) => Ok(report.clone()),
             Err(error) => Err(Error::Refused { message: error.to_string(), errno: error.errno() }),
@@ -234,8 +236,8 @@ impl<E: Hosted> Host<E> {
     /// last user waited for.
     fn end(self, keep_dirty: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, .. } = self;
-        let ended = finish(&engine, session, keep_dirty, progress);
+        let Self { engine, session, server, members, .. } = self;
+        let ended = finish(&engine, session, &members, keep_dirty, progress);
         drop(server);
         ended
     }
@@ -269,17 +271,21 @@ pub(crate) fn short_name(socket: &Path, dir: &File) -> PathBuf {
 fn finish<E: Hosted>(
     engine: &Arc<E>,
     session: MountedSession,
+    members: &Members,
     keep_dirty: bool,
     progress: ProgressSink<'_>,
 ) -> Result<MoveReport> {
-    if let Unmounted::Busy(session) = session.unmount()? {
-        session.wait()?;
-    }
+    let ended = match session.unmount()? {
+        Unmounted::Clean => Ok(()),
+        Unmounted::Busy(session) => session.wait_besides(|| members.close_if_empty().is_err()),
+    };
     let flushed = if keep_dirty {
         MoveReport { left_bytes: engine.report().dirty_bytes_left, ..MoveReport::default() }
     } else {
         Controlled::flush(&**engine, None, false, progress)?
     };
+    // While the mount is served the engine stays open: the process ends as if it were killed.
+    ended?;
     engine.close()?;
     Ok(flushed)
 }

@@ -1,7 +1,7 @@
 //! `run`, `mount` and `umount` from beginning to end, as a person uses them.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 
 use halocline_core::control::metrics::Section;
@@ -257,6 +257,66 @@ fn a_mount_in_use_stays() {
     assert_eq!(fs::read(scratch.path("mnt/data")).unwrap(), b"precious");
     drop(open);
     scratch.succeed(&["umount", "mnt"]);
+}
+
+/// A namespace that was made while the mount was up, as of a container, kept the mount alive: the
+/// unmount waited for ever, and before the flush.
+#[test]
+fn a_mount_ends_although_another_namespace_has_a_copy() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can make a mount namespace alone");
+    }
+    mount_here(&scratch);
+    fs::write(scratch.path("mnt/new"), "precious, too").unwrap();
+    let process = scratch.pid("mnt");
+    let process = pidfd_open(process, PidfdFlags::empty()).unwrap();
+    let script = "exec 3< mnt/data; echo open; read _; exec 3<&-; echo closed; read _";
+    let mut unshare = Command::new("unshare");
+    let unshare = unshare.args(["-m", "--propagation", "private", "sh", "-c", script]);
+    let unshare = unshare.current_dir(scratch.path("")).stdin(Stdio::piped());
+    let mut other = unshare.stdout(Stdio::piped()).spawn().unwrap();
+    let mut go = other.stdin.take().unwrap();
+    let mut lines = BufReader::new(other.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "open");
+    let mut umount = scratch.command(&["umount", "mnt"]).stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(end_of(&mut umount).code(), Some(1), "a program there has a file open");
+    let refused = umount.wait_with_output().unwrap();
+    assert!(said(&refused).contains("programs use the mount"), "{}", said(&refused));
+    assert_eq!(fs::read(scratch.path("mnt/data")).unwrap(), b"precious", "nothing has changed");
+    go.write_all(b"go\n").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "closed");
+    let mut umount = scratch.command(&["umount", "mnt"]).stderr(Stdio::piped()).spawn().unwrap();
+    let status = end_of(&mut umount);
+    let ended = umount.wait_with_output().unwrap();
+    assert!(status.success(), "{}", said(&ended));
+    let pid = other.id().to_string();
+    assert!(said(&ended).contains(&pid), "who has the copy: {}", said(&ended));
+    assert_eq!(fs::read(scratch.path("origin/new")).unwrap(), b"precious, too");
+    let timeout = Timespec::try_from(PATIENCE).unwrap();
+    let gone = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).unwrap();
+    assert_eq!(gone, 1, "the mount process has ended");
+    drop(go);
+    end_of(&mut other);
+}
+
+/// The same of a mount that is somewhere else, too, where the process sees it itself.
+#[test]
+fn a_mount_ends_although_it_is_bound_elsewhere() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can bind a mount");
+    }
+    mount_here(&scratch);
+    fs::create_dir(scratch.path("bound")).unwrap();
+    rustix::mount::mount_bind(scratch.path("mnt"), scratch.path("bound")).unwrap();
+    fs::write(scratch.path("bound/new"), "there").unwrap();
+    let mut umount = scratch.command(&["umount", "mnt"]).spawn().unwrap();
+    let status = end_of(&mut umount);
+    let flags = rustix::mount::UnmountFlags::DETACH;
+    rustix::mount::unmount(scratch.path("bound"), flags).unwrap();
+    assert!(status.success(), "{status}");
+    assert_eq!(fs::read(scratch.path("origin/new")).unwrap(), b"there");
 }
 
 #[test]

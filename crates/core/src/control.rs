@@ -200,7 +200,8 @@ pub enum Request {
     /// when the mount is gone.
     Unmount {
         /// Detach the mount even while programs use it; their open files go on working until
-        /// they are closed, and only then does the mount process end.
+        /// they are closed, and only then does the mount process end. Copies of the mount, as in
+        /// other mount namespaces, are ended then.
         #[serde(default)]
         force: bool,
         /// Leave dirty data on the cache, to be flushed after the next mount.

@@ -89,6 +89,11 @@ impl<E: Engine> Front<E> {
         }
     }
 
+    /// Whether programs have files or directories open.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.files.is_empty() || !self.dirs.is_empty()
+    }
+
     fn inode(&self, number: INodeNo) -> Answer<Arc<Inode<E::Node>>> {
         self.inodes.get(number.0).ok_or(Refused(Errno::ESTALE))
     }

@@ -1,15 +1,18 @@
 //! Mounting an engine, serving it, unmounting it.
 
+mod aborting;
 mod mounting;
 mod private_namespace;
 mod private_view;
 mod unmounting;
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Notifier};
 use halocline_core::engine::Engine;
@@ -33,6 +36,15 @@ pub use unmounting::with_helper;
 /// but the kernel gives requests to idle threads in turn, and each has buffers of its own: with 8
 /// threads 4 KiB requests were up to 1.5 times as fast as with 32 on two cores.
 pub const THREADS: usize = 16;
+
+/// How often the end of a session is looked for.
+const TICK: Duration = Duration::from_millis(20);
+/// How long an unmounted session may take to end before others are looked for that keep the mount,
+/// and how often they are.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// How long the kernel may take to tell that a file was closed.
+const CLOSING: Duration = Duration::from_millis(500);
 
 /// Where and how to mount.
 #[derive(Debug, Clone)]
@@ -97,6 +109,17 @@ pub struct MountedSession {
     serving: Option<Serving>,
     transport: Transport,
     place: Place,
+    users: Users,
+}
+
+/// Whether programs have anything open; keeps nothing alive.
+#[derive(Clone)]
+struct Users(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for Users {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Users")
+    }
 }
 
 /// The threads of a mount.
@@ -127,9 +150,10 @@ impl Serving {
 pub enum Unmounted {
     /// Nothing uses the engine any more.
     Clean,
-    /// Programs still have files open or stand in the mount. It is out of sight and ends when they
-    /// are done; [`MountedSession::wait`] waits for that.
-    Busy(MountedSession),
+    /// Programs still have files open or stand in the mount, or it has copies, in other mount
+    /// namespaces for example. It is out of sight and ends when they are done;
+    /// [`MountedSession::wait`] waits for that.
+    Busy(Box<MountedSession>),
 }
 
 /// Copies of a mount, for processes that do not see it.
@@ -190,6 +214,8 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
         options.view.as_ref().map_or(Ok(()), |view| view.show())?;
         Ok(Serving { device, rings, _connection: connection })
     };
+    let used = Arc::downgrade(&front);
+    let users = Users(Arc::new(move || used.upgrade().is_some_and(|front| front.is_used())));
     let serving = start().inspect_err(|_| {
         // Nobody would ever answer there.
         let _undone = unmounting::unmount(&place);
@@ -198,7 +224,7 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
     if options.view.is_none() {
         mounting::widen_read_ahead(&place.path);
     }
-    Ok(MountedSession { serving: Some(serving), transport, place })
+    Ok(MountedSession { serving: Some(serving), transport, place, users })
 }
 
 /// Rings for requests, where they are wanted and the kernel offers them.
@@ -248,23 +274,90 @@ impl MountedSession {
         Sights(self.place.clone())
     }
 
-    /// Waits until somebody unmounted and the last user is gone.
-    pub fn wait(mut self) -> Result<()> {
+    /// Fails where programs have files or directories open and the mount has copies: an unmount
+    /// would succeed, because it tells only of who uses this mount.
+    pub fn check_copies_unused(&self) -> Result<()> {
+        let copy = self.place.copies().into_iter().next();
+        let Some(copy) = copy.filter(|_| !self.are_users_gone_soon()) else { return Ok(()) };
+        Err(Error::invalid(
+            format!("programs use the mount, which is also at {copy}"),
+            "end them, or detach it with --force: it ends when they have closed their files",
+        ))
+    }
+
+    /// Closing is told after the fact.
+    fn are_users_gone_soon(&self) -> bool {
+        let begun = Instant::now();
+        loop {
+            if !(self.users.0)() {
+                return true;
+            }
+            if begun.elapsed() >= CLOSING {
+                return false;
+            }
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Waits until somebody unmounted and the last user is gone: see
+    /// [`MountedSession::wait_besides`].
+    pub fn wait(self) -> Result<()> {
+        self.wait_besides(|| false)
+    }
+
+    /// Waits until somebody unmounted and the last user is gone. Copies of the mount in which no file
+    /// is open are no users, unless `expected`: their connection is ended.
+    ///
+    /// # Errors
+    /// A copy keeps the mount, and this process may not end the connection. It ends with the
+    /// process.
+    pub fn wait_besides(mut self, expected: impl Fn() -> bool) -> Result<()> {
+        let mut looked = Instant::now();
+        while !self.is_ended() {
+            thread::sleep(TICK);
+            if looked.elapsed() < LOOK_EVERY {
+                continue;
+            }
+            let unused = !expected() && !(self.users.0)();
+            if unused && matches!(self.place.is_there(), Ok(false)) {
+                self.leave_copies()?;
+            }
+            looked = Instant::now();
+        }
         self.join()
+    }
+
+    /// Ends the connection if copies of the mount keep it.
+    fn leave_copies(&mut self) -> Result<()> {
+        let Some(copy) = self.place.copies().into_iter().next() else { return Ok(()) };
+        self.place.abort().map_err(|error| {
+            // Its threads wait for requests until the process ends.
+            drop(self.serving.take());
+            Error::invalid(
+                format!("the mount is still at {copy}, and cannot be ended there: {error}"),
+                "unmount it there, too",
+            )
+        })?;
+        tracing::warn!(%copy, "unmounted, but there was a copy: its connection is ended");
+        Ok(())
     }
 
     /// Unmounts. A busy mount is detached: gone from the tree at once, ended when it is unused.
     pub fn unmount(mut self) -> Result<Unmounted> {
         if unmounting::unmount(&self.place)? {
-            self.join()?;
-            return Ok(Unmounted::Clean);
+            if self.place.copies().is_empty() {
+                self.join()?;
+                return Ok(Unmounted::Clean);
+            }
+        } else {
+            tracing::warn!(
+                mountpoint = %self.place.path.display(),
+                "still in use: detached; it ends when the last program closes its files there"
+            );
         }
-        tracing::warn!(
-            mountpoint = %self.place.path.display(),
-            "still in use: detached; it ends when the last program closes its files there"
-        );
         let (serving, place) = (self.serving.take(), self.place.clone());
-        Ok(Unmounted::Busy(Self { serving, transport: self.transport, place }))
+        let (transport, users) = (self.transport, self.users.clone());
+        Ok(Unmounted::Busy(Box::new(Self { serving, transport, place, users })))
     }
 
     fn join(&mut self) -> Result<()> {
@@ -282,7 +375,11 @@ impl Drop for MountedSession {
             return;
         }
         match unmounting::unmount(&self.place) {
-            Ok(true) => drop(serving.join()),
+            Ok(true) if self.place.copies().is_empty() => drop(serving.join()),
+            Ok(true) => match self.place.abort() {
+                Ok(()) => drop(serving.join()),
+                Err(error) => tracing::warn!(%error, "copies of the mount are left"),
+            },
             Ok(false) => {}
             Err(error) => tracing::warn!(%error, "cannot unmount"),
         }

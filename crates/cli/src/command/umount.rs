@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use halocline_core::control::mount::copies_of;
 use halocline_core::control::{AnyStatus, MoveReport, Request};
 use halocline_fuse::with_helper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -54,6 +55,7 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     let mut client = place.connect()?;
     let AnyStatus { status, tier } = client.call(&Request::Status {}, |_| {})?;
     let process = process(status.pid);
+    tell_copies(&place.mountpoint);
     let request = Request::Unmount { force: args.force, keep_dirty: args.keep_dirty };
     let mut meter = Meter::new("flushing", false);
     let done: MoveReport = client.call(&request, |now| meter.tell(&now))?;
@@ -70,6 +72,13 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
         return Err(Failure::mount_again(done.left_bytes, &status.cache));
     }
     conflicts(&done).map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// Tells where else the mount ends.
+fn tell_copies(mountpoint: &Path) {
+    for copy in copies_of(mountpoint).unwrap_or_default() {
+        eprintln!("halocline: the mount is also at {copy}; it ends there, too");
+    }
 }
 
 /// A handle on the mount process that a reused process id cannot confuse.

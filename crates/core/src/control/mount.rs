@@ -1,6 +1,8 @@
 //! The mounts that this process sees, by `/proc/self/mountinfo`.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -146,6 +148,74 @@ impl MountLine {
 /// The mounts that this process sees.
 pub(super) fn table() -> Result<Vec<u8>> {
     fs::read(MOUNTINFO).map_err(Error::at(MOUNTINFO, "read the mounts"))
+}
+
+/// One more place where the file system of a mount is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountCopy {
+    /// A process that sees it.
+    pub pid: u32,
+    /// Where that process sees it.
+    pub point: PathBuf,
+}
+
+impl fmt::Display for MountCopy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} (mount namespace of process {})", self.point.display(), self.pid)
+    }
+}
+
+/// Major and minor number of the file system of the mount `number`, as this process sees it.
+///
+/// # Errors
+/// The mounts cannot be read.
+pub fn device_of(number: u64) -> io::Result<Option<(u64, u64)>> {
+    let table = fs::read(MOUNTINFO)?;
+    let found = numbered(&table).find(|(found, _)| *found == number);
+    Ok(found.and_then(|(_, line)| Some(MountLine::parse(line)?.device)))
+}
+
+/// Where the file system `device` is mounted besides by the mount `number`: in any mount namespace
+/// of a process that this one may look at. A namespace that was made while a mount was up has such
+/// a copy, which keeps the file system alive.
+pub fn copies(device: (u64, u64), number: u64) -> Vec<MountCopy> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut looked_at = HashSet::new();
+    let mut seen = HashSet::from([number]);
+    let mut found = Vec::new();
+    for pid in pids {
+        // Where the namespace is not told, its mounts may be.
+        let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+        if namespace.is_some_and(|namespace| !looked_at.insert(namespace)) {
+            continue;
+        }
+        let Ok(table) = fs::read(format!("/proc/{pid}/mountinfo")) else { continue };
+        for (number, line) in numbered(&table) {
+            let line = MountLine::parse(line).filter(|line| line.device == device);
+            if let Some(line) = line.filter(|_| seen.insert(number)) {
+                found.push(MountCopy { pid, point: line.point });
+            }
+        }
+    }
+    found
+}
+
+/// The copies of the mount on top at `path`.
+///
+/// # Errors
+/// The mounts cannot be read.
+pub fn copies_of(path: &Path) -> io::Result<Vec<MountCopy>> {
+    let Some(number) = number_on(path)? else { return Ok(Vec::new()) };
+    Ok(device_of(number)?.map_or_else(Vec::new, |device| copies(device, number)))
+}
+
+/// The lines of a table that begin with a mount's number.
+fn numbered(table: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let number = line.split(|byte| *byte == b' ').next()?;
+        Some((std::str::from_utf8(number).ok()?.parse().ok()?, line))
+    })
 }
 
 /// Where a mount is that was made on a path.

@@ -97,6 +97,10 @@ impl<T> Handles<T> {
         self.shard(handle.0).write().remove(&handle.0)
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.read().is_empty())
+    }
+
     fn shard(&self, number: u64) -> &RwLock<FxHashMap<u64, Arc<T>>> {
         let at = usize::try_from(number % SHARDS).expect("less than 64");
         &self.shards[at]

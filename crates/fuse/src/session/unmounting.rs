@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use halocline_core::control::mount::{self, Standing};
+use halocline_core::control::mount::{self, MountCopy, Standing};
 use halocline_core::error::{Error, Result};
 use rustix::fs::CWD;
 use rustix::io::Errno;
@@ -33,6 +33,8 @@ pub(super) struct Place {
     pub(super) path: PathBuf,
     /// Its number among the mounts.
     number: u64,
+    /// Major and minor number of its file system's device.
+    device: Option<(u64, u64)>,
     /// Who unmounts it where this process does not see it.
     view: Option<Arc<PrivateView>>,
 }
@@ -42,12 +44,24 @@ impl Place {
     pub(super) fn of_new_mount(path: &Path) -> Result<Self> {
         let number = mount::number_on(path).map_err(Error::at(path, "find the mount on"))?;
         let gone = || Error::at(path, "mount on")(io::ErrorKind::NotFound.into());
-        Ok(Self { path: path.to_owned(), number: number.ok_or_else(gone)?, view: None })
+        let number = number.ok_or_else(gone)?;
+        let device = mount::device_of(number).map_err(Error::at(path, "find the mount on"))?;
+        Ok(Self { path: path.to_owned(), number, device, view: None })
     }
 
     /// The mount that is seen in a view.
     pub(super) fn in_view(view: &Arc<PrivateView>) -> Self {
-        Self { path: view.over().to_owned(), number: 0, view: Some(Arc::clone(view)) }
+        Self { path: view.over().to_owned(), number: 0, device: None, view: Some(Arc::clone(view)) }
+    }
+
+    /// Where else the mount's file system is seen, which keeps it alive.
+    pub(super) fn copies(&self) -> Vec<MountCopy> {
+        self.device.map_or_else(Vec::new, |device| mount::copies(device, self.number))
+    }
+
+    /// Ends the connection of the mount whatever still sees it.
+    pub(super) fn abort(&self) -> io::Result<()> {
+        super::aborting::abort(self.device.ok_or(io::ErrorKind::Unsupported)?)
     }
 
     /// Whether the mount is there to be unmounted; an error where another is over it.
