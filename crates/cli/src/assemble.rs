@@ -66,6 +66,8 @@ pub(crate) fn tier_options(config: &Config) -> Result<TierOptions> {
         passthrough_writes: config.passthrough_writes,
         pin: config.pin.clone(),
         exclude: config.exclude.clone(),
+        copies: config.copies,
+        archive_after: config.archive_after,
     })
 }
 

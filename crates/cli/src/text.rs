@@ -170,6 +170,10 @@ pub(crate) fn moved(verb: &str, done: &MoveReport, dry_run: bool) -> String {
     if done.already_files > 0 {
         let _ = write!(out, "; {already} there already");
     }
+    if done.clean_bytes > 0 {
+        let clean = bytes(done.clean_bytes);
+        let _ = write!(out, "; {clean} of clean copies were there already");
+    }
     if done.left_bytes > 0 {
         let _ = write!(out, "; {} left", bytes(done.left_bytes));
     }

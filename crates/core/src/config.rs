@@ -10,6 +10,7 @@ mod document;
 mod emulation;
 mod file;
 mod options;
+mod scope;
 mod shares;
 mod units;
 mod values;
@@ -27,7 +28,8 @@ pub use binding::{BINDING_FILE, Binding};
 pub use device::DeviceProfiles;
 pub use document::markdown;
 pub use emulation::{EmulatedDevice, EmulatedGroup, EmulatedHdd, EmulatedSsd, Emulation};
-pub use options::{OPTIONS, OptionSpec, Scope};
+pub use options::{OPTIONS, OptionSpec};
+pub use scope::Scope;
 pub use shares::{SIZE_MIN, Shares};
 pub use units::{HourWindow, Kind, format_bytes, format_duration, parse_bytes, parse_duration};
 pub(crate) use values::{SERVERS_MAX, STRIPE_BYTES_MAX};
@@ -43,6 +45,19 @@ pub enum Mode {
     WriteThrough,
     /// Writes go to the origin and drop what they overlap; only reads are cached.
     ReadOnly,
+}
+
+/// Which copies of files on a file tier's SSD are kept on a lower tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Copies {
+    /// None: a file is on one tier.
+    #[default]
+    None,
+    /// What was promoted, until it is changed: a demote of it moves no bytes.
+    Keep,
+    /// Besides, what was not written for a while is copied: losing the SSD does not lose it.
+    Archive,
 }
 
 /// The limit of the cache.
@@ -158,6 +173,10 @@ pub struct Config {
     pub tier_attr_timeout: Duration,
     /// Names of a file tier's directories below its root, fastest first.
     pub tiers: Vec<String>,
+    /// Which copies of files on a file tier's SSD are kept below.
+    pub copies: Copies,
+    /// How long a file was not written before it is copied with [`Copies::Archive`].
+    pub archive_after: Duration,
     /// Whether the kernel may serve files on the SSD by itself.
     pub passthrough: bool,
     /// Whether that goes for files opened for writing, too.
@@ -213,6 +232,8 @@ impl Default for Config {
             tier_attr_timeout: Duration::from_mins(1),
             tier_low: 90.0,
             tiers: vec!["ssd".into(), "hdd".into()],
+            copies: Copies::None,
+            archive_after: Duration::from_secs(30),
             passthrough: true,
             passthrough_writes: false,
             io_uring: true,

@@ -387,6 +387,9 @@ pub struct MoveReport {
     pub already_files: u64,
     /// Seconds it took.
     pub seconds: f64,
+    /// Bytes of files that had a clean copy where they went: nothing of them was copied.
+    #[serde(default)]
+    pub clean_bytes: u64,
     /// Bytes that should have moved and did not: still dirty, without room, or pinned.
     pub left_bytes: u64,
     /// Files that were skipped or failed, with the reason.

@@ -277,6 +277,10 @@ pub trait Engine: Send + Sync + 'static {
     ) -> Result<usize>;
     /// Writes all of `data` at `offset`, or at the end for a handle opened with `O_APPEND`.
     fn write(&self, handle: &Self::Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()>;
+    /// Makes the names in a directory durable.
+    fn sync_dir(&self, dir: &Directory) -> Result<()> {
+        dir.sync()
+    }
     /// Whether [`Engine::flush`] has anything to do; otherwise the kernel need not ask.
     fn reports_at_close(&self) -> bool {
         true

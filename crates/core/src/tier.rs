@@ -14,12 +14,14 @@
 //! Files: [`links`] and [`side`] are the form on disk, [`proof`] tells whether a link is ours, [`steps`] its changes, [`scan`] reads it at
 //! mount and tells of each [`problem`], [`adopt`] what is no file; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
 //! [`migrate`], [`switch`], [`names`], [`many_names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
-//! files in use; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
+//! files in use; [`clean`] keeps copies of them below, which [`marks`] name, [`judge`] believes or not and [`archive`] makes; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
 //! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`coldest`] leave first; [`background`] demotes them, [`in_flight`] several at once, and [`moving`] for a command; [`pass`] hands them to the kernel, and [`sole`]
 //! sees mappings that stay; [`totals`] is what `df` shows, and [`under_way`] what moves now; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`], which tells of [`uses`].
 
 mod adopt;
+mod archive;
 mod background;
+mod clean;
 mod coldest;
 mod copy;
 mod counters;
@@ -31,12 +33,14 @@ mod intents;
 mod job;
 mod job_file;
 mod jobs;
+mod judge;
 mod keeper;
 mod leftovers;
 mod likeness;
 mod links;
 mod lost;
 mod many_names;
+mod marks;
 mod migrate;
 mod moving;
 mod names;
@@ -84,6 +88,7 @@ pub use problem::Problem;
 pub use scan::Found;
 pub use serve::Handle;
 
+use archive::Archive;
 use background::{Background, Signal};
 use counters::Counters;
 use dir_times::DirTimes;
@@ -94,6 +99,7 @@ use leftovers::OldCopy;
 use links::Links;
 use lost::Lost;
 use many_names::ManyNames;
+use marks::Marks;
 use pass::Passing;
 use residents::Residents;
 use side::Side;
@@ -123,6 +129,8 @@ pub(crate) struct Core {
     table: Arc<Table>,
     residents: Residents,
     intents: Intents,
+    marks: Marks,
+    archive: Archive,
     keeper: Keeper,
     counters: Counters,
     under_way: UnderWay,
@@ -186,6 +194,9 @@ impl FileTier {
         if let Err(error) = self.core.finish_removals() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");
         }
+        if let Err(error) = self.core.marks.end_era() {
+            tracing::warn!(%error, "clean copies are compared before they are used again");
+        }
         Ok(())
     }
 }
@@ -227,6 +238,8 @@ impl Core {
             table: Arc::default(),
             residents: Residents::new(limit),
             intents: Intents::open(sides[0].private(), sides[0].steps.clone())?,
+            marks: Marks::open(sides[0].private(), sides[0].steps.clone(), sides.len())?,
+            archive: Archive::default(),
             uid: own_uid(),
             keeper: Keeper::new(&private, &options, limit)?,
             counters: Counters::default(),

@@ -39,6 +39,8 @@ fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
             Problem::Leftover { .. }
                 | Problem::Unswitched { .. }
                 | Problem::Unlinked { .. }
+                | Problem::CopyGone { .. }
+                | Problem::CopyDiffers { .. }
                 | Problem::NotAFile { .. }
                 | Problem::ManyNames { .. }
         )
@@ -54,6 +56,9 @@ fn tell(found: &Found, repaired: bool) {
         files.join(" + "),
         text::bytes(found.ssd_bytes)
     );
+    if found.copies > 0 {
+        println!("{} of them have a clean copy below", found.copies);
+    }
     if repaired {
         let removed = counted(found.removed, "leftover");
         println!("{removed} removed, {} adopted", counted(found.adopted.len(), "file"));

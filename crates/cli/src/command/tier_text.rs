@@ -1,8 +1,10 @@
 //! A file tier's answers for people.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use halocline_core::control::tier::Served;
+use halocline_core::config::Copies;
+use halocline_core::control::tier::{CopiesStatus, Moved, Served};
 use halocline_core::control::{FileExplanation, FileInfo, Health, Place, Status, TierStatus};
 use halocline_core::counted::{counted, counted_with};
 
@@ -33,6 +35,8 @@ pub(super) fn files(files: &[FileInfo]) -> String {
                 notes.push(note);
             }
         }
+        let copy = file.clean_copy.as_ref().map(|tier| format!("clean copy on {tier}"));
+        notes.extend(copy.as_deref());
         let notes =
             if notes.is_empty() { String::new() } else { format!("  ({})", notes.join(", ")) };
         let _ = writeln!(
@@ -123,11 +127,11 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
             text::bytes(tier.low_bytes)
         ),
     ));
-    let moved = |moved: &halocline_core::control::tier::Moved| {
-        format!("{} in {}", text::bytes(moved.bytes), counted(moved.files, "file"))
-    };
+    let moved =
+        |moved: &Moved| format!("{} in {}", text::bytes(moved.bytes), counted(moved.files, "file"));
     lines.push(("promoted", moved(&tier.promoted)));
     lines.push(("demoted", moved(&tier.demoted)));
+    copies(&mut lines, &tier.copies);
     let opens = &tier.opens;
     lines.push((
         "opens",
@@ -150,6 +154,33 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
         let _ = writeln!(out, "  {name:<12} {value}");
         out
     })
+}
+
+/// What has a copy below, and what not yet.
+fn copies(lines: &mut Vec<(&'static str, String)>, copies: &CopiesStatus) {
+    if copies.kept == Copies::None && copies.clean.files == 0 {
+        return;
+    }
+    lines.push((
+        "clean copies",
+        format!(
+            "{} of {}; they give way where a disk is full",
+            text::bytes(copies.clean.bytes),
+            counted(copies.clean.files, "file")
+        ),
+    ));
+    let Moved { files, bytes } = copies.demoted;
+    let spared = format!("{} of {} demoted to theirs", text::bytes(bytes), counted(files, "file"));
+    lines.push(("", spared));
+    if copies.kept == Copies::Archive {
+        let Moved { files, bytes } = copies.waiting;
+        let age = copies.waiting_ms.map(|ms| Duration::from_millis(ms).as_secs_f64());
+        let age = age.map_or_else(String::new, |age| format!(", for {}", text::seconds(age)));
+        let waiting =
+            format!("{} of {} not archived yet{age}", text::bytes(bytes), counted(files, "file"));
+        lines.push(("", waiting));
+        lines.extend(copies.trouble.iter().map(|why| ("", format!("not archived last: {why}"))));
+    }
 }
 
 /// What programs read and wrote through the mount process.

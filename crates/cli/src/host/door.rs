@@ -174,6 +174,7 @@ pub(super) fn joined(first: &MoveReport, last: MoveReport) -> MoveReport {
         files: first.files.max(last.files),
         seconds: first.seconds + last.seconds,
         already_files: 0,
+        clean_bytes: first.clean_bytes + last.clean_bytes,
         left_bytes: last.left_bytes,
         // Without a second try the first one says why.
         skipped: if last.skipped.is_empty() && last.left_bytes > 0 {

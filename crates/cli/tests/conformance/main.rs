@@ -19,6 +19,7 @@ mod read_only_cache;
 mod set_id;
 mod source_tree;
 mod sqlite;
+mod tier_copies;
 mod tier_growth;
 mod tier_jobs;
 mod tier_kill;

@@ -126,12 +126,14 @@ mod tests {
             "flush_window" => "22-6",
             "dirty_high" | "tier_high" | "tier_low" => "7.5%",
             "tiers" => "fast\nslow",
+            "copies" => "keep",
             "rebuild" | "fill" | "checksums" | "verify_reads" | "passthrough" | "io_uring"
             | "busy_poll" => "false",
             "direct" | "allow_other" | "allow_suid" | "allow_dev" | "single_thread"
             | "passthrough_writes" | "warm_passthrough" => "true",
             "origin_stripe" | "cache_stripe" | "rebuild_rate" => "8M",
-            "attr_timeout" | "tier_attr_timeout" | "max_dirty_age" | "health_retry" => "90s",
+            "attr_timeout" | "tier_attr_timeout" | "archive_after" | "max_dirty_age"
+            | "health_retry" => "90s",
             _ => "7",
         };
         for option in OPTIONS {

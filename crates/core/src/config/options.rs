@@ -5,46 +5,12 @@
 //! `--with-hyphens` as flags.
 
 use super::Config;
+use super::scope::Scope;
 use super::units::{Kind, format_bytes, format_duration, parse_bytes, parse_duration};
 use super::values::{
-    emulate, entries, globs, hours, mode, mode_text, name, percent, put, servers, single_thread,
-    size, size_text, stripe, threads, tiers, volume, volume_text,
+    copies, copies_text, emulate, entries, globs, hours, mode, mode_text, name, percent, put,
+    servers, single_thread, size, size_text, stripe, threads, tiers, volume, volume_text,
 };
-
-/// What an option is about: the headings of help and documentation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scope {
-    /// The cache as a whole.
-    Cache,
-    /// The mount and its programs.
-    Mount,
-    /// Servers and layouts.
-    Volumes,
-    /// Moving data in the background.
-    Rebuilder,
-    /// Whole files between SSD and HDD.
-    Tier,
-    /// Emulated devices.
-    Emulation,
-}
-
-impl Scope {
-    /// All scopes in the order of the documentation.
-    pub const ALL: [Self; 6] =
-        [Self::Cache, Self::Mount, Self::Volumes, Self::Rebuilder, Self::Tier, Self::Emulation];
-
-    /// The heading.
-    pub const fn heading(self) -> &'static str {
-        match self {
-            Self::Cache => "Cache",
-            Self::Mount => "Mount",
-            Self::Volumes => "Servers and layouts",
-            Self::Rebuilder => "Rebuilder",
-            Self::Tier => "File tier (mount --tier)",
-            Self::Emulation => "Emulation",
-        }
-    }
-}
 
 /// One option. `set` gets text as a flag would give it, the values of a repeated flag one a line;
 /// `get` writes the text that sets it.
@@ -115,6 +81,7 @@ macro_rules! option {
 }
 
 const MODES: &[&str] = &["write-back", "write-through", "read-only"];
+const COPIES: &[&str] = &["none", "keep", "archive"];
 const VOLUMES: &[&str] = &["plain", "striped"];
 
 /// All options, in the order of the documentation.
@@ -448,6 +415,26 @@ pub static OPTIONS: &[OptionSpec] = &[
         |c, v| tiers(&mut c.tiers, v),
         "Names of the tiers' directories below the root, fastest first. The first holds the tree \
          of names."
+    ),
+    option!(
+        "copies",
+        Tier,
+        Kind::Word(COPIES),
+        |c| copies_text(c.copies).into(),
+        |c, v| put(&mut c.copies, copies(v)),
+        "Which copies of files on the SSD are kept on the disk. `none`: a file is on one tier. \
+         `keep`: what is promoted keeps the disk's copy until it is changed, and a demote of it \
+         moves no bytes. `archive`: besides, what is new or changed is copied in the background, \
+         so that the loss of the SSD loses only what was changed last. Copies give way where the \
+         disk is full."
+    ),
+    option!(
+        "archive_after",
+        Tier,
+        Kind::Duration,
+        |c| format_duration(c.archive_after),
+        |c, v| put(&mut c.archive_after, parse_duration(v)),
+        "With `copies = archive`: how long a file is left alone by writers before it is copied."
     ),
     option!(
         "passthrough",

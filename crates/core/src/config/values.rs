@@ -1,7 +1,7 @@
 //! How the values of options are read from text and written as text.
 
 use super::units::{HourWindow, Kind, format_bytes, parse_bytes};
-use super::{CacheSize, Config, Emulation, Mode, VolumeKind};
+use super::{CacheSize, Config, Copies, Emulation, Mode, VolumeKind};
 
 /// Stores a value that could be read.
 pub(super) fn put<T>(field: &mut T, value: Option<T>) -> Option<()> {
@@ -111,6 +111,23 @@ pub(super) const fn mode_text(mode: Mode) -> &'static str {
         Mode::WriteBack => "write-back",
         Mode::WriteThrough => "write-through",
         Mode::ReadOnly => "read-only",
+    }
+}
+
+pub(super) fn copies(text: &str) -> Option<Copies> {
+    match text {
+        "none" => Some(Copies::None),
+        "keep" => Some(Copies::Keep),
+        "archive" => Some(Copies::Archive),
+        _ => None,
+    }
+}
+
+pub(super) const fn copies_text(copies: Copies) -> &'static str {
+    match copies {
+        Copies::None => "none",
+        Copies::Keep => "keep",
+        Copies::Archive => "archive",
     }
 }
 

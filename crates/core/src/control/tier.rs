@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::{Status, wire};
+use crate::config::Copies;
 
 /// State of a mount of any kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +45,9 @@ pub struct FileInfo {
     /// It is gone from its tier: restore it there, or remove the name.
     #[serde(default)]
     pub lost: bool,
+    /// Name of the lower tier that has a clean copy of it; `None` where none has.
+    #[serde(default)]
+    pub clean_copy: Option<String>,
 }
 
 /// Why a file of a file tier is where it is.
@@ -128,6 +132,9 @@ pub struct TierStatus {
     pub promoted: Moved,
     /// Files and bytes moved to lower tiers, spilled ones included.
     pub demoted: Moved,
+    /// Copies of files on the SSD.
+    #[serde(default)]
+    pub copies: CopiesStatus,
     /// Opens of files on the SSD, and of files on lower tiers that were served there.
     pub opens: Opens,
     /// Moves under way, the longest first; a hundred at most.
@@ -144,6 +151,27 @@ pub struct TierStatus {
     pub passthrough: PassthroughStatus,
     /// Announced jobs.
     pub jobs: Vec<JobInfo>,
+}
+
+/// Copies of files on the SSD that lower tiers have.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiesStatus {
+    /// Which are kept.
+    pub kept: Copies,
+    /// Files with a clean copy.
+    pub clean: Moved,
+    /// Bytes on disk of copies; they give way where a disk is full.
+    pub disk_bytes: u64,
+    /// Of [`TierStatus::demoted`] those of which nothing was copied, as they had a clean copy.
+    pub demoted: Moved,
+    /// Files that were archived since the mount began, each time that they were.
+    pub archived: Moved,
+    /// Files that shall be archived and have no clean copy.
+    pub waiting: Moved,
+    /// How long the oldest of those has none, in milliseconds.
+    pub waiting_ms: Option<u64>,
+    /// Why a file was not archived last.
+    pub trouble: Option<String>,
 }
 
 /// Files and bytes.

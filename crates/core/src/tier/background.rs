@@ -15,7 +15,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// A background thread: its name, and what it does until it is time to stop.
 type Work = (&'static str, fn(&Core));
 
-const WORK: [Work; 2] = [("tier-reaper", reap), ("tier-mover", demote)];
+const WORK: [Work; 3] = [("tier-reaper", reap), ("tier-mover", demote), ("tier-archiver", archive)];
 
 /// What the background threads are told.
 #[derive(Debug, Default)]
@@ -95,7 +95,7 @@ impl Signal {
         !state.stop
     }
 
-    fn is_stopping(&self) -> bool {
+    pub(super) fn is_stopping(&self) -> bool {
         self.state.lock().stop
     }
 }
@@ -175,6 +175,12 @@ fn demote(core: &Core) {
     let mut in_vain = false;
     while core.signal.wait(|state| std::mem::take(&mut state.demote) && !in_vain) {
         in_vain = core.keep_below_marks();
+    }
+}
+
+fn archive(core: &Core) {
+    while core.signal.wait(|_| false) {
+        core.archive_due(&|| core.signal.is_stopping());
     }
 }
 

@@ -2,7 +2,8 @@
 
 mod direct;
 
-use std::ffi::OsStr;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
@@ -18,7 +19,8 @@ use super::steps::Steps;
 use crate::engine::{SetAttr, SetTime, Stat};
 use crate::error::{Error, Result};
 use crate::namespace::attributes::{set_attr_on, system_time};
-use crate::namespace::xattr;
+use crate::namespace::{stat_descriptor, xattr};
+use crate::volume::origin::hidden_xattr;
 
 /// Bytes copied between two looks at what is wanted of us. While a piece is copied, the one before
 /// it is being written and the one after it is being read.
@@ -238,6 +240,37 @@ pub(super) fn attributes(from: &impl AsFd, stat: &Stat, to: &File) -> Result<()>
     Ok(())
 }
 
+/// Gives `to`, which has the bytes of `from`, owner and extended attributes of it; whether anything
+/// but the time of its last use was otherwise.
+pub(super) fn liken(from: &impl AsFd, stat: &Stat, to: &File) -> Result<bool> {
+    let (is, now) = (&stat.raw, stat_descriptor(to)?.raw);
+    let (wanted, there) = (values(from)?, values(to)?);
+    let same = (is.st_uid, is.st_gid, is.st_mode) == (now.st_uid, now.st_gid, now.st_mode)
+        && (is.st_mtime, is.st_mtime_nsec) == (now.st_mtime, now.st_mtime_nsec)
+        && wanted == there;
+    if same {
+        return Ok(false);
+    }
+    for name in there.keys().filter(|name| !wanted.contains_key(*name)) {
+        xattr::remove_on(to, name)?;
+    }
+    attributes(from, stat, to)?;
+    Ok(true)
+}
+
+/// The extended attributes of a file that programs see.
+fn values(file: &impl AsFd) -> Result<BTreeMap<OsString, Vec<u8>>> {
+    let names = none_if_unsupported(xattr::list_on(file))?.unwrap_or_default();
+    let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let mut found = BTreeMap::new();
+    for name in names.map(OsStr::from_bytes).filter(|name| !hidden_xattr(name)) {
+        if let Some(value) = none_if_unsupported(xattr::get_on(file, name))? {
+            found.insert(name.to_owned(), value);
+        }
+    }
+    Ok(found)
+}
+
 /// Gives `to` mode and times of a file.
 pub(super) fn mode_and_times(stat: &Stat, to: &File) -> Result<()> {
     let raw = &stat.raw;
@@ -252,7 +285,7 @@ pub(super) fn mode_and_times(stat: &Stat, to: &File) -> Result<()> {
 
 /// Whether a file belongs to the owner and group of another.
 pub(super) fn owned(file: &impl AsFd, wanted: &libc::stat64) -> Result<bool> {
-    let now = crate::namespace::stat_descriptor(file)?.raw;
+    let now = stat_descriptor(file)?.raw;
     Ok((now.st_uid, now.st_gid) == (wanted.st_uid, wanted.st_gid))
 }
 

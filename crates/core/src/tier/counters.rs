@@ -11,6 +11,10 @@ pub(super) struct Counters {
     promoted_bytes: AtomicU64,
     demoted_files: AtomicU64,
     demoted_bytes: AtomicU64,
+    switched_files: AtomicU64,
+    switched_bytes: AtomicU64,
+    archived_files: AtomicU64,
+    archived_bytes: AtomicU64,
     opens_hit: AtomicU64,
     opens_promoted: AtomicU64,
     opens_in_place: AtomicU64,
@@ -60,6 +64,19 @@ impl Counters {
         sum.fetch_add(bytes, Relaxed);
     }
 
+    /// A file of `bytes` bytes went down by a switch to its clean copy.
+    pub(super) fn switched(&self, bytes: u64) {
+        self.moved(false, bytes);
+        self.switched_files.fetch_add(1, Relaxed);
+        self.switched_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// A file of `bytes` bytes was archived.
+    pub(super) fn archived(&self, bytes: u64) {
+        self.archived_files.fetch_add(1, Relaxed);
+        self.archived_bytes.fetch_add(bytes, Relaxed);
+    }
+
     /// A file was opened.
     pub(super) fn opened(&self, how: Opening) {
         let counter = match how {
@@ -98,6 +115,14 @@ impl Counters {
 
     pub(super) fn demoted(&self) -> Moved {
         Moved { files: self.demoted_files.load(Relaxed), bytes: self.demoted_bytes.load(Relaxed) }
+    }
+
+    pub(super) fn demoted_to_copies(&self) -> Moved {
+        Moved { files: self.switched_files.load(Relaxed), bytes: self.switched_bytes.load(Relaxed) }
+    }
+
+    pub(super) fn all_archived(&self) -> Moved {
+        Moved { files: self.archived_files.load(Relaxed), bytes: self.archived_bytes.load(Relaxed) }
     }
 
     pub(super) fn opens(&self) -> Opens {

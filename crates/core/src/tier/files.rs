@@ -22,7 +22,7 @@ use crate::namespace::attributes::set_attr_on;
 use crate::namespace::{self, reopen, stat_descriptor};
 
 /// Room that is made for names when the SSD itself is full.
-const ROOM_FOR_NAMES: u64 = 4 << 20;
+pub(super) const ROOM_FOR_NAMES: u64 = 4 << 20;
 
 impl Core {
     /// A descriptor of the file itself, `O_PATH` or better, wherever it is.
@@ -94,6 +94,9 @@ impl Core {
         let place = inode.place.read();
         let _changing = inode.changing()?;
         let mut change = *change;
+        if change.size.is_some() {
+            self.will_change(&place)?;
+        }
         if let (Some(Handle(handle)), Some(size)) = (handle, change.size) {
             let file = self.current(handle, &place)?;
             let cut = || Ok(ftruncate(&*file, size)?);
@@ -109,7 +112,8 @@ impl Core {
         let stat = {
             let _names = place.may_be_directory().then(|| self.names.read());
             let set = || set_attr_on(&*fd, &change);
-            let stat = self.steps_at(&place).step("setting attributes", set)?;
+            let step = || self.steps_at(&place).step("setting attributes", set);
+            let stat = self.restamping(&place, &*fd, step)?;
             self.dir_times.changed(stat.key());
             stat
         };
@@ -136,7 +140,8 @@ impl Core {
         let fd = self.physical(inode, &place)?;
         {
             let _names = place.may_be_directory().then(|| self.names.read());
-            self.steps_at(&place).step(what, || change(&fd))?;
+            let step = || self.steps_at(&place).step(what, || change(&fd));
+            self.restamping(&place, &*fd, step)?;
             self.dir_times.changed(place.entry.key());
         }
         if name == ACL {
@@ -156,9 +161,12 @@ impl Core {
         by: Maker,
     ) -> Result<(Node, Stat, Handle)> {
         let names = self.names.read();
-        let create = || self.namespace.create((parent, name), mode, flags, by);
+        // A file that somebody else made first may have a clean copy when it is emptied.
+        let empties = flags & libc::O_EXCL == 0 && flags & libc::O_TRUNC != 0;
+        let opens = if empties { flags & !libc::O_TRUNC } else { flags };
+        let create = || self.namespace.create((parent, name), mode, opens, by);
         let created = self.sides[0].steps.step("creating a file", create);
-        let (entry, stat, file) = match created {
+        let (entry, mut stat, file) = match created {
             // Somebody else made it first, and it has moved since.
             Err(error) if error.errno() == libc::ELOOP && flags & libc::O_EXCL == 0 => {
                 drop(names);
@@ -175,6 +183,10 @@ impl Core {
             (number, None, Some(self.residents.add(entry.key(), number, name, stat.disk_bytes())))
         });
         drop(names);
+        if empties && stat.raw.st_size > 0 {
+            stat = self.set_attr(&inode, None, &SetAttr { size: Some(0), ..SetAttr::default() })?;
+        }
+        self.archive_made(&inode);
         // A job file made from a trace has the files that a job makes, too.
         self.follow_jobs(&inode, by.caller.pid);
         self.keeper.created(inode.number);
@@ -195,6 +207,7 @@ impl Core {
         loop {
             let (tier, outcome) = self.with_file(handle, |place, file| {
                 let _changing = handle.inode.changing()?;
+                self.will_change(place)?;
                 let (at, rest) = (offset + done as u64, &data[done..]);
                 let place_of = (handle.flags & libc::O_APPEND == 0).then_some(at);
                 let steps = self.steps_at(place);
@@ -226,6 +239,9 @@ impl Core {
     fn spill(&self, inode: &Arc<Inode>, failed: usize, full: Error) -> Result<()> {
         if failed == 0 && self.free_old_copies() {
             // There may be room by now.
+            return Ok(());
+        }
+        if self.give_way(failed, ROOM_FOR_NAMES) {
             return Ok(());
         }
         for tier in failed + 1..self.sides.len() {
@@ -262,6 +278,7 @@ impl Core {
         loop {
             let (tier, outcome) = self.with_file(handle, |place, file| {
                 let _changing = handle.inode.changing()?;
+                self.will_change(place)?;
                 let steps = self.steps_at(place);
                 let allocate = || Ok(fallocate(file, how.mode(), offset, len)?);
                 let call = || steps.step("allocating", allocate);

@@ -40,6 +40,8 @@ pub(super) struct Inode {
     /// The kernel served handles of it: a mapping of theirs may have outlived them
     /// ([`super::sole`]).
     pub(super) was_passed: AtomicBool,
+    /// One of them may write: so may its mapping.
+    pub(super) wrote_past: AtomicBool,
     /// What its last move did to the time of its last change.
     pub(super) moved_at: Mutex<Option<MovedAt>>,
     /// The file on a lower tier, once it has no place there by which it could be found.
@@ -325,6 +327,7 @@ impl Table {
             changes: AtomicU64::new(0),
             passed: AtomicU32::new(0),
             was_passed: AtomicBool::new(false),
+            wrote_past: AtomicBool::new(false),
             moved_at: Mutex::default(),
             kept: Mutex::default(),
             own_links: AtomicU64::new(0),

@@ -7,7 +7,7 @@
 //! gets its place without one, until it has a link or is gone durably, an intent names it.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, RawDir, readlinkat, symlinkat, unlinkat};
 
 use super::links::{Links, Target};
+use super::marks::Stamp;
 use super::steps::Steps;
 use crate::error::Result;
 use crate::private::PrivateDir;
@@ -40,6 +41,9 @@ pub(super) enum Removal {
     Wanted(Intent, crate::namespace::Node),
     /// The same, with the name durably gone.
     Nameless(Intent),
+    /// A copy that is clean no more, if it still looks so: one that somebody changed is theirs. Its
+    /// file has its bytes elsewhere, or goes.
+    Copy(Intent, Stamp),
     /// What was here is removed; the place may belong to another file by now.
     Done(Intent),
 }
@@ -56,7 +60,10 @@ impl Removal {
     /// The intent.
     pub(super) const fn intent(&self) -> &Intent {
         match self {
-            Self::Wanted(intent, _) | Self::Nameless(intent) | Self::Done(intent) => intent,
+            Self::Wanted(intent, _)
+            | Self::Nameless(intent)
+            | Self::Copy(intent, _)
+            | Self::Done(intent) => intent,
         }
     }
 }
@@ -80,8 +87,7 @@ impl Intents {
     /// Notes that `place` may hold a file that no link names, from a change on the SSD that
     /// follows.
     pub(super) fn note(&self, name: String, tier: usize, place: &Path) -> Result<Intent> {
-        let target = [tier.to_string().as_bytes(), b"/", place.as_os_str().as_bytes()].concat();
-        let target = OsStr::from_bytes(&target);
+        let target = target(tier, place);
         self.steps.step("noting an intent", || Ok(symlinkat(target, &self.dir, &name)?))?;
         Ok(Intent { name, tier, place: place.to_owned() })
     }
@@ -139,9 +145,19 @@ impl Intents {
         self.steps.sync("syncing the intents", &self.dir)
     }
 
+    /// Makes durable that a mark became an intent.
+    pub(super) fn sync_retired(&self) -> Result<()> {
+        self.steps.sync("syncing the end of a clean copy", &self.dir)
+    }
+
     /// Queues the data of a file whose name is gone.
     pub(super) fn later(&self, removal: Removal) {
         self.removals.lock().push(removal);
+    }
+
+    /// Whether copies that are clean no more are queued.
+    pub(super) fn has_copies(&self) -> bool {
+        self.removals.lock().iter().any(|removal| matches!(removal, Removal::Copy(..)))
     }
 
     /// How many leftovers are queued, by tier.
@@ -159,7 +175,14 @@ impl Intents {
     }
 }
 
-fn parse(target: &[u8]) -> Option<(usize, PathBuf)> {
+/// The target of a link that names a place.
+pub(super) fn target(tier: usize, place: &Path) -> OsString {
+    let target = [tier.to_string().as_bytes(), b"/", place.as_os_str().as_bytes()].concat();
+    OsString::from_vec(target)
+}
+
+/// The place that a target names.
+pub(super) fn parse(target: &[u8]) -> Option<(usize, PathBuf)> {
     let slash = target.iter().position(|byte| *byte == b'/')?;
     let tier = std::str::from_utf8(&target[..slash]).ok()?.parse().ok()?;
     let place = OsString::from_vec(target[slash + 1..].to_vec());

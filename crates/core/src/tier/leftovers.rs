@@ -83,8 +83,10 @@ impl Core {
     fn finish(&self, removal: &Removal) -> Result<()> {
         let intent = removal.intent();
         let side = &self.sides[intent.tier];
-        if !matches!(removal, Removal::Done(_)) {
-            side.remove(&intent.place)?;
+        match removal {
+            Removal::Done(_) => {}
+            Removal::Copy(_, stamp) => self.remove_copy(intent, stamp)?,
+            Removal::Wanted(..) | Removal::Nameless(_) => side.remove(&intent.place)?,
         }
         side.sync_parent("syncing what is removed", &intent.place)
     }
@@ -125,7 +127,7 @@ impl Core {
 
     /// Removes `dir` and those above it from a lower tier as far as they are empty and the tree does
     /// not have them.
-    fn drop_empty_directories(&self, tier: usize, dir: &Path) {
+    pub(super) fn drop_empty_directories(&self, tier: usize, dir: &Path) {
         for dir in dir.ancestors().take_while(|dir| *dir != Path::new("")) {
             if dir.starts_with(PRIVATE) || self.walk(dir).is_some() {
                 return;

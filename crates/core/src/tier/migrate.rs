@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use parking_lot::RwLockWriteGuard;
 use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
 
 use super::copy::{self, End, Expected, Told};
-use super::files::is_full;
+use super::files::{ROOM_FOR_NAMES, is_full};
 use super::inode::{Inode, Place};
 use super::intents::Intent;
 use super::leftovers::OldCopy;
@@ -132,11 +133,22 @@ pub(super) struct Copied {
     pub(super) file: File,
     /// Its place on a lower tier.
     pub(super) placed: Option<(PathBuf, Intent)>,
-    _reserved: Option<Reserved>,
+    /// What it leaves on a lower tier stays there as a clean copy, and is durable.
+    pub(super) keep: bool,
+    pub(super) _reserved: Option<Reserved>,
+}
+
+/// What a move has done.
+struct Moved {
+    /// Bytes copied: none where the name was switched to a clean copy.
+    bytes: u64,
+    /// The file may be at another place than that of its name.
+    strayed: bool,
 }
 
 impl Core {
-    /// Moves a file to `tier`, telling `told` of bytes copied. Returns its bytes of data.
+    /// Moves a file to `tier`, or down to the tier that has a clean copy of it, telling `told` of
+    /// bytes copied. Returns how many that were.
     pub(super) fn migrate(
         &self,
         inode: &Arc<Inode>,
@@ -146,11 +158,16 @@ impl Core {
     ) -> Result<u64, Stayed> {
         let moved = self.try_migrate(inode, tier, manner, told);
         match &moved {
-            Ok(_) => self.uses.moved(inode.number),
+            Ok(moved) => {
+                self.uses.moved(inode.number);
+                if moved.strayed {
+                    self.repair(inode);
+                }
+            }
             Err(Stayed::There | Stayed::Gone) => {}
             Err(stayed) => self.uses.stayed(inode.number, &stayed.to_string()),
         }
-        moved
+        moved.map(|moved| moved.bytes)
     }
 
     fn try_migrate(
@@ -159,7 +176,7 @@ impl Core {
         tier: usize,
         manner: Manner,
         told: Told<'_>,
-    ) -> Result<u64, Stayed> {
+    ) -> Result<Moved, Stayed> {
         let _moving = inode.moving.lock();
         let early = (manner == Manner::Forcing).then(|| inode.place.write());
         let source = match &early {
@@ -184,25 +201,44 @@ impl Core {
             (_, Manner::Yielding) => Expected::NotSoon,
         };
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
+        if let Some(copied) = self.clean_copy(inode, &source) {
+            self.finish_move(inode, source, &copied, early)?;
+            self.counters.switched(bytes);
+            return Ok(Moved { bytes: 0, strayed: true });
+        }
         let under_way = self.under_way.begin(source.entry.clone(), (source.from, tier), bytes);
         let told: Told<'_> = &mut |more| {
             under_way.copied(more);
             told(more)
         };
         let mut copied = self.copy(inode, &source, (tier, expected), told)?;
-        let switched = self
-            .settle(&source, &mut copied)
-            .and_then(|()| self.switch(inode, &source, &copied, early));
-        match switched {
+        copied.keep = self.keeps(&source, tier);
+        if let Err(stayed) = self.settle(&source, &mut copied) {
+            self.undo(&copied);
+            return Err(stayed);
+        }
+        self.finish_move(inode, source, &copied, early)?;
+        self.counters.moved(tier == 0, bytes);
+        Ok(Moved { bytes, strayed: false })
+    }
+
+    /// Switches to a copy that has its place, or takes it back.
+    fn finish_move<'i>(
+        &self,
+        inode: &'i Arc<Inode>,
+        source: Source,
+        copied: &Copied,
+        early: Option<RwLockWriteGuard<'i, Place>>,
+    ) -> Result<(), Stayed> {
+        match self.switch(inode, &source, copied, early) {
             Ok(resident) => {
-                self.counters.moved(tier == 0, bytes);
                 self.free_later(OldCopy { source, resident });
-                Ok(bytes)
+                Ok(())
             }
             // The copy is the file to the next mount.
             Err(stayed) if inode.is_torn() => Err(stayed),
             Err(stayed) => {
-                self.undo(&copied);
+                self.undo(copied);
                 Err(stayed)
             }
         }
@@ -231,6 +267,13 @@ impl Core {
         let mut last = Stayed::NoRoom;
         for tier in 1..self.sides.len() {
             match self.migrate(inode, tier, manner, told) {
+                // More than was thought: metadata needs room, too.
+                Err(Stayed::NoRoom) if self.give_way(tier, ROOM_FOR_NAMES) => {
+                    match self.migrate(inode, tier, manner, told) {
+                        Err(Stayed::NoRoom) => last = Stayed::NoRoom,
+                        other => return other,
+                    }
+                }
                 Err(Stayed::NoRoom) => last = Stayed::NoRoom,
                 Err(Stayed::Failed(error)) => last = Stayed::Failed(error),
                 other => return other,
@@ -240,10 +283,19 @@ impl Core {
     }
 
     fn source(&self, inode: &Arc<Inode>, place: &Place) -> Result<Source, Stayed> {
-        let changes = inode.changes.load(Ordering::Acquire);
         if inode.passed.load(Ordering::Acquire) > 0 {
             return Err(Stayed::PassedThrough);
         }
+        self.source_in_place(inode, place)
+    }
+
+    /// The same of a file that stays where it is.
+    pub(super) fn source_in_place(
+        &self,
+        inode: &Arc<Inode>,
+        place: &Place,
+    ) -> Result<Source, Stayed> {
+        let changes = inode.changes.load(Ordering::Acquire);
         let fd = self.physical(inode, place)?;
         let stat = stat_descriptor(&fd)?;
         if stat.kind() != libc::S_IFREG {
@@ -289,7 +341,7 @@ impl Core {
     }
 
     /// Copies the file to a temporary name on `tier`, durably.
-    fn copy(
+    pub(super) fn copy(
         &self,
         inode: &Inode,
         source: &Source,
@@ -301,12 +353,13 @@ impl Core {
             0 => Some(self.residents.reserve(need).ok_or(Stayed::NoRoom)?),
             _ => None,
         };
-        if self.sides[tier].room()? < need {
+        if !self.has_room_on(tier, need)? {
             return Err(Stayed::NoRoom);
         }
         let temporary = self.fresh_name();
         let file = self.sides[tier].temporary(&temporary)?;
-        let copied = Copied { tier, temporary, file, placed: None, _reserved: reserved };
+        let copied =
+            Copied { tier, temporary, file, placed: None, keep: false, _reserved: reserved };
         match self.fill(inode, source, (&copied, expected), told) {
             Ok(()) => Ok(copied),
             Err(error) => {
@@ -393,7 +446,7 @@ impl Core {
     }
 
     /// Takes back what a migration that did not happen has made.
-    fn undo(&self, copied: &Copied) {
+    pub(super) fn undo(&self, copied: &Copied) {
         match &copied.placed {
             None => self.sides[copied.tier].drop_temporary(&copied.temporary),
             Some((place, intent)) => {

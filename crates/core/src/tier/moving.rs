@@ -52,6 +52,8 @@ impl Moving<'_> {
             match outcome {
                 Ok(bytes) => {
                     self.report.bytes += bytes;
+                    // What nothing was copied of had a clean copy.
+                    self.report.clean_bytes += if bytes == 0 { file.size } else { 0 };
                     self.report.files += 1;
                 }
                 Err(Stayed::There) => self.report.already_files += 1,

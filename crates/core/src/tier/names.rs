@@ -117,6 +117,7 @@ impl Core {
                     // Its data goes with its last name.
                     return Err(Errno::NOENT.into());
                 }
+                self.give_up(entry.key())?;
                 let _changing = inode.changing()?;
                 let link = || self.namespace.link(&entry, parent, name);
                 let stat = inode.show(self.sides[0].steps.step("linking", link)?);
@@ -143,6 +144,7 @@ impl Core {
         let stays = said.as_ref().is_some_and(|said| said.away.shared && !self.is_last(&said.link));
         let steps = &self.sides[0].steps;
         let Some(Said { away, .. }) = said.filter(|_| !stays) else {
+            self.give_up(seen.key)?;
             let unlink = || self.namespace.unlink_seen(seen, parent, name);
             let removed = steps.step("unlinking", unlink)?;
             self.gone(&removed, (parent, name), None);
@@ -183,7 +185,10 @@ impl Core {
         }
         let replaces = flags & (libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) == 0;
         let leaving = match &other {
-            Some((other, stat)) if replaces && *other != moved => self.leaving(to.0, to.1, stat)?,
+            Some((other, stat)) if replaces && *other != moved => {
+                self.give_up(other.key())?;
+                self.leaving(to.0, to.1, stat)?
+            }
             _ => None,
         };
         let rename = || self.namespace.rename(from, to, flags);
@@ -199,15 +204,18 @@ impl Core {
                 return Err(error);
             }
         }
-        self.renamed(&moved, to);
+        self.renamed((&moved, &moved_stat), to);
         let mut strayed = vec![self.meaning(to.0, to.1, &moved, &moved_stat)];
         let mut of_many = moved_stat.kind() == libc::S_IFDIR;
         if let Some((other, stat)) = other.filter(|_| exchange) {
             of_many |= stat.kind() == libc::S_IFDIR;
-            self.renamed(&other, from);
+            self.renamed((&other, &stat), from);
             strayed.push(self.meaning(from.0, from.1, &other, &stat));
         }
         drop((counted, names));
+        if of_many {
+            self.all_copies_strayed();
+        }
         if let Some(key) = one_of_many {
             self.touch(key);
         }
@@ -224,9 +232,15 @@ impl Core {
     }
 
     /// A regular file on the SSD is found by its new name from now on.
-    fn renamed(&self, entry: &namespace::Node, to: (&namespace::Node, &OsStr)) {
+    fn renamed(&self, (entry, before): (&namespace::Node, &Stat), to: (&namespace::Node, &OsStr)) {
         if let Some(resident) = self.residents.get(entry.key()) {
+            if let Ok(now) = self.namespace.stat(entry) {
+                self.restamp_renamed(&resident, before, &now);
+            }
             *resident.name.lock() = (to.0.clone(), to.1.to_owned());
+            if resident.clean.has_copy() {
+                self.copy_strayed(entry.key());
+            }
             self.keeper.changed(resident.number);
         }
     }
@@ -295,6 +309,7 @@ impl Core {
         {
             *resident.name.lock() = name;
             self.keeper.changed(resident.number);
+            self.archive_later(removed.key, &resident);
         }
         !last
     }

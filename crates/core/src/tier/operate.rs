@@ -11,7 +11,7 @@ use super::moving::move_all;
 use super::tree::{LISTED_MAX, Named};
 use super::{Core, FileTier};
 use crate::config::Mode;
-use crate::control::tier::TierState;
+use crate::control::tier::{CopiesStatus, Moved, TierState};
 use crate::control::{
     Controlled, Explanation, ExtentInfo, FileExplanation, FileInfo, Health, JobChange, JobInfo,
     MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side,
@@ -44,6 +44,12 @@ impl Core {
             excluded: self.is_excluded(&globs, &file.inode),
             passed_through: file.inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0,
             lost,
+            clean_copy: place.resident.as_ref().and_then(|resident| {
+                let tier = resident.clean.with(|slot| {
+                    slot.as_ref().filter(|mark| mark.retired.is_none()).map(|mark| mark.tier)
+                });
+                tier.map(|tier| self.sides[tier].name())
+            }),
             path: file.path,
         })
     }
@@ -86,12 +92,37 @@ impl Core {
             low_bytes: self.mark(self.options.low),
             promoted: self.counters.promoted(),
             demoted: self.counters.demoted(),
+            copies: self.copies_status(),
             opens: self.counters.opens(),
             moving: self.moving_now(),
             moving_rate: self.moving_rate(),
             requests: self.counters.requests(),
             passthrough: self.passthrough_status(),
             jobs: self.keeper.jobs.lock().list(),
+        }
+    }
+}
+
+impl Core {
+    fn copies_status(&self) -> CopiesStatus {
+        let mut clean = Moved::default();
+        let disk_bytes = (1..self.sides.len()).map(|tier| self.marks.bytes_on(tier)).sum();
+        let residents = self.residents.all();
+        for (_, resident) in residents.iter().filter(|(_, resident)| resident.clean.is_clean()) {
+            clean.files += 1;
+            clean.bytes += resident.bytes();
+        }
+        let waiting = self.unarchived();
+        let millis = |age: std::time::Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        CopiesStatus {
+            kept: self.options.copies,
+            clean,
+            disk_bytes,
+            demoted: self.counters.demoted_to_copies(),
+            archived: self.counters.all_archived(),
+            waiting: waiting.files,
+            waiting_ms: waiting.oldest.map(millis),
+            trouble: waiting.trouble,
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::PRIVATE;
 use crate::bounded;
-use crate::config::CacheSize;
+use crate::config::{CacheSize, Copies};
 use crate::error::{Error, Result};
 use crate::meta::owner::{CacheIdentity, identity_of};
 use crate::private::{self, PrivateDir};
@@ -34,6 +35,10 @@ pub struct TierOptions {
     pub pin: Vec<String>,
     /// Globs of files that are never brought to the SSD.
     pub exclude: Vec<String>,
+    /// Which copies of files on the SSD are kept below.
+    pub copies: Copies,
+    /// How long a file was not written before it is archived.
+    pub archive_after: Duration,
 }
 
 impl Default for TierOptions {
@@ -47,6 +52,8 @@ impl Default for TierOptions {
             passthrough_writes: false,
             pin: Vec::new(),
             exclude: Vec::new(),
+            copies: Copies::None,
+            archive_after: Duration::from_secs(30),
         }
     }
 }

@@ -80,11 +80,18 @@ impl Core {
         if !must && let Some(why) = self.why_ours(handle, resident, &file) {
             return refused(why);
         }
+        // What the kernel writes by itself nobody tells us.
+        if handle.writes() && self.will_change(&place).is_err() {
+            return refused("its clean copy cannot be given up");
+        }
         match register(file.as_fd()) {
             Ok(()) => {
                 if handle.passed.set(resident.clone()).is_ok() {
                     handle.inode.passed.fetch_add(1, Ordering::AcqRel);
                     handle.inode.was_passed.store(true, Ordering::Release);
+                    if handle.writes() {
+                        handle.inode.wrote_past.store(true, Ordering::Release);
+                    }
                 }
                 let mut passing = self.passing.lock();
                 passing.works = Some(true);

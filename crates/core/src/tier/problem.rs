@@ -60,6 +60,20 @@ pub enum Problem {
         /// The file.
         other: PathBuf,
     },
+    /// A file's clean copy is gone; the next mount makes no use of it.
+    CopyGone {
+        /// The file's path.
+        path: PathBuf,
+        /// Where the copy was.
+        other: PathBuf,
+    },
+    /// A file is not what it was when it got its clean copy; the next mount removes the copy.
+    CopyDiffers {
+        /// The file's path.
+        path: PathBuf,
+        /// The copy.
+        other: PathBuf,
+    },
     /// Files that were put on a lower tier with several names there: programs take each name for a
     /// file of its own.
     ManyNames {
@@ -121,6 +135,15 @@ impl fmt::Display for Problem {
             Self::Unlinked { other } => {
                 write!(f, "{}: no name on the SSD yet", other.display())
             }
+            Self::CopyGone { path, other } => {
+                write!(f, "{}: its clean copy {} is gone", path.display(), other.display())
+            }
+            Self::CopyDiffers { path, other } => write!(
+                f,
+                "{}: was changed past the mount since its clean copy {} was made",
+                path.display(),
+                other.display()
+            ),
             Self::ManyNames { names, other } => write!(
                 f,
                 "{}: hard links on a lower tier are a file each to programs, which may read old \

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use super::inode::Entry;
+use super::marks::Slot;
 use crate::namespace::{Node, stat_descriptor};
 
 /// A write may need this much more than its bytes: partial blocks at both ends, and the file
@@ -52,6 +53,8 @@ pub(super) struct Resident {
     counted: Mutex<u64>,
     /// It has no name any more: its bytes go with its last user.
     nameless: AtomicBool,
+    /// Its clean copy on a lower tier.
+    pub(super) clean: Slot,
     account: Arc<Account>,
 }
 
@@ -171,6 +174,7 @@ impl Residents {
             name: Mutex::new(name),
             counted: Mutex::new(0),
             nameless: AtomicBool::new(false),
+            clean: Slot::default(),
             account: self.account.clone(),
         });
         let mut files = self.files.write();

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::adopt::Adopted;
 use super::inode::{Away, Entry};
 use super::intents::Intent;
+use super::judge::Marked;
 use super::numbers::{kept_number, number_in};
 use super::problem::Problem;
 use super::proof::Said;
@@ -31,6 +32,8 @@ pub struct Found {
     pub ssd_bytes: u64,
     /// Files on lower tiers that got a name.
     pub adopted: Vec<PathBuf>,
+    /// Files on the SSD that have a clean copy below.
+    pub copies: u64,
     /// Leftovers that were removed.
     pub removed: u64,
     /// What does not fit.
@@ -38,7 +41,7 @@ pub struct Found {
 }
 
 /// A link of ours on the SSD.
-struct Named {
+pub(super) struct Named {
     path: PathBuf,
     parent: Node,
     name: OsString,
@@ -52,8 +55,8 @@ struct Named {
 
 /// The files on the tiers.
 #[derive(Default)]
-struct Survey {
-    named: HashMap<(usize, PathBuf), Vec<Named>>,
+pub(super) struct Survey {
+    pub(super) named: HashMap<(usize, PathBuf), Vec<Named>>,
     /// What links name that are not believed.
     doubted: HashSet<(usize, PathBuf)>,
     /// Files on the SSD with several names.
@@ -62,7 +65,11 @@ struct Survey {
     linked: Option<(u64, PathBuf)>,
     /// Leftovers that cannot be removed now.
     stay: HashSet<(usize, PathBuf)>,
-    found: Found,
+    /// Files on the SSD that marks name by their inodes, as far as they are there.
+    pub(super) marked: HashMap<u64, Option<Marked>>,
+    /// Clean copies: no files of their own.
+    pub(super) copies: HashSet<(usize, PathBuf)>,
+    pub(super) found: Found,
 }
 
 impl Core {
@@ -75,10 +82,12 @@ impl Core {
     pub(super) fn survey(&self, mend: bool) -> Result<Found> {
         let mut survey = Survey::default();
         survey.found.files = vec![0; self.sides.len()];
-        let intents = self.intents.list(&self.links)?;
+        let mut intents = self.intents.list(&self.links)?;
         let unswitched = self.switch_torn(mend)?.into_iter();
         let unswitched = unswitched.filter(|_| !mend).map(|path| Problem::Unswitched { path });
         survey.found.problems.extend(unswitched);
+        let marks = self.marks.list()?;
+        survey.marked = marks.iter().map(|mark| (mark.file.inode, None)).collect();
         if mend && !intents.is_empty() {
             // The names of a killed mount may be in memory only: what they tell to be a leftover
             // must be one after a power loss too.
@@ -94,11 +103,15 @@ impl Core {
         }
         self.read_ssd(&mut survey, mend)?;
         self.settle_links(&mut survey, mend)?;
+        intents.extend(self.judge_marks(marks, &mut survey, mend)?);
         let mut leftovers: HashSet<(usize, PathBuf)> =
             intents.iter().map(|intent| (intent.tier, intent.place.clone())).collect();
         // What any link names is left alone.
-        leftovers
-            .retain(|place| !survey.named.contains_key(place) && !survey.doubted.contains(place));
+        leftovers.retain(|place| {
+            !survey.named.contains_key(place)
+                && !survey.doubted.contains(place)
+                && !survey.copies.contains(place)
+        });
         for tier in 1..self.sides.len() {
             self.read_lower(tier, &leftovers, &mut survey, mend)?;
         }
@@ -157,6 +170,10 @@ impl Core {
                     }
                     libc::S_IFREG => {
                         let key = stat.key();
+                        if let Some(found) = survey.marked.get_mut(&key.1) {
+                            let path = self.namespace.path_of(&dir).join(&name);
+                            *found = Some(Marked { path, stat, has_copy: false });
+                        }
                         survey.found.files[0] += 1;
                         if stat.raw.st_nlink <= 1 || survey.counted.insert(key) {
                             survey.found.ssd_bytes += stat.disk_bytes();
@@ -202,7 +219,8 @@ impl Core {
             self.table.set_number(key, number);
         }
         let number = kept.unwrap_or(stat.raw.st_ino);
-        self.residents.add(key, number, (dir.clone(), name), stat.disk_bytes());
+        let resident = self.residents.add(key, number, (dir.clone(), name), stat.disk_bytes());
+        self.archive_later(key, &resident);
         self.keeper.moved(number, true);
     }
 
@@ -307,6 +325,8 @@ impl Core {
                     dirs.push(tree.lookup(&dir, &name)?.0);
                 } else if survey.named.remove(&place).is_some() {
                     survey.found.files[tier] += 1;
+                } else if survey.copies.contains(&place) {
+                    survey.found.copies += 1;
                 } else if leftovers.contains(&place) {
                     let other = side.path.join(&place.1);
                     match mend.then(|| side.remove(&place.1)) {

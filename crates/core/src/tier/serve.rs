@@ -103,6 +103,7 @@ impl Engine for FileTier {
                 });
                 (number, None, resident)
             });
+            core.archive_made(&inode);
             Ok((Node(inode), stat))
         })
     }
@@ -184,6 +185,12 @@ impl Engine for FileTier {
 
     fn write(&self, handle: &Handle, offset: u64, data: &[u8], _caller: Caller) -> Result<()> {
         self.core.write(&handle.0, offset, data)
+    }
+
+    fn sync_dir(&self, dir: &Directory) -> Result<()> {
+        dir.sync()?;
+        self.core.remove_given_up();
+        Ok(())
     }
 
     fn reports_at_close(&self) -> bool {

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, mkdirat, openat, renameat_with, unlinkat,
+    AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, mkdirat, openat, renameat, renameat_with,
+    unlinkat,
 };
 use rustix::io::Errno;
 
@@ -130,6 +131,22 @@ impl Side {
         self.steps.step("placing a copy", || {
             let (dir, to) = self.parent(place)?;
             Ok(renameat_with(&self.tmp, name, &dir, to, RenameFlags::NOREPLACE)?)
+        })
+    }
+
+    /// Puts a temporary file in the place of the one that has it, not durably yet.
+    pub(super) fn replace(&self, name: &str, place: &Path) -> Result<()> {
+        self.steps.step("replacing a copy", || {
+            let (dir, to) = self.parent(place)?;
+            Ok(renameat(&self.tmp, name, &dir, to)?)
+        })
+    }
+
+    /// Gives the file at `from` another place, not durably yet; `EEXIST` where something is there.
+    pub(super) fn shift(&self, from: &Path, to: &Path) -> Result<()> {
+        self.steps.step("moving a copy", || {
+            let ((from_dir, from), (to_dir, to)) = (self.parent(from)?, self.parent(to)?);
+            Ok(renameat_with(&from_dir, from, &to_dir, to, RenameFlags::NOREPLACE)?)
         })
     }
 

@@ -22,6 +22,7 @@ impl Inode {
         }
         let mapped = !is_sole(file);
         if !mapped {
+            self.wrote_past.store(false, Ordering::Release);
             self.was_passed.store(false, Ordering::Release);
         }
         mapped

@@ -92,27 +92,45 @@ impl Core {
         }
         // Durable before anybody writes to the new place: a later fsync there must not be lost
         // with the link (I4).
-        let durable = self.make_durable(inode, &parents);
-        if durable && source.names > 1 {
-            self.forget_notes(inode, &copied.temporary);
-        }
+        let notes = (source.names > 1).then_some(copied.temporary.as_str());
+        let durable = self.make_durable(inode, &parents, notes);
         self.follow(inode, &place, copied);
+        let old = switch.old.as_ref().filter(|_| durable);
+        let kept = self.keep_or_archive(&place, source, copied, old);
         drop(place);
         self.keeper.moved(inode.number, copied.tier == 0);
         if durable {
-            self.clean_up(copied, switch.old, &parents[0]);
+            self.clean_up(copied, switch.old, (&parents[0], kept));
         }
         Ok(left)
     }
 
+    /// Keeps what a promote leaves, which `old` names, as a clean copy if that is wanted; otherwise the
+    /// file waits to be archived.
+    fn keep_or_archive(
+        &self,
+        place: &Place,
+        source: &Source,
+        copied: &Copied,
+        old: Option<&Intent>,
+    ) -> bool {
+        let kept = copied.keep && self.keep_old(place, source, (old, &copied.file));
+        if let Some(resident) = place.resident.as_ref().filter(|_| !kept) {
+            self.archive_later(place.entry.key(), resident);
+        }
+        kept
+    }
+
     /// Makes a switch in `parents` durable, of which the one that was changed last comes first; or
-    /// notes that it is not.
-    fn make_durable(&self, inode: &Inode, parents: &[Node]) -> bool {
+    /// notes that it is not. Then those go that tell how to go on with several names, by their id.
+    fn make_durable(&self, inode: &Inode, parents: &[Node], notes: Option<&str>) -> bool {
         let durable = parents.iter().try_for_each(|parent| self.sync_directory(parent));
         if let Err(error) = &durable {
             tracing::warn!(%error, "a move is not durable yet: both copies are kept");
             // The sync of what was changed last covers the others.
             self.owes(inode, parents[0].clone());
+        } else if let Some(notes) = notes {
+            self.forget_notes(inode, notes);
         }
         durable.is_ok()
     }
@@ -243,12 +261,16 @@ impl Core {
 
     /// After a switch that is durable: what it left goes, and the intents with it. Before, nobody
     /// knows which of the two copies a power loss would leave: the next mount decides.
-    fn clean_up(&self, copied: &Copied, old: Option<Intent>, parent: &Node) {
+    /// What a mark keeps stays.
+    fn clean_up(&self, copied: &Copied, old: Option<Intent>, (parent, kept): (&Node, bool)) {
         if let Some((_, intent)) = &copied.placed {
             self.intents.clear(intent);
         }
-        let Some(old) = old else { return };
-        self.drop_old(old, parent);
+        match old {
+            Some(old) if kept => self.intents.clear(&old),
+            Some(old) => self.drop_old(old, parent),
+            None => {}
+        }
     }
 
     /// Removes a file's old place, once the switch in `parent` is durable.
@@ -284,7 +306,7 @@ impl Core {
 }
 
 /// Whether a file changed between two looks; reading it is no change.
-fn differs(before: &Stat, after: &Stat) -> bool {
+pub(super) fn differs(before: &Stat, after: &Stat) -> bool {
     let of = |stat: &Stat| {
         let raw = &stat.raw;
         (

@@ -1,6 +1,7 @@
 //! The file tier in one process: two directories, no mount.
 
 mod announced;
+mod clean;
 mod copies;
 mod crashes;
 mod dir_times;
@@ -29,7 +30,7 @@ use tempfile::TempDir;
 
 use super::background::Background;
 use super::{Core, FileTier, Found, Handle, Node, PRIVATE, TierOptions, TierSet};
-use crate::config::CacheSize;
+use crate::config::{CacheSize, Copies};
 use crate::control::{Controlled, MoveReport};
 use crate::engine::{Caller, Engine, Maker};
 use crate::error::Result;
@@ -150,17 +151,39 @@ impl Fixture {
         files[0].tier
     }
 
+    /// Where marks say that clean copies are.
+    fn copies(&self) -> Vec<PathBuf> {
+        let marks = self.tier().core.marks.list().unwrap();
+        marks
+            .into_iter()
+            .map(|mark| self.dir.path().join(self.tiers[mark.tier]).join(mark.place))
+            .collect()
+    }
+
+    /// I10: demoted to their clean copies files have the bytes that they had.
+    fn assert_copies_are_equal(&self, context: &dyn Fn() -> String) {
+        if self.options.copies == Copies::None {
+            return;
+        }
+        let before = self.tree();
+        self.demote("");
+        self.check_places();
+        assert_eq!(self.tree(), before, "{}: demoted", context());
+    }
+
     /// I10 on disk: every link of ours leads to a file, every file below has one link, and nothing
     /// is left in the private directories.
     fn check_places(&self) {
         self.tier().core.finish_removals().unwrap();
-        let links = links_below(&self.ssd(""));
+        let mut links = links_below(&self.ssd(""));
+        links.extend(self.copies());
+        links.sort();
         let mut files = Vec::new();
         for tier in &self.tiers[1..] {
             files.extend(files_below(&self.dir.path().join(tier)));
         }
         files.sort();
-        assert_eq!(links, files, "I10: links and files differ");
+        assert_eq!(links, files, "I10: links, clean copies and files differ");
         for tier in &self.tiers {
             let tmp = self.dir.path().join(tier).join(PRIVATE).join("tmp");
             assert_eq!(fs::read_dir(tmp).unwrap().count(), 0, "copies are left on {tier}");

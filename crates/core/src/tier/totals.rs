@@ -3,7 +3,8 @@
 //!
 //! What must hold: a file system that has several tiers counts once, and the SSD counts as far as
 //! its limit goes. A file is on one tier: the sum of what is free fits on none of them, so what is
-//! "available" is the largest file that can be written, wherever it ends up.
+//! "available" is the largest file that can be written, wherever it ends up. Clean copies give way
+//! to whatever is written: their bytes are free.
 
 use super::Core;
 use crate::error::Result;
@@ -78,10 +79,11 @@ impl Core {
             }
             counted.push(side.device);
             let more = side.totals()?;
+            let of_copies = self.bytes_of_copies(side.device);
             lower.push(Lower {
                 total: more.f_blocks * more.f_frsize,
-                free: more.f_bfree * more.f_frsize,
-                available: more.f_bavail * more.f_frsize,
+                free: more.f_bfree * more.f_frsize + of_copies,
+                available: more.f_bavail * more.f_frsize + of_copies,
                 shared: side.device == own,
             });
         }
@@ -91,6 +93,14 @@ impl Core {
         told.f_bfree = free / block;
         told.f_bavail = available / block;
         Ok(told)
+    }
+}
+
+impl Core {
+    /// Bytes that clean copies have on a file system.
+    pub(super) fn bytes_of_copies(&self, device: u64) -> u64 {
+        let sides = self.sides.iter().enumerate().filter(|(_, side)| side.device == device);
+        sides.map(|(tier, _)| self.marks.bytes_on(tier)).sum()
     }
 }
 

@@ -106,6 +106,9 @@ fn why_on_ssd(told: &FileExplanation) -> Vec<String> {
             counted(all, "file")
         ));
     }
+    if let Some(tier) = &told.file.clean_copy {
+        why.push(format!("{tier} has a clean copy of it: a demote moves no bytes"));
+    }
     if told.file.excluded {
         why.push("an exclude glob should keep it off: it has not moved yet".to_owned());
     }

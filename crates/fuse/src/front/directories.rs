@@ -28,7 +28,7 @@ impl<E: Engine> Front<E> {
     }
 
     pub(crate) fn sync_dir(&self, handle: FileHandle) -> Answer<()> {
-        Ok(self.dir(handle)?.sync()?)
+        Ok(self.engine.sync_dir(&*self.dir(handle)?)?)
     }
 
     /// Gives names from cookie `offset` on to `add` until it says that one has no room.

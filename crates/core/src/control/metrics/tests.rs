@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::*;
 use crate::config::Mode;
 use crate::control::tier::{
-    AnyStatus, FileExplanation, FileInfo, JobInfo, JobUse, MoveNow, Moved, Opens,
+    AnyStatus, CopiesStatus, FileExplanation, FileInfo, JobInfo, JobUse, MoveNow, Moved, Opens,
     PassthroughStatus, Requests, TierState, TierStatus,
 };
 use crate::control::{
@@ -41,6 +41,7 @@ fn tier() -> TierStatus {
         low_bytes: 0,
         promoted: Moved::default(),
         demoted: Moved::default(),
+        copies: CopiesStatus::default(),
         opens: Opens::default(),
         moving: vec![MoveNow {
             path: "f".into(),
@@ -127,6 +128,7 @@ fn file_info() -> FileInfo {
         excluded: false,
         passed_through: false,
         lost: false,
+        clean_copy: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::stories::{Ended, STORIES, Story};
+use super::stories::{Ended, Story, stories};
 use super::*;
 use crate::tier::steps::watch::{self, KillAll, Watch};
 
@@ -35,9 +35,9 @@ fn until_killed(story: &Story, fixture: &Fixture) -> (usize, Option<&'static str
 #[test]
 fn i10_a_kill_at_any_step_leaves_one_whole_copy() {
     let mut steps = 0;
-    for story in STORIES {
+    for (story, copies) in stories() {
         for count in 0.. {
-            let mut fixture = Fixture::of_stories();
+            let mut fixture = Fixture::of_stories(copies);
             watch::set(Some(Box::new(Countdown(count))));
             let (done, killed) = until_killed(story, &fixture);
             watch::set(None);
@@ -47,9 +47,10 @@ fn i10_a_kill_at_any_step_leaves_one_whole_copy() {
             let context = || format!("{}, act {done}, killed after {step}", story.name);
             fixture.assert_in_order(&context);
             story.assert_between(&fixture.tree(), (done, done + 1), &context);
+            fixture.assert_copies_are_equal(&context);
         }
     }
-    assert!(steps > 200, "only {steps} steps were killed");
+    assert!(steps > 300, "only {steps} steps were killed");
 }
 
 /// The same with several files in flight, each of which stops at a step of its own.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::stories::{Act, Ended, Kind, STORIES, Story};
+use super::stories::{Act, Ended, Kind, Story, stories};
 use super::*;
 use crate::control::Health;
 use crate::tier::Problem;
@@ -56,7 +56,7 @@ fn is_unavoidable(story: &Story, act: &Act, fault: &Fault) -> bool {
             fault.for_good || ["writing", "setting attributes", "setting a length"].contains(&what)
         }
         Kind::Sync => fault.for_good || what.starts_with("syncing"),
-        Kind::CleanUp => true,
+        Kind::CleanUp | Kind::CleanUpCopies => true,
     }
 }
 
@@ -85,9 +85,9 @@ fn i10_a_step_that_fails_costs_no_file() {
     for (errno, for_good) in
         [(Errno::IO, false), (Errno::IO, true), (Errno::NOSPC, false), (Errno::NOSPC, true)]
     {
-        for story in STORIES {
+        for (story, copies) in stories() {
             for after in 0.. {
-                let mut fixture = Fixture::of_stories();
+                let mut fixture = Fixture::of_stories(copies);
                 let fault = Rc::new(RefCell::new(Fault { after, errno, for_good, hit: None }));
                 watch::set(Some(Box::new(Injected(fault.clone()))));
                 let (done, failed) = until_failed(story, &fixture, &fault);
@@ -111,6 +111,7 @@ fn i10_a_step_that_fails_costs_no_file() {
                 fixture.open();
                 fixture.assert_in_order(&context);
                 assert_eq!(fixture.tree(), tree, "{}: after the next mount", context());
+                fixture.assert_copies_are_equal(&context);
             }
         }
     }
@@ -160,7 +161,7 @@ fn a_failing_disk_is_left_in_peace() {
 
 #[test]
 fn one_file_that_cannot_be_removed_does_not_keep_the_others() {
-    let fixture = Fixture::of_stories();
+    let fixture = Fixture::of_stories(Copies::None);
     for path in ["away", "dir/deep"] {
         let (dir, name) = fixture.at(path);
         fixture.tier().unlink(&dir, name).unwrap();
@@ -197,11 +198,11 @@ impl Fixture {
         self.held.lock().clear();
         self.tier = None;
         for problem in FileTier::check(&self.set(), false).unwrap().problems {
-            assert!(
-                matches!(problem, Problem::Leftover { .. } | Problem::Unswitched { .. }),
-                "{}: {problem}",
-                context()
-            );
+            let of_copies =
+                matches!(problem, Problem::CopyGone { .. } | Problem::CopyDiffers { .. });
+            let is_leftover = of_copies
+                || matches!(problem, Problem::Leftover { .. } | Problem::Unswitched { .. });
+            assert!(is_leftover, "{}: {problem}", context());
         }
     }
 }

@@ -14,8 +14,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use self::image::Image;
 use self::record::Recording;
-use super::stories::{Ended, Kind, STORIES, Story};
+use super::stories::{Ended, Kind, Story, stories};
 use super::*;
+use crate::config::Copies;
 use crate::tier::steps::watch;
 
 /// What happens in a story besides.
@@ -39,8 +40,8 @@ struct Run {
 
 impl Run {
     /// Until the end, or until the mount is killed or an act fails.
-    fn new(story: &Story, trouble: Trouble) -> Self {
-        let fixture = Fixture::of_stories();
+    fn new((story, copies): (&Story, Copies), trouble: Trouble) -> Self {
+        let fixture = Fixture::of_stories(copies);
         let recording = Recording::of(&fixture, trouble);
         recording.start();
         let (mut done, mut killed) = (0, None);
@@ -76,6 +77,7 @@ fn survives(story: &Story, fixture: &mut Fixture, image: &Image) {
     let context = || format!("{}, power lost {}", story.name, image.when);
     fixture.assert_in_order(&context);
     story.assert_between(&fixture.tree(), image.between, &context);
+    fixture.assert_copies_are_equal(&context);
     fixture.tier = None;
     let found = FileTier::check(&fixture.set(), false).unwrap();
     assert_eq!((found.problems, found.removed), (Vec::new(), 0), "{}: fsck", context());
@@ -84,9 +86,9 @@ fn survives(story: &Story, fixture: &mut Fixture, image: &Image) {
 /// Loses power at each step of each story; how many images there were.
 fn lose_power_at_each_step(lie: Option<&'static str>) -> usize {
     let mut images = 0;
-    for story in STORIES {
+    for (story, copies) in stories() {
         let trouble = Trouble { lie, ..Trouble::default() };
-        let Run { mut fixture, recording, done, killed } = Run::new(story, trouble);
+        let Run { mut fixture, recording, done, killed } = Run::new((story, copies), trouble);
         assert_eq!((done, killed), (story.acts.len(), None));
         for image in recording.images() {
             survives(story, &mut fixture, &image);
@@ -99,11 +101,11 @@ fn lose_power_at_each_step(lie: Option<&'static str>) -> usize {
 /// Kills the mount after each step of each story, and loses power while the next one recovers.
 fn lose_power_in_recovery(lie: Option<&'static str>) -> usize {
     let mut images = 0;
-    for story in STORIES {
+    for (story, copies) in stories() {
         let mut seen = HashSet::new();
         for count in 0.. {
             let trouble = Trouble { kill_at: Some(count), lie, ..Trouble::default() };
-            let Run { mut fixture, recording, done, killed } = Run::new(story, trouble);
+            let Run { mut fixture, recording, done, killed } = Run::new((story, copies), trouble);
             let Some(step) = killed else { break };
             recording.recovers(step);
             recording.start();
@@ -140,11 +142,11 @@ fn i10_a_power_loss_during_recovery_loses_nothing() {
 #[test]
 fn i4_a_power_loss_after_a_failed_sync_loses_nothing() {
     let mut images = 0;
-    for story in STORIES {
+    for (story, copies) in stories() {
         let mut seen = HashSet::new();
         for count in 0.. {
             let trouble = Trouble { fail_at: Some(count), ..Trouble::default() };
-            let Run { mut fixture, recording, .. } = Run::new(story, trouble);
+            let Run { mut fixture, recording, .. } = Run::new((story, copies), trouble);
             if !recording.has_failed() {
                 break;
             }
@@ -170,6 +172,8 @@ fn syncs_that_are_none_are_noticed() {
         ("syncing a switch", lose_power_at_each_step),
         ("syncing removed names", lose_power_at_each_step),
         ("syncing what is removed", lose_power_at_each_step),
+        ("syncing what is kept", lose_power_at_each_step),
+        ("syncing the end of a clean copy", lose_power_at_each_step),
         ("syncing", lose_power_at_each_step),
         ("syncing the file system", lose_power_in_recovery),
     ] {

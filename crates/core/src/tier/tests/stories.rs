@@ -1,11 +1,16 @@
 //! Changes of places and names that the tests of kills, power losses and failing devices go
 //! through.
 
+mod of_copies;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::Duration;
 
+use self::of_copies::{STORIES_OF_ARCHIVING, STORIES_OF_COPIES};
 use super::*;
+use crate::config::Copies;
 use crate::engine::Make;
 use crate::error::Error;
 use crate::tier::steps::watch::Killed;
@@ -39,6 +44,8 @@ pub(super) enum Kind {
     Sync,
     /// Data of removed files goes.
     CleanUp,
+    /// Copies of removed files go: that needs no durable removal.
+    CleanUpCopies,
 }
 
 /// How an act ended.
@@ -73,6 +80,10 @@ const fn names(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
 
 const fn writes(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
     Act { kind: Kind::Bytes, does, tree }
+}
+
+const fn copies_go(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
+    Act { kind: Kind::CleanUpCopies, does, tree }
 }
 
 const fn syncs(does: fn(&Fixture) -> Result<()>, tree: &'static str) -> Act {
@@ -289,6 +300,13 @@ pub(super) const STORIES: &[Story] = &[
     },
 ];
 
+/// All stories, and which copies are kept in each.
+pub(super) fn stories() -> impl Iterator<Item = (&'static Story, Copies)> {
+    let of_copies = STORIES_OF_COPIES.iter().map(|story| (story, Copies::Keep));
+    let of_archiving = STORIES_OF_ARCHIVING.iter().map(|story| (story, Copies::Archive));
+    STORIES.iter().map(|story| (story, Copies::None)).chain(of_copies).chain(of_archiving)
+}
+
 impl Act {
     pub(super) fn run(&self, fixture: &Fixture) -> Ended {
         match catch_unwind(AssertUnwindSafe(|| (self.does)(fixture))) {
@@ -354,9 +372,11 @@ fn shown(tree: &Tree) -> String {
 
 impl Fixture {
     /// What all stories begin with, on a file system that is quick to sync if there is one.
-    pub(super) fn of_stories() -> Self {
+    pub(super) fn of_stories(copies: Copies) -> Self {
         let quick = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let fixture = Self::within(quick, &["ssd", "hdd"], limited(48 << 10));
+        let archive_after = Duration::ZERO;
+        let options = TierOptions { copies, archive_after, ..limited(48 << 10) };
+        let fixture = Self::within(quick, &["ssd", "hdd"], options);
         fixture.write("here", b"here");
         fixture.write("away", b"away");
         let (root, name) = fixture.at("dir");
@@ -398,6 +418,10 @@ impl Fixture {
     fn moves_up(&self, path: &str) -> Result<()> {
         let sink = &mut |_| ControlFlow::Continue(());
         self.tier().warm(&[path.into()], false, sink).map(drop)
+    }
+
+    fn archives(&self) {
+        self.tier().core.archive_due(&|| false);
     }
 
     fn overwrites(&self, path: &str, bytes: &[u8]) -> Result<()> {

@@ -8,10 +8,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, openat, utimensat};
 
 use super::super::PRIVATE;
-use crate::namespace::xattr;
+use crate::namespace::{stat_descriptor, xattr};
+use crate::tier::marks::{Mark, Stamp};
 
 /// An inode: what it is, and what is kept with it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -21,6 +22,8 @@ pub(super) struct Inode {
     /// Seconds and nanoseconds; of links only, where they stand for a number.
     pub(super) time: (i64, i64),
     pub(super) attributes: BTreeMap<String, Vec<u8>>,
+    /// What marks of clean copies tell it by; of files only.
+    pub(super) stamp: Option<Stamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -71,7 +74,8 @@ impl Tier {
         };
         let time = if meta.is_symlink() { (meta.mtime(), meta.mtime_nsec()) } else { (0, 0) };
         let attributes = if meta.is_file() { attributes(path) } else { BTreeMap::new() };
-        let inode = Inode { body, mode: meta.mode() & 0o7777, time, attributes };
+        let stamp = meta.is_file().then(|| stamp_of(path));
+        let inode = Inode { body, mode: meta.mode() & 0o7777, time, attributes, stamp };
         self.inodes.insert(meta.ino(), inode);
     }
 
@@ -127,6 +131,12 @@ impl Tier {
     }
 }
 
+fn stamp_of(path: &Path) -> Stamp {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = openat(CWD, path, flags, Mode::empty()).unwrap();
+    Stamp::of(&stat_descriptor(fd).unwrap())
+}
+
 /// Files that say what the directory is: they were durable before anything moved.
 fn is_of_the_engine(path: &Path) -> bool {
     path.parent().is_some_and(|parent| parent.ends_with(PRIVATE)) && path.is_file()
@@ -138,6 +148,10 @@ fn attributes(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let names = String::from_utf8(names).unwrap();
     let names = names.split_terminator('\0').filter(|name| name.starts_with("user."));
     names.map(|name| (name.to_owned(), xattr::get_on(&file, name.as_ref()).unwrap())).collect()
+}
+
+fn marks_dir() -> PathBuf {
+    Path::new(PRIVATE).join("copies")
 }
 
 /// What a power loss leaves.
@@ -168,6 +182,9 @@ impl Image {
         // Numbers of inodes differ from run to run.
         for tier in &self.tiers {
             for (path, number) in tier.paths() {
+                if path.starts_with(marks_dir()) {
+                    continue;
+                }
                 path.hash(&mut hasher);
                 match &tier.inodes[&number].body {
                     Body::Directory(_) => {}
@@ -175,6 +192,10 @@ impl Image {
                     Body::Link(target) => target.as_os_str().as_bytes().hash(&mut hasher),
                 }
             }
+        }
+        for (_, mark) in self.marks() {
+            (&mark.place, self.file_of(&mark).is_some(), self.copy_of(&mark).is_some())
+                .hash(&mut hasher);
         }
         self.between.hash(&mut hasher);
         hasher.finish()
@@ -191,6 +212,59 @@ impl Image {
         for (path, bytes) in &*self.engine {
             fs::write(dir.join(path), bytes).unwrap();
         }
+        self.restamp(dir);
+    }
+
+    /// The marks of clean copies, by their names.
+    fn marks(&self) -> Vec<(String, Mark)> {
+        let mut found = Vec::new();
+        for (path, number) in self.tiers[0].paths() {
+            let Body::Link(target) = &self.tiers[0].inodes[&number].body else { continue };
+            let Ok(name) = path.strip_prefix(marks_dir()) else { continue };
+            let name = name.to_str().unwrap();
+            let mark = Mark::parse(name, target.as_os_str().as_bytes());
+            found.extend(mark.map(|mark| (name.to_owned(), mark)));
+        }
+        found
+    }
+
+    /// Where the file of a mark is, if it looks as the mark says.
+    fn file_of(&self, mark: &Mark) -> Option<PathBuf> {
+        let file = self.tiers[0].inodes.get(&mark.file.inode)?;
+        let path = self.tiers[0].paths().into_iter().find(|(_, number)| *number == mark.file.inode);
+        path.filter(|_| file.stamp == Some(mark.file)).map(|(path, _)| path)
+    }
+
+    /// Whether the copy of a mark looks as the mark says.
+    fn copy_of(&self, mark: &Mark) -> Option<PathBuf> {
+        let number = *self.tiers[1].paths().get(&mark.place)?;
+        (self.tiers[1].inodes[&number].stamp == Some(mark.copy)).then(|| mark.place.clone())
+    }
+
+    /// Makes marks say of the inodes that were made what they said of those that there were.
+    fn restamp(&self, dir: &Path) {
+        for (name, mark) in self.marks() {
+            let again = |was: Stamp, path: Option<PathBuf>, tier: &str| match path {
+                // Bytes that were lost may have taken the length with them.
+                Some(path) => Stamp { size: was.size, ..stamp_of(&dir.join(tier).join(path)) },
+                None => Stamp { changed: (1, 1), ..was },
+            };
+            let mut next = mark.clone();
+            next.file = again(mark.file, self.file_of(&mark), "ssd");
+            next.copy = again(mark.copy, self.copy_of(&mark), "hdd");
+            if let (None, Some(number)) = (self.file_of(&mark), self.now_at(&mark, dir)) {
+                next.file.inode = number;
+            }
+            let marks = dir.join("ssd").join(marks_dir());
+            fs::rename(marks.join(name), marks.join(next.name())).unwrap();
+        }
+    }
+
+    /// The new number of a mark's file that looks otherwise.
+    fn now_at(&self, mark: &Mark, dir: &Path) -> Option<u64> {
+        let is = |(_, number): &(PathBuf, u64)| *number == mark.file.inode;
+        let (path, _) = self.tiers[0].paths().into_iter().find(is)?;
+        Some(fs::symlink_metadata(dir.join("ssd").join(path)).unwrap().ino())
     }
 
     /// The engine's own files.

@@ -1,0 +1,485 @@
+//! Archiving: what is new or changed on the SSD gets a clean copy below once writers leave it alone.
+//!
+//! The file stays where it is. What must hold: a copy is marked only if the file did not change
+//! while it was made, and after both are durable ([`super::marks`]); it lies at the path of the
+//! file's name, where a tier without its SSD finds it. A file that has changed since keeps its copy
+//! of before until the next one takes that place by one rename.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use super::copy::Expected;
+use super::in_flight::{IN_FLIGHT, all_at_once, together};
+use super::inode::{Entry, Inode};
+use super::intents::{Intent, Removal};
+use super::marks::{Mark, Stamp};
+use super::migrate::{COPY_SLACK, Copied, Source, Stayed};
+use super::residents::Resident;
+use super::switch::differs;
+use super::{Core, is_private_path};
+use crate::config::Copies;
+use crate::control::tier::Moved;
+use crate::engine::Stat;
+use crate::error::Error;
+use crate::namespace::stat_descriptor;
+
+/// What is not archived now for another reason than being written is looked at again after so long.
+const AGAIN: Duration = Duration::from_mins(1);
+/// This part of a tier's file system stays free of archived copies: those that gave way must not
+/// come back at once.
+const SPARE_PART: u64 = 50;
+
+/// What waits to be archived.
+#[derive(Debug, Default)]
+pub(super) struct Archive {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: FxHashMap<Entry, Waiting>,
+    /// Files whose copies do not lie at the paths of their names.
+    strayed: HashSet<Entry>,
+    /// Such may be anywhere.
+    all_strayed: bool,
+    /// Why a file was not archived last.
+    trouble: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    since: Instant,
+    /// It is not looked at before.
+    at: Instant,
+}
+
+/// For `status`: what has no clean copy yet.
+#[derive(Debug, Default)]
+pub(super) struct Unarchived {
+    pub(super) files: Moved,
+    /// How long the oldest has waited.
+    pub(super) oldest: Option<Duration>,
+    pub(super) trouble: Option<String>,
+}
+
+/// What came of an attempt.
+enum Outcome {
+    Done,
+    /// There is nothing to archive.
+    Needless,
+    /// Not before so long has passed.
+    Later(Duration),
+    Failed(Stayed),
+}
+
+impl Core {
+    fn archives(&self) -> bool {
+        self.options.copies == Copies::Archive
+    }
+
+    /// A file on the SSD has no clean copy.
+    pub(super) fn archive_later(&self, entry: Entry, resident: &Resident) {
+        if !self.archives() || resident.clean.waits.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let now = Instant::now();
+        let waiting = Waiting { since: now, at: now + self.options.archive_after };
+        self.archive.state.lock().waiting.insert(entry, waiting);
+    }
+
+    /// The same of one that was just made.
+    pub(super) fn archive_made(&self, inode: &Inode) {
+        let place = inode.place.read();
+        if let Some(resident) = &place.resident {
+            self.archive_later(place.entry.key(), resident);
+        }
+    }
+
+    /// A file has a clean copy, or needs none.
+    pub(super) fn archived(&self, entry: Entry, resident: &Resident) {
+        resident.clean.waits.store(false, Ordering::Release);
+        self.archive.state.lock().waiting.remove(&entry);
+    }
+
+    /// A file with a copy was renamed.
+    pub(super) fn copy_strayed(&self, entry: Entry) {
+        self.archive.state.lock().strayed.insert(entry);
+    }
+
+    /// A directory was.
+    pub(super) fn all_copies_strayed(&self) {
+        if (1..self.sides.len()).any(|tier| self.marks.bytes_on(tier) > 0) {
+            self.archive.state.lock().all_strayed = true;
+        }
+    }
+
+    /// What has no clean copy although it shall have one.
+    pub(super) fn unarchived(&self) -> Unarchived {
+        let (waiting, trouble) = {
+            let state = self.archive.state.lock();
+            let waiting: Vec<_> =
+                state.waiting.iter().map(|(entry, of)| (*entry, of.since)).collect();
+            (waiting, state.trouble.clone())
+        };
+        let mut told = Unarchived { trouble, ..Unarchived::default() };
+        for (entry, since) in waiting {
+            let Some(resident) = self.residents.get(entry) else { continue };
+            told.files.files += 1;
+            told.files.bytes += resident.bytes();
+            told.oldest = told.oldest.max(Some(since.elapsed()));
+        }
+        told
+    }
+
+    /// Archives what is due, until `stops` says so.
+    pub(super) fn archive_due(&self, stops: &(dyn Fn() -> bool + Sync)) {
+        self.straighten(stops);
+        let now = Instant::now();
+        let mut due: Vec<(Entry, Arc<Resident>)> = Vec::new();
+        {
+            let mut state = self.archive.state.lock();
+            state.waiting.retain(|entry, waiting| {
+                let resident = self.residents.get(*entry);
+                due.extend(
+                    resident.iter().filter(|_| waiting.at <= now).map(|it| (*entry, it.clone())),
+                );
+                resident.is_some()
+            });
+        }
+        let mut left = &due[..];
+        while !left.is_empty() && !stops() {
+            let sizes = left.iter().map(|(_, resident)| resident.bytes());
+            let (some, later) = left.split_at(together(sizes, u64::MAX, IN_FLIGHT));
+            let outcomes = all_at_once(some, |(entry, resident)| {
+                let outcome = self.archive_one(*entry, resident, &mut |_| !stops());
+                outcome.unwrap_or_else(Outcome::Failed)
+            });
+            for ((entry, resident), outcome) in some.iter().zip(outcomes) {
+                self.note_outcome((*entry, resident), outcome);
+            }
+            left = later;
+        }
+    }
+
+    fn note_outcome(&self, (entry, resident): (Entry, &Resident), outcome: Outcome) {
+        let after = match outcome {
+            Outcome::Done => return,
+            Outcome::Needless => return self.archived(entry, resident),
+            Outcome::Later(after) => after,
+            Outcome::Failed(stayed) => {
+                let path = self.path_of(resident);
+                let trouble = format!("{}: {stayed}", path.display());
+                tracing::debug!("not archived: {trouble}");
+                self.archive.state.lock().trouble = Some(trouble);
+                AGAIN.max(self.options.archive_after)
+            }
+        };
+        if let Some(waiting) = self.archive.state.lock().waiting.get_mut(&entry) {
+            waiting.at = Instant::now() + after;
+        }
+    }
+
+    fn archive_one(
+        &self,
+        entry: Entry,
+        resident: &Arc<Resident>,
+        told: super::copy::Told<'_>,
+    ) -> Result<Outcome, Stayed> {
+        let Some(inode) = self.inode_of(entry, resident) else { return Ok(Outcome::Needless) };
+        let _moving = inode.moving.lock();
+        let source = match self.archivable(&inode, resident) {
+            Ok(source) => source,
+            Err(outcome) => return outcome,
+        };
+        let own = self.namespace.path_of(&source.entry);
+        let tier = self.tier_for(&source, &own)?;
+        if let Some(stale) = resident.clean.with(|slot| slot.clone())
+            && (stale.tier, &stale.place) != (tier, &own)
+        {
+            self.drop_copy(resident);
+        }
+        let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
+        let under_way = self.under_way.begin(source.entry.clone(), (0, tier), bytes);
+        let told: super::copy::Told<'_> = &mut |more| {
+            under_way.copied(more);
+            // A program that writes may need to have the file moved.
+            told(more) && inode.changes.load(Ordering::Acquire) == source.changes
+        };
+        let copied = self.copy(&inode, &source, (tier, Expected::NotSoon), told);
+        let mut copied = match copied {
+            Err(Stayed::Failed(error)) if error.errno() == libc::ECANCELED => {
+                return Ok(Outcome::Later(self.options.archive_after));
+            }
+            other => other?,
+        };
+        let marked = is_as_it_was(&inode, &source)
+            .and_then(|()| self.place_archived(resident, &mut copied, own))
+            .and_then(|()| self.mark_archived(&inode, resident, &source, &copied));
+        match marked {
+            Ok(()) => {
+                if let Some((_, intent)) = &copied.placed {
+                    self.intents.clear(intent);
+                }
+                Ok(Outcome::Done)
+            }
+            Err(stayed) => {
+                self.undo(&copied);
+                match stayed {
+                    Stayed::Changed => Ok(Outcome::Later(self.options.archive_after)),
+                    other => Err(other),
+                }
+            }
+        }
+    }
+
+    /// The file, durable, if it can be archived now.
+    fn archivable(
+        &self,
+        inode: &Arc<Inode>,
+        resident: &Resident,
+    ) -> Result<Source, Result<Outcome, Stayed>> {
+        if resident.clean.is_clean() {
+            return Err(Ok(Outcome::Needless));
+        }
+        if inode.wrote_past.load(Ordering::Acquire) {
+            // What the kernel or a mapping writes is not seen.
+            let place = inode.place.write();
+            let source = self.source_in_place(inode, &place).map_err(Err)?;
+            if inode.passed.load(Ordering::Acquire) > 0 || inode.is_mapped(&source.file) {
+                return Err(Ok(Outcome::Later(self.options.archive_after)));
+            }
+        }
+        let mut source = {
+            let place = inode.place.read();
+            if place.resident.is_none() || place.entry.known_as().is_none() {
+                return Err(Ok(Outcome::Needless));
+            }
+            self.source_in_place(inode, &place)
+        }
+        .map_err(|stayed| match stayed {
+            Stayed::HardLinked { .. } | Stayed::NotAFile | Stayed::Gone => Ok(Outcome::Needless),
+            other => Err(other),
+        })?;
+        if source.names != 1 {
+            return Err(Ok(Outcome::Needless));
+        }
+        if let Some(left) = self.still_fresh(&source.stat) {
+            return Err(Ok(Outcome::Later(left)));
+        }
+        let synced = self.sides[0].steps.sync("syncing what is archived", &*source.file);
+        synced.map_err(|error| Err(error.into()))?;
+        source.stat = stat_descriptor(&*source.file).map_err(|error| Err(error.into()))?;
+        Ok(source)
+    }
+
+    /// How long it takes until a file was left alone for long enough.
+    fn still_fresh(&self, stat: &Stat) -> Option<Duration> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let changed = Duration::from_secs(stat.raw.st_ctime.unsigned_abs());
+        // A clock that was put back says nothing.
+        let age = now.checked_sub(changed)?;
+        self.options.archive_after.checked_sub(age).filter(|left| !left.is_zero())
+    }
+
+    /// The first lower tier that has ample room.
+    fn tier_for(&self, source: &Source, own: &Path) -> Result<usize, Stayed> {
+        let need = source.stat.disk_bytes() + COPY_SLACK;
+        for tier in 1..self.sides.len() {
+            if is_private_path(own) || !self.can_be_named(tier, own) {
+                continue;
+            }
+            let totals = self.sides[tier].totals()?;
+            let spare = totals.f_blocks.saturating_mul(totals.f_frsize) / SPARE_PART;
+            if self.sides[tier].room()? >= need.saturating_add(spare) {
+                return Ok(tier);
+            }
+        }
+        Err(Stayed::NoRoom)
+    }
+
+    /// Gives a copy the path of its file's name below, durably; one from before a change gives way.
+    fn place_archived(
+        &self,
+        resident: &Resident,
+        copied: &mut Copied,
+        own: PathBuf,
+    ) -> Result<(), Stayed> {
+        let side = &self.sides[copied.tier];
+        side.make_parents(&own, &mut |dir, made| self.liken(dir, made))?;
+        let stale = resident.clean.with(Option::take);
+        let intent = if let Some(stale) = stale {
+            self.marks.discount(&stale);
+            self.replace_stale(copied, &stale)?
+        } else {
+            let name = format!("{}-{}", copied.temporary, copied.tier);
+            let intent = self.intents.note_durably(name, copied.tier, &own)?;
+            if let Err(error) = side.settle(&copied.temporary, &own) {
+                self.intents.clear(&intent);
+                return Err(error.into());
+            }
+            intent
+        };
+        copied.placed = Some((own, intent));
+        let (own, _) = copied.placed.as_ref().expect("it is placed");
+        Ok(side.sync_parent("syncing a place", own)?)
+    }
+
+    /// Puts a copy in the place of an older one, which an intent names durably.
+    fn replace_stale(&self, copied: &Copied, stale: &Mark) -> Result<Intent, Stayed> {
+        let side = &self.sides[copied.tier];
+        let intent = stale.retired.clone().ok_or(Stayed::Changed)?;
+        let is_ours = match side.look(&stale.place) {
+            Ok(fd) => stale.copy.is(&stat_descriptor(&fd)?),
+            Err(_) => false,
+        };
+        let replaced = if is_ours {
+            side.replace(&copied.temporary, &stale.place)
+        } else {
+            side.settle(&copied.temporary, &stale.place)
+        };
+        match replaced {
+            Ok(()) => Ok(intent),
+            Err(error) => {
+                self.intents.later(Removal::Copy(intent, stale.copy));
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Marks an archived copy if its file is still what was copied.
+    fn mark_archived(
+        &self,
+        inode: &Inode,
+        resident: &Resident,
+        source: &Source,
+        copied: &Copied,
+    ) -> Result<(), Stayed> {
+        let Some((own, _)) = &copied.placed else { return Err(Stayed::Gone) };
+        let place = inode.place.write();
+        is_as_it_was(inode, source)?;
+        if place.entry.key() != source.entry.key() {
+            return Err(Stayed::Changed);
+        }
+        let (file, copy) = (stat_descriptor(&*source.file)?, stat_descriptor(&copied.file)?);
+        let mark = Mark {
+            file: Stamp::of(&file),
+            copy: Stamp::of(&copy),
+            era: self.marks.era(),
+            tier: copied.tier,
+            place: own.clone(),
+            disk_bytes: copy.disk_bytes(),
+            retired: None,
+            stale: false,
+        };
+        if !self.mark_clean(resident, mark, (&file, &copy)) {
+            return Err(Stayed::Changed);
+        }
+        self.archived(place.entry.key(), resident);
+        self.counters.archived(file.disk_bytes());
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Moves copies of renamed files to the paths of their names.
+    fn straighten(&self, stops: &(dyn Fn() -> bool + Sync)) {
+        let (mut strayed, all) = {
+            let mut state = self.archive.state.lock();
+            (std::mem::take(&mut state.strayed), std::mem::take(&mut state.all_strayed))
+        };
+        if all {
+            let residents = self.residents.all();
+            let with_copy = residents.into_iter().filter(|(_, resident)| resident.clean.has_copy());
+            strayed.extend(with_copy.map(|(entry, _)| entry));
+        }
+        for entry in strayed {
+            if stops() {
+                return;
+            }
+            if let Err(error) = self.straighten_one(entry) {
+                tracing::debug!(%error, "a clean copy keeps its old place");
+            }
+        }
+    }
+
+    pub(super) fn straighten_one(&self, entry: Entry) -> Result<(), Error> {
+        let Some(resident) = self.residents.get(entry) else { return Ok(()) };
+        let Some(inode) = self.inode_of(entry, &resident) else { return Ok(()) };
+        let _moving = inode.moving.lock();
+        let Some(mark) = resident.clean.with(|slot| slot.clone()) else { return Ok(()) };
+        let own = self.path_of(&resident);
+        if own == mark.place || mark.stale || is_private_path(&own) {
+            return Ok(());
+        }
+        let side = &self.sides[mark.tier];
+        if !self.can_be_named(mark.tier, &own)
+            || !mark.copy.is(&stat_descriptor(side.look(&mark.place)?)?)
+        {
+            return Ok(());
+        }
+        side.make_parents(&own, &mut |dir, made| self.liken(dir, made))?;
+        let id = format!("{}-straight", self.fresh_name());
+        let intent = self.intents.note_durably(id, mark.tier, &own)?;
+        if let Err(error) = side.shift(&mark.place, &own) {
+            self.intents.clear(&intent);
+            return Err(error);
+        }
+        let moved = || -> Result<Stamp, Error> {
+            side.sync_parent("syncing a place", &own)?;
+            side.sync_parent("syncing what is removed", &mark.place)?;
+            Ok(Stamp::of(&stat_descriptor(side.look(&own)?)?))
+        };
+        let kept = moved().is_ok_and(|copy| {
+            let next = Mark { copy, place: own.clone(), ..mark.clone() };
+            resident.clean.with(|slot| {
+                let is_same = slot.as_ref().is_some_and(|now| {
+                    let same_place = (now.tier, &now.place) == (mark.tier, &mark.place);
+                    now.retired.is_none() && same_place
+                });
+                let Some(now) = slot.as_mut().filter(|_| is_same) else { return false };
+                let next = Mark { file: now.file, ..next };
+                if self.marks.note(&next).is_err() {
+                    return false;
+                }
+                // It names nothing any more.
+                let _ = self.marks.forget(now);
+                self.marks.discount(now);
+                *now = next;
+                true
+            })
+        });
+        if kept {
+            self.intents.clear(&intent);
+            if let Some(dir) = mark.place.parent() {
+                self.drop_empty_directories(mark.tier, dir);
+            }
+        } else {
+            // The file changed, or goes: so does its copy, at whichever place.
+            self.intents.later(Removal::Nameless(intent));
+        }
+        Ok(())
+    }
+
+    /// Removes what copies there are of files that are durably gone.
+    pub(super) fn remove_given_up(&self) {
+        if self.intents.has_copies()
+            && let Err(error) = self.finish_removals()
+        {
+            tracing::warn!(%error, "copies of removed files stay for now");
+        }
+    }
+}
+
+/// Whether nobody can have changed a file since it was looked at.
+fn is_as_it_was(inode: &Inode, source: &Source) -> Result<(), Stayed> {
+    let changed = inode.changes.load(Ordering::Acquire) != source.changes
+        || inode.wrote_past.load(Ordering::Acquire)
+        || differs(&source.stat, &stat_descriptor(&*source.file)?);
+    if changed { Err(Stayed::Changed) } else { Ok(()) }
+}

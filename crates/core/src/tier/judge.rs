@@ -1,0 +1,126 @@
+//! What the marks of clean copies are worth when the tiers are mounted or checked.
+//!
+//! What must hold: a copy of which anything is doubtful is not believed. It is removed where it still
+//! is what we made and its file is there. A copy that somebody changed, or whose file is gone
+//! although no mount removed it, is a file of its own, as whatever else was put there.
+
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+use super::Core;
+use super::intents::Intent;
+use super::marks::Mark;
+use super::problem::Problem;
+use super::scan::Survey;
+use crate::config::Copies;
+use crate::engine::Stat;
+use crate::error::Result;
+use crate::namespace::stat_descriptor;
+
+/// A file on the SSD that may be a mark's.
+pub(super) struct Marked {
+    pub(super) path: PathBuf,
+    pub(super) stat: Stat,
+    /// It has a copy that is believed.
+    pub(super) has_copy: bool,
+}
+
+/// What a mark is worth.
+enum Verdict {
+    /// Both are what they were; the copy has so many bytes on disk.
+    Clean(u64),
+    /// The file is not what it was, or has another copy.
+    Stale,
+    /// The copy is gone.
+    Gone,
+    /// The copy is not ours any more.
+    Void,
+    /// Its tier does not answer.
+    Unknown,
+}
+
+impl Core {
+    /// Judges marks; with `mend` gives files the copies that are clean and ends the others' being
+    /// marked. Returns what is leftover now.
+    pub(super) fn judge_marks(
+        &self,
+        marks: Vec<Mark>,
+        survey: &mut Survey,
+        mend: bool,
+    ) -> Result<Vec<Intent>> {
+        if mend && (self.options.copies != Copies::None || !marks.is_empty()) {
+            let fresh = self.next_name.load(std::sync::atomic::Ordering::Relaxed);
+            self.marks.begin_era(fresh)?;
+        }
+        let mut leftovers = Vec::new();
+        for mark in marks {
+            let place = (mark.tier, mark.place.clone());
+            let other = self.sides[mark.tier].path.join(&mark.place);
+            let verdict = self.judge(&mark, survey);
+            let path = || {
+                let file = survey.marked.get(&mark.file.inode).and_then(Option::as_ref);
+                file.map_or_else(PathBuf::new, |file| file.path.clone())
+            };
+            match verdict {
+                Verdict::Clean(disk_bytes) => {
+                    survey.copies.insert(place);
+                    if let Some(Some(file)) = survey.marked.get_mut(&mark.file.inode) {
+                        file.has_copy = true;
+                    }
+                    if mend {
+                        self.attach(Mark { disk_bytes, ..mark });
+                    }
+                }
+                // Gone is what may not be gone durably.
+                Verdict::Stale | Verdict::Gone if mend => {
+                    let id = format!("{}-stale", self.fresh_name());
+                    leftovers.push(self.marks.retire(&mark, &self.intents, id)?);
+                }
+                Verdict::Stale => {
+                    let problem = Problem::CopyDiffers { path: path(), other };
+                    survey.found.problems.push(problem);
+                    survey.copies.insert(place);
+                }
+                Verdict::Void if mend => self.marks.forget(&mark)?,
+                Verdict::Gone => {
+                    let problem = Problem::CopyGone { path: path(), other };
+                    survey.found.problems.push(problem);
+                }
+                Verdict::Void | Verdict::Unknown => {}
+            }
+        }
+        Ok(leftovers)
+    }
+
+    fn judge(&self, mark: &Mark, survey: &Survey) -> Verdict {
+        let place = (mark.tier, mark.place.clone());
+        if survey.named.contains_key(&place) || survey.copies.contains(&place) {
+            return Verdict::Void;
+        }
+        let copy = match self.sides[mark.tier].look(&mark.place) {
+            Ok(fd) => stat_descriptor(&fd),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Verdict::Gone,
+            Err(errno) => Err(errno.into()),
+        };
+        let Ok(copy) = copy else { return Verdict::Unknown };
+        let file = survey.marked.get(&mark.file.inode).and_then(Option::as_ref);
+        match file {
+            None => Verdict::Void,
+            Some(_) if !mark.copy.is(&copy) => Verdict::Void,
+            Some(file) if mark.file.is(&file.stat) && !file.has_copy => {
+                Verdict::Clean(copy.disk_bytes())
+            }
+            Some(_) => Verdict::Stale,
+        }
+    }
+
+    /// Gives a file its copy.
+    fn attach(&self, mark: Mark) {
+        let entry = (self.sides[0].device, mark.file.inode);
+        let Some(resident) = self.residents.get(entry) else { return };
+        self.marks.count(&mark);
+        resident.clean.with(|slot| *slot = Some(mark));
+        self.archived(entry, &resident);
+    }
+}
