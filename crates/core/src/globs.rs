@@ -29,6 +29,19 @@ pub(crate) fn beginning(glob: &str) -> PathBuf {
     glob.split('/').take_while(is_plain).collect()
 }
 
+/// Refuses a glob that can match no path below a mount: nobody would hear that it has no effect. (Such
+/// ones that an earlier version saved stay.)
+fn may_match(glob: &str) -> Result<()> {
+    let remedy = match glob.split('/').find(|part| ["", ".", ".."].contains(part)) {
+        None => return Ok(()),
+        Some(_) if glob.is_empty() => "write ** for everything",
+        Some(_) if glob.starts_with('/') => "write it as a path below the mount point",
+        Some(_) if glob.ends_with('/') => "write DIR/** for all that is below a directory",
+        Some(_) => "write it without empty parts, . and ..",
+    };
+    Err(Error::invalid(format!("glob {glob:?}: no path below the mount matches it"), remedy))
+}
+
 /// File in the cache directory that keeps the globs set by commands.
 const RULES: &str = "rules.json";
 
@@ -86,6 +99,7 @@ impl Globs {
 
     /// Adds a pin; a glob that is there already stays once.
     pub(crate) fn add_pin(&mut self, glob: &str) -> Result<()> {
+        may_match(glob)?;
         self.pin.add(glob)
     }
 
@@ -96,6 +110,7 @@ impl Globs {
 
     /// Adds an exclusion.
     pub(crate) fn add_exclude(&mut self, glob: &str) -> Result<()> {
+        may_match(glob)?;
         self.exclude.add(glob)
     }
 
@@ -107,6 +122,7 @@ impl Globs {
     /// The globs that commands set in earlier sessions of this cache, with `configured` ones.
     pub(crate) fn load(cache_dir: &Path, pin: &[String], exclude: &[String]) -> Result<Self> {
         let path = cache_dir.join(RULES);
+        pin.iter().chain(exclude).try_for_each(|glob| may_match(glob))?;
         let mut globs = Self::new(pin, exclude)?;
         let dir = match PrivateDir::look(cache_dir) {
             Err(error) if error.errno() == libc::ENOENT => return Ok(globs),
@@ -244,6 +260,26 @@ mod tests {
         let huge = " ".repeat(usize::try_from(RULES_BYTES_MAX).unwrap() + 1);
         assert!(load(&huge).unwrap_err().contains("more than"));
         assert!(load(r#"{"pin": [], "exclude": [], "other": 1}"#).unwrap_err().contains("other"));
+    }
+
+    #[test]
+    fn globs_that_can_never_match_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for glob in ["", "/", "/etc/*", "../x", "a/../b", "./a", "a//b", "d/", "{a,b}/./c", ".."] {
+            let mut globs = Globs::default();
+            let error = globs.add_pin(glob).unwrap_err().to_string();
+            assert!(error.contains("no path below the mount"), "{glob:?}: {error}");
+            globs.add_exclude(glob).unwrap_err();
+            Globs::load(dir.path(), &[glob.into()], &[]).unwrap_err();
+            Globs::load(dir.path(), &[], &[glob.into()]).unwrap_err();
+        }
+        for glob in [".hidden", "..a/*", "a/.b", "{a/b,c}", "[.]x"] {
+            Globs::default().add_pin(glob).unwrap();
+        }
+        // Saved by an earlier version: the mount works, and the pin can be taken back.
+        std::fs::write(dir.path().join(RULES), r#"{"pin": ["/etc/*"], "exclude": []}"#).unwrap();
+        let mut globs = Globs::load(dir.path(), &[], &[]).unwrap();
+        globs.remove_pin("/etc/*").unwrap();
     }
 
     proptest::proptest! {
