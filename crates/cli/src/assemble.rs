@@ -12,6 +12,8 @@ use halocline_core::tier::{FileTier, TierOptions, TierSet};
 use halocline_model::tier;
 
 use crate::host::{Hosted, Where};
+use crate::say::tell;
+use crate::text;
 
 impl Hosted for ExtentEngine {
     const BOUND: bool = false;
@@ -97,8 +99,8 @@ pub(crate) fn when_free(mut claim: impl FnMut() -> Result<Claim, Taken>) -> Resu
                     return Err(taken.into());
                 }
                 if !told {
-                    let dir = taken.wanted.display();
-                    eprintln!("halocline: {dir}: waiting for process {}, which ends", taken.pid);
+                    let dir = text::path(&taken.wanted);
+                    tell!("halocline: {dir}: waiting for process {}, which ends", taken.pid);
                     told = true;
                 }
             }

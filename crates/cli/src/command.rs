@@ -32,6 +32,8 @@ use serde::Serialize;
 use crate::failure::{Failure, Outcome, STATUSES};
 use crate::output;
 use crate::places;
+use crate::say;
+use crate::text;
 
 /// Runs programs with an SSD cache in front of their HDD data.
 #[derive(Debug, Parser)]
@@ -111,7 +113,7 @@ impl Command {
 
 /// Prints a value as JSON for scripts.
 fn print_json(value: &impl Serialize) -> Outcome {
-    println!("{}", json(value)?);
+    say::lines(&json(value)?);
     Ok(std::process::ExitCode::SUCCESS)
 }
 
@@ -121,5 +123,5 @@ fn write_json(file: &Path, what: &'static str, value: &impl Serialize) -> Result
 }
 
 fn json(value: &impl Serialize) -> Result<String, Failure> {
-    Ok(serde_json::to_string_pretty(value).map_err(std::io::Error::from)?)
+    Ok(text::json(&serde_json::to_string_pretty(value).map_err(std::io::Error::from)?))
 }

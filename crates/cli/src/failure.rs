@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use halocline_core::counted::counted_with;
 use halocline_core::error::Error;
 
+use crate::say::tell;
 use crate::text;
 
 /// Every exit status of the command, for the man page.
@@ -13,10 +14,12 @@ pub(crate) const STATUSES: &str = "\
 Exit status:
   0    done
   1    the operation failed
-  2    refused before anything was changed: wrong arguments, configuration or directories
+  2    refused before anything was changed: wrong arguments, configuration
+       or directories
   3    dirty data stays on the cache; it is flushed after the next mount
-  4    a file with dirty data had been changed behind the mount: it is what others made of it, and the
-       data is saved in `conflicts` in the cache directory
+  4    a file with dirty data had been changed behind the mount: it stays as
+       others made it, and the data is saved in `conflicts` in the cache
+       directory
   126  the command given to `run` cannot be executed
   127  the command given to `run` was not found
   N    `run` otherwise exits as its command did, 128+S when signal S ended it";
@@ -80,7 +83,7 @@ impl Failure {
 
     /// Says it, and gives the exit status.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("halocline: {}", self.message);
+        tell!("halocline: {}", self.message);
         self.status.into()
     }
 }
@@ -94,5 +97,17 @@ impl From<Error> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Self::failed(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_statuses_fits_a_terminal() {
+        for line in STATUSES.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
     }
 }

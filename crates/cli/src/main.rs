@@ -8,14 +8,8 @@
 //! - [`host`]: a mount with its engine, session and control socket, until it ends;
 //! - [`again`]: this program started once more, under its own name;
 //! - [`child`]: the command that `run` starts, its signals and its status;
-//! - [`progress`], [`text`]: what people read;
+//! - [`say`], [`text`], [`progress`]: what people read;
 //! - [`failure`]: exit statuses.
-
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command answers on standard output and complains on standard error"
-)]
 
 mod again;
 mod assemble;
@@ -29,6 +23,7 @@ mod output;
 mod places;
 mod preflight;
 mod progress;
+mod say;
 mod text;
 
 use std::process::ExitCode;
@@ -37,7 +32,17 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     again::name_this_process();
-    let cli = command::Cli::parse();
+    let cli = match command::Cli::try_parse() {
+        Ok(cli) => cli,
+        // It repeats what was typed, which a shell may have made of others' names.
+        Err(error) if error.use_stderr() => {
+            let shown = std::env::args_os().map(|arg| text::line(&arg.to_string_lossy()));
+            let error = command::Cli::try_parse_from(shown).err().unwrap_or(error);
+            say::lines_aside(&error.render().to_string());
+            return ExitCode::from(2);
+        }
+        Err(asked) => asked.exit(),
+    };
     start_log(cli.verbose);
     if !cli.command.serves() {
         end_with_the_reader();
@@ -63,5 +68,5 @@ fn start_log(verbose: u8) {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
     // A log on a disk that takes no more loses lines. Told of that on standard error, which is the
     // log, it would panic instead, and fail a program's request.
-    log.log_internal_errors(false).with_writer(std::io::stderr).init();
+    log.log_internal_errors(false).with_writer(|| say::Log(std::io::stderr())).init();
 }

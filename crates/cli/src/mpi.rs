@@ -1,5 +1,6 @@
 //! Is the command an MPI program, and where is the shim that speaks for it?
 
+use crate::say::tell;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +74,7 @@ pub(crate) fn prepare(command: &mut Command, program: &Path, socket: &Path) {
         return;
     }
     let Some(shim) = shim() else {
-        eprintln!(
+        tell!(
             "halocline: {SHIM} is not installed: ranks and hints stay unknown, and the number of \
              processes is measured (put it in $HALOCLINE_LIB_DIR)"
         );

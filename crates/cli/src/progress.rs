@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use halocline_core::control::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::say::tell;
 use crate::text;
 
 /// Time between two plain lines.
@@ -39,10 +40,10 @@ impl Meter {
         if let Some(bar) = &self.bar {
             bar.set_length(now.total_bytes);
             bar.set_position(now.done_bytes);
-            bar.set_message(now.path.display().to_string());
+            bar.set_message(text::path(&now.path));
         } else if self.last_line.is_some_and(|last| last.elapsed() >= LINE_INTERVAL) {
             self.last_line = Some(Instant::now());
-            eprintln!("{}: {}", self.verb, line(now, self.started.elapsed()));
+            tell!("{}: {}", self.verb, line(now, self.started.elapsed()));
         }
     }
 }

@@ -7,13 +7,65 @@ use std::time::{Duration, SystemTime};
 use halocline_core::control::{LayoutBytes, MoveReport, Report, RequestTotals, Skipped};
 use halocline_core::counted::{counted, counted_with};
 
-/// A path on one line of a terminal: as it is, or quoted where it has characters that are none.
+/// Whether a terminal obeys this character instead of showing it: it moves the cursor, begins a line
+/// or an escape sequence, or turns the direction of writing.
+fn is_obeyed(c: char) -> bool {
+    let turns = matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    turns || c.is_control()
+}
+
+/// A path on one line of a terminal: as it is, or quoted where it has characters that are obeyed or
+/// none at all.
 #[expect(clippy::unnecessary_debug_formatting, reason = "it is the escapes that are wanted")]
 pub(crate) fn path(path: &Path) -> String {
     match path.to_str() {
-        Some(text) if !text.contains(char::is_control) => text.to_owned(),
+        Some(text) if !text.contains(is_obeyed) && !text.starts_with('"') => text.to_owned(),
         _ => format!("{path:?}"),
     }
+}
+
+/// Other people's words on one line of a terminal: what a terminal would obey is shown.
+pub(crate) fn line(text: &str) -> String {
+    escaped(text, is_obeyed)
+}
+
+/// Lines whose words are known to stay on theirs ([`line`], [`path`]).
+pub(crate) fn lines(text: &str) -> String {
+    escaped(text, |c| c != '\n' && is_obeyed(c))
+}
+
+fn escaped(text: &str, is_shown: impl Fn(char) -> bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_shown(c) { out.extend(c.escape_debug()) } else { out.push(c) }
+    }
+    out
+}
+
+/// JSON as it is, where it has none but characters that a terminal shows, and escaped where not.
+/// What it says stays the same: such characters stand only in strings.
+pub(crate) fn json(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c != '\n' && is_obeyed(c) {
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Words in a row, such as globs: each as it is, or quoted where it would not be seen as one.
+pub(crate) fn words<'a>(words: impl IntoIterator<Item = &'a String>) -> String {
+    let odd = |c: char| c.is_whitespace() || c == '"' || is_obeyed(c);
+    let word = |word: &String| {
+        if word.is_empty() || word.contains(odd) { format!("{word:?}") } else { word.clone() }
+    };
+    words.into_iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// Bytes in binary units with three digits: `1.50 GiB`.
@@ -131,7 +183,7 @@ pub(crate) fn report(report: &Report) -> String {
     let emulated =
         emulated.map(|devices| ("devices", format!("EMULATED ({devices}): no real hardware")));
     for (name, value) in lines.into_iter().chain(conflicts).chain(emulated) {
-        let _ = writeln!(out, "{name:<12}{value}");
+        let _ = writeln!(out, "{name:<12}{}", line(&value));
     }
     out
 }
@@ -183,8 +235,13 @@ pub(crate) fn moved(verb: &str, done: &MoveReport, dry_run: bool) -> String {
 
 /// One line for each file that was not moved, or that others had changed.
 pub(crate) fn skipped(done: &MoveReport) -> String {
-    let line = |skipped: &Skipped| format!("\n  {}: {}", path(&skipped.path), skipped.reason);
-    done.skipped.iter().chain(&done.conflicts).map(line).collect()
+    let one = |skipped: &Skipped| format!("\n  {}", self::left(skipped));
+    done.skipped.iter().chain(&done.conflicts).map(one).collect()
+}
+
+/// A file that was not moved, and why.
+pub(crate) fn left(skipped: &Skipped) -> String {
+    format!("{}: {}", path(&skipped.path), line(&skipped.reason))
 }
 
 #[cfg(test)]
@@ -199,6 +256,39 @@ mod tests {
         assert_eq!(path(Path::new("grö ße")), "grö ße");
         assert_eq!(path(Path::new("a\n\u{1b}[2J")), "\"a\\n\\u{1b}[2J\"");
         assert_eq!(path(Path::new(odd)), "\"a\\xFF\"");
+        assert_eq!(path(Path::new("\u{202e}gpj.a")), "\"\\u{202e}gpj.a\"");
+        assert_eq!(path(Path::new("\"a")), "\"\\\"a\"");
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_shown() {
+        // A title, a cleared screen, a line that looks like ours, the 8-bit form of ESC [, and
+        // letters that are written backwards.
+        let evil = "a\u{1b}]0;t\u{7}\u{1b}[2J\nok\r\u{9b}1m\u{202e}b\u{2066}\u{7f}ö";
+        let shown = "a\\u{1b}]0;t\\u{7}\\u{1b}[2J\\nok\\r\\u{9b}1m\\u{202e}b\\u{2066}\\u{7f}ö";
+        assert_eq!(line(evil), shown);
+        assert_eq!(line(shown), shown, "what was shown once is not shown twice");
+        assert_eq!(lines(evil), shown.replacen("\\n", "\n", 1));
+        let said = json(&serde_json::to_string_pretty(&[evil]).unwrap());
+        assert!(!said.contains(|c: char| c != '\n' && is_obeyed(c)), "{said}");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&said).unwrap(), [evil]);
+        let globs = ["a".into(), "b c".into(), String::new(), "\u{1b}".into()];
+        assert_eq!(words(&globs), "a \"b c\" \"\" \"\\u{1b}\"");
+    }
+
+    #[test]
+    fn a_report_of_others_stays_on_its_lines() {
+        let evil = "x\n\u{1b}[2J".to_owned();
+        let skipped = vec![Skipped { path: evil.clone().into(), reason: evil.clone() }];
+        let done =
+            MoveReport { skipped: skipped.clone(), conflicts: skipped, ..MoveReport::default() };
+        let told = moved("flushed", &done, false);
+        assert_eq!(told.lines().count(), 3, "{told}");
+        assert_eq!(lines(&told), told);
+        let all = Report { policy: evil.clone(), emulated: Some(evil), ..Report::default() };
+        let told = report(&all);
+        assert_eq!(told.lines().count(), 12, "{told}");
+        assert_eq!(lines(&told), told);
     }
 
     #[test]

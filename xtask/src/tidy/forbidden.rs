@@ -22,6 +22,7 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
             let mut findings = Vec::from_iter(unparsed(source));
             findings.extend(macros(source));
             findings.extend(hidden_skips(source));
+            findings.extend(prints(source));
             findings.extend(name(source));
             findings.extend(machine_paths(source));
             findings
@@ -100,6 +101,37 @@ fn hidden_skips(source: &Source) -> Vec<Finding> {
         .collect()
 }
 
+/// Other people's words are escaped in one place, which all text on a terminal goes through; the other
+/// files here write for programs.
+const WRITERS: [&str; 7] = [
+    "crates/cli/src/say.rs",
+    "crates/cli/src/main.rs",
+    "crates/cli/src/progress.rs",
+    "crates/cli/src/places.rs",
+    "crates/cli/src/command/model.rs",
+    "crates/cli/src/command/mount.rs",
+    "crates/cli/src/command/bench/worker.rs",
+];
+const PRINTS: [&str; 4] = ["println!(", "print!(", "io::stdout", "io::stderr"];
+
+fn prints(source: &Source) -> Vec<Finding> {
+    let is_program = source.path.contains("crates/") && source.path.contains("/src/");
+    let for_tests = source.path.contains("crates/testkit/") || is_test(source);
+    let writes = WRITERS.iter().any(|writer| source.path.ends_with(writer));
+    if !is_rust(source) || !is_program || for_tests || writes {
+        return Vec::new();
+    }
+    let program = source.text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"));
+    let is_one = |line: &&str| {
+        let comment = line.trim_start().starts_with("//");
+        !comment && PRINTS.iter().any(|print| line.contains(print))
+    };
+    let prints = program.enumerate().filter(|(_, line)| is_one(line));
+    let what =
+        "text for people goes through say! and tell! (crates/cli/src/say.rs), which escape it";
+    prints.map(|(index, _)| Finding::new(source, index + 1, what)).collect()
+}
+
 fn name(source: &Source) -> Option<Finding> {
     let stem = Path::new(&source.path).file_stem()?.to_str()?;
     let code = is_rust(source) || Path::new(&source.path).extension().is_some_and(|e| e == "c");
@@ -157,6 +189,18 @@ mod tests {
     fn hidden_skips_are_found() {
         let line = concat!("fn f() { eprintln!(\"SK", "IP: no FUSE\") }");
         assert_eq!(findings("a.rs", line), 1);
+    }
+
+    #[test]
+    fn other_ways_to_print_are_found() {
+        let line = "fn f() { eprintln!(\"x\") }";
+        assert_eq!(findings("crates/cli/src/a.rs", line), 1);
+        assert_eq!(findings("crates/core/src/a/b.rs", "fn f() { print!(\"x\") }"), 1);
+        assert_eq!(findings("crates/cli/src/a.rs", "fn f() { let _ = std::io::stdout(); }"), 1);
+        assert_eq!(findings("crates/cli/src/say.rs", line), 0);
+        assert_eq!(findings("crates/cli/tests/a.rs", line), 0);
+        let test = format!("#[cfg(test)]\nmod tests {{ {line} }}");
+        assert_eq!(findings("crates/cli/src/a.rs", &test), 0);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::failure::{Failure, Outcome};
 use crate::options::{byte_count, user_file};
 use crate::output;
 use crate::progress::Meter;
+use crate::say::{self, say, tell};
 use crate::text;
 
 /// Measure startup and per-byte time of devices, and write them to the configuration
@@ -66,10 +67,10 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
             .map_err(|error| Failure::refused(format!("{}: {error}", dir.display())))?;
         let found = measure(args, &dir, emulated)?;
         if !found.direct && emulated.is_none() {
-            eprintln!(
+            tell!(
                 "halocline: {}: the page cache cannot be passed by (no O_DIRECT); reads may have \
                  measured memory",
-                dir.display()
+                text::path(&dir)
             );
         }
         measured.push((dir, found.profile));
@@ -79,12 +80,14 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
         print_json(&list)?;
     } else {
         for (dir, profile) in &measured {
-            print!("{}", describe(dir, profile));
+            say::lines(&describe(dir, profile));
         }
     }
     if !args.dry_run {
         write(&file, &measured)?;
-        println!("written to {}", file.display());
+        // Standard output is for the JSON alone.
+        let written = format!("written to {}", text::path(&file));
+        if args.json { tell!("{written}") } else { say!("{written}") }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -123,7 +126,7 @@ fn measure(
 
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 fn describe(dir: &Path, profile: &DeviceProfile) -> String {
-    let mut out = format!("{}\n", dir.display());
+    let mut out = format!("{}\n", text::path(dir));
     for (name, direction) in [("read", &profile.read), ("write", &profile.write)] {
         let rate = 1e6 / direction.per_byte_ps.max(1) as f64;
         let startup = |time_ps: u64| text::seconds(time_ps as f64 * 1e-12);
@@ -142,8 +145,9 @@ fn describe(dir: &Path, profile: &DeviceProfile) -> String {
 /// Puts the measured devices into the file and leaves the rest of it, comments too, as it is.
 fn write(file: &Path, measured: &[(PathBuf, DeviceProfile)]) -> Result<(), Failure> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    let mut document: DocumentMut =
-        text.parse().map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
+    let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
+        Failure::failed(format!("{}: {}", file.display(), error.message()))
+    })?;
     let devices = document.entry("device").or_insert_with(|| {
         let mut table = Table::new();
         table.set_implicit(true);

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::print_json;
 use crate::failure::Outcome;
 use crate::options::ConfigArgs;
+use crate::say::say;
 use crate::{mpi, preflight, text};
 
 /// First kernel with FUSE passthrough.
@@ -93,7 +94,7 @@ pub(crate) fn execute(args: &DoctorArgs) -> Outcome {
                 Verdict::Note => "note",
                 Verdict::Fail => "FAIL",
             };
-            println!("{mark}  {:<20} {}", finding.what, finding.detail);
+            say!("{mark}  {:<20} {}", finding.what, finding.detail);
         }
     }
     let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);

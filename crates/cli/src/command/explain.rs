@@ -1,5 +1,6 @@
 //! `halocline explain`: what would happen with a request, and why.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,6 +14,7 @@ use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::byte_count;
 use crate::places;
+use crate::say::{self, say};
 use crate::text;
 
 /// Show the cost model's terms for a request, the decision and the reason; of a file tier's file,
@@ -79,23 +81,37 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
     if args.json {
         return print_json(&told);
     }
-    println!(
+    say!(
         "{:<8} {:<7} {:>4} {:>12} {:>12} {:>12} {:>12}",
-        "side", "layout", "m", "s_m", "startup", "transfer", "total"
+        "side",
+        "layout",
+        "m",
+        "s_m",
+        "startup",
+        "transfer",
+        "total"
     );
     for cost in &told.costs {
-        println!("{}", line(cost));
+        say!("{}", line(cost));
     }
-    println!("policy     {}, p = {}", told.policy, told.processes);
-    println!("on cache   {} of {}", text::bytes(told.cached_bytes), text::bytes(length));
-    println!("benefit    {}", text::seconds(told.benefit_s));
-    let layout =
-        told.layout.map_or_else(String::new, |layout| format!(", layout {}", layout.name()));
-    println!("decision   {}{layout}: {}", side(told.decision), told.reason);
-    if let Some(now) = &told.now {
-        println!("not now    {now}");
-    }
+    say!("policy     {}, p = {}", told.policy, told.processes);
+    say!("on cache   {} of {}", text::bytes(told.cached_bytes), text::bytes(length));
+    say!("benefit    {}", text::seconds(told.benefit_s));
+    say::lines(&decision(&told));
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is decided, and what stands in its way where that is something else.
+fn decision(told: &Explanation) -> String {
+    // There are layouts on the cache only.
+    let layout = told.layout.filter(|_| told.decision == Side::Cache);
+    let layout = layout.map_or_else(String::new, |layout| format!(", layout {}", layout.name()));
+    let reason = text::line(&told.reason);
+    let mut out = format!("decision   {}{layout}: {reason}", side(told.decision));
+    if let Some(now) = told.now.as_ref().filter(|now| **now != told.reason) {
+        let _ = write!(out, "\nnot now    {}", text::line(now));
+    }
+    out
 }
 
 /// Why a file of a file tier is where it is.
@@ -105,7 +121,7 @@ fn why(place: &Place, json: bool) -> Outcome {
     if json {
         return print_json(&told);
     }
-    print!("{}", super::tier_text::why(&told));
+    say::lines(&super::tier_text::why(&told));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -127,4 +143,27 @@ fn line(cost: &CostTerms) -> String {
         text::seconds(cost.transfer_s),
         text::seconds(cost.total_s),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_told_once_and_a_layout_on_the_cache_only() {
+        let told = |decision, now: Option<&str>| Explanation {
+            policy: "sla".into(),
+            processes: 1,
+            cached_bytes: 0,
+            decision,
+            reason: "why".into(),
+            now: now.map(str::to_owned),
+            layout: Some(halocline_model::layout::Layout::ALL[0]),
+            costs: Vec::new(),
+            benefit_s: 0.0,
+        };
+        assert_eq!(decision(&told(Side::Origin, Some("why"))), "decision   origin: why");
+        let shown = decision(&told(Side::Cache, Some("a\nb")));
+        assert_eq!(shown, "decision   cache, layout 1dh: why\nnot now    a\\nb");
+    }
 }

@@ -24,6 +24,7 @@ use serde::Serialize;
 use self::contents::Contents;
 use super::print_json;
 use crate::failure::{Failure, Outcome};
+use crate::say::say;
 use crate::text;
 
 /// Check a cache that is not mounted: records against objects, contents against their checksums,
@@ -389,35 +390,35 @@ impl Cache {
 
 fn tell(findings: &Findings) {
     if let Some(origin) = &findings.origin {
-        println!("cache of {}", origin.display());
+        say!("cache of {}", text::path(origin));
     }
-    println!(
+    say!(
         "{}, {}, {} cached, {} of it dirty",
         counted(findings.files, "file"),
         counted(findings.extents, "extent"),
         text::bytes(findings.mapped_bytes),
         text::bytes(findings.dirty_bytes)
     );
-    println!("{} have checksums", text::bytes(findings.verified_bytes));
+    say!("{} have checksums", text::bytes(findings.verified_bytes));
     if let Some(why) = &findings.origin_unchecked {
-        println!("the origin's objects were not checked: {why}");
+        say!("the origin's objects were not checked: {why}");
     }
     let is_stray = |problem: &&Problem| matches!(problem, Problem::StrayObject { .. });
     let (strays, others): (Vec<_>, Vec<_>) =
         findings.problems.iter().partition(|problem| is_stray(problem) && problem.ends_by_itself());
     for problem in others {
-        println!("{}", describe(problem));
+        say!("{}", describe(problem));
     }
     if !strays.is_empty() {
         let objects = counted_with(strays.len(), "object", ("is", "are"));
-        println!("{objects} named by no record: the next mount removes what no record names");
+        say!("{objects} named by no record: the next mount removes what no record names");
     }
     match (findings.wrong(), findings.repaired) {
-        (0, _) => println!("clean"),
-        (count, true) => println!("{}, repaired where that is possible", counted(count, "problem")),
+        (0, _) => say!("clean"),
+        (count, true) => say!("{}, repaired where that is possible", counted(count, "problem")),
         (count, false) => {
             let problems = counted(count, "problem");
-            println!("{problems}; --repair drops what is missing, damaged or stray");
+            say!("{problems}; --repair drops what is missing, damaged or stray");
         }
     }
 }
@@ -426,18 +427,18 @@ fn describe(problem: &Problem) -> String {
     match problem {
         Problem::LostAtPowerLoss { path, dirty_bytes } => format!(
             "{}: {} that no fsync had covered were lost when the machine lost power",
-            path.display(),
+            text::path(path),
             text::bytes(*dirty_bytes)
         ),
         Problem::MissingData { path, offset, length, dirty } => format!(
             "{}: {} at {offset} are not on the cache device: {}",
-            path.display(),
+            text::path(path),
             text::bytes(*length),
             if *dirty { "these bytes are lost" } else { "the origin has them" }
         ),
         Problem::DamagedData { path, offset, length, dirty, saved } => format!(
             "{}: {} at {offset} are damaged on the cache: {}",
-            path.display(),
+            text::path(path),
             text::bytes(*length),
             match (dirty, saved) {
                 (false, _) => "the origin has them".to_owned(),
@@ -445,27 +446,27 @@ fn describe(problem: &Problem) -> String {
                 (true, Some(saved)) => format!(
                     "only the cache had them; what was there is saved in {}, and the file has the \
                      origin's bytes there now",
-                    saved.display()
+                    text::path(saved)
                 ),
             }
         ),
         Problem::LostServer { server } => format!(
             "{}: it holds nothing of this cache; mount its device. If that is lost, what was on \
              it is listed below, and --repair drops it",
-            server.display()
+            text::path(server)
         ),
         Problem::StrayObject { file, .. } => {
             format!("object {file:016x}: no record names it; it only takes space")
         }
         Problem::NoOrigin { path, dirty_bytes } => format!(
             "{}: {} are dirty, and the origin has no such file; the next mount saves them",
-            path.display(),
+            text::path(path),
             text::bytes(*dirty_bytes)
         ),
         Problem::Conflict { path, dirty_bytes } => format!(
             "{}: {} are dirty, and others changed the origin's file since; the next mount keeps \
              their version and saves these in `conflicts` in the cache directory",
-            path.display(),
+            text::path(path),
             text::bytes(*dirty_bytes)
         ),
         Problem::Copy { dirty_bytes } => format!(

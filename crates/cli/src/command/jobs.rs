@@ -20,6 +20,7 @@ use serde_json::json;
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::places;
+use crate::say::{say, tell};
 
 /// Bytes of a job file at most, as the mount takes it.
 const FILE_BYTES_MAX: u64 = 60 << 20;
@@ -110,10 +111,10 @@ fn ask(on: &On, change: JobChange) -> Outcome {
         return print_json(&jobs);
     }
     if jobs.is_empty() {
-        println!("no jobs are announced");
+        say!("no jobs are announced");
     }
     for job in jobs {
-        println!("{}", line(&job));
+        say!("{}", line(&job));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -150,7 +151,7 @@ fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
     }
     let files: BTreeSet<&PathBuf> = references.iter().collect();
     let files = counted(files.len(), "file");
-    eprintln!("{} to {files}", counted(references.len(), "reference"));
+    tell!("{} to {files}", counted(references.len(), "reference"));
     let job = json!({ "job": name, "references": references });
     print_json(&job)
 }
@@ -162,7 +163,7 @@ fn names(text: &str, list: &Path) -> Result<Vec<String>, Failure> {
         let opened = trace::opened(text);
         if opened.unknown > 0 {
             let count = opened.unknown;
-            eprintln!(
+            tell!(
                 "halocline: left out {count} of the trace's opens, whose names are relative to a \
                  directory that it does not name (strace -y does) or not UTF-8"
             );

@@ -10,6 +10,7 @@ use halocline_core::counted::counted;
 use super::print_json;
 use crate::failure::Outcome;
 use crate::options::byte_count;
+use crate::say::{self, say};
 use crate::text;
 
 /// Show where a file is: its extents, or on a file tier which tier has it; of a directory, what of
@@ -38,7 +39,7 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
         if args.json {
             return print_json(&files);
         }
-        print!("{}", super::tier_text::files(&files));
+        say::lines(&super::tier_text::files(&files));
         return Ok(ExitCode::SUCCESS);
     }
     if place.inside.as_os_str().is_empty() || (args.offset.is_none() && args.path.is_dir()) {
@@ -50,17 +51,21 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
     if args.json {
         return print_json(&extents);
     }
-    println!(
+    say!(
         "{:>15} {:>15}  {:<7} {:<8} {:<6} last use",
-        "offset", "length", "side", "layout", "state"
+        "offset",
+        "length",
+        "side",
+        "layout",
+        "state"
     );
     for extent in &extents {
-        println!("{}", line(extent));
+        say!("{}", line(extent));
     }
     let cached: u64 = extents.iter().filter(|e| e.side == Side::Cache).map(|e| e.length).sum();
     let dirty: u64 = extents.iter().filter(|e| e.dirty).map(|e| e.length).sum();
     let all: u64 = extents.iter().map(|e| e.length).sum();
-    println!(
+    say!(
         "{} of {} on the cache ({}), {} of it dirty",
         text::bytes(cached),
         text::bytes(all),
@@ -77,17 +82,17 @@ fn below(place: &Place, json: bool) -> Outcome {
     if json {
         return print_json(&tree);
     }
-    println!("{:>12} {:>12} {:>9}  file", "on cache", "dirty", "extents");
+    say!("{:>12} {:>12} {:>9}  file", "on cache", "dirty", "extents");
     for file in &tree.files {
-        println!(
+        say!(
             "{:>12} {:>12} {:>9}  {}",
             text::bytes(file.cached_bytes),
             text::bytes(file.dirty_bytes),
             file.extents,
-            file.path.display()
+            text::path(&file.path)
         );
     }
-    println!(
+    say!(
         "{} of {} on the cache, {} of it dirty",
         text::bytes(tree.cached_bytes),
         counted(tree.files.len(), "file"),

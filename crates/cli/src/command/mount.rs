@@ -1,5 +1,6 @@
 //! `halocline mount`: a mount for whoever may see it, until `umount`.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ use crate::failure::{Failure, Outcome};
 use crate::host::{Host, Hosted, Where};
 use crate::options::ConfigArgs;
 use crate::preflight;
+use crate::say::tell;
+use crate::text;
 
 /// What the background process says when the mount works.
 const READY: &[u8] = b"ready\n";
@@ -115,11 +118,20 @@ fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
     Ok(plan)
 }
 
+/// The arguments of this command for the process in the background: the flag stands right behind the
+/// subcommand, because what is behind `--` is no flag.
+fn in_background(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut args: Vec<OsString> = args.collect();
+    // In front of the subcommand are only flags without values.
+    let behind = args.iter().position(|arg| arg == "mount").map_or(0, |at| at + 1);
+    args.insert(behind, "--background-process".into());
+    args
+}
+
 /// Starts this command again, waits until it says that the mount works, and leaves it alone.
 fn start_in_background() -> Outcome {
     let mut child = again::command()
-        .args(std::env::args_os().skip(1))
-        .arg("--background-process")
+        .args(in_background(std::env::args_os().skip(1)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -153,7 +165,7 @@ fn serve<E: Hosted>(
     if args.background_process {
         step_back(&place.cache)?;
     } else {
-        eprintln!("mounted {} on {}", place.origin.display(), place.mountpoint.display());
+        tell!("mounted {} on {}", text::path(&place.origin), text::path(&place.mountpoint));
     }
     let left = host.serve(|| signals.stop_requested())?.left_bytes;
     if left > 0 {
@@ -173,4 +185,33 @@ fn step_back(cache: &Path) -> Result<(), Failure> {
     rustix::stdio::dup2_stderr(&log).map_err(std::io::Error::from)?;
     std::env::set_current_dir("/")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::command::{Cli, Command};
+
+    #[test]
+    fn the_process_in_the_background_gets_the_same_arguments() {
+        for args in [
+            &["mount", "o", "m", "--cache", "c"][..],
+            &["-vv", "mount", "--cache", "c", "--", "o", "-m"],
+            &["-v", "mount", "--cache", "mount", "mount", "m"],
+        ] {
+            let parse = |args: Vec<OsString>| {
+                let cli = Cli::try_parse_from([vec!["halocline".into()], args].concat());
+                match cli.map(|cli| cli.command) {
+                    Ok(Command::Mount(args)) => *args,
+                    other => panic!("{other:?}"),
+                }
+            };
+            let first = parse(args.iter().map(Into::into).collect());
+            let second = parse(in_background(args.iter().map(Into::into)));
+            assert!(!first.background_process && second.background_process);
+            assert_eq!((&first.paths, &first.cache), (&second.paths, &second.cache), "{args:?}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use halocline_core::control::{MoveReport, Place, Request};
 use super::{print_json, status};
 use crate::failure::{Failure, Outcome};
 use crate::progress::Meter;
+use crate::say;
 use crate::text;
 
 /// Refuses a command at a mount of the other kind, a file tier or a cache; `remedy` is what to type
@@ -43,7 +44,7 @@ impl Telling {
         if self.json {
             print_json(&report)?;
         } else {
-            println!("{}", text::moved(self.done, &report, self.dry_run));
+            say::lines(&text::moved(self.done, &report, self.dry_run));
         }
         if report.left_bytes > 0 && !self.dry_run {
             return Err((self.left)(text::bytes(report.left_bytes)));

@@ -9,6 +9,8 @@ use halocline_core::control::{Request, RuleChange, Rules};
 use super::print_json;
 use crate::failure::Outcome;
 use crate::places;
+use crate::say::say;
+use crate::text;
 
 /// Never evict files that match
 #[derive(Debug, Args)]
@@ -64,25 +66,29 @@ pub(crate) fn exclude(args: &ExcludeArgs) -> Outcome {
 
 fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
     let place = places::find(&args.on)?;
-    let glob = relative(&args.glob, &place.mountpoint);
+    let here = std::env::current_dir().unwrap_or_default();
+    let glob = relative(&args.glob, &place.mountpoint, &here);
     let rules: Rules = place.connect()?.call(&Request::Rules(how(glob)), |_| {})?;
     if args.json {
         return print_json(&rules);
     }
     for (name, globs) in [("pin", &rules.pin), ("exclude", &rules.exclude)] {
-        println!("{name}: {}", if globs.is_empty() { "nothing".into() } else { globs.join(" ") });
+        say!("{name}: {}", if globs.is_empty() { "nothing".into() } else { text::words(globs) });
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// A glob that a person wrote with the mount point in front, below it.
-fn relative(glob: &str, mountpoint: &Path) -> String {
-    Path::new(glob)
-        .strip_prefix(mountpoint)
-        .ok()
-        .filter(|_| glob.starts_with('/') && !mountpoint.as_os_str().is_empty())
-        .and_then(Path::to_str)
-        .map_or_else(|| glob.to_owned(), str::to_owned)
+/// A glob that a person wrote with the mount point in front, as it is or as it is called from the
+/// directory `here` above it, below the mount point.
+fn relative(glob: &str, mountpoint: &Path, here: &Path) -> String {
+    if mountpoint.as_os_str().is_empty() {
+        return glob.to_owned();
+    }
+    let from_above = || glob.strip_prefix(mountpoint.strip_prefix(here).ok()?.to_str()?);
+    let absolute = || glob.strip_prefix(mountpoint.to_str()?);
+    let below = absolute().or_else(|| from_above().filter(|_| here != mountpoint));
+    let below = below.filter(|below| below.is_empty() || below.starts_with('/'));
+    below.map_or(glob, |below| below.trim_start_matches('/')).to_owned()
 }
 
 #[cfg(test)]
@@ -92,9 +98,18 @@ mod tests {
     #[test]
     fn globs_are_taken_below_the_mount_point() {
         let mountpoint = Path::new("/mnt/x");
+        let relative_from = relative;
+        let relative = |glob, mountpoint| relative_from(glob, mountpoint, Path::new("/elsewhere"));
         assert_eq!(relative("*.idx", mountpoint), "*.idx");
         assert_eq!(relative("/mnt/x/a/**", mountpoint), "a/**");
+        assert_eq!(relative("/mnt/x/a/", mountpoint), "a/");
         assert_eq!(relative("/mnt/xy/a", mountpoint), "/mnt/xy/a");
+        assert_eq!(relative("/mnt/x", mountpoint), "");
         assert_eq!(relative("a/b", Path::new("")), "a/b");
+        let above = |glob| relative_from(glob, mountpoint, Path::new("/mnt"));
+        assert_eq!(above("x/d/*"), "d/*");
+        assert_eq!(above("xy/d/*"), "xy/d/*");
+        assert_eq!(relative_from("mnt/x/d", mountpoint, Path::new("/")), "d");
+        assert_eq!(relative_from("x/d", mountpoint, mountpoint), "x/d");
     }
 }

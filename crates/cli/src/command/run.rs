@@ -28,6 +28,7 @@ use crate::mpi;
 use crate::options::ConfigArgs;
 use crate::preflight;
 use crate::progress::Meter;
+use crate::say::{self, tell};
 use crate::text;
 
 /// Run a command with the cache in front of DIR; only the command sees the mount
@@ -100,9 +101,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let ran = signals.run(command);
     host.wait_for_members(|pids| {
         let who = host::waiting_for(pids);
-        eprintln!(
-            "halocline: the command has ended; runs that joined go on ({who}): waiting for them"
-        );
+        tell!("halocline: the command has ended; runs that joined go on ({who}): waiting for them");
     });
     let mut meter = Meter::new("flushing", args.quiet);
     let finished = host.finish_with_report(|now| {
@@ -118,7 +117,8 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     report.exit_status = Some(i32::from(status));
     name_left(&mut report, &flushed);
     if !args.quiet {
-        eprint!("\n{}", text::report(&report));
+        tell!("");
+        say::lines_aside(&text::report(&report));
     }
     conclude(&plan, status, &report, &flushed)
 }
@@ -158,7 +158,7 @@ fn seclude(origin: &Path, quiet: bool) -> Result<Option<Arc<PrivateView>>, Failu
     }
     private_namespace().map_err(Failure::refused)?;
     if let Some(why) = why.filter(|_| !quiet) {
-        eprintln!(
+        tell!(
             "halocline: files of other users and groups can be read here, but not written, whatever \
              their modes say: {why}"
         );
@@ -224,14 +224,14 @@ fn conclude(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> O
         write_json(file, "write the report", report)?;
     }
     for skipped in flushed.skipped.iter().take(NAMED_MAX) {
-        eprintln!("halocline: {}: {}", skipped.path.display(), skipped.reason);
+        tell!("halocline: {}", text::left(skipped));
     }
     if let Some(more @ 1..) = flushed.skipped.len().checked_sub(NAMED_MAX) {
         let more = counted_with(more, "more file", ("is", "are"));
-        eprintln!("halocline: {more} not flushed");
+        tell!("halocline: {more} not flushed");
     }
     for conflict in &flushed.conflicts {
-        eprintln!("halocline: {}: {}", conflict.path.display(), conflict.reason);
+        tell!("halocline: {}", text::left(conflict));
     }
     if report.dirty_bytes_left > 0 {
         let what = format!(
@@ -242,7 +242,7 @@ fn conclude(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> O
         if status == 0 {
             return Err(Failure::dirty_left(what));
         }
-        eprintln!("halocline: {what}");
+        tell!("halocline: {what}");
     }
     match conflicts(flushed) {
         Some(failure) if status == 0 => Err(failure),

@@ -15,6 +15,7 @@ use halocline_core::error::Error;
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::places;
+use crate::say::{self, say, tell};
 use crate::text;
 
 /// Show the state of a mount: space, dirty data, health, traffic
@@ -34,7 +35,7 @@ pub(crate) fn execute(args: &StatusArgs) -> Outcome {
         if args.json {
             return print_json(&status);
         }
-        print!("{}", describe(&status));
+        say::lines(&describe(&status));
         return Ok(ExitCode::SUCCESS);
     }
     // Side by side: one that does not answer keeps nobody from hearing of the others.
@@ -54,17 +55,18 @@ pub(crate) fn execute(args: &StatusArgs) -> Outcome {
     for (answer, mountpoint) in asked {
         match answer {
             Ok(status) => all.push((mountpoint, status)),
-            Err(failure) => eprintln!("{}: {}", mountpoint.display(), failure.message()),
+            Err(failure) => tell!("{}: {}", text::path(&mountpoint), failure.message()),
         }
     }
     if args.json {
         return print_json(&all.iter().map(|(_, status)| status).collect::<Vec<_>>());
     }
     if all.is_empty() {
-        println!("no halocline mount answers; a private one (run) is asked by its cache directory");
+        say!("no halocline mount answers; a private one (run) is asked by its cache directory");
     }
     for (mountpoint, status) in &all {
-        print!("{}\n{}", mountpoint.display(), describe(status));
+        say!("{}", text::path(mountpoint));
+        say::lines(&describe(status));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -103,8 +105,8 @@ fn extents(status: &Status) -> String {
     let mode = serde_json::to_value(status.mode).ok();
     let mode = mode.as_ref().and_then(|mode| mode.as_str()).unwrap_or("?");
     let mut lines = vec![
-        ("origin", status.origin.display().to_string()),
-        ("cache", status.cache.display().to_string()),
+        ("origin", text::path(&status.origin)),
+        ("cache", text::path(&status.cache)),
         ("mode", format!("{mode}, policy {}, eviction {}", status.policy, status.eviction)),
         ("requests", format!("through {}", status.transport)),
         ("health", health),
@@ -132,14 +134,14 @@ fn extents(status: &Status) -> String {
     lines.extend(rules(&status.rules));
     let mut out = String::new();
     for (name, value) in lines {
-        let _ = writeln!(out, "  {name:<10} {value}");
+        let _ = writeln!(out, "  {name:<10} {}", text::line(&value));
     }
     servers(&mut out, &status.servers);
     for line in text::report(&status.report).lines() {
         let _ = writeln!(out, "  {line}");
     }
     for note in &status.notes {
-        let _ = writeln!(out, "  note: {note}");
+        let _ = writeln!(out, "  note: {}", text::line(note));
     }
     out
 }
@@ -149,7 +151,7 @@ pub(super) fn rules(rules: &Rules) -> impl Iterator<Item = (&'static str, String
     [("pinned", &rules.pin), ("excluded", &rules.exclude)]
         .into_iter()
         .filter(|(_, globs)| !globs.is_empty())
-        .map(|(name, globs)| (name, globs.join(" ")))
+        .map(|(name, globs)| (name, text::words(globs)))
 }
 
 fn servers(out: &mut String, servers: &[ServerStatus]) {
@@ -159,8 +161,8 @@ fn servers(out: &mut String, servers: &[ServerStatus]) {
             out,
             "  {:<10} {} ({}): {} read, {} written, {}, {} queued",
             side,
-            server.path.display(),
-            server.profile,
+            text::path(&server.path),
+            text::line(&server.profile),
             text::bytes(server.read_bytes),
             text::bytes(server.written_bytes),
             counted(server.errors, "error"),

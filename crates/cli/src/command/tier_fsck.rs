@@ -10,6 +10,7 @@ use halocline_core::tier::{FileTier, Found, PRIVATE, Problem, TierSet};
 use super::print_json;
 use crate::assemble;
 use crate::failure::{Failure, Outcome};
+use crate::say::say;
 use crate::text;
 
 /// Checks `root` if it is the root of a file tier.
@@ -51,22 +52,22 @@ fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
 
 fn tell(found: &Found, repaired: bool) {
     let files: Vec<String> = found.files.iter().map(ToString::to_string).collect();
-    println!(
+    say!(
         "{} files on the tiers, fastest first; {} on the SSD",
         files.join(" + "),
         text::bytes(found.ssd_bytes)
     );
     if found.copies > 0 {
-        println!("{} of them have a clean copy below", found.copies);
+        say!("{} of them have a clean copy below", found.copies);
     }
     if repaired {
         let removed = counted(found.removed, "leftover");
-        println!("{removed} removed, {} adopted", counted(found.adopted.len(), "file"));
+        say!("{removed} removed, {} adopted", counted(found.adopted.len(), "file"));
     }
     for problem in &found.problems {
-        println!("{problem}");
+        say!("{problem}");
     }
     if found.problems.is_empty() {
-        println!("clean");
+        say!("clean");
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn files(files: &[FileInfo]) -> String {
         let _ = writeln!(
             out,
             "{:<8} {:>10}  {}{notes}",
-            file.tier_name,
+            text::line(&file.tier_name),
             text::bytes(file.size_bytes),
             text::path(&file.path)
         );
@@ -95,7 +95,7 @@ pub(super) fn why(told: &FileExplanation) -> String {
     lines.extend(told.reasons.iter().map(|reason| ("because", reason.clone())));
     lines.extend(told.remedies.iter().map(|remedy| ("to change", remedy.clone())));
     lines.iter().fold(String::new(), |mut out, (name, value)| {
-        let _ = writeln!(out, "{name:<10} {value}");
+        let _ = writeln!(out, "{name:<10} {}", text::line(value));
         out
     })
 }
@@ -107,7 +107,7 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
         let free = state
             .free_bytes
             .map_or_else(|| "does not answer".into(), |free| format!("{} free", text::bytes(free)));
-        lines.push(("tier", format!("{}, {free}", state.path.display())));
+        lines.push(("tier", format!("{}, {free}", text::path(&state.path))));
     }
     let health = match &status.health {
         Health::Ok => "ok".into(),
@@ -151,7 +151,7 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
         lines.push(("note", note.clone()));
     }
     lines.iter().fold(String::new(), |mut out, (name, value)| {
-        let _ = writeln!(out, "  {name:<12} {value}");
+        let _ = writeln!(out, "  {name:<12} {}", text::line(value));
         out
     })
 }

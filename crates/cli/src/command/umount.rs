@@ -18,6 +18,7 @@ use super::moving::conflicts;
 use crate::failure::{Failure, Outcome};
 use crate::places;
 use crate::progress::Meter;
+use crate::say::{self, tell};
 use crate::text;
 
 /// How long the mount process may take to end after the mount is gone.
@@ -65,8 +66,8 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     }
     match tier {
         // Its files are where they are: there is nothing to flush.
-        Some(_) => println!("unmounted{}", text::skipped(&done)),
-        None => println!("unmounted; {}", text::moved("flushed", &done, false)),
+        Some(_) => say::lines(&format!("unmounted{}", text::skipped(&done))),
+        None => say::lines(&format!("unmounted; {}", text::moved("flushed", &done, false))),
     }
     if done.left_bytes > 0 {
         return Err(Failure::mount_again(done.left_bytes, &status.cache));
@@ -77,7 +78,7 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
 /// Tells where else the mount ends.
 fn tell_copies(mountpoint: &Path) {
     for copy in copies_of(mountpoint).unwrap_or_default() {
-        eprintln!("halocline: the mount is also at {copy}; it ends there, too");
+        tell!("halocline: the mount is also at {copy}; it ends there, too");
     }
 }
 

@@ -11,6 +11,7 @@ use halocline_core::volume::unstripe::{tree_bytes, unstripe, unstripe_tree};
 
 use crate::failure::{Failure, Outcome};
 use crate::progress::Meter;
+use crate::say::say;
 use crate::text;
 
 /// Copy a file, or everything, from a striped origin to plain files
@@ -55,6 +56,6 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
         None => unstripe_tree(&args.origin, out, &mut tell)?,
     }
     drop(meter);
-    println!("{} copied to {}", text::bytes(done_bytes), out.display());
+    say!("{} copied to {}", text::bytes(done_bytes), text::path(out));
     Ok(ExitCode::SUCCESS)
 }

@@ -10,6 +10,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::say::tell;
+use crate::text;
 use halocline_core::control::mount;
 use halocline_core::error::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -77,18 +79,18 @@ pub(super) fn clear_away_in(dir: &Path) -> Result<()> {
         if !is_ours(&entry.file_name(), &path) {
             continue;
         }
-        let shown = path.display();
+        let shown = text::path(&path);
         match clear_away(&path) {
             Ok(Found::Left) => {}
-            Ok(Found::Removed) => eprintln!("halocline: removed {shown}: its benchmark was killed"),
+            Ok(Found::Removed) => tell!("halocline: removed {shown}: its benchmark was killed"),
             Ok(Found::Unclear(mounts)) => {
-                eprintln!("halocline: {shown} may be of a benchmark that was killed; if so:");
+                tell!("halocline: {shown} may be of a benchmark that was killed; if so:");
                 for mount in mounts.iter().rev() {
-                    eprintln!("    umount -l {}", mount.display());
+                    tell!("    umount -l {}", text::path(mount));
                 }
-                eprintln!("    rm -r {shown}");
+                tell!("    rm -r {shown}");
             }
-            Err(error) => eprintln!("halocline: {shown} is of a killed benchmark: {error}"),
+            Err(error) => tell!("halocline: {shown} is of a killed benchmark: {error}"),
         }
     }
     Ok(())

@@ -23,6 +23,7 @@ use crate::failure::{Failure, Outcome};
 use crate::options::ConfigArgs;
 use crate::preflight;
 use crate::progress::Meter;
+use crate::say::{self, say};
 use crate::text;
 
 /// Bytes of a request, and of all data, at most.
@@ -170,9 +171,9 @@ pub(crate) fn execute(args: &IorArgs) -> Outcome {
     removed?;
     let medians = record::medians(&runs);
     if args.repeat > 1 {
-        println!("medians of {}:", args.repeat);
+        say!("medians of {}:", args.repeat);
         for run in &medians {
-            print!("{}", table::row(run));
+            say::lines(&table::row(run));
         }
     }
     let results = Results {
@@ -298,7 +299,7 @@ fn measure(
         [Setup::Origin].into_iter().chain(bare).chain(cached).collect::<Vec<_>>()
     };
     let devices = plan.config.emulate.as_ref().map(ToString::to_string);
-    print!("{}", table::heading(devices.as_deref()));
+    say::lines(&table::heading(devices.as_deref()));
     let mut runs: Vec<Run> = Vec::new();
     let each: Vec<_> = plan.workloads.iter().map(|workload| (workload, setups(workload))).collect();
     let total = args.repeat as usize * each.iter().map(|(_, setups)| setups.len()).sum::<usize>();
@@ -319,7 +320,7 @@ fn measure(
                 let name = format!("{} of {total}: {}", runs.len() + 1, describe(&case));
                 let mut run = case.run(scratch, &mut Attention::new(signals, &case, name))?;
                 run.compare(&runs[first..]);
-                print!("{}", table::row(&run));
+                say::lines(&table::row(&run));
                 runs.push(run);
             }
         }

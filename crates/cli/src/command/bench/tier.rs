@@ -24,6 +24,7 @@ use serde::Serialize;
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::byte_count;
+use crate::say::say;
 
 /// What a process that measures is told apart by; comes last.
 const INSIDE: &str = "--inside";
@@ -206,13 +207,19 @@ fn measure(args: &TierArgs, setup: Option<&setup::Setup>) -> Outcome {
 
 fn tell(results: &Results) {
     if !results.rows.is_empty() {
-        println!("{:<34} {:>12} {:>12} {:>7} {:>9}", "", "tier", "baseline", "ratio", "mergerfs");
+        say!("{:<34} {:>12} {:>12} {:>7} {:>9}", "", "tier", "baseline", "ratio", "mergerfs");
     }
     for row in &results.rows {
         let mergerfs = row.mergerfs_ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-        println!(
+        say!(
             "{:<34} {:>12.1} {:>12.1} {:>7.2} {:>9}  {} (baseline: {})",
-            row.what, row.tier, row.baseline, row.ratio, mergerfs, row.unit, row.baseline_name
+            row.what,
+            row.tier,
+            row.baseline,
+            row.ratio,
+            mergerfs,
+            row.unit,
+            row.baseline_name
         );
     }
     policies::tell(&results.policies);

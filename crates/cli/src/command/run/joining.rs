@@ -19,6 +19,7 @@ use super::{Plan, RunArgs, conclude};
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
 use crate::progress::Meter;
+use crate::say::{self, tell};
 use crate::{host, mpi, places, text};
 
 /// How often it is looked whether a mount has begun or ended.
@@ -89,11 +90,8 @@ impl Waiting {
         if !self.told
             && (taken.answers || self.silent_since.is_some_and(|at| at.elapsed() > LOOK_AGAIN))
         {
-            let origin = plan.place.origin.display();
-            eprintln!(
-                "halocline: {origin}: waiting for process {}, which begins or ends",
-                taken.pid
-            );
+            let origin = text::path(&plan.place.origin);
+            tell!("halocline: {origin}: waiting for process {}, which begins or ends", taken.pid);
             self.told = true;
         }
         thread::sleep(LOOK_AGAIN);
@@ -106,10 +104,10 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
     let Engine { mut client, joined, copy, is_seen } = engine;
     let ignored = args.config.against(&plan.config, &joined.options).map_err(Failure::refused)?;
     if !args.quiet {
-        eprintln!("halocline: joined the engine of process {}", joined.pid);
+        tell!("halocline: joined the engine of process {}", joined.pid);
         if !ignored.is_empty() {
             let keys = ignored.join(", ");
-            eprintln!("halocline: its options hold instead of the configuration file's: {keys}");
+            tell!("halocline: its options hold instead of the configuration file's: {keys}");
         }
     }
     let mut signals = Signals::catch()?;
@@ -132,8 +130,9 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
         ))
     })?;
     if !args.quiet {
-        eprintln!("\nall that the engine served meanwhile, for this run and the others on it:");
-        eprint!("{}", text::report(&report));
+        tell!("");
+        tell!("all that the engine served meanwhile, for this run and the others on it:");
+        say::lines_aside(&text::report(&report));
     }
     conclude(plan, status, &report, &flushed)
 }

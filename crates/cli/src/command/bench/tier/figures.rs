@@ -27,6 +27,7 @@ use super::plot::Bar;
 use super::random::Random;
 use super::setup::Setup;
 use super::{files, median};
+use crate::say::say;
 
 /// How long CFQ (Linux 3.3.1, the paper's) lets one program have the disk.
 const SLICE: Duration = Duration::from_millis(100);
@@ -253,18 +254,27 @@ impl Figures {
 }
 
 pub(super) fn tell(figures: &Figures) {
-    println!(
-        "\nthe paper's figures on EMULATED devices (disk {} rpm, {} MB/s; SSD {} MB/s): no real \
+    say!("");
+    say!(
+        "the paper's figures on EMULATED devices (disk {} rpm, {} MB/s; SSD {} MB/s): no real \
          hardware was measured",
-        figures.hdd.rpm, figures.hdd.mb_per_s, figures.ssd.read_mb_per_s
+        figures.hdd.rpm,
+        figures.hdd.mb_per_s,
+        figures.ssd.read_mb_per_s
     );
-    println!(
+    say!(
         "{:<40} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7}",
-        "", "tier", "SSD alone", "HDD alone", "of SSD", "of HDD", "paper"
+        "",
+        "tier",
+        "SSD alone",
+        "HDD alone",
+        "of SSD",
+        "of HDD",
+        "paper"
     );
     for line in &figures.lines {
         let paper = line.case.paper_ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-        println!(
+        say!(
             "{:<40} {:>9.1} {:>9.1} {:>9.1} {:>7.2} {:>7.2} {:>7}  {}",
             line.case.name(),
             line.tier,

@@ -5,6 +5,7 @@ use halocline_model::tier::{POLICIES, Trace, by_name, optimum, replay};
 use serde::Serialize;
 
 use super::random::Random;
+use crate::say::say;
 
 /// Files of the workload, and times each is used.
 const FILES: usize = 100;
@@ -90,17 +91,15 @@ fn line(workload: &str, ratio: u64, moved: Vec<(String, u64)>, optimum: Option<u
 
 pub(super) fn tell(lines: &[Line]) {
     let Some(first) = lines.first() else { return };
-    println!("\nMB read from the disk and written back to it, by policy");
-    print!("{:<36} {:>6}", "workload", "ratio");
-    for (name, _) in &first.moved {
-        print!(" {name:>10}");
-    }
-    println!(" {:>10}", "optimum");
+    say!("");
+    say!("MB read from the disk and written back to it, by policy");
+    let names: Vec<_> = first.moved.iter().map(|(name, _)| format!(" {name:>10}")).collect();
+    let names = names.concat();
+    say!("{:<36} {:>6}{names} {:>10}", "workload", "ratio", "optimum");
     for line in lines {
-        print!("{:<36} {:>6.2}", line.workload, line.ratio);
-        for (_, bytes) in &line.moved {
-            print!(" {bytes:>10}");
-        }
-        println!(" {:>10}", line.optimum.map_or_else(String::new, |best| best.to_string()));
+        let moved: Vec<_> = line.moved.iter().map(|(_, bytes)| format!(" {bytes:>10}")).collect();
+        let moved = moved.concat();
+        let optimum = line.optimum.map_or_else(String::new, |best| best.to_string());
+        say!("{:<36} {:>6.2}{moved} {optimum:>10}", line.workload, line.ratio);
     }
 }

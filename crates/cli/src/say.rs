@@ -1,0 +1,73 @@
+//! What the command says to people: the only place that writes text on standard output and error.
+//!
+//! Names of files, and what a mount answers, are other people's words. On a terminal their control
+//! characters would act: move the cursor, set a title, begin a line that looks like ours. So a line
+//! is one line here, whatever is in it, and control characters are shown instead of obeyed
+//! ([`text::line`]). `cargo x tidy` refuses other ways to print.
+
+use std::fmt::Arguments;
+use std::io::{self, Write};
+
+use crate::text;
+
+/// A line on standard output, as with `println!`.
+macro_rules! say {
+    ($($words:tt)*) => { $crate::say::line(format_args!($($words)*)) };
+}
+
+/// A line on standard error, as with `eprintln!`.
+macro_rules! tell {
+    ($($words:tt)*) => { $crate::say::line_aside(format_args!($($words)*)) };
+}
+
+pub(crate) use {say, tell};
+
+/// One line on standard output.
+pub(crate) fn line(words: Arguments<'_>) {
+    println!("{}", text::line(&words.to_string()));
+}
+
+/// One line on standard error.
+pub(crate) fn line_aside(words: Arguments<'_>) {
+    eprintln!("{}", text::line(&words.to_string()));
+}
+
+/// Lines on standard output. Whoever makes them of other people's words sees to it that each of those
+/// stays on its line.
+pub(crate) fn lines(text: &str) {
+    println!("{}", text::lines(text.trim_end_matches('\n')));
+}
+
+/// Lines on standard error, as [`lines`].
+pub(crate) fn lines_aside(text: &str) {
+    eprintln!("{}", text::lines(text.trim_end_matches('\n')));
+}
+
+/// Where the log goes: each message, which comes in one call, is a line.
+pub(crate) struct Log<W>(pub(crate) W);
+
+impl<W: Write> Write for Log<W> {
+    fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(message);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        self.0.write_all(format!("{}\n", text::line(text)).as_bytes())?;
+        Ok(message.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_in_the_log_is_a_line() {
+        let mut log = Log(Vec::new());
+        log.write_all(b"WARN a\n\x1b[2Jb\xff\n").unwrap();
+        log.write_all("ö".as_bytes()).unwrap();
+        assert_eq!(log.0, "WARN a\\n\\u{1b}[2Jb\u{fffd}\nö\n".as_bytes());
+    }
+}

@@ -1,0 +1,86 @@
+//! What the command writes: JSON alone where JSON is asked for, and other people's words shown on a
+//! terminal, not obeyed.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Output;
+
+use halocline_testkit::place::{Place, said, written};
+use halocline_testkit::program;
+use halocline_testkit::scratch::Scratch;
+
+/// A title, an erased screen, a line of its own, a direction; and what is not UTF-8.
+const EVIL: &[u8] = b"a\x1b]0;title\x07\x1b[2J\nfake line\xe2\x80\xae\xc2\x9b1m";
+
+#[track_caller]
+fn is_json(output: &Output) {
+    let text = written(output);
+    assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok(), "{text:?} {}", said(output));
+    is_harmless(output);
+}
+
+#[track_caller]
+fn is_harmless(output: &Output) {
+    for text in [written(output), said(output)] {
+        let is_obeyed =
+            |c: char| c != '\n' && c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c);
+        assert!(!text.contains(is_obeyed), "{text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("fake")), "{text:?}");
+    }
+}
+
+#[test]
+fn what_is_measured_and_looked_at_is_json_alone() {
+    let place = Place::new(program!());
+    let measure = ["calibrate", "origin", "--span", "4M", "--requests", "1", "--emulate-as", "ssd"];
+    let output = place.halocline(&[&measure[..], &["--config", "c.toml", "--json"]].concat());
+    is_json(&output);
+    assert!(output.status.success() && said(&output).contains("written to"), "{}", said(&output));
+    assert!(place.path("c.toml").exists());
+    is_json(&place.halocline(&["doctor", "--json"]));
+}
+
+#[test]
+fn names_of_others_are_shown_and_not_obeyed() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let name = OsStr::from_bytes(EVIL);
+    let text = name.to_str().unwrap();
+    fs::write(scratch.path("origin").join(name), "evil").unwrap();
+    let odd = OsStr::from_bytes(b"odd\xff");
+    fs::write(scratch.path("origin").join(odd), "odd").unwrap();
+    scratch.succeed(&["mount", "origin", "mnt", "--cache", "cache", "--policy", "always"]);
+    fs::write(scratch.path("mnt").join(name), "dirty").unwrap();
+    let file = format!("mnt/{text}");
+    let commands: [&[&str]; 9] = [
+        &["where", "mnt"],
+        &["where", &file],
+        &["explain", &file, "0", "4"],
+        &["pin", &format!("{}*", text.replace('[', "?")), "--on", "mnt"],
+        &["status", "mnt"],
+        &["warm", "mnt"],
+        &["flush", "mnt", "--dry-run"],
+        &["evict", &file, "--dry-run"],
+        &["flush", "mnt"],
+    ];
+    for args in commands {
+        let output = scratch.halocline(args);
+        assert!(output.status.success(), "{args:?}: {}", said(&output));
+        is_harmless(&output);
+        is_json(&scratch.halocline(&[args, &["--json"]].concat()));
+    }
+    assert!(written(&scratch.halocline(&["where", "mnt"])).contains("fake line"), "it is shown");
+    is_harmless(&scratch.halocline(&["warm", &format!("{file}-"), &format!("--{text}")]));
+    is_harmless(&scratch.halocline(&["warm", &format!("{file}-")]));
+    is_harmless(&scratch.halocline(&["umount", "mnt"]));
+    is_json(&scratch.halocline(&["fsck", "cache", "--json"]));
+    is_harmless(&scratch.halocline(&["run", "--origin", &file, "--cache", "cache", "--", "true"]));
+}
+
+/// What is behind `--` is no flag, so the flag of the background process was taken for a directory.
+#[test]
+fn directories_may_stand_behind_two_dashes() {
+    let Some(scratch) = Scratch::with_mountpoints(program!(), &["./-m"]) else { return };
+    scratch.succeed(&["mount", "--cache", "cache", "--", "origin", "-m"]);
+    assert_eq!(fs::read(scratch.path("-m/data")).unwrap(), b"precious");
+}
