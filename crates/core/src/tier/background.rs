@@ -122,6 +122,12 @@ impl Core {
         (self.residents.account.limit as f64 * percent / 100.0) as u64
     }
 
+    /// Bytes below the limit that have to stay free, or files are demoted to have them so.
+    pub(super) fn kept_free(&self) -> u64 {
+        let limit = self.residents.account.limit;
+        limit - self.mark(self.options.high).min(limit)
+    }
+
     /// Bytes that should be free below the limit, where fewer are: down to the low mark once the
     /// high one is passed, and as much again of the SSD's own file system where others fill it.
     fn wanted_room(&self) -> Option<u64> {

@@ -278,15 +278,16 @@ impl Core {
     }
 
     /// Brings a file to the SSD because it was asked for, telling of progress. Pushes others out,
-    /// but for those that `stays` tells of.
+    /// but for those that `stays` tells of, until `kept` bytes are left free besides.
     pub(super) fn bring(
         &self,
         inode: &Arc<Inode>,
+        kept: u64,
         stays: Except<'_>,
         told: super::copy::Told<'_>,
     ) -> Result<u64, Stayed> {
         for _ in 0..BRING_ATTEMPTS {
-            let need = self.room_needed(inode)?;
+            let need = self.room_needed(inode)?.saturating_add(kept);
             let room = self.make_room(need, &|number| number == inode.number || stays(number));
             if room.enough {
                 match self.migrate(inode, 0, Manner::Yielding, told) {

@@ -213,7 +213,8 @@ impl Controlled for FileTier {
         let asked = once_each(&mut files);
         // What is asked for does not push out what was asked for.
         let here = files.iter().filter(|file| file.tier == 0).map(|file| file.disk_bytes).sum();
-        let room = Cell::new(core.residents.account.limit.saturating_sub(here));
+        let kept = core.kept_free();
+        let room = Cell::new((core.residents.account.limit - kept).saturating_sub(here));
         let stays = |file: &Named| {
             if core.excludes(&file.inode) {
                 return Some(Stayed::Excluded);
@@ -225,7 +226,7 @@ impl Controlled for FileTier {
             None
         };
         let bring = |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-            core.bring(&file.inode, &|other| asked.contains(&other), told)
+            core.bring(&file.inode, kept, &|other| asked.contains(&other), told)
         };
         Ok(move_all(&files, dry_run, |file| file.tier > 0, stays, bring, sink))
     }

@@ -131,6 +131,25 @@ fn what_is_asked_for_does_not_push_out_what_was_asked_for() {
     assert_eq!(fixture.where_is("other"), 1);
 }
 
+/// What was told to have come was demoted again at once, because it filled the SSD above the mark.
+#[test]
+fn what_is_brought_is_not_demoted_for_the_mark() {
+    let fixture = Fixture::new(limited(2 << 20));
+    let names: Vec<String> = (0..40).map(|number| format!("f{number}")).collect();
+    for name in &names {
+        fixture.write(name, &vec![1; 60 << 10]);
+        fixture.demote(name);
+    }
+    let report = fixture.warm("");
+    assert!(report.files > 20 && !report.skipped.is_empty(), "{report:?}");
+    let core = &fixture.tier().core;
+    assert!(!core.is_crowded(), "{} bytes", core.residents.used());
+    core.keep_below_marks();
+    let here = names.iter().filter(|name| fixture.where_is(name) == 0).count();
+    assert_eq!(here as u64, report.files);
+    assert_eq!(fixture.warm("").files, 0, "nothing is copied again and again");
+}
+
 /// Copies under way hold more room than they take: the last of a batch was refused, or not.
 #[test]
 fn a_file_without_room_beside_others_is_tried_again_alone() {
@@ -180,7 +199,9 @@ fn holes_are_no_bytes() {
 
 /// A file tier that four of the files fit into, and files on the lower tier that will want in.
 fn with_room_for_four(policy: &str, below: &[&str]) -> Fixture {
-    let fixture = Fixture::new(TierOptions { policy: policy.into(), ..limited(512 << 10) });
+    // To the last byte: nothing is kept free for the background.
+    let options = TierOptions { policy: policy.into(), high: 100.0, ..limited(512 << 10) };
+    let fixture = Fixture::new(options);
     for name in below {
         fixture.write(name, &vec![1; 120 << 10]);
         fixture.demote(name);
