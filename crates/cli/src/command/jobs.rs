@@ -18,6 +18,7 @@ use halocline_core::tier::JOB_VARIABLE;
 use serde_json::json;
 
 use super::print_json;
+use super::run::find_program;
 use crate::failure::{Failure, Outcome};
 use crate::places;
 use crate::say::{say, tell};
@@ -121,6 +122,7 @@ fn ask(on: &On, change: JobChange) -> Outcome {
 
 /// A new run of the job begins with the command, which takes the place of this process.
 fn run(name: &str, on: &On, command: &[OsString]) -> Outcome {
+    find_program(&command[0], "the job stays where it is")?;
     let begin = Request::Jobs(JobChange::Begin(name.to_owned()));
     let _: Vec<JobInfo> = places::find(&on.path)?.connect()?.call(&begin, |_| {})?;
     let error = Command::new(&command[0]).args(&command[1..]).env(JOB_VARIABLE, name).exec();

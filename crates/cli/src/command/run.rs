@@ -140,7 +140,7 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
         config,
         place,
         report: report.map_err(Failure::refused)?,
-        program: find_program(&args.command[0])?,
+        program: find_program(&args.command[0], "nothing was mounted")?,
         workdir: std::env::current_dir()
             .map_err(|error| Failure::refused(format!("the working directory: {error}")))?,
     })
@@ -187,8 +187,13 @@ fn enter(command: &mut Command, plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Finds the program as a shell would, so that a wrong name is told before the mount is made.
-fn find_program(name: &OsString) -> Result<PathBuf, Failure> {
+/// Finds the program as a shell would, so that a wrong name is told before anything is done;
+/// `undone` says what was not.
+pub(super) fn find_program(name: &OsString, undone: &str) -> Result<PathBuf, Failure> {
+    let not_started = |status, why| {
+        let name = name.to_string_lossy();
+        Failure::with_status(status, format!("command {name:?} {why}; {undone}"))
+    };
     let executable = |path: &Path| {
         path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
     };
@@ -196,20 +201,15 @@ fn find_program(name: &OsString) -> Result<PathBuf, Failure> {
     if path.components().count() > 1 || path.is_absolute() {
         return match path.try_exists() {
             Ok(true) if executable(path) => Ok(std::path::absolute(path)?),
-            Ok(true) => Err(not_started(126, name, "is not executable")),
-            _ => Err(not_started(127, name, "was not found")),
+            Ok(true) => Err(not_started(126, "is not executable")),
+            _ => Err(not_started(127, "was not found")),
         };
     }
     let dirs = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&dirs)
         .map(|dir| dir.join(path))
         .find(|path| executable(path))
-        .ok_or_else(|| not_started(127, name, "was not found in $PATH"))
-}
-
-fn not_started(status: u8, name: &OsString, why: &str) -> Failure {
-    let name = name.to_string_lossy();
-    Failure::with_status(status, format!("command {name:?} {why}; nothing was mounted"))
+        .ok_or_else(|| not_started(127, "was not found in $PATH"))
 }
 
 /// Says in the report which files stay dirty, and why.

@@ -76,6 +76,7 @@ fn a_run_of_a_job_is_followed_by_the_opens_of_its_command_alone() {
 
     assert_eq!(run(&mount, &["no-such-command"]).status.code(), Some(127));
     assert_eq!(run(&mount, &["./a"]).status.code(), Some(126));
+    assert_eq!(position(&mount), (4, "done".to_owned()), "what cannot be started begins no run");
     assert!(jobs(&mount, &["remove", "align"], &[]).status.success());
     let listed = jobs(&mount, &["list"], &[]);
     assert_eq!(String::from_utf8_lossy(&listed.stdout), "no jobs are announced\n");
