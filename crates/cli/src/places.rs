@@ -4,14 +4,15 @@
 //! does not let go of who looks until the mount answers, whatever signal comes; so that process is
 //! left behind after a while, and ends when the mount's does or goes on.
 
-use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use halocline_core::control::Place;
 use halocline_core::control::place::{self, Directly, Look};
 use halocline_core::error::Result;
@@ -24,85 +25,114 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Finds the running mount that a path lies on.
 pub(crate) fn find(path: &Path) -> Result<Place> {
-    Place::find_by(path, &Aside)
+    Place::find_by(path, &Aside::default())
+}
+
+/// The same of many paths, with one process that looks for all.
+pub(crate) fn find_all(paths: &[PathBuf]) -> Result<Vec<Place>> {
+    let aside = Aside::default();
+    paths.iter().map(|path| Place::find_by(path, &aside)).collect()
 }
 
 /// The mount point at `path` if its process has ended.
 pub(crate) fn dead_mount(path: &Path) -> Result<Option<PathBuf>> {
-    place::dead_mount(path, &Aside)
+    place::dead_mount(path, &Aside::default())
 }
 
 /// Refuses a path that leads into a mount of ours whose process does not answer.
 pub(crate) fn check_answers(path: &Path) -> Result<()> {
-    place::check_answers(path, &Aside)
+    place::check_answers(path, &Aside::default())
 }
 
-/// Look into a mount for another process of ours
+/// Look into mounts for another process of ours
 #[derive(Debug, Args)]
-pub(crate) struct LookArgs {
-    /// For what
-    #[arg(value_enum)]
-    what: What,
-    /// Where
-    path: PathBuf,
-}
+pub(crate) struct LookArgs {}
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum What {
-    /// The path without links.
-    Resolve,
-    /// The control socket.
-    Socket,
-}
+/// What is looked for, the first byte of a question; the rest is the path.
+const RESOLVE: u8 = b'r';
+const SOCKET: u8 = b's';
+/// The end of a question, and of an answer: no path has it.
+const END: u8 = 0;
 
-/// Looks, and writes `=PATH`, nothing where there is none, or `!ERRNO`.
-pub(crate) fn execute(args: &LookArgs) -> Outcome {
-    let found = match args.what {
-        What::Resolve => Directly.resolve(&args.path).map(Some),
-        What::Socket => Directly.socket(&args.path),
-    };
+/// Answers each question of standard input with `=PATH`, nothing where there is none, or `!ERRNO`.
+pub(crate) fn execute(_: &LookArgs) -> Outcome {
     let mut out = io::stdout();
-    match found {
-        Ok(Some(path)) => {
-            out.write_all(b"=")?;
-            out.write_all(path.as_os_str().as_bytes())?;
-        }
-        Ok(None) => {}
-        Err(error) => write!(out, "!{}", error.raw_os_error().unwrap_or(libc::EIO))?,
+    for question in io::stdin().lock().split(END) {
+        let question = question?;
+        let Some((what, path)) = question.split_first() else { break };
+        let path = Path::new(OsStr::from_bytes(path));
+        let found = match *what {
+            SOCKET => Directly.socket(path),
+            _ => Directly.resolve(path).map(Some),
+        };
+        let mut answer = match found {
+            Ok(Some(path)) => [b"=", path.as_os_str().as_bytes()].concat(),
+            Ok(None) => Vec::new(),
+            Err(error) => format!("!{}", error.raw_os_error().unwrap_or(libc::EIO)).into_bytes(),
+        };
+        answer.push(END);
+        out.write_all(&answer)?;
+        out.flush()?;
     }
-    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks by a process of its own.
-#[derive(Debug)]
-struct Aside;
+/// Looks by a process of its own, which answers one question after the other.
+#[derive(Debug, Default)]
+struct Aside(RefCell<Option<Looker>>);
 
-impl Aside {
-    fn look(what: &str, path: &Path) -> io::Result<Option<PathBuf>> {
+/// That process.
+#[derive(Debug)]
+struct Looker {
+    process: Child,
+    questions: ChildStdin,
+    answers: ChildStdout,
+}
+
+impl Looker {
+    fn start() -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
-        command.arg("look").arg(what).arg("--").arg(path);
-        let silent = command.stdin(Stdio::null()).stderr(Stdio::null());
-        let mut child = silent.stdout(Stdio::piped()).spawn()?;
-        let mut pipe = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let silent = command.arg("look").stdin(Stdio::piped()).stderr(Stdio::null());
+        let mut process = silent.stdout(Stdio::piped()).spawn()?;
+        let questions = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let answers = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self { process, questions, answers })
+    }
+
+    fn ask(&mut self, what: u8, path: &Path) -> io::Result<Vec<u8>> {
+        let path = path.as_os_str().as_bytes();
+        if path.contains(&END) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.questions.write_all(&[&[what], path, &[END]].concat())?;
         let (mut said, mut piece) = (Vec::new(), [0; 4096]);
         let deadline = Instant::now() + LOOK_TIMEOUT;
-        loop {
+        while said.last() != Some(&END) {
             let left = deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).ok();
-            match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], timeout.as_ref()) {
-                // Not waited for: it may never end.
+            match poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], timeout.as_ref()) {
                 Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             }
-            match pipe.read(&mut piece)? {
-                0 => break,
+            match self.answers.read(&mut piece)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 len => said.extend_from_slice(&piece[..len]),
             }
         }
-        child.wait()?;
+        said.pop();
+        Ok(said)
+    }
+}
+
+impl Aside {
+    fn look(&self, what: u8, path: &Path) -> io::Result<Option<PathBuf>> {
+        let kept = self.0.take();
+        let mut looker = kept.map_or_else(Looker::start, Ok)?;
+        // One that does not answer is left behind: it may never end.
+        let said = looker.ask(what, path)?;
+        self.0.replace(Some(looker));
         match said.split_first() {
             None => Ok(None),
             Some((b'=', path)) => Ok(Some(OsString::from_vec(path.to_vec()).into())),
@@ -114,12 +144,20 @@ impl Aside {
     }
 }
 
+impl Drop for Aside {
+    fn drop(&mut self) {
+        let Some(Looker { mut process, questions, .. }) = self.0.take() else { return };
+        drop(questions);
+        let _ended = process.wait();
+    }
+}
+
 impl Look for Aside {
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        Self::look("resolve", path)?.ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.look(RESOLVE, path)?.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn socket(&self, root: &Path) -> io::Result<Option<PathBuf>> {
-        Self::look("socket", root)
+        self.look(SOCKET, root)
     }
 }

@@ -228,6 +228,18 @@ fn writes_are_cached_then_flushed_and_both_are_told() {
     scratch.succeed(&["fsck", "cache"]);
 }
 
+/// Each path of a list cost a process that looked where it lies, some 11 ms.
+#[test]
+fn a_long_list_is_fetched_without_a_process_for_each_path() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    mount_here(&scratch);
+    let line = format!("{}\n", scratch.path("mnt/data").display());
+    fs::write(scratch.path("list"), line.repeat(30_000)).unwrap();
+    let mut warm = scratch.command(&["warm", "-f", "list"]).spawn().unwrap();
+    assert!(end_of(&mut warm).success());
+    scratch.succeed(&["umount", "mnt"]);
+}
+
 #[test]
 fn dirty_data_that_is_kept_is_there_at_the_next_mount() {
     let Some(scratch) = Scratch::new(program!()) else { return };

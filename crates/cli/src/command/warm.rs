@@ -39,7 +39,7 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
     if let Some(list) = &args.list {
         paths.extend(read_list(list)?);
     }
-    let places: Vec<_> = paths.iter().map(|path| places::find(path)).collect::<Result<_, _>>()?;
+    let places = places::find_all(&paths)?;
     let Some(first) = places.first() else {
         return Err(Failure::refused("the list names no file"));
     };
