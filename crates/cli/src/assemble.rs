@@ -93,7 +93,7 @@ pub(crate) fn when_free(mut claim: impl FnMut() -> Result<Claim, Taken>) -> Resu
             Err(taken) if taken.cache.as_os_str().is_empty() => return Err(taken.into()),
             Err(taken) => taken,
         };
-        match Client::connect(&taken.cache.join(SOCKET_NAME)) {
+        match Client::connect_to(&taken.cache.join(SOCKET_NAME), taken.uid) {
             Ok(mut client) => {
                 if !matches!(client.call(&Request::Ending {}, |_| {}), Ok(true)) {
                     return Err(taken.into());

@@ -232,3 +232,39 @@ fn a_mount_after_the_systems_umount_waits_for_the_old_one() {
         assert!(scratch.halocline(&["umount", "mnt"]).status.success());
     }
 }
+
+/// Root ran the program of whoever had prepared the cache and listened there.
+#[test]
+fn an_engine_of_another_user_is_not_joined() {
+    use std::io::Read;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    fs::create_dir_all(scratch.path("cache")).unwrap();
+    for dir in [scratch.path(""), scratch.path("cache")] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let socket = scratch.path("cache").join("control.sock");
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let listening = std::thread::spawn(move || {
+        const STRANGER: u32 = 54_321;
+        // The system call itself changes this thread only, the function of the C library all.
+        // SAFETY: three numbers; it touches no memory of ours.
+        let done = unsafe { libc::syscall(libc::SYS_setresuid, STRANGER, STRANGER, STRANGER) };
+        assert_eq!(done, 0);
+        let listener = UnixListener::bind(socket).unwrap();
+        ready.send(()).unwrap();
+        let mut asked = String::new();
+        listener.accept().unwrap().0.read_to_string(&mut asked).unwrap();
+        asked
+    });
+    is_ready.recv().unwrap();
+    let run = scratch.halocline(&["run", "--origin", "origin", "--cache", "cache", "--", "true"]);
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    assert!(!run.status.success() && !said.contains("joined"), "{said}");
+    assert_eq!(listening.join().unwrap(), "", "nothing was told to it");
+}

@@ -256,6 +256,74 @@ fn opening_keeps_what_is_there() {
     }
 }
 
+/// Whoever may write to the directory had root empty a file, or give a directory away, by links.
+#[test]
+fn what_others_prepared_is_not_followed() {
+    use std::os::unix::fs::symlink;
+    let scratch = tempfile::tempdir().unwrap();
+    let at = |name: &str| scratch.path().join(name);
+    fs::create_dir(at("victim")).unwrap();
+    fs::set_permissions(at("victim"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(at("precious"), "precious").unwrap();
+    let victim = || {
+        let seen = fs::metadata(at("victim")).unwrap();
+        (seen.mode() & 0o777, fs::read_dir(at("victim")).unwrap().count())
+    };
+    let refused = |dir: &Path| {
+        Origin::open_or_create(dir, SHAPE, &undecorated).map(drop).unwrap_err().to_string()
+    };
+    for name in ["namespace", "server-1"] {
+        let dir = at(&format!("with-{name}"));
+        fs::create_dir(&dir).unwrap();
+        symlink(at("victim"), dir.join(name)).unwrap();
+        assert!(refused(&dir).contains(name));
+        assert_eq!(victim(), (0o700, 0), "{name}");
+    }
+    let dir = at("with-mark");
+    fs::create_dir(&dir).unwrap();
+    symlink(at("precious"), dir.join("halocline-volume.toml.new")).unwrap();
+    drop(striped(&dir));
+    assert_eq!(fs::read(at("precious")).unwrap(), b"precious");
+    // A volume whose tree or server was replaced later.
+    for name in ["namespace", "server-2"] {
+        fs::rename(dir.join(name), dir.join("aside")).unwrap();
+        symlink(at("victim"), dir.join(name)).unwrap();
+        assert!(refused(&dir).contains(name));
+        assert!(Origin::open_volume(&dir).is_err());
+        fs::remove_file(dir.join(name)).unwrap();
+        fs::rename(dir.join("aside"), dir.join(name)).unwrap();
+    }
+    drop(striped(&dir));
+    // A link to somebody else's mark would be read, and locked.
+    fs::rename(dir.join("halocline-volume.toml"), at("mark")).unwrap();
+    symlink(at("mark"), dir.join("halocline-volume.toml")).unwrap();
+    assert!(refused(&dir).contains("halocline-volume.toml"));
+}
+
+/// A pipe was waited for, for ever, by each mount of the directory.
+#[test]
+fn a_mark_that_is_no_file_or_a_strangers_is_refused() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mark = scratch.path().join("halocline-volume.toml");
+    let refused = || {
+        let plain = Origin::open_or_create(scratch.path(), PLAIN, &undecorated).map(drop);
+        assert!(Origin::open_alone(scratch.path()).is_err());
+        plain.unwrap_err().to_string()
+    };
+    let mode = rustix::fs::Mode::from_raw_mode(0o666);
+    rustix::fs::mknodat(rustix::fs::CWD, &mark, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    assert!(refused().contains("halocline-volume.toml"));
+    fs::remove_file(&mark).unwrap();
+    fs::create_dir(&mark).unwrap();
+    assert!(refused().contains("halocline-volume.toml"));
+    fs::remove_dir(&mark).unwrap();
+    if rustix::process::geteuid().is_root() {
+        fs::write(&mark, "format = 1\nservers = 1\nstripe = 4096\n").unwrap();
+        std::os::unix::fs::chown(&mark, Some(54_321), None).unwrap();
+        assert!(refused().contains("54321"));
+    }
+}
+
 #[test]
 fn a_missing_server_is_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,27 +12,31 @@
 //! seen within a network namespace (`docs/decisions/0012-claims-on-origins.md`).
 
 mod ancestors;
+mod claimant;
 mod names;
 mod standing;
+mod strangers;
 
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt};
+use rustix::net::UCred;
 use serde::{Deserialize, Serialize};
 
 use super::mount::{self, MountLine};
 use super::{Client, Request, SOCKET_NAME, wire};
 use crate::error::Error;
 use ancestors::Ancestor;
+use claimant::{Claimant, read_answer};
 use names::{Entry, Kind};
+use strangers::Strangers;
 
 /// How often a claim is tried against one that does not answer: its process may be trying, too, or
 /// ending.
@@ -41,8 +45,6 @@ const TRIES: u32 = 4;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a mount's owner may take to say who it is: long enough for a busy machine.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest answer in bytes: two paths as JSON arrays.
-const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// What a mount is about to use.
 #[derive(Debug, Clone, Copy)]
@@ -232,34 +234,33 @@ impl Claim {
             tracing::warn!("cannot see whether others use {}: {error}", dir.display());
             Vec::new()
         });
-        entries.into_iter().find_map(|entry| {
+        let mut strangers = Strangers::default();
+        for entry in entries {
             if entry.nonce == self.nonce || !(entry.writes || self.writes) {
-                return None;
+                continue;
             }
             let meets = match entry.kind {
-                Kind::At => above.iter().find(|ancestor| ancestor.id == entry.id)?,
-                Kind::Below => Some(own).filter(|own| own.id == entry.id)?,
-                Kind::Mount => return None,
+                Kind::At => above.iter().find(|ancestor| ancestor.id == entry.id),
+                Kind::Below => Some(own).filter(|own| own.id == entry.id),
+                Kind::Mount => None,
             };
-            let (peer, told) = ask(&entry, ANSWER_TIMEOUT)?;
-            let answers = told.is_some();
-            let told = told.unwrap_or_default();
-            let counts = standing::may_write(&peer, &meets.path)
-                || (entry.kind == Kind::Below
-                    && standing::may_write_below(&peer, &meets.path, &told.inside));
-            let (pid, uid) = (peer.pid.as_raw_nonzero().get().unsigned_abs(), peer.uid.as_raw());
-            if !counts {
-                tracing::warn!(
-                    "process {pid} of user {uid} says that it uses {} or a directory of it, and may \
-                     not write there: ignored",
-                    meets.path.display()
-                );
-                return None;
+            let Some(meets) = meets else { continue };
+            let Some(Claimant { peer, stream }) = Claimant::of(&entry) else { continue };
+            if standing::may_write(&peer, &meets.path) {
+                let told = read_answer(stream, Instant::now() + ANSWER_TIMEOUT);
+                return Some(taken(dir, &peer, told));
             }
-            let (wanted, dir, cache) = (dir.to_owned(), told.dir, told.cache);
-            Some(Taken { wanted, dir, cache, pid, uid, answers })
-        })
+            strangers.add(entry.kind, meets, Claimant { peer, stream });
+        }
+        strangers.user_of_one_below(dir)
     }
+}
+
+fn taken(dir: &Path, peer: &UCred, told: Option<Told>) -> Taken {
+    let answers = told.is_some();
+    let told = told.unwrap_or_default();
+    let (pid, uid) = (peer.pid.as_raw_nonzero().get().unsigned_abs(), peer.uid.as_raw());
+    Taken { wanted: dir.to_owned(), dir: told.dir, cache: told.cache, pid, uid, answers }
 }
 
 impl Drop for Claim {
@@ -288,28 +289,31 @@ pub(super) fn owner_of(line: &MountLine) -> Option<Owner> {
     let entries = names::all().unwrap_or_default();
     let of_it = |entry: &Entry| entry.kind == Kind::Mount && entry.id == line.device;
     let (mut silent, mut named) = (None, Vec::new());
+    let deadline = Instant::now() + OWNER_TIMEOUT;
     for entry in entries.into_iter().filter(of_it) {
-        let Some((peer, told)) = ask(&entry, OWNER_TIMEOUT) else { continue };
-        // Anybody may say so; the kernel knows whose it is.
-        if line.user != Some(peer.uid.as_raw()) {
+        let Some(Claimant { peer, stream }) = Claimant::of(&entry) else { continue };
+        // Anybody may say so; the kernel knows whose it is. Others are not waited for.
+        let uid = peer.uid.as_raw();
+        if line.user != Some(uid) {
             continue;
         }
+        let told = read_answer(stream, deadline);
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
         match told {
             None => silent = Some(Owner { pid, cache: None }),
-            Some(told) => named.push((told.dir != line.point, pid, told.cache)),
+            Some(told) => named.push((told.dir != line.point, pid, uid, told.cache)),
         }
     }
     named.sort_by_key(|(elsewhere, ..)| *elsewhere);
     let is_certain = silent.is_none() && named.len() == 1 && !named[0].0;
-    let goes_on = |cache: &Path| {
-        let client = Client::connect(&cache.join(SOCKET_NAME));
+    let goes_on = |uid: u32, cache: &Path| {
+        let client = Client::connect_to(&cache.join(SOCKET_NAME), uid);
         client
             .and_then(|mut client| client.call(&Request::Ending {}, |_| {}))
             .is_ok_and(|ends: bool| !ends)
     };
-    let found = named.into_iter().find(|(_, _, cache)| is_certain || goes_on(cache));
-    found.map(|(_, pid, cache)| Owner { pid, cache: Some(cache) }).or(silent)
+    let found = named.into_iter().find(|(.., uid, cache)| is_certain || goes_on(*uid, cache));
+    found.map(|(_, pid, _, cache)| Owner { pid, cache: Some(cache) }).or(silent)
 }
 
 /// Tells apart claims on one directory.
@@ -350,41 +354,6 @@ fn answer_all(listeners: &[Listener], stop: &PipeReader) {
     }
 }
 
-/// Who listens on a name, and what that process says; `None` where nobody does.
-fn ask(entry: &Entry, timeout: Duration) -> Option<(UCred, Option<Told>)> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    );
-    let socket = socket.ok()?;
-    let address = SocketAddrUnix::new_abstract_name(entry.name().as_bytes()).ok()?;
-    // Does not wait: a full queue is nobody whom we could name.
-    rustix::net::connect(&socket, &address).ok()?;
-    let peer = sockopt::socket_peercred(&socket).ok()?;
-    Some((peer, read_answer(UnixStream::from(socket), timeout)))
-}
-
-fn read_answer(mut stream: UnixStream, timeout: Duration) -> Option<Told> {
-    let deadline = Instant::now() + timeout;
-    stream.set_nonblocking(false).ok()?;
-    let mut answer = Vec::new();
-    let mut piece = [0; 4096];
-    loop {
-        let left = deadline.checked_duration_since(Instant::now())?;
-        stream.set_read_timeout(Some(left.max(Duration::from_millis(1)))).ok()?;
-        let len = stream.read(&mut piece).ok()?;
-        answer.extend_from_slice(&piece[..len]);
-        if len == 0 || answer.ends_with(b"\n") {
-            return serde_json::from_slice(&answer).ok();
-        }
-        if answer.len() as u64 > ANSWER_BYTES_MAX {
-            return None;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
@@ -401,8 +370,18 @@ mod tests {
 
     /// Claims `dir` as another user, in a thread of its own.
     fn claimed_by_a_stranger(dir: &Path) -> (mpsc::Sender<()>, JoinHandle<()>) {
-        let (dir, (ready, is_ready), (end, ended)) =
-            (dir.to_owned(), mpsc::channel(), mpsc::channel());
+        let dir = dir.to_owned();
+        by_a_stranger(move |claim| {
+            claim.listen(&dir, &ancestors::of(&dir));
+            claim.answer();
+        })
+    }
+
+    /// Makes a claim as another user.
+    fn by_a_stranger(
+        claims: impl FnOnce(&mut Claim) + Send + 'static,
+    ) -> (mpsc::Sender<()>, JoinHandle<()>) {
+        let ((ready, is_ready), (end, ended)) = (mpsc::channel(), mpsc::channel());
         let thread = thread::spawn(move || {
             // The system call itself changes this thread only, the function of the C library all.
             // SAFETY: three numbers; it touches no memory of ours.
@@ -415,8 +394,7 @@ mod tests {
                 listeners: Vec::new(),
                 answering: None,
             };
-            claim.listen(&dir, &ancestors::of(&dir));
-            claim.answer();
+            claims(&mut claim);
             ready.send(()).unwrap();
             let _: Result<(), _> = ended.recv();
         });
@@ -455,6 +433,41 @@ mod tests {
         let old = owner_of(&line("/mnt/old")).unwrap();
         assert_eq!((old.pid, old.cache), (std::process::id(), Some("cache".into())));
         assert_eq!(owner_of(&line("/mnt/new")), None);
+    }
+
+    /// Each name of somebody who may not write was waited for: a second, and ten for a mount's.
+    #[test]
+    fn who_squats_names_keeps_nobody_waiting() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(scratch.path()).unwrap();
+        fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        let (own, point) = (ancestors::of(&dir)[0].id, dir.clone());
+        let device = (u64::MAX, 78);
+        let (end, thread) = by_a_stranger(move |claim| {
+            let nothing = Path::new("");
+            for nonce in 0..300 {
+                claim.nonce = nonce;
+                assert!(claim.listen_on(Kind::At, own, &point, nothing));
+                assert!(claim.listen_on(Kind::Below, own, &point, nothing));
+                assert!(claim.listen_on(Kind::Mount, device, &point, nothing));
+            }
+        });
+        let begun = Instant::now();
+        let mut claim = wanted(&dir).unwrap();
+        let line = format!("40 22 0:77 / {} rw - fuse.halocline /o rw,user_id=0\n", dir.display());
+        let mut line = MountLine::on(line.as_bytes(), &dir).unwrap();
+        line.device = device;
+        assert_eq!(owner_of(&line), None);
+        claim.listen_on(Kind::Mount, device, &dir, Path::new(""));
+        claim.answer();
+        assert_eq!(owner_of(&line).unwrap().pid, std::process::id());
+        let taken = begun.elapsed();
+        assert!(taken < Duration::from_mins(1), "{taken:?} with 900 names");
+        drop(end);
+        thread.join().unwrap();
     }
 
     /// Who may only read an origin could have kept its owner from it.

@@ -3,9 +3,10 @@
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::process::geteuid;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
@@ -18,10 +19,17 @@ use crate::error::{Error, Result};
 /// it may take to say so.
 const SILENCE: Duration = Duration::from_secs(10);
 
+/// Longest answer in bytes: some millions of files with their places. Who may be asked is not
+/// always trusted: root asks the mounts of all.
+const ANSWER_BYTES_MAX: usize = 1 << 30;
+
 /// A connection to a mount process.
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
+    user: u32,
+    /// How long is waited, as [`SILENCE`] says.
+    pub(super) silence: Duration,
     lines: BufReader<UnixStream>,
 }
 
@@ -35,8 +43,21 @@ enum Answer<T> {
 }
 
 impl Client {
-    /// Connects to the socket of a mount process.
+    /// Connects to the socket of a mount process of this process's own user.
+    ///
+    /// # Errors
+    /// As [`Client::connect_to`].
     pub fn connect(socket: &Path) -> Result<Self> {
+        Self::connect_to(socket, geteuid().as_raw())
+    }
+
+    /// Connects to the socket of a mount process of the user `user`, whom the kernel knows as the
+    /// owner of the mount: what another one says at a path that others may write is not believed.
+    ///
+    /// # Errors
+    /// Where nobody listens, the process does not answer (`ETIMEDOUT`), or is another user's
+    /// (`EPERM`).
+    pub fn connect_to(socket: &Path, user: u32) -> Result<Self> {
         let stream = Address::of(socket)
             .and_then(|address| connect_at_once(address.path()))
             .map_err(|error| match error.kind() {
@@ -52,26 +73,74 @@ impl Client {
             .set_read_timeout(Some(SILENCE))
             .and_then(|()| stream.set_write_timeout(Some(SILENCE)));
         limited.map_err(Error::at(socket, "connect to the control socket"))?;
-        Ok(Self { socket: socket.to_owned(), lines: BufReader::new(stream) })
+        let peer = sockopt::socket_peercred(&stream)
+            .map_err(|errno| Error::at(socket, "connect to the control socket")(errno.into()))?;
+        if peer.uid.as_raw() != user {
+            return Err(Error::Refused {
+                message: format!(
+                    "{}: process {} of user {} listens here, not of user {user}: not asked",
+                    socket.display(),
+                    peer.pid.as_raw_nonzero(),
+                    peer.uid.as_raw()
+                ),
+                errno: libc::EPERM,
+            });
+        }
+        let (socket, lines) = (socket.to_owned(), BufReader::new(stream));
+        Ok(Self { socket, user, silence: SILENCE, lines })
     }
 
-    /// Reads a line. Long work may be silent for long: then the process is asked, on another
-    /// connection, for its status, which it tells at once or is stopped.
+    /// Reads a line, which comes whole within [`SILENCE`] of its first byte. Long work may be silent
+    /// for long before: then the process is asked, on another connection, for its status, which it
+    /// tells at once or is stopped.
     fn read_line(&mut self, line: &mut Vec<u8>, is_status: bool) -> Result<()> {
+        let mut deadline = is_status.then(|| Instant::now() + self.silence);
         loop {
-            match self.lines.read_until(b'\n', line) {
-                Ok(_) if line.ends_with(b"\n") => return Ok(()),
-                Ok(_) => return Err(self.failed(ErrorKind::UnexpectedEof.into())),
+            self.limit_to(deadline)?;
+            let (used, ends) = match self.lines.fill_buf() {
+                Ok([]) => return Err(self.failed(ErrorKind::UnexpectedEof.into())),
+                Ok(bytes) => {
+                    let end = bytes.iter().position(|byte| *byte == b'\n');
+                    let used = end.map_or(bytes.len(), |end| end + 1);
+                    line.extend_from_slice(&bytes[..used]);
+                    (used, end.is_some())
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() != ErrorKind::WouldBlock => {
                     return Err(self.failed(error));
                 }
-                Err(_) if is_status => return Err(silent(&self.socket)),
+                Err(_) if deadline.is_some() => return Err(silent(&self.socket)),
                 Err(_) => {
                     let ask = &Request::Status {};
-                    let _: IgnoredAny = Self::connect(&self.socket)?.call(ask, |_| {})?;
+                    let _: IgnoredAny =
+                        Self::connect_to(&self.socket, self.user)?.call(ask, |_| {})?;
+                    continue;
                 }
+            };
+            self.lines.consume(used);
+            if ends {
+                return Ok(());
             }
+            if line.len() > ANSWER_BYTES_MAX {
+                return Err(Error::invalid(
+                    format!("{}: an answer without an end", self.socket.display()),
+                    "see whose mount it is; ask for less at a time",
+                ));
+            }
+            deadline = deadline.or_else(|| Some(Instant::now() + self.silence));
         }
+    }
+
+    /// Lets reading wait until `deadline`, or as long as silence may last.
+    fn limit_to(&self, deadline: Option<Instant>) -> Result<()> {
+        let left = match deadline {
+            None => self.silence,
+            Some(deadline) => deadline
+                .checked_duration_since(Instant::now())
+                .filter(|left| !left.is_zero())
+                .ok_or_else(|| silent(&self.socket))?,
+        };
+        self.stream().set_read_timeout(Some(left)).map_err(|error| self.failed(error))
     }
 
     pub(super) fn failed(&self, error: std::io::Error) -> Error {
@@ -117,6 +186,8 @@ impl Client {
             line.clear();
             self.read_line(&mut line, is_status)?;
             match serde_json::from_slice(&line) {
+                // A status is told at once, without steps.
+                Ok(Answer::Progress(_)) if is_status => return Err(silent(&self.socket)),
                 Ok(Answer::Progress(now)) => progress(now),
                 Ok(Answer::Ok(value)) => return Ok(value),
                 Ok(Answer::Error { message, errno }) => {

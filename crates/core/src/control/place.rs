@@ -11,7 +11,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+
+use rustix::process::geteuid;
 
 use super::claim::{self, Owner};
 use super::mount::{self, MountLine, fuse_mount_of, tells_of_end};
@@ -28,6 +31,8 @@ pub struct Place {
     pub mountpoint: PathBuf,
     /// The control socket of its owner.
     pub socket: PathBuf,
+    /// The user who mounted, as the kernel says; with a cache directory the directory's owner.
+    pub user: u32,
     /// The path relative to the mount's root; empty for the root.
     pub inside: PathBuf,
 }
@@ -89,9 +94,9 @@ impl Place {
             Followed::Mount(line, rest) => (line, rest),
         };
         let mountpoint = line.point.clone();
-        let socket = socket_of(&line, look)?.ok_or_else(|| not_ours(path))?;
+        let (socket, user) = socket_of(&line, look)?.ok_or_else(|| not_ours(path))?;
         if rest.as_os_str().is_empty() {
-            return Ok(Self { mountpoint, socket, inside: PathBuf::new() });
+            return Ok(Self { mountpoint, socket, user, inside: PathBuf::new() });
         }
         let whole = look.resolve(&absolute).map_err(|error| unresolved(path, error))?;
         if fuse_mount_of(&table, &whole).as_ref() != Some(&mountpoint) {
@@ -99,27 +104,28 @@ impl Place {
             return Self::off_mounts(&table, path, &whole, look);
         }
         let inside = whole.strip_prefix(&mountpoint).map_err(|_| not_ours(path))?.to_owned();
-        Ok(Self { mountpoint, socket, inside })
+        Ok(Self { mountpoint, socket, user, inside })
     }
 
     /// The place that `whole` stands for, which is on no mount that was found before.
     fn off_mounts(table: &[u8], path: &Path, whole: &Path, look: &dyn Look) -> Result<Self> {
         let socket = whole.join(SOCKET_NAME);
-        let inside = PathBuf::new();
+        let cache = |socket| {
+            let seen = fs::metadata(whole).map_err(Error::at(whole, "look at the directory"))?;
+            let (mountpoint, inside) = Default::default();
+            Ok(Self { mountpoint, socket, user: seen.uid(), inside })
+        };
         let Some(mountpoint) = fuse_mount_of(table, whole) else {
-            if socket.exists() {
-                return Ok(Self { mountpoint: inside.clone(), socket, inside });
-            }
-            return Err(not_ours(path));
+            return if socket.exists() { cache(socket) } else { Err(not_ours(path)) };
         };
         // A cache, too, may lie on a FUSE mount of others.
         if look.resolve(&socket).is_ok() {
-            return Ok(Self { mountpoint: inside.clone(), socket, inside });
+            return cache(socket);
         }
         let line = MountLine::on(table, &mountpoint).ok_or_else(|| not_ours(path))?;
-        let socket = socket_of(&line, look)?.ok_or_else(|| not_ours(path))?;
+        let (socket, user) = socket_of(&line, look)?.ok_or_else(|| not_ours(path))?;
         let inside = whole.strip_prefix(&mountpoint).map_err(|_| not_ours(path))?.to_owned();
-        Ok(Self { mountpoint, socket, inside })
+        Ok(Self { mountpoint, socket, user, inside })
     }
 
     /// Connects to the mount's owner.
@@ -135,7 +141,7 @@ impl Place {
                 "bring the device of its directory back; or end the mount with the system's umount",
             ));
         }
-        Client::connect(&self.socket)
+        Client::connect_to(&self.socket, self.user)
     }
 }
 
@@ -213,19 +219,23 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().map(|part| part.as_os_str().to_owned())
 }
 
-/// The socket of the mount's owner; `None` where the mount is not ours.
-fn socket_of(line: &MountLine, look: &dyn Look) -> Result<Option<PathBuf>> {
+/// The socket of the mount's owner, and who that is; `None` where the mount is not ours.
+fn socket_of(line: &MountLine, look: &dyn Look) -> Result<Option<(PathBuf, u32)>> {
+    let user = line.user.unwrap_or_else(|| geteuid().as_raw());
     match claim::owner_of(line) {
-        Some(Owner { cache: Some(cache), .. }) => return Ok(Some(cache.join(SOCKET_NAME))),
+        Some(Owner { cache: Some(cache), .. }) => {
+            return Ok(Some((cache.join(SOCKET_NAME), user)));
+        }
         Some(Owner { pid, .. }) => return Err(silent(&line.point, Some(pid))),
         // Of an earlier version, or in another network namespace, or dead.
         None => {}
     }
-    look.socket(&line.point).map_err(|error| match error.raw_os_error() {
+    let socket = look.socket(&line.point).map_err(|error| match error.raw_os_error() {
         Some(errno) if tells_of_end(errno) => dead(&line.point),
         _ if error.kind() == io::ErrorKind::TimedOut => silent(&line.point, None),
         _ => Error::at(&line.point, "ask the mount for its socket")(error),
-    })
+    })?;
+    Ok(socket.map(|socket| (socket, user)))
 }
 
 /// The error for a path in a mount whose root answers.
@@ -281,7 +291,8 @@ mod tests {
     fn a_socket_that_is_gone_is_told_from_a_mount_that_is() {
         let (mountpoint, socket) =
             (PathBuf::from("/mnt/x"), PathBuf::from("/nowhere/control.sock"));
-        let place = Place { mountpoint, socket, inside: PathBuf::new() };
+        let user = geteuid().as_raw();
+        let place = Place { mountpoint, socket, user, inside: PathBuf::new() };
         let error = place.connect().unwrap_err().to_string();
         assert!(error.contains("/mnt/x") && error.contains("umount"), "{error}");
         let named_by_cache = Place { mountpoint: PathBuf::new(), ..place };

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -209,6 +210,44 @@ fn the_socket_is_private_replaces_a_stale_one_and_goes_away() {
     assert!(!socket.exists());
     let error = Client::connect(&socket).unwrap_err().to_string();
     assert!(error.contains("no mount process answers"), "{error}");
+}
+
+/// Whoever may write to a directory can listen there: root ran programs of an ordinary user so.
+#[test]
+fn a_process_of_another_user_is_not_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, fake) = started(dir.path());
+    let error = Client::connect_to(server.socket(), 54_321).unwrap_err();
+    assert_eq!(error.errno(), libc::EPERM, "{error}");
+    assert_eq!(*fake.hints.lock(), []);
+    Client::connect_to(server.socket(), rustix::process::geteuid().as_raw()).unwrap();
+}
+
+/// One blank now and then kept a command waiting for as long as somebody wanted.
+#[test]
+fn an_answer_that_trickles_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join(SOCKET_NAME);
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let trickling = std::thread::spawn(move || {
+        // Until nobody reads any more.
+        let trickle = |mut peer: std::os::unix::net::UnixStream, text: &[u8]| {
+            while peer.write_all(text).is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        trickle(listener.accept().unwrap().0, b" ");
+        trickle(listener.accept().unwrap().0, b" ");
+        trickle(listener.accept().unwrap().0, b"{\"progress\":{\"bytes\":1,\"files\":1}}\n");
+    });
+    let asks = [Request::Status {}, Request::Ending {}, Request::Status {}];
+    for ask in asks {
+        let mut client = Client::connect(&socket).unwrap();
+        client.silence = Duration::from_millis(100);
+        let answer: Result<serde_json::Value, _> = client.call(&ask, |_| {});
+        answer.unwrap_err();
+    }
+    trickling.join().unwrap();
 }
 
 #[test]

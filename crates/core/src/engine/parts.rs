@@ -235,10 +235,34 @@ pub(crate) const NS: i64 = 1_000_000_000;
 pub(crate) fn stamp_of(raw: &libc::stat64) -> Stamp {
     #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
     let size = raw.st_size as u64;
-    Stamp::Closed { size, mtime_ns: mtime_ns(raw), ctime_ns: raw.st_ctime * NS + raw.st_ctime_nsec }
+    let ctime_ns = in_nanoseconds(raw.st_ctime, raw.st_ctime_nsec);
+    Stamp::Closed { size, mtime_ns: mtime_ns(raw), ctime_ns }
 }
 
 /// Modification time in nanoseconds since the epoch.
 pub(crate) const fn mtime_ns(raw: &libc::stat64) -> i64 {
-    raw.st_mtime * NS + raw.st_mtime_nsec
+    in_nanoseconds(raw.st_mtime, raw.st_mtime_nsec)
+}
+
+/// Anybody may give a file a time beyond the year 2262, where nanoseconds end.
+pub(crate) const fn in_nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
+    seconds.saturating_mul(NS).saturating_add(nanoseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Such a file ended the mount process.
+    #[test]
+    fn times_that_do_not_fit_nanoseconds_are_taken() {
+        // SAFETY: plain numbers, for which zero is a value.
+        let mut raw: libc::stat64 = unsafe { std::mem::zeroed() };
+        for seconds in [i64::MIN, -1, 0, 13_569_465_600, i64::MAX] {
+            (raw.st_mtime, raw.st_mtime_nsec) = (seconds, 999_999_999);
+            (raw.st_ctime, raw.st_ctime_nsec) = (seconds, 1);
+            let Stamp::Closed { mtime_ns, ctime_ns, .. } = stamp_of(&raw) else { panic!() };
+            assert_eq!((mtime_ns < 0, ctime_ns < 0), (seconds < 0, seconds < 0));
+        }
+    }
 }

@@ -5,11 +5,10 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use super::job::{Ahead, Job, Passed};
 use super::job_file::{self, REFERENCES_MAX};
-use super::opener::{Opener, Openers};
+use super::opener::Opener;
 use crate::control::JobInfo;
 use crate::control::tier::JobUse;
 use crate::error::{Error, Result};
@@ -28,7 +27,6 @@ const PLACE_BYTES_MAX: u64 = 32;
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     all: Vec<Announced>,
-    openers: Openers,
     dir: PathBuf,
 }
 
@@ -145,14 +143,9 @@ impl Jobs {
         !self.all.is_empty()
     }
 
-    /// Thread `tid` opens or makes a file. What that changes, and the file's references from now on
+    /// A process opens or makes a file. What that changes, and the file's references from now on
     /// where it is a job's own use of it.
-    pub(super) fn opened_by(&mut self, path: &Path, tid: u32) -> (Passed, Option<Ahead>) {
-        let opener = self.openers.of_thread(tid, Instant::now());
-        self.opened(path, &opener)
-    }
-
-    fn opened(&mut self, path: &Path, opener: &Opener) -> (Passed, Option<Ahead>) {
+    pub(super) fn opened(&mut self, path: &Path, opener: &Opener) -> (Passed, Option<Ahead>) {
         let mut passed = Passed::default();
         let mut is_own = false;
         for at in 0..self.all.len() {

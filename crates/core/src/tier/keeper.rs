@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use halocline_model::tier::{self, FileId, Keep, Outlook};
 use parking_lot::{Mutex, RwLock};
@@ -16,6 +17,7 @@ use super::inode::{Entry, Inode};
 use super::job::Ahead;
 use super::jobs::Jobs;
 use super::migrate::{COPY_SLACK, Manner, Stayed};
+use super::opener::Openers;
 use super::options::TierOptions;
 use super::residents::Resident;
 use crate::error::{Error, Result};
@@ -51,6 +53,7 @@ pub(super) struct Keeper {
     coldest: [Mutex<Coldest>; 2],
     pub(super) globs: RwLock<Globs>,
     pub(super) jobs: Mutex<Jobs>,
+    openers: Openers,
 }
 
 /// What is known of files when the policy decides.
@@ -95,7 +98,7 @@ impl Keeper {
         let globs = Globs::load(private, &options.pin, &options.exclude)?;
         let jobs = Mutex::new(Jobs::load(private)?);
         let (policy, coldest) = (Mutex::new(policy), Default::default());
-        Ok(Self { policy, coldest, globs: RwLock::new(globs), jobs })
+        Ok(Self { policy, coldest, globs: RwLock::new(globs), jobs, openers: Openers::default() })
     }
 
     /// A file of `bytes` bytes is used; whether it is on the SSD is looked up after the policy was
@@ -362,11 +365,12 @@ impl Core {
             return None;
         }
         let mut paths = self.paths_of(&inode.entry());
+        let opener = self.keeper.openers.of_thread(by, Instant::now());
         let (passed, ahead) = {
             let mut jobs = self.keeper.jobs.lock();
             // Which of its names it was opened by nobody tells: the one that a job has.
             let named = paths.iter().position(|path| jobs.ahead(path).is_some());
-            jobs.opened_by(&paths.swap_remove(named.unwrap_or(0)), by)
+            jobs.opened(&paths.swap_remove(named.unwrap_or(0)), &opener)
         };
         if passed.untrusted {
             self.keeper.changed_for_many();

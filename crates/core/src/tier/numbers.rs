@@ -40,8 +40,11 @@ pub(super) fn keep_number(fd: &impl AsFd, number: u64) -> Result<()> {
 /// The number that a link of ours keeps.
 pub(super) fn number_in(link: &Stat) -> Option<u64> {
     let (seconds, nanos) = (link.raw.st_mtime, link.raw.st_mtime_nsec);
+    if !(0..NUMBERS_BEFORE).contains(&seconds) {
+        return None;
+    }
     let number = seconds.unsigned_abs() * NANOS + nanos.unsigned_abs();
-    ((0..NUMBERS_BEFORE).contains(&seconds) && number > 0).then_some(number)
+    (number > 0).then_some(number)
 }
 
 impl Core {

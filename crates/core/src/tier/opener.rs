@@ -3,11 +3,17 @@
 //! Processes say it themselves, by an environment variable that their children inherit
 //! (`halocline jobs run` sets it), or else by their process group: what a shell starts as one
 //! command is one.
+//!
+//! What must hold: nobody but the process itself waits for a look at its memory, where its
+//! environment is. Its owner can make that look last for ever.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process_group};
 
@@ -19,6 +25,10 @@ pub const JOB_VARIABLE: &str = "HALOCLINE_JOB";
 const KNOWN_FOR: Duration = Duration::from_secs(2);
 /// The same of one without a mark: it may be about to execute a program that has one.
 const UNMARKED_FOR: Duration = Duration::from_millis(100);
+/// How long an open may wait for a look at its process: far longer than a busy machine needs.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Looks at once, at most. While so many last, processes are known by their groups alone.
+const LOOKS_MAX: usize = 16;
 /// Processes known at most.
 const KNOWN_MAX: usize = 4096;
 /// Bytes of an environment that are looked at, at most; Linux allows more by option only.
@@ -38,24 +48,69 @@ pub(super) struct Opener {
 /// The processes that opened files of late.
 #[derive(Debug, Default)]
 pub(super) struct Openers {
-    known: HashMap<u32, (Instant, Opener)>,
+    known: Mutex<HashMap<u32, (Instant, Opener)>>,
+    looks: Looks,
 }
 
 impl Openers {
-    /// The process of thread `tid`.
-    pub(super) fn of_thread(&mut self, tid: u32, now: Instant) -> Opener {
-        if let Some((since, opener)) = self.known.get(&tid)
+    /// The process of thread `tid`. Waits for a look at it, and holds no lock meanwhile.
+    pub(super) fn of_thread(&self, tid: u32, now: Instant) -> Opener {
+        if let Some((since, opener)) = self.known.lock().get(&tid)
             && now.saturating_duration_since(*since)
                 < if opener.job.is_some() { KNOWN_FOR } else { UNMARKED_FOR }
         {
             return opener.clone();
         }
-        if self.known.len() >= KNOWN_MAX {
-            self.known.clear();
+        let job = self.looks.within(LOOK_TIMEOUT, move || marked(tid));
+        let opener = Opener { job, group: group_of(tid).unwrap_or(0) };
+        let mut known = self.known.lock();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
         }
-        let opener = Opener { job: marked(tid), group: group_of(tid).unwrap_or(0) };
-        self.known.insert(tid, (now, opener.clone()));
+        known.insert(tid, (now, opener.clone()));
         opener
+    }
+}
+
+/// Looks that may last for ever, each in a thread of its own.
+#[derive(Debug, Default)]
+struct Looks(Arc<AtomicUsize>);
+
+impl Looks {
+    /// What `look` finds within `timeout`; `None` after that, and while too many others last.
+    fn within<T: Send + 'static>(
+        &self,
+        timeout: Duration,
+        look: impl FnOnce() -> Option<T> + Send + 'static,
+    ) -> Option<T> {
+        let lasting = Lasting::one_more(&self.0)?;
+        let (found, is_found) = mpsc::sync_channel(1);
+        let look = move || {
+            let seen = look();
+            drop(lasting);
+            // Whoever asked may have gone on.
+            let _ = found.send(seen);
+        };
+        thread::Builder::new().name("job mark".into()).spawn(look).ok()?;
+        is_found.recv_timeout(timeout).ok().flatten()
+    }
+}
+
+/// One of the looks that last.
+struct Lasting(Arc<AtomicUsize>);
+
+impl Lasting {
+    fn one_more(count: &Arc<AtomicUsize>) -> Option<Self> {
+        let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < LOOKS_MAX).then_some(count + 1)
+        });
+        counted.ok().map(|_| Self(Arc::clone(count)))
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -113,13 +168,33 @@ mod tests {
 
     #[test]
     fn what_is_known_is_believed_for_a_while() {
-        let (mut openers, now) = (Openers::default(), Instant::now());
+        let (openers, now) = (Openers::default(), Instant::now());
         let me = std::process::id();
         let opener = openers.of_thread(me, now);
         assert_ne!(opener.group, 0);
-        openers.known.get_mut(&me).unwrap().1.group = 7;
+        openers.known.lock().get_mut(&me).unwrap().1.group = 7;
         assert_eq!(openers.of_thread(me, now + Duration::from_millis(50)).group, 7);
         assert_eq!(openers.of_thread(me, now + Duration::from_secs(3)), opener);
         assert_eq!(openers.of_thread(u32::MAX, now), Opener::default());
+    }
+
+    /// One process that could not be looked at stopped the tier for all.
+    #[test]
+    fn looks_that_last_for_ever_are_few_and_keep_nobody() {
+        let looks = Looks::default();
+        let short = Duration::from_millis(20);
+        let (end, ended) = mpsc::channel::<()>();
+        let ended = Arc::new(Mutex::new(ended));
+        for _ in 0..LOOKS_MAX {
+            let ended = Arc::clone(&ended);
+            let lasting = move || ended.lock().recv().ok().map(|()| 1);
+            assert_eq!(looks.within(short, lasting), None);
+        }
+        assert_eq!(looks.within(Duration::MAX, || Some(2)), None, "no more of them");
+        drop(end);
+        while looks.0.load(Ordering::Relaxed) > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(looks.within(Duration::from_mins(1), || Some(3)), Some(3));
     }
 }

@@ -6,6 +6,7 @@
 //! describes the format.
 
 mod file;
+mod home;
 mod identity;
 mod marker;
 mod orphans;
@@ -20,7 +21,6 @@ use halocline_model::striping::Striping;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::server::make_directory;
 use super::{Decorate, Server, Volume};
 use crate::config::{VolumeKind, VolumeShape};
 use crate::device::ServerFile;
@@ -34,6 +34,7 @@ pub use identity::{ObjectId, hidden_xattr};
 pub use orphans::Orphans;
 
 use file::{Data, SizeLocks, Striped};
+use home::Home;
 use marker::{Marker, Use};
 
 /// An origin, opened.
@@ -64,7 +65,8 @@ impl Origin {
             );
             return Err(Error::invalid(what, "give at least one server and one byte"));
         }
-        match (Marker::read(dir)?, shape.kind) {
+        let home = Home::open(dir)?;
+        match (Marker::read(&home)?, shape.kind) {
             (Some(found), VolumeKind::Striped)
                 if found != Marker::new(shape.servers, shape.stripe) =>
             {
@@ -79,11 +81,11 @@ impl Origin {
                 let remedy = "give the volume's own numbers, or unstripe it and stripe it anew";
                 Err(Error::invalid(what, remedy))
             }
-            (Some(found), _) => Self::open_striped(dir, found, Use::Shared, decorate),
+            (Some(found), _) => Self::open_striped(&home, found, Use::Shared, decorate),
             (None, VolumeKind::Striped) => {
                 let marker = Marker::new(shape.servers, shape.stripe);
-                create_striped(dir, marker)?;
-                Self::open_striped(dir, marker, Use::Shared, decorate)
+                create_striped(&home, marker)?;
+                Self::open_striped(&home, marker, Use::Shared, decorate)
             }
             (None, _) => {
                 let servers = vec![Server::local(dir, "origin", 0, decorate)?];
@@ -96,34 +98,38 @@ impl Origin {
 
     /// The striped volume in `dir`, without decorators; an error if it is none.
     pub fn open_volume(dir: &Path) -> Result<Self> {
-        let marker = Marker::read(dir)?.ok_or_else(|| {
+        let home = Home::open(dir)?;
+        let marker = Marker::read(&home)?.ok_or_else(|| {
             let what =
                 format!("{}: not a striped volume ({} is missing)", dir.display(), marker::NAME);
             Error::invalid(what, "give the directory that was the origin of the mount")
         })?;
-        Self::open_striped(dir, marker, Use::Shared, &|_, device| device)
+        Self::open_striped(&home, marker, Use::Shared, &|_, device| device)
     }
 
     /// The striped volume in `dir` for its only user; `None` if it is none. Refused while it is
     /// mounted.
     pub fn open_alone(dir: &Path) -> Result<Option<Self>> {
-        let marker = Marker::read(dir)?;
+        let home = Home::open(dir)?;
+        let marker = Marker::read(&home)?;
         marker
-            .map(|marker| Self::open_striped(dir, marker, Use::Alone, &|_, device| device))
+            .map(|marker| Self::open_striped(&home, marker, Use::Alone, &|_, device| device))
             .transpose()
     }
 
-    fn open_striped(dir: &Path, marker: Marker, how: Use, decorate: Decorate<'_>) -> Result<Self> {
-        let in_use = marker::lock(dir, how)?;
+    fn open_striped(home: &Home, marker: Marker, how: Use, decorate: Decorate<'_>) -> Result<Self> {
+        let in_use = marker::lock(home, how)?;
         let open = |index: u32| {
             let name = format!("server-{index}");
             // Whoever could put objects there could have us read and write files of that person's choice.
-            let dir = PrivateDir::open(&dir.join(&name))?;
+            let dir = PrivateDir::open(&home.path().join(&name))?;
             Server::private(&dir, &name, index as usize, decorate)
         };
         let servers = (0..marker.servers).map(open).collect::<Result<_>>()?;
+        home.directory(marker::NAMESPACE)?;
         let volume = Volume::new(servers, marker.stripe);
-        Ok(Self::over(&dir.join(marker::NAMESPACE), volume, marker.striping(), Some(in_use)))
+        let namespace = home.path().join(marker::NAMESPACE);
+        Ok(Self::over(&namespace, volume, marker.striping(), Some(in_use)))
     }
 
     fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<File>) -> Self {
@@ -208,28 +214,25 @@ impl Origin {
     /// blocks for one without data; [`OriginFile::blocks`] counts them.
     pub fn complete_stat(&self, stat: &mut Stat) {
         if self.striped {
-            stat.raw.st_blocks = (stat.raw.st_size + 511) / 512;
+            stat.raw.st_blocks = stat.raw.st_size.saturating_add(511) / 512;
         }
     }
 }
 
-/// Makes an empty directory a striped volume. The mark comes last: without it there is none.
-fn create_striped(dir: &Path, marker: Marker) -> Result<()> {
-    marker::check_empty(dir)?;
+/// Makes an empty directory a striped volume, or goes on with what an interrupted creation left.
+/// The mark comes last: without it there is none.
+fn create_striped(home: &Home, marker: Marker) -> Result<()> {
+    home.check_empty(|name| {
+        let is_ours = name == marker::NAMESPACE || name.starts_with("server-");
+        is_ours || name == "lost+found" || name.starts_with(marker::NAME)
+    })?;
     for index in 0..marker.servers {
-        make_directory(&dir.join(format!("server-{index}")))?;
+        home.make_directory(&format!("server-{index}"))?;
     }
-    let namespace = dir.join(marker::NAMESPACE);
-    make_directory(&namespace)?;
     // The tree's root has the owner and mode that the directory was given.
-    let copy = || {
-        use std::os::unix::fs::{MetadataExt, chown};
-        let given = dir.metadata()?;
-        std::fs::set_permissions(&namespace, given.permissions())?;
-        chown(&namespace, Some(given.uid()), Some(given.gid()))
-    };
-    copy().map_err(Error::at(&namespace, "set mode and owner"))?;
-    marker.write(dir)
+    let namespace = home.make_directory(marker::NAMESPACE)?;
+    home.liken(&namespace, marker::NAMESPACE)?;
+    marker.write(home)
 }
 
 fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {

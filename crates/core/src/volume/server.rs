@@ -32,17 +32,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// The server `name` over the existing directory `dir`, whose data goes through `device`.
-    pub fn open(dir: &Path, name: &str, device: Arc<dyn Device>) -> Result<Arc<Self>> {
-        let root = File::open(dir).map_err(Error::at(dir, "open the server's directory"))?;
-        if !root.metadata().map_err(Error::at(dir, "stat the server's directory"))?.is_dir() {
+    /// The server `name` with the open directory `root`, whose path is `dir`, on its file system's
+    /// own device inside the decorators that `decorate` gives the server of this index.
+    pub(super) fn over(
+        root: File,
+        dir: &Path,
+        (name, index): (&str, usize),
+        decorate: Decorate<'_>,
+    ) -> Result<Arc<Self>> {
+        let at = || Error::at(dir, "open the server's directory");
+        if !root.metadata().map_err(at())?.is_dir() {
             return Err(Error::invalid(
                 format!("{}: not a directory", dir.display()),
                 "give a directory for each server",
             ));
         }
-        let (name, dir) = (name.to_owned(), dir.to_owned());
-        let queue = Queue::new(&name);
+        let device = decorate(index, Arc::new(LocalDevice::over(root.try_clone().map_err(at())?)));
+        let (name, dir, queue) = (name.to_owned(), dir.to_owned(), Queue::new(name));
         Ok(Arc::new(Self { name, dir, root, is_private: false, device, queue }))
     }
 
@@ -73,7 +79,8 @@ impl Server {
         index: usize,
         decorate: Decorate<'_>,
     ) -> Result<Arc<Self>> {
-        Self::open(dir, name, decorate(index, Arc::new(LocalDevice::open(dir)?)))
+        let root = File::open(dir).map_err(Error::at(dir, "open the server's directory"))?;
+        Self::over(root, dir, (name, index), decorate)
     }
 
     /// Name, for reports and threads.
@@ -203,12 +210,4 @@ pub(super) const BLOCK: u64 = 512;
 
 fn open_directory(root: &File, path: &Path) -> rustix::io::Result<File> {
     beneath::open(root, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
-}
-
-/// Makes the directory `path`, private to the owner, unless it is there.
-pub(super) fn make_directory(path: &Path) -> Result<()> {
-    match rustix::fs::mkdir(path, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(Error::at(path, "create the directory")(errno.into())),
-    }
 }

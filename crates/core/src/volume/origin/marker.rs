@@ -1,17 +1,17 @@
 //! `halocline-volume.toml`: the mark of a striped origin with its geometry.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::Path;
+use std::fs::File;
+use std::io;
 
 use halocline_model::striping::Striping;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::bounded;
 use crate::config::{SERVERS_MAX, STRIPE_BYTES_MAX};
 use crate::error::{Error, Result};
+
+use super::home::Home;
 
 /// The only format so far.
 const FORMAT: u32 = 1;
@@ -36,10 +36,11 @@ pub(super) enum Use {
     Alone,
 }
 
-/// Locks the mark of the volume in `dir` until the answer is dropped.
-pub(super) fn lock(dir: &Path, how: Use) -> Result<File> {
-    let path = dir.join(NAME);
-    let file = File::open(&path).map_err(Error::at(&path, "open"))?;
+/// Locks the mark of the volume in `home` until the answer is dropped.
+pub(super) fn lock(home: &Home, how: Use) -> Result<File> {
+    let path = home.path().join(NAME);
+    let file = home.file(NAME)?;
+    let file = file.ok_or_else(|| Error::at(&path, "open")(io::ErrorKind::NotFound.into()))?;
     let operation = match how {
         Use::Shared => FlockOperation::NonBlockingLockShared,
         Use::Alone => FlockOperation::NonBlockingLockExclusive,
@@ -47,7 +48,7 @@ pub(super) fn lock(dir: &Path, how: Use) -> Result<File> {
     match flock(&file, operation) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(Error::invalid(
-            format!("the striped volume {} is in use by another process", dir.display()),
+            format!("the striped volume {} is in use by another process", home.path().display()),
             "unmount it, or wait until its check is done",
         )),
         Err(errno) => Err(Error::at(path, "lock")(errno.into())),
@@ -72,14 +73,10 @@ impl Marker {
         Striping::new(self.servers, self.stripe)
     }
 
-    /// The mark of the origin in `dir`, if it has one.
-    pub(super) fn read(dir: &Path) -> Result<Option<Self>> {
-        let path = dir.join(NAME);
-        let text = match bounded::read_to_string(&path, bounded::SMALL_FILE_BYTES_MAX) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::at(path, "read")(error)),
-        };
+    /// The mark of the origin in `home`, if it has one.
+    pub(super) fn read(home: &Home) -> Result<Option<Self>> {
+        let path = home.path().join(NAME);
+        let Some(text) = home.read(NAME)? else { return Ok(None) };
         let damaged = |what: String| {
             let what = format!("{}: {what}", path.display());
             Error::invalid(what, "restore the file: docs/FORMAT.md shows what it must hold")
@@ -103,37 +100,8 @@ impl Marker {
     }
 
     /// Makes the mark durable: it is whole or not there.
-    pub(super) fn write(self, dir: &Path) -> Result<()> {
-        let (path, temporary) = (dir.join(NAME), dir.join(format!("{NAME}.new")));
+    pub(super) fn write(self, home: &Home) -> Result<()> {
         let body = toml::to_string(&self).expect("three numbers are TOML");
-        let write = || {
-            let mut file = File::create(&temporary)?;
-            file.write_all(HEAD.as_bytes())?;
-            file.write_all(body.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(dir)?.sync_all()
-        };
-        write().map_err(Error::at(&path, "write"))
+        home.write(NAME, &format!("{HEAD}{body}"))
     }
-}
-
-/// Fails unless `dir` is empty or holds nothing but what an interrupted creation left.
-pub(super) fn check_empty(dir: &Path) -> Result<()> {
-    let entries = fs::read_dir(dir).map_err(Error::at(dir, "list the directory"))?;
-    for entry in entries {
-        let name = entry.map_err(Error::at(dir, "list the directory"))?.file_name();
-        let text = name.to_string_lossy();
-        let ours = text == NAMESPACE || text.starts_with("server-") || text.starts_with(NAME);
-        let empty =
-            || fs::read_dir(dir.join(&name)).is_ok_and(|mut inside| inside.next().is_none());
-        let harmless = text == "lost+found" || text.starts_with(NAME) || (ours && empty());
-        if !harmless {
-            return Err(Error::invalid(
-                format!("{}: cannot become a striped volume, it has files ({text})", dir.display()),
-                "give an empty directory, or leave the origin plain",
-            ));
-        }
-    }
-    Ok(())
 }

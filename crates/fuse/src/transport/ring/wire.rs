@@ -172,9 +172,11 @@ fn since_epoch(time: SystemTime) -> (i64, u32) {
         Ok(after) => (after.as_secs().cast_signed(), after.subsec_nanos()),
         Err(before) => {
             let before = before.duration();
+            // The earliest second that there is has no positive number.
+            let seconds = before.as_secs().cast_signed().wrapping_neg();
             match before.subsec_nanos() {
-                0 => (-before.as_secs().cast_signed(), 0),
-                nanoseconds => (-before.as_secs().cast_signed() - 1, 1_000_000_000 - nanoseconds),
+                0 => (seconds, 0),
+                nanoseconds => (seconds.saturating_sub(1), 1_000_000_000 - nanoseconds),
             }
         }
     }
@@ -206,7 +208,9 @@ mod tests {
 
     #[test]
     fn times_before_1970_come_back() {
-        for (seconds, nanoseconds) in [(0, 0), (-1, 0), (-1, 999_999_999), (-2, 1), (5, 7)] {
+        let extreme = [(i64::MIN, 0), (i64::MIN, 999_999_999), (i64::MAX, 999_999_999)];
+        let times = [(0, 0), (-1, 0), (-1, 999_999_999), (-2, 1), (5, 7)];
+        for (seconds, nanoseconds) in times.into_iter().chain(extreme) {
             assert_eq!(since_epoch(time(seconds, nanoseconds.into())), (seconds, nanoseconds));
         }
     }
