@@ -56,8 +56,8 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
         done: "fetched",
         left: |left| {
             Failure::failed(format!(
-                "{left} were not fetched; where there is no room, mount with more (--size, or \
-                 --ssd-limit of a file tier) or evict something"
+                "{left} were not fetched; where there is no room, mount with more (--size), or make \
+                 some with `halocline evict`; on a file tier, --ssd-limit and `halocline demote`"
             ))
         },
         dry_run: args.dry_run,
