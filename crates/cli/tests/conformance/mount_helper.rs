@@ -136,6 +136,23 @@ fn without_fusermount3_the_remedy_is_said() {
     }
 }
 
+/// A comma in the origin's name was taken for the end of an option.
+#[test]
+fn names_with_commas_and_backslashes_are_no_options() {
+    if let Some(reason) = obstacle() {
+        return programs::skip(&reason);
+    }
+    let scratch = scratch();
+    let script = format!(
+        r#"set -e; o="x,y\\z,allow_other"; mv origin "$o"; $h mount "$o" mnt --cache cache {OPTIONS}; \
+         echo bytes > mnt/made; $h umount mnt >&2; cat "$o/made"; mv "$o" origin"#
+    );
+    let output = as_user(scratch.path(), &script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(fs::read(scratch.path().join("origin/made")).expect("flushed"), b"bytes\n");
+}
+
 #[test]
 fn what_fusermount3_refuses_is_said() {
     if let Some(reason) = obstacle() {
@@ -153,4 +170,5 @@ fn what_fusermount3_refuses_is_said() {
     for part in ["foreign", "write access"] {
         assert!(errors.contains(part), "{errors}");
     }
+    assert!(!errors.contains("install fuse3"), "it is: {errors}");
 }

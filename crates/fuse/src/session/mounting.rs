@@ -138,7 +138,7 @@ fn mount_with_helper<E: Engine>(
 ) -> Result<Session<Device<E>>> {
     config.mount_options = vec![
         MountOption::DefaultPermissions,
-        MountOption::FSName(options.fsname.clone()),
+        MountOption::FSName(escaped(&options.fsname)),
         MountOption::Subtype(SUBTYPE.into()),
     ];
     if options.read_only {
@@ -148,11 +148,30 @@ fn mount_with_helper<E: Engine>(
         config.acl = SessionACL::Owner;
     }
     Session::new(served, mountpoint, &config).map_err(|source| {
-        Error::invalid(
-            format!("{}: fusermount3 could not mount: {}", mountpoint.display(), said(&source)),
-            "install fuse3, or use a private mount (halocline run), which needs no helper",
-        )
+        let said = said(&source);
+        let what = format!("{}: fusermount3 could not mount: {said}", mountpoint.display());
+        // What ran has said why; else there was nothing to run.
+        if source.raw_os_error().is_some() {
+            return Error::invalid(
+                what,
+                "install fuse3, or use a private mount (halocline run), which needs no helper",
+            );
+        }
+        Error::invalid(what, remedy(&said))
     })
+}
+
+/// What to do where the helper refuses with these words.
+pub(super) fn remedy(said: &str) -> &'static str {
+    if said.contains("user_allow_other") {
+        return "add the line user_allow_other to /etc/fuse.conf, or mount without --allow-other";
+    }
+    "see fusermount3(1), or use a private mount (halocline run)"
+}
+
+/// A name as an option of the helper: those are separated by commas.
+pub(super) fn escaped(name: &str) -> String {
+    name.replace('\\', "\\\\").replace(',', "\\,")
 }
 
 /// What the helper printed, as part of a sentence.

@@ -9,7 +9,7 @@ use halocline_core::control::descriptors;
 use halocline_core::error::{Error, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::session::mounting::SUBTYPE;
+use crate::session::mounting::{SUBTYPE, escaped, remedy};
 use crate::session::unmounting::run_helper;
 
 /// Names the socket's number for the helper.
@@ -30,15 +30,10 @@ pub(super) fn mount(dir: &Path, fsname: &str) -> Result<OwnedFd> {
     let refused = || {
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.trim().trim_start_matches("fusermount3: ");
-        Error::invalid(format!("fusermount3 could not mount: {said}"), "see fusermount3(1)")
+        Error::invalid(format!("fusermount3 could not mount: {said}"), remedy(said))
     };
     if !output.status.success() {
         return Err(refused());
     }
     descriptors::receive(&ours)?.ok_or_else(refused)
-}
-
-/// Options are separated by commas.
-fn escaped(fsname: &str) -> String {
-    fsname.replace('\\', "\\\\").replace(',', "\\,")
 }
