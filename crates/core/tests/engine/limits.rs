@@ -1,7 +1,8 @@
 //! The limit of the cache under attack (I5): many writers, a flush, evictions and fetches at once.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -151,15 +152,24 @@ fn write_tiny(count: u64, len: usize, mut place: impl FnMut(u64) -> u64) {
     assert!(fixture.read("f", 0, truth.len()) == truth, "I1");
 }
 
-/// What `du` says of a directory.
+/// What `du` says of a directory at one moment at least: of each file what two looks in a row agree on. One
+/// look goes from file to file, and what one frees and another takes meanwhile is in both.
 fn disk_use(dir: &Path) -> u64 {
-    let mut bytes = dir.metadata().map_or(0, |found| found.blocks() * 512);
+    let (before, after) = (blocks_below(dir), blocks_below(dir));
+    let of_both = before.iter().filter_map(|(path, bytes)| Some(*after.get(path)?.min(bytes)));
+    of_both.sum()
+}
+
+/// Bytes of the blocks of a directory and of all below it.
+fn blocks_below(dir: &Path) -> BTreeMap<PathBuf, u64> {
+    let own = dir.metadata().map_or(0, |found| found.blocks() * 512);
+    let mut blocks = BTreeMap::from([(dir.to_owned(), own)]);
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        bytes += match entry.path().symlink_metadata() {
-            Ok(found) if found.is_dir() => disk_use(&entry.path()),
-            Ok(found) => found.blocks() * 512,
-            Err(_) => 0,
-        };
+        match entry.path().symlink_metadata() {
+            Ok(found) if found.is_dir() => blocks.extend(blocks_below(&entry.path())),
+            Ok(found) => drop(blocks.insert(entry.path(), found.blocks() * 512)),
+            Err(_) => {}
+        }
     }
-    bytes
+    blocks
 }
