@@ -60,21 +60,18 @@ impl Tree {
 /// Makes the next snapshot, of which two files are new, as `rsync --link-dest` does.
 fn snapshot(root: &Path, number: u64) {
     let dir = root.join(format!("snap{number}"));
-    match number {
-        0 => {
-            fs::create_dir(&dir).expect("directory");
-            (0..FILES)
-                .for_each(|file| fs::write(file_in(&dir, file), content(file, 0)).expect("write"));
-        }
-        _ => {
-            let before = root.join(format!("snap{}", number - 1));
-            programs::run(Command::new("cp").arg("-al").arg(before).arg(&dir));
-            for file in [number % FILES, (number * 7) % FILES] {
-                let new = dir.join("new");
-                fs::write(&new, content(file, number)).expect("write");
-                fs::rename(&new, file_in(&dir, file)).expect("rename");
-            }
-        }
+    if number == 0 {
+        fs::create_dir(&dir).expect("directory");
+        (0..FILES)
+            .for_each(|file| fs::write(file_in(&dir, file), content(file, 0)).expect("write"));
+        return;
+    }
+    let before = root.join(format!("snap{}", number - 1));
+    programs::run(Command::new("cp").arg("-al").arg(before).arg(&dir));
+    for file in [number % FILES, (number * 7) % FILES] {
+        let new = dir.join("new");
+        fs::write(&new, content(file, number)).expect("write");
+        fs::rename(&new, file_in(&dir, file)).expect("rename");
     }
 }
 
