@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::UNIX_EPOCH;
 
 use halocline_core::config::{Binding, Config, VolumeKind};
 use halocline_core::control::Controlled;
@@ -49,8 +50,11 @@ impl Scratch {
             .unwrap()
             .record(&scratch.path("cache"))
             .unwrap();
-        let inode = fs::metadata(&data).unwrap().ino();
-        let file = dmt.register(OriginKey { inode, born_ns: 0 }, Path::new("data")).unwrap();
+        let found = fs::metadata(&data).unwrap();
+        let born = found.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        let born_ns = born.map_or(0, |born| u64::try_from(born.as_nanos()).unwrap());
+        let key = OriginKey { inode: found.ino(), born_ns };
+        let file = dmt.register(key, Path::new("data")).unwrap();
         assert!(dmt.reserve(file, EXTENT, PLACEMENT));
         scratch
             .objects()
@@ -266,6 +270,14 @@ fn dirty_bytes_without_a_place_are_told() {
     let (scratch, _) = Scratch::new();
     fs::rename(scratch.path("origin/data"), scratch.path("origin/elsewhere")).unwrap();
     assert_eq!(scratch.problems(&[]), ["no-origin"]);
+    fs::rename(scratch.path("origin"), scratch.path("unmounted")).unwrap();
+    assert_eq!(scratch.problems(&[]), ["not-reachable"], "the origin is not there");
+    fs::create_dir(scratch.path("origin")).unwrap();
+    assert_eq!(scratch.problems(&[]), ["not-reachable"], "its mount point is");
+    fs::remove_dir(scratch.path("origin")).unwrap();
+    fs::rename(scratch.path("unmounted"), scratch.path("origin")).unwrap();
+    fs::rename(scratch.path("origin/elsewhere"), scratch.path("origin/data")).unwrap();
+    assert_eq!(scratch.problems(&[]), <[&str; 0]>::default());
 }
 
 /// Dirty bytes under which the origin was changed were called clean, and the next mount put them over what

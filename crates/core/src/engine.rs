@@ -25,6 +25,7 @@ mod operate;
 mod parts;
 pub mod passthrough;
 mod processes;
+pub mod reach;
 mod rebuild;
 mod recover;
 mod redirect;

@@ -53,6 +53,12 @@ pub struct OriginKey {
 pub enum Stamp {
     /// Halocline is changing it: nobody knows how it looks after a crash ([`lease`]).
     Writing,
+    /// An earlier session was changing it, until this time at most, in nanoseconds since the epoch, and
+    /// no mount could look at it since.
+    Unjudged {
+        /// A later change is one of others.
+        until_ns: i64,
+    },
     /// What it looked like when Halocline had last changed it.
     Closed {
         /// Size in bytes.
@@ -73,6 +79,16 @@ impl Stamp {
             size: found.len(),
             mtime_ns: ns(found.mtime(), found.mtime_nsec()),
             ctime_ns: ns(found.ctime(), found.ctime_nsec()),
+        }
+    }
+
+    /// The same of what `stat` describes.
+    pub fn of_stat(raw: &libc::stat64) -> Self {
+        const NS: i64 = 1_000_000_000;
+        Self::Closed {
+            size: raw.st_size.cast_unsigned(),
+            mtime_ns: raw.st_mtime * NS + raw.st_mtime_nsec,
+            ctime_ns: raw.st_ctime * NS + raw.st_ctime_nsec,
         }
     }
 
@@ -100,6 +116,9 @@ pub struct FileRecord {
     pub path: PathBuf,
     /// What the origin's file looked like.
     pub stamp: Stamp,
+    /// Root of what is mounted below the origin's root and has the file on it; `None` for a file that
+    /// lies on what the origin's root itself is on.
+    pub mount: Option<OriginKey>,
 }
 
 /// A mapped extent.

@@ -1,10 +1,10 @@
 //! `halocline fsck`: is a cache in order, and what would be lost without it?
 
 mod contents;
+mod names;
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,13 +15,14 @@ use halocline_core::error::{Error, Result};
 use halocline_core::meta::lease::{self, Evidence, Verdict};
 use halocline_core::meta::recover::Left;
 use halocline_core::meta::table::{self, ExtentTable};
-use halocline_core::meta::{Extent, FileId, FileRecord, Stamp};
+use halocline_core::meta::{Extent, FileId, FileRecord};
 use halocline_core::volume::{CacheObjects, Origin, Volume, marks};
 use halocline_model::evict;
 use halocline_model::request::ByteRange;
 use serde::Serialize;
 
 use self::contents::Contents;
+use self::names::Names;
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::say::say;
@@ -69,6 +70,8 @@ enum Problem {
     StrayObject { file: u64, next_mount_removes: bool },
     /// The origin has no such file any more: its dirty bytes have no place to go.
     NoOrigin { path: PathBuf, dirty_bytes: u64 },
+    /// The origin's file cannot be looked at: its dirty bytes wait until it can.
+    NotReachable { path: PathBuf, dirty_bytes: u64, reason: String },
     /// Others changed the origin's file under dirty bytes: these are not written home.
     Conflict { path: PathBuf, dirty_bytes: u64 },
     /// The directory is a copy of a cache, or was moved to another file system, with dirty bytes: some
@@ -121,6 +124,8 @@ struct Cache {
     origin_unchecked: Option<String>,
     /// What tells changes of the origin by others.
     evidence: Evidence,
+    /// What the origin has; `None` without an origin.
+    names: Option<Names>,
 }
 
 /// Checks, and mends if asked.
@@ -210,6 +215,7 @@ impl Cache {
         if evidence == Evidence::Copy && dirty_bytes > 0 {
             problems.push(Problem::Copy { dirty_bytes });
         }
+        let names = binding.as_ref().map(Names::of);
         Ok(Self {
             dmt,
             objects,
@@ -219,6 +225,7 @@ impl Cache {
             next_mount_trims,
             origin_unchecked,
             evidence,
+            names,
         })
     }
 
@@ -258,12 +265,15 @@ impl Cache {
             extents.iter().filter(|extent| extent.dirty).map(|extent| extent.range.len()).sum();
         if dirty_bytes > 0 {
             let path = file.path.clone();
-            match self.on_origin(file) {
-                None => self.problems.push(Problem::NoOrigin { path, dirty_bytes }),
-                Some(found) if self.evidence.judge(file.stamp, found) == Verdict::Theirs => {
+            match self.names.as_ref().map_or(Ok(Some(file.stamp)), |names| names.find(file)) {
+                Err(reason) => {
+                    self.problems.push(Problem::NotReachable { path, dirty_bytes, reason });
+                }
+                Ok(None) => self.problems.push(Problem::NoOrigin { path, dirty_bytes }),
+                Ok(Some(found)) if self.evidence.judge(file.stamp, found) == Verdict::Theirs => {
                     self.problems.push(Problem::Conflict { path, dirty_bytes });
                 }
-                Some(_) => {}
+                Ok(Some(_)) => {}
             }
         }
         Ok(missing)
@@ -321,17 +331,6 @@ impl Cache {
             at = data.max(hole + 1);
         }
         Ok(gaps)
-    }
-
-    /// How the origin's file looks, if it is there. Without its origin nothing is known of it.
-    fn on_origin(&self, file: &FileRecord) -> Option<Stamp> {
-        let Some(binding) = &self.binding else { return Some(file.stamp) };
-        let plain = binding.origin.join(&file.path);
-        let striped = binding.origin.join("namespace").join(&file.path);
-        let found = [plain, striped].into_iter().find_map(|path| {
-            fs::symlink_metadata(path).ok().filter(|found| found.ino() == file.key.inode)
-        })?;
-        Some(Stamp::of(&found))
     }
 
     /// Looks for objects that no record names, and for blocks that nobody counts.
@@ -458,8 +457,15 @@ fn describe(problem: &Problem) -> String {
         Problem::StrayObject { file, .. } => {
             format!("object {file:016x}: no record names it; it only takes space")
         }
+        Problem::NotReachable { path, dirty_bytes, reason } => format!(
+            "{}: {} are dirty, and nobody knows whether the origin has the file: {reason}; they stay on the \
+             cache until a mount finds it",
+            text::path(path),
+            text::bytes(*dirty_bytes)
+        ),
         Problem::NoOrigin { path, dirty_bytes } => format!(
-            "{}: {} are dirty, and the origin has no such file; the next mount saves them",
+            "{}: {} are dirty, and the origin has no such file there; the next mount searches it, and saves \
+             them if it is gone",
             text::path(path),
             text::bytes(*dirty_bytes)
         ),

@@ -43,14 +43,12 @@ impl Binding {
     /// The binding that a mount of `origin` with `config` needs.
     pub fn of(origin: &Path, config: &Config) -> Result<Self> {
         let found = fs::metadata(origin).map_err(Error::at(origin, "look at the origin"))?;
-        let born = found.created().unwrap_or(SystemTime::UNIX_EPOCH);
-        let born_ns = born.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
         let shape = config.cache_shape();
         let geometry = CacheGeometry::new(shape.servers, shape.stripe, config.groups);
         Ok(Self {
             origin: origin.to_owned(),
             origin_inode: found.ino(),
-            origin_born_ns: u64::try_from(born_ns).unwrap_or(u64::MAX),
+            origin_born_ns: born_ns(&found),
             cache_servers: geometry.servers(),
             cache_stripe: if geometry.servers() == 1 { 0 } else { geometry.stripe() },
             groups: geometry.groups().unwrap_or(0),
@@ -120,6 +118,19 @@ impl Binding {
         Ok(())
     }
 
+    /// Refuses the directory that is at the origin's path if it is not the origin.
+    pub fn check_origin(&self) -> Result<()> {
+        let origin = &self.origin;
+        let found = fs::metadata(origin).map_err(Error::at(origin, "look at the origin"))?;
+        if (found.ino(), born_ns(&found)) == (self.origin_inode, self.origin_born_ns) {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!("{} is another directory than the origin", origin.display()),
+            "see whether the origin's disk is mounted",
+        ))
+    }
+
     /// Writes the binding into the cache directory, whose lock the caller holds.
     pub fn record(&self, dir: &Path) -> Result<()> {
         if Self::load(dir)?.as_ref() == Some(self) {
@@ -132,6 +143,13 @@ impl Binding {
         let text = toml::to_string(self).map_err(failed)?;
         PrivateDir::open(dir)?.replace(BINDING_FILE, text.as_bytes())
     }
+}
+
+/// Birth time in nanoseconds since the epoch; 0 where the file system knows none.
+fn born_ns(found: &fs::Metadata) -> u64 {
+    let born = found.created().unwrap_or(SystemTime::UNIX_EPOCH);
+    let born_ns = born.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    u64::try_from(born_ns).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

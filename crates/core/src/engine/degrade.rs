@@ -237,12 +237,13 @@ impl Parts {
         let files = self.store.dmt.dirty_files();
         let mut failed = None;
         for (id, _) in &files {
-            let drained = match self.file_by_id(*id)? {
-                Some(file) => self
+            let drained = match self.file_by_id(*id) {
+                Err(error) => Err(error),
+                Ok(Some(file)) => self
                     .relieved(|| self.bring_home(&file, *id))
                     .and_then(|_| self.give_time(&file)),
-                None if self.relief.removed.lock().contains(id) => Ok(()),
-                None => self.record_of_missing(*id).map_or(Ok(()), |record| {
+                Ok(None) if self.relief.removed.lock().contains(id) => Ok(()),
+                Ok(None) => self.record_of_missing(*id).map_or(Ok(()), |record| {
                     Err(Error::invalid(
                         format!(
                             "{} is not there any more and has dirty bytes",

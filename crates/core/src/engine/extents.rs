@@ -128,7 +128,7 @@ impl ExtentEngine {
     fn restamp_other_name(&self, key: OriginKey, removed: &Removed) {
         let node = removed.node.clone().or_else(|| {
             let record = self.parts.store.dmt.file(self.parts.store.dmt.find(key)?)?;
-            self.parts.node_at(&record.path)
+            self.parts.node_of(&record).ok().flatten()
         });
         if let Some(node) = node
             && let Err(error) = self.parts.restamp(&node)

@@ -1,7 +1,5 @@
 //! Files coming and going: found by their records, settled when closed, forgotten when gone.
 
-use std::ffi::OsStr;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,24 +12,13 @@ use crate::volume::origin::OriginFile;
 
 impl Parts {
     /// The file behind a record, reached by its path; `None` when the path names another file now
-    /// or nothing at all.
+    /// or nothing at all. An error says that nobody knows, or why the file cannot be used.
     pub(crate) fn file_by_id(&self, id: FileId) -> Result<Option<Arc<CachedFile>>> {
         if let Some(file) = self.files.by_id(id) {
             return Ok(Some(file));
         }
         let Some(record) = self.store.dmt.file(id) else { return Ok(None) };
-        let Some(node) = self.node_at(&record.path) else { return Ok(None) };
-        if self.key_of(&node)?.0 != record.key {
-            return Ok(None);
-        }
-        self.file_of(&node).map(Some)
-    }
-
-    /// The node at a path below the origin.
-    pub(crate) fn node_at(&self, path: &Path) -> Option<Node> {
-        path.iter().try_fold(self.namespace.root(), |node, name: &OsStr| {
-            self.namespace.lookup(&node, name).ok().map(|(node, _)| node)
-        })
+        self.node_of(&record)?.map(|node| self.file_of(&node)).transpose()
     }
 
     /// A descriptor that can read the origin's file.
@@ -170,6 +157,7 @@ impl Parts {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::thread;
     use std::time::Duration;
 

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::DirEntry;
 use super::extents::ExtentEngine;
 use super::parts::Parts;
+use super::reach::says_not_there;
 use super::rebuild::Fetched;
 use crate::control::{MoveReport, Progress, ProgressSink, Skipped};
 use crate::error::{Error, Result};
@@ -79,6 +80,12 @@ impl<'a> Moving<'a> {
         self.report.skipped.push(Skipped { path: path.to_owned(), reason });
     }
 
+    /// What was done, and what beside the files that were moved could not be.
+    pub(super) fn report_with(mut self, skipped: &[Skipped]) -> MoveReport {
+        self.report.skipped.extend_from_slice(skipped);
+        self.report(0)
+    }
+
     /// What was done; `left` bytes more were not.
     pub(super) fn report(mut self, left: u64) -> MoveReport {
         self.report.bytes = *self.done_bytes.lock();
@@ -106,41 +113,56 @@ impl FileProgress<'_, '_> {
 pub(super) struct Walk<'a> {
     parts: &'a Parts,
     pub(super) found: Vec<(PathBuf, Arc<CachedFile>)>,
+    /// What could not be looked at.
+    pub(super) skipped: Vec<Skipped>,
 }
 
 impl<'a> Walk<'a> {
     /// Every regular file that is one of `paths` or below one.
     pub(super) fn below(parts: &'a Parts, paths: &[PathBuf]) -> Result<Self> {
-        let mut walk = Self { parts, found: Vec::new() };
+        let mut walk = Self { parts, found: Vec::new(), skipped: Vec::new() };
         for path in paths {
-            let node = parts.node_at(path).ok_or_else(|| {
+            let node = parts.node_at(path)?.ok_or_else(|| {
                 Error::invalid(
                     format!("{} is not on this mount", path.display()),
                     "name files or directories below the mount point",
                 )
             })?;
-            walk.visit(&node, path.clone())?;
+            walk.visit(&node, path.clone());
         }
         Ok(walk)
     }
 
-    /// Trees may be of any depth: nothing recurs.
-    fn visit(&mut self, node: &Node, path: PathBuf) -> Result<()> {
-        let parts = self.parts;
+    /// Trees may be of any depth: nothing recurs. What goes away meanwhile was never there.
+    fn visit(&mut self, node: &Node, path: PathBuf) {
         let mut left = vec![(node.clone(), path)];
         while let Some((node, path)) = left.pop() {
-            let stat = parts.namespace.stat(&node)?;
-            match stat.kind() {
-                libc::S_IFREG => self.found.push((path, parts.file_of(&node)?)),
-                libc::S_IFDIR => {
-                    for DirEntry { name, .. } in parts.namespace.entries(&node)?.into_iter().rev() {
-                        if let Ok((child, _)) = parts.namespace.lookup(&node, &name) {
-                            left.push((child, path.join(&name)));
-                        }
-                    }
+            match self.step(&node, &path, &mut left) {
+                Err(error) if !says_not_there(&error) => {
+                    self.skipped.push(Skipped { path, reason: error.to_string() });
                 }
                 _ => {}
             }
+        }
+    }
+
+    fn step(&mut self, node: &Node, path: &Path, left: &mut Vec<(Node, PathBuf)>) -> Result<()> {
+        let parts = self.parts;
+        match parts.namespace.stat(node)?.kind() {
+            libc::S_IFREG => self.found.push((path.to_owned(), parts.file_of(node)?)),
+            libc::S_IFDIR => {
+                for DirEntry { name, .. } in parts.namespace.entries(node)?.into_iter().rev() {
+                    match parts.namespace.lookup(node, &name) {
+                        Ok((child, _)) => left.push((child, path.join(&name))),
+                        Err(error) if says_not_there(&error) => {}
+                        Err(error) => {
+                            let (path, reason) = (path.join(&name), error.to_string());
+                            self.skipped.push(Skipped { path, reason });
+                        }
+                    }
+                }
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -260,10 +282,17 @@ impl ExtentEngine {
             if !self.parts.globs.read().excludes(&record.path) {
                 continue;
             }
-            if let Some(file) = self.parts.file_by_id(record.id)? {
-                self.parts.flush_file(&file)?;
-                self.drop_clean(&file, record.id)?;
-                self.parts.forget_idle(&file);
+            match self.parts.file_by_id(record.id) {
+                Ok(Some(file)) => {
+                    self.parts.flush_file(&file)?;
+                    self.drop_clean(&file, record.id)?;
+                    self.parts.forget_idle(&file);
+                }
+                Ok(None) => {}
+                Err(error) => self.parts.note(format!(
+                    "{} is excluded and stays on the cache: {error}",
+                    record.path.display()
+                )),
             }
         }
         self.parts.barrier()?;

@@ -147,7 +147,7 @@ impl ExtentEngine {
     }
 
     fn leave_in_order(&self) -> Result<()> {
-        self.parts.stamp_dirty_files()?;
+        self.parts.stamp_dirty_files();
         self.parts.record_resting(true);
         self.parts.discard_queued()?;
         self.parts.barrier()?;

@@ -184,10 +184,18 @@ impl Controlled for ExtentEngine {
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
         let mut moving = Moving::new(progress, self.parts.store.dmt.usage().dirty);
-        for id in self.dirty_files(path, dry_run)? {
-            let Some(file) = self.parts.file_by_id(id)? else {
-                self.skip_missing(id, path, &mut moving);
-                continue;
+        let (dirty, obstacle) = self.dirty_files(path, dry_run);
+        for id in dirty {
+            let file = match self.parts.file_by_id(id) {
+                Ok(Some(file)) => file,
+                Ok(None) => {
+                    self.skip_missing(id, path, obstacle.as_ref(), &mut moving);
+                    continue;
+                }
+                Err(error) => {
+                    self.skip_missing(id, path, Some(&error), &mut moving);
+                    continue;
+                }
             };
             let name = self.parts.namespace.path_of(&file.node.read());
             if path.is_some_and(|path| !name.starts_with(path)) {
@@ -197,8 +205,9 @@ impl Controlled for ExtentEngine {
                 break;
             }
         }
-        if !dry_run {
-            self.parts.settle_flush()?;
+        if !dry_run && let Err(error) = self.parts.settle_flush() {
+            // All that is told as flushed is on the origin, durably; the next mount flushes it once more.
+            self.parts.note(format!("what was flushed is not recorded as that: {error}"));
         }
         Ok(self.with_conflicts(moving.report(0), dry_run))
     }
@@ -217,7 +226,7 @@ impl Controlled for ExtentEngine {
                 break;
             }
         }
-        Ok(moving.report(0))
+        Ok(moving.report_with(&files.skipped))
     }
 
     fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
@@ -233,7 +242,7 @@ impl Controlled for ExtentEngine {
             self.parts.barrier()?;
             self.parts.discard_queued()?;
         }
-        Ok(self.with_conflicts(moving.report(0), dry_run))
+        Ok(self.with_conflicts(moving.report_with(&files.skipped), dry_run))
     }
 
     fn change_rules(&self, change: &RuleChange) -> Result<Rules> {
@@ -290,7 +299,7 @@ impl ExtentEngine {
 
     /// The regular file at a path below the origin.
     fn regular(&self, path: &Path) -> Result<Arc<CachedFile>> {
-        let node = self.parts.node_at(path).ok_or_else(|| {
+        let node = self.parts.node_at(path)?.ok_or_else(|| {
             Error::invalid(
                 format!("{} is not on this mount", path.display()),
                 "name a file below the mount point",
@@ -307,30 +316,42 @@ impl ExtentEngine {
     }
 
     /// The dirty files, those that are below a path at least. What of them was renamed or removed behind the
-    /// mount is found or saved first, but for a dry run.
-    fn dirty_files(&self, below: Option<&Path>, dry_run: bool) -> Result<Vec<FileId>> {
+    /// mount is found or saved first, but for a dry run; the error says why some may not be.
+    fn dirty_files(&self, below: Option<&Path>, dry_run: bool) -> (Vec<FileId>, Option<Error>) {
         let dmt = &self.parts.store.dmt;
         let all = || dmt.dirty_files().into_iter().map(|(id, _)| id);
         let is_missing = |id: &FileId| {
             let meant = dmt
                 .file(*id)
                 .is_some_and(|record| below.is_none_or(|below| record.path.starts_with(below)));
-            meant && !matches!(self.parts.file_by_id(*id), Ok(Some(_)))
+            meant && matches!(self.parts.file_by_id(*id), Ok(None))
         };
         let missing: Vec<_> = all().filter(|_| !dry_run).filter(is_missing).collect();
-        if !missing.is_empty() {
-            self.parts.search_missing(&missing, &|| true)?;
-        }
-        Ok(all().collect())
+        let obstacle = if missing.is_empty() {
+            None
+        } else {
+            self.parts.search_missing(&missing, &|| true).unwrap_or_else(Some)
+        };
+        (all().collect(), obstacle)
     }
 
-    /// A dirty file that is not under its name: being renamed this instant, or gone behind the mount.
-    fn skip_missing(&self, id: FileId, below: Option<&Path>, moving: &mut Moving<'_>) {
+    /// A dirty file that is not under its name, being renamed this instant or gone behind the mount, or that
+    /// cannot be looked at.
+    fn skip_missing(
+        &self,
+        id: FileId,
+        below: Option<&Path>,
+        why: Option<&Error>,
+        moving: &mut Moving<'_>,
+    ) {
         let Some(record) = self.parts.record_of_missing(id) else { return };
         if below.is_none_or(|below| record.path.starts_with(below)) {
-            let why =
-                "the origin has it under another name or not at all; the next mount searches it";
-            moving.skip(&record.path, why.to_owned(), self.parts.store.dmt.dirty_bytes(id));
+            let unknown = || {
+                "the origin has it under another name or not at all; the next mount searches it"
+                    .to_owned()
+            };
+            let why = why.map_or_else(unknown, ToString::to_string);
+            moving.skip(&record.path, why, self.parts.store.dmt.dirty_bytes(id));
         }
     }
 
@@ -363,7 +384,7 @@ impl ExtentEngine {
         self.parts.counters.flush_time(begun.elapsed());
         match flushed {
             Ok(Swept::Removed) => {
-                self.skip_missing(id, None, moving);
+                self.skip_missing(id, None, None, moving);
                 ControlFlow::Continue(())
             }
             Ok(Swept::Home(_)) => {

@@ -125,12 +125,14 @@ impl Parts {
         if let Some(id) = file.id() {
             return Ok(id);
         }
-        let path = self.namespace.path_of(&file.node.read());
+        let node = file.node.read().clone();
+        let path = self.namespace.path_of(&node);
+        let mount = self.mount_of(&node);
         let mut look = file.look.lock();
         if let Some(id) = file.id() {
             return Ok(id);
         }
-        let id = self.store.dmt.register(file.key, &path)?;
+        let id = self.store.dmt.register_on(mount, file.key, &path)?;
         self.files.identified(id, file);
         // The new record says that we change it, which must be put right though nobody writes.
         look.recorded = false;
@@ -233,10 +235,7 @@ pub(crate) const NS: i64 = 1_000_000_000;
 
 /// The stamp of a file at rest.
 pub(crate) fn stamp_of(raw: &libc::stat64) -> Stamp {
-    #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
-    let size = raw.st_size as u64;
-    let ctime_ns = in_nanoseconds(raw.st_ctime, raw.st_ctime_nsec);
-    Stamp::Closed { size, mtime_ns: mtime_ns(raw), ctime_ns }
+    Stamp::of_stat(raw)
 }
 
 /// Modification time in nanoseconds since the epoch.

@@ -14,6 +14,7 @@ mod sieve;
 mod snapshot;
 mod sweep;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::{self, JoinHandle};
@@ -310,9 +311,17 @@ impl Parts {
             if !go_on() || (reason == Reason::Age && self.is_young(since)) {
                 break;
             }
-            let Some(file) = self.file_by_id(id)? else {
-                missing.extend(self.due_missing(id));
-                continue;
+            let file = match self.file_by_id(id) {
+                Ok(Some(file)) => file,
+                Ok(None) => {
+                    missing.extend(self.due_missing(id));
+                    continue;
+                }
+                Err(error) => {
+                    let record = self.record_of_missing(id);
+                    failed = failed.or(record.map(|record| unflushed(&record.path, &error)));
+                    continue;
+                }
             };
             let which = match reason {
                 Reason::Room if !self.movers.are_many() => Which::Densest(self.too_dirty_bytes()),
@@ -345,10 +354,12 @@ impl Parts {
         if ids.is_empty() {
             return Ok(());
         }
-        self.search_missing(ids, go_on)?;
+        if let Some(obstacle) = self.search_missing(ids, go_on)? {
+            self.note(format!("dirty files are not where they were: {obstacle}"));
+        }
         for id in ids {
             if let Some(record) = self.record_of_missing(*id)
-                && self.file_by_id(*id)?.is_none()
+                && matches!(self.file_by_id(*id), Ok(None))
             {
                 self.note(format!(
                     "{}: not there any more, with dirty bytes on the cache; it is searched for again",
@@ -384,11 +395,7 @@ impl Parts {
     }
 
     fn flush_failed(&self, file: &CachedFile, error: &Error) -> Error {
-        let path = self.namespace.path_of(&file.node.read());
-        Error::invalid(
-            format!("{} cannot be flushed: {error}", path.display()),
-            "its dirty bytes stay on the cache; mend the origin and flush again",
-        )
+        unflushed(&self.namespace.path_of(&file.node.read()), error)
     }
 
     /// Fetches one batch of wanted ranges while the origin is idle; whether it got any.
@@ -430,6 +437,13 @@ impl Parts {
         }
         Ok(total)
     }
+}
+
+fn unflushed(path: &Path, error: &Error) -> Error {
+    Error::invalid(
+        format!("{} cannot be flushed: {error}", path.display()),
+        "its dirty bytes stay on the cache; see to that and flush again",
+    )
 }
 
 /// The hour of the local day.

@@ -8,56 +8,99 @@ use std::sync::atomic::Ordering;
 use super::DirEntry;
 use super::changes;
 use super::parts::{Parts, origin_key};
+use super::reach::says_not_there;
 use crate::counted::counted_with;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::extent::file::WHOLE;
-use crate::meta::{FileId, FileRecord, OriginKey, Stamp};
+use crate::meta::{FileId, FileRecord, Stamp};
 use crate::namespace::Node;
+
+/// What a search of the whole origin did not bring.
+#[derive(Debug, Default)]
+pub(crate) struct Unfound {
+    /// The files that were not found.
+    files: Vec<FileRecord>,
+    /// What kept it from looking everywhere: the first that did. Nothing is gone then.
+    obstacle: Option<Error>,
+}
 
 impl Parts {
     /// Finds every file with dirty extents. A file that was renamed while the mount was down, or
-    /// in the instant before it was killed, is searched for by its inode in the whole tree.
+    /// in the instant before it was killed, is searched for by its inode in the whole tree. One that cannot
+    /// be looked at, or whose bytes cannot be saved, keeps them and stands in nobody's way.
     pub(crate) fn recover(&self) -> Result<()> {
-        let mut missing = HashMap::new();
+        let mut missing = Vec::new();
         for (id, _) in self.store.dmt.dirty_files() {
-            match self.file_by_id(id)? {
-                Some(file) => self.keep_for_flush(&file, id),
-                None => {
-                    if let Some(record) = self.store.dmt.file(id) {
-                        missing.insert(record.key, record);
-                    }
-                }
+            match (self.file_by_id(id), self.store.dmt.file(id)) {
+                (Ok(Some(file)), _) => self.keep_for_flush(&file, id),
+                (Ok(None), Some(record)) => missing.push(record),
+                (Err(error), Some(record)) => self.leave_dirty(&record, &error)?,
+                (_, None) => {}
             }
         }
-        if !missing.is_empty() {
-            let files = counted_with(missing.len(), "cached file", ("is", "are"));
-            tracing::warn!("{files} not where expected; searching");
-            self.search(&self.namespace.root(), &mut missing, &|| true)?;
+        let unfound = self.search(missing, &|| true)?;
+        for record in unfound.files {
+            let left = match &unfound.obstacle {
+                Some(obstacle) => self.leave_dirty(&record, &Self::perhaps_elsewhere(obstacle)),
+                None => match self.rescue(&record) {
+                    Err(error) => self.leave_dirty(&record, &error),
+                    saved => saved,
+                },
+            };
+            left?;
         }
-        missing.values().try_for_each(|record| self.rescue(record))?;
         self.judge_the_rest()
     }
 
     /// The same for dirty files of a mount that lives. While programs change names nothing can be said of
-    /// what is not found, nor where `go_on` ended the search.
-    pub(crate) fn search_missing(&self, ids: &[FileId], go_on: &dyn Fn() -> bool) -> Result<()> {
+    /// what is not found, nor where `go_on` ended the search. Returns why what is missing still is, if that is
+    /// known.
+    pub(crate) fn search_missing(
+        &self,
+        ids: &[FileId],
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<Option<Error>> {
         let names = self.own.names_changing.load(Ordering::SeqCst);
         let settled =
             || !self.is_naming() && self.own.names_changing.load(Ordering::SeqCst) == names;
-        let mut missing = HashMap::new();
-        for id in ids {
-            if self.file_by_id(*id)?.is_none()
-                && let Some(record) = self.store.dmt.file(*id)
-            {
-                missing.insert(record.key, record);
-            }
+        let is_missing = |id: &&FileId| matches!(self.file_by_id(**id), Ok(None));
+        let missing = ids.iter().filter(is_missing).filter_map(|id| self.store.dmt.file(*id));
+        let unfound = self.search(missing.collect(), go_on)?;
+        if let Some(obstacle) = unfound.obstacle {
+            return Ok(Some(Self::perhaps_elsewhere(&obstacle)));
         }
-        self.search(&self.namespace.root(), &mut missing, go_on)?;
         if !settled() || !go_on() {
-            return Ok(());
+            return Ok(None);
         }
         let _alone = self.store.forgetting.lock();
-        missing.values().try_for_each(|record| self.rescue(record))
+        let mut failed = None;
+        for record in unfound.files {
+            failed = failed.or(self.rescue(&record).err());
+        }
+        Ok(failed)
+    }
+
+    /// Why a file that was not found may be there nevertheless.
+    fn perhaps_elsewhere(obstacle: &Error) -> Error {
+        Error::invalid(
+            format!("it is not under its name, and may be where nobody could look: {obstacle}"),
+            "make that readable, then flush or mount again",
+        )
+    }
+
+    /// Dirty bytes that cannot be dealt with now stay, and the record says what is known of the file, because
+    /// the next session knows less.
+    fn leave_dirty(&self, record: &FileRecord, why: &Error) -> Result<()> {
+        let kept = self.own.evidence.lock().kept(record.stamp);
+        if kept != record.stamp {
+            self.record(record.id, kept)?;
+        }
+        self.note(format!(
+            "{}: {why}; its {} dirty bytes stay on the cache",
+            record.path.display(),
+            self.store.dmt.dirty_bytes(record.id)
+        ));
+        Ok(())
     }
 
     /// Keeps a dirty file known, so that renames and evictions find its locks.
@@ -79,31 +122,63 @@ impl Parts {
         }
     }
 
-    /// Walks the tree below `dir` until every file in `missing` was seen or `go_on` says no.
-    fn search(
-        &self,
-        dir: &Node,
-        missing: &mut HashMap<OriginKey, FileRecord>,
-        go_on: &dyn Fn() -> bool,
-    ) -> Result<()> {
-        for DirEntry { name, kind, .. } in self.namespace.entries(dir)? {
-            if missing.is_empty() || !go_on() {
-                break;
-            }
-            if ![libc::DT_DIR, libc::DT_REG, libc::DT_UNKNOWN].contains(&kind) {
-                continue;
-            }
-            let Ok((node, stat)) = self.namespace.lookup(dir, &name) else { continue };
-            if stat.kind() == libc::S_IFDIR {
-                self.search(&node, missing, go_on)?;
-            } else if let Some(record) = missing.remove(&origin_key(&stat)) {
-                let path = self.namespace.path_of(&node);
-                self.store.dmt.rename(&record.path, &path)?;
-                let file = self.file_of(&node)?;
-                self.keep_for_flush(&file, record.id);
+    /// Walks the whole tree until every file in `missing` was seen or `go_on` says no, past what cannot be read. Trees may be of
+    /// any depth: nothing recurs.
+    fn search(&self, missing: Vec<FileRecord>, go_on: &dyn Fn() -> bool) -> Result<Unfound> {
+        let mut missing: HashMap<_, _> =
+            missing.into_iter().map(|record| (record.key, record)).collect();
+        let mut obstacle = None;
+        if !missing.is_empty() {
+            let files = counted_with(missing.len(), "cached file", ("is", "are"));
+            tracing::warn!("{files} not where expected; searching");
+        }
+        let mut left = vec![self.namespace.root()];
+        while let Some(dir) = left.pop().filter(|_| !missing.is_empty() && go_on()) {
+            let entries = match self.namespace.entries(&dir) {
+                Ok(entries) => entries,
+                // It was removed, and what it had with it or before.
+                Err(error) if says_not_there(&error) => continue,
+                Err(error) => {
+                    let path = self.namespace.path_of(&dir);
+                    obstacle.get_or_insert_with(|| self.cannot_look(&path, &error));
+                    continue;
+                }
+            };
+            for DirEntry { name, kind, .. } in entries {
+                if !go_on() {
+                    break;
+                }
+                if ![libc::DT_DIR, libc::DT_REG, libc::DT_UNKNOWN].contains(&kind) {
+                    continue;
+                }
+                let (node, stat) = match self.namespace.lookup(&dir, &name) {
+                    Ok(found) => found,
+                    Err(error) if says_not_there(&error) => continue,
+                    Err(error) => {
+                        let path = self.namespace.path_of(&dir).join(&name);
+                        obstacle.get_or_insert_with(|| self.cannot_look(&path, &error));
+                        continue;
+                    }
+                };
+                if stat.kind() == libc::S_IFDIR {
+                    left.push(node);
+                } else if let Some(record) = missing.remove(&origin_key(&stat)) {
+                    self.found_again(&record, &node)?;
+                }
             }
         }
-        Ok(())
+        Ok(Unfound { files: missing.into_values().collect(), obstacle })
+    }
+
+    fn found_again(&self, record: &FileRecord, node: &Node) -> Result<()> {
+        self.store.dmt.rename(&record.path, &self.namespace.path_of(node))?;
+        match self.file_of(node) {
+            Ok(file) => {
+                self.keep_for_flush(&file, record.id);
+                Ok(())
+            }
+            Err(error) => self.leave_dirty(record, &error),
+        }
     }
 
     /// Judges the files without dirty bytes that the last session was changing when it ended, while it is
@@ -127,9 +202,10 @@ impl Parts {
 
     /// At the end of a session: what the origin's file looks like under dirty bytes that stay on
     /// the cache, so that the next one sees a change behind the mount (I9). After a kill it cannot.
-    pub(crate) fn stamp_dirty_files(&self) -> Result<()> {
+    pub(crate) fn stamp_dirty_files(&self) {
         for (id, _) in self.store.dmt.dirty_files() {
-            let Some(file) = self.file_by_id(id)? else { continue };
+            // What cannot be looked at is as it was, as far as this session knows.
+            let Ok(Some(file)) = self.file_by_id(id) else { continue };
             let met = if self.is_foreign(&file) { changes::meet(self, &file) } else { Ok(()) };
             let stamped = met.and_then(|()| self.give_time(&file)).and_then(|()| self.rest(&file));
             if let Err(error) = stamped {
@@ -140,7 +216,6 @@ impl Parts {
                 ));
             }
         }
-        Ok(())
     }
 
     /// Saves the dirty bytes of a file that is no longer on the origin, and forgets the file.

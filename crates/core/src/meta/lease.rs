@@ -71,12 +71,30 @@ pub enum Verdict {
 }
 
 impl Evidence {
+    /// What is recorded of a file that was left so, where it cannot be looked at while this is known:
+    /// what a later session leaves says nothing of it.
+    pub(crate) fn kept(self, left: Stamp) -> Stamp {
+        let until_ns = match (left, self) {
+            (Stamp::Unjudged { .. }, _)
+            | (Stamp::Closed { .. }, Self::Ended(_) | Self::Nothing | Self::Copy) => {
+                return left;
+            }
+            (_, Self::Behind(until_ns) | Self::Ended(until_ns)) => until_ns,
+            (Stamp::Writing, Self::Nothing) => i64::MAX,
+            (Stamp::Writing, Self::Copy) => i64::MIN,
+        };
+        Stamp::Unjudged { until_ns }
+    }
+
     /// Compares how a file was left with how it is found.
     pub fn judge(self, left: Stamp, found: Stamp) -> Verdict {
         let Stamp::Closed { ctime_ns, .. } = found else { return Verdict::Ours };
         match (left, self) {
             _ if left == found => Verdict::Same,
             _ if left.same_bytes(found) => Verdict::Attributes,
+            // What a later session left says nothing of the one that changed it.
+            (Stamp::Unjudged { until_ns }, _) if ctime_ns <= until_ns => Verdict::Ours,
+            (Stamp::Unjudged { .. }, _) => Verdict::Theirs,
             (_, Self::Behind(until_ns)) if ctime_ns <= until_ns => Verdict::Ours,
             (Stamp::Writing, Self::Ended(until_ns)) if ctime_ns <= until_ns => Verdict::Ours,
             (Stamp::Writing, Self::Nothing) => Verdict::Ours,
@@ -356,6 +374,11 @@ mod tests {
         ];
         for (evidence, left, found, want) in rows {
             assert_eq!(evidence.judge(left, found), want, "{evidence:?} {left:?} {found:?}");
+            let kept = evidence.kept(left);
+            let later = Evidence::Ended(900).judge(kept, found);
+            let as_good = later == want || (later, want) == (Ours, Attributes);
+            assert!(as_good || left == found, "{evidence:?} {left:?} {found:?}: {later:?}");
+            assert_eq!(Evidence::Copy.kept(kept), kept, "it stays with the first that was known");
         }
     }
 

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `x` file:8 start:8 | version:1 flags:1 layout:1 group:2 length:6 epoch:6 dirty since:6 last use:6 |
 //! | `f` file:8 | version:1 inode:8 born:8 stamp:1+24 path |
+//! | the same on a mount | version:1 (2) inode:8 born:8 stamp:1+24 mount's inode:8 born:8 path |
 //! | `c` file:8 start:8 end:8 | version:1 layout:1 group:2 flag order:8 |
 //! | `s` name | version:1 and what the name says |
 
@@ -39,6 +40,10 @@ const VERSION: u8 = 1;
 const DIRTY: u8 = 1;
 const EXTENT_LEN: usize = 29;
 const FILE_FIXED_LEN: usize = 42;
+/// Version of the record of a file that lies on a mount below the origin's root.
+const ON_A_MOUNT: u8 = 2;
+/// What such a record has more.
+const MOUNT_LEN: usize = 16;
 const CRITICAL_LEN: usize = 12;
 
 /// Counters of a store end here: one more, many times over, is still a counter.
@@ -154,19 +159,24 @@ pub(crate) fn decode_extent(key: &[u8], value: &[u8]) -> Result<(FileId, ExtentR
 /// Value of a file.
 pub(crate) fn encode_file(record: &FileRecord) -> Vec<u8> {
     let path = record.path.as_os_str().as_bytes();
-    let mut value = Vec::with_capacity(FILE_FIXED_LEN + path.len());
-    value.push(VERSION);
+    let mut value = Vec::with_capacity(FILE_FIXED_LEN + MOUNT_LEN + path.len());
+    value.push(if record.mount.is_some() { ON_A_MOUNT } else { VERSION });
     value.extend_from_slice(&record.key.inode.to_be_bytes());
     value.extend_from_slice(&record.key.born_ns.to_be_bytes());
     let (tag, size, mtime_ns, ctime_ns) = match record.stamp {
         Stamp::Writing => (0, 0, 0, 0),
         Stamp::Closed { size, mtime_ns, ctime_ns } => (1, size, mtime_ns, ctime_ns),
+        Stamp::Unjudged { until_ns } => (2, 0, 0, until_ns),
     };
     value.push(tag);
     value.extend_from_slice(&size.to_be_bytes());
     value.extend_from_slice(&mtime_ns.to_be_bytes());
     value.extend_from_slice(&ctime_ns.to_be_bytes());
     debug_assert_eq!(value.len(), FILE_FIXED_LEN, "the fixed part has its documented width");
+    if let Some(mount) = record.mount {
+        value.extend_from_slice(&mount.inode.to_be_bytes());
+        value.extend_from_slice(&mount.born_ns.to_be_bytes());
+    }
     value.extend_from_slice(path);
     value
 }
@@ -174,11 +184,17 @@ pub(crate) fn encode_file(record: &FileRecord) -> Vec<u8> {
 /// The file in a key and its value.
 pub(crate) fn decode_file(key: &[u8], value: &[u8]) -> Result<FileRecord, Malformed> {
     let key: &[u8; 9] = key.try_into().map_err(|_| Malformed("file key of a wrong length"))?;
-    let (fixed, path) =
-        value.split_at_checked(FILE_FIXED_LEN).ok_or(Malformed("short file record"))?;
-    if fixed[0] != VERSION {
-        return Err(Malformed("file record of an unknown version"));
-    }
+    let short = Malformed("short file record");
+    let (fixed, rest) = value.split_at_checked(FILE_FIXED_LEN).ok_or(short)?;
+    let (mount, path) = match fixed[0] {
+        VERSION => (None, rest),
+        ON_A_MOUNT => {
+            let (mount, path) = rest.split_at_checked(MOUNT_LEN).ok_or(short)?;
+            let (inode, born_ns) = (get64(&mount[..8]), get64(&mount[8..]));
+            (Some(OriginKey { inode, born_ns }), path)
+        }
+        _ => return Err(Malformed("file record of an unknown version")),
+    };
     if get64(&key[1..]) > COUNTER_MAX || path.len() > PATH_LEN_MAX {
         return Err(Malformed("file record with a number or a path that no file has"));
     }
@@ -189,6 +205,7 @@ pub(crate) fn decode_file(key: &[u8], value: &[u8]) -> Result<FileRecord, Malfor
             mtime_ns: get64(&fixed[26..34]).cast_signed(),
             ctime_ns: get64(&fixed[34..42]).cast_signed(),
         },
+        2 => Stamp::Unjudged { until_ns: get64(&fixed[34..42]).cast_signed() },
         _ => return Err(Malformed("file record with an unknown stamp")),
     };
     Ok(FileRecord {
@@ -196,6 +213,7 @@ pub(crate) fn decode_file(key: &[u8], value: &[u8]) -> Result<FileRecord, Malfor
         key: OriginKey { inode: get64(&fixed[1..9]), born_ns: get64(&fixed[9..17]) },
         path: PathBuf::from(OsString::from_vec(path.to_vec())),
         stamp,
+        mount,
     })
 }
 
@@ -361,8 +379,13 @@ mod tests {
             key: OriginKey { inode: 12, born_ns: 34 },
             path: PathBuf::from("a/b c"),
             stamp: Stamp::Closed { size: 1, mtime_ns: -2, ctime_ns: 3 },
+            mount: None,
         };
-        assert_eq!(decode_file(&file_key(file.id), &encode_file(&file)), Ok(file));
+        assert_eq!(decode_file(&file_key(file.id), &encode_file(&file)), Ok(file.clone()));
+        let mount = Some(OriginKey { inode: 2, born_ns: 56 });
+        let file = FileRecord { mount, stamp: Stamp::Unjudged { until_ns: -7 }, ..file };
+        assert_eq!(decode_file(&file_key(file.id), &encode_file(&file)), Ok(file.clone()));
+        assert!(decode_file(&file_key(file.id), &encode_file(&file)[..50]).is_err());
 
         let wanted = Wanted { file: FileId(9), range: ByteRange::new(1, 2), placement };
         let key = critical_key(wanted.file, wanted.range);

@@ -30,6 +30,25 @@ impl Namespace {
         stat_descriptor(self.descriptor(node)?.as_fd())
     }
 
+    /// Number of the mount that the node is seen on, different for each as long as it lives. Where the
+    /// kernel does not tell (before Linux 5.8), its device.
+    pub(crate) fn mount_of(&self, node: &Node) -> Result<u64> {
+        let wanted = StatxFlags::INO | StatxFlags::MNT_ID;
+        let found = match node.link().filter(|_| node.0.cached().is_none()) {
+            Some(link) => {
+                let parent = self.descriptor(&link.parent)?;
+                statx(&*parent, link.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW, wanted)?
+            }
+            None => statx(&*self.descriptor(node)?, "", ON_DESCRIPTOR, wanted)?,
+        };
+        let told = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+        Ok(if told {
+            found.stx_mnt_id
+        } else {
+            libc::makedev(found.stx_dev_major, found.stx_dev_minor)
+        })
+    }
+
     /// Changes owner, mode, size and times, in the order in which they do not undo each other.
     pub fn set_attr(&self, node: &Node, change: &SetAttr) -> Result<Stat> {
         set_attr_on(&*self.descriptor(node)?, change)

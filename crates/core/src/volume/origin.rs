@@ -138,6 +138,12 @@ impl Origin {
         Self { dir, volume, striping, striped, locks, _in_use: in_use }
     }
 
+    /// Where the tree that programs see is in the origin `dir`.
+    pub fn tree_in(dir: &Path) -> Result<PathBuf> {
+        let striped = Marker::read(&Home::open(dir)?)?.is_some();
+        Ok(if striped { dir.join(marker::NAMESPACE) } else { dir.to_owned() })
+    }
+
     /// The directory with the tree that programs see.
     pub fn namespace_dir(&self) -> &Path {
         &self.dir

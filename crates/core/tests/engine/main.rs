@@ -17,6 +17,7 @@ mod kills;
 mod limits;
 mod lost;
 mod power;
+mod reach;
 mod reference;
 mod requests;
 mod schedules;

@@ -100,7 +100,8 @@ impl Parts {
     /// Fetches the missing bytes of one wanted range, all or nothing. `evict` allows clean extents
     /// to leave for it.
     pub(crate) fn fetch(&self, wanted: &Wanted, evict: bool) -> Result<Fetched> {
-        let Some(file) = self.file_by_id(wanted.file)? else {
+        // What is not there or cannot be looked at is not wanted any more: it would fail for ever.
+        let Ok(Some(file)) = self.file_by_id(wanted.file) else {
             self.store.dmt.drop_critical(wanted.file, wanted.range);
             return Ok(Fetched::Gone);
         };

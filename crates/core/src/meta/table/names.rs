@@ -16,6 +16,16 @@ use halocline_model::request::ByteRange;
 impl ExtentTable {
     /// The file with this origin identity, registered under `path` if it is new.
     pub fn register(&self, key: OriginKey, path: &Path) -> Result<FileId> {
+        self.register_on(None, key, path)
+    }
+
+    /// The same for a file that lies on a `mount` below the origin's root, see [`FileRecord::mount`].
+    pub fn register_on(
+        &self,
+        mount: Option<OriginKey>,
+        key: OriginKey,
+        path: &Path,
+    ) -> Result<FileId> {
         let _names = self.names.lock();
         let (found, next) = {
             let files = self.files.read();
@@ -25,7 +35,8 @@ impl ExtentTable {
             return Ok(id);
         }
         let id = FileId(next);
-        let record = FileRecord { id, key, path: path.to_owned(), stamp: Stamp::Writing };
+        let (path, stamp) = (path.to_owned(), Stamp::Writing);
+        let record = FileRecord { id, key, path, stamp, mount };
         let mut changes = Batch::default();
         changes.put(&file_key(id), &encode_file(&record));
         changes.put(NEXT_FILE_KEY, &encode_counter(next + 1));
