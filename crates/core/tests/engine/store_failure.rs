@@ -83,7 +83,9 @@ fn sicken() -> (Truth, Held) {
         }
         assert!(number < 10_000, "the store never failed");
         if number % 30 == 29 {
-            truth.fixture.flush();
+            // Also where it is the first that the store refuses something.
+            let report = truth.fixture.flush();
+            assert_eq!((report.left_bytes, report.skipped.len()), (0, 0), "{report:?}");
         }
     }
     drop(handle);

@@ -100,10 +100,24 @@ impl Parts {
         which: Which,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<u64> {
-        if self.store.dmt.usable().is_err() {
-            let bytes = self.relieved(|| self.bring_home(file, id))?;
-            return self.settle(file, id).map(|()| bytes);
+        if self.store.dmt.usable().is_ok() {
+            match self.sweep_and_record(file, id, which, go_on) {
+                // From now on the store refuses changes: the first to notice goes around it.
+                Err(error) if self.store.dmt.usable().is_err() => self.cache_failed(&error),
+                done => return done,
+            }
         }
+        let bytes = self.relieved(|| self.bring_home(file, id))?;
+        self.settle(file, id).map(|()| bytes)
+    }
+
+    fn sweep_and_record(
+        &self,
+        file: &Arc<CachedFile>,
+        id: FileId,
+        which: Which,
+        go_on: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<u64> {
         let regions = Mutex::new(chosen(self.dirty_regions(id), which));
         let total = Mutex::new(Ok(0));
         let workers = self.around.config.flush_workers.max(1);
