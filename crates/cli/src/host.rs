@@ -18,11 +18,12 @@ use std::time::Duration;
 use halocline_core::config::Config;
 use halocline_core::control::joining::Members;
 use halocline_core::control::{
-    Claim, Controlled, MoveReport, Progress, ProgressSink, Report, Server,
+    Claim, Controlled, MoveReport, Progress, ProgressSink, Report, Server, Skipped,
 };
 use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
 use halocline_fuse::{MountOptions, MountedSession, PrivateView, Transport, Unmounted};
+use parking_lot::Mutex;
 
 pub(crate) use door::waiting_for;
 use door::{Door, Ending, OpenTo, joined};
@@ -54,9 +55,13 @@ pub(crate) struct Host<E: Hosted> {
     cache: File,
     /// Who uses the mount besides this process.
     members: Members,
+    untold: Untold,
     /// Nobody else may use the origin until the engine is closed.
     _claim: Claim,
 }
+
+/// Conflicts that a flush before the last one met: who ends the mount is told of all.
+type Untold = Arc<Mutex<Vec<Skipped>>>;
 
 /// Where a mount is made.
 #[derive(Debug, Clone)]
@@ -98,12 +103,14 @@ impl<E: Hosted> Host<E> {
         }
         let (sender, endings) = channel();
         let members = Members::default();
+        let untold = Untold::default();
         let open_to = E::JOINED.then(|| OpenTo::new(place, config, unmountable)).transpose()?;
         let door = Arc::new(Door {
             engine: Arc::clone(&engine),
             endings: unmountable.then_some(sender),
             sights: OnceLock::new(),
             members: members.clone(),
+            untold: Arc::clone(&untold),
             open_to,
         });
         let controlled = Arc::clone(&engine);
@@ -117,7 +124,7 @@ impl<E: Hosted> Host<E> {
         let cache = File::open(&place.cache)?;
         // From now on others may join.
         door.sights.get_or_init(|| (session.transport(), session.sights()));
-        Ok(Self { engine, session, server, endings, cache, members, _claim: claim })
+        Ok(Self { engine, session, server, endings, cache, members, untold, _claim: claim })
     }
 
     /// A path of the control socket that fits an address, for this process's children.
@@ -176,8 +183,9 @@ impl<E: Hosted> Host<E> {
         if told {
             tracing::info!("told to stop: flushing");
             let mut silent = |_| ControlFlow::Continue(());
-            if let Err(error) = Controlled::flush(&*self.engine, None, false, &mut silent) {
-                tracing::warn!(%error, "cannot flush");
+            match Controlled::flush(&*self.engine, None, false, &mut silent) {
+                Ok(flushed) => self.untold.lock().extend(flushed.conflicts),
+                Err(error) => tracing::warn!(%error, "cannot flush"),
             }
         }
         let free = self.session.check_uncovered().and_then(|()| {
@@ -219,9 +227,9 @@ impl<E: Hosted> Host<E> {
         done: &Sender<Result<MoveReport>>,
     ) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, members, .. } = self;
+        let Self { engine, session, server, members, untold, .. } = self;
         let mut silent = |_: Progress| ControlFlow::Continue(());
-        let ended = finish(&engine, session, &members, keep_dirty, &mut silent);
+        let ended = finish(&engine, session, (&members, &untold), keep_dirty, &mut silent);
         let copy = match &ended {
             Ok(report) => Ok(report.clone()),
             Err(error) => Err(Error::Refused { message: error.to_string(), errno: error.errno() }),
@@ -236,8 +244,8 @@ impl<E: Hosted> Host<E> {
     /// last user waited for.
     fn end(self, keep_dirty: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, members, .. } = self;
-        let ended = finish(&engine, session, &members, keep_dirty, progress);
+        let Self { engine, session, server, members, untold, .. } = self;
+        let ended = finish(&engine, session, (&members, &untold), keep_dirty, progress);
         drop(server);
         ended
     }
@@ -249,7 +257,7 @@ impl<E: Hosted> Host<E> {
     ) -> Result<(Report, MoveReport)> {
         let engine = Arc::clone(&self.engine);
         self.members.close();
-        let first = Controlled::flush(&*engine, None, false, &mut progress)?;
+        let first = flushed(&*engine, &mut progress)?;
         let stopped = first.left_bytes > 0;
         let last = self.end(stopped, &mut progress)?;
         Ok((engine.report(), joined(&first, last)))
@@ -267,11 +275,12 @@ pub(crate) fn short_name(socket: &Path, dir: &File) -> PathBuf {
     }
 }
 
-/// The end of a mount: see [`Host::end`].
+/// The end of a mount: see [`Host::end`]. Once the mount is gone that is what is told, with what stays on the
+/// cache, and why.
 fn finish<E: Hosted>(
     engine: &Arc<E>,
     session: MountedSession,
-    members: &Members,
+    (members, untold): (&Members, &Untold),
     keep_dirty: bool,
     progress: ProgressSink<'_>,
 ) -> Result<MoveReport> {
@@ -279,13 +288,33 @@ fn finish<E: Hosted>(
         Unmounted::Clean => Ok(()),
         Unmounted::Busy(session) => session.wait_besides(|| members.close_if_empty().is_err()),
     };
-    let flushed = if keep_dirty {
+    let mut report = if keep_dirty {
         MoveReport { left_bytes: engine.report().dirty_bytes_left, ..MoveReport::default() }
     } else {
-        Controlled::flush(&**engine, None, false, progress)?
+        flushed(&**engine, progress)?
     };
     // While the mount is served the engine stays open: the process ends as if it were killed.
     ended?;
-    engine.close()?;
-    Ok(flushed)
+    if let Err(error) = engine.close() {
+        let left = not_flushed(&**engine, error)?;
+        report.left_bytes = left.left_bytes;
+        report.skipped.extend(left.skipped);
+    }
+    report.conflicts.splice(..0, std::mem::take(&mut *untold.lock()));
+    Ok(report)
+}
+
+/// Flushes. What fails as a whole leaves what is dirty on the cache, and is told as that.
+fn flushed<E: Hosted>(engine: &E, progress: ProgressSink<'_>) -> Result<MoveReport> {
+    Controlled::flush(engine, None, false, progress).or_else(|error| not_flushed(engine, error))
+}
+
+/// That dirty data stays on the cache; the error itself if there is none.
+fn not_flushed<E: Hosted>(engine: &E, error: Error) -> Result<MoveReport> {
+    let left_bytes = engine.report().dirty_bytes_left;
+    if left_bytes == 0 {
+        return Err(error);
+    }
+    let skipped = vec![Skipped { path: PathBuf::new(), reason: error.to_string() }];
+    Ok(MoveReport { left_bytes, skipped, ..MoveReport::default() })
 }

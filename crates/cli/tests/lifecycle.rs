@@ -162,6 +162,45 @@ fn run_ends_as_its_command_did() {
     }
 }
 
+/// The command's own failure became that of the report.
+#[test]
+fn a_report_that_cannot_be_written_hides_nothing() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    for (script, want) in [("rmdir reports; exit 7", 7), ("rmdir reports", 1)] {
+        fs::create_dir(scratch.path("reports")).unwrap();
+        let output = run(&scratch, &["-q", "--report", "reports/r.json"], script);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(want), "{said}");
+        assert!(said.contains("cannot write the report"), "{said}");
+    }
+}
+
+/// Whoever runs it in the foreground was told of success, and nothing of the conflict.
+#[test]
+fn a_foreground_mount_ends_with_4_where_it_met_a_conflict() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let args = ["mount", "-f", "origin", "mnt", "--cache", "cache", "--policy", "always"];
+    let mut mount = scratch.command(&[&args[..], &["--rebuild=false"]].concat());
+    let mut mount = mount.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(mount.stderr.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.contains("mounted"), "{first}");
+    scratch.succeed(&["flush", "mnt"]);
+    fs::write(scratch.path("mnt/data"), "ours").unwrap();
+    eventually("dirty bytes", || scratch.status("mnt")["dirty_bytes"] == 4);
+    fs::write(scratch.path("origin/data"), "theirs, and longer").unwrap();
+    let pid = Pid::from_raw(i32::try_from(mount.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let status = end_of(&mut mount);
+    let said: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(status.code(), Some(4), "{said:?}");
+    assert!(
+        said.iter().any(|line| line.contains("data") && line.contains("conflicts/")),
+        "{said:?}"
+    );
+    assert_eq!(fs::read(scratch.path("origin/data")).unwrap(), b"theirs, and longer");
+}
+
 #[test]
 fn run_forwards_signals_and_flushes_after_them() {
     let Some(scratch) = Scratch::new(program!()) else { return };

@@ -114,7 +114,10 @@ fn a_dead_origin_server_is_not_taken_for_the_dead_mount() {
     let Some(scratch) = Stopped::new() else { return };
     scratch.mount("origin", "mnt", "cache");
     scratch.mount("mnt", "upper", "cache2");
-    fs::write(scratch.path("upper/new"), "dirty").unwrap();
+    fs::create_dir(scratch.path("upper/d")).unwrap();
+    for name in ["new", "d/below"] {
+        fs::write(scratch.path("upper").join(name), "dirty").unwrap();
+    }
     kill_process(scratch.pid("mnt"), Signal::KILL).unwrap();
     eventually("the end of the origin", || fs::read_dir(scratch.path("mnt")).is_err());
     eventually("the end of answers", || fs::read_dir(scratch.path("upper")).is_err());
@@ -123,6 +126,10 @@ fn a_dead_origin_server_is_not_taken_for_the_dead_mount() {
     let refused = scratch.halocline(&["umount", "upper"]);
     assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
     assert!(said(&refused).contains("could not be flushed"), "{}", said(&refused));
+    let flush = scratch.halocline(&["flush", "upper"]);
+    assert_eq!(flush.status.code(), Some(3), "{}", said(&flush));
+    let told = String::from_utf8_lossy(&flush.stdout).into_owned();
+    assert!(told.contains("new") && told.contains("d/below"), "{told}");
     assert_eq!(scratch.pid("upper"), scratch.pid("upper"), "it lives and is mounted");
     let forced = scratch.halocline(&["umount", "upper", "--force"]);
     assert_eq!(forced.status.code(), Some(3), "{}", said(&forced));
@@ -132,5 +139,11 @@ fn a_dead_origin_server_is_not_taken_for_the_dead_mount() {
     assert!(said(&dead).contains("had ended before"), "{}", said(&dead));
     scratch.mount("origin", "mnt", "cache");
     scratch.mount("mnt", "upper", "cache2");
-    assert_eq!(fs::read(scratch.path("upper/new")).unwrap(), b"dirty", "nothing was lost");
+    for name in ["new", "d/below"] {
+        assert_eq!(
+            fs::read(scratch.path("upper").join(name)).unwrap(),
+            b"dirty",
+            "nothing is lost"
+        );
+    }
 }

@@ -16,6 +16,7 @@ use halocline_core::private::{PrivateDir, Use};
 use crate::again;
 use rustix::fs::Mode;
 
+use super::moving::{conflicts, tell_left};
 use crate::assemble;
 use crate::child::Signals;
 use crate::failure::{Failure, Outcome};
@@ -167,11 +168,12 @@ fn serve<E: Hosted>(
     } else {
         tell!("mounted {} on {}", text::path(&place.origin), text::path(&place.mountpoint));
     }
-    let left = host.serve(|| signals.stop_requested())?.left_bytes;
-    if left > 0 {
-        return Err(Failure::mount_again(left, &place.cache));
+    let done = host.serve(|| signals.stop_requested())?;
+    tell_left(&done);
+    if done.left_bytes > 0 {
+        return Err(Failure::mount_again(done.left_bytes, &place.cache));
     }
-    Ok(ExitCode::SUCCESS)
+    conflicts(&done).map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 /// Says that the mount works, then lets go of the caller's terminal, pipe and directory.

@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
-use halocline_core::control::{MoveReport, Place, Request};
+use halocline_core::control::{MoveReport, NAMED_MAX, Place, Request, Skipped};
+use halocline_core::counted::counted_with;
 
 use super::{print_json, status};
 use crate::failure::{Failure, Outcome};
 use crate::progress::Meter;
-use crate::say;
+use crate::say::{self, tell};
 use crate::text;
 
 /// Refuses a command at a mount of the other kind, a file tier or a cache; `remedy` is what to type
@@ -51,6 +52,24 @@ impl Telling {
         }
         conflicts(&report).map_or(Ok(ExitCode::SUCCESS), Err)
     }
+}
+
+/// Says on standard error which files stay dirty, and which others had changed.
+pub(super) fn tell_left(report: &MoveReport) {
+    let tell = |left: &Skipped| {
+        if left.path.as_os_str().is_empty() {
+            // Nothing was flushed: it is of no one file.
+            tell!("halocline: {}", left.reason);
+        } else {
+            tell!("halocline: {}", text::left(left));
+        }
+    };
+    report.skipped.iter().take(NAMED_MAX).for_each(tell);
+    if let Some(more @ 1..) = report.skipped.len().checked_sub(NAMED_MAX) {
+        let more = counted_with(more, "more file", ("is", "are"));
+        tell!("halocline: {more} not flushed");
+    }
+    report.conflicts.iter().for_each(tell);
 }
 
 /// The failure of a move that met files which others had changed.

@@ -13,12 +13,11 @@ use std::sync::Arc;
 use clap::Args;
 use halocline_core::config::Config;
 use halocline_core::control::{Claim, MoveReport, NAMED_MAX, Report};
-use halocline_core::counted::counted_with;
 use halocline_fuse::{PrivateView, private_namespace};
 
 use joining::Found;
 
-use super::moving::conflicts;
+use super::moving::{conflicts, tell_left};
 use super::write_json;
 use crate::assemble;
 use crate::child::Signals;
@@ -110,10 +109,16 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     });
     drop(meter);
     let status = ran?;
-    let (mut report, flushed) = finished.map_err(|error| {
-        let cache = plan.place.cache.display();
-        Failure::dirty_left(format!("{error}; the cache {cache} keeps what is not flushed"))
-    })?;
+    let (mut report, flushed) = match finished {
+        Ok(finished) => finished,
+        Err(error) => {
+            let cache = plan.place.cache.display();
+            return stays_dirty(
+                status,
+                &format!("{error}; the cache {cache} keeps what is not flushed"),
+            );
+        }
+    };
     report.exit_status = Some(i32::from(status));
     name_left(&mut report, &flushed);
     if !args.quiet {
@@ -218,34 +223,45 @@ fn name_left(report: &mut Report, flushed: &MoveReport) {
     report.left = flushed.skipped.iter().take(NAMED_MAX).cloned().collect();
 }
 
-/// Writes the report and gives the command's status; a clean end that leaves dirty data is none.
+/// Writes the report and gives the command's status; a clean end that leaves dirty data is none. Nothing that
+/// there is to tell waits for a report that cannot be written.
 fn conclude(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> Outcome {
-    if let Some(file) = &plan.report {
-        write_json(file, "write the report", report)?;
+    tell_left(flushed);
+    let written = match &plan.report {
+        Some(file) => write_json(file, "write the report", report),
+        None => Ok(()),
+    };
+    let ended = how_it_ended(plan, status, report, flushed);
+    match written {
+        Ok(()) => ended,
+        Err(failure) if ended.is_ok() && status == 0 => Err(failure),
+        Err(failure) => {
+            tell!("halocline: {}", failure.message());
+            ended
+        }
     }
-    for skipped in flushed.skipped.iter().take(NAMED_MAX) {
-        tell!("halocline: {}", text::left(skipped));
-    }
-    if let Some(more @ 1..) = flushed.skipped.len().checked_sub(NAMED_MAX) {
-        let more = counted_with(more, "more file", ("is", "are"));
-        tell!("halocline: {more} not flushed");
-    }
-    for conflict in &flushed.conflicts {
-        tell!("halocline: {}", text::left(conflict));
-    }
+}
+
+fn how_it_ended(plan: &Plan, status: u8, report: &Report, flushed: &MoveReport) -> Outcome {
     if report.dirty_bytes_left > 0 {
         let what = format!(
             "{} stay on the cache {}; they are flushed when it is used again with this origin",
             text::bytes(report.dirty_bytes_left),
             plan.place.cache.display()
         );
-        if status == 0 {
-            return Err(Failure::dirty_left(what));
-        }
-        tell!("halocline: {what}");
+        return stays_dirty(status, &what);
     }
     match conflicts(flushed) {
         Some(failure) if status == 0 => Err(failure),
         _ => Ok(ExitCode::from(status)),
     }
+}
+
+/// That dirty data stays on the cache, which the command's own failure goes before.
+fn stays_dirty(status: u8, what: &str) -> Outcome {
+    if status == 0 {
+        return Err(Failure::dirty_left(what));
+    }
+    tell!("halocline: {what}");
+    Ok(ExitCode::from(status))
 }

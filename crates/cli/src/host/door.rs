@@ -13,11 +13,11 @@ use std::sync::{Arc, OnceLock};
 
 use halocline_core::config::{Config, OPTIONS};
 use halocline_core::control::joining::{Member, Members, MountPoint};
-use halocline_core::control::{Controlled, Joined, Mounted, MoveReport, ProgressSink};
+use halocline_core::control::{Joined, Mounted, MoveReport, ProgressSink};
 use halocline_core::error::{Error, Result};
 use halocline_fuse::{Sights, Transport};
 
-use super::{Hosted, Where};
+use super::{Hosted, Untold, Where, flushed};
 use crate::text;
 
 /// Somebody asks for the end of the mount.
@@ -35,6 +35,7 @@ pub(super) struct Door<E> {
     pub(super) sights: OnceLock<(Transport, Sights)>,
     /// Runs that use the mount besides its own process.
     pub(super) members: Members,
+    pub(super) untold: Untold,
     /// Where others may join.
     pub(super) open_to: Option<OpenTo>,
 }
@@ -130,11 +131,10 @@ impl<E: Hosted> Mounted for Door<E> {
                 "it ends when its command does",
             ));
         };
-        let first = if keep_dirty {
-            MoveReport::default()
-        } else {
-            Controlled::flush(&*self.engine, None, false, progress)?
-        };
+        let mut first =
+            if keep_dirty { MoveReport::default() } else { flushed(&*self.engine, progress)? };
+        // Whoever ends the mount is told of them, even if that is not yet the end.
+        self.untold.lock().append(&mut first.conflicts);
         if first.left_bytes > 0 && !force {
             return Err(not_flushed(&first));
         }
@@ -163,7 +163,7 @@ fn not_flushed(report: &MoveReport) -> Error {
     });
     Error::invalid(
         format!("{} could not be flushed{why}", text::bytes(report.left_bytes)),
-        "mend the origin and try again, or unmount with --force: dirty data stays on the cache",
+        "see to that and try again, or unmount with --force: dirty data stays on the cache",
     )
 }
 

@@ -121,14 +121,18 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
     let socket = host::short_name(&plan.place.cache.join(SOCKET_NAME), &cache);
     mpi::prepare(&mut command, &plan.program, &socket);
     let status = signals.run(command)?;
-    let (report, flushed) = finish(args, &mut client, &joined, status).map_err(|error| {
-        Failure::dirty_left(format!(
-            "{error}; the engine of process {} is gone, the cache {} keeps what was not flushed, \
-             and the next mount recovers it",
-            joined.pid,
-            plan.place.cache.display()
-        ))
-    })?;
+    let (report, flushed) = match finish(args, &mut client, &joined, status) {
+        Ok(finished) => finished,
+        Err(error) => {
+            let what = format!(
+                "{error}; the engine of process {} is gone, the cache {} keeps what was not flushed, \
+                 and the next mount recovers it",
+                joined.pid,
+                plan.place.cache.display()
+            );
+            return super::stays_dirty(status, &what);
+        }
+    };
     if !args.quiet {
         tell!("");
         tell!("all that the engine served meanwhile, for this run and the others on it:");
