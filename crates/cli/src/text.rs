@@ -32,7 +32,7 @@ pub(crate) fn line(text: &str) -> String {
     escaped(text, is_obeyed)
 }
 
-/// Lines whose words are known to stay on theirs ([`line`], [`path`]).
+/// Lines whose words are known to stay on theirs ([`line()`], [`path`]).
 pub(crate) fn lines(text: &str) -> String {
     escaped(text, |c| c != '\n' && is_obeyed(c))
 }

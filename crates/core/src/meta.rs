@@ -73,22 +73,19 @@ pub enum Stamp {
 impl Stamp {
     /// That of a file at rest.
     pub fn of(found: &Metadata) -> Self {
-        let ns =
-            |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
         Self::Closed {
             size: found.len(),
-            mtime_ns: ns(found.mtime(), found.mtime_nsec()),
-            ctime_ns: ns(found.ctime(), found.ctime_nsec()),
+            mtime_ns: in_nanoseconds(found.mtime(), found.mtime_nsec()),
+            ctime_ns: in_nanoseconds(found.ctime(), found.ctime_nsec()),
         }
     }
 
     /// The same of what `stat` describes.
     pub fn of_stat(raw: &libc::stat64) -> Self {
-        const NS: i64 = 1_000_000_000;
         Self::Closed {
             size: raw.st_size.cast_unsigned(),
-            mtime_ns: raw.st_mtime * NS + raw.st_mtime_nsec,
-            ctime_ns: raw.st_ctime * NS + raw.st_ctime_nsec,
+            mtime_ns: in_nanoseconds(raw.st_mtime, raw.st_mtime_nsec),
+            ctime_ns: in_nanoseconds(raw.st_ctime, raw.st_ctime_nsec),
         }
     }
 
@@ -103,6 +100,12 @@ impl Stamp {
             _ => false,
         }
     }
+}
+
+/// A time in nanoseconds since the epoch. Anybody may give a file a time beyond the year 2262, where
+/// they end.
+pub(crate) const fn in_nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
 /// A file the cache knows.

@@ -7,7 +7,8 @@
 //! - [`case`]: one policy and cache size over one workload, from mount to unmount;
 //! - [`bare_origin`]: the origin when all is over, compared byte by byte;
 //! - [`scratch`]: where it all lies, and its end; [`claimed`]: what killed benchmarks leave of it;
-//! - [`bind`]: processes that end with the benchmark; [`attached`]: those that serve mounts;
+//! - [`halocline_core::bound_process`]: processes that end with the benchmark;
+//! - [`attached`]: those that serve mounts;
 //! - [`tier`]: the file tier;
 //! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 

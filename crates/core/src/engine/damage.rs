@@ -281,6 +281,6 @@ mod tests {
     #[test]
     fn many_ranges_are_not_all_named() {
         let ranges: Vec<_> = (0..20).map(|at| ByteRange::at(at * 10, 1)).collect();
-        assert!(named(&ranges).ends_with("1 bytes at 70 and 12 more"));
+        assert!(named(&ranges).ends_with("1 byte at 70 and 12 more"));
     }
 }

@@ -240,12 +240,7 @@ pub(crate) fn stamp_of(raw: &libc::stat64) -> Stamp {
 
 /// Modification time in nanoseconds since the epoch.
 pub(crate) const fn mtime_ns(raw: &libc::stat64) -> i64 {
-    in_nanoseconds(raw.st_mtime, raw.st_mtime_nsec)
-}
-
-/// Anybody may give a file a time beyond the year 2262, where nanoseconds end.
-pub(crate) const fn in_nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
-    seconds.saturating_mul(NS).saturating_add(nanoseconds)
+    crate::meta::in_nanoseconds(raw.st_mtime, raw.st_mtime_nsec)
 }
 
 #[cfg(test)]
