@@ -216,6 +216,9 @@ fn one_pinned_name_keeps_all_and_all_must_be_excluded() {
 fn programs_may_do_what_they_like_meanwhile() {
     let mut fixture = three_names();
     let (done, rounds) = (AtomicBool::new(false), 200);
+    // A file that changes while it is copied stays: now and then the others wait, so that some moves
+    // are made whatever the machine does.
+    let turn = parking_lot::RwLock::new(());
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let handle = fixture.open_file("three", libc::O_RDWR);
@@ -223,6 +226,7 @@ fn programs_may_do_what_they_like_meanwhile() {
                 if done.load(Ordering::Relaxed) {
                     break;
                 }
+                let _turn = turn.read();
                 let bytes = number.to_le_bytes();
                 fixture.tier().write(&handle, 0, &bytes, CALLER).unwrap();
                 assert_eq!(fixture.read(&handle)[..8], bytes);
@@ -232,6 +236,7 @@ fn programs_may_do_what_they_like_meanwhile() {
         });
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
+                let _turn = turn.read();
                 fixture.link("one", "dir/more");
                 fixture.rename("dir/more", "again");
                 assert!((3..=4).contains(&fixture.stat("dir/two").0));
@@ -239,7 +244,8 @@ fn programs_may_do_what_they_like_meanwhile() {
             }
         });
         let mut moved = 0;
-        for _ in 0..rounds {
+        for round in 0..rounds {
+            let _alone = (round % 10 == 0).then(|| turn.write());
             moved += fixture.demote("dir/two").files;
             moved += fixture.warm("dir/two").files;
         }
