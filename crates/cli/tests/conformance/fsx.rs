@@ -1,13 +1,17 @@
-//! fsx: 100,000 random operations a seed, every byte checked, on a cache smaller than the file,
-//! so that admission, eviction, flush and fetch all run under it.
+//! fsx: tens of thousands of random operations a seed, every byte checked, on a cache smaller than
+//! the file, so that admission, eviction, flush and fetch all run under it.
 
+use std::env;
 use std::fs;
 use std::process::Command;
 
 use crate::mount::{self, IO_URING, Mount};
 use crate::programs;
 
-pub(crate) const OPERATIONS: &str = "100000";
+/// Operations for each seed, unless `HALOCLINE_FSX_OPERATIONS` has another number. 100,000 take
+/// two minutes for each of a dozen seeds.
+const OPERATIONS: &str = "30000";
+
 /// A file of 2 MiB over a cache of 1 MiB. Sizes are checked by fsx after each operation.
 pub(crate) const CONFIG: &str = "
 flen = 2097152
@@ -30,6 +34,11 @@ posix_fadvise = 1
 copy_file_range = 2
 ";
 
+/// Operations for each seed, in decimal.
+pub(crate) fn operations() -> String {
+    env::var("HALOCLINE_FSX_OPERATIONS").unwrap_or_else(|_| OPERATIONS.to_owned())
+}
+
 fn exercise(seed: &str, options: &[&str]) {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
@@ -44,7 +53,7 @@ fn exercise(seed: &str, options: &[&str]) {
     fs::write(&config, CONFIG).expect("configuration");
     programs::run(
         Command::new(fsx)
-            .args(["-q", "-N", OPERATIONS, "-S", seed, "-f"])
+            .args(["-q", "-N", &operations(), "-S", seed, "-f"])
             .arg(&config)
             .arg("-P")
             .arg(aside.path())

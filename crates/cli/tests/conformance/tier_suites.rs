@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::mount::{self, IO_URING, Mount};
 use crate::tier_mover::Mover;
@@ -30,7 +32,7 @@ fn exercise_on(mut mount: Mount, weights: &str, held: Option<fs::File>, seed: &s
     fs::write(&config, weights).expect("configuration");
     programs::run(
         Command::new(suite)
-            .args(["-q", "-N", fsx::OPERATIONS, "-S", seed, "-f"])
+            .args(["-q", "-N", &fsx::operations(), "-S", seed, "-f"])
             .arg(&config)
             .arg("-P")
             .arg(aside.path())
@@ -84,11 +86,19 @@ fn exercise_beside(seed: &str, writes: bool, weights: &str) {
     let mount = Mount::tier(&["--allow-other=true", &writes_too]);
     let file = mount.path().join("file");
     fs::write(&file, vec![0; 1 << 20]).expect("write");
-    let held = fs::File::options().read(true).write(writes).open(file).expect("open");
-    let status = mount.status();
-    let passthrough = &status["tier"]["passthrough"];
-    let works = passthrough["works"] == false || passthrough["files"][0] == "file";
-    assert!(works, "{passthrough}");
+    // The kernel tells of the close above when it likes: until then the file is one that grows.
+    let deadline = Instant::now() + Duration::from_mins(1);
+    let held = loop {
+        let held = fs::File::options().read(true).write(writes).open(&file).expect("open");
+        let status = mount.status();
+        let passthrough = &status["tier"]["passthrough"];
+        if passthrough["works"] == false || passthrough["files"][0] == "file" {
+            break held;
+        }
+        assert!(Instant::now() < deadline, "{passthrough}");
+        drop(held);
+        thread::sleep(Duration::from_millis(20));
+    };
     exercise_on(mount, weights, Some(held), seed, 0);
 }
 
