@@ -4,12 +4,13 @@
 //! in the place of one at any moment. What must hold: a path is resolved from an open directory,
 //! through real directories only; names are changed by descriptors of their parents.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 
 /// Set where the kernel, or what filters its calls, does not know `openat2`.
@@ -114,6 +115,18 @@ pub(crate) fn parent<'d, 'p>(
         }
     };
     Ok((above, name))
+}
+
+/// Names in an open directory, in no order, without `.` and `..`.
+pub(crate) fn names(dir: impl AsFd) -> rustix::io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
 }
 
 #[cfg(test)]

@@ -190,3 +190,21 @@ pub struct Discard {
     /// The object the range lies in.
     pub placement: Placement,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Such a file ended the mount process.
+    #[test]
+    fn times_that_do_not_fit_nanoseconds_are_taken() {
+        // SAFETY: plain numbers, for which zero is a value.
+        let mut raw: libc::stat64 = unsafe { std::mem::zeroed() };
+        for seconds in [i64::MIN, -1, 0, 13_569_465_600, i64::MAX] {
+            (raw.st_mtime, raw.st_mtime_nsec) = (seconds, 999_999_999);
+            (raw.st_ctime, raw.st_ctime_nsec) = (seconds, 1);
+            let Stamp::Closed { mtime_ns, ctime_ns, .. } = Stamp::of_stat(&raw) else { panic!() };
+            assert_eq!((mtime_ns < 0, ctime_ns < 0), (seconds < 0, seconds < 0));
+        }
+    }
+}

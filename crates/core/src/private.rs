@@ -10,16 +10,16 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fchmod, fstat, fsync, mkdirat, openat,
-    renameat, statat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, fsync, mkdirat, openat, renameat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 
+use crate::beneath;
 use crate::bounded;
 use crate::error::{Error, Result};
 
@@ -154,17 +154,7 @@ impl PrivateDir {
 
     /// Names in it, in no order.
     pub fn names(&self) -> Result<Vec<OsString>> {
-        let list = || -> rustix::io::Result<_> {
-            let mut names = Vec::new();
-            for entry in Dir::read_from(&self.fd)? {
-                let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
-                if name != "." && name != ".." {
-                    names.push(name);
-                }
-            }
-            Ok(names)
-        };
-        list().map_err(|errno| Error::at(&self.path, "list")(errno.into()))
+        beneath::names(&self.fd).map_err(|errno| Error::at(&self.path, "list")(errno.into()))
     }
 
     /// Opens a file in it.

@@ -23,12 +23,7 @@ impl LocalDevice {
     /// A device over the file system that holds `dir`.
     pub fn open(dir: &Path) -> Result<Self> {
         let dir = File::open(dir).map_err(Error::at(dir, "open the server's directory"))?;
-        Ok(Self::over(dir))
-    }
-
-    /// A device over the file system that holds the open directory `dir`.
-    pub const fn over(dir: File) -> Self {
-        Self { dir }
+        Ok(Self { dir })
     }
 }
 

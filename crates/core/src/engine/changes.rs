@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::Skipped;
 use crate::engine::damage::named;
-use crate::engine::parts::{Parts, stamp_of};
+use crate::engine::parts::Parts;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE, tail};
 use crate::extent::look::Look;
@@ -55,7 +55,7 @@ pub(crate) fn check(
     id: FileId,
     raw: &libc::stat64,
 ) -> Result<()> {
-    let found = stamp_of(raw);
+    let found = Stamp::of_stat(raw);
     if let Some(record) = parts.store.dmt.file(id) {
         // What a store that refuses changes says is of the time before.
         let sick = parts.store.dmt.usable().is_err();
@@ -82,7 +82,7 @@ pub(crate) fn check(
 pub(crate) fn check_again(parts: &Parts, file: &CachedFile, raw: &libc::stat64) -> Result<()> {
     let differs = {
         let look = file.look.lock();
-        look.is_foreign() || !look.is_hidden() && look.seen != stamp_of(raw)
+        look.is_foreign() || !look.is_hidden() && look.seen != Stamp::of_stat(raw)
     };
     if differs { meet(parts, file) } else { Ok(()) }
 }
@@ -100,7 +100,7 @@ pub(crate) fn meet(parts: &Parts, file: &CachedFile) -> Result<()> {
 pub(crate) fn meet_alone(parts: &Parts, file: &CachedFile) -> Result<()> {
     let mut look = file.look.lock();
     let raw = parts.origin_stat(file, None)?;
-    let found = stamp_of(&raw);
+    let found = Stamp::of_stat(&raw);
     let foreign = look.is_foreign();
     let same_bytes = !foreign && look.seen.same_bytes(found);
     // Our own change of its names is about to be looked at.

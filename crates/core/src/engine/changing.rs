@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
-use super::parts::{Parts, stamp_of};
+use super::parts::Parts;
 use crate::control::Skipped;
 use crate::error::Result;
 use crate::extent::file::CachedFile;
@@ -132,7 +132,7 @@ impl Parts {
         }
         // One that cannot be looked at cannot be changed either.
         let Ok(raw) = self.origin_stat(file, via) else { return };
-        if self.is_gone(file, &raw) || !look.seen.same_bytes(stamp_of(&raw)) {
+        if self.is_gone(file, &raw) || !look.seen.same_bytes(Stamp::of_stat(&raw)) {
             look.since = Since::Theirs;
         }
     }
@@ -168,7 +168,7 @@ impl Parts {
         }
         let raw = self.origin_stat(file, via)?;
         file.node.read().note_look(&raw);
-        look.see(stamp_of(&raw));
+        look.see(Stamp::of_stat(&raw));
         self.own.lease.observe(look.seen);
         Ok(())
     }

@@ -23,10 +23,10 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 use parking_lot::{Condvar, Mutex};
 
-use crate::engine::parts::{Parts, stamp_of};
+use crate::engine::parts::Parts;
 use crate::error::Result;
 use crate::extent::file::CachedFile;
-use crate::meta::{FileId, Wanted};
+use crate::meta::{FileId, Stamp, Wanted};
 use crate::sync::range_lock::Watch;
 
 /// Bytes that wait to be filled, at most, and a request of more than a quarter of this does not.
@@ -267,7 +267,7 @@ impl Parts {
     /// file that we change ourselves nobody can tell; who changes it through us ends the watch.
     fn is_as_read(&self, file: &CachedFile) -> bool {
         let node = file.node.read().clone();
-        let found = self.namespace.stat(&node).map(|stat| stamp_of(&stat.raw));
+        let found = self.namespace.stat(&node).map(|stat| Stamp::of_stat(&stat.raw));
         let look = file.look.lock();
         look.is_hidden() || !look.is_foreign() && found.is_ok_and(|found| found == look.seen)
     }

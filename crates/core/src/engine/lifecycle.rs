@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::parts::{Parts, origin_key, stamp_of};
+use super::parts::{Parts, origin_key};
 use crate::error::Result;
 use crate::extent::file::{CachedFile, WHOLE};
-use crate::meta::{FileId, OriginKey};
+use crate::meta::{FileId, OriginKey, Stamp};
 use crate::namespace::{Node, Removed};
 use crate::volume::origin::OriginFile;
 
@@ -49,7 +49,7 @@ impl Parts {
             drop(frozen);
             return self.follow_attributes(&file, node);
         }
-        let stamp = stamp_of(&self.namespace.stat(node)?.raw);
+        let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
         match self.store.dmt.file(id) {
             Some(record) if record.stamp.same_bytes(stamp) => self.record(id, stamp),
             _ => Ok(()),
@@ -62,7 +62,7 @@ impl Parts {
             self.rest(file)?;
         }
         let mut look = file.look.lock();
-        let stamp = stamp_of(&self.namespace.stat(node)?.raw);
+        let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
         // Nothing else is ours in what differs.
         if look.is_hidden()
             || look.is_foreign()

@@ -104,7 +104,7 @@ impl Parts {
             known = false;
             let id = self.store.dmt.find(key);
             #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
-            let look = (raw.st_size as u64, stamp_of(&raw));
+            let look = (raw.st_size as u64, Stamp::of_stat(&raw));
             let file = CachedFile::new(key, id, look, node.clone());
             if let Some(id) = id {
                 crate::engine::changes::check(self, &file, id, &raw)?;
@@ -233,30 +233,7 @@ pub(crate) fn origin_key(stat: &crate::engine::Stat) -> OriginKey {
 /// Nanoseconds in a second.
 pub(crate) const NS: i64 = 1_000_000_000;
 
-/// The stamp of a file at rest.
-pub(crate) fn stamp_of(raw: &libc::stat64) -> Stamp {
-    Stamp::of_stat(raw)
-}
-
 /// Modification time in nanoseconds since the epoch.
 pub(crate) const fn mtime_ns(raw: &libc::stat64) -> i64 {
     crate::meta::in_nanoseconds(raw.st_mtime, raw.st_mtime_nsec)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Such a file ended the mount process.
-    #[test]
-    fn times_that_do_not_fit_nanoseconds_are_taken() {
-        // SAFETY: plain numbers, for which zero is a value.
-        let mut raw: libc::stat64 = unsafe { std::mem::zeroed() };
-        for seconds in [i64::MIN, -1, 0, 13_569_465_600, i64::MAX] {
-            (raw.st_mtime, raw.st_mtime_nsec) = (seconds, 999_999_999);
-            (raw.st_ctime, raw.st_ctime_nsec) = (seconds, 1);
-            let Stamp::Closed { mtime_ns, ctime_ns, .. } = stamp_of(&raw) else { panic!() };
-            assert_eq!((mtime_ns < 0, ctime_ns < 0), (seconds < 0, seconds < 0));
-        }
-    }
 }

@@ -4,11 +4,10 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::queue::Queue;
@@ -32,26 +31,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// The server `name` with the open directory `root`, whose path is `dir`, on its file system's
-    /// own device inside the decorators that `decorate` gives the server of this index.
-    pub(super) fn over(
-        root: File,
-        dir: &Path,
-        (name, index): (&str, usize),
-        decorate: Decorate<'_>,
-    ) -> Result<Arc<Self>> {
-        let at = || Error::at(dir, "open the server's directory");
-        if !root.metadata().map_err(at())?.is_dir() {
-            return Err(Error::invalid(
-                format!("{}: not a directory", dir.display()),
-                "give a directory for each server",
-            ));
-        }
-        let device = decorate(index, Arc::new(LocalDevice::over(root.try_clone().map_err(at())?)));
-        let (name, dir, queue) = (name.to_owned(), dir.to_owned(), Queue::new(name));
-        Ok(Arc::new(Self { name, dir, root, is_private: false, device, queue }))
-    }
-
     /// The server `name` over a directory that is ours alone, as its directories and files must be.
     pub(super) fn private(
         dir: &PrivateDir,
@@ -80,7 +59,15 @@ impl Server {
         decorate: Decorate<'_>,
     ) -> Result<Arc<Self>> {
         let root = File::open(dir).map_err(Error::at(dir, "open the server's directory"))?;
-        Self::over(root, dir, (name, index), decorate)
+        if !root.metadata().map_err(Error::at(dir, "stat the server's directory"))?.is_dir() {
+            return Err(Error::invalid(
+                format!("{}: not a directory", dir.display()),
+                "give a directory for each server",
+            ));
+        }
+        let device = decorate(index, Arc::new(LocalDevice::open(dir)?));
+        let (name, dir, queue) = (name.to_owned(), dir.to_owned(), Queue::new(name));
+        Ok(Arc::new(Self { name, dir, root, is_private: false, device, queue }))
     }
 
     /// Name, for reports and threads.
@@ -185,14 +172,7 @@ impl Server {
             Err(Errno::NOENT) => return Ok(Vec::new()),
             other => other?,
         };
-        let mut names = Vec::new();
-        for entry in Dir::new(dir)? {
-            let name = entry?.file_name().to_bytes().to_vec();
-            if name != b"." && name != b".." {
-                names.push(OsString::from_vec(name));
-            }
-        }
-        Ok(names)
+        Ok(beneath::names(dir)?)
     }
 
     /// Bytes of blocks that the file at `path` below the server uses; 0 where there is none.

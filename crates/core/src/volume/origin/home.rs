@@ -4,20 +4,19 @@
 //! mark, a server and the tree are believed only of the user we act as, of root, and of the
 //! directory's own owner, whose data it is.
 
-use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, fsync, mkdirat, openat, renameat,
-    unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, fsync, mkdirat, openat, renameat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use crate::beneath;
 use crate::bounded;
 use crate::error::{Error, Result};
 
@@ -123,9 +122,9 @@ impl Home {
             }
         }
         let made = self.directory(name)?;
-        match names(&made).map(|names| names.first().cloned()) {
-            Ok(None) => Ok(made),
-            Ok(Some(_)) => Err(self.not_empty(name)),
+        match beneath::names(&made) {
+            Ok(names) if names.is_empty() => Ok(made),
+            Ok(_) => Err(self.not_empty(name)),
             Err(errno) => Err(Error::at(self.path.join(name), "list")(errno.into())),
         }
     }
@@ -142,11 +141,13 @@ impl Home {
     /// Fails unless it holds nothing but names for which `is_ours`, which are looked at when they
     /// are made.
     pub(super) fn check_empty(&self, is_ours: impl Fn(&str) -> bool) -> Result<()> {
-        let names = names(&self.fd);
+        let names = beneath::names(&self.fd);
         let names = names.map_err(|errno| Error::at(&self.path, "list")(errno.into()))?;
-        match names.iter().find(|name| !is_ours(name)) {
+        // Others may have chosen them: for a message.
+        let mut shown = names.iter().map(|name| name.to_string_lossy().escape_debug().to_string());
+        match shown.find(|name| !is_ours(name)) {
             None => Ok(()),
-            Some(other) => Err(self.not_empty(other)),
+            Some(other) => Err(self.not_empty(&other)),
         }
     }
 
@@ -159,17 +160,4 @@ impl Home {
             "give an empty directory, or leave the origin plain",
         )
     }
-}
-
-fn names(dir: impl AsFd) -> rustix::io::Result<Vec<String>> {
-    use std::os::unix::ffi::OsStrExt;
-    let mut names = Vec::new();
-    for entry in Dir::read_from(dir)? {
-        let entry = entry?;
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name != "." && name != ".." {
-            names.push(name.to_string_lossy().escape_debug().to_string());
-        }
-    }
-    Ok(names)
 }
