@@ -12,7 +12,7 @@ use halocline_core::config::{Binding, Config, VolumeKind};
 use halocline_core::control::Controlled;
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::engine::{Caller, Engine, Maker};
-use halocline_core::meta::recover::Left;
+use halocline_core::meta::recover::{Left, Recovery};
 use halocline_core::meta::table::{self, ExtentTable};
 use halocline_core::meta::{FileId, OriginKey};
 use halocline_core::volume::{CacheObjects, Volume};
@@ -38,6 +38,11 @@ struct Scratch {
 impl Scratch {
     /// A cache with one dirty extent of `origin/data`, and its data.
     fn new() -> (Self, FileId) {
+        Self::left_on(None)
+    }
+
+    /// The same, left by a process of the boot with this id: after a power loss, if that is not ours.
+    fn left_on(boot: Option<&str>) -> (Self, FileId) {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let scratch = Self { dir: TempDir::new().unwrap(), _alone: alone };
         for name in ["origin", "cache"] {
@@ -45,7 +50,10 @@ impl Scratch {
         }
         let data = scratch.path("origin/data");
         fs::write(&data, vec![1; 32768]).unwrap();
-        let dmt = scratch.tables();
+        let dmt = match boot {
+            Some(boot) => scratch.tables_on(boot).0,
+            None => scratch.tables(),
+        };
         Binding::of(&scratch.path("origin"), &Config::default())
             .unwrap()
             .record(&scratch.path("cache"))
@@ -73,6 +81,11 @@ impl Scratch {
     fn tables(&self) -> ExtentTable {
         let options = table::Options::new(1 << 30, (evict::POLICIES[0].make)(), 16);
         ExtentTable::open(&self.path("cache"), options).unwrap().0
+    }
+
+    fn tables_on(&self, boot: &str) -> (ExtentTable, Recovery) {
+        let options = table::Options::new(1 << 30, (evict::POLICIES[0].make)(), 16);
+        ExtentTable::open_on_boot(&self.path("cache"), options, boot).unwrap()
     }
 
     fn objects(&self) -> CacheObjects {
@@ -128,12 +141,48 @@ fn a_check_leaves_the_cache_as_it_was() {
     let (scratch, _) = Scratch::new();
     scratch.tables().close().unwrap();
     assert_eq!(scratch.fsck(&[]).0, Some(0));
-    let left = |boot| {
-        let options = table::Options::new(1 << 30, (evict::POLICIES[0].make)(), 16);
-        ExtentTable::open_on_boot(&scratch.path("cache"), options, boot).unwrap().1.left
-    };
-    assert_eq!(left("the next boot"), Left::Closed);
+    assert_eq!(scratch.tables_on("the next boot").1.left, Left::Closed);
     assert_eq!(scratch.fsck(&[]).0, Some(0));
+}
+
+/// The first check after a power loss forgot what it had told: a second one, and the mount, said clean.
+#[test]
+fn i6_what_a_power_loss_took_is_told_until_a_mount_or_a_repair() {
+    for repair in [false, true] {
+        let (scratch, _) = Scratch::left_on(Some("the last boot"));
+        for _ in 0..2 {
+            assert_eq!(scratch.problems(&[]), ["lost-at-power-loss"]);
+        }
+        if repair {
+            assert_eq!(scratch.problems(&["--repair"]), ["lost-at-power-loss"]);
+            let (status, found) = scratch.fsck(&[]);
+            assert_eq!((status, &found["dirty_bytes"]), (Some(0), &0.into()), "{found}");
+            continue;
+        }
+        let (dmt, recovery) = scratch.tables_on("the next boot");
+        assert_eq!(recovery.left, Left::PowerLost);
+        let lost: Vec<_> = recovery.dropped.iter().map(|lost| lost.dirty_bytes).collect();
+        assert_eq!(lost, [EXTENT.len()]);
+        drop(dmt);
+    }
+}
+
+/// What a failed store could not forget stays listed beside it until a mount has honoured it.
+#[test]
+fn a_check_leaves_what_must_not_be_trusted() {
+    let (scratch, _) = Scratch::new();
+    let lock = scratch.path("cache/halocline.lock");
+    let mut listed = fs::read(&lock).unwrap();
+    listed.truncate(256);
+    listed.extend_from_slice(b"all\n");
+    fs::write(&lock, listed).unwrap();
+    for _ in 0..2 {
+        let (status, found) = scratch.fsck(&[]);
+        assert_eq!((status, &found["dirty_bytes"]), (Some(0), &0.into()), "{found}");
+        assert_eq!(fs::read(&lock).unwrap()[256..], *b"all\n");
+    }
+    scratch.mounted_once();
+    assert_eq!(fs::read(&lock).unwrap().len(), 256);
 }
 
 #[test]

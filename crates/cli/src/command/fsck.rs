@@ -31,7 +31,8 @@ use crate::text;
 /// Check a cache that is not mounted: records against objects, contents against their checksums,
 /// dirty files against the origin
 ///
-/// Opening the cache recovers it as a mount would. The status is 1 when something is wrong.
+/// Without --repair nothing is changed, and a second check finds the same. The status is 1 when
+/// something is wrong.
 #[derive(Debug, Args)]
 pub(crate) struct FsckArgs {
     /// The cache directory, or the root of a file tier's directories
@@ -49,7 +50,7 @@ pub(crate) struct FsckArgs {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "problem", rename_all = "kebab-case")]
 enum Problem {
-    /// A power loss took these bytes; the cache has forgotten them already.
+    /// A power loss took these bytes; the next mount, or a repair, forgets them and says so.
     LostAtPowerLoss { path: PathBuf, dirty_bytes: u64 },
     /// A record says that these bytes are on the cache, and they are not.
     MissingData { path: PathBuf, offset: u64, length: u64, dirty: bool },
@@ -139,7 +140,7 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
         let dir = dir.display();
         return Err(Failure::refused(format!("{dir} is no cache: nothing was ever cached here")));
     }
-    let mut cache = Cache::open(&dir).map_err(Failure::refused)?;
+    let mut cache = Cache::open(&dir, args.repair).map_err(Failure::refused)?;
     cache.check_servers()?;
     let mut contents = Contents::new(cache.dmt.usage().mapped, args.json);
     for file in cache.dmt.files() {
@@ -181,11 +182,12 @@ impl Findings {
 }
 
 impl Cache {
-    fn open(dir: &Path) -> Result<Self> {
+    fn open(dir: &Path, repair: bool) -> Result<Self> {
         let binding = Binding::load(dir)?;
         let eviction = evict::POLICIES.first().map(|policy| (policy.make)());
         let eviction = eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?;
         let options = table::Options {
+            look_only: !repair,
             witness: binding
                 .as_ref()
                 .map(|binding| binding.origin.clone())

@@ -96,7 +96,12 @@ impl Checksums {
     /// None are kept; what an earlier session kept would be of what lay there then.
     pub(super) fn off(dir: &PrivateDir) -> Result<Self> {
         dir.remove(NAME)?;
-        Ok(Self { table: None })
+        Ok(Self::none())
+    }
+
+    /// None are known, and what an earlier session kept stays where it is.
+    pub(super) fn none() -> Self {
+        Self { table: None }
     }
 
     /// Opens those of a cache. Checksums are kept of bytes of which `is_mapped` says that the records

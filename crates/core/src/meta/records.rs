@@ -8,6 +8,7 @@
 mod contract;
 #[cfg(test)]
 pub(super) mod memory;
+pub(super) mod unrecorded;
 
 use std::fmt;
 use std::path::Path;

@@ -35,6 +35,7 @@ use super::order::Order;
 use super::owner::{self, CacheIdentity, Owner};
 use super::record::State;
 use super::records::RecordStore;
+use super::records::unrecorded::Unrecorded;
 use super::recover::{self, Counts, Left, Recovery, Source};
 use super::space::Space;
 use super::{Extent, FileId, FileRecord, OriginKey, Segment, Usage, record};
@@ -143,6 +144,8 @@ impl ExtentTable {
         boot_id: &str,
     ) -> Result<(Self, Recovery)> {
         let set_aside = options.records_bytes;
+        let look_only = options.look_only;
+        let records = if look_only { Arc::new(Unrecorded(records)) } else { records };
         let space = Space::new(options.limit_bytes, Arc::clone(&records), set_aside);
         let order = Order::new(options.eviction);
         let cdt = Cdt::new(options.cdt_entries);
@@ -157,8 +160,12 @@ impl ExtentTable {
             );
         }
         let of_boot = (boot_id, loaded.recovery.left);
-        let checksums =
-            open::open_checksums(&owner, options.checksums, of_boot, &space, &loaded.files)?;
+        // After a power loss an opening forgets them all; one that only looks leaves that to the next.
+        let checksums = if look_only && loaded.recovery.left == Left::PowerLost {
+            Checksums::none()
+        } else {
+            open::open_checksums(&owner, options.checksums, of_boot, &space, &loaded.files)?
+        };
         let dmt = Self {
             records,
             boot_id: boot_id.to_owned(),
@@ -191,7 +198,7 @@ impl ExtentTable {
         for state in dmt.files.read().all() {
             dmt.busy.update(state, &state.mapped.write());
         }
-        dmt.honour(distrusted)?;
+        dmt.honour(distrusted, look_only)?;
         Ok((dmt, loaded.recovery))
     }
 

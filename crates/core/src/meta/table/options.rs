@@ -26,6 +26,9 @@ pub struct Options {
     pub mark_bytes: u64,
     /// Whether checksums of what is cached are kept.
     pub checksums: bool,
+    /// Whether the cache is only looked at: nothing is recorded, not even what a power loss took, so
+    /// that the next opening finds the same.
+    pub look_only: bool,
     /// The time.
     pub clock: Clock,
     /// A directory on other storage, the origin: it remembers what must not be trusted any more
@@ -43,6 +46,7 @@ impl Options {
             cdt_entries,
             mark_bytes: MARK_BYTES,
             checksums: true,
+            look_only: false,
             clock: system_clock(),
             witness: None,
         }
@@ -58,6 +62,7 @@ impl fmt::Debug for Options {
             .field("cdt_entries", &self.cdt_entries)
             .field("mark_bytes", &self.mark_bytes)
             .field("checksums", &self.checksums)
+            .field("look_only", &self.look_only)
             .field("witness", &self.witness)
             .finish_non_exhaustive()
     }

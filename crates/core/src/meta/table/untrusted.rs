@@ -58,9 +58,9 @@ impl ExtentTable {
         })
     }
 
-    /// Unmaps what an earlier process listed, durably, and clears the list. No barrier: it would
-    /// call durable what a killed process wrote and nobody synced.
-    pub(super) fn honour(&self, distrusted: &[Distrusted]) -> Result<()> {
+    /// Unmaps what an earlier process listed, durably, and clears the list, unless the cache is only
+    /// looked at. No barrier: it would call durable what a killed process wrote and nobody synced.
+    pub(super) fn honour(&self, distrusted: &[Distrusted], look_only: bool) -> Result<()> {
         if distrusted.is_empty() {
             return Ok(());
         }
@@ -77,6 +77,9 @@ impl ExtentTable {
                 Distrusted::Clean => self.unmap_all(|extent| !extent.dirty)?,
                 Distrusted::All => self.unmap_all(|_| true)?,
             }
+        }
+        if look_only {
+            return Ok(());
         }
         self.records.sync()?;
         let lock = || Error::at(self.owner.dir().join(LOCK_FILE), "clear the list in");
