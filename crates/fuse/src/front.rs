@@ -10,7 +10,7 @@
 pub(crate) mod attributes;
 pub(crate) mod backing;
 pub(crate) mod directories;
-mod files;
+pub(crate) mod files;
 pub(crate) mod names;
 mod open_files;
 pub(crate) mod passing;

@@ -68,8 +68,8 @@ fn fsx_on_a_tier_with_passthrough_seed_14() {
 }
 
 /// The kernel serves a reader of the file, and mappings, while writes come to the mount. There
-/// `sendfile` and `copy_file_range` read pages that Linux keeps beside the file below: they miss
-/// what mappings store.
+/// `sendfile` and `copy_file_range` are refused, and fsx does not `read` instead
+/// (`warm_passthrough.rs` does).
 #[test]
 fn fsx_on_a_tier_beside_a_reader_seed_17() {
     let weights = fsx::CONFIG.replace("sendfile = 1", "sendfile = 0");

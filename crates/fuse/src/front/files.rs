@@ -8,6 +8,23 @@ use super::names::{Entry, Place};
 use super::passing::Opened;
 use super::{Answer, Front, Refused};
 
+/// What the kernel does with what it reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadFor {
+    /// It gives it to the program that asks.
+    Program,
+    /// It keeps it as pages of the file, for whoever reads or maps it next.
+    Pages,
+}
+
+impl ReadFor {
+    /// The kernel names the lock owner (`FUSE_READ_LOCKOWNER`) where a program waits for the bytes,
+    /// and nobody where it reads pages: those are of no single program.
+    pub(crate) fn of(names_owner: bool) -> Self {
+        if names_owner { Self::Program } else { Self::Pages }
+    }
+}
+
 impl<E: Engine> Front<E> {
     /// `flags` are `open(2)`'s.
     pub(crate) fn open(&self, number: INodeNo, flags: i32, caller: Caller) -> Answer<Opened> {
@@ -36,16 +53,21 @@ impl<E: Engine> Front<E> {
         Ok((Entry { attr, generation: inode.generation, timeout }, opened))
     }
 
-    /// Reads at `offset` into `room`; how many bytes it got.
+    /// Reads at `offset` into `room`; how many bytes it got. `why` tells what for.
+    ///
+    /// EINVAL for pages of a file that the kernel serves: see [`super::passing`].
     pub(crate) fn read(
         &self,
-        handle: FileHandle,
+        (handle, why): (FileHandle, ReadFor),
         offset: u64,
         room: &mut [u8],
         caller: Caller,
     ) -> Answer<usize> {
         let file = self.file(handle)?;
-        if !file.direct {
+        if why == ReadFor::Pages {
+            if file.share.backing.is_some() {
+                return Err(Refused(Errno::EINVAL));
+            }
             file.inode.pages.reading();
         }
         Ok(self.engine.read(&file.handle, offset, room, caller)?)

@@ -21,7 +21,7 @@ pub(super) struct OpenFile<E: Engine> {
     pub(super) inode: Arc<Inode<E::Node>>,
     /// Dropped before the handle: while anybody is told that the kernel serves the file, a handle
     /// keeps the engine from moving it.
-    _share: Share<E::Node>,
+    pub(super) share: Share<E::Node>,
     pub(super) handle: E::Handle,
     /// Its reads and writes go past the kernel's page cache.
     pub(super) direct: bool,
@@ -42,7 +42,7 @@ impl<E: Engine> OpenFile<E> {
         if direct {
             inode.pages.opened_direct();
         }
-        Self { inode, handle, direct, append, positioned: OnceLock::new(), _share: share }
+        Self { inode, handle, direct, append, positioned: OnceLock::new(), share }
     }
 
     /// The handle for pages of a shared mapping. The kernel writes them through any writable

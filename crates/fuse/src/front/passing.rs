@@ -3,6 +3,14 @@
 //! What must hold, because the kernel refuses anything else: while a file has a handle that the
 //! kernel serves, all its handles are served so, with the same backing; while it has one that we
 //! serve, none is. A file's first handle therefore decides for those opened beside it.
+//!
+//! What must hold, because Linux does not see to it: while the kernel serves a file, it keeps no pages of
+//! the mount's file (I1). Mappings then store into the pages of the file below, and nothing brings the
+//! two together. Two calls ask for such pages all the same: `splice`, and with it `sendfile` and
+//! `copy_file_range`, from a handle whose reads come to us beside the kernel's (`FOPEN_DIRECT_IO` is not
+//! `O_DIRECT` to it), and `posix_fadvise` or `readahead` through any handle. Pages that they brought would
+//! be found again, as old as they are then, also by who opens the file when all has been closed. So such
+//! reads are refused with EINVAL, which tells programs to `read` instead; advice has no effect.
 
 use std::io;
 use std::os::fd::BorrowedFd;

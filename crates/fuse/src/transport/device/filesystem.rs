@@ -20,6 +20,7 @@ use halocline_core::engine::{Engine, Make, SetAttr};
 
 use super::{Device, caller, maker, named, set_time, valued};
 use crate::front::Refused;
+use crate::front::files::ReadFor;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -234,7 +235,7 @@ impl<E: Engine> Filesystem for Device<E> {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let _turn = self.turns.begin();
@@ -245,7 +246,8 @@ impl<E: Engine> Filesystem for Device<E> {
             }
             let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
             let room = &mut buffer[start..start + size];
-            let read = self.front.read(handle, offset, room, caller(request));
+            let what = (handle, ReadFor::of(lock_owner.is_some()));
+            let read = self.front.read(what, offset, room, caller(request));
             answer!(reply, read, count => reply.data(&room[..count]));
         });
     }

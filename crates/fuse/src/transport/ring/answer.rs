@@ -18,6 +18,7 @@ use super::wire::{
 };
 use crate::front::attributes::time;
 use crate::front::directories::Listed;
+use crate::front::files::ReadFor;
 use crate::front::passing::Opened;
 use crate::front::xattrs::Value;
 use crate::front::{Answer, Front, Refused};
@@ -73,6 +74,8 @@ mod valid {
 
 /// `FUSE_GETATTR_FH`: the request names an open file.
 const GETATTR_HANDLE: u32 = 1;
+/// A read names the owner of locks that it belongs to.
+const READ_LOCKOWNER: u32 = 1 << 1;
 /// `FUSE_FSYNC_FDATASYNC`
 const DATA_ONLY: u32 = 1;
 /// Directory entries begin at multiples of this.
@@ -90,7 +93,8 @@ pub(super) fn answer<E: Engine>(
         code::READ => {
             let read: &ReadIn = request.fields()?;
             let room = &mut room[..read.size as usize];
-            front.read(FileHandle(read.handle), read.offset, room, request.caller())
+            let why = ReadFor::of(read.read_flags & READ_LOCKOWNER != 0);
+            front.read((FileHandle(read.handle), why), read.offset, room, request.caller())
         }
         code::WRITE => {
             let write: &WriteIn = request.fields()?;
