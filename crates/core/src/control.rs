@@ -23,7 +23,7 @@ pub mod server;
 #[cfg(test)]
 mod tests;
 pub mod tier;
-mod wire;
+pub(crate) mod wire;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -45,6 +45,7 @@ pub use report::{CachedFileInfo, CachedTree};
 pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, Totals};
 pub use server::{Mounted, Server};
 pub use tier::{AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, TierStatus};
+pub use wire::{path_as_json, path_or_null_as_json, paths_as_json};
 
 /// Name of the extended attribute of a mount's root that tells the path of its control socket.
 pub const SOCKET_XATTR: &str = "user.halocline.socket";

@@ -1,6 +1,7 @@
 //! `halocline fsck`: is a cache in order, and what would be lost without it?
 
 mod contents;
+mod findings;
 mod names;
 
 use std::collections::HashSet;
@@ -19,9 +20,9 @@ use halocline_core::meta::{Extent, FileId, FileRecord};
 use halocline_core::volume::{CacheObjects, Origin, Volume, marks};
 use halocline_model::evict;
 use halocline_model::request::ByteRange;
-use serde::Serialize;
 
 use self::contents::Contents;
+use self::findings::{Findings, Problem};
 use self::names::Names;
 use super::print_json;
 use crate::failure::{Failure, Outcome};
@@ -44,73 +45,6 @@ pub(crate) struct FsckArgs {
     /// Answer in JSON
     #[arg(long)]
     json: bool,
-}
-
-/// Something that is wrong.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "problem", rename_all = "kebab-case")]
-enum Problem {
-    /// A power loss took these bytes; the next mount, or a repair, forgets them and says so.
-    LostAtPowerLoss { path: PathBuf, dirty_bytes: u64 },
-    /// A record says that these bytes are on the cache, and they are not.
-    MissingData { path: PathBuf, offset: u64, length: u64, dirty: bool },
-    /// These bytes on the cache are not what was written there.
-    DamagedData {
-        path: PathBuf,
-        offset: u64,
-        length: u64,
-        dirty: bool,
-        /// Where what is there was saved before the records of it were dropped.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        saved: Option<PathBuf>,
-    },
-    /// A server of the cache holds nothing of it: its device is not mounted, or was replaced.
-    LostServer { server: PathBuf },
-    /// An object of a file that no record names: it costs space and nothing else. A killed mount
-    /// leaves such objects, and the next mount removes them.
-    StrayObject { file: u64, next_mount_removes: bool },
-    /// The origin has no such file any more: its dirty bytes have no place to go.
-    NoOrigin { path: PathBuf, dirty_bytes: u64 },
-    /// The origin's file cannot be looked at: its dirty bytes wait until it can.
-    NotReachable { path: PathBuf, dirty_bytes: u64, reason: String },
-    /// Others changed the origin's file under dirty bytes: these are not written home.
-    Conflict { path: PathBuf, dirty_bytes: u64 },
-    /// The directory is a copy of a cache, or was moved to another file system, with dirty bytes: some
-    /// may be older than the origin's.
-    Copy { dirty_bytes: u64 },
-    /// An object of a striped origin that no file names any more: it costs space and nothing else.
-    OrphanObject { object: String, bytes: u64 },
-    /// More blocks are in use than the records know of (I5).
-    Uncounted { allocated_bytes: u64, counted_bytes: u64 },
-}
-
-impl Problem {
-    /// Whether the next mount ends it.
-    fn ends_by_itself(&self) -> bool {
-        matches!(
-            self,
-            Self::Uncounted { .. }
-                | Self::Copy { .. }
-                | Self::StrayObject { next_mount_removes: true, .. }
-        )
-    }
-}
-
-/// What was found.
-#[derive(Debug, Serialize)]
-struct Findings {
-    origin: Option<PathBuf>,
-    files: usize,
-    extents: u64,
-    mapped_bytes: u64,
-    dirty_bytes: u64,
-    /// Cached bytes that have a checksum. Of the others nobody knows whether they are right.
-    verified_bytes: u64,
-    problems: Vec<Problem>,
-    repaired: bool,
-    /// Why a striped origin's objects were not looked at.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    origin_unchecked: Option<String>,
 }
 
 /// A cache that is open for checking.

@@ -84,25 +84,70 @@ impl From<WirePath> for PathBuf {
     }
 }
 
+/// Writes a path as all answers do: text, or a list of its bytes where it is not UTF-8.
+///
+/// # Errors
+/// Those of `out`.
+pub fn path_as_json<S: Serializer>(path: &Path, out: S) -> Result<S::Ok, S::Error> {
+    path::serialize(path, out)
+}
+
+/// Writes a path, or null.
+///
+/// # Errors
+/// Those of `out`.
+pub fn path_or_null_as_json<S: Serializer>(
+    path: &Option<PathBuf>,
+    out: S,
+) -> Result<S::Ok, S::Error> {
+    path.as_deref().map(WirePath::from).serialize(out)
+}
+
+/// Writes a list of paths.
+///
+/// # Errors
+/// Those of `out`.
+pub fn paths_as_json<S: Serializer>(paths: &[PathBuf], out: S) -> Result<S::Ok, S::Error> {
+    paths::serialize(paths, out)
+}
+
 /// `#[serde(with)]` for one path.
-pub(super) mod path {
+pub(crate) mod path {
     use std::path::{Path, PathBuf};
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use super::WirePath;
 
-    pub(in crate::control) fn serialize<S: Serializer>(
-        path: &Path,
-        out: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(path: &Path, out: S) -> Result<S::Ok, S::Error> {
         WirePath::from(path).serialize(out)
     }
 
-    pub(in crate::control) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<PathBuf, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
         WirePath::deserialize(from).map(PathBuf::from)
+    }
+}
+
+/// `#[serde(with)]` for a list of paths, each with a number.
+pub(crate) mod numbered_paths {
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::WirePath;
+
+    pub(crate) fn serialize<S: Serializer>(
+        paths: &[(PathBuf, usize)],
+        out: S,
+    ) -> Result<S::Ok, S::Error> {
+        out.collect_seq(paths.iter().map(|(path, n)| (WirePath::from(path.as_path()), n)))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<(PathBuf, usize)>, D::Error> {
+        let paths = Vec::<(WirePath, usize)>::deserialize(from)?;
+        Ok(paths.into_iter().map(|(path, n)| (path.into(), n)).collect())
     }
 }
 

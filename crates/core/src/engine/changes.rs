@@ -14,6 +14,7 @@ use halocline_model::request::ByteRange;
 use serde::{Deserialize, Serialize};
 
 use crate::control::Skipped;
+use crate::control::wire;
 use crate::engine::damage::named;
 use crate::engine::parts::Parts;
 use crate::error::{Error, Result};
@@ -29,6 +30,7 @@ pub(crate) const CONFLICTS: &str = "conflicts";
 /// What is saved of one conflict, beside the sparse file with the bytes themselves.
 #[derive(Debug, Serialize, Deserialize)]
 struct Conflict {
+    #[serde(with = "wire::path")]
     path: PathBuf,
     reason: String,
     /// Offset and length of each dirty extent, in bytes.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::PRIVATE;
 use crate::bounded;
 use crate::config::{CacheSize, Copies};
+use crate::control::wire;
 use crate::error::{Error, Result};
 use crate::meta::owner::{CacheIdentity, identity_of};
 use crate::private::{self, PrivateDir};
@@ -74,7 +75,7 @@ struct Mark {
     /// Which tier of the set this is, 0 the fastest.
     tier: usize,
     /// Roots that links may name, with their tiers; on the first tier only.
-    #[serde(default)]
+    #[serde(default, with = "wire::numbered_paths")]
     roots: Vec<(PathBuf, usize)>,
 }
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::control::path_as_json;
+
 /// Something on the tiers that does not fit together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "problem", rename_all = "kebab-case")]
@@ -12,66 +14,82 @@ pub enum Problem {
     /// Both the SSD and a lower tier have something under this path; the SSD's is the truth (I10).
     Conflict {
         /// Path below both roots.
+        #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
         /// The file that programs do not see.
+        #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
     /// A link names a file that is not there.
     Lost {
         /// The link's path.
+        #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
         /// Where its file should be.
+        #[serde(serialize_with = "path_as_json")]
         place: PathBuf,
     },
     /// Two links name the same file; this one is taken for a user's link.
     SecondLink {
         /// The link's path.
+        #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
         /// The file.
+        #[serde(serialize_with = "path_as_json")]
         place: PathBuf,
     },
     /// A link in the form of ours that the user who mounts did not make, or a second name of one: it is
     /// taken for a user's link.
     StrangeLink {
         /// The link's path.
+        #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
         /// The file that it names.
+        #[serde(serialize_with = "path_as_json")]
         place: PathBuf,
     },
     /// Something on a lower tier that is no regular file and cannot be made on the SSD: it is left
     /// where it is.
     NotAFile {
         /// What.
+        #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
     /// A copy, or data of a removed file, that a killed mount left; the next mount removes it.
     Leftover {
         /// The file.
+        #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
     /// A mount was killed while it moved a file with several names, of which this one still stands
     /// for the old copy, which is the same; the next mount goes on.
     Unswitched {
         /// The name.
+        #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
     },
     /// A file on a lower tier that no link names; the next mount adopts it.
     Unlinked {
         /// The file.
+        #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
     /// A file's clean copy is gone; the next mount makes no use of it.
     CopyGone {
         /// The file's path.
+        #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
         /// Where the copy was.
+        #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
     /// A file is not what it was when it got its clean copy; the next mount removes the copy.
     CopyDiffers {
         /// The file's path.
+        #[serde(serialize_with = "path_as_json")]
         path: PathBuf,
         /// The copy.
+        #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
     /// Files that were put on a lower tier with several names there: programs take each name for a
@@ -80,6 +98,7 @@ pub enum Problem {
         /// Names of such files.
         names: u64,
         /// One of them.
+        #[serde(serialize_with = "path_as_json")]
         other: PathBuf,
     },
 }

@@ -19,6 +19,7 @@ use super::numbers::{kept_number, number_in};
 use super::problem::Problem;
 use super::proof::Said;
 use super::{Core, PRIVATE};
+use crate::control::paths_as_json;
 use crate::error::Result;
 use crate::namespace::attributes::stat_at;
 use crate::namespace::{Namespace, Node, stat_descriptor};
@@ -31,6 +32,7 @@ pub struct Found {
     /// Bytes of files on the SSD, on disk.
     pub ssd_bytes: u64,
     /// Files on lower tiers that got a name.
+    #[serde(serialize_with = "paths_as_json")]
     pub adopted: Vec<PathBuf>,
     /// Files on the SSD that have a clean copy below.
     pub copies: u64,

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use halocline_core::control::Progress;
+use halocline_core::control::{Progress, path_as_json};
 use halocline_core::error::{Error, Result};
 use halocline_core::meta::table::ExtentTable;
 use halocline_core::meta::{Extent, FileRecord};
@@ -32,6 +32,7 @@ pub(super) struct Contents {
 /// What is beside saved bytes, in the same words as beside those of a conflict.
 #[derive(Serialize)]
 struct Saved<'a> {
+    #[serde(serialize_with = "path_as_json")]
     path: &'a Path,
     reason: &'static str,
     /// Offset and length of each range, in bytes.
