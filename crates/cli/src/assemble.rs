@@ -8,6 +8,7 @@ use halocline_core::config::{Config, Mode};
 use halocline_core::control::{Claim, Client, Request, SOCKET_NAME, Taken, Wanted};
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::{Error, Result};
+use halocline_core::one_device::{Common, common};
 use halocline_core::tier::{FileTier, TierOptions, TierSet};
 use halocline_model::tier;
 
@@ -48,15 +49,24 @@ pub(crate) fn tier_options(config: &Config) -> Result<TierOptions> {
         name if name == own.policy => TierOptions::default().policy,
         name => {
             return Err(Error::invalid(
-                format!("policy {name:?} decides about requests, not about files"),
+                format!(
+                    "{} {name:?} decides about requests, not about files",
+                    config.named("policy")
+                ),
                 format!("with --tier, choose one of {}", names.join(", ")),
             ));
         }
     };
     if config.tier_low > config.tier_high {
         return Err(Error::invalid(
-            format!("--tier-low {}% is above --tier-high {}%", config.tier_low, config.tier_high),
-            "give a lower --tier-low",
+            format!(
+                "{} {}% is above {} {}%",
+                config.named("tier_low"),
+                config.tier_low,
+                config.named("tier_high"),
+                config.tier_high
+            ),
+            "give a lower tier_low, or a higher tier_high",
         ));
     }
     Ok(TierOptions {
@@ -75,7 +85,14 @@ pub(crate) fn tier_options(config: &Config) -> Result<TierOptions> {
 
 /// Opens the file tier of a mount.
 pub(crate) fn open_tier(root: &Path, config: &Config) -> Result<FileTier> {
-    FileTier::open(&tier_set(root, config)?, tier_options(config)?)
+    let set = tier_set(root, config)?;
+    let tier = FileTier::open(&set, tier_options(config)?)?;
+    if let [first, second, ..] = set.roots.as_slice()
+        && let Some(common) = common(first, second)
+    {
+        tier.note_of_tiers(common.of_tiers());
+    }
+    Ok(tier)
 }
 
 /// How often it is looked whether a mount that ends has ended.
@@ -136,9 +153,31 @@ pub(crate) fn claim_tiers(root: &Path, place: &Where, config: &Config) -> Result
 pub(crate) fn open(place: &Where, config: &Config) -> Result<ExtentEngine> {
     if !halocline_model::admit::POLICIES.iter().any(|policy| policy.name == config.policy) {
         return Err(Error::invalid(
-            format!("policy {:?} decides about files, not about requests", config.policy),
+            format!(
+                "{} {:?} decides about files, not about requests",
+                config.named("policy"),
+                config.policy
+            ),
             "use it with `mount --tier`, or choose an admission policy",
         ));
     }
-    ExtentEngine::open(&place.origin, &place.cache, config)
+    let engine = ExtentEngine::open(&place.origin, &place.cache, config)?;
+    if let Some(note) = one_device(&place.origin, &place.cache, config) {
+        engine.note_of_sides(note.of_a_cache());
+    }
+    Ok(engine)
+}
+
+/// Says in a line that a cache is of no use on its origin's device: else nothing says why little is
+/// cached.
+pub(crate) fn tell_one_device(place: &Where, config: &Config) {
+    if let Some(common) = one_device(&place.origin, &place.cache, config) {
+        tell!("halocline: note: {}", common.of_a_cache());
+    }
+}
+
+/// What origin and cache have in common, where that makes the cache useless; emulated devices are
+/// two wherever they lie.
+pub(crate) fn one_device(origin: &Path, cache: &Path, config: &Config) -> Option<Common> {
+    common(origin, cache).filter(|_| config.emulate.is_none())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use halocline_core::config::{Config, Kind, OPTIONS, OptionSpec, parse_bytes};
+use halocline_core::config::{Config, Kind, OPTIONS, OptionSpec, format_bytes, parse_bytes};
 use halocline_core::error::{Error, Result};
 
 /// `--config` and one flag for each option of the table.
@@ -77,10 +77,20 @@ impl ConfigArgs {
     }
 }
 
-/// Reads `8K` and the like, for positions and sizes on the command line.
+/// Reads `8K` and the like, for positions and lengths on the command line: files end at 2^63 bytes.
 pub(crate) fn byte_count(text: &str) -> Result<u64, String> {
-    parse_bytes(text)
-        .ok_or_else(|| format!("{text:?} is not a number of bytes such as 65536, 64K or 1G"))
+    bytes_within(text, 0, i64::MAX.cast_unsigned())
+}
+
+/// Reads a number of bytes from `least` to `most`; the error says both.
+pub(crate) fn bytes_within(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    parse_bytes(text).filter(|bytes| (least..=most).contains(bytes)).ok_or_else(|| {
+        format!(
+            "give a number of bytes such as 65536, 64K or 1G, from {} to {}",
+            format_bytes(least),
+            format_bytes(most)
+        )
+    })
 }
 
 /// Where the configuration is looked for without `--config`.
@@ -100,11 +110,12 @@ fn default_file() -> Option<PathBuf> {
 fn argument(option: &'static OptionSpec) -> Arg {
     let default = option.default_value().replace('\n', ", ");
     let default = if default.is_empty() { "empty".into() } else { default };
+    let bounds = option.kind.bounds().map_or_else(String::new, |bounds| format!("{bounds}; "));
     let arg = Arg::new(option.key)
         .long(option.flag())
         .value_name(option.kind.placeholder())
         .help_heading(option.scope.heading())
-        .help(format!("{} [default: {default}]", option.short_doc()))
+        .help(format!("{} [{bounds}default: {default}]", option.short_doc()))
         .long_help(format!(
             "{}\n\nValue: {}. [default: {default}]",
             option.doc,
@@ -113,7 +124,8 @@ fn argument(option: &'static OptionSpec) -> Arg {
     match option.kind {
         Kind::Bool => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
         Kind::Globs | Kind::Names => arg.action(ArgAction::Append),
-        _ => arg,
+        // -1 is refused by what knows the bounds, not as a flag that does not exist.
+        _ => arg.allow_negative_numbers(true),
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn tiers(root: &Path, config: &Config) -> Result<Tiers> {
     if config.allow_other {
         closed_to_others(&root, &roots)?;
     }
-    within_total("ssd-limit", config.ssd_limit, &roots[0], space_of(&roots[0])?.0)?;
+    within_total(&config.named("ssd_limit"), config.ssd_limit, &roots[0], space_of(&roots[0])?.0)?;
     Ok(Tiers { root, roots })
 }
 
@@ -268,8 +268,8 @@ fn room(cache: &Path, config: &Config) -> Result<()> {
             format!("free at least {}, or choose another", text::bytes(ROOM_BYTES_MIN)),
         ));
     }
-    config.size.checked_bytes(total)?;
-    within_total("size", config.size, cache, total)
+    config.cache_bytes(total)?;
+    within_total(&config.named("size"), config.size, cache, total)
 }
 
 /// All bytes of the file system that a directory is on, and those that are left.
@@ -282,16 +282,16 @@ fn space_of(dir: &Path) -> Result<(u64, u64)> {
 }
 
 /// A limit of more than there is would never be reached.
-fn within_total(flag: &str, limit: CacheSize, dir: &Path, total: u64) -> Result<()> {
+fn within_total(named: &str, limit: CacheSize, dir: &Path, total: u64) -> Result<()> {
     match limit {
         CacheSize::Bytes(size) if size > total => Err(Error::invalid(
             format!(
-                "{flag} {} is more than the file system of {} has ({})",
+                "{named} {} is more than the file system of {} has ({})",
                 text::bytes(size),
                 shown(dir),
                 text::bytes(total)
             ),
-            format!("give a smaller --{flag}, or a share such as 80%"),
+            "give less, or a share such as 80%",
         )),
         _ => Ok(()),
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use halocline_core::control::metrics::Section;
 use halocline_testkit::fuse_device;
 use halocline_testkit::plot::Plot;
 use halocline_testkit::program;
@@ -74,7 +75,10 @@ impl Scratch {
         let output = self.bench(&[args, &["--json", "r.json"]].concat());
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let json = fs::read(self.path("r.json")).unwrap();
-        (serde_json::from_slice(&json).unwrap(), String::from_utf8(output.stdout).unwrap())
+        let json = serde_json::from_slice(&json).unwrap();
+        let section = Section::find("halocline bench ior").unwrap();
+        assert_eq!(section.undescribed(&json), [""; 0], "keys that docs/METRICS.md does not have");
+        (json, String::from_utf8(output.stdout).unwrap())
     }
 
     #[track_caller]

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use halocline_core::control::metrics::Section;
 use halocline_testkit::fuse_device;
 use halocline_testkit::plot::Plot;
 use halocline_testkit::program;
@@ -42,6 +43,8 @@ fn the_papers_figures_are_called_emulated_and_stand_beside_the_papers_ratios() {
         String::from_utf8(output.stdout).unwrap()
     };
     let results: Value = serde_json::from_str(&bench(&["--json"])).unwrap();
+    let section = Section::find("halocline bench tier").unwrap();
+    assert_eq!(section.undescribed(&results), [""; 0], "keys that docs/METRICS.md does not have");
     assert!(!results["command"].as_str().unwrap().contains("--inside"), "{results}");
     let figures = &results["figures"];
     assert_eq!(figures["emulated"], true);

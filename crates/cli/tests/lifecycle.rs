@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};
 
-use halocline_core::control::metrics::Section;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
@@ -422,29 +421,4 @@ fn a_foreground_mount_ends_with_its_mount_point() {
     let done = Command::new("umount").arg(scratch.path("mnt")).status().unwrap();
     assert!(done.success());
     assert_eq!(end_of(&mut child).code(), Some(0));
-}
-
-#[test]
-fn every_key_that_a_mount_prints_is_described() {
-    let Some(scratch) = Scratch::new(program!()) else { return };
-    let described = |command: &str, answer: &[u8]| {
-        let section = Section::find(command).expect(command);
-        let answer = serde_json::from_slice(answer).expect(command);
-        assert_eq!(section.undescribed(&answer), [""; 0], "{command}");
-    };
-    mount_here(&scratch);
-    fs::write(scratch.path("mnt/new"), "bytes").unwrap();
-    for (command, args) in [
-        ("halocline status", &["status", "mnt"][..]),
-        ("halocline where FILE", &["where", "mnt/new"]),
-        ("halocline explain", &["explain", "mnt/new", "0", "8K"]),
-        ("halocline pin", &["pin", "*.idx", "--on", "mnt"]),
-        ("halocline flush", &["flush", "mnt"]),
-        ("halocline flush", &["flush", "mnt", "--dry-run"]),
-    ] {
-        described(command, scratch.succeed(&[args, &["--json"]].concat()).as_bytes());
-    }
-    scratch.succeed(&["umount", "mnt"]);
-    assert!(run(&scratch, &["-q", "--report", "r.json"], "cat origin/new").status.success());
-    described("--report", &fs::read(scratch.path("r.json")).unwrap());
 }

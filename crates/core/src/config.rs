@@ -31,7 +31,9 @@ pub use emulation::{EmulatedDevice, EmulatedGroup, EmulatedHdd, EmulatedSsd, Emu
 pub use options::{OPTIONS, OptionSpec};
 pub use scope::Scope;
 pub use shares::{SIZE_MIN, Shares};
-pub use units::{HourWindow, Kind, format_bytes, format_duration, parse_bytes, parse_duration};
+pub use units::{
+    Bounds, HourWindow, Kind, format_bytes, format_duration, parse_bytes, parse_duration,
+};
 pub(crate) use values::{SERVERS_MAX, STRIPE_BYTES_MAX};
 
 /// When a write is on the origin.
@@ -195,6 +197,8 @@ pub struct Config {
     pub devices: DeviceProfiles,
     /// The file this came from, if any.
     pub source: Option<PathBuf>,
+    /// Where the options that were set were set, by key: a flag, or a line of a file.
+    pub given: BTreeMap<&'static str, String>,
 }
 
 impl Default for Config {
@@ -243,6 +247,7 @@ impl Default for Config {
             profiles: BTreeMap::new(),
             devices: DeviceProfiles::new(),
             source: None,
+            given: BTreeMap::new(),
         }
     }
 }
@@ -264,7 +269,23 @@ impl Config {
         self.set_quietly(option, text).ok_or_else(|| {
             let reason = self.why_not(option, text);
             Error::invalid(format!("--{}: {reason}", option.flag()), remedy(option))
-        })
+        })?;
+        self.given.insert(option.key, format!("--{}", option.flag()));
+        Ok(())
+    }
+
+    /// What an error calls the option with this key: the flag, or the line of the file that set it.
+    pub fn named(&self, key: &str) -> String {
+        let flag = || format!("--{}", key.replace('_', "-"));
+        self.given.get(key).cloned().unwrap_or_else(flag)
+    }
+
+    /// Bytes of the cache on a file system of `total` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for less than [`SIZE_MIN`], naming where the size was given.
+    pub fn cache_bytes(&self, total: u64) -> Result<u64> {
+        self.size.checked_bytes(total, &self.named("size"))
     }
 
     /// Sets one option; `None` leaves the configuration as it was.
@@ -294,6 +315,11 @@ impl Config {
             Kind::Emulation => Emulation::parse(text, named)
                 .err()
                 .unwrap_or_else(|| format!("{text:?} does not fit")),
+            Kind::Size(least)
+                if units::parse_bytes(text).is_some_and(|n| n < least) && least > 1 =>
+            {
+                format!("{text:?} has no room for the cache's own records")
+            }
             _ => format!("{text:?} does not fit"),
         }
     }

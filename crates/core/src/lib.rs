@@ -20,6 +20,7 @@ mod extent;
 mod globs;
 pub mod meta;
 pub mod namespace;
+pub mod one_device;
 mod open_files;
 pub mod private;
 pub mod sync;

@@ -179,6 +179,11 @@ impl FileTier {
         Ok(Self { core, background })
     }
 
+    /// Says in the status what a person should know of the tiers.
+    pub fn note_of_tiers(&self, note: &str) {
+        self.core.notes.lock().push(note.to_owned());
+    }
+
     /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order
     /// as a mount would. Without, directories that never were tiers do not become ones.
     pub fn check(set: &TierSet, repair: bool) -> Result<Found> {

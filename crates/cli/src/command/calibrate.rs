@@ -8,17 +8,18 @@ use std::sync::Arc;
 use clap::Args;
 use halocline_core::calibrate::{Calibration, Effort, calibrate};
 use halocline_core::config::{Config, EmulatedDevice};
-use halocline_core::control::Progress;
+use halocline_core::control::{Progress, path_as_json};
 use halocline_core::device::Device;
 use halocline_core::device::emulate::EmulatedServer;
 use halocline_core::device::local::LocalDevice;
 use halocline_core::error::Error;
 use halocline_model::profile::{DeviceProfile, ServiceProfile};
+use serde::Serialize;
 use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::options::{byte_count, user_file};
+use crate::options::{bytes_within, user_file};
 use crate::output;
 use crate::progress::Meter;
 use crate::say::{self, say, tell};
@@ -36,11 +37,12 @@ pub(crate) struct CalibrateArgs {
     /// Configuration file to write to; without it the user's own
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Size of the scratch file: the larger, the better random requests on a disk are measured
-    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = byte_count)]
+    /// Size of the scratch file, from 2M to 64T: the larger, the better random requests on a disk are
+    /// measured
+    #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = span, allow_negative_numbers = true)]
     span: u64,
-    /// Requests for each direction, pattern and size
-    #[arg(long, default_value_t = 200, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Requests for each direction, pattern and size, from 1 to 1000000
+    #[arg(long, default_value_t = 200, value_name = "NUMBER", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     requests: u32,
     /// Measure an emulated device (hdd, ssd, or a [profile.NAME] of the configuration) instead
     #[arg(long, value_name = "NAME")]
@@ -51,6 +53,20 @@ pub(crate) struct CalibrateArgs {
     /// Answer in JSON
     #[arg(long)]
     json: bool,
+}
+
+/// What was measured in one directory.
+#[derive(Debug, Serialize)]
+struct Measured<'a> {
+    #[serde(serialize_with = "path_as_json")]
+    path: &'a Path,
+    #[serde(flatten)]
+    profile: &'a DeviceProfile,
+}
+
+/// Twice the largest request that is measured, at least.
+fn span(text: &str) -> Result<u64, String> {
+    bytes_within(text, 2 << 20, 64 << 40)
 }
 
 /// Measures and writes.
@@ -76,8 +92,8 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
         measured.push((dir, found.profile));
     }
     if args.json {
-        let list: Vec<_> = measured.iter().map(|(dir, profile)| (dir, profile)).collect();
-        print_json(&list)?;
+        let measured = measured.iter().map(|(path, profile)| Measured { path, profile });
+        print_json(&measured.collect::<Vec<_>>())?;
     } else {
         for (dir, profile) in &measured {
             say::lines(&describe(dir, profile));

@@ -14,7 +14,7 @@ use super::print_json;
 use crate::failure::Outcome;
 use crate::options::ConfigArgs;
 use crate::say::say;
-use crate::{mpi, preflight, text};
+use crate::{assemble, mpi, preflight, text};
 
 /// First kernel with FUSE passthrough.
 const PASSTHROUGH_KERNEL: (u32, u32) = (6, 9);
@@ -237,10 +237,8 @@ fn directories(origin: &Path, cache: &Path, config: &Config) -> Vec<Finding> {
         Err(error) => return vec![finding("directories", Verdict::Fail, error.to_string())],
     };
     let mut findings = vec![finding("directories", Verdict::Ok, "both can be used")];
-    let device = |path: &Path| fs::metadata(path).map(|meta| meta.dev()).unwrap_or_default();
-    if device(&sides.origin) == device(&sides.cache) && config.emulate.is_none() {
-        let detail = "both lie on one file system: the cache cannot be faster";
-        findings.push(finding("devices", Verdict::Note, detail));
+    if let Some(common) = assemble::one_device(&sides.origin, &sides.cache, config) {
+        findings.push(finding("devices", Verdict::Note, common.of_a_cache()));
     }
     for (what, path, wanted) in
         [("origin device", &sides.origin, true), ("cache device", &sides.cache, false)]

@@ -24,13 +24,14 @@ pub(crate) struct ExplainArgs {
     /// A file on the mount
     path: PathBuf,
     /// First byte: on a cache only, and needed there
-    #[arg(requires = "length", value_parser = byte_count)]
+    #[arg(requires = "length", value_parser = byte_count, allow_negative_numbers = true)]
     offset: Option<u64>,
     /// Length in bytes
-    #[arg(value_parser = byte_count)]
+    #[arg(value_parser = byte_count, allow_negative_numbers = true)]
     length: Option<u64>,
-    /// Number of processes p; without it, what is measured on the file
-    #[arg(long, requires = "offset")]
+    /// Number of processes p, from 1 to 1048576; without it, what is measured on the file
+    #[arg(long, requires = "offset", value_name = "NUMBER", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     processes: Option<u32>,
     /// Whether the request reads or writes [default: write]
     #[arg(long, value_enum, requires = "offset")]
@@ -111,6 +112,9 @@ fn decision(told: &Explanation) -> String {
     if let Some(now) = told.now.as_ref().filter(|now| **now != told.reason) {
         let _ = write!(out, "\nnot now    {}", text::line(now));
     }
+    if let Some(note) = &told.note {
+        let _ = write!(out, "\nnote       {}", text::line(note));
+    }
     out
 }
 
@@ -158,6 +162,7 @@ mod tests {
             decision,
             reason: "why".into(),
             now: now.map(str::to_owned),
+            note: None,
             layout: Some(halocline_model::layout::Layout::ALL[0]),
             costs: Vec::new(),
             benefit_s: 0.0,

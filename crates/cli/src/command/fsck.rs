@@ -2,6 +2,8 @@
 
 mod contents;
 mod findings;
+#[cfg(test)]
+mod keys;
 mod names;
 
 use std::collections::HashSet;

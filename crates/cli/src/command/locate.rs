@@ -20,10 +20,10 @@ pub(crate) struct LocateArgs {
     /// A file or directory on the mount; on a file tier also a quoted glob
     path: PathBuf,
     /// First byte
-    #[arg(requires = "length", value_parser = byte_count)]
+    #[arg(requires = "length", value_parser = byte_count, allow_negative_numbers = true)]
     offset: Option<u64>,
     /// Length in bytes
-    #[arg(value_parser = byte_count)]
+    #[arg(value_parser = byte_count, allow_negative_numbers = true)]
     length: Option<u64>,
     /// Answer in JSON
     #[arg(long)]

@@ -72,6 +72,9 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
     let config = args.config.load().map_err(Failure::refused)?;
     let plan = plan(args, &config)?;
     if !args.foreground && !args.background_process {
+        if let Plan::Extents(place) = &plan {
+            assemble::tell_one_device(place, &config);
+        }
         return start_in_background();
     }
     match plan {
@@ -167,6 +170,10 @@ fn serve<E: Hosted>(
         step_back(&place.cache)?;
     } else {
         tell!("mounted {} on {}", text::path(&place.origin), text::path(&place.mountpoint));
+        // Behind the line that says that the mount works, for which others wait.
+        if args.tier.is_none() {
+            assemble::tell_one_device(place, config);
+        }
     }
     let done = host.serve(|| signals.stop_requested())?;
     tell_left(&done);

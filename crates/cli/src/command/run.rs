@@ -92,6 +92,9 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     // Before the engine starts threads: namespaces are made with one thread only.
     plan.place.view = seclude(&plan.place.origin, args.quiet)?;
     let engine = assemble::open(&plan.place, &plan.config).map_err(Failure::refused)?;
+    if !args.quiet {
+        assemble::tell_one_device(&plan.place, &plan.config);
+    }
     let host = Host::start((Arc::new(engine), claim), &plan.config, &plan.place, false)?;
     let mut command = Command::new(&plan.program);
     command.args(&args.command[1..]);

@@ -97,7 +97,7 @@ fn describe(out: &mut String, option: &OptionSpec) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Bounds, Config};
 
     #[test]
     fn every_option_is_documented_and_round_trips() {
@@ -145,6 +145,48 @@ mod tests {
             let mut copy = Config::default();
             copy.set(option, &again).unwrap();
             assert_eq!(copy, config, "{}: {text:?} is written as {again:?}", option.key);
+        }
+    }
+
+    /// The bounds that are told are those that hold.
+    #[test]
+    fn the_least_and_the_most_are_taken_and_nothing_beyond() {
+        for option in OPTIONS {
+            let takes = |text: String| (option.set)(&mut Config::default(), &text).is_some();
+            let (good, bad): (Vec<u64>, Vec<u64>) = match option.kind {
+                Kind::Count(Bounds { least, most }) => (
+                    vec![least, most],
+                    [least.checked_sub(1), Some(most + 1)].into_iter().flatten().collect(),
+                ),
+                Kind::Bytes { bounds: Bounds { least, most }, step: 1 } => {
+                    assert!(takes(format!("{}T", (1 << 23) - 1)) && !takes("8388608T".into()));
+                    (vec![least], vec![most + 1])
+                }
+                Kind::Bytes { bounds: Bounds { least, most }, step } => {
+                    (vec![least, most], vec![least - step, most + step, least + 1])
+                }
+                Kind::Size(least) => {
+                    assert!(takes("100%".into()) && !takes("0%".into()) && !takes("100.1%".into()));
+                    (vec![least], vec![least - 1])
+                }
+                Kind::Percent => {
+                    assert!(takes("0%".into()) && takes("100%".into()) && !takes("101%".into()));
+                    continue;
+                }
+                Kind::Duration => {
+                    assert!(
+                        takes("0s".into()) && takes("36600d".into()) && !takes("36601d".into())
+                    );
+                    continue;
+                }
+                _ => continue,
+            };
+            for number in good {
+                assert!(takes(number.to_string()), "{} {number}", option.key);
+            }
+            for number in bad {
+                assert!(!takes(number.to_string()), "{} {number}", option.key);
+            }
         }
     }
 

@@ -83,14 +83,21 @@ impl Source<'_> {
         let done =
             as_text(option.kind, value).map(|text| (config.set_quietly(option, &text), text));
         match done {
-            Some((Some(()), _)) => Ok(()),
+            Some((Some(()), _)) => {
+                config.given.insert(option.key, format!("{}: {}", self.line(span), option.key));
+                Ok(())
+            }
             Some((None, text)) => {
                 let reason = config.why_not(option, &text);
                 let what = format!("{}: {reason}", option.key);
                 Err(self.complain(span, &what, &super::remedy(option)))
             }
             None => {
-                let what = format!("{} is a TOML {}", option.key, value.type_str());
+                let what = match value {
+                    // An integer that no kind of number holds is one too large, not a wrong type.
+                    DeValue::Integer(number) => format!("{}: {number} does not fit", option.key),
+                    _ => format!("{} is a TOML {}", option.key, value.type_str()),
+                };
                 Err(self.complain(span, &what, &super::remedy(option)))
             }
         }
@@ -131,9 +138,14 @@ impl Source<'_> {
     }
 
     fn complain(&self, span: &Range<usize>, what: &str, remedy: &str) -> Error {
+        Error::invalid(format!("{}: {what}", self.line(span)), remedy)
+    }
+
+    /// The file, and the line that `span` begins on.
+    fn line(&self, span: &Range<usize>) -> String {
         let before = self.text.get(..span.start).unwrap_or_default();
         let line = before.matches('\n').count() + 1;
-        Error::invalid(format!("{}, line {line}: {what}", self.path.display()), remedy)
+        format!("{}, line {line}", self.path.display())
     }
 }
 
@@ -141,10 +153,10 @@ impl Source<'_> {
 fn as_text(kind: Kind, value: &DeValue<'_>) -> Option<String> {
     match (kind, value) {
         (Kind::Bool, DeValue::Boolean(value)) => Some(value.to_string()),
-        (Kind::Count | Kind::Bytes | Kind::Size, DeValue::Integer(value)) => {
+        (Kind::Count(_) | Kind::Bytes { .. } | Kind::Size(_), DeValue::Integer(value)) => {
             i64::from_str_radix(value.as_str(), value.radix()).ok().map(|value| value.to_string())
         }
-        (Kind::Bool | Kind::Count, _) => None,
+        (Kind::Bool | Kind::Count(_), _) => None,
         (Kind::Globs | Kind::Names, DeValue::Array(globs)) => {
             let globs: Option<Vec<_>> = globs.iter().map(|glob| glob.get_ref().as_str()).collect();
             Some(globs?.join("\n"))

@@ -6,10 +6,12 @@
 
 use super::Config;
 use super::scope::Scope;
+use super::shares::SIZE_MIN;
 use super::units::{Kind, format_bytes, format_duration, parse_bytes, parse_duration};
 use super::values::{
-    copies, copies_text, emulate, entries, globs, hours, mode, mode_text, name, percent, put,
-    servers, single_thread, size, size_text, stripe, threads, tiers, volume, volume_text,
+    BLOCK, ENTRIES, RATE, SERVERS, STRIPE, THREADS, copies, copies_text, count, emulate, globs,
+    hours, mode, mode_text, name, percent, put, single_thread, size, size_text, stripe, tiers,
+    volume, volume_text,
 };
 
 /// One option. `set` gets text as a flag would give it, the values of a repeated flag one a line;
@@ -89,9 +91,9 @@ pub static OPTIONS: &[OptionSpec] = &[
     option!(
         "size",
         Cache,
-        Kind::Size,
+        Kind::Size(SIZE_MIN),
         |c| size_text(c.size),
-        |c, v| put(&mut c.size, size(v)),
+        |c, v| put(&mut c.size, size(v, SIZE_MIN)),
         "Limit of the cache on disk, at least 1M. Bytes, or a share of the cache's file system. It \
          is never passed: space is reserved before it is written, and a full cache sends writes to \
          the origin. The records of what is cached count too: a 32nd part, from 512K to 256M, is set \
@@ -145,9 +147,9 @@ pub static OPTIONS: &[OptionSpec] = &[
     option!(
         "cdt_entries",
         Cache,
-        Kind::Count,
+        Kind::Count(ENTRIES),
         |c| c.cdt_entries.to_string(),
-        |c, v| put(&mut c.cdt_entries, entries(v)),
+        |c, v| put(&mut c.cdt_entries, count(v, ENTRIES)),
         "Most entries of the critical data table. It remembers ranges worth fetching; each takes \
          about 100 bytes of memory."
     ),
@@ -218,9 +220,9 @@ pub static OPTIONS: &[OptionSpec] = &[
     option!(
         "threads",
         Mount,
-        Kind::Count,
+        Kind::Count(THREADS),
         |c| c.threads.to_string(),
-        |c, v| put(&mut c.threads, threads(v)),
+        |c, v| put(&mut c.threads, count(v, THREADS)),
         "Threads that serve the kernel. Calls wait for slow devices, so there are more of them than \
          processors; 0 is the built-in number."
     ),
@@ -265,16 +267,16 @@ pub static OPTIONS: &[OptionSpec] = &[
     option!(
         "origin_servers",
         Volumes,
-        Kind::Count,
+        Kind::Count(SERVERS),
         |c| c.origin.servers.to_string(),
-        |c, v| put(&mut c.origin.servers, servers(v)),
+        |c, v| put(&mut c.origin.servers, count(v, SERVERS)),
         "Number of origin servers, M of the cost model. For a plain origin this is the server \
          count of the parallel file system mounted there."
     ),
     option!(
         "origin_stripe",
         Volumes,
-        Kind::Bytes,
+        Kind::Bytes { bounds: STRIPE, step: BLOCK },
         |c| format_bytes(c.origin.stripe),
         |c, v| put(&mut c.origin.stripe, stripe(v)),
         "Stripe of the origin."
@@ -290,15 +292,15 @@ pub static OPTIONS: &[OptionSpec] = &[
     option!(
         "cache_servers",
         Volumes,
-        Kind::Count,
+        Kind::Count(SERVERS),
         |c| c.cache.servers.to_string(),
-        |c, v| put(&mut c.cache.servers, servers(v)),
+        |c, v| put(&mut c.cache.servers, count(v, SERVERS)),
         "Number of cache servers, N of the cost model."
     ),
     option!(
         "cache_stripe",
         Volumes,
-        Kind::Bytes,
+        Kind::Bytes { bounds: STRIPE, step: BLOCK },
         |c| format_bytes(c.cache.stripe),
         |c, v| put(&mut c.cache.stripe, stripe(v)),
         "Stripe of the cache."
@@ -306,9 +308,9 @@ pub static OPTIONS: &[OptionSpec] = &[
     option!(
         "groups",
         Volumes,
-        Kind::Count,
+        Kind::Count(SERVERS),
         |c| c.groups.to_string(),
-        |c, v| put(&mut c.groups, servers(v)),
+        |c, v| put(&mut c.groups, count(v, SERVERS)),
         "Groups g of the 2-D layout. 2-D is a candidate only where g is more than 1, less than the \
          number of cache servers, and divides it."
     ),
@@ -359,7 +361,7 @@ pub static OPTIONS: &[OptionSpec] = &[
     option!(
         "rebuild_rate",
         Rebuilder,
-        Kind::Bytes,
+        Kind::Bytes { bounds: RATE, step: 1 },
         |c| format_bytes(c.rebuild_rate),
         |c, v| put(&mut c.rebuild_rate, parse_bytes(v)),
         "Bytes a second the rebuilder moves while programs use the origin. 0 is no limit: it then \
@@ -368,17 +370,17 @@ pub static OPTIONS: &[OptionSpec] = &[
     option!(
         "flush_workers",
         Rebuilder,
-        Kind::Count,
+        Kind::Count(SERVERS),
         |c| c.flush_workers.to_string(),
-        |c, v| put(&mut c.flush_workers, servers(v)),
+        |c, v| put(&mut c.flush_workers, count(v, SERVERS)),
         "Regions of the origin that are flushed at the same time."
     ),
     option!(
         "ssd_limit",
         Tier,
-        Kind::Size,
+        Kind::Size(1),
         |c| size_text(c.ssd_limit),
-        |c, v| put(&mut c.ssd_limit, size(v)),
+        |c, v| put(&mut c.ssd_limit, size(v, 1)),
         "Limit of the files on the SSD. Bytes on disk, or a share of its file system. Writes that \
          do not fit go to the next tier."
     ),

@@ -49,19 +49,19 @@ impl Shares {
 }
 
 impl CacheSize {
-    /// The size in bytes on a file system of `total` bytes.
+    /// The size in bytes on a file system of `total` bytes; `named` is where it was given.
     ///
     /// # Errors
     /// [`Error::Invalid`] for less than [`SIZE_MIN`].
-    pub fn checked_bytes(self, total: u64) -> Result<u64> {
+    pub(super) fn checked_bytes(self, total: u64, named: &str) -> Result<u64> {
         let size = self.bytes(total);
         if size >= SIZE_MIN {
             return Ok(size);
         }
         let least = format_bytes(SIZE_MIN);
         Err(Error::invalid(
-            format!("a cache of {size} bytes has no room for its own records"),
-            format!("give a --size of at least {least}"),
+            format!("{named}: a cache of {size} bytes has no room for its own records"),
+            format!("give at least {least}"),
         ))
     }
 }
@@ -81,8 +81,12 @@ mod tests {
             assert!(Shares::of(size).data >= data, "{data}");
             assert!(size == SIZE_MIN || Shares::of(size - 1).data < data, "{data}");
         }
-        assert_eq!(CacheSize::Percent(50.0).checked_bytes(SIZE_MIN * 2).unwrap(), SIZE_MIN);
-        let error = CacheSize::Bytes(SIZE_MIN - 1).checked_bytes(0).unwrap_err().to_string();
+        assert_eq!(
+            CacheSize::Percent(50.0).checked_bytes(SIZE_MIN * 2, "--size").unwrap(),
+            SIZE_MIN
+        );
+        let small = CacheSize::Bytes(SIZE_MIN - 1);
+        let error = small.checked_bytes(0, "--size").unwrap_err().to_string();
         assert!(error.contains("--size") && error.contains("1M"), "{error}");
     }
 }

@@ -5,17 +5,40 @@ use std::time::Duration;
 use halocline_model::{admit, evict, tier};
 use serde::{Deserialize, Serialize};
 
+use super::values::SERVERS_MAX;
+
+/// The least and the greatest number that an option takes: both are allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The least.
+    pub least: u64,
+    /// The greatest.
+    pub most: u64,
+}
+
+impl Bounds {
+    /// Whether `number` is within them.
+    pub const fn contain(self, number: u64) -> bool {
+        self.least <= number && number <= self.most
+    }
+}
+
 /// What a value looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`; as a flag without a value, `true`.
     Bool,
     /// A whole number.
-    Count,
-    /// A number of bytes with an optional suffix K, M, G or T (powers of 1024).
-    Bytes,
-    /// Bytes, or a percentage.
-    Size,
+    Count(Bounds),
+    /// A number of bytes with an optional suffix K, M, G or T (powers of 1024), in whole steps.
+    Bytes {
+        /// Least and most bytes.
+        bounds: Bounds,
+        /// Bytes of a step: the number is a multiple of it.
+        step: u64,
+    },
+    /// Bytes, at least so many, or a percentage above 0.
+    Size(u64),
     /// A percentage.
     Percent,
     /// A time: a number with ms, s, m, h or d.
@@ -49,9 +72,9 @@ impl Kind {
     pub fn placeholder(self) -> &'static str {
         match self {
             Self::Bool => "BOOL",
-            Self::Count => "NUMBER",
-            Self::Bytes => "BYTES",
-            Self::Size => "SIZE",
+            Self::Count(_) => "NUMBER",
+            Self::Bytes { .. } => "BYTES",
+            Self::Size(_) => "SIZE",
             Self::Percent => "PERCENT",
             Self::Duration => "TIME",
             Self::Hours => "HOURS",
@@ -76,16 +99,17 @@ impl Kind {
         }
     }
 
-    /// How a value is written.
+    /// How a value is written, and within which bounds.
     pub fn describe(self) -> String {
-        match self {
+        let within = self.bounds().map_or_else(String::new, |bounds| format!(", {bounds}"));
+        let kind: String = match self {
             Self::Bool => "true or false".into(),
-            Self::Count => "a whole number".into(),
-            Self::Bytes => "bytes, such as 64K, 8M or 2G".into(),
-            Self::Size => "bytes such as 2G, or a share of the file system such as 80%".into(),
-            Self::Percent => "a percentage from 0 to 100, such as 20%".into(),
+            Self::Count(_) => "a whole number".into(),
+            Self::Bytes { .. } => "bytes such as 64K, 8M or 2G".into(),
+            Self::Size(_) => "bytes such as 2G, or a share of the file system such as 80%".into(),
+            Self::Percent => "a percentage such as 20%".into(),
             Self::Duration => "a time such as 250ms, 30s, 5m, 2h or 1d".into(),
-            Self::Hours => "hours of the day such as 22-6, or always".into(),
+            Self::Hours => "always, or hours of the day such as 22-6".into(),
             Self::Word(words) => format!("one of {}", words.join(", ")),
             Self::Admission | Self::Eviction => format!("one of {}", self.names().join(", ")),
             Self::Globs => "a list of globs such as [\"*.idx\", \"scratch/**\"]".into(),
@@ -93,7 +117,31 @@ impl Kind {
                 "a list of names such as [\"ssd\", \"hdd\"]; the flag once for each".into()
             }
             Self::Emulation => "devices such as hdd+ssd or 8xhdd+4xssd".into(),
-        }
+        };
+        kind + &within
+    }
+
+    /// What limits the values, where something does: `from 1 to 256`.
+    pub fn bounds(self) -> Option<String> {
+        let bytes = |bytes| format_bytes(bytes);
+        Some(match self {
+            Self::Count(Bounds { least, most }) => format!("from {least} to {most}"),
+            Self::Bytes { bounds, step: 1 } if bounds.most == BYTES_MAX => {
+                format!("at least {}", bytes(bounds.least))
+            }
+            Self::Bytes { bounds: Bounds { least, most }, step } => {
+                let steps =
+                    if step == 1 { String::new() } else { format!(" in steps of {}", bytes(step)) };
+                format!("from {} to {}{steps}", bytes(least), bytes(most))
+            }
+            Self::Size(least) => format!("at least {}, at most 100%", bytes(least)),
+            Self::Percent => "from 0% to 100%".into(),
+            Self::Duration => format!("from 0s to {}", format_duration(TIME_MAX)),
+            Self::Hours => "from 0 to 24".into(),
+            Self::Names => "at least two".into(),
+            Self::Emulation => format!("at most {SERVERS_MAX} of a side"),
+            _ => return None,
+        })
     }
 }
 
@@ -165,8 +213,11 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     (bytes < 2f64.powi(63)).then_some(bytes as u64)
 }
 
+/// Most bytes that are read: offsets in files are signed.
+pub(super) const BYTES_MAX: u64 = (1 << 63) - 1;
+
 /// Longest time that an option takes: a hundred years. Added to any clock it is a time.
-const SECONDS_MAX: f64 = 100.0 * 366.0 * 86_400.0;
+const TIME_MAX: Duration = Duration::from_hours(100 * 366 * 24);
 
 /// Reads a time of at most a hundred years: `250ms`, `30s`, `1.5h`.
 pub fn parse_duration(text: &str) -> Option<Duration> {
@@ -174,7 +225,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     let (_, ms) = TIME_UNITS.iter().find(|(name, _)| *name == unit)?;
     #[expect(clippy::cast_precision_loss, reason = "a unit's length is far below 2^53")]
     let seconds = number * *ms as f64 / 1000.0;
-    Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds <= SECONDS_MAX)
+    Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= TIME_MAX)
 }
 
 /// Writes bytes exactly, in the largest unit that divides them: what [`parse_bytes`] reads.

@@ -1,6 +1,6 @@
 //! How the values of options are read from text and written as text.
 
-use super::units::{HourWindow, Kind, format_bytes, parse_bytes};
+use super::units::{BYTES_MAX, Bounds, HourWindow, Kind, format_bytes, parse_bytes};
 use super::{CacheSize, Config, Copies, Emulation, Mode, VolumeKind};
 
 /// Stores a value that could be read.
@@ -43,34 +43,31 @@ pub(super) fn emulate(config: &mut Config, text: &str) -> Option<()> {
     Some(())
 }
 
-fn count<T: std::str::FromStr>(text: &str) -> Option<T> {
-    text.parse().ok()
-}
-
 /// A number of entries of a table: each takes memory.
-pub(super) fn entries(text: &str) -> Option<usize> {
-    count(text).filter(|count| (1..=1 << 26).contains(count))
-}
-
-/// A number of threads; 0 is for as many as there are processors.
-pub(super) fn threads(text: &str) -> Option<u32> {
-    count(text).filter(|count| *count <= 1024)
-}
-
+pub(super) const ENTRIES: Bounds = Bounds { least: 1, most: 1 << 26 };
+/// A number of threads; 0 is for as many as the front end likes.
+pub(super) const THREADS: Bounds = Bounds { least: 0, most: 1024 };
 /// Servers of one side at most: their queues are threads.
 pub(crate) const SERVERS_MAX: u32 = 256;
+/// A number of servers.
+pub(super) const SERVERS: Bounds = Bounds { least: 1, most: SERVERS_MAX as u64 };
+/// Bytes of a block: stripes are whole ones, so that no block lies on two servers.
+pub(super) const BLOCK: u64 = 4096;
 /// Bytes of a stripe at most.
 pub(crate) const STRIPE_BYTES_MAX: u64 = 1 << 40;
+/// Bytes of a stripe.
+pub(super) const STRIPE: Bounds = Bounds { least: BLOCK, most: STRIPE_BYTES_MAX };
+/// Bytes a second; 0 is no limit.
+pub(super) const RATE: Bounds = Bounds { least: 0, most: BYTES_MAX };
 
-/// A number of servers.
-pub(super) fn servers(text: &str) -> Option<u32> {
-    count(text).filter(|count| (1..=SERVERS_MAX).contains(count))
+/// A whole number within `bounds`.
+pub(super) fn count<T: TryFrom<u64>>(text: &str, bounds: Bounds) -> Option<T> {
+    let number = text.parse().ok().filter(|number| bounds.contain(*number))?;
+    T::try_from(number).ok()
 }
 
-/// Stripes are whole blocks, so that no block lies on two servers.
 pub(super) fn stripe(text: &str) -> Option<u64> {
-    parse_bytes(text)
-        .filter(|bytes| (4096..=STRIPE_BYTES_MAX).contains(bytes) && bytes.is_multiple_of(4096))
+    parse_bytes(text).filter(|bytes| STRIPE.contain(*bytes) && bytes.is_multiple_of(BLOCK))
 }
 
 pub(super) fn percent(text: &str) -> Option<f64> {
@@ -78,11 +75,12 @@ pub(super) fn percent(text: &str) -> Option<f64> {
     (0.0..=100.0).contains(&number).then_some(number)
 }
 
-pub(super) fn size(text: &str) -> Option<CacheSize> {
+/// Bytes, at least `least`, or a share.
+pub(super) fn size(text: &str, least: u64) -> Option<CacheSize> {
     if text.trim_end().ends_with('%') {
         return percent(text).filter(|share| *share > 0.0).map(CacheSize::Percent);
     }
-    parse_bytes(text).filter(|bytes| *bytes > 0).map(CacheSize::Bytes)
+    parse_bytes(text).filter(|bytes| *bytes >= least).map(CacheSize::Bytes)
 }
 
 pub(super) fn size_text(size: CacheSize) -> String {

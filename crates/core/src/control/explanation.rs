@@ -40,6 +40,9 @@ pub struct Explanation {
     /// Why bytes that belong on the cache are not there now; `None` where they are.
     #[serde(default)]
     pub now: Option<String>,
+    /// What a person should know of the two sides: they lie on one device.
+    #[serde(default)]
+    pub note: Option<String>,
     /// The best layout, where the cache is a candidate.
     pub layout: Option<Layout>,
     /// Predicted cost on the origin and on the cache in each candidate layout.

@@ -4,13 +4,15 @@
 //! Keys, units and meanings are an interface: scripts read them. A key may be added; none changes
 //! its meaning. Tests compare the table with what is printed, in both directions.
 
+mod offline;
+mod sections;
 mod table;
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-pub use table::SECTIONS;
+pub use sections::SECTIONS;
 
 /// One key.
 #[derive(Debug, Clone, Copy)]
@@ -39,14 +41,15 @@ pub struct Section {
 const HEAD: &str = "\
 # Metrics
 
-<!-- Generated from crates/core/src/control/metrics/table.rs by `halocline docs --pages-only docs`; do not edit. -->
+<!-- Generated from crates/core/src/control/metrics by `halocline docs --pages-only docs`; do not edit. -->
 
 What commands answer with `--json`, and what `halocline run --report FILE` writes. Keys are joined by dots, `[]` stands
 for each element of a list. Keys, units and meanings stay as they are from version to version; keys may be added. Bytes are
 bytes, never blocks or multiples; counters begin at 0 with the mount and only grow, gauges say how it is now. A path that is
 not UTF-8 is a list of its bytes instead of a text.
 
-What `doctor`, `fsck`, `calibrate` and `bench` answer is not described here, and may change.
+`halocline model` answers in JSON lines, see [MODEL.md](MODEL.md); `halocline jobs make` prints a job file, see
+[JOBS.md](JOBS.md).
 ";
 
 /// The whole of `docs/METRICS.md`.
@@ -71,7 +74,14 @@ impl Section {
     /// Keys of `answer` that the section does not describe.
     pub fn undescribed(&self, answer: &Value) -> Vec<String> {
         let described = self.keys();
-        keys_of(answer).into_iter().filter(|key| !described.contains(key)).collect()
+        let stands_for_object = |key: &str| {
+            let inside = format!("{key}.");
+            described.iter().any(|key| key.starts_with(&inside))
+        };
+        let unknown = |(key, is_null): &(String, bool)| {
+            !(described.contains(key) || *is_null && stands_for_object(key))
+        };
+        keys_of(answer).into_iter().filter(unknown).map(|(key, _)| key).collect()
     }
 
     /// All keys, those of other sections under their prefixes.
@@ -84,8 +94,8 @@ impl Section {
     }
 }
 
-/// Where the values of `answer` are, each once.
-fn keys_of(answer: &Value) -> Vec<String> {
+/// Where the values of `answer` are, each once, and whether they are null.
+fn keys_of(answer: &Value) -> Vec<(String, bool)> {
     let mut keys = Vec::new();
     add_keys(answer, "", &mut keys);
     keys.sort();
@@ -93,7 +103,7 @@ fn keys_of(answer: &Value) -> Vec<String> {
     keys
 }
 
-fn add_keys(value: &Value, key: &str, keys: &mut Vec<String>) {
+fn add_keys(value: &Value, key: &str, keys: &mut Vec<(String, bool)>) {
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {
@@ -106,7 +116,7 @@ fn add_keys(value: &Value, key: &str, keys: &mut Vec<String>) {
                 add_keys(element, &format!("{key}[]"), keys);
             }
         }
-        _ => keys.push(key.to_owned()),
+        _ => keys.push((key.to_owned(), value.is_null())),
     }
 }
 

@@ -28,6 +28,7 @@ pub(super) fn explanation(terms: &admit::Explanation, cached_bytes: u64) -> Expl
         decision: if terms.critical { Side::Cache } else { Side::Origin },
         reason: terms.reason.clone(),
         now: None,
+        note: None,
         layout: terms.layout,
         costs: terms.costs.iter().map(cost).collect(),
         benefit_s,

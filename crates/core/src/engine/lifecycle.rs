@@ -141,6 +141,12 @@ impl Parts {
         Ok(())
     }
 
+    /// What a person should know: of both sides first, then what happened.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let of_sides = self.sides_note.get().map(|note| (*note).to_owned());
+        of_sides.into_iter().chain(self.notes.lock().iter().cloned()).collect()
+    }
+
     /// Notes something that a person should know; `status` shows it.
     pub(crate) fn note(&self, what: String) {
         let mut notes = self.notes.lock();

@@ -1,8 +1,8 @@
 //! Puts an extent engine together from two directories and a configuration, and takes it apart.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use halocline_model::admit::{CacheSide, Setting, Side};
@@ -43,6 +43,12 @@ use crate::volume::objects::CacheObjects;
 use crate::volume::{Origin, Volume};
 
 impl ExtentEngine {
+    /// Says what a person should know of the two sides together, in status and explanations. Only the
+    /// first time counts.
+    pub fn note_of_sides(&self, note: &'static str) {
+        let _ = self.parts.sides_note.set(note);
+    }
+
     /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). What an
     /// earlier session left dirty is found again; what cannot be is saved and noted (I4, I9).
     ///
@@ -103,6 +109,7 @@ impl ExtentEngine {
             around,
             clock: Clock,
             hints: Hints::default(),
+            sides_note: OnceLock::new(),
             notes: Mutex::default(),
             begun: Instant::now(),
             barrier_mark: AtomicU64::new(0),

@@ -67,7 +67,7 @@ impl Controlled for ExtentEngine {
             servers: self.server_states(),
             rules: self.rules(),
             report: self.report(),
-            notes: parts.notes.lock().clone(),
+            notes: parts.notes(),
         }
     }
 
@@ -165,6 +165,7 @@ impl Controlled for ExtentEngine {
         let cached_bytes =
             segments.iter().filter(|s| s.extent.is_some()).map(|s| s.range.len()).sum();
         let mut explanation = super::explain::explanation(&terms, cached_bytes);
+        explanation.note = self.parts.sides_note.get().map(|note| (*note).to_owned());
         let critical = terms.critical;
         if cached_bytes < range.len() {
             explanation.now = self.parts.why_not_now(&file, range, question.direction, critical);

@@ -1,8 +1,8 @@
 //! The parts of the extent engine wired together: what identify, redirect and rebuild share.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use halocline_model::request::ByteRange;
@@ -54,6 +54,8 @@ pub(crate) struct Parts {
     pub(crate) clock: Clock,
     pub(crate) hints: Hints,
     pub(crate) warm: Warm,
+    /// What a person should know of the two sides together.
+    pub(crate) sides_note: OnceLock<&'static str>,
     /// What a person should know, newest last.
     pub(crate) notes: Mutex<Vec<String>>,
     /// When the engine began.

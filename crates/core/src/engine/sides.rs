@@ -136,7 +136,7 @@ pub(crate) fn shares(cache_dir: &Path, config: &Config, data: Option<u64>) -> Re
     let space = LocalDevice::open(cache_dir)?
         .space()
         .map_err(crate::error::Error::at(cache_dir, "read the free space of"))?;
-    Ok(Shares::of(config.size.checked_bytes(space.total)?))
+    Ok(Shares::of(config.cache_bytes(space.total)?))
 }
 
 /// What the cost models take the origin's servers for: emulated, calibrated, or by kind.

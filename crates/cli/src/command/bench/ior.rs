@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::config::{Config, parse_bytes};
+use halocline_core::config::{Config, format_bytes};
 use halocline_core::control::Progress;
 use halocline_model::admit;
 
@@ -20,7 +20,7 @@ use super::workload::{Pattern, Shape, Workload};
 use crate::child::Signals;
 use crate::command::write_json;
 use crate::failure::{Failure, Outcome};
-use crate::options::ConfigArgs;
+use crate::options::{ConfigArgs, bytes_within};
 use crate::preflight;
 use crate::progress::Meter;
 use crate::say::{self, say};
@@ -28,6 +28,8 @@ use crate::text;
 
 /// Bytes of a request, and of all data, at most.
 const BYTES_MAX: u64 = 64 << 40;
+/// Most percent of the data that a cache is given room for.
+const SHARE_MAX: f64 = 1000.0;
 /// Processes of one benchmark at most: each is a real one.
 const PROCESSES_MAX: u32 = 1024;
 
@@ -47,17 +49,24 @@ pub(crate) struct IorArgs {
     /// The programs of a mix run all at the same time
     #[arg(long)]
     concurrent: bool,
-    /// Processes that share a file [default: 16, with --quick 4]
-    #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSES_MAX)))]
+    /// Processes that share a file, from 1 to 1024 [default: 16, with --quick 4]
+    #[arg(short, long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSES_MAX)))]
     processes: Option<u32>,
-    /// Bytes of a request, or a list [default: 8K,64K,512K, with --quick 8K]
-    #[arg(short, long, value_delimiter = ',', value_name = "BYTES", value_parser = bytes)]
+    /// Bytes of a request, from 1 to 64T, or a list [default: 8K,64K,512K, with --quick 8K]
+    #[arg(short, long, value_delimiter = ',', value_name = "BYTES", value_parser = bytes, allow_negative_numbers = true)]
     request_size: Vec<u64>,
-    /// Bytes of all files together [default: 256M, with --quick 16M]
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    /// Bytes of all files together, from 1 to 64T [default: 256M, with --quick 16M]
+    #[arg(long, value_name = "BYTES", value_parser = bytes, allow_negative_numbers = true)]
     data: Option<u64>,
-    /// Room for data on the cache, in bytes or as a share of the data; a list
-    #[arg(long, value_delimiter = ',', default_value = "30%,100%", value_name = "SIZE")]
+    /// Room for data on the cache, in bytes (1 to 64T) or as a share of the data (above 0% to 1000%);
+    /// a list
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "30%,100%",
+        value_name = "SIZE",
+        allow_negative_numbers = true
+    )]
     cache_size: Vec<Limit>,
     /// Only write
     #[arg(long, conflicts_with = "read")]
@@ -68,11 +77,11 @@ pub(crate) struct IorArgs {
     /// Do not flush between the write and the second run
     #[arg(long, conflicts_with = "read")]
     no_flush: bool,
-    /// What makes the random orders and the data
-    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    /// What makes the random orders and the data, any number below 2^64
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", allow_negative_numbers = true)]
     seed: u64,
-    /// Measure everything so many times
-    #[arg(long, default_value_t = 1, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Measure everything so many times, from 1 to 10000
+    #[arg(long, default_value_t = 1, value_name = "TIMES", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repeat: u32,
     /// Where the scratch origin and cache are made; the system's temporary directory without it
     #[arg(long, value_name = "DIR")]
@@ -107,13 +116,16 @@ impl std::str::FromStr for Limit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let percent = |text: &str| text.trim().parse().ok().filter(|share| *share > 0.0);
+        let within = |share: &f64| *share > 0.0 && *share <= SHARE_MAX;
         let limit = match text.strip_suffix('%') {
-            Some(share) => percent(share).map(Self::Percent),
-            None => parse_bytes(text).filter(|bytes| *bytes > 0).map(Self::Bytes),
+            Some(share) => share.trim().parse().ok().filter(within).map(Self::Percent),
+            None => bytes(text).ok().map(Self::Bytes),
         };
         limit.ok_or_else(|| {
-            format!("{text:?} is neither a size such as 64M nor a share such as 30%")
+            format!(
+                "give a size such as 64M, from 1 to {}, or a share such as 30%, above 0% to {SHARE_MAX}%",
+                format_bytes(BYTES_MAX)
+            )
         })
     }
 }
@@ -143,9 +155,7 @@ impl Limit {
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
-    parse_bytes(text)
-        .filter(|bytes| (1..=BYTES_MAX).contains(bytes))
-        .ok_or_else(|| format!("{text:?} is not a size such as 64K or 1G, of at most 64T"))
+    bytes_within(text, 1, BYTES_MAX)
 }
 
 /// Everything that was checked.

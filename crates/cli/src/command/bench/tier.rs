@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::options::byte_count;
+use crate::options::bytes_within;
 use crate::say::say;
 
 /// What a process that measures is told apart by; comes last.
@@ -38,17 +38,17 @@ pub(super) struct TierArgs {
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',')]
     part: Vec<Part>,
-    /// Bytes of a file that is read, written and moved
-    #[arg(long, default_value = "1G", value_parser = byte_count)]
+    /// Bytes of a file that is read, written and moved, from 1 to 64T; the part files needs 4M
+    #[arg(long, default_value = "1G", value_parser = size, allow_negative_numbers = true)]
     size: u64,
-    /// Small files of the metadata part
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    /// Small files of the metadata part, from 1 to 10000000
+    #[arg(long, default_value_t = 100_000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     files: u64,
-    /// Times each figure is taken; the median is shown
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Times each figure is taken, from 1 to 10000; the median is shown
+    #[arg(long, default_value_t = 3, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repetitions: u32,
-    /// Seconds that each figure on emulated devices is taken over
-    #[arg(long, default_value = "1.5", value_parser = seconds)]
+    /// Seconds that each figure on emulated devices is taken over, from 0.001 to 86400
+    #[arg(long, default_value = "1.5", value_parser = seconds, allow_negative_numbers = true)]
     seconds: Duration,
     /// Draw the ratios and the policies' disk traffic: a file that ends in .svg
     #[arg(long, value_name = "FILE")]
@@ -145,8 +145,13 @@ struct Results {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let span = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    span.ok_or_else(|| format!("{text:?} is not a number of seconds such as 1.5"))
+    let within = |seconds: &f64| (0.001..=86_400.0).contains(seconds);
+    let span = text.parse().ok().filter(within).map(Duration::from_secs_f64);
+    span.ok_or_else(|| "give a number of seconds such as 1.5, from 0.001 to 86400".into())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    bytes_within(text, 1, 64 << 40)
 }
 
 /// Measures.

@@ -1,78 +1,8 @@
-//! The table itself, in the order of the page.
+//! The keys of what a mount answers, in the order of the page.
 
-use super::{Metric, Section};
+use super::Metric;
 
-/// Every key that commands give.
-pub static SECTIONS: &[Section] = &[
-    Section {
-        commands: "`halocline status PATH --json`",
-        about: "State of a mount; without PATH a list of them. `report` is what has been served since the mount began, `rules` are the globs in force, `tier` is there on a file tier only: the sections below say what is in them.",
-        metrics: STATUS,
-        within: &[("report.", REPORT), ("rules.", RULES), ("tier.", TIER), ("tier.jobs", JOBS)],
-    },
-    Section {
-        commands: "`halocline run --report FILE`",
-        about: "What was served and by whom, written when the command has ended and everything is flushed. In the status of a file tier, whose files the kernel may serve by itself, all is 0 but `policy` and `elapsed_s`.",
-        metrics: REPORT,
-        within: &[],
-    },
-    Section {
-        commands: "`tier` of a file tier's status",
-        about: "What only a file tier has. `jobs` is a list of what `halocline jobs --json` shows.",
-        metrics: TIER,
-        within: &[],
-    },
-    Section {
-        commands: "`halocline jobs --json`",
-        about: "Announced jobs.",
-        metrics: JOBS,
-        within: &[],
-    },
-    Section {
-        commands: "`halocline pin|unpin|exclude --json`",
-        about: "The globs in force, from the configuration and from commands.",
-        metrics: RULES,
-        within: &[],
-    },
-    Section {
-        commands: "`halocline flush|warm|evict|demote --json`",
-        about: "What was moved.",
-        metrics: MOVE,
-        within: &[],
-    },
-    Section {
-        commands: "`halocline where FILE --json`",
-        about: "Ranges of a file in order.",
-        metrics: WHERE,
-        within: &[],
-    },
-    Section {
-        commands: "`halocline where DIR --json` on a cache",
-        about: "What is on the cache of the files below a directory, from its records.",
-        metrics: CACHED,
-        within: &[],
-    },
-    Section {
-        commands: "`halocline where PATH --json` on a file tier",
-        about: "One entry a file.",
-        metrics: FILES,
-        within: &[],
-    },
-    Section {
-        commands: "`halocline explain PATH OFFSET LENGTH --json`",
-        about: "What would happen with a request, and why; see [ALGORITHMS.md](ALGORITHMS.md).",
-        metrics: EXPLAIN,
-        within: &[],
-    },
-    Section {
-        commands: "`halocline explain FILE --json` on a file tier",
-        about: "Why a file is where it is: what `where` says of it, and more; see [TIER.md](TIER.md).",
-        metrics: EXPLAIN_FILE,
-        within: &[],
-    },
-];
-
-const STATUS: &[Metric] = &[
+pub(super) const STATUS: &[Metric] = &[
     metric("version", "text", "Version of the mount process."),
     metric("pid", "number", "Process id of the mount process."),
     metric("origin", "path", "Origin directory; of a file tier the slowest tier."),
@@ -156,7 +86,7 @@ const STATUS: &[Metric] = &[
     ),
 ];
 
-const REPORT: &[Metric] = &[
+pub(super) const REPORT: &[Metric] = &[
     metric("policy", "word", "Admission policy."),
     metric("elapsed_s", "seconds", "Time since the mount began."),
     metric(
@@ -238,7 +168,7 @@ const REPORT: &[Metric] = &[
     ),
 ];
 
-const TIER: &[Metric] = &[
+pub(super) const TIER: &[Metric] = &[
     metric("tiers[].path", "path", "Directory of the tier, the fastest first."),
     metric("tiers[].name", "text", "Its name."),
     metric(
@@ -313,7 +243,7 @@ const TIER: &[Metric] = &[
     ),
 ];
 
-const JOBS: &[Metric] = &[
+pub(super) const JOBS: &[Metric] = &[
     metric("[].name", "text", "An announced job."),
     metric("[].references", "number", "References of this node in it."),
     metric("[].position", "number, gauge", "References seen so far, or skipped."),
@@ -321,12 +251,12 @@ const JOBS: &[Metric] = &[
     metric("[].state", "word", "`waiting`, `running`, `stopped`, `done` or `deviated`."),
 ];
 
-const RULES: &[Metric] = &[
+pub(super) const RULES: &[Metric] = &[
     metric("pin[]", "glob", "Files that are never evicted."),
     metric("exclude[]", "glob", "Files that are never admitted."),
 ];
 
-const MOVE: &[Metric] = &[
+pub(super) const MOVE: &[Metric] = &[
     metric(
         "bytes",
         "bytes",
@@ -347,7 +277,7 @@ const MOVE: &[Metric] = &[
     metric("conflicts[].reason", "text", "What they did, and where the bytes are saved."),
 ];
 
-const WHERE: &[Metric] = &[
+pub(super) const WHERE: &[Metric] = &[
     metric("[].offset", "bytes", "First byte of a range with one location."),
     metric("[].length", "bytes", "Its length."),
     metric("[].side", "word", "`origin` or `cache`: who answers a read."),
@@ -366,7 +296,7 @@ const WHERE: &[Metric] = &[
     ),
 ];
 
-const CACHED: &[Metric] = &[
+pub(super) const CACHED: &[Metric] = &[
     metric("files[].path", "path", "A file that has bytes on the cache, below the mount."),
     metric("files[].cached_bytes", "bytes", "Its bytes on the cache."),
     metric("files[].dirty_bytes", "bytes", "Those of them that only the cache has."),
@@ -375,7 +305,7 @@ const CACHED: &[Metric] = &[
     metric("dirty_bytes", "bytes", "Sum over the files."),
 ];
 
-const FILES: &[Metric] = &[
+pub(super) const FILES: &[Metric] = &[
     metric("[].path", "path", "A file, below the mount."),
     metric("[].tier", "number", "The tier that holds it, 0 the fastest."),
     metric("[].tier_name", "text", "Its name."),
@@ -397,7 +327,7 @@ const FILES: &[Metric] = &[
     ),
 ];
 
-const EXPLAIN: &[Metric] = &[
+pub(super) const EXPLAIN: &[Metric] = &[
     metric("policy", "word", "Admission policy that decided."),
     metric("processes", "number", "Processes p that the model used."),
     metric("cached_bytes", "bytes", "Of the request, on the cache already."),
@@ -407,6 +337,11 @@ const EXPLAIN: &[Metric] = &[
         "now",
         "text",
         "Why bytes that belong on the cache are not there now; null where they are.",
+    ),
+    metric(
+        "note",
+        "text or null",
+        "What a person should know of the two sides: that they lie on one device.",
     ),
     metric("layout", "word", "The best layout; null where the cache is no candidate."),
     metric("costs[].side", "word", "`origin` or `cache`."),
@@ -427,7 +362,7 @@ const EXPLAIN: &[Metric] = &[
     ),
 ];
 
-const EXPLAIN_FILE: &[Metric] = &[
+pub(super) const EXPLAIN_FILE: &[Metric] = &[
     metric("path", "path", "A file, below the mount."),
     metric("tier", "number", "The tier that holds it, 0 the fastest."),
     metric("tier_name", "text", "Its name."),
@@ -492,6 +427,6 @@ const EXPLAIN_FILE: &[Metric] = &[
     metric("remedies[]", "text", "What would change that."),
 ];
 
-const fn metric(key: &'static str, unit: &'static str, meaning: &'static str) -> Metric {
+pub(super) const fn metric(key: &'static str, unit: &'static str, meaning: &'static str) -> Metric {
     Metric { key, unit, meaning }
 }

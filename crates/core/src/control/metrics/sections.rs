@@ -1,0 +1,124 @@
+//! Which commands answer with which keys, in the order of the page.
+
+use super::Section;
+use super::offline::{BENCH_TIER, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN};
+use super::table::{
+    CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOBS, MOVE, REPORT, RULES, STATUS, TIER, WHERE,
+};
+
+/// Every key that commands give.
+pub static SECTIONS: &[Section] = &[
+    Section {
+        commands: "`halocline status PATH --json`",
+        about: "State of a mount; without PATH a list of them. `report` is what has been served since the mount began, `rules` are the globs in force, `tier` is there on a file tier only: the sections below say what is in them.",
+        metrics: STATUS,
+        within: &[("report.", REPORT), ("rules.", RULES), ("tier.", TIER), ("tier.jobs", JOBS)],
+    },
+    Section {
+        commands: "`halocline run --report FILE`",
+        about: "What was served and by whom, written when the command has ended and everything is flushed. In the status of a file tier, whose files the kernel may serve by itself, all is 0 but `policy` and `elapsed_s`.",
+        metrics: REPORT,
+        within: &[],
+    },
+    Section {
+        commands: "`tier` of a file tier's status",
+        about: "What only a file tier has. `jobs` is a list of what `halocline jobs --json` shows.",
+        metrics: TIER,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline jobs --json`",
+        about: "Announced jobs.",
+        metrics: JOBS,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline pin|unpin|exclude --json`",
+        about: "The globs in force, from the configuration and from commands.",
+        metrics: RULES,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline flush|warm|evict|demote --json`",
+        about: "What was moved.",
+        metrics: MOVE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline where FILE --json`",
+        about: "Ranges of a file in order.",
+        metrics: WHERE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline where DIR --json` on a cache",
+        about: "What is on the cache of the files below a directory, from its records.",
+        metrics: CACHED,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline where PATH --json` on a file tier",
+        about: "One entry a file.",
+        metrics: FILES,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline explain PATH OFFSET LENGTH --json`",
+        about: "What would happen with a request, and why; see [ALGORITHMS.md](ALGORITHMS.md).",
+        metrics: EXPLAIN,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline explain FILE --json` on a file tier",
+        about: "Why a file is where it is: what `where` says of it, and more; see [TIER.md](TIER.md).",
+        metrics: EXPLAIN_FILE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline doctor --json`",
+        about: "What was looked at, in the order of the text. The status is 1 where something will not work.",
+        metrics: DOCTOR,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline fsck CACHE --json`",
+        about: "What is on a cache that is not mounted, and what is wrong with it. The status is 1 where something is wrong that the next mount does not mend by itself.",
+        metrics: FSCK,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline fsck ROOT --json` on a file tier",
+        about: "What is on the tiers, and what does not fit together.",
+        metrics: FSCK_TIER,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline calibrate DIR --json`",
+        about: "What was measured, one entry a directory; the same numbers go into the configuration file.",
+        metrics: CALIBRATE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline bench ior --json FILE`",
+        about: "What was measured; [BENCH.md](BENCH.md) says how. `runs` has every run in the order in which it was made, `medians` each case once: the next section says what is in them. Their `report` is what `halocline run --report FILE` writes, null for the bare directory.",
+        metrics: IOR,
+        within: &[
+            ("runs[].", IOR_RUN),
+            ("runs[].report.", REPORT),
+            ("medians[].", IOR_RUN),
+            ("medians[].report.", REPORT),
+        ],
+    },
+    Section {
+        commands: "`runs` and `medians` of `bench ior`",
+        about: "One case, once; in `medians` each phase is the one of median duration.",
+        metrics: IOR_RUN,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline bench tier --json`",
+        about: "What was measured; [BENCH.md](BENCH.md) says how. Parts that were not asked for are empty lists, or null.",
+        metrics: BENCH_TIER,
+        within: &[],
+    },
+];
