@@ -35,7 +35,7 @@ pub(super) const FSCK: &[Metric] = &[
     metric(
         "problems[].problem",
         "word",
-        "`lost-at-power-loss`: a power loss took these bytes, and the cache has forgotten them; `missing-data`: the records name bytes that are not there; `damaged-data`: bytes are not what was written; `lost-server`: a server of the cache holds nothing of it; `stray-object`: an object that no record names; `no-origin`: the origin has no such file any more; `not-reachable`: its file cannot be looked at; `conflict`: others changed the file under its dirty bytes; `copy`: the directory is a copy of a cache, with dirty bytes; `orphan-object`: an object of a striped origin that no file names; `uncounted`: more is in use than the records know of. Each has some of the keys below.",
+        "`lost-at-power-loss`: a power loss took these bytes, and the next mount, or a repair, forgets them; `missing-data`: the records name bytes that are not there; `damaged-data`: bytes are not what was written; `lost-server`: a server of the cache holds nothing of it; `stray-object`: an object that no record names; `no-origin`: the origin has no such file any more; `not-reachable`: its file cannot be looked at; `conflict`: others changed the file under its dirty bytes; `copy`: the directory is a copy of a cache, with dirty bytes; `orphan-object`: an object of a striped origin that no file names; `uncounted`: more is in use than the records know of. Each has some of the keys below.",
     ),
     metric("problems[].path", "path", "The file that it is about, below the mount."),
     metric("problems[].offset", "bytes", "First byte of the range in the file."),
