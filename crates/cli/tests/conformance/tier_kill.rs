@@ -9,6 +9,8 @@ use crate::programs;
 use crate::tier_mover::Mover;
 
 const ROUNDS: u64 = 100;
+/// The same where the disk keeps copies.
+const ROUNDS_WITH_COPIES: u64 = 30;
 const WRITERS: usize = 4;
 /// Less than the files together, so that they spill.
 const OPTIONS: [&str; 3] = ["--passthrough=false", "--ssd-limit", "3M"];
@@ -24,18 +26,40 @@ fn round(mount: &mut Mount, ledgers: &mut [Ledger], number: u64) -> u64 {
     count
 }
 
+/// Kills a tier mounted with `options` besides its own `rounds` times.
+fn kill_again_and_again(options: &[&str], rounds: u64) {
+    let mut mount = Mount::tier(&[&OPTIONS, options].concat());
+    let mut ledgers: Vec<Ledger> = (0..WRITERS).map(|_| Ledger::default()).collect();
+    let mut moved = 0;
+    for number in 0..rounds {
+        moved += round(&mut mount, &mut ledgers, number);
+    }
+    let issued: u32 = ledgers.iter().map(Ledger::issued).sum();
+    assert!(u64::from(issued) > rounds * 10, "only {issued} operations: nothing was attacked");
+    assert!(moved > rounds * 3 / 10, "only {moved} moves: nothing was attacked");
+}
+
 #[test]
 fn i4_a_hundred_kills_of_a_tier_lose_no_acknowledged_write() {
     if let Some(reason) = mount::obstacle() {
         return programs::skip(reason);
     }
-    let mut mount = Mount::tier(&OPTIONS);
-    let mut ledgers: Vec<Ledger> = (0..WRITERS).map(|_| Ledger::default()).collect();
-    let mut moved = 0;
-    for number in 0..ROUNDS {
-        moved += round(&mut mount, &mut ledgers, number);
+    kill_again_and_again(&[], ROUNDS);
+}
+
+#[test]
+fn i4_kills_of_a_tier_that_keeps_copies_lose_no_acknowledged_write() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
     }
-    let issued: u32 = ledgers.iter().map(Ledger::issued).sum();
-    assert!(issued > 1000, "only {issued} operations: nothing was attacked");
-    assert!(moved > 30, "only {moved} moves: nothing was attacked");
+    kill_again_and_again(&["--copies", "keep"], ROUNDS_WITH_COPIES);
+}
+
+#[test]
+fn i4_kills_of_a_tier_that_archives_lose_no_acknowledged_write() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    // As soon as it may: the copies are made while the files change.
+    kill_again_and_again(&["--copies", "archive", "--archive-after", "0s"], ROUNDS_WITH_COPIES);
 }
