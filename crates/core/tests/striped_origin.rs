@@ -294,7 +294,7 @@ fn what_others_prepared_is_not_followed() {
         fs::rename(dir.join("aside"), dir.join(name)).unwrap();
     }
     drop(striped(&dir));
-    // A link to somebody else's mark would be read, and locked.
+    // A link to somebody else's mark would be read.
     fs::rename(dir.join("halocline-volume.toml"), at("mark")).unwrap();
     symlink(at("mark"), dir.join("halocline-volume.toml")).unwrap();
     assert!(refused(&dir).contains("halocline-volume.toml"));

@@ -315,6 +315,9 @@ impl Cache {
                 return Ok(());
             }
         };
+        if repair {
+            origin.bind_objects()?;
+        }
         for (id, bytes) in origin.orphans()? {
             self.problems.push(Problem::OrphanObject { object: id.to_string(), bytes });
             if repair {

@@ -217,6 +217,11 @@ impl VolumeFile {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Whether there is a local file on any server; one that cannot be opened is there, too.
+    pub fn is_anywhere(&self) -> bool {
+        self.slots.iter().any(|slot| !matches!(slot.existing(), Ok(None)))
+    }
+
     /// Bytes of blocks in use on all servers.
     pub fn allocated_bytes(&self) -> io::Result<u64> {
         self.slots.iter().map(Slot::allocated).sum()

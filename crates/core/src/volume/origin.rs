@@ -5,6 +5,7 @@
 //! that renaming, linking and changing attributes touch the tree alone. `docs/FORMAT.md`
 //! describes the format.
 
+mod bind;
 mod file;
 mod home;
 mod identity;
@@ -14,6 +15,7 @@ mod orphans;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -33,6 +35,7 @@ pub(crate) use identity::shown_xattrs;
 pub use identity::{ObjectId, hidden_xattr};
 pub use orphans::Orphans;
 
+use bind::{Bindings, bind};
 use file::{Data, SizeLocks, Striped};
 use home::Home;
 use marker::{Marker, Use};
@@ -45,6 +48,8 @@ pub struct Origin {
     striping: Striping,
     striped: bool,
     locks: Arc<SizeLocks>,
+    /// Whether objects have the inode numbers of this tree.
+    is_bound: bool,
     /// Says that a striped volume is in use: shared by mounts, exclusive for whoever removes what
     /// no name leads to.
     _in_use: Option<File>,
@@ -68,7 +73,7 @@ impl Origin {
         let home = Home::open(dir)?;
         match (Marker::read(&home)?, shape.kind) {
             (Some(found), VolumeKind::Striped)
-                if found != Marker::new(shape.servers, shape.stripe) =>
+                if (found.servers, found.stripe) != (shape.servers, shape.stripe) =>
             {
                 let what = format!(
                     "{}: striped over {} servers in units of {} bytes, not over {} in units of {}",
@@ -83,8 +88,7 @@ impl Origin {
             }
             (Some(found), _) => Self::open_striped(&home, found, Use::Shared, decorate),
             (None, VolumeKind::Striped) => {
-                let marker = Marker::new(shape.servers, shape.stripe);
-                create_striped(&home, marker)?;
+                let marker = create_striped(&home, shape)?;
                 Self::open_striped(&home, marker, Use::Shared, decorate)
             }
             (None, _) => {
@@ -108,7 +112,7 @@ impl Origin {
     }
 
     /// The striped volume in `dir` for its only user; `None` if it is none. Refused while it is
-    /// mounted.
+    /// mounted. Nothing of it is changed: where its objects are not bound to this tree, files have no data.
     pub fn open_alone(dir: &Path) -> Result<Option<Self>> {
         let home = Home::open(dir)?;
         let marker = Marker::read(&home)?;
@@ -118,24 +122,34 @@ impl Origin {
     }
 
     fn open_striped(home: &Home, marker: Marker, how: Use, decorate: Decorate<'_>) -> Result<Self> {
-        let in_use = marker::lock(home, how)?;
-        let open = |index: u32| {
-            let name = format!("server-{index}");
-            // Whoever could put objects there could have us read and write files of that person's choice.
-            let dir = PrivateDir::open(&home.path().join(&name))?;
-            Server::private(&dir, &name, index as usize, decorate)
-        };
-        let servers = (0..marker.servers).map(open).collect::<Result<_>>()?;
-        home.directory(marker::NAMESPACE)?;
-        let volume = Volume::new(servers, marker.stripe);
+        let names: Vec<_> = (0..marker.servers).map(|index| format!("server-{index}")).collect();
+        // Whoever could put objects there could have us read and write files of that person's choice.
+        let open = |name: &String| PrivateDir::open(&home.path().join(name));
+        let dirs = names.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let in_use = marker::lock(home, &dirs[0], how)?;
+        let servers = dirs.iter().zip(&names).enumerate();
+        let servers = servers.map(|(at, (dir, name))| Server::private(dir, name, at, decorate));
+        let servers = servers.collect::<Result<Vec<_>>>()?;
+        let tree = home.directory(marker::NAMESPACE)?;
         let namespace = home.path().join(marker::NAMESPACE);
-        Ok(Self::over(&namespace, volume, marker.striping(), Some(in_use)))
+        let inode = tree.metadata().map_err(Error::at(&namespace, "stat"))?.ino();
+        let is_bound = marker.is_bound_to(inode) || how == Use::Shared;
+        if !marker.is_bound_to(inode) && is_bound {
+            marker::relock(home, &in_use, Use::Alone)?;
+            tracing::info!("{}: finding out whose each object is", home.path().display());
+            bind(&namespace, &servers, Bindings::Old)?;
+            Marker::new(marker.servers, marker.stripe, inode).write(home)?;
+            marker::relock(home, &in_use, how)?;
+        }
+        let volume = Volume::new(servers, marker.stripe);
+        let opened = Self::over(&namespace, volume, marker.striping(), Some(in_use));
+        Ok(Self { is_bound, ..opened })
     }
 
     fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<File>) -> Self {
         let locks = Arc::new(std::array::from_fn(|_| parking_lot::Mutex::default()));
         let (dir, striped) = (dir.to_owned(), in_use.is_some());
-        Self { dir, volume, striping, striped, locks, _in_use: in_use }
+        Self { dir, volume, striping, striped, locks, is_bound: true, _in_use: in_use }
     }
 
     /// Where the tree that programs see is in the origin `dir`.
@@ -227,18 +241,21 @@ impl Origin {
 
 /// Makes an empty directory a striped volume, or goes on with what an interrupted creation left.
 /// The mark comes last: without it there is none.
-fn create_striped(home: &Home, marker: Marker) -> Result<()> {
+fn create_striped(home: &Home, shape: VolumeShape) -> Result<Marker> {
     home.check_empty(|name| {
         let is_ours = name == marker::NAMESPACE || name.starts_with("server-");
         is_ours || name == "lost+found" || name.starts_with(marker::NAME)
     })?;
-    for index in 0..marker.servers {
+    for index in 0..shape.servers {
         home.make_directory(&format!("server-{index}"))?;
     }
     // The tree's root has the owner and mode that the directory was given.
     let namespace = home.make_directory(marker::NAMESPACE)?;
     home.liken(&namespace, marker::NAMESPACE)?;
-    marker.write(home)
+    let inode = namespace.metadata().map_err(Error::at(home.path(), "stat the tree in"))?.ino();
+    let marker = Marker::new(shape.servers, shape.stripe, inode);
+    marker.write(home)?;
+    Ok(marker)
 }
 
 fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {

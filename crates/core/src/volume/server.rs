@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::queue::Queue;
@@ -154,6 +154,20 @@ impl Server {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// Gives the file `from` below the server the name `to` in the same directory, unless that is
+    /// taken.
+    pub(super) fn rename_object(&self, from: &Path, to: &Path) -> io::Result<()> {
+        debug_assert_eq!(from.parent(), to.parent(), "one directory");
+        let (parent, name) = beneath::parent(self.root.as_fd(), from)?;
+        let to = to.file_name().ok_or(Errno::INVAL)?;
+        Ok(renameat_with(&parent, name, &parent, to, RenameFlags::NOREPLACE)?)
+    }
+
+    /// Makes everything on the server's file system durable.
+    pub(super) fn sync_all(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(&self.root)?)
     }
 
     /// Makes the entries of every directory from the server's root down to `path`'s durable.

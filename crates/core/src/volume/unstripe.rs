@@ -1,6 +1,7 @@
 //! Turns files of a striped origin back into plain ones, without an engine.
 //!
-//! The origin is only read. Holes stay holes; owner, mode, times, extended attributes (ACLs are
+//! The origin is only read, once its objects are bound to its files (a copied volume's are at the first
+//! opening). Holes stay holes; owner, mode, times, extended attributes (ACLs are
 //! such) and hard links are kept. The volume must not be mounted: what its cache holds dirty is
 //! not in the origin.
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use halocline_model::request::ByteRange;
 use halocline_model::striping::Striping;
 use parking_lot::Mutex;
-use rustix::fs::{Timespec, Timestamps};
+use rustix::fs::{Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::identity::ObjectId;
@@ -47,6 +47,23 @@ pub(super) struct Striped {
     pub(super) locks: Arc<SizeLocks>,
     pub(super) node: ServerFile,
     pub(super) object: OnceLock<(ObjectId, VolumeFile)>,
+}
+
+/// The object that a file names.
+enum Found<'a> {
+    /// It names none.
+    None,
+    /// Its own, which may have no data yet.
+    Own(&'a VolumeFile),
+    /// The data of another file: this one is a copy made past the mount, or its owner wants to get at
+    /// that data.
+    OfAnother,
+}
+
+fn of_another() -> io::Error {
+    let what = "it names the data of another file: it is a copy that was made past the mount; empty \
+                or remove it, or, if the other one is gone, run halocline fsck --repair";
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 impl OriginFile {
@@ -128,9 +145,9 @@ impl OriginFile {
     pub fn blocks(&self) -> io::Result<u64> {
         match &self.0 {
             Data::Plain { file, .. } => Ok(file.file().metadata()?.blocks()),
-            Data::Striped(striped) => match striped.existing()? {
-                Some(object) => Ok(object.allocated_bytes()? / BLOCK),
-                None => Ok(0),
+            Data::Striped(striped) => match striped.find()? {
+                Found::Own(object) => Ok(object.allocated_bytes()? / BLOCK),
+                Found::None | Found::OfAnother => Ok(0),
             },
         }
     }
@@ -141,27 +158,62 @@ impl Striped {
         Ok(self.node.file().metadata()?.len())
     }
 
+    /// The object that the file has now.
+    fn find(&self) -> io::Result<Found<'_>> {
+        if let Some((_, object)) = self.object.get() {
+            return Ok(Found::Own(object));
+        }
+        let Some(id) = ObjectId::of(self.node.file())? else { return Ok(Found::None) };
+        let object = VolumeFile::lazy(&self.volume, 0, self.striping, &id.path());
+        if !object.is_anywhere() && self.is_of_another(id)? {
+            return Ok(Found::OfAnother);
+        }
+        Ok(Found::Own(self.attach(id, object)))
+    }
+
+    /// Whether the object that the file names, which has no data of this file, has data of another.
+    fn is_of_another(&self, id: ObjectId) -> io::Result<bool> {
+        let dir = id.number.directory();
+        for server in self.volume.servers() {
+            let names = server.names(&dir)?;
+            let mut ids = names.iter().filter_map(|name| ObjectId::parse(name.to_str()?));
+            if ids.any(|other| other.number == id.number && other != id) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The object, unless the file never had data.
     fn existing(&self) -> io::Result<Option<&VolumeFile>> {
-        if let Some((_, object)) = self.object.get() {
-            return Ok(Some(object));
+        match self.find()? {
+            Found::Own(object) => Ok(Some(object)),
+            Found::None => Ok(None),
+            Found::OfAnother if self.size()? == 0 => Ok(None),
+            Found::OfAnother => Err(of_another()),
         }
-        Ok(ObjectId::of(self.node.file())?.map(|id| self.attach(id)))
     }
 
-    /// The object, whose number the namespace file has before there is data.
+    /// The object, whose number the namespace file has before there is data. An empty file that names
+    /// that of another gets one of its own.
     fn created(&self) -> io::Result<&VolumeFile> {
-        match self.existing()? {
-            Some(object) => Ok(object),
-            None => Ok(self.attach(ObjectId::ensure(self.node.file())?)),
+        if let Some((_, object)) = self.object.get() {
+            return Ok(object);
         }
+        let _given_once = self.size_lock().lock();
+        let id = match self.find()? {
+            Found::Own(object) => return Ok(object),
+            Found::None => ObjectId::ensure(self.node.file())?,
+            Found::OfAnother if self.size()? == 0 => {
+                ObjectId::give(self.node.file(), XattrFlags::REPLACE)?
+            }
+            Found::OfAnother => return Err(of_another()),
+        };
+        Ok(self.attach(id, VolumeFile::lazy(&self.volume, 0, self.striping, &id.path())))
     }
 
-    fn attach(&self, id: ObjectId) -> &VolumeFile {
-        let open = || (id, VolumeFile::lazy(&self.volume, 0, self.striping, &id.path()));
-        let (attached, object) = self.object.get_or_init(open);
-        debug_assert_eq!(*attached, id, "a file's object never changes");
-        object
+    fn attach(&self, id: ObjectId, object: VolumeFile) -> &VolumeFile {
+        &self.object.get_or_init(|| (id, object)).1
     }
 
     fn size_lock(&self) -> &Mutex<()> {
@@ -233,8 +285,11 @@ impl Striped {
 
     fn truncate(&self, len: u64) -> io::Result<()> {
         let _size = self.size_lock().lock();
-        if let Some(object) = self.existing()? {
-            object.cut(len)?;
+        match self.find()? {
+            Found::Own(object) => object.cut(len)?,
+            Found::OfAnother if len > 0 => return Err(of_another()),
+            // It gives up what it had none of.
+            Found::OfAnother | Found::None => {}
         }
         self.set_size(len)
     }

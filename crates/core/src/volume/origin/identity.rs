@@ -1,4 +1,5 @@
-//! Which object holds a file's data: an extended attribute of its namespace file.
+//! Which object holds a file's data: an extended attribute of its namespace file, and that file's
+//! inode number. What must hold: nothing that others can write says alone whose data is reached.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -27,14 +28,65 @@ pub(crate) fn shown_xattrs(all: &[u8]) -> Vec<u8> {
     names.filter(|name| !hidden_xattr(OsStr::from_bytes(name))).flatten().copied().collect()
 }
 
-/// Names the object with a file's data: 128 random bits, so that a copied tree or a restored
-/// backup never gives two files one object by counting anew.
+/// What the attribute says: 128 random bits, so that a copied tree or a restored backup never gives
+/// two files one object by counting anew. Whoever may write to a file can make it say anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectId(u128);
+pub(super) struct ObjectNumber(u128);
+
+impl fmt::Display for ObjectNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl ObjectNumber {
+    fn parse(text: &str) -> Option<Self> {
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
+        number.map(Self)
+    }
+
+    fn random() -> io::Result<Self> {
+        let mut random = [0; 16];
+        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        Ok(Self(u128::from_be_bytes(random)))
+    }
+
+    /// The directory below each server in which the object's local files are.
+    pub(super) fn directory(self) -> PathBuf {
+        Path::new(ObjectId::ROOT).join(&self.to_string()[..2])
+    }
+
+    /// What the namespace file at `path` says, if anything.
+    pub(super) fn named_by(path: &Path) -> io::Result<Option<Self>> {
+        let mut value = [0_u8; 64];
+        let len = match rustix::fs::getxattr(path, ATTRIBUTE, &mut value) {
+            Ok(len) => len,
+            Err(Errno::NODATA) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        let number = std::str::from_utf8(&value[..len]).ok().and_then(Self::parse);
+        number.map(Some).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{ATTRIBUTE} is no object number"))
+        })
+    }
+}
+
+/// Names an object: the number that the file's attribute says, and the inode number of the file
+/// whose data it is. The second cannot be chosen: a file that names the object of another gets none
+/// of its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectId {
+    pub(super) number: ObjectNumber,
+    /// `None` as versions before format 2 named objects; such a one is nobody's.
+    pub(super) inode: Option<u64>,
+}
 
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        match self.inode {
+            Some(inode) => write!(f, "{}-{inode}", self.number),
+            None => write!(f, "{}", self.number),
+        }
     }
 }
 
@@ -44,33 +96,28 @@ impl ObjectId {
 
     /// Where the object lies below each server.
     pub(super) fn path(self) -> PathBuf {
-        let name = self.to_string();
-        Path::new(Self::ROOT).join(&name[..2]).join(name)
+        self.number.directory().join(self.to_string())
     }
 
-    /// The object with this name.
+    /// The object with this name, which is written in one way only.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let number = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
-        number.map(Self)
+        let (number, inode) = match text.split_once('-') {
+            Some((number, inode)) => (number, Some(inode.parse().ok()?)),
+            None => (text, None),
+        };
+        let id = Self { number: ObjectNumber::parse(number)?, inode };
+        (id.to_string() == text).then_some(id)
     }
 
     /// The object of a namespace file, if it has one. The descriptor may be an `O_PATH` one.
     pub(super) fn of(node: impl AsFd) -> io::Result<Option<Self>> {
-        Self::named_by(Path::new(&by_descriptor(&node)))
+        let number = ObjectNumber::named_by(Path::new(&by_descriptor(&node)))?;
+        number.map(|number| Self::bound(number, &node)).transpose()
     }
 
-    /// The object of the namespace file at `path`, if it has one.
-    pub(super) fn named_by(path: &Path) -> io::Result<Option<Self>> {
-        let mut value = [0_u8; 64];
-        let len = match rustix::fs::getxattr(path, ATTRIBUTE, &mut value) {
-            Ok(len) => len,
-            Err(Errno::NODATA) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        };
-        let id = std::str::from_utf8(&value[..len]).ok().and_then(Self::parse);
-        id.map(Some).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("{ATTRIBUTE} is no object number"))
-        })
+    fn bound(number: ObjectNumber, node: impl AsFd) -> io::Result<Self> {
+        let inode = Some(rustix::fs::fstat(node)?.st_ino);
+        Ok(Self { number, inode })
     }
 
     /// The object of a namespace file; gives it one if it has none.
@@ -78,16 +125,21 @@ impl ObjectId {
         if let Some(id) = Self::of(&node)? {
             return Ok(id);
         }
-        let mut random = [0; 16];
-        File::open("/dev/urandom")?.read_exact(&mut random)?;
-        let id = Self(u128::from_be_bytes(random));
-        let (path, value) = (by_descriptor(&node), id.to_string());
-        match rustix::fs::setxattr(path, ATTRIBUTE, value.as_bytes(), XattrFlags::CREATE) {
-            Ok(()) => Ok(id),
+        match Self::give(&node, XattrFlags::CREATE) {
             // Somebody else gave it one at the same time.
-            Err(Errno::EXIST) => Self::of(node)?.ok_or_else(|| Errno::NODATA.into()),
-            Err(errno) => Err(errno.into()),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {
+                Self::of(node)?.ok_or_else(|| Errno::NODATA.into())
+            }
+            other => other,
         }
+    }
+
+    /// Gives a namespace file an object that no file had before.
+    pub(super) fn give(node: impl AsFd, how: XattrFlags) -> io::Result<Self> {
+        let number = ObjectNumber::random()?;
+        let (path, value) = (by_descriptor(&node), number.to_string());
+        rustix::fs::setxattr(path, ATTRIBUTE, value.as_bytes(), how)?;
+        Self::bound(number, node)
     }
 }
 

@@ -1,7 +1,8 @@
-//! `halocline-volume.toml`: the mark of a striped origin with its geometry.
+//! `halocline-volume.toml`: the mark of a striped origin with its geometry, and the lock that says
+//! that a volume is in use.
 
 use std::fs::File;
-use std::io;
+use std::os::fd::AsFd;
 
 use halocline_model::striping::Striping;
 use rustix::fs::{FlockOperation, flock};
@@ -10,11 +11,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{SERVERS_MAX, STRIPE_BYTES_MAX};
 use crate::error::{Error, Result};
+use crate::private::{self, PrivateDir};
 
 use super::home::Home;
 
-/// The only format so far.
-const FORMAT: u32 = 1;
+/// The format that is made.
+const FORMAT: u32 = 2;
+
+/// The first format, in which objects did not say whose they are.
+const FORMAT_UNBOUND: u32 = 1;
+
+/// Name of the file on the first server whose lock says that the volume is in use. Nobody else can
+/// open it: whoever may read a file may lock it.
+const LOCK: &str = "halocline.lock";
 
 /// Name of the mark in the origin's directory.
 pub(super) const NAME: &str = "halocline-volume.toml";
@@ -36,22 +45,33 @@ pub(super) enum Use {
     Alone,
 }
 
-/// Locks the mark of the volume in `home` until the answer is dropped.
-pub(super) fn lock(home: &Home, how: Use) -> Result<File> {
-    let path = home.path().join(NAME);
-    let file = home.file(NAME)?;
-    let file = file.ok_or_else(|| Error::at(&path, "open")(io::ErrorKind::NotFound.into()))?;
+/// Says that the volume in `home` is in use, until the answer is dropped; `first` is its first server.
+pub(super) fn lock(home: &Home, first: &PrivateDir, how: Use) -> Result<File> {
+    let file = match first.file(LOCK, private::Use::Write) {
+        // Nothing can be changed there, so what is locked matters little.
+        Err(error) if error.errno() == libc::EROFS => {
+            let dir = first.as_fd().try_clone_to_owned();
+            dir.map_err(Error::at(first.path(), "open"))?.into()
+        }
+        file => file?,
+    };
+    relock(home, &file, how)?;
+    Ok(file)
+}
+
+/// Changes how a volume that is locked already is used.
+pub(super) fn relock(home: &Home, file: &File, how: Use) -> Result<()> {
     let operation = match how {
         Use::Shared => FlockOperation::NonBlockingLockShared,
         Use::Alone => FlockOperation::NonBlockingLockExclusive,
     };
-    match flock(&file, operation) {
-        Ok(()) => Ok(file),
+    match flock(file, operation) {
+        Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(Error::invalid(
             format!("the striped volume {} is in use by another process", home.path().display()),
             "unmount it, or wait until its check is done",
         )),
-        Err(errno) => Err(Error::at(path, "lock")(errno.into())),
+        Err(errno) => Err(Error::at(home.path(), "lock the volume in")(errno.into())),
     }
 }
 
@@ -62,11 +82,41 @@ pub(super) struct Marker {
     format: u32,
     pub(super) servers: u32,
     pub(super) stripe: u64,
+    /// Inode number of the tree whose files' inode numbers the objects say; in decimal digits, because
+    /// a number of TOML has a sign.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tree: Option<Inode>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct Inode(u64);
+
+impl From<Inode> for String {
+    fn from(inode: Inode) -> Self {
+        inode.0.to_string()
+    }
+}
+
+impl TryFrom<String> for Inode {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> std::result::Result<Self, Self::Error> {
+        text.parse().map(Self)
+    }
 }
 
 impl Marker {
-    pub(super) const fn new(servers: u32, stripe: u64) -> Self {
-        Self { format: FORMAT, servers, stripe }
+    /// The mark of a volume whose objects are bound to the files below the directory with inode number
+    /// `tree`.
+    pub(super) const fn new(servers: u32, stripe: u64, tree: u64) -> Self {
+        Self { format: FORMAT, servers, stripe, tree: Some(Inode(tree)) }
+    }
+
+    /// Whether the objects are bound to the files below the directory with inode number `tree`. A copy
+    /// of a volume has other inode numbers.
+    pub(super) fn is_bound_to(self, tree: u64) -> bool {
+        self.format != FORMAT_UNBOUND && self.tree == Some(Inode(tree))
     }
 
     pub(super) const fn striping(self) -> Striping {
@@ -82,7 +132,7 @@ impl Marker {
             Error::invalid(what, "restore the file: docs/FORMAT.md shows what it must hold")
         };
         let marker: Self = toml::from_str(&text).map_err(|error| damaged(error.to_string()))?;
-        if marker.format != FORMAT {
+        if ![FORMAT_UNBOUND, FORMAT].contains(&marker.format) {
             return Err(Error::invalid(
                 format!("{}: format {} of the volume is unknown", path.display(), marker.format),
                 "use the version of Halocline that made it, or a newer one",
@@ -101,7 +151,7 @@ impl Marker {
 
     /// Makes the mark durable: it is whole or not there.
     pub(super) fn write(self, home: &Home) -> Result<()> {
-        let body = toml::to_string(&self).expect("three numbers are TOML");
+        let body = toml::to_string(&self).expect("numbers are TOML");
         home.write(NAME, &format!("{HEAD}{body}"))
     }
 }

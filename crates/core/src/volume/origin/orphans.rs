@@ -2,13 +2,15 @@
 //! file, takes the name first and the object when the last open file is gone; a crash in between
 //! leaves the object. It costs space and nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Origin;
-use super::identity::ObjectId;
+use super::identity::{ObjectId, ObjectNumber};
 use crate::error::{Error, Result};
+use crate::volume::Server;
 
 /// Objects without a name, with the bytes of blocks that each uses on all servers.
 pub type Orphans = BTreeMap<ObjectId, u64>;
@@ -23,20 +25,8 @@ impl Origin {
         }
         for server in self.servers() {
             let failed = || Error::at(server.dir(), "list the objects in");
-            let root = Path::new(ObjectId::ROOT);
-            for dir in server.names(root).map_err(failed())? {
-                // Names that are none of ours are left alone.
-                if dir.len() != 2 {
-                    continue;
-                }
-                let dir = root.join(dir);
-                for name in server.names(&dir).map_err(failed())? {
-                    let id = name.to_str().and_then(ObjectId::parse);
-                    if let Some(id) = id.filter(|id| id.path() == dir.join(&name)) {
-                        *orphans.entry(id).or_default() +=
-                            server.blocks_of(&id.path()).map_err(failed())?;
-                    }
-                }
+            for id in objects_on(server).map_err(failed())? {
+                *orphans.entry(id).or_default() += server.blocks_of(&id.path()).map_err(failed())?;
             }
         }
         // The names come second: what is created meanwhile is named before it has an object.
@@ -56,9 +46,34 @@ impl Origin {
     }
 }
 
-/// Takes out what a file below `dir` names. An error anywhere ends the search: a name that
-/// cannot be seen must not make its object an orphan.
+/// The objects with a local file on a server. Names that are none of ours are left alone.
+pub(super) fn objects_on(server: &Server) -> io::Result<Vec<ObjectId>> {
+    let mut found = Vec::new();
+    let root = Path::new(ObjectId::ROOT);
+    for dir in server.names(root)?.into_iter().filter(|dir| dir.len() == 2) {
+        let dir = root.join(dir);
+        let names = server.names(&dir)?;
+        let ids = names.iter().filter_map(|name| Some((name, ObjectId::parse(name.to_str()?)?)));
+        found.extend(ids.filter(|(name, id)| id.path() == dir.join(name)).map(|(_, id)| id));
+    }
+    Ok(found)
+}
+
+/// Takes out what a file below `dir` names, whether it is that file's or not. An error anywhere ends
+/// the search: a name that cannot be seen must not make its object an orphan.
 fn take_named(dir: &Path, orphans: &mut Orphans) -> Result<()> {
+    let mut named = BTreeSet::new();
+    each_file(dir, &mut |path| {
+        let number = ObjectNumber::named_by(path).map_err(Error::at(path, "read the object of"))?;
+        named.extend(number);
+        Ok(())
+    })?;
+    orphans.retain(|id, _| !named.contains(&id.number));
+    Ok(())
+}
+
+/// Calls `look` for each name of a regular file below `dir`.
+pub(super) fn each_file(dir: &Path, look: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
     let mut open: Vec<PathBuf> = vec![dir.to_owned()];
     while let Some(dir) = open.pop() {
         for entry in fs::read_dir(&dir).map_err(Error::at(&dir, "list"))? {
@@ -68,10 +83,7 @@ fn take_named(dir: &Path, orphans: &mut Orphans) -> Result<()> {
             if kind.is_dir() {
                 open.push(path);
             } else if kind.is_file() {
-                let named = ObjectId::named_by(&path);
-                if let Some(id) = named.map_err(Error::at(&path, "read the object of"))? {
-                    orphans.remove(&id);
-                }
+                look(&path)?;
             }
         }
     }
