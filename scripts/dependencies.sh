@@ -20,6 +20,7 @@ test     required  git                git                           clone inside
 test     required  python3            python3                       POSIX example programs
 test     required  libhdf5-mpich-dev  h5pcc.mpich                   parallel HDF5
 test     required  hdf5-tools         h5diff                        compares HDF5 files
+test     required  python3-venv       /usr/lib/python3*/ensurepip   the package darshan
 test     required  fio                fio                           throughput measurements
 test     required  mergerfs           mergerfs                      baseline of the FUSE overhead
 test     required  acl                setfacl                       access control lists
@@ -29,6 +30,8 @@ test     required  util-linux         unshare                       ordinary-use
 test     optional  openmpi-bin        mpiexec.openmpi               second MPI implementation
 test     optional  libopenmpi-dev     /usr/lib/*/openmpi/include/mpi.h  second MPI implementation
 '
+# The library that reads logs of Darshan, for the tests of `halocline trace import`.
+darshan=3.5.0
 # group  crate      version  what it is for
 tools='
 test     pjdfstest  0.2.2    POSIX conformance suite
@@ -107,3 +110,15 @@ while read -r group crate version _; do
         cargo install --quiet --locked --root "$tools_dir" "$crate@$version"
     fi
 done <<<"$tools"
+
+if [[ $groups == *" test "* ]] && [ "$(cat "$tools_dir/darshan/version" 2>/dev/null)" != $darshan ]; then
+    echo "missing Python package: darshan $darshan"
+    if [ "$dry_run" = --dry-run ]; then
+        echo "would run: python3 -m venv $tools_dir/darshan && $tools_dir/darshan/bin/pip install darshan==$darshan"
+    elif python3 -m venv "$tools_dir/darshan" &&
+        "$tools_dir/darshan/bin/pip" install --quiet --disable-pip-version-check "darshan==$darshan"; then
+        echo $darshan >"$tools_dir/darshan/version"
+    else
+        echo "not available here, going on without: darshan $darshan"
+    fi
+fi

@@ -36,7 +36,7 @@ impl Source {
 }
 
 /// One broken rule.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
     path: String,
     line: usize,

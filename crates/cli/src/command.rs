@@ -19,6 +19,7 @@ mod run;
 mod status;
 mod tier_fsck;
 mod tier_text;
+mod trace;
 mod umount;
 mod unstripe;
 mod warm;
@@ -69,6 +70,7 @@ pub(crate) enum Command {
     Calibrate(calibrate::CalibrateArgs),
     Bench(bench::BenchArgs),
     Model(model::ModelArgs),
+    Trace(trace::TraceArgs),
     Unstripe(unstripe::UnstripeArgs),
     #[command(hide = true)]
     Docs(docs::DocsArgs),
@@ -103,6 +105,7 @@ impl Command {
             Self::Doctor(args) => doctor::execute(args),
             Self::Bench(args) => bench::execute(args),
             Self::Model(args) => model::execute(args),
+            Self::Trace(args) => trace::execute(args),
             Self::Calibrate(args) => calibrate::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),
             Self::Docs(args) => docs::execute(args),

@@ -1,4 +1,4 @@
-//! In `crates/core`, modules use only what lies below them:
+//! Crates use only what lies below them ([`BELOW`]). In `crates/core`, modules use only what lies below them:
 //! engine -> extent | tier -> meta -> volume | namespace -> device. Modules that are not named
 //! here (errors, configuration, metrics) may be used by all, and so may the contract with front
 //! ends: the types and the trait that stand in `engine.rs` itself, not in modules below it.
@@ -28,9 +28,29 @@ fn height(module: &str) -> Option<u8> {
     HEIGHTS.iter().find(|(name, _)| *name == module).map(|(_, height)| *height)
 }
 
+/// Crates that stand below others, with the crates that they must not use.
+const BELOW: [(&str, &[&str]); 2] = [
+    ("crates/model/", &["halocline-trace", "halocline-core", "halocline-fuse", "halocline-cli"]),
+    ("crates/trace/", &["halocline-core", "halocline-fuse", "halocline-cli"]),
+];
+
 /// Finds uses that go sideways or upward.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
-    sources.iter().flat_map(check_source).collect()
+    sources
+        .iter()
+        .flat_map(|source| [check_source(source), check_manifest(source)].concat())
+        .collect()
+}
+
+fn check_manifest(source: &Source) -> Vec<Finding> {
+    let below = BELOW.iter().find(|(dir, _)| source.path == format!("{dir}Cargo.toml"));
+    let Some((dir, above)) = below else { return Vec::new() };
+    let uses = |line: &str| above.iter().find(|name| line.starts_with(*name)).copied();
+    let lines = source.text.lines().enumerate();
+    let found = lines.filter_map(|(index, line)| Some((index + 1, uses(line)?)));
+    found
+        .map(|(line, name)| Finding::new(source, line, format!("{dir} must not use {name}")))
+        .collect()
 }
 
 fn check_source(source: &Source) -> Vec<Finding> {
@@ -150,6 +170,14 @@ impl<'ast> Visit<'ast> for Uses {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_crate_that_uses_one_above_is_found() {
+        let manifest = "[dependencies]\ncsv = \"1\"\nhalocline-core = { workspace = true }\n";
+        let findings = check(&[Source::new("crates/trace/Cargo.toml", manifest)]);
+        assert_eq!(findings.len(), 1);
+        assert_eq!(check(&[Source::new("crates/cli/Cargo.toml", manifest)]), []);
+    }
 
     fn findings(path: &str, text: &str) -> usize {
         check(&[Source::new(path, text)]).len()

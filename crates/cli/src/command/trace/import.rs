@@ -1,0 +1,223 @@
+//! `halocline trace import`: a trace of another tool as one of ours.
+
+use std::fs::{File, Permissions};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use clap::{Args, ValueEnum};
+use halocline_core::counted::counted;
+use halocline_core::error::Error;
+use halocline_trace::import::dxt::{self, Module};
+use halocline_trace::import::{Imported, Sink, csv};
+use halocline_trace::{Kind, Source, Writer};
+
+use crate::failure::{Failure, Outcome};
+use crate::say::{say, tell};
+use crate::text;
+
+/// Prints a log as `darshan-dxt-parser` does.
+const PRINT_LOG: &str = include_str!("../../../../trace/src/import/print_log.py");
+/// Its status where the library is not there.
+const NO_LIBRARY: i32 = 87;
+/// Bytes that are kept of what a converter says of its troubles.
+const SAID_MAX: u64 = 1 << 14;
+
+/// Make a trace of what another tool recorded
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// CSV with the header `time_s,process,file,op,offset,length[,duration_s]`; the text that
+    /// darshan-dxt-parser prints; or a log of Darshan with DXT data (.darshan)
+    file: PathBuf,
+    /// The trace to write
+    #[arg(short, long)]
+    out: PathBuf,
+    /// What FILE is, where its name and first bytes do not tell
+    #[arg(long)]
+    format: Option<Format>,
+    /// Sort a CSV that is not in the order of time
+    #[arg(long)]
+    sort: bool,
+    /// Which requests to take of a file that Darshan recorded on several levels
+    #[arg(long, default_value = "lowest")]
+    module: Level,
+    /// Python with the package `darshan`, for logs of Darshan
+    #[arg(long, default_value = "python3")]
+    python: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Csv,
+    Dxt,
+    Darshan,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Level {
+    /// POSIX requests, and MPI-IO requests of files that have no others
+    Lowest,
+    Posix,
+    Mpiio,
+}
+
+/// Imports. A trace that was there is replaced when the new one is whole.
+pub(crate) fn execute(args: &ImportArgs) -> Outcome {
+    let name = text::path(&args.file);
+    let mut input = BufReader::new(File::open(&args.file).map_err(at(&args.file, "open"))?);
+    let begin = input.fill_buf().map_err(at(&args.file, "read"))?;
+    let format = args.format.or_else(|| recognise(&args.file, begin)).ok_or_else(|| {
+        Failure::refused(format!(
+            "{name}: neither CSV nor text of darshan-dxt-parser nor a log of Darshan; say --format"
+        ))
+    })?;
+    let dir = match args.out.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let out = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(dir)
+        .map_err(at(dir, "make a file in"))?;
+    let (kind, resolution_ns) = match format {
+        Format::Csv => (Kind::Csv, 0),
+        Format::Dxt => (Kind::DxtText, dxt::RESOLUTION_NS),
+        Format::Darshan => (Kind::DarshanLog, 1),
+    };
+    let source = args.file.file_name().map_or(Vec::new(), |name| name.as_bytes().to_vec());
+    let source = Source { kind, resolution_ns, name: source };
+    let failed = |error: halocline_trace::Error| Failure::failed(format!("{name}: {error}"));
+    let writer = Writer::new(BufWriter::new(out.as_file()), &source).map_err(failed)?;
+    let ordered = format == Format::Csv && !args.sort;
+    let mut sink = if ordered { Sink::ordered(writer) } else { Sink::sorted(writer, dir) };
+    match format {
+        Format::Csv => csv::import(input, &mut sink).map_err(failed)?,
+        Format::Dxt => dxt::import(input, module(args), &mut sink).map_err(failed)?,
+        Format::Darshan => convert(args, &mut sink)?,
+    }
+    let (_, imported) = sink.finish().map_err(failed)?;
+    out.persist(&args.out).map_err(|error| at(&args.out, "write")(error.error))?;
+    tell_of(&imported, &args.out, &name);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn at(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Failure {
+    let path = path.to_owned();
+    move |error| Error::at(&path, what)(error).into()
+}
+
+const fn module(args: &ImportArgs) -> Module {
+    match args.module {
+        Level::Lowest => Module::Lowest,
+        Level::Posix => Module::Posix,
+        Level::Mpiio => Module::Mpiio,
+    }
+}
+
+/// By its name, and else by its first bytes.
+fn recognise(path: &Path, begin: &[u8]) -> Option<Format> {
+    if path.extension().is_some_and(|end| end == "darshan") {
+        Some(Format::Darshan)
+    } else if begin.starts_with(b"time_s") || path.extension().is_some_and(|end| end == "csv") {
+        Some(Format::Csv)
+    } else if begin.trim_ascii_start().starts_with(b"#") {
+        Some(Format::Dxt)
+    } else {
+        None
+    }
+}
+
+fn tell_of(imported: &Imported, out: &Path, name: &str) {
+    let count = |number: u64, what: &str| counted(usize::try_from(number).unwrap_or(0), what);
+    say!("{} written to {}", count(imported.requests, "request"), text::path(out));
+    if imported.empty > 0 {
+        tell!("{name}: {} of no bytes left out", count(imported.empty, "request"));
+    }
+    for why in &imported.missing {
+        tell!("{name}: not whole: {why}");
+    }
+}
+
+/// Imports what a program prints of a log: with the package `darshan`, or else `darshan-dxt-parser`, whose times
+/// are rounded to 0.1 ms.
+fn convert(args: &ImportArgs, sink: &mut Sink<impl Write>) -> Result<(), Failure> {
+    // An absolute name is no option, whatever it begins with.
+    let log = args.file.canonicalize().map_err(at(&args.file, "find"))?;
+    let mut python = Command::new(&args.python);
+    python.arg("-c").arg(PRINT_LOG).arg(&log);
+    let mut parser = Command::new("darshan-dxt-parser");
+    parser.arg("--show-incomplete").arg(&log);
+    for mut converter in [python, parser] {
+        match run(&mut converter, args, sink)? {
+            Converted::Done => return Ok(()),
+            Converted::NotThere => {}
+        }
+    }
+    Err(Failure::refused(format!(
+        "{}: logs of Darshan are read by its own library: `pip install darshan` (--python names the Python that \
+         has it), or put darshan-dxt-parser on the PATH; or import the text that it prints elsewhere",
+        text::path(&args.file)
+    )))
+}
+
+enum Converted {
+    Done,
+    NotThere,
+}
+
+/// A converter, ended with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run(
+    converter: &mut Command,
+    args: &ImportArgs,
+    sink: &mut Sink<impl Write>,
+) -> Result<Converted, Failure> {
+    let name = text::path(&args.file);
+    converter.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = match converter.spawn() {
+        Ok(child) => Running(child),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Converted::NotThere),
+        Err(error) => {
+            let program = text::path(Path::new(converter.get_program()));
+            return Err(Failure::failed(format!("{name}: cannot run {program}: {error}")));
+        }
+    };
+    let mut complaints = running.0.stderr.take().expect("it is a pipe");
+    let said = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        let _ = complaints.by_ref().take(SAID_MAX).read_to_end(&mut said);
+        // It must not wait for somebody to read the rest.
+        let _ = io::copy(&mut complaints, &mut io::sink());
+        String::from_utf8_lossy(&said).trim().to_owned()
+    });
+    let mut printed = BufReader::new(running.0.stdout.take().expect("it is a pipe"));
+    let nothing = printed.fill_buf().is_ok_and(<[u8]>::is_empty);
+    let imported = if nothing { Ok(()) } else { dxt::import(&mut printed, module(args), sink) };
+    if imported.is_err() {
+        drop(running);
+        let error = imported.expect_err("it was looked at");
+        return Err(Failure::failed(format!("{name}: in what was printed of it: {error}")));
+    }
+    let status = running.0.wait()?;
+    if status.code() == Some(NO_LIBRARY) && nothing {
+        return Ok(Converted::NotThere);
+    }
+    let said = said.join().unwrap_or_default();
+    if !status.success() || nothing {
+        return Err(Failure::failed(format!("{name}: not read to its end ({status}): {said}")));
+    }
+    if !said.is_empty() {
+        tell!("{name}: {said}");
+    }
+    Ok(Converted::Done)
+}

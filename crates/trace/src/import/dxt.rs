@@ -1,0 +1,202 @@
+//! The text that `darshan-dxt-parser` prints of a log of Darshan's extended tracing (DXT).
+//!
+//! It goes by file and rank, not by time. MPI-IO requests become POSIX requests below, so of a file that has both only
+//! the POSIX ones are taken: those are what servers see.
+
+use std::io::{BufRead, Write};
+
+use rustc_hash::FxHashSet;
+
+use super::{Lines, Sink, nanoseconds};
+use crate::error::Error;
+use crate::request::{Op, Process, Request};
+
+/// Steps of the times that it prints, nanoseconds.
+pub const RESOLUTION_NS: u64 = 100_000;
+
+/// Which requests are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Module {
+    /// POSIX requests, and MPI-IO requests of files that have no others.
+    #[default]
+    Lowest,
+    /// POSIX requests only.
+    Posix,
+    /// MPI-IO requests only: what the program asked for.
+    Mpiio,
+}
+
+/// Reads all requests into `sink`, which has to sort them.
+pub fn import<W: Write>(
+    input: impl BufRead,
+    module: Module,
+    sink: &mut Sink<W>,
+) -> Result<(), Error> {
+    let mut lines = Lines::new(input);
+    let mut text = Text { module, sink, section: None, posix: FxHashSet::default(), any: false };
+    while let Some(line) = lines.next()? {
+        let line = String::from_utf8_lossy(line).into_owned();
+        match text.line(&line) {
+            Ok(()) => {}
+            // Half a line is how a text ends that was cut off.
+            Err(Refused::Line(_)) if !lines.whole => {}
+            Err(Refused::Line(what)) => return Err(Error::Line { number: lines.number, what }),
+            Err(Refused::Other(error)) => return Err(error),
+        }
+        if !lines.whole {
+            let number = lines.number;
+            let why = format!("its last line, {number}, has no end: the text is cut off");
+            text.sink.missing(None, why);
+        }
+    }
+    text.end_section();
+    if !text.any {
+        let what = "no requests of DXT in it: is the log of a run with DXT_ENABLE_IO_TRACE=1, and is \
+                    this what darshan-dxt-parser printed?";
+        return Err(Error::Line { number: lines.number, what: what.to_owned() });
+    }
+    Ok(())
+}
+
+enum Refused {
+    Line(String),
+    Other(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Line { what, .. } => Self::Line(what),
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// Requests of one rank in one file.
+struct Section {
+    file: u32,
+    name: String,
+    node: Vec<u8>,
+    /// Requests that were announced and have not come yet.
+    awaited: u64,
+    process: Option<(u64, u32)>,
+}
+
+struct Text<'a, W: Write> {
+    module: Module,
+    sink: &'a mut Sink<W>,
+    section: Option<Section>,
+    /// Files with POSIX requests.
+    posix: FxHashSet<u32>,
+    any: bool,
+}
+
+impl<W: Write> Text<'_, W> {
+    fn line(&mut self, line: &str) -> Result<(), Refused> {
+        if let Some(said) = line.strip_prefix("# DXT, ") {
+            return self.heading(said);
+        }
+        if let Some(comment) = line.strip_prefix('#') {
+            if comment.contains("*WARNING*") || comment.contains("*ERROR*") {
+                let why = comment.replace("*WARNING*: ", "").replace("*ERROR*: ", "");
+                self.sink.missing(None, format!("Darshan says: {}", why.trim()));
+            }
+            return Ok(());
+        }
+        if line.trim().is_empty() { Ok(()) } else { self.request(line) }
+    }
+
+    fn heading(&mut self, said: &str) -> Result<(), Refused> {
+        let bad = || Refused::Line(format!("not understood: # DXT, {said}"));
+        if let Some(rest) = said.strip_prefix("file_id: ") {
+            self.end_section();
+            let (id, name) = rest.split_once(", file_name: ").ok_or_else(bad)?;
+            let name = if name == "(null)" { format!("darshan:{id}") } else { name.to_owned() };
+            let file = self.sink.file(name.as_bytes())?;
+            self.any = true;
+            let section = Section { file, name, node: Vec::new(), awaited: 0, process: None };
+            self.section = Some(section);
+            return Ok(());
+        }
+        let Some(section) = &mut self.section else { return Ok(()) };
+        if let Some(rest) = said.strip_prefix("rank: ") {
+            let (_, node) = rest.split_once(", hostname: ").ok_or_else(bad)?;
+            node.trim().as_bytes().clone_into(&mut section.node);
+        } else if let Some(rest) = said.strip_prefix("write_count: ") {
+            let (writes, reads) = rest.split_once(", read_count: ").ok_or_else(bad)?;
+            let count = |text: &str| text.trim().parse::<u64>().map_err(|_| bad());
+            section.awaited = count(writes)?.saturating_add(count(reads)?);
+        }
+        Ok(())
+    }
+
+    /// A line ` X_POSIX  rank  write  segment  offset  length  start  end  [OST]...`.
+    fn request(&mut self, line: &str) -> Result<(), Refused> {
+        let mut fields = line.split_ascii_whitespace();
+        let mut field = |what: &str| {
+            fields.next().ok_or_else(|| Refused::Line(format!("the {what} is not there")))
+        };
+        let is_posix = match field("module")? {
+            "X_POSIX" => true,
+            "X_MPIIO" => false,
+            other => {
+                return Err(Refused::Line(format!("module {other:?}, not X_POSIX or X_MPIIO")));
+            }
+        };
+        let rank = whole("rank", field("rank")?)?;
+        let op = match field("direction")? {
+            "read" => Op::Read,
+            "write" => Op::Write,
+            other => return Err(Refused::Line(format!("{other:?} is neither read nor write"))),
+        };
+        whole("segment", field("segment")?)?;
+        let offset = whole("offset", field("offset")?)?;
+        let length = whole("length", field("length")?)?;
+        let start_ns = time("start", field("start")?)?;
+        let end_ns = time("end", field("end")?)?;
+        let Some(took) = end_ns.checked_sub(start_ns) else {
+            return Err(Refused::Line("it ends before it starts".to_owned()));
+        };
+        let Some(section) = &mut self.section else {
+            return Err(Refused::Line("a request before any file was named".to_owned()));
+        };
+        section.awaited = section.awaited.saturating_sub(1);
+        let file = section.file;
+        match (self.module, is_posix) {
+            (Module::Lowest | Module::Posix, true) => drop(self.posix.insert(file)),
+            (Module::Lowest, false) if !self.posix.contains(&file) => {}
+            (Module::Mpiio, false) => {}
+            _ => return Ok(()),
+        }
+        let process = match section.process {
+            Some((known, process)) if known == rank => process,
+            _ => {
+                let process = Process { number: rank, node: section.node.clone() };
+                let process = self.sink.process(&process)?;
+                section.process = Some((rank, process));
+                process
+            }
+        };
+        let duration_ns = Some(took);
+        let request = Request { start_ns, duration_ns, process, file, op, offset, length };
+        Ok(self.sink.push(0, request)?)
+    }
+
+    /// A section that has fewer requests than it announced was cut off.
+    fn end_section(&mut self) {
+        if let Some(section) = self.section.take().filter(|section| section.awaited > 0) {
+            let (lost, name) = (section.awaited, section.name);
+            let why = format!("{lost} requests of {name} are announced and not there");
+            self.sink.missing(Some(lost), why);
+        }
+    }
+}
+
+fn whole(what: &str, text: &str) -> Result<u64, Refused> {
+    text.parse().map_err(|_| Refused::Line(format!("{what} is {text:?}, not a whole number")))
+}
+
+fn time(what: &str, text: &str) -> Result<u64, Refused> {
+    nanoseconds(text)
+        .ok_or_else(|| Refused::Line(format!("{what} is {text:?}, not a number of seconds")))
+}

@@ -1,0 +1,135 @@
+//! A request, where a trace comes from, and how much of it there is.
+
+use serde::Serialize;
+
+/// No byte of a file lies at or past this: offsets are signed in the kernel.
+pub const FILE_END_MAX: u64 = i64::MAX.cast_unsigned();
+
+/// Direction of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Op {
+    /// From the file.
+    Read,
+    /// To the file.
+    Write,
+}
+
+/// One request of a process. `process` and `file` are indexes into the trace's tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Nanoseconds since the trace's zero.
+    pub start_ns: u64,
+    /// Nanoseconds that it took, if known.
+    pub duration_ns: Option<u64>,
+    /// Who asked.
+    pub process: u32,
+    /// Which file.
+    pub file: u32,
+    /// Direction.
+    pub op: Op,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes, at least 1.
+    pub length: u64,
+}
+
+impl Request {
+    /// One past its last byte.
+    pub const fn end(&self) -> u64 {
+        self.offset + self.length
+    }
+
+    /// Whether a trace may hold it; the error says why not.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.length == 0 {
+            return Err("a request of no bytes");
+        }
+        if self.offset.checked_add(self.length).is_none_or(|end| end > FILE_END_MAX) {
+            return Err("offset and length reach past the largest file there can be");
+        }
+        if self.duration_ns.is_some_and(|took| self.start_ns.checked_add(took).is_none()) {
+            return Err("start and duration pass the largest time there can be");
+        }
+        Ok(())
+    }
+}
+
+/// Who issues requests.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Process {
+    /// Rank, or process id.
+    pub number: u64,
+    /// Name of the machine it ran on; empty if unknown.
+    pub node: Vec<u8>,
+}
+
+/// What made a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A program that computes requests.
+    Generated,
+    /// Comma-separated values.
+    Csv,
+    /// The text of `darshan-dxt-parser`.
+    DxtText,
+    /// A binary log of Darshan.
+    DarshanLog,
+    /// A mount of Halocline.
+    Mount,
+}
+
+impl Kind {
+    /// All, by their number in the format.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Generated, Self::Csv, Self::DxtText, Self::DarshanLog, Self::Mount];
+}
+
+/// Where a trace comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// What made it.
+    pub kind: Kind,
+    /// Name of what was imported; empty if there is none.
+    pub name: Vec<u8>,
+    /// Steps in which its times are given, nanoseconds; 0 if unknown.
+    pub resolution_ns: u64,
+}
+
+impl Source {
+    /// A source without a name, whose times are exact.
+    pub const fn new(kind: Kind) -> Self {
+        Self { kind, name: Vec::new(), resolution_ns: 1 }
+    }
+}
+
+/// How much of what happened a trace holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Completeness {
+    /// Requests there are.
+    pub requests: u64,
+    /// Requests that are known to be missing: the source counted them.
+    pub lost: u64,
+    /// The source says that it lacks some, and not how many.
+    pub incomplete_source: bool,
+    /// The trace itself is cut off or damaged after its last request, and this is how.
+    pub cut: Option<String>,
+}
+
+impl Completeness {
+    /// Whether something is missing.
+    pub const fn is_partial(&self) -> bool {
+        self.lost > 0 || self.incomplete_source || self.cut.is_some()
+    }
+
+    /// How much a plan may trust this trace, 0 to 1: the share of the requests that it has. Where nobody
+    /// knows that, at most one half.
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    pub fn weight(&self) -> f64 {
+        if self.requests == 0 {
+            return if self.is_partial() { 0.0 } else { 1.0 };
+        }
+        let known = self.requests as f64 / (self.requests as f64 + self.lost as f64);
+        if self.incomplete_source || self.cut.is_some() { known.min(0.5) } else { known }
+    }
+}
