@@ -30,6 +30,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::failure::Failure;
+
 fn main() -> ExitCode {
     again::name_this_process();
     let cli = match command::Cli::try_parse() {
@@ -47,9 +49,13 @@ fn main() -> ExitCode {
     if !cli.command.serves() {
         end_with_the_reader();
     }
-    match cli.command.execute() {
-        Ok(code) => code,
-        Err(failure) => failure.report(),
+    let ended = cli.command.execute();
+    // The status of `run` is its command's.
+    let lost = say::lost().filter(|_| !cli.command.serves());
+    match (ended, lost) {
+        (Ok(_), Some(error)) => Failure::failed(format!("standard output: {error}")).report(),
+        (Ok(code), None) => code,
+        (Err(failure), _) => failure.report(),
     }
 }
 

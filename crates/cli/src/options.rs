@@ -86,7 +86,7 @@ pub(crate) fn byte_count(text: &str) -> Result<u64, String> {
 pub(crate) fn bytes_within(text: &str, least: u64, most: u64) -> Result<u64, String> {
     parse_bytes(text).filter(|bytes| (least..=most).contains(bytes)).ok_or_else(|| {
         format!(
-            "give a number of bytes such as 65536, 64K or 1G, from {} to {}",
+            "{text:?} is not a number of bytes such as 65536, 64K or 1G, at least {} and at most {}",
             format_bytes(least),
             format_bytes(most)
         )

@@ -7,6 +7,7 @@
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
+use std::sync::OnceLock;
 
 use crate::text;
 
@@ -24,23 +25,46 @@ pub(crate) use {say, tell};
 
 /// One line on standard output.
 pub(crate) fn line(words: Arguments<'_>) {
-    println!("{}", text::line(&words.to_string()));
+    write_out(&text::line(&words.to_string()));
 }
 
 /// One line on standard error.
 pub(crate) fn line_aside(words: Arguments<'_>) {
-    eprintln!("{}", text::line(&words.to_string()));
+    write_aside(&text::line(&words.to_string()));
 }
 
 /// Lines on standard output. Whoever makes them of other people's words sees to it that each of those
 /// stays on its line.
 pub(crate) fn lines(text: &str) {
-    println!("{}", text::lines(text.trim_end_matches('\n')));
+    write_out(&text::lines(text.trim_end_matches('\n')));
 }
 
 /// Lines on standard error, as [`lines`].
 pub(crate) fn lines_aside(text: &str) {
-    eprintln!("{}", text::lines(text.trim_end_matches('\n')));
+    write_aside(&text::lines(text.trim_end_matches('\n')));
+}
+
+/// Why something did not get to standard output, for the first time.
+static LOST: OnceLock<io::Error> = OnceLock::new();
+
+/// Unlike `println!`, which panics on a full disk: a mount or a flush that is under way goes on.
+fn write_out(text: &str) {
+    if let Err(error) = writeln!(io::stdout(), "{text}") {
+        let _ = LOST.set(error);
+    }
+}
+
+/// What standard error does not take is lost: there is nowhere to say so.
+fn write_aside(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Writes out what waits; why something could not be written, now or before.
+pub(crate) fn lost() -> Option<&'static io::Error> {
+    if let Err(error) = io::stdout().flush() {
+        let _ = LOST.set(error);
+    }
+    LOST.get()
 }
 
 /// Where the log goes: each message, which comes in one call, is a line.

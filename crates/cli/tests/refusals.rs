@@ -206,6 +206,27 @@ fn a_reader_that_has_read_enough_ends_a_command_quietly() {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// A full disk was answered with a panic, too.
+#[test]
+fn an_answer_that_cannot_be_written_is_an_error() {
+    let scratch = Unchanged::new();
+    for args in [&["doctor"][..], &["doctor", "--json"], &["status", "--json"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = scratch.command(args).stdout(full).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+        assert!(message.contains("standard output: No space left"), "{args:?}: {message}");
+        // Nor is there a panic where nothing can be said at all.
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let status = scratch.command(args).stdout(full.try_clone().unwrap()).stderr(full).status();
+        assert_eq!(status.unwrap().code(), Some(1), "{args:?}");
+    }
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let run = ["run", "--origin", "origin", "--cache", "cache", "--", "sh", "-c", "exit 7"];
+    let status = scratch.command(&run).stderr(full).status().unwrap();
+    assert!(matches!(status.code(), Some(7 | 2)), "{status}");
+}
+
 #[test]
 fn the_own_configuration_file_is_read() {
     let scratch = Unchanged::new();

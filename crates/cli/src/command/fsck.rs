@@ -72,7 +72,9 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     }
     let dir = fs::canonicalize(&args.cache)
         .map_err(|error| Failure::refused(format!("cache {}: {error}", args.cache.display())))?;
-    if !dir.join(halocline_core::meta::owner::CACHE_FILE).exists() {
+    let mark = dir.join(halocline_core::meta::owner::CACHE_FILE);
+    let is_cache = mark.try_exists().map_err(Error::at(&mark, "look at"));
+    if !is_cache.map_err(Failure::refused)? {
         let dir = dir.display();
         return Err(Failure::refused(format!("{dir} is no cache: nothing was ever cached here")));
     }

@@ -123,7 +123,7 @@ impl std::str::FromStr for Limit {
         };
         limit.ok_or_else(|| {
             format!(
-                "give a size such as 64M, from 1 to {}, or a share such as 30%, above 0% to {SHARE_MAX}%",
+                "{text:?} is neither a size such as 64M, at most {}, nor a share such as 30%, above 0% and at most {SHARE_MAX}%",
                 format_bytes(BYTES_MAX)
             )
         })
