@@ -168,6 +168,31 @@ fn a_copy_of_a_whole_volume_is_bound_anew() {
     assert_eq!(read(&open(&origin, "two")).unwrap(), vec![2; 20_000], "the first one is as it was");
 }
 
+/// A tree that was copied in part had the name of a whole one.
+#[test]
+fn a_copy_that_fails_is_not_taken_for_a_whole_one() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (volume, out) = (scratch.path().join("volume"), scratch.path().join("out"));
+    fs::create_dir(&volume).unwrap();
+    let origin = open_volume(&volume);
+    create(&origin, "a", &vec![7; 30_000]);
+    let tree = origin.namespace_dir().to_owned();
+    copy_volume(&tree.join("a"), &tree.join("b"));
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, tree.join("c"), kind, mode, 0).unwrap();
+    let told = unstripe_tree(&volume, &out, &mut |_| ()).unwrap_err().to_string();
+    assert!(told.contains("out.incomplete/b"), "{told}");
+    let partial = scratch.path().join("out.incomplete");
+    assert!(!out.exists() && partial.exists());
+    let told = unstripe_tree(&volume, &out, &mut |_| ()).unwrap_err().to_string();
+    assert!(told.contains("interrupted"), "{told}");
+    fs::remove_dir_all(&partial).unwrap();
+    fs::remove_file(tree.join("b")).unwrap();
+    unstripe_tree(&volume, &out, &mut |_| ()).unwrap();
+    assert_eq!(fs::read(out.join("a")).unwrap(), vec![7; 30_000]);
+    assert!(fs::symlink_metadata(out.join("c")).is_ok() && !partial.exists());
+}
+
 /// Earlier versions did not say whose an object is.
 #[test]
 fn a_volume_of_an_earlier_version_is_bound() {

@@ -3,7 +3,7 @@
 //! The origin is only read, once its objects are bound to its files (a copied volume's are at the first
 //! opening). Holes stay holes; owner, mode, times, extended attributes (ACLs are
 //! such) and hard links are kept. The volume must not be mounted: what its cache holds dirty is
-//! not in the origin.
+//! not in the origin. A copy that is interrupted, or fails, has a name that ends in `.incomplete`.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
+};
 use rustix::io::Errno;
 
 use super::origin::{Origin, OriginFile, hidden_xattr};
@@ -49,17 +51,49 @@ pub fn unstripe(
             "give a file, or take the whole tree",
         ));
     }
-    copy_file(&origin, &from, out, progress)?;
-    copy_attributes(&from, &found, out)
+    let (copy, dir) = begin(out)?;
+    copy_file(&origin, &from, &copy, progress)?;
+    copy_attributes(&from, &found, &copy)?;
+    finish(&copy, out, &dir)
 }
 
 /// Copies the whole tree of the striped origin in `origin_dir` to the new directory `out`.
 pub fn unstripe_tree(origin_dir: &Path, out: &Path, progress: Progress<'_>) -> Result<()> {
     let origin = Origin::open_volume(origin_dir)?;
-    fs::create_dir(out).map_err(Error::at(out, "create the directory"))?;
+    let (tree, dir) = begin(out)?;
+    fs::create_dir(&tree).map_err(Error::at(&tree, "create the directory"))?;
     let from = origin.namespace_dir().to_owned();
     let mut copy = TreeCopy { origin: &origin, linked: HashMap::new(), progress };
-    copy.directory(&from, out)
+    copy.directory(&from, &tree)?;
+    finish(&tree, out, &dir)
+}
+
+/// Where the copy that shall be `out` is made, and the directory of both: what is called `out` is
+/// whole, whatever fails or is killed.
+fn begin(out: &Path) -> Result<(PathBuf, PathBuf)> {
+    let taken = |path: &Path, remedy: &str| {
+        let is_there = path.symlink_metadata().is_ok();
+        let refuse = || Err(Error::invalid(format!("{} exists", path.display()), remedy));
+        if is_there { refuse() } else { Ok(()) }
+    };
+    taken(out, "name a new file or directory")?;
+    let mut name = out.file_name().unwrap_or_default().to_owned();
+    name.push(".incomplete");
+    let dir = out.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
+    let copy = dir.join(name);
+    taken(&copy, "it is what an interrupted copy left: remove it, or move it away")?;
+    Ok((copy, dir.to_owned()))
+}
+
+/// Makes a copy durable, and then gives it its name, unless that is taken now.
+fn finish(copy: &Path, out: &Path, dir: &Path) -> Result<()> {
+    let finish = || -> io::Result<()> {
+        let dir = File::open(dir)?;
+        rustix::fs::syncfs(&dir)?;
+        rustix::fs::renameat_with(CWD, copy, CWD, out, RenameFlags::NOREPLACE)?;
+        dir.sync_all()
+    };
+    finish().map_err(Error::at(out, "give the finished copy its name"))
 }
 
 /// Bytes of all files of the striped origin in `origin_dir`: what a whole tree's progress adds up
