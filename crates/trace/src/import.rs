@@ -111,7 +111,7 @@ fn nanoseconds(text: &str) -> Option<u64> {
     }
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let is_number = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit());
-    if !is_number(whole) || !is_number(part) || whole.len() + part.len() == 0 {
+    if !is_number(whole) || !is_number(part) || matches!(text, "" | ".") {
         return None;
     }
     let seconds = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()? };
