@@ -92,6 +92,28 @@ fn times_before_and_after_the_epoch_pass() {
     });
 }
 
+/// Each try ended one of the mount's threads: any user could stop it for all.
+#[test]
+fn the_earliest_and_latest_times_that_a_program_may_set_do_no_harm() {
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+    in_both_modes(|mounted| {
+        fs::write(mounted.path("f"), "").unwrap();
+        for tv_sec in [i64::MIN, i64::MIN + 1, i64::MAX] {
+            for tv_nsec in [0, 1, 999_999_999] {
+                let time = Timespec { tv_sec, tv_nsec };
+                let times = Timestamps { last_access: time, last_modification: time };
+                // The origin keeps what is nearest of what it can keep.
+                for path in [mounted.origin("f"), mounted.path("f")] {
+                    let set = utimensat(CWD, &path, &times, AtFlags::empty());
+                    assert_eq!(set, Ok(()), "{tv_sec} s {tv_nsec} ns: {}", path.display());
+                }
+                let seen = |path| fs::metadata(path).unwrap().modified().unwrap();
+                assert_eq!(seen(mounted.path("f")), seen(mounted.origin("f")));
+            }
+        }
+    });
+}
+
 #[test]
 fn symbolic_links_are_links() {
     in_both_modes(|mounted| {
