@@ -5,11 +5,12 @@
 //! set-id bits and capabilities go on a write ([`privileges`]), pages of a shared mapping are
 //! written where they belong even through an `O_APPEND` handle ([`open_files`]), and the kernel is
 //! handed files that it can serve by itself ([`passing`]), and told to drop pages that direct writes
-//! made old ([`stale_pages`]).
+//! made old ([`stale_pages`]). One user does not take what the others need to open files ([`fair`]).
 
 pub(crate) mod attributes;
 pub(crate) mod backing;
 pub(crate) mod directories;
+mod fair;
 pub(crate) mod files;
 pub(crate) mod names;
 mod open_files;
@@ -19,6 +20,7 @@ pub(crate) mod stale_pages;
 mod timeouts;
 pub(crate) mod xattrs;
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +51,15 @@ pub struct Front<E: Engine> {
     pub(crate) stale_pages: stale_pages::Dropper,
     inodes: InodeTable<E::Node>,
     files: Handles<OpenFile<E>>,
-    dirs: Handles<Directory>,
+    dirs: Handles<OpenDir>,
+    users: Arc<fair::Users>,
+}
+
+/// A directory that a program has open.
+#[derive(Debug)]
+struct OpenDir {
+    dir: Directory,
+    _place: fair::Place,
 }
 
 /// Errors on their way to the kernel.
@@ -86,6 +96,7 @@ impl<E: Engine> Front<E> {
             stale_pages: stale_pages::Dropper::default(),
             files: Handles::default(),
             dirs: Handles::default(),
+            users: fair::Users::new(),
         }
     }
 
@@ -102,7 +113,13 @@ impl<E: Engine> Front<E> {
         self.files.get(handle).ok_or(Refused(Errno::EBADF))
     }
 
-    fn dir(&self, handle: FileHandle) -> Answer<Arc<Directory>> {
+    /// Counts a file or directory that a user is about to open.
+    fn place_for(&self, user: u32) -> Answer<fair::Place> {
+        let device = self.connection.device();
+        self.users.take(user, device.as_deref().map(AsFd::as_fd))
+    }
+
+    fn dir(&self, handle: FileHandle) -> Answer<Arc<OpenDir>> {
         self.dirs.get(handle).ok_or(Refused(Errno::EBADF))
     }
 

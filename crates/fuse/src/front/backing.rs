@@ -28,6 +28,11 @@ impl Connection {
         self.0.set(Arc::downgrade(device)).expect("a mount has one device");
     }
 
+    /// The device, while the mount is there.
+    pub(super) fn device(&self) -> Option<Arc<OwnedFd>> {
+        self.0.get()?.upgrade()
+    }
+
     /// Registers a file. Only a process with `CAP_SYS_ADMIN` may.
     ///
     /// The kernel writes the file with the rights that register it, whoever the writer is. So they

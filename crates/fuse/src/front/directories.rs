@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 
 use fuser::{FileAttr, FileHandle, FileType, INodeNo};
-use halocline_core::engine::Engine;
+use halocline_core::engine::{Caller, Engine};
 
 use super::names::Entry;
-use super::{Answer, Front, attributes};
+use super::{Answer, Front, OpenDir, attributes};
 
 /// A name in a list.
 #[derive(Debug)]
@@ -19,8 +19,10 @@ pub(crate) struct Listed<'a> {
 }
 
 impl<E: Engine> Front<E> {
-    pub(crate) fn open_dir(&self, number: INodeNo) -> Answer<FileHandle> {
-        Ok(self.dirs.insert(self.engine.open_dir(&self.inode(number)?.node)?))
+    pub(crate) fn open_dir(&self, number: INodeNo, caller: Caller) -> Answer<FileHandle> {
+        let place = self.place_for(caller.uid)?;
+        let dir = self.engine.open_dir(&self.inode(number)?.node)?;
+        Ok(self.dirs.insert(OpenDir { dir, _place: place }))
     }
 
     pub(crate) fn close_dir(&self, handle: FileHandle) {
@@ -28,7 +30,7 @@ impl<E: Engine> Front<E> {
     }
 
     pub(crate) fn sync_dir(&self, handle: FileHandle) -> Answer<()> {
-        Ok(self.engine.sync_dir(&*self.dir(handle)?)?)
+        Ok(self.engine.sync_dir(&self.dir(handle)?.dir)?)
     }
 
     /// Gives names from cookie `offset` on to `add` until it says that one has no room.
@@ -40,7 +42,7 @@ impl<E: Engine> Front<E> {
     ) -> Answer<()> {
         let dir = self.dir(dir)?;
         let parent = self.inode(parent)?;
-        self.engine.read_dir(&dir, offset, &mut |entry| {
+        self.engine.read_dir(&dir.dir, offset, &mut |entry| {
             let kind = attributes::entry_kind(entry.kind).or_else(|| {
                 let found = self.engine.lookup(&parent.node, &entry.name);
                 found.ok().map(|(_, stat)| attributes::kind(stat.raw.st_mode))
@@ -61,7 +63,7 @@ impl<E: Engine> Front<E> {
     ) -> Answer<()> {
         let dir = self.dir(dir)?;
         let parent = self.inode(parent)?;
-        self.engine.read_dir(&dir, offset, &mut |entry| {
+        self.engine.read_dir(&dir.dir, offset, &mut |entry| {
             let listed = |attr: &FileAttr| Listed {
                 number: attr.ino,
                 kind: attr.kind,

@@ -29,11 +29,12 @@ impl<E: Engine> Front<E> {
     /// `flags` are `open(2)`'s.
     pub(crate) fn open(&self, number: INodeNo, flags: i32, caller: Caller) -> Answer<Opened> {
         let inode = self.inode(number)?;
+        let place = self.place_for(caller.uid)?;
         if flags & libc::O_TRUNC != 0 && caller.uid != 0 {
             self.drop_privileges(&inode, None, caller)?;
         }
         let handle = self.engine.open(&inode.node, flags, caller)?;
-        Ok(self.admit(inode, handle, flags))
+        Ok(self.admit(inode, handle, flags, place))
     }
 
     /// Creates and opens a file.
@@ -45,9 +46,10 @@ impl<E: Engine> Front<E> {
         by: Maker,
     ) -> Answer<(Entry, Opened)> {
         let parent = self.inode(parent)?;
+        let taken = self.place_for(by.caller.uid)?;
         let (node, stat, handle) = self.engine.create((&parent.node, name), mode, flags, by)?;
         let (inode, attr) = self.remember(node, &stat);
-        let opened = self.admit(inode.clone(), handle, flags);
+        let opened = self.admit(inode.clone(), handle, flags, taken);
         // Where the kernel serves it, it keeps nothing of what a mapping changes.
         let timeout = self.timeout(&inode, &attr);
         Ok((Entry { attr, generation: inode.generation, timeout }, opened))

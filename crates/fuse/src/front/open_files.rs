@@ -9,6 +9,7 @@ use halocline_core::error::Result;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
+use super::fair::Place;
 use super::passing::Share;
 use crate::inode_table::Inode;
 
@@ -27,6 +28,8 @@ pub(super) struct OpenFile<E: Engine> {
     pub(super) direct: bool,
     /// Opened with `O_APPEND`: the engine writes at the end whatever the offset.
     append: bool,
+    /// One of those that its user may have.
+    _place: Place,
     /// A second handle for writes that have a place although the first one appends.
     positioned: OnceLock<E::Handle>,
 }
@@ -35,14 +38,14 @@ impl<E: Engine> OpenFile<E> {
     pub(super) fn new(
         inode: Arc<Inode<E::Node>>,
         handle: E::Handle,
-        share: Share<E::Node>,
+        (share, place): (Share<E::Node>, Place),
         (flags, direct): (i32, bool),
     ) -> Self {
         let append = flags & libc::O_APPEND != 0;
         if direct {
             inode.pages.opened_direct();
         }
-        Self { inode, handle, direct, append, positioned: OnceLock::new(), share }
+        Self { inode, handle, direct, append, positioned: OnceLock::new(), share, _place: place }
     }
 
     /// The handle for pages of a shared mapping. The kernel writes them through any writable

@@ -21,6 +21,7 @@ use halocline_core::engine::Engine;
 use parking_lot::Mutex;
 
 use super::backing::Backing;
+use super::fair::Place;
 use super::open_files::OpenFile;
 use super::{Front, timeouts};
 use crate::inode_table::Inode;
@@ -118,6 +119,7 @@ impl<E: Engine> Front<E> {
         inode: Arc<Inode<E::Node>>,
         handle: E::Handle,
         flags: i32,
+        place: Place,
     ) -> Opened {
         let register = |fd: BorrowedFd<'_>| self.connection.register(fd);
         let share = Share::new(&inode, register, |must, register| {
@@ -132,7 +134,8 @@ impl<E: Engine> Front<E> {
             mode = beside_passthrough(mode);
         }
         let direct = mode.contains(FopenFlags::FOPEN_DIRECT_IO) || flags & libc::O_DIRECT != 0;
-        let handle = self.files.insert(OpenFile::new(inode, handle, share, (flags, direct)));
+        let handle =
+            self.files.insert(OpenFile::new(inode, handle, (share, place), (flags, direct)));
         Opened { handle, mode, backing }
     }
 }

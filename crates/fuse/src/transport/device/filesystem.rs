@@ -308,9 +308,9 @@ impl<E: Engine> Filesystem for Device<E> {
         answer!(reply, self.front.sync(handle, data_only), () => reply.ok());
     }
 
-    fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turns.begin();
-        let opened = self.front.open_dir(number);
+        let opened = self.front.open_dir(number, caller(request));
         answer!(reply, opened, dir => reply.opened(dir, fuser::FopenFlags::empty()));
     }
 

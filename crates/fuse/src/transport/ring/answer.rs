@@ -254,7 +254,7 @@ fn answer_directory<E: Engine>(
     let node = INodeNo(request.header.node);
     match request.header.opcode {
         code::OPENDIR => {
-            let handle = front.open_dir(node)?.0;
+            let handle = front.open_dir(node, request.caller())?.0;
             return Ok(put(room, &OpenOut { handle, flags: 0, backing: 0 }));
         }
         code::RELEASEDIR => {

@@ -1,0 +1,133 @@
+//! How many files one user may have open on a mount for all, so that others can open theirs.
+//!
+//! Each open file or directory takes a descriptor of the mount process, and that may have only so many.
+//! What must hold: no user takes the last ones. One may have as many as are left for all others, so that
+//! `n` users without bounds leave one part in `n + 1`, and none but root gets any of the last sixteenth:
+//! those are for the engine and for commands. Root and the mount's own user are not held back.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use fuser::Errno;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use rustix::process::{Resource, geteuid, getrlimit};
+
+use super::{Answer, Refused};
+
+/// What a user may have without a look at what is left, as long as all have but a little.
+const FEW: usize = 32;
+
+/// What is open, by user.
+#[derive(Debug)]
+pub(super) struct Users {
+    /// Descriptors that the process may have.
+    limit: usize,
+    own: u32,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    by: FxHashMap<u32, usize>,
+    all: usize,
+}
+
+/// One open file or directory of a user; dropping it gives it back.
+#[derive(Debug)]
+pub(super) struct Place(Option<(Arc<Users>, u32)>);
+
+impl Users {
+    /// Nobody has anything open; the process's limit is the one that it has now.
+    pub(super) fn new() -> Arc<Self> {
+        let limit = getrlimit(Resource::Nofile).current;
+        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        Arc::new(Self { limit, own: geteuid().as_raw(), held: Mutex::default() })
+    }
+
+    /// Counts one more of a user's. `some` is any open descriptor.
+    ///
+    /// # Errors
+    /// `ENFILE` if the user has too many.
+    pub(super) fn take(self: &Arc<Self>, user: u32, some: Option<BorrowedFd<'_>>) -> Answer<Place> {
+        if user == 0 || user == self.own {
+            return Ok(Place(None));
+        }
+        let mut held = self.held.lock();
+        let own = held.by.get(&user).copied().unwrap_or(0);
+        if own >= FEW || held.all >= self.limit / 16 {
+            let left = self.limit.saturating_sub(some.map_or(0, in_use));
+            if own >= left || left < self.limit / 16 {
+                tracing::debug!(user, open = own, left, "a user has too many files open");
+                return Err(Refused(Errno::ENFILE));
+            }
+        }
+        *held.by.entry(user).or_default() += 1;
+        held.all += 1;
+        Ok(Place(Some((self.clone(), user))))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some((users, user)) = self.0.take() else { return };
+        let mut held = users.held.lock();
+        held.all -= 1;
+        if let Some(own) = held.by.get_mut(&user) {
+            *own -= 1;
+            if *own == 0 {
+                held.by.remove(&user);
+            }
+        }
+    }
+}
+
+/// How many descriptors the process has at least: a new one gets the lowest number that is free.
+fn in_use(some: BorrowedFd<'_>) -> usize {
+    match rustix::io::fcntl_dupfd_cloexec(some, 0) {
+        Ok(lowest) => usize::try_from(lowest.as_raw_fd()).expect("no negative number"),
+        Err(_) => usize::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    fn users(limit: usize) -> Arc<Users> {
+        Arc::new(Users { limit, own: 1, held: Mutex::default() })
+    }
+
+    #[test]
+    fn a_user_leaves_as_many_as_are_taken() {
+        let null = std::fs::File::open("/dev/null").expect("open");
+        // Nothing of what is counted here is open in truth.
+        let users = users(1000);
+        let many: Vec<_> =
+            (0..1000).map_while(|_| users.take(7, Some(null.as_fd())).ok()).collect();
+        assert!((FEW..1000).contains(&many.len()), "{}", many.len());
+        assert!(users.take(7, Some(null.as_fd())).is_err());
+        for other in [0, 1, 8] {
+            assert!(users.take(other, Some(null.as_fd())).is_ok(), "user {other}");
+        }
+        drop(many);
+        assert!(users.take(7, Some(null.as_fd())).is_ok());
+        let held = users.held.lock();
+        assert_eq!((held.all, held.by.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_last_ones_are_for_root() {
+        let null = std::fs::File::open("/dev/null").expect("open");
+        let (users, lowest) = (users(16), null.as_raw_fd());
+        assert!(lowest > 0);
+        let places: Vec<_> = (2..100).map_while(|user| users.take(user, None).ok()).collect();
+        assert_eq!(places.len(), 98, "many users with one each, and all else is free");
+        drop(places);
+        let users = Arc::new(Users { limit: 1, own: 1, held: Mutex::default() });
+        assert!(users.take(2, Some(null.as_fd())).is_err());
+        assert!(users.take(0, Some(null.as_fd())).is_ok());
+    }
+}
