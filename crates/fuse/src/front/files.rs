@@ -37,7 +37,11 @@ impl<E: Engine> Front<E> {
         Ok(self.admit(inode, handle, flags, place))
     }
 
-    /// Creates and opens a file.
+    /// Creates and opens a file, which is the caller's then.
+    ///
+    /// What must hold: a file that is there is opened by [`Self::open`] alone, for which the kernel checked
+    /// permissions. Somebody may have made it behind the mount since the kernel asked for the name: then
+    /// the kernel is told to ask again.
     pub(crate) fn create(
         &self,
         (parent, name): Place<'_>,
@@ -47,7 +51,13 @@ impl<E: Engine> Front<E> {
     ) -> Answer<(Entry, Opened)> {
         let parent = self.inode(parent)?;
         let taken = self.place_for(by.caller.uid)?;
-        let (node, stat, handle) = self.engine.create((&parent.node, name), mode, flags, by)?;
+        let created = self.engine.create((&parent.node, name), mode, flags | libc::O_EXCL, by);
+        let (node, stat, handle) = match created {
+            Err(error) if error.errno() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
+                return Err(Refused(Errno::ESTALE));
+            }
+            created => created?,
+        };
         let (inode, attr) = self.remember(node, &stat);
         let opened = self.admit(inode.clone(), handle, flags, taken);
         // Where the kernel serves it, it keeps nothing of what a mapping changes.
@@ -164,4 +174,39 @@ fn allocation(mode: i32) -> Option<Allocate> {
         ZERO_KEEP => Allocate::Zero { keep_size: true },
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use halocline_core::engine::passthrough::Passthrough;
+
+    use super::super::FrontOptions;
+    use super::*;
+
+    /// It was opened with the rights of the mount process.
+    #[test]
+    fn what_others_made_meanwhile_is_not_opened_as_new() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("theirs"), "secret").expect("write");
+        let engine = Arc::new(Passthrough::open(dir.path(), false).expect("open"));
+        let options = FrontOptions { attr_timeout: Duration::ZERO, direct: false };
+        let front = Front::new(engine, options);
+        let caller = Caller { uid: 0, gid: 0, pid: 1 };
+        let create = |name: &str, flags| {
+            let place = (INodeNo(1), OsStr::new(name));
+            let made = front.create(place, 0o600, flags, Maker { caller, umask: 0 });
+            made.map(drop).map_err(|Refused(errno)| errno.code())
+        };
+        let flags = libc::O_RDWR | libc::O_CREAT;
+        assert_eq!(create("theirs", flags), Err(libc::ESTALE));
+        assert_eq!(create("theirs", flags | libc::O_TRUNC), Err(libc::ESTALE));
+        assert_eq!(create("theirs", flags | libc::O_EXCL), Err(libc::EEXIST));
+        assert_eq!(create("new", flags), Ok(()));
+        assert_eq!(fs::read(dir.path().join("theirs")).expect("read"), b"secret");
+    }
 }
