@@ -6,6 +6,7 @@ use fuser::{Errno, INodeNo};
 use halocline_core::engine::{Caller, Engine};
 
 use super::{Answer, Front, Refused, privileges};
+use crate::inode_table::Inode;
 
 /// What is answered to a request for a value or a list, whose size may be asked for first.
 #[derive(Debug)]
@@ -37,6 +38,7 @@ impl<E: Engine> Front<E> {
         caller: Caller,
     ) -> Answer<()> {
         let inode = self.inode(number)?;
+        self.may_change(&inode, name, caller)?;
         privileges::forget(&inode);
         self.engine.set_xattr(&inode.node, name, value, flags)?;
         privileges::forget(&inode);
@@ -46,8 +48,23 @@ impl<E: Engine> Front<E> {
         Ok(())
     }
 
-    pub(crate) fn remove_xattr(&self, number: INodeNo, name: &OsStr) -> Answer<()> {
-        Ok(self.engine.remove_xattr(&self.inode(number)?.node, name)?)
+    pub(crate) fn remove_xattr(&self, number: INodeNo, name: &OsStr, caller: Caller) -> Answer<()> {
+        let inode = self.inode(number)?;
+        self.may_change(&inode, name, caller)?;
+        Ok(self.engine.remove_xattr(&inode.node, name)?)
+    }
+
+    /// Refuses ACLs of other kinds than POSIX's (`system.nfs4_acl` and the like) to whom the file does not
+    /// belong: of these the kernel checks nothing, and what is below sees this process instead of the
+    /// caller. A mount of an ordinary user has that user's rights there and no others.
+    fn may_change(&self, inode: &Inode<E::Node>, name: &OsStr, caller: Caller) -> Answer<()> {
+        let name = name.as_encoded_bytes();
+        let unchecked = name.starts_with(b"system.") && !name.starts_with(b"system.posix_acl_");
+        if !unchecked || caller.uid == rustix::process::geteuid().as_raw() || caller.uid == 0 {
+            return Ok(());
+        }
+        let owner = self.engine.stat(&inode.node, None)?.raw.st_uid;
+        if owner == caller.uid { Ok(()) } else { Err(Refused(Errno::EPERM)) }
     }
 }
 

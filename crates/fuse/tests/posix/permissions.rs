@@ -55,6 +55,36 @@ fn nobody_gets_past_permissions() {
     });
 }
 
+/// The kernel leaves it to the file system who may change an ACL that it does not know, and the origin
+/// would see the mount process.
+#[test]
+fn acls_of_other_kinds_are_their_owners_to_change() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip("python3 is not installed");
+    }
+    in_both_modes(|mounted| {
+        fs::write(mounted.path("theirs"), "").unwrap();
+        fs::write(mounted.path("own"), "").unwrap();
+        chown(mounted.path("own"), Some(NOBODY), Some(NOBODY)).unwrap();
+        let tried = |call: &str| {
+            let (_, text) = as_nobody(
+                mounted,
+                &format!(
+                    "python3 -c 'import os\ntry: os.{call}\nexcept OSError as e: print(e.errno)'"
+                ),
+            );
+            text.trim_end().to_owned()
+        };
+        // The origin has no such ACLs.
+        let (refused, passed) = (libc::EPERM.to_string(), libc::EOPNOTSUPP.to_string());
+        for (file, expected) in [("theirs", &refused), ("own", &passed)] {
+            let set = tried(&format!("setxattr(\"{file}\", \"system.nfs4_acl\", b\"x\")"));
+            let removed = tried(&format!("removexattr(\"{file}\", \"system.nfs4_acl\")"));
+            assert_eq!((&set, &removed), (expected, expected), "{file}");
+        }
+    });
+}
+
 #[test]
 fn without_allow_other_nobody_enters() {
     let Some(mounted) = mounted_with(Kind::Plain, false, |options| options.allow_other = false)

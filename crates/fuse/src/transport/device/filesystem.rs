@@ -417,9 +417,9 @@ impl<E: Engine> Filesystem for Device<E> {
         answer!(reply, names, names => valued(reply, &names));
     }
 
-    fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let _turn = self.turns.begin();
-        answer!(reply, self.front.remove_xattr(number, name), () => reply.ok());
+        answer!(reply, self.front.remove_xattr(number, name, caller(request)), () => reply.ok());
     }
 
     fn fallocate(

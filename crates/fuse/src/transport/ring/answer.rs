@@ -234,7 +234,9 @@ fn answer_xattr<E: Engine>(
             let value = value.get(..set.size as usize).ok_or(Errno::EINVAL)?;
             return nothing(front.set_xattr(node, (name, value), set.flags, request.caller()));
         }
-        code::REMOVEXATTR => return nothing(front.remove_xattr(node, request.name(room)?)),
+        code::REMOVEXATTR => {
+            return nothing(front.remove_xattr(node, request.name(room)?, request.caller()));
+        }
         code::GETXATTR => {
             front.xattr(node, request.name(room)?, request.fields::<GetXattrIn>()?.size)?
         }
