@@ -15,7 +15,7 @@ pub(crate) mod files;
 pub(crate) mod names;
 mod open_files;
 pub(crate) mod passing;
-mod privileges;
+pub(crate) mod privileges;
 pub(crate) mod stale_pages;
 mod timeouts;
 pub(crate) mod xattrs;

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 use crate::front::passing::Serving;
+use crate::front::privileges::Plain;
 use crate::front::stale_pages::Pages;
 
 /// Number of the root.
@@ -29,7 +30,7 @@ pub struct Inode<N> {
     /// Tells uses of one number apart.
     pub generation: u64,
     /// Known to have neither set-id bits nor file capabilities: a write needs not look.
-    pub plain: AtomicBool,
+    pub plain: Plain,
     /// The kernel serves, or served, handles of it that can map it for writing: such a mapping
     /// changes size and times of the file without anybody being told.
     pub mapped: AtomicBool,
@@ -120,7 +121,7 @@ impl<N> InodeTable<N> {
             node,
             number,
             generation: self.generation.fetch_add(1, Ordering::Relaxed),
-            plain: AtomicBool::new(false),
+            plain: Plain::default(),
             mapped: AtomicBool::new(false),
             serving: Serving::default(),
             pages: Pages::default(),

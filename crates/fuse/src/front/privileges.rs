@@ -5,7 +5,7 @@
 //! attributes before each write; we look once per inode until something may have set them again.
 
 use std::ffi::OsStr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use halocline_core::device::Allocate;
 use halocline_core::engine::{Caller, Engine, SetAttr, Stat};
@@ -25,8 +25,41 @@ pub(super) fn notice<N>(inode: &Inode<N>, stat: &Stat) {
 
 /// The next write must look again.
 pub(super) fn forget<N>(inode: &Inode<N>) {
-    if inode.plain.load(Ordering::Relaxed) {
-        inode.plain.store(false, Ordering::Relaxed);
+    inode.plain.changed();
+}
+
+/// Whether a file is known to have neither set-id bits nor file capabilities.
+///
+/// What must hold: it is known only when a look has ended that began after the last change. A writer that
+/// relied on the look of another, which has yet to take the bits off, would be ahead of it.
+#[derive(Debug)]
+pub struct Plain {
+    /// Times at which they may have been set, and one.
+    changes: AtomicU64,
+    /// How many of those the last look that ended has seen.
+    seen: AtomicU64,
+}
+
+impl Default for Plain {
+    fn default() -> Self {
+        Self { changes: AtomicU64::new(1), seen: AtomicU64::new(0) }
+    }
+}
+
+impl Plain {
+    fn changed(&self) {
+        self.changes.fetch_add(1, SeqCst);
+    }
+
+    /// What a look that begins now will have seen; `None` if none is needed.
+    fn begin(&self) -> Option<u64> {
+        let changes = self.changes.load(SeqCst);
+        (self.seen.load(SeqCst) < changes).then_some(changes)
+    }
+
+    /// The look ended, and there is nothing to take off any more.
+    fn end(&self, begun: u64) {
+        self.seen.fetch_max(begun, SeqCst);
     }
 }
 
@@ -49,15 +82,10 @@ impl<E: Engine> Front<E> {
         handle: Option<&E::Handle>,
         caller: Caller,
     ) -> Result<()> {
-        if inode.plain.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        inode.plain.store(true, Ordering::Relaxed);
-        let dropped = self.look_and_drop(inode, handle, caller);
-        if dropped.is_err() {
-            forget(inode);
-        }
-        dropped
+        let Some(look) = inode.plain.begin() else { return Ok(()) };
+        self.look_and_drop(inode, handle, caller)?;
+        inode.plain.end(look);
+        Ok(())
     }
 
     fn look_and_drop(
@@ -119,6 +147,22 @@ fn in_group(caller: Caller, gid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The second of two writers relied on the first, whose look had only begun.
+    #[test]
+    fn a_look_counts_when_it_has_ended_and_nothing_changed_meanwhile() {
+        let plain = Plain::default();
+        let first = plain.begin().expect("nobody looked");
+        let second = plain.begin().expect("the first look has not ended");
+        plain.end(first);
+        assert_eq!(plain.begin(), None);
+        plain.changed();
+        plain.end(second);
+        let third = plain.begin().expect("changed since the second look began");
+        plain.changed();
+        plain.end(third);
+        assert!(plain.begin().is_some(), "changed while the third looked");
+    }
 
     #[test]
     fn what_a_write_takes_away() {
