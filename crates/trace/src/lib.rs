@@ -3,13 +3,15 @@
 //! - [`request`]: a request, where a trace comes from, and how much of it there is;
 //! - [`writer`], [`reader`]: the format of our own (docs/TRACES.md), a block at a time;
 //! - [`sort`]: requests into the order of their start, in bounded memory;
-//! - [`import`]: traces of other tools.
+//! - [`import`]: traces of other tools;
+//! - [`analysis`]: patterns, sizes, concurrency, phases and regions.
 //!
 //! What a file says is not believed: counts are bounded before memory is taken, blocks are summed, and
 //! a trace that is cut off says so.
 
 #![forbid(unsafe_code)]
 
+pub mod analysis;
 mod coding;
 pub mod error;
 mod frame;

@@ -1,0 +1,230 @@
+//! What is in a trace: patterns, sizes, concurrency, phases in time and regions in files (docs/ALGORITHMS.md,
+//! section 9). One pass in bounded memory: what passes a bound is counted apart, and said.
+
+mod concurrency;
+mod mix;
+mod pattern;
+mod phases;
+mod regions;
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use crate::request::{Op, Request};
+pub use concurrency::Concurrency;
+use concurrency::InFlight;
+pub use mix::Mix;
+pub use pattern::{Pattern, Transitions};
+pub use phases::Phase;
+pub use regions::Region;
+
+use pattern::Stream;
+use phases::Phases;
+use regions::Regions;
+
+/// Files that are looked at one by one, the first of the trace: about 100 MiB.
+const FILES_MAX: usize = 1 << 14;
+/// Pairs of process and file that are looked at one by one.
+const STREAMS_MAX: usize = 1 << 18;
+
+/// Requests by the power of two below their length.
+pub type Sizes = [u64; 64];
+
+/// How many streams have which pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct StreamCounts {
+    /// Each request begins where the one before ended.
+    pub sequential: u64,
+    /// With the same gap between requests.
+    pub strided: u64,
+    /// Runs with one gap, and another between runs.
+    pub nested_strided: u64,
+    /// None of these.
+    pub random: u64,
+    /// Fewer than three requests: nothing to tell by.
+    pub short: u64,
+}
+
+impl StreamCounts {
+    const fn add(&mut self, pattern: Pattern) {
+        match pattern {
+            Pattern::Sequential => self.sequential += 1,
+            Pattern::Strided => self.strided += 1,
+            Pattern::NestedStrided => self.nested_strided += 1,
+            Pattern::Random => self.random += 1,
+            Pattern::Short => self.short += 1,
+        }
+    }
+}
+
+/// One file.
+#[derive(Debug, Clone)]
+pub struct FileSummary {
+    /// Its number in the trace.
+    pub file: u32,
+    /// All requests.
+    pub mix: Mix,
+    /// One past the last byte that was read or written.
+    pub end: u64,
+    /// Processes that used it.
+    pub processes: u64,
+    /// The pattern of all its requests together, whoever issued them.
+    pub pattern: Pattern,
+    /// Patterns of its processes, each by itself.
+    pub streams: StreamCounts,
+    /// Stretches of time with one mix of requests.
+    pub phases: Vec<Phase>,
+    /// Stretches of the file with one mix of requests.
+    pub regions: Vec<Region>,
+}
+
+/// A whole trace.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// All requests.
+    pub mix: Mix,
+    /// Reads by size.
+    pub read_sizes: Sizes,
+    /// Writes by size.
+    pub write_sizes: Sizes,
+    /// Start of the first request, nanoseconds.
+    pub begin_ns: u64,
+    /// End of the last request, nanoseconds.
+    pub end_ns: u64,
+    /// How much happened at once.
+    pub concurrency: Concurrency,
+    /// Patterns of each process in each file.
+    pub streams: StreamCounts,
+    /// Files, the one with the most bytes first.
+    pub files: Vec<FileSummary>,
+    /// Requests of files past the bound: in no file's summary.
+    pub requests_of_other_files: u64,
+    /// Requests of pairs of process and file past the bound: in no pattern.
+    pub requests_of_other_streams: u64,
+}
+
+struct FileState {
+    mix: Mix,
+    end: u64,
+    processes: u64,
+    whole: Stream,
+    streams: StreamCounts,
+    phases: Phases,
+    regions: Regions,
+}
+
+/// Looks at requests, in the order of their start.
+#[derive(Default)]
+pub struct Analysis {
+    mix: Mix,
+    read_sizes: Option<Box<[Sizes; 2]>>,
+    begin_ns: Option<u64>,
+    end_ns: u64,
+    in_flight: InFlight,
+    files: FxHashMap<u32, FileState>,
+    streams: FxHashMap<(u32, u32), Stream>,
+    other_files: u64,
+    other_streams: u64,
+}
+
+impl std::fmt::Debug for Analysis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Analysis").field("mix", &self.mix).finish_non_exhaustive()
+    }
+}
+
+impl Analysis {
+    /// Takes a request.
+    pub fn push(&mut self, request: &Request) {
+        self.mix.add(request);
+        let sizes = self.read_sizes.get_or_insert_with(|| Box::new([[0; 64]; 2]));
+        sizes[usize::from(request.op == Op::Write)][request.length.ilog2() as usize] += 1;
+        self.begin_ns.get_or_insert(request.start_ns);
+        let end_ns = request.start_ns.saturating_add(request.duration_ns.unwrap_or(0));
+        self.end_ns = self.end_ns.max(end_ns);
+        self.in_flight.push(request);
+        let full = self.files.len() >= FILES_MAX;
+        let file = if full {
+            self.files.get_mut(&request.file)
+        } else {
+            Some(self.files.entry(request.file).or_insert_with(FileState::new))
+        };
+        let Some(file) = file else {
+            self.other_files += 1;
+            return;
+        };
+        file.mix.add(request);
+        file.end = file.end.max(request.end());
+        file.whole.push(request);
+        file.regions.push(request);
+        let key = (request.process, request.file);
+        let full = self.streams.len() >= STREAMS_MAX;
+        let continues = match self.streams.get_mut(&key) {
+            Some(stream) => stream.push(request),
+            None if full => {
+                self.other_streams += 1;
+                false
+            }
+            None => {
+                file.processes += 1;
+                self.streams.entry(key).or_default().push(request)
+            }
+        };
+        file.phases.push(request, continues);
+    }
+
+    /// What was seen.
+    pub fn finish(mut self) -> Summary {
+        let mut streams = StreamCounts::default();
+        for ((_, file), stream) in &self.streams {
+            let pattern = stream.pattern();
+            streams.add(pattern);
+            if let Some(file) = self.files.get_mut(file) {
+                file.streams.add(pattern);
+            }
+        }
+        let mut files: Vec<_> =
+            self.files.into_iter().map(|(number, state)| state.finish(number)).collect();
+        files.sort_by_key(|file| (std::cmp::Reverse(file.mix.bytes()), file.file));
+        let [read_sizes, write_sizes] = self.read_sizes.map_or([[0; 64]; 2], |sizes| *sizes);
+        Summary {
+            mix: self.mix,
+            read_sizes,
+            write_sizes,
+            begin_ns: self.begin_ns.unwrap_or(0),
+            end_ns: self.end_ns,
+            concurrency: self.in_flight.finish(),
+            streams,
+            files,
+            requests_of_other_files: self.other_files,
+            requests_of_other_streams: self.other_streams,
+        }
+    }
+}
+
+impl FileState {
+    fn new() -> Self {
+        Self {
+            mix: Mix::default(),
+            end: 0,
+            processes: 0,
+            whole: Stream::default(),
+            streams: StreamCounts::default(),
+            phases: Phases::default(),
+            regions: Regions::default(),
+        }
+    }
+
+    fn finish(self, file: u32) -> FileSummary {
+        FileSummary {
+            file,
+            mix: self.mix,
+            end: self.end,
+            processes: self.processes,
+            pattern: self.whole.pattern(),
+            streams: self.streams,
+            phases: self.phases.finish(),
+            regions: self.regions.finish(),
+        }
+    }
+}
