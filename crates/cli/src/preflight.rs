@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use halocline_core::config::{CacheSize, Config, Mode};
 use halocline_core::control::mount::is_mountpoint;
 use halocline_core::error::{Error, Result};
+use halocline_core::meta::owner::CACHE_FILE;
 use halocline_core::private;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
 use rustix::io::Errno;
@@ -30,9 +31,10 @@ pub(crate) struct Sides {
 pub(crate) fn sides(origin: &Path, cache: &Path, config: &Config) -> Result<Sides> {
     let sides = Sides { origin: directory("origin", origin)?, cache: directory("cache", cache)? };
     apart(&sides)?;
-    writable("cache", &sides.cache)?;
+    // What is there already is served from a full file system, too.
+    writable_unless_full("cache", &sides.cache, sides.cache.join(CACHE_FILE).exists())?;
     if config.mode != Mode::ReadOnly {
-        writable("origin", &sides.origin)?;
+        writable_unless_full("origin", &sides.origin, true)?;
     }
     room(&sides.cache, config)?;
     Ok(sides)
@@ -60,7 +62,8 @@ pub(crate) fn tiers(root: &Path, config: &Config) -> Result<Tiers> {
     crate::assemble::tier_options(config)?;
     for tier in &roots {
         directory("tier", tier)?;
-        writable("tier", tier)?;
+        let is_known = tier.join(halocline_core::tier::PRIVATE).exists();
+        writable_unless_full("tier", tier, is_known)?;
     }
     if config.allow_other {
         closed_to_others(&root, &roots)?;
@@ -220,6 +223,12 @@ fn directory(name: &str, path: &Path) -> Result<PathBuf> {
 }
 
 fn writable(name: &str, path: &Path) -> Result<()> {
+    writable_unless_full(name, path, false)
+}
+
+/// The same; with `may_be_full`, that its file system has no space or inode left is no reason to
+/// complain.
+fn writable_unless_full(name: &str, path: &Path, may_be_full: bool) -> Result<()> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     // A file without a name tells most; not every file system has them.
     let tried = match open(path, flags, FileMode::RUSR | FileMode::WUSR) {
@@ -228,10 +237,17 @@ fn writable(name: &str, path: &Path) -> Result<()> {
         }
         tried => tried.map(drop),
     };
+    let tried = tried.or_else(|errno| match errno {
+        Errno::NOSPC | Errno::DQUOT if may_be_full => Ok(()),
+        _ => Err(errno),
+    });
     tried.map_err(|errno| {
+        let no_inodes = || statvfs(path).is_ok_and(|space| space.f_favail == 0);
         let remedy = match errno {
             Errno::ROFS => "mount its file system for writing",
-            Errno::NOSPC | Errno::DQUOT => "free some space",
+            Errno::NOSPC if no_inodes() => "it has no free inodes (df -i): remove some files",
+            Errno::NOSPC => "free some space",
+            Errno::DQUOT => "a quota on it is used up: raise it, or remove some files",
             _ => "correct its owner or permissions",
         };
         Error::invalid(

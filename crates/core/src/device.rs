@@ -51,6 +51,8 @@ pub struct Space {
     pub total: u64,
     /// Bytes an ordinary user can still write.
     pub available: u64,
+    /// Whether its file system has no inode left for another file.
+    pub no_files: bool,
 }
 
 /// How [`Device::allocate`] changes a range.

@@ -69,7 +69,7 @@ pub(crate) struct Refused(pub(crate) Errno);
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         let errno = error.errno();
-        if matches!(errno, libc::EIO | libc::ENOSPC | libc::EMFILE | libc::ENFILE) {
+        if matches!(errno, libc::EIO | libc::ENOSPC | libc::EDQUOT | libc::EMFILE | libc::ENFILE) {
             tracing::warn!(%error, "a request failed");
         }
         Self(Errno::from_i32(errno))

@@ -111,7 +111,8 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
     }
     let health = match &status.health {
         Health::Ok => "ok".into(),
-        Health::Degraded { reason } | Health::Full { reason } => format!("DEGRADED: {reason}"),
+        Health::Degraded { reason } => format!("DEGRADED: {reason}"),
+        Health::Full { reason } => format!("FULL: {reason}"),
     };
     lines.push(("policy", status.policy.clone()));
     lines.push(("health", health));

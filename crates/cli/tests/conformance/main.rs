@@ -12,6 +12,7 @@ mod mount_helper;
 mod mount_over;
 mod mpi_hints;
 mod mpi_programs;
+mod no_inodes;
 mod ordinary_user;
 mod pjdfstest;
 mod programs;

@@ -23,7 +23,7 @@ use super::bounds::{self, REQUEST_BYTES_MAX, SHORT_LINE_BYTES};
 use super::joining::{self, Joined, Member};
 use super::{AnyStatus, Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
 use crate::error::{Error, Result};
-use crate::private::PrivateDir;
+use crate::private::{PrivateDir, Use};
 
 /// What a longer line may ask, as it begins: lists of paths and job files.
 const LONG_REQUESTS: [&[u8]; 2] = [b"{\"warm\"", b"{\"jobs\""];
@@ -96,6 +96,10 @@ impl Drop for LongLine<'_> {
     }
 }
 
+/// An empty file beside the socket, which gives its inode to it where the file system has no other: a
+/// mount needs no more of a cache that it knows, and must not fail for want of one.
+const SPARE: &str = "control.spare";
+
 /// A listening control socket. Dropping it stops listening, lets requests in work finish and
 /// removes the socket.
 pub struct Server {
@@ -126,8 +130,14 @@ impl Server {
         dir.remove(SOCKET_NAME)?;
         let at = |error| Error::at(&socket, "listen on the control socket")(error);
         let address = Address::within(&dir, SOCKET_NAME);
-        let listener = UnixListener::bind(&address).map_err(at)?;
+        let bind = || UnixListener::bind(&address);
+        let listener = bind().or_else(|error| match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) if dir.remove(SPARE).is_ok() => bind(),
+            _ => Err(error),
+        });
+        let listener = listener.map_err(at)?;
         fs::set_permissions(&address, Permissions::from_mode(0o600)).map_err(at)?;
+        keep_spare(&dir);
         let mountpoint = mountpoint.to_owned();
         let (open, long_lines) = (Mutex::default(), AtomicUsize::new(0));
         let origin = mounted.origin();
@@ -158,7 +168,14 @@ impl Drop for Server {
             let _ = accepting.join();
         }
         let _ = self.dir.remove(SOCKET_NAME);
+        keep_spare(&self.dir);
     }
+}
+
+/// Keeps an inode for the socket of the next mount. Where there is none, that mount can do without
+/// if others are free then.
+fn keep_spare(dir: &PrivateDir) {
+    let _ = dir.file(SPARE, Use::Write);
 }
 
 /// Accepts until the listener is shut down, then waits for the connections. Without a free

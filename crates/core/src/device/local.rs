@@ -87,6 +87,8 @@ impl Device for LocalDevice {
         Ok(Space {
             total: stat.f_blocks.saturating_mul(stat.f_frsize),
             available: stat.f_bavail.saturating_mul(stat.f_frsize),
+            // Some file systems make inodes as they need them, and count none.
+            no_files: stat.f_files > 0 && stat.f_favail == 0,
         })
     }
 }

@@ -32,6 +32,6 @@ impl Device for NullDevice {
     }
 
     fn space(&self) -> io::Result<Space> {
-        Ok(Space { total: u64::MAX, available: u64::MAX })
+        Ok(Space { total: u64::MAX, available: u64::MAX, no_files: false })
     }
 }

@@ -123,6 +123,13 @@ impl Parts {
                     space.available
                 ));
             }
+            if space.no_files {
+                return Some(format!(
+                    "{} is on a file system without free inodes (df -i), so nothing new is cached; remove \
+                     files there",
+                    server.dir().display()
+                ));
+            }
         }
         None
     }

@@ -333,6 +333,15 @@ impl Core {
                 return Health::Degraded { reason: format!("{path}: {failure}; {remedy}") };
             }
         }
+        let ssd = &self.sides[0];
+        if ssd.totals().is_ok_and(|totals| totals.f_files > 0 && totals.f_favail == 0) {
+            let reason = format!(
+                "{} is on a file system without free inodes (df -i), and each name needs one there: \
+                 nothing can be made; remove files",
+                ssd.path.display()
+            );
+            return Health::Full { reason };
+        }
         Health::Ok
     }
 }

@@ -75,6 +75,6 @@ impl Device for SmallDevice {
 
     fn space(&self) -> io::Result<Space> {
         let available = self.limit.saturating_sub(self.used()?);
-        Ok(Space { total: self.limit, available })
+        Ok(Space { total: self.limit, available, no_files: false })
     }
 }

@@ -1,0 +1,76 @@
+//! An SSD whose file system has no inode left: what was there before is mounted and served, it is told
+//! why nothing new goes there, and it ends when inodes are free.
+
+use std::fs;
+
+use crate::{mount, programs};
+
+/// Takes every inode of the disk, and gives them back.
+const TAKE_AND_GIVE: &str = "take() { i=0; while touch disk/x$i 2> /dev/null; do i=$((i + 1)); done; }; \
+     give() { rm -f disk/x*; }; \
+     healthy() { for i in $(seq 300); do $h status mnt | grep -q 'health *ok' && return; sleep 0.1; done; \
+       $h status mnt >&2; return 1; }; ";
+
+fn check(script: &str) {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    if !programs::is_installed("unshare") {
+        return programs::skip("there is no unshare");
+    }
+    let scratch = tempfile::tempdir().expect("scratch");
+    for name in ["origin", "disk", "mnt"] {
+        fs::create_dir(scratch.path().join(name)).expect("directory");
+    }
+    let halocline = programs::halocline();
+    let script = format!(
+        "set -e; h={}; mount -t tmpfs -o nr_inodes=80,size=64M none disk; {TAKE_AND_GIVE} {script} \
+         echo as expected",
+        halocline.get_program().to_string_lossy()
+    );
+    let output = programs::in_own_namespace(scratch.path(), &script);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.ends_with("as expected\n"), "{said}{errors}");
+}
+
+/// The mount was refused: `cache ... cannot be written: No space left on device`.
+#[test]
+fn a_cache_without_free_inodes_is_mounted_served_and_recovers() {
+    check(
+        "mkdir disk/cache; opts='--cache disk/cache --policy always'; \
+         $h mount origin mnt $opts; echo dirty > mnt/file; \
+         $h umount --keep-dirty mnt >&2 || test $? = 3; take; \
+         $h mount origin mnt $opts; $h status mnt | grep -q 'FULL.*without free inodes'; \
+         test \"$(cat mnt/file)\" = dirty; echo other > mnt/other; test \"$(cat mnt/other)\" = other; \
+         echo more >> mnt/file; give; healthy; echo cached > mnt/third; \
+         $h where mnt/third | grep -q cache; take; \
+         $h umount mnt >&2; test \"$(cat origin/third)\" = cached; \
+         test \"$(cat origin/file)\" = \"$(printf 'dirty\\nmore')\"; test \"$(cat origin/other)\" = other; \
+         $h mount origin mnt $opts; $h umount mnt >&2;",
+    );
+}
+
+#[test]
+fn a_tier_without_free_inodes_is_mounted_served_and_recovers() {
+    check(
+        "mkdir disk/ssd hdd root; chmod 700 root; ln -s ../disk/ssd root/ssd; ln -s ../hdd root/hdd; \
+         $h mount --tier root mnt; echo first > mnt/file; $h umount mnt >&2; take; \
+         $h mount --tier root mnt; $h status mnt | grep -q 'FULL.*without free inodes'; \
+         test \"$(cat mnt/file)\" = first; echo second > mnt/file; \
+         ! touch mnt/other 2> /dev/null; give; healthy; touch mnt/other; take; \
+         $h umount mnt >&2; $h mount --tier root mnt; test \"$(cat mnt/file)\" = second; \
+         $h umount mnt >&2; $h fsck root | grep -q clean;",
+    );
+}
+
+/// An origin without inodes takes no new files, and is no reason to refuse those that are there.
+#[test]
+fn an_origin_without_free_inodes_is_mounted() {
+    check(
+        "mkdir disk/origin cache; echo old > disk/origin/file; take; \
+         $h mount disk/origin mnt --cache cache --policy always; \
+         test \"$(cat mnt/file)\" = old; echo new > mnt/file; ! touch mnt/other 2> /dev/null; \
+         $h umount mnt >&2; test \"$(cat disk/origin/file)\" = new;",
+    );
+}
