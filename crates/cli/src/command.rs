@@ -14,6 +14,8 @@ mod locate;
 mod model;
 mod mount;
 mod moving;
+mod offline;
+mod rescue;
 mod rules;
 mod run;
 mod status;
@@ -66,6 +68,7 @@ pub(crate) enum Command {
     Unpin(rules::UnpinArgs),
     Exclude(rules::ExcludeArgs),
     Fsck(fsck::FsckArgs),
+    Rescue(rescue::RescueArgs),
     Doctor(doctor::DoctorArgs),
     Calibrate(calibrate::CalibrateArgs),
     Bench(bench::BenchArgs),
@@ -102,6 +105,7 @@ impl Command {
             Self::Unpin(args) => rules::unpin(args),
             Self::Exclude(args) => rules::exclude(args),
             Self::Fsck(args) => fsck::execute(args),
+            Self::Rescue(args) => rescue::execute(args),
             Self::Doctor(args) => doctor::execute(args),
             Self::Bench(args) => bench::execute(args),
             Self::Model(args) => model::execute(args),

@@ -1,31 +1,26 @@
 //! `halocline fsck`: is a cache in order, and what would be lost without it?
 
-mod contents;
+pub(super) mod contents;
 mod findings;
 #[cfg(test)]
 mod keys;
-mod names;
+pub(super) mod names;
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::config::{Binding, Config};
 use halocline_core::counted::{counted, counted_with};
-use halocline_core::error::{Error, Result};
-use halocline_core::meta::lease::{self, Evidence, Verdict};
-use halocline_core::meta::recover::Left;
-use halocline_core::meta::table::{self, ExtentTable};
-use halocline_core::meta::{Extent, FileId, FileRecord};
-use halocline_core::volume::{CacheObjects, Origin, Volume, marks};
-use halocline_model::evict;
+use halocline_core::error::Result;
+use halocline_core::meta::FileRecord;
+use halocline_core::meta::lease::{Evidence, Verdict};
+use halocline_core::volume::{Origin, marks};
 use halocline_model::request::ByteRange;
 
 use self::contents::Contents;
 use self::findings::{Findings, Problem};
-use self::names::Names;
+use super::offline::{self, Offline};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::say::say;
@@ -51,18 +46,9 @@ pub(crate) struct FsckArgs {
 
 /// A cache that is open for checking.
 struct Cache {
-    dmt: ExtentTable,
-    objects: CacheObjects,
-    binding: Option<Binding>,
+    offline: Offline,
     problems: Vec<Problem>,
-    left: Left,
-    /// Whether the next mount removes what no record names.
-    next_mount_trims: bool,
     origin_unchecked: Option<String>,
-    /// What tells changes of the origin by others.
-    evidence: Evidence,
-    /// What the origin has; `None` without an origin.
-    names: Option<Names>,
 }
 
 /// Checks, and mends if asked.
@@ -70,18 +56,11 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     if let Some(outcome) = super::tier_fsck::execute(&args.cache, args.repair, args.json) {
         return outcome;
     }
-    let dir = fs::canonicalize(&args.cache)
-        .map_err(|error| Failure::refused(format!("cache {}: {error}", args.cache.display())))?;
-    let mark = dir.join(halocline_core::meta::owner::CACHE_FILE);
-    let is_cache = mark.try_exists().map_err(Error::at(&mark, "look at"));
-    if !is_cache.map_err(Failure::refused)? {
-        let dir = dir.display();
-        return Err(Failure::refused(format!("{dir} is no cache: nothing was ever cached here")));
-    }
+    let dir = offline::cache_dir(&args.cache)?;
     let mut cache = Cache::open(&dir, args.repair).map_err(Failure::refused)?;
     cache.check_servers()?;
-    let mut contents = Contents::new(cache.dmt.usage().mapped, args.json);
-    for file in cache.dmt.files() {
+    let mut contents = Contents::new(cache.offline.dmt.usage().mapped, args.json);
+    for file in cache.offline.dmt.files() {
         let missing = cache.check_file(&file, args.repair)?;
         cache.check_contents(&file, &missing, &mut contents, args.repair.then_some(&dir))?;
     }
@@ -89,11 +68,11 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     drop(contents);
     cache.check_objects(args.repair)?;
     cache.check_origin(args.repair)?;
-    cache.leave()?;
-    let usage = cache.dmt.usage();
+    cache.offline.leave()?;
+    let usage = cache.offline.dmt.usage();
     let findings = Findings {
-        origin: cache.binding.as_ref().map(|binding| binding.origin.clone()),
-        files: cache.dmt.files().len(),
+        origin: cache.offline.binding.as_ref().map(|binding| binding.origin.clone()),
+        files: cache.offline.dmt.files().len(),
         extents: usage.extents,
         mapped_bytes: usage.mapped,
         dirty_bytes: usage.dirty,
@@ -121,63 +100,24 @@ impl Findings {
 
 impl Cache {
     fn open(dir: &Path, repair: bool) -> Result<Self> {
-        let binding = Binding::load(dir)?;
-        let eviction = evict::POLICIES.first().map(|policy| (policy.make)());
-        let eviction = eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?;
-        let options = table::Options {
-            look_only: !repair,
-            witness: binding
-                .as_ref()
-                .map(|binding| binding.origin.clone())
-                .filter(|dir| dir.is_dir()),
-            ..table::Options::new(u64::MAX, eviction, Config::default().cdt_entries)
-        };
-        let (dmt, recovery) = ExtentTable::open(dir, options)?;
-        let mut problems: Vec<_> = recovery
-            .dropped
-            .into_iter()
-            .filter(|dropped| dropped.dirty_bytes > 0)
-            .map(|dropped| Problem::LostAtPowerLoss {
-                path: dropped.path,
-                dirty_bytes: dropped.dirty_bytes,
-            })
-            .collect();
-        let geometry = match &binding {
-            Some(binding) => binding.geometry(),
-            None => halocline_model::layout::CacheGeometry::new(1, 1, 0),
-        };
-        let volume =
-            Volume::in_directory(dir, geometry.servers(), geometry.stripe(), &|_, device| device)?;
-        let objects = CacheObjects::new(volume, geometry);
-        let (left, next_mount_trims, origin_unchecked) = (recovery.left, recovery.trim, None);
-        let evidence = lease::evidence(dir)?;
-        let dirty_bytes = dmt.usage().dirty;
-        if evidence == Evidence::Copy && dirty_bytes > 0 {
+        let offline = Offline::open(dir, !repair)?;
+        let lost = offline.recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0);
+        let lost = lost.map(|dropped| Problem::LostAtPowerLoss {
+            path: dropped.path.clone(),
+            dirty_bytes: dropped.dirty_bytes,
+        });
+        let mut problems: Vec<_> = lost.collect();
+        let dirty_bytes = offline.dmt.usage().dirty;
+        if offline.evidence == Evidence::Copy && dirty_bytes > 0 {
             problems.push(Problem::Copy { dirty_bytes });
         }
-        let names = binding.as_ref().map(Names::of);
-        Ok(Self {
-            dmt,
-            objects,
-            binding,
-            problems,
-            left,
-            next_mount_trims,
-            origin_unchecked,
-            evidence,
-            names,
-        })
-    }
-
-    /// Leaves the cache in the order in which it was found. A crashed one stays so: what its
-    /// process wrote was never synced, and must not pass for durable if the machine goes down.
-    fn leave(&self) -> Result<()> {
-        if self.left == Left::Crashed { Ok(()) } else { self.dmt.close() }
+        Ok(Self { offline, problems, origin_unchecked: None })
     }
 
     /// Looks for servers that are not what they were.
     fn check_servers(&mut self) -> Result<()> {
-        let lost = marks::unmarked(self.objects.volume(), &self.dmt.identity().cache_id)?;
+        let lost =
+            marks::unmarked(self.offline.objects.volume(), &self.offline.dmt.identity().cache_id)?;
         self.problems.extend(lost.into_iter().map(|server| Problem::LostServer { server }));
         Ok(())
     }
@@ -185,10 +125,10 @@ impl Cache {
     /// Holds the records of one file against its objects and its place on the origin; answers
     /// which bytes are missing.
     fn check_file(&mut self, file: &FileRecord, repair: bool) -> Result<Vec<ByteRange>> {
-        let extents = self.dmt.extents(file.id);
+        let extents = self.offline.dmt.extents(file.id);
         let mut missing = Vec::new();
         for extent in &extents {
-            for range in self.missing(file.id, extent)? {
+            for range in self.offline.missing(file.id, extent)? {
                 self.problems.push(Problem::MissingData {
                     path: file.path.clone(),
                     offset: range.start,
@@ -197,7 +137,7 @@ impl Cache {
                 });
                 missing.push(range);
                 if repair {
-                    self.dmt.unmap(file.id, range)?;
+                    self.offline.dmt.unmap(file.id, range)?;
                 }
             }
         }
@@ -205,12 +145,15 @@ impl Cache {
             extents.iter().filter(|extent| extent.dirty).map(|extent| extent.range.len()).sum();
         if dirty_bytes > 0 {
             let path = file.path.clone();
-            match self.names.as_ref().map_or(Ok(Some(file.stamp)), |names| names.find(file)) {
+            match self.offline.names.as_ref().map_or(Ok(Some(file.stamp)), |names| names.find(file))
+            {
                 Err(reason) => {
                     self.problems.push(Problem::NotReachable { path, dirty_bytes, reason });
                 }
                 Ok(None) => self.problems.push(Problem::NoOrigin { path, dirty_bytes }),
-                Ok(Some(found)) if self.evidence.judge(file.stamp, found) == Verdict::Theirs => {
+                Ok(Some(found))
+                    if self.offline.evidence.judge(file.stamp, found) == Verdict::Theirs =>
+                {
                     self.problems.push(Problem::Conflict { path, dirty_bytes });
                 }
                 Ok(Some(_)) => {}
@@ -229,21 +172,22 @@ impl Cache {
         repair: Option<&PathBuf>,
     ) -> Result<()> {
         let mut damaged = Vec::new();
-        for extent in self.dmt.extents(file.id) {
-            let mut found = contents.damaged((&self.dmt, &self.objects), file, &extent)?;
+        for extent in self.offline.dmt.extents(file.id) {
+            let mut found =
+                contents.damaged((&self.offline.dmt, &self.offline.objects), file, &extent)?;
             found.retain(|range| !missing.iter().any(|hole| hole.contains(*range)));
             damaged.extend(found.into_iter().map(|range| (range, extent)));
         }
         let dirty: Vec<_> = damaged.iter().copied().filter(|(_, extent)| extent.dirty).collect();
         let saved = match repair {
             Some(dir) if !dirty.is_empty() => {
-                Some(contents::save(dir, &self.objects, file, &dirty)?)
+                Some(contents::save(dir, &self.offline.objects, file, &dirty)?)
             }
             _ => None,
         };
         for (range, extent) in damaged {
             if repair.is_some() {
-                self.dmt.unmap(file.id, range)?;
+                self.offline.dmt.unmap(file.id, range)?;
             }
             self.problems.push(Problem::DamagedData {
                 path: file.path.clone(),
@@ -256,57 +200,41 @@ impl Cache {
         Ok(())
     }
 
-    /// Parts of an extent without data below: holes, or past the object's end.
-    fn missing(&self, file: FileId, extent: &Extent) -> Result<Vec<ByteRange>> {
-        let object = self.objects.open(file.0, extent.placement)?;
-        let mut gaps = Vec::new();
-        let mut at = extent.range.start;
-        while at < extent.range.end {
-            let hole = object.seek(at, false)?.unwrap_or(at).min(extent.range.end);
-            if hole == extent.range.end {
-                break;
-            }
-            let data = object.seek(hole, true)?.unwrap_or(u64::MAX).min(extent.range.end);
-            gaps.push(ByteRange::new(hole, data));
-            at = data.max(hole + 1);
-        }
-        Ok(gaps)
-    }
-
     /// Looks for objects that no record names, and for blocks that nobody counts.
     fn check_objects(&mut self, repair: bool) -> Result<()> {
-        let known: HashSet<u64> = self.dmt.files().iter().map(|file| file.id.0).collect();
-        let mut stray: Vec<u64> = self.objects.list()?.iter().map(|key| key.file).collect();
+        let known: HashSet<u64> = self.offline.dmt.files().iter().map(|file| file.id.0).collect();
+        let mut stray: Vec<u64> = self.offline.objects.list()?.iter().map(|key| key.file).collect();
         stray.retain(|file| !known.contains(file));
         stray.sort_unstable();
         stray.dedup();
         for file in stray {
-            let next_mount_removes = self.next_mount_trims;
+            let next_mount_removes = self.offline.recovery.trim;
             self.problems.push(Problem::StrayObject { file, next_mount_removes });
             if repair {
-                self.objects.remove(file)?;
+                self.offline.objects.remove(file)?;
             }
         }
         let (allocated_bytes, counted_bytes) =
-            (self.objects.allocated_bytes()?, self.dmt.usage().used);
+            (self.offline.objects.allocated_bytes()?, self.offline.dmt.usage().used);
         if allocated_bytes > counted_bytes && self.problems.is_empty() {
             self.problems.push(Problem::Uncounted { allocated_bytes, counted_bytes });
         }
         if repair {
             // A barrier calls durable what the records name: a killed process has not synced it.
-            for key in self.objects.list()? {
-                self.objects.open(key.file, key.placement)?.sync(true)?;
+            for key in self.offline.objects.list()? {
+                self.offline.objects.open(key.file, key.placement)?.sync(true)?;
             }
-            self.dmt.barrier()?;
+            self.offline.dmt.barrier()?;
             // Nothing is recorded any more of what a lost server had.
-            marks::write(self.objects.volume(), &self.dmt.identity().cache_id)?;
+            marks::write(self.offline.objects.volume(), &self.offline.dmt.identity().cache_id)?;
         }
         Ok(())
     }
 
     /// Looks for objects of a striped origin that a crash left without a name.
     fn check_origin(&mut self, repair: bool) -> Result<()> {
-        let Some(binding) = self.binding.as_ref().filter(|binding| binding.origin.is_dir()) else {
+        let Some(binding) = self.offline.binding.as_ref().filter(|binding| binding.origin.is_dir())
+        else {
             return Ok(());
         };
         let origin = match Origin::open_alone(&binding.origin) {

@@ -20,12 +20,12 @@ const CONFLICTS: &str = "conflicts";
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// How far the comparison is.
-pub(super) struct Contents {
+pub(in crate::command) struct Contents {
     meter: Meter,
     total_bytes: u64,
     done_bytes: u64,
     /// Bytes that had a checksum and were what it says, or were not.
-    pub(super) verified_bytes: u64,
+    pub(in crate::command) verified_bytes: u64,
     buf: Vec<u8>,
 }
 
@@ -41,13 +41,13 @@ struct Saved<'a> {
 
 impl Contents {
     /// Nothing of `total_bytes` was compared yet; silent when `quiet`.
-    pub(super) fn new(total_bytes: u64, quiet: bool) -> Self {
+    pub(in crate::command) fn new(total_bytes: u64, quiet: bool) -> Self {
         let meter = Meter::new("verifying", quiet);
         Self { meter, total_bytes, done_bytes: 0, verified_bytes: 0, buf: Vec::new() }
     }
 
     /// The parts of an extent that are not what was written. What cannot be read counts as such.
-    pub(super) fn damaged(
+    pub(in crate::command) fn damaged(
         &mut self,
         (dmt, objects): (&ExtentTable, &CacheObjects),
         file: &FileRecord,
@@ -90,7 +90,7 @@ impl Contents {
 
 /// Saves what is there of damaged dirty bytes of one file, durably, in a sparse file of their own
 /// below `cache` with a description beside it; where.
-pub(super) fn save(
+pub(in crate::command) fn save(
     cache: &Path,
     objects: &CacheObjects,
     file: &FileRecord,

@@ -1,0 +1,91 @@
+//! A cache that no mount has, open to be checked, repaired or rescued from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use halocline_core::config::{Binding, Config};
+use halocline_core::error::{Error, Result};
+use halocline_core::meta::lease::{self, Evidence};
+use halocline_core::meta::owner::CACHE_FILE;
+use halocline_core::meta::recover::{Left, Recovery};
+use halocline_core::meta::table::{self, ExtentTable};
+use halocline_core::meta::{Extent, FileId};
+use halocline_core::volume::{CacheObjects, Volume};
+use halocline_model::evict;
+use halocline_model::layout::CacheGeometry;
+use halocline_model::request::ByteRange;
+
+use super::fsck::names::Names;
+use crate::failure::Failure;
+
+/// A cache that is open, with what its opening found.
+pub(super) struct Offline {
+    pub(super) dmt: ExtentTable,
+    pub(super) objects: CacheObjects,
+    pub(super) binding: Option<Binding>,
+    pub(super) recovery: Recovery,
+    /// What tells changes of the origin by others.
+    pub(super) evidence: Evidence,
+    /// What the origin has; `None` without an origin.
+    pub(super) names: Option<Names>,
+}
+
+/// The real path of a directory that is a cache.
+pub(super) fn cache_dir(named: &Path) -> Result<PathBuf, Failure> {
+    let dir = fs::canonicalize(named)
+        .map_err(|error| Failure::refused(format!("cache {}: {error}", named.display())))?;
+    let mark = dir.join(CACHE_FILE);
+    if mark.try_exists().map_err(Error::at(&mark, "look at")).map_err(Failure::refused)? {
+        return Ok(dir);
+    }
+    Err(Failure::refused(format!("{} is no cache: nothing was ever cached here", dir.display())))
+}
+
+impl Offline {
+    /// Opens the cache in `dir`, to be changed, or only looked at.
+    pub(super) fn open(dir: &Path, look_only: bool) -> Result<Self> {
+        let binding = Binding::load(dir)?;
+        let eviction = evict::POLICIES.first().map(|policy| (policy.make)());
+        let eviction = eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?;
+        let options = table::Options {
+            look_only,
+            witness: binding
+                .as_ref()
+                .map(|binding| binding.origin.clone())
+                .filter(|dir| dir.is_dir()),
+            ..table::Options::new(u64::MAX, eviction, Config::default().cdt_entries)
+        };
+        let (dmt, recovery) = ExtentTable::open(dir, options)?;
+        let geometry =
+            binding.as_ref().map_or_else(|| CacheGeometry::new(1, 1, 0), Binding::geometry);
+        let volume =
+            Volume::in_directory(dir, geometry.servers(), geometry.stripe(), &|_, device| device)?;
+        let objects = CacheObjects::new(volume, geometry);
+        let evidence = lease::evidence(dir)?;
+        let names = binding.as_ref().map(Names::of);
+        Ok(Self { dmt, objects, binding, recovery, evidence, names })
+    }
+
+    /// Leaves the cache in the order in which it was found. A crashed one stays so: what its
+    /// process wrote was never synced, and must not pass for durable if the machine goes down.
+    pub(super) fn leave(&self) -> Result<()> {
+        if self.recovery.left == Left::Crashed { self.dmt.persist() } else { self.dmt.close() }
+    }
+
+    /// Parts of an extent without data below: holes, or past the object's end.
+    pub(super) fn missing(&self, file: FileId, extent: &Extent) -> Result<Vec<ByteRange>> {
+        let object = self.objects.open(file.0, extent.placement)?;
+        let mut gaps = Vec::new();
+        let mut at = extent.range.start;
+        while at < extent.range.end {
+            let hole = object.seek(at, false)?.unwrap_or(at).min(extent.range.end);
+            if hole == extent.range.end {
+                break;
+            }
+            let data = object.seek(hole, true)?.unwrap_or(u64::MAX).min(extent.range.end);
+            gaps.push(ByteRange::new(hole, data));
+            at = data.max(hole + 1);
+        }
+        Ok(gaps)
+    }
+}

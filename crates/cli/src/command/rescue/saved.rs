@@ -1,0 +1,154 @@
+//! The directory that a rescue saves to: for each file its bytes, and a manifest that makes them count.
+//!
+//! Bytes without a manifest are what a kill left, and are made anew; bytes with one are never touched
+//! again. A kill between a manifest and the records that follow it leaves bytes in both places: the
+//! next rescue saves them once more if they are not the same.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use halocline_core::control::path_as_json;
+use halocline_core::error::{Error, Result};
+use halocline_core::meta::FileId;
+use halocline_core::private::{PrivateDir, Use};
+use rustix::fs::{Advice, fadvise};
+use serde::Serialize;
+
+use super::refused;
+
+/// What the names of saved files begin with.
+const PREFIX: &str = "rescued-";
+
+/// What is said of saved bytes.
+#[derive(Debug, Serialize)]
+pub(super) struct Manifest {
+    /// The origin's root, where the cache was last used; empty where it never was.
+    #[serde(serialize_with = "path_as_json")]
+    pub(super) origin: PathBuf,
+    /// Path below it, as last seen.
+    #[serde(serialize_with = "path_as_json")]
+    pub(super) path: PathBuf,
+    /// Offset and length of each saved range, in bytes.
+    pub(super) extents: Vec<(u64, u64)>,
+}
+
+/// Opens or makes the directory at `path`. One that holds something else is left as it is.
+pub(super) fn open(path: &Path) -> Result<PrivateDir> {
+    if let Ok(entries) = std::fs::read_dir(path) {
+        for entry in entries {
+            let name = entry.map_err(Error::at(path, "list"))?.file_name();
+            if !name.to_string_lossy().starts_with(PREFIX) {
+                let (dir, name) = (path.display(), Path::new(&name).display());
+                return Err(refused(
+                    format!("{dir} is neither empty nor of an earlier rescue: it holds {name}"),
+                    "name a new or an empty directory",
+                ));
+            }
+        }
+    }
+    PrivateDir::make(path)
+}
+
+/// The bytes of one file on their way.
+pub(super) struct Saving<'a> {
+    dir: &'a PrivateDir,
+    name: String,
+    /// Name of bytes that an earlier rescue saved, with their manifest.
+    before: Option<(String, Vec<u8>)>,
+    file: File,
+}
+
+impl<'a> Saving<'a> {
+    /// Begins a file for what is saved of `file` of the cache with this id.
+    pub(super) fn begin(dir: &'a PrivateDir, cache_id: &str, file: FileId) -> Result<Self> {
+        // The id is read from the cache's directory: of it only what names a file stays.
+        let id: String = cache_id.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
+        let named = |number| format!("{PREFIX}{id}-{:016x}-{number}", file.0);
+        let mut before = None;
+        for number in 0_u32.. {
+            let name = named(number);
+            let Some(manifest) = dir.read(manifest_of(&name), 1 << 30)? else {
+                // Without a manifest it is what a kill left.
+                dir.remove(&name)?;
+                let file = dir.file(&name, Use::New)?;
+                return Ok(Self { dir, name, before, file });
+            };
+            before = Some((name, manifest));
+        }
+        unreachable!("the loop ends by a return")
+    }
+
+    /// Writes bytes at their offset.
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.file.write_all_at(bytes, at).map_err(Error::at(self.path(), "write"))
+    }
+
+    /// Makes the bytes durable, and forgets what is in memory of them.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.file.sync_all().map_err(Error::at(self.path(), "sync"))?;
+        // Only advice: without it memory is compared.
+        let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
+        Ok(())
+    }
+
+    /// Fails unless the saved bytes at `at` are `bytes`.
+    pub(super) fn compare(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let mut found = vec![0; bytes.len()];
+        self.file.read_exact_at(&mut found, at).map_err(Error::at(self.path(), "read"))?;
+        if found == bytes {
+            return Ok(());
+        }
+        Err(refused(
+            format!("{}: bytes at {at} are not what was written there", self.path().display()),
+            "look at its disk; what was not saved is still on the cache",
+        ))
+    }
+
+    /// Nothing is to be saved.
+    pub(super) fn abandon(self) -> Result<()> {
+        self.dir.remove(&self.name)
+    }
+
+    /// Makes the bytes count, durably; the name under which they are.
+    pub(super) fn finish(self, manifest: &Manifest) -> Result<String> {
+        let json = serde_json::to_vec_pretty(manifest).map_err(std::io::Error::from)?;
+        if let Some((name, _)) = self.before.as_ref().filter(|(_, before)| *before == json)
+            && self.equals(name, manifest)?
+        {
+            self.dir.remove(&self.name)?;
+            return Ok(name.clone());
+        }
+        // It syncs the directory, with both names.
+        self.dir.replace(&manifest_of(&self.name), &json)?;
+        Ok(self.name)
+    }
+
+    /// Whether an earlier rescue saved the same bytes under `name`.
+    fn equals(&self, name: &str, manifest: &Manifest) -> Result<bool> {
+        let other = self.dir.file(name, Use::Read)?;
+        let mut bufs = (vec![0; 1 << 20], vec![0; 1 << 20]);
+        for &(start, length) in &manifest.extents {
+            let mut at = start;
+            while at < start + length {
+                let count = usize::try_from((start + length - at).min(1 << 20)).expect("a piece");
+                let (ours, theirs) = (&mut bufs.0[..count], &mut bufs.1[..count]);
+                self.file.read_exact_at(ours, at).map_err(Error::at(self.path(), "read"))?;
+                if other.read_exact_at(theirs, at).is_err() || ours != theirs {
+                    return Ok(false);
+                }
+                at += count as u64;
+            }
+        }
+        other.sync_all().map_err(Error::at(self.path(), "sync"))?;
+        Ok(true)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join(&self.name)
+    }
+}
+
+fn manifest_of(name: &str) -> String {
+    format!("{name}.json")
+}

@@ -1,0 +1,210 @@
+//! `rescue` saves dirty bytes whose origin is gone, and drops only what it saved.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use halocline_core::config::Config;
+use halocline_core::engine::extents::ExtentEngine;
+use halocline_core::engine::{Caller, Engine, Maker};
+use halocline_testkit::program;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+const NAMES: [&str; 2] = ["one", "two"];
+
+struct Scratch(TempDir);
+
+impl Scratch {
+    /// A cache with dirty bytes of files of these names: 8 KiB at 0, and 12 KiB at 64 KiB.
+    fn dirty(names: &[OsString]) -> Self {
+        let scratch = Self(TempDir::new().unwrap());
+        for name in ["origin", "cache"] {
+            fs::create_dir(scratch.path(name)).unwrap();
+        }
+        let config = Config { policy: "always".into(), rebuild: false, ..Config::default() };
+        let open = ExtentEngine::open(&scratch.path("origin"), &scratch.path("cache"), &config);
+        let engine = open.unwrap();
+        let by = Maker { caller: ME, umask: 0 };
+        for (name, byte) in names.iter().zip(1..) {
+            let at = (&engine.root(), OsStr::new(name));
+            let flags = libc::O_RDWR | libc::O_CREAT;
+            let handle = engine.create(at, 0o600, flags, by).unwrap().2;
+            engine.write(&handle, 0, &[byte; 8 << 10], ME).unwrap();
+            engine.write(&handle, 64 << 10, &[byte; 12 << 10], ME).unwrap();
+        }
+        engine.close().unwrap();
+        scratch
+    }
+
+    fn two() -> Self {
+        Self::dirty(&NAMES.map(OsString::from))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, command: &[&str], cache: &str) -> (Option<i32>, Value) {
+        let output = Command::new(program!())
+            .current_dir(self.0.path())
+            .args(command)
+            .args(["--json", cache])
+            .output()
+            .unwrap();
+        let found = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| String::from_utf8_lossy(&output.stderr).into());
+        (output.status.code(), found)
+    }
+
+    fn rescue(&self, flags: &[&str], cache: &str) -> (Option<i32>, Value) {
+        self.run(&[&["rescue", "--to", "saved"], flags].concat(), cache)
+    }
+
+    fn dirty_bytes(&self) -> u64 {
+        self.run(&["fsck"], "cache").1["dirty_bytes"].as_u64().unwrap()
+    }
+
+    fn lose_origin(&self) {
+        fs::rename(self.path("origin"), self.path("lost")).unwrap();
+    }
+
+    fn copy_cache(&self) {
+        let places = [self.path("cache"), self.path("copy")];
+        let copied = Command::new("cp").arg("-a").args(places).status();
+        assert!(copied.unwrap().success());
+    }
+
+    fn saved(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("saved")).unwrap();
+        let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    }
+}
+
+/// The saved bytes of the file that was made with `byte`, and its manifest's path.
+fn check_saved(bytes: &Path, byte: u8) -> Value {
+    assert_eq!(fs::metadata(bytes).unwrap().mode() & 0o7777, 0o600);
+    let found = fs::read(bytes).unwrap();
+    assert_eq!(found.len(), 76 << 10);
+    assert!(found[..8 << 10].iter().chain(&found[64 << 10..]).all(|found| *found == byte));
+    let manifest = format!("{}.json", bytes.display());
+    assert_eq!(fs::metadata(&manifest).unwrap().mode() & 0o7777, 0o600);
+    let manifest: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    assert_eq!(manifest["extents"], json!([[0, 8192], [65536, 12288]]));
+    manifest["path"].clone()
+}
+
+#[test]
+fn what_an_origin_that_is_gone_cannot_get_is_saved_and_dropped() {
+    // A name that is no UTF-8 has its bytes in JSON.
+    let odd = OsString::from_vec(vec![b'a', 0xff]);
+    let scratch = Scratch::dirty(&["one".into(), odd]);
+    scratch.lose_origin();
+    assert_eq!(scratch.dirty_bytes(), 40 << 10);
+    let (status, found) = scratch.rescue(&["--dry-run"], "cache");
+    assert_eq!((status, &found["rescued_bytes"]), (Some(0), &(40 << 10).into()), "{found}");
+    assert!(!scratch.path("saved").exists());
+    assert_eq!(scratch.dirty_bytes(), 40 << 10);
+
+    let (status, found) = scratch.rescue(&[], "cache");
+    assert_eq!((status, &found["rescued_bytes"]), (Some(0), &(40 << 10).into()), "{found}");
+    assert_eq!(fs::metadata(scratch.path("saved")).unwrap().mode() & 0o7777, 0o700);
+    let paths = scratch.saved();
+    assert_eq!(paths.len(), 4);
+    assert_eq!(check_saved(&paths[0], 1), json!("one"));
+    assert_eq!(check_saved(&paths[2], 2), json!([b'a', 0xff]));
+    assert_eq!(scratch.dirty_bytes(), 0);
+    let (status, found) = scratch.rescue(&[], "cache");
+    assert_eq!((status, &found["rescued_bytes"]), (Some(0), &0.into()), "{found}");
+    assert_eq!(scratch.saved(), paths);
+}
+
+#[test]
+fn files_that_the_origin_has_stay_unless_all_are_asked_for() {
+    let scratch = Scratch::two();
+    fs::remove_file(scratch.path("origin/two")).unwrap();
+    let (status, found) = scratch.rescue(&[], "cache");
+    assert_eq!((status, &found["rescued"][0]["path"]), (Some(3), &"two".into()), "{found}");
+    assert_eq!((&found["kept"][0]["path"], scratch.dirty_bytes()), (&"one".into(), 20 << 10));
+    let (status, found) = scratch.rescue(&["--all"], "cache");
+    assert_eq!((status, scratch.dirty_bytes()), (Some(0), 0), "{found}");
+}
+
+/// As a kill leaves it after a manifest was written, and before the records went; and in the middle of
+/// the bytes.
+#[test]
+fn a_rescue_that_was_interrupted_goes_on() {
+    let scratch = Scratch::two();
+    scratch.lose_origin();
+    scratch.copy_cache();
+    assert_eq!(scratch.rescue(&[], "copy").0, Some(0));
+    let paths = scratch.saved();
+    fs::remove_file(&paths[3]).unwrap();
+    fs::write(&paths[2], vec![7; 100_000]).unwrap();
+    let (status, found) = scratch.rescue(&[], "cache");
+    assert_eq!((status, &found["rescued_bytes"]), (Some(0), &(40 << 10).into()), "{found}");
+    assert_eq!(scratch.saved(), paths, "nothing was saved twice");
+    for (at, name) in [(0, "one"), (2, "two")] {
+        assert_eq!(check_saved(&paths[at], u8::try_from(at / 2 + 1).unwrap()), json!(name));
+    }
+    assert_eq!(scratch.dirty_bytes(), 0);
+}
+
+/// What an earlier rescue saved is not written over, whatever became of it.
+#[test]
+fn what_was_saved_before_stays() {
+    let scratch = Scratch::two();
+    scratch.lose_origin();
+    scratch.copy_cache();
+    assert_eq!(scratch.rescue(&[], "copy").0, Some(0));
+    let paths = scratch.saved();
+    let bytes = fs::File::options().write(true).open(&paths[0]).unwrap();
+    bytes.write_all_at(b"changed", 0).unwrap();
+    assert_eq!(scratch.rescue(&[], "cache").0, Some(0));
+    assert_eq!(fs::read(&paths[0]).unwrap()[..7], *b"changed");
+    assert_eq!(scratch.saved().len(), 6);
+    assert_eq!(scratch.dirty_bytes(), 0);
+}
+
+#[test]
+fn damaged_and_missing_bytes_stay_on_the_cache() {
+    let scratch = Scratch::two();
+    scratch.lose_origin();
+    let mut objects: Vec<_> = fs::read_dir(scratch.path("cache/objects"))
+        .unwrap()
+        .flat_map(|dir| fs::read_dir(dir.unwrap().path()).unwrap())
+        .map(|object| object.unwrap().path())
+        .collect();
+    objects.sort();
+    let object = fs::File::options().read(true).write(true).open(&objects[0]).unwrap();
+    object.write_all_at(&[9], 5000).unwrap();
+    object.set_len(72 << 10).unwrap();
+    let (status, found) = scratch.rescue(&[], "cache");
+    assert_eq!((status, &found["kept_bytes"]), (Some(3), &(8 << 10).into()), "{found}");
+    let ranges = &found["rescued"][0]["extents"];
+    assert_eq!(*ranges, json!([[0, 4096], [65536, 8192]]), "{found}");
+    let (status, found) = scratch.run(&["fsck", "--repair"], "cache");
+    assert_eq!((status, scratch.dirty_bytes()), (Some(1), 0), "{found}");
+}
+
+#[test]
+fn a_directory_with_something_else_and_one_in_the_cache_are_refused() {
+    let scratch = Scratch::two();
+    scratch.lose_origin();
+    fs::create_dir(scratch.path("saved")).unwrap();
+    fs::write(scratch.path("saved/thesis"), "x").unwrap();
+    let (status, found) = scratch.rescue(&[], "cache");
+    assert!(status == Some(2) && found.to_string().contains("thesis"), "{found}");
+    let (status, found) = scratch.run(&["rescue", "--to", "cache/saved"], "cache");
+    assert!(status == Some(2) && found.to_string().contains("in the cache"), "{found}");
+    let (status, found) = scratch.run(&["rescue", "--to", "else"], "lost");
+    assert!(status == Some(2) && found.to_string().contains("is no cache"), "{found}");
+    assert!(!scratch.path("else").exists());
+    assert_eq!(scratch.dirty_bytes(), 40 << 10);
+}
