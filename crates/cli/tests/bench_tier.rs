@@ -168,6 +168,27 @@ fn a_killed_benchmark_takes_its_mounts_along_and_the_next_one_removes_its_files(
 }
 
 #[test]
+fn many_small_files_are_moved_and_copied() {
+    if cannot_mount() {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let output = bench_in(dir.path())
+        .args(["--part", "moves", "--size", "1M", "--small-files", "20", "--repetitions", "2"])
+        .arg("--json")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for what in ["demote, 20 files of 4 KiB", "promote, 20 files of 4 KiB"] {
+        let rows = results["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["what"] == what).unwrap();
+        assert_eq!(row["baseline_name"], "cp -a and sync");
+        assert!(row["tier"].as_f64().unwrap() > 0.0 && row["ratio"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
 fn what_measures_nothing_is_refused_with_the_remedy() {
     let dir = TempDir::new().unwrap();
     for (args, words) in [

@@ -44,6 +44,9 @@ pub(super) struct TierArgs {
     /// Small files of the metadata part, from 1 to 10000000
     #[arg(long, default_value_t = 100_000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     files: u64,
+    /// Small files of the moves part, 4 KiB each, from 1 to 10000000
+    #[arg(long, default_value_t = 3000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    small_files: u64,
     /// Times each figure is taken, from 1 to 10000; the median is shown
     #[arg(long, default_value_t = 3, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repetitions: u32,
@@ -186,6 +189,7 @@ fn measure(args: &TierArgs, setup: Option<&setup::Setup>) -> Outcome {
         }
         if args.wants(Part::Moves) {
             rows.extend(moves::measure(setup, size, repetitions)?);
+            rows.extend(moves::small::measure(setup, args.small_files, repetitions)?);
         }
         if args.wants(Part::Figures) {
             figures = Some(figures::measure(setup, size, repetitions, args.seconds)?);

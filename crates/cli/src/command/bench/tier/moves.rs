@@ -1,8 +1,11 @@
-//! Promotion and demotion of a large file, against `cp` between the two directories.
+//! Promotion and demotion of a large file, against `cp` between the two directories; and of many
+//! small ones ([`small`]).
 //!
 //! A migration makes its copy durable before it removes the original; `cp` alone does not, so it
 //! is measured with and without `sync` of the copy. All directories are on one device: a copy is
 //! the same either way but for what came before it.
+
+pub(super) mod small;
 
 use std::fs::{self, File};
 use std::io;
@@ -83,8 +86,7 @@ struct Seconds {
 pub(super) fn measure(setup: &Setup, bytes: u64, repetitions: u32) -> Result<Vec<Row>> {
     let path = setup.tier().join(NAME);
     files::open(&path, bytes)?.sync_all()?;
-    let place = Place::find(&path)?;
-    let mut mover = Mover { client: place.connect()?, path: place.inside };
+    let mut mover = Mover::of(&path)?;
     let mut seconds = Source::ALL.map(|_| Seconds::default());
     mover.moved(Way::Down)?;
     mover.moved(Way::Up)?;
@@ -133,13 +135,18 @@ enum Way {
     Up,
 }
 
-/// Moves the file through the mount's control socket.
+/// Moves a file, or all of a directory, through the mount's control socket.
 struct Mover {
     client: Client,
     path: PathBuf,
 }
 
 impl Mover {
+    fn of(path: &Path) -> Result<Self> {
+        let place = Place::find(path)?;
+        Ok(Self { client: place.connect()?, path: place.inside })
+    }
+
     /// Seconds that moving it takes.
     fn moved(&mut self, way: Way) -> Result<f64> {
         let path = self.path.clone();
@@ -150,7 +157,7 @@ impl Mover {
         let taken = timed(|| {
             let report = self.client.call::<MoveReport>(&request, |_| {})?;
             let stayed = report.skipped.first().map(|file| io::Error::other(file.reason.clone()));
-            stayed.map_or(Ok(()), |why| Err(Error::at(NAME, "move")(why)))
+            stayed.map_or(Ok(()), |why| Err(Error::at(&self.path, "move")(why)))
         })?;
         // The old copy is freed after a move, as cp's copies are removed here after each: not
         // timed. An answered status waits for it.
