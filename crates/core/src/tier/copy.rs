@@ -51,6 +51,8 @@ pub(super) enum Expected {
 struct Copier<'a> {
     from: End<'a>,
     to: End<'a>,
+    /// Length of the file: one of a single piece is synced right after it.
+    size: u64,
     /// Whether a way past the page cache was not refused yet.
     try_direct: bool,
     direct: Option<Direct<'a>>,
@@ -70,7 +72,7 @@ pub(super) fn contents(
     to.steps.step("sizing a copy", || Ok(to.file.set_len(size)?))?;
     let try_direct = expected == Expected::NotSoon;
     let mut copier =
-        Copier { from, to, try_direct, direct: None, in_kernel: true, buffer: Vec::new() };
+        Copier { from, to, size, try_direct, direct: None, in_kernel: true, buffer: Vec::new() };
     let mut at = 0;
     while at < size {
         let start = match seek(from.file, SeekFrom::Data(at)) {
@@ -136,7 +138,9 @@ impl Copier<'_> {
             return Ok(done);
         }
         let done = self.through_the_cache(at, len)?;
-        write_behind(self.to.file, at, done);
+        if self.size > PIECE {
+            write_behind(self.to.file, at, done);
+        }
         Ok(done)
     }
 

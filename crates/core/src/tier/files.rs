@@ -219,6 +219,9 @@ impl Core {
                 Some((count, Ok(()))) => {
                     debug_assert_eq!(done + count, data.len());
                     self.counters.written(tier, data.len());
+                    if handle.flags & libc::O_DSYNC != 0 {
+                        self.settle_owed(&handle.inode)?;
+                    }
                     if self.is_crowded() {
                         self.wake_mover();
                     }

@@ -57,6 +57,16 @@ impl Removal {
         }
     }
 
+    /// What was there is removed.
+    pub(super) fn into_done(self) -> Self {
+        match self {
+            Self::Wanted(intent, _)
+            | Self::Nameless(intent)
+            | Self::Copy(intent, _)
+            | Self::Done(intent) => Self::Done(intent),
+        }
+    }
+
     /// The intent.
     pub(super) const fn intent(&self) -> &Intent {
         match self {

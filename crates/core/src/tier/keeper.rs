@@ -1,7 +1,7 @@
 //! Which files are kept on the SSD: the policy, what it may know, pins and excludes.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,6 +10,7 @@ use halocline_model::tier::{self, FileId, Keep, Outlook};
 use parking_lot::{Mutex, RwLock};
 
 use super::Core;
+use super::batch::{Outcomes, ToldOf, batch_of};
 use super::coldest::Coldest;
 use super::counters::Opening;
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
@@ -248,8 +249,15 @@ impl Core {
             let sizes = left.iter().map(|(_, resident)| resident.bytes());
             let missing = self.residents.missing(bytes).max(1);
             // Tiers that fail are not given many at once.
-            let most =
-                if room.moved && failures == 0 { IN_FLIGHT } else { FAILURES_MAX - failures };
+            let goes_well = room.moved && failures == 0;
+            if goes_well {
+                let (batch, later) = left.split_at(batch_of(sizes.clone(), missing));
+                if self.push_out_batch(batch) {
+                    left = later;
+                    continue;
+                }
+            }
+            let most = if goes_well { IN_FLIGHT } else { FAILURES_MAX - failures };
             let (now, later) = left.split_at(together(sizes, missing, most));
             for pushed in all_at_once(now, |(entry, resident)| self.push_out(*entry, resident)) {
                 if matches!(pushed, Err(Stayed::Failed(_))) {
@@ -264,6 +272,24 @@ impl Core {
         }
         room.enough = self.is_free(bytes);
         failures >= FAILURES_MAX
+    }
+
+    /// Demotes files that have to make room as a batch, and those that it leaves one by one. Whether
+    /// any went as a batch.
+    fn push_out_batch(&self, files: &[&(Entry, Arc<Resident>)]) -> bool {
+        let inodes = files.iter().map(|(entry, resident)| self.inode_of(*entry, resident));
+        let inodes: Vec<_> = inodes.collect();
+        let known: Vec<_> = inodes.iter().flatten().collect();
+        let outcomes = self.migrate_batch(&known, 1, &|_, _| true);
+        let any = outcomes.iter().any(Option::is_some);
+        if any {
+            let left = known.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
+            let left: Vec<_> = left.map(|(inode, _)| inode).collect();
+            for some in left.chunks(IN_FLIGHT) {
+                all_at_once(some, |inode| self.demote(inode, Manner::Yielding, &mut |_| true));
+            }
+        }
+        any
     }
 
     /// Whether `bytes` are free on the SSD; what left it, by whomever, is freed first.
@@ -303,6 +329,24 @@ impl Core {
             }
         }
         Err(Stayed::NoRoom)
+    }
+
+    /// The same for many small files, which need `need` bytes together; `None` for those that are to
+    /// be brought alone.
+    pub(super) fn bring_batch(
+        &self,
+        (inodes, need): (&[&Arc<Inode>], u64),
+        kept: u64,
+        stays: Except<'_>,
+        told: ToldOf<'_>,
+    ) -> Outcomes {
+        let numbers: HashSet<u64> = inodes.iter().map(|inode| inode.number).collect();
+        let except = |number| numbers.contains(&number) || stays(number);
+        if self.make_room(need.saturating_add(kept), &except).enough {
+            self.migrate_batch(inodes, 0, told)
+        } else {
+            inodes.iter().map(|_| None).collect()
+        }
     }
 
     /// Bytes that must be free on the SSD for a file to come there; [`Stayed::NoRoom`] where they

@@ -1,5 +1,6 @@
 //! Data of removed files and old copies: gone once nothing could bring their names back.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,6 +28,12 @@ impl Core {
         self.wake_reaper();
     }
 
+    /// The same of several, at once.
+    pub(super) fn free_all_later(&self, old: Vec<OldCopy>) {
+        self.old_copies.lock().extend(old);
+        self.wake_reaper();
+    }
+
     /// Frees old copies now; whether there were any.
     pub(super) fn free_old_copies(&self) -> bool {
         let old_copies = std::mem::take(&mut *self.old_copies.lock());
@@ -51,16 +58,45 @@ impl Core {
             }
             return Err(error);
         }
-        let mut left = removals.into_iter().map(Removal::without_name);
-        while let Some(removal) = left.next() {
-            if let Err(error) = self.finish(&removal) {
-                // The others first next time.
-                left.chain([removal]).for_each(|removal| self.intents.later(removal));
+        let mut left: VecDeque<_> = removals.into_iter().map(Removal::without_name).collect();
+        while let Some(first) = left.pop_front() {
+            // One sync for all that are in one directory.
+            let mut some = vec![first];
+            while left.front().is_some_and(|next| is_beside(next.intent(), some[0].intent())) {
+                some.extend(left.pop_front());
+            }
+            if let Err(error) = self.finish_some(some, &mut left) {
+                for removal in left {
+                    self.intents.later(removal);
+                }
                 return Err(error);
             }
-            self.finished(removal.intent());
         }
         Ok(())
+    }
+
+    /// Finishes removals in one directory. One that fails comes after `left`.
+    fn finish_some(&self, some: Vec<Removal>, left: &mut VecDeque<Removal>) -> Result<()> {
+        let (mut removed, mut failed) = (Vec::new(), Ok(()));
+        for removal in some {
+            match self.remove_for_now(&removal) {
+                Ok(()) => removed.push(removal),
+                Err(error) => {
+                    left.push_back(removal);
+                    failed = Err(error);
+                }
+            }
+        }
+        let Some(first) = removed.first().map(Removal::intent) else { return failed };
+        let synced = self.sides[first.tier].sync_parent("syncing what is removed", &first.place);
+        for removal in removed {
+            match synced {
+                Ok(()) => self.finished(removal.intent()),
+                // The place may belong to another file by now.
+                Err(_) => left.push_back(removal.into_done()),
+            }
+        }
+        synced.and(failed)
     }
 
     /// The same where nothing may stand in the way of an end: what cannot be removed now, because a
@@ -79,16 +115,16 @@ impl Core {
         report
     }
 
-    /// Removes what there is to remove, durably.
-    fn finish(&self, removal: &Removal) -> Result<()> {
+    /// Removes what there is to remove, not durably yet.
+    fn remove_for_now(&self, removal: &Removal) -> Result<()> {
         let intent = removal.intent();
-        let side = &self.sides[intent.tier];
         match removal {
-            Removal::Done(_) => {}
-            Removal::Copy(_, stamp) => self.remove_copy(intent, stamp)?,
-            Removal::Wanted(..) | Removal::Nameless(_) => side.remove(&intent.place)?,
+            Removal::Done(_) => Ok(()),
+            Removal::Copy(_, stamp) => self.remove_copy(intent, stamp),
+            Removal::Wanted(..) | Removal::Nameless(_) => {
+                self.sides[intent.tier].remove(&intent.place)
+            }
         }
-        side.sync_parent("syncing what is removed", &intent.place)
     }
 
     fn finished(&self, intent: &Intent) {
@@ -137,4 +173,9 @@ impl Core {
             }
         }
     }
+}
+
+/// Whether two places are in one directory.
+fn is_beside(one: &Intent, other: &Intent) -> bool {
+    (one.tier, one.place.parent()) == (other.tier, other.place.parent())
 }

@@ -282,7 +282,7 @@ impl Core {
         Err(last)
     }
 
-    fn source(&self, inode: &Arc<Inode>, place: &Place) -> Result<Source, Stayed> {
+    pub(super) fn source(&self, inode: &Arc<Inode>, place: &Place) -> Result<Source, Stayed> {
         if inode.passed.load(Ordering::Acquire) > 0 {
             return Err(Stayed::PassedThrough);
         }
@@ -345,6 +345,24 @@ impl Core {
         &self,
         inode: &Inode,
         source: &Source,
+        to: (usize, Expected),
+        told: Told<'_>,
+    ) -> Result<Copied, Stayed> {
+        let copied = self.copy_for_now(inode, source, to, told)?;
+        match self.sides[copied.tier].steps.sync("syncing a copy", &copied.file) {
+            Ok(()) => Ok(copied),
+            Err(error) => {
+                self.undo(&copied);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The same, not durably yet.
+    pub(super) fn copy_for_now(
+        &self,
+        inode: &Inode,
+        source: &Source,
         (tier, expected): (usize, Expected),
         told: Told<'_>,
     ) -> Result<Copied, Stayed> {
@@ -387,8 +405,7 @@ impl Core {
         steps.step("numbering a copy", || keep_number(&copied.file, inode.number))?;
         steps.step("giving a copy its mode and times", || {
             copy::mode_and_times(&source.stat, &copied.file)
-        })?;
-        steps.sync("syncing a copy", &copied.file)
+        })
     }
 
     /// Gives the copy its place on a lower tier, where a link can name it.

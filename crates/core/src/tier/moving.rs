@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::batch::{Outcomes, ToldOf, batch_of};
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::migrate::Stayed;
 use super::tree::Named;
@@ -49,21 +50,51 @@ impl Moving<'_> {
                 }
                 other => other,
             };
-            match outcome {
-                Ok(bytes) => {
-                    self.report.bytes += bytes;
-                    // What nothing was copied of had a clean copy.
-                    self.report.clean_bytes += if bytes == 0 { file.size } else { 0 };
-                    self.report.files += 1;
-                }
-                Err(Stayed::There) => self.report.already_files += 1,
-                Err(Stayed::Gone) => {}
-                Err(_) if self.stop => {}
-                Err(stayed) => self.skip(file, stayed.to_string()),
-            }
+            self.count(file, outcome);
         }
         self.done = self.report.bytes;
         if self.stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Moves many files as a batch, and those that it leaves some at once.
+    fn many<A, B>(&mut self, files: &[&Named], by: &By<A, B>) -> ControlFlow<()>
+    where
+        A: Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed> + Sync,
+        B: Fn(&[&Named], ToldOf<'_>) -> Outcomes,
+    {
+        let shared = Mutex::new(&mut *self);
+        let outcomes = (by.many)(files, &|at, bytes| shared.lock().tell(files[at], bytes));
+        let mut alone = Vec::new();
+        for (file, outcome) in files.iter().zip(outcomes) {
+            match outcome {
+                Some(outcome) => self.count(file, outcome),
+                None => alone.push(*file),
+            }
+        }
+        self.done = self.report.bytes;
+        let mut left = &alone[..];
+        while !left.is_empty() && !self.stop {
+            let count = together(left.iter().map(|file| file.size), u64::MAX, IN_FLIGHT);
+            let (now, later) = left.split_at(count);
+            self.some(now, &by.one)?;
+            left = later;
+        }
+        if self.stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn count(&mut self, file: &Named, outcome: Result<u64, Stayed>) {
+        match outcome {
+            Ok(bytes) => {
+                self.report.bytes += bytes;
+                // What nothing was copied of had a clean copy.
+                self.report.clean_bytes += if bytes == 0 { file.size } else { 0 };
+                self.report.files += 1;
+            }
+            Err(Stayed::There) => self.report.already_files += 1,
+            Err(Stayed::Gone) => {}
+            Err(_) if self.stop => {}
+            Err(stayed) => self.skip(file, stayed.to_string()),
+        }
     }
 
     fn skip(&mut self, file: &Named, reason: String) {
@@ -77,15 +108,27 @@ impl Moving<'_> {
     }
 }
 
-/// Moves the wanted ones of `files` by `act`, but for those that `stays` knows to stay.
-pub(super) fn move_all(
+/// How files are moved.
+pub(super) struct By<A, B> {
+    /// One, given what to tell of bytes copied.
+    pub(super) one: A,
+    /// Many small ones: those that it leaves are moved one by one.
+    pub(super) many: B,
+}
+
+/// Moves the wanted ones of `files` by `by`, but for those that `stays` knows to stay.
+pub(super) fn move_all<A, B>(
     files: &[Named],
     dry_run: bool,
     wanted: impl Fn(&Named) -> bool,
     stays: impl Fn(&Named) -> Option<Stayed>,
-    act: impl Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed> + Sync,
+    by: &By<A, B>,
     sink: ProgressSink<'_>,
-) -> MoveReport {
+) -> MoveReport
+where
+    A: Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed> + Sync,
+    B: Fn(&[&Named], ToldOf<'_>) -> Outcomes,
+{
     let total = files.iter().filter(|file| wanted(file)).map(|file| file.size).sum();
     let already_files = files.iter().filter(|file| !wanted(file)).count() as u64;
     let (begun, report) = (Instant::now(), MoveReport { already_files, ..MoveReport::default() });
@@ -103,9 +146,9 @@ pub(super) fn move_all(
     }
     let mut left = &moves[..];
     while !left.is_empty() {
-        let count = together(left.iter().map(|file| file.size), u64::MAX, IN_FLIGHT);
+        let count = batch_of(left.iter().map(|file| file.size), u64::MAX);
         let (now, later) = left.split_at(count);
-        if moving.some(now, &act).is_break() {
+        if moving.many(now, by).is_break() {
             break;
         }
         left = later;

@@ -3,11 +3,14 @@
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use halocline_model::request::ByteRange;
 
+use super::batch::ToldOf;
+use super::inode::Inode;
 use super::migrate::{COPY_SLACK, Manner, Stayed};
-use super::moving::move_all;
+use super::moving::{By, move_all};
 use super::tree::{LISTED_MAX, Named};
 use super::{Core, FileTier};
 use crate::config::Mode;
@@ -225,10 +228,17 @@ impl Controlled for FileTier {
             room.set(room.get() - file.disk_bytes);
             None
         };
-        let bring = |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-            core.bring(&file.inode, kept, &|other| asked.contains(&other), told)
+        let asked = &|other| asked.contains(&other);
+        let by = By {
+            one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
+                core.bring(&file.inode, kept, asked, told)
+            },
+            many: |files: &[&Named], told: ToldOf<'_>| {
+                let need = files.iter().map(|file| file.disk_bytes + COPY_SLACK).sum();
+                core.bring_batch((&inodes_of(files), need), kept, asked, told)
+            },
         };
-        Ok(move_all(&files, dry_run, |file| file.tier > 0, stays, bring, sink))
+        Ok(move_all(&files, dry_run, |file| file.tier > 0, stays, &by, sink))
     }
 
     fn evict(&self, path: &Path, dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
@@ -241,10 +251,15 @@ impl Controlled for FileTier {
             drop(globs);
             pinned.or_else(|| core.why_linked(&file.inode).filter(|_| file.has_other_names))
         };
-        let demote = |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-            core.move_down(&file.inode, Manner::Yielding, told)
+        let by = By {
+            one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
+                core.move_down(&file.inode, Manner::Yielding, told)
+            },
+            many: |files: &[&Named], told: ToldOf<'_>| {
+                core.migrate_batch(&inodes_of(files), 1, told)
+            },
         };
-        Ok(move_all(&files, dry_run, |file| file.tier == 0, stays, demote, sink))
+        Ok(move_all(&files, dry_run, |file| file.tier == 0, stays, &by, sink))
     }
 
     fn change_rules(&self, change: &RuleChange) -> Result<Rules> {
@@ -305,6 +320,10 @@ impl Controlled for FileTier {
         }
         Ok(listed)
     }
+}
+
+fn inodes_of<'a>(files: &[&'a Named]) -> Vec<&'a Arc<Inode>> {
+    files.iter().map(|file| &file.inode).collect()
 }
 
 /// Leaves each file in, by its first name; their numbers.

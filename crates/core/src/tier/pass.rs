@@ -84,6 +84,10 @@ impl Core {
         if handle.writes() && self.will_change(&place).is_err() {
             return refused("its clean copy cannot be given up");
         }
+        // Synchronous writes that the kernel makes by itself must be durable at once (I4).
+        if handle.writes() && self.settle_owed(&handle.inode).is_err() {
+            return refused("its last move cannot be made durable");
+        }
         match register(file.as_fd()) {
             Ok(()) => {
                 if handle.passed.set(resident.clone()).is_ok() {

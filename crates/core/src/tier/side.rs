@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, mkdirat, openat, renameat, renameat_with,
-    unlinkat,
+    AtFlags, CWD, Mode, OFlags, RenameFlags, fstatfs, linkat, mkdirat, openat, renameat,
+    renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -184,8 +184,18 @@ impl Side {
 
     /// Makes everything here durable.
     pub(super) fn sync_all(&self) -> Result<()> {
-        let root = openat(&self.root, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        self.steps.sync_all("syncing the file system", &root)
+        self.steps.sync_all("syncing the file system", &self.whole()?)
+    }
+
+    /// A descriptor to sync the whole file system by: that tells of each write that has failed since
+    /// it was opened.
+    pub(super) fn whole(&self) -> Result<OwnedFd> {
+        Ok(openat(&self.root, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// The magic number of its file system.
+    pub(super) fn kind(&self) -> Option<i64> {
+        fstatfs(&self.root).ok().map(|totals| totals.f_type)
     }
 
     /// Removes a directory, if it is empty.

@@ -14,6 +14,7 @@ use parking_lot::RwLockWriteGuard;
 use rustix::fs::symlinkat;
 
 use super::Core;
+use super::batch::PATIENCE;
 use super::inode::{Away, Inode, Place};
 use super::intents::{Intent, Removal};
 use super::many_names::temporary_name;
@@ -21,6 +22,16 @@ use super::migrate::{Copied, Source, Stayed};
 use super::residents::Resident;
 use crate::engine::Stat;
 use crate::namespace::{Node, stat_descriptor};
+
+/// What a switch that was made leaves.
+pub(super) struct Switched {
+    /// The account of the file on the SSD that it replaces.
+    pub(super) resident: Option<Arc<Resident>>,
+    /// The old place on a lower tier.
+    pub(super) old: Option<Intent>,
+    /// The directories that it changed, the one that was changed last first.
+    pub(super) parents: Vec<Node>,
+}
 
 /// What a switch needs and leaves.
 struct Switch {
@@ -42,27 +53,62 @@ impl Core {
         early: Option<RwLockWriteGuard<'i, Place>>,
     ) -> Result<Option<Arc<Resident>>, Stayed> {
         let mut place = early.unwrap_or_else(|| inode.place.write());
-        if inode.passed.load(Ordering::Acquire) > 0 {
-            return Err(Stayed::PassedThrough);
-        }
-        // Not mapped when the copy began, and not handed to the kernel since: nobody stored
-        // anything that leaves no trace in times.
-        if inode.was_passed.load(Ordering::Acquire)
-            || inode.changes.load(Ordering::Acquire) != source.changes
-            || differs(&source.stat, &stat_descriptor(&source.file)?)
-        {
-            return Err(Stayed::Changed);
-        }
-        let Some((parent, name)) = &source.name else {
+        check_as_copied(inode, source)?;
+        if source.name.is_none() {
             return self.switch_nameless(inode, &mut place, copied).map(|()| None);
-        };
-        let switch = self.prepare((inode.number, source.names), &place, copied)?;
+        }
+        let Switched { resident, old, parents } =
+            self.switch_names(inode, &mut place, source, copied)?;
+        // Durable before anybody writes to the new place: a later fsync there must not be lost
+        // with the link (I4).
+        let notes = (source.names > 1).then_some(copied.temporary.as_str());
+        let durable = self.make_durable(inode, &parents, notes);
+        self.follow(inode, &place, copied);
+        let durable_old = old.as_ref().filter(|_| durable);
+        let kept = self.keep_or_archive(&place, source, copied, durable_old);
+        drop(place);
+        self.keeper.moved(inode.number, copied.tier == 0);
+        if durable {
+            self.clean_up(copied, old, (&parents[0], kept));
+        }
+        Ok(resident)
+    }
+
+    /// The same in a batch, for a file with one name, and not durably yet: whoever makes something
+    /// of the file durable syncs its directory first (`owed`, I4). The batch cleans up.
+    pub(super) fn switch_for_now(
+        &self,
+        inode: &Arc<Inode>,
+        source: &Source,
+        copied: &Copied,
+    ) -> Result<Switched, Stayed> {
+        let mut place = inode.place.try_write_for(PATIENCE).ok_or(Stayed::Changed)?;
+        check_as_copied(inode, source)?;
+        let switched = self.switch_names(inode, &mut place, source, copied)?;
+        self.owes(inode, switched.parents[0].clone());
+        self.follow(inode, &place, copied);
+        self.keep_or_archive(&place, source, copied, None);
+        drop(place);
+        self.keeper.moved(inode.number, copied.tier == 0);
+        Ok(switched)
+    }
+
+    /// Switches the names of a file, of which there are some, to its copy.
+    fn switch_names(
+        &self,
+        inode: &Arc<Inode>,
+        place: &mut Place,
+        source: &Source,
+        copied: &Copied,
+    ) -> Result<Switched, Stayed> {
+        let (parent, name) = source.name.as_ref().ok_or(Stayed::Gone)?;
+        let switch = self.prepare((inode.number, source.names), place, copied)?;
         let names = self.names.write();
         let replaced = if source.names > 1 {
             let id = (copied.temporary.as_str(), switch.new_name.as_str());
-            self.replace_all((inode, &place), source, id)
+            self.replace_all((inode, place), source, id)
         } else {
-            self.replace((inode, &place), source, (parent, name), &switch.new_name)
+            self.replace((inode, place), source, (parent, name), &switch.new_name)
         };
         let (entry, stat, parents) = match replaced {
             Ok(replaced) => replaced,
@@ -90,19 +136,7 @@ impl Core {
         if let Ok(now) = stat_descriptor(&copied.file) {
             inode.keep_ctime(&source.stat, &now);
         }
-        // Durable before anybody writes to the new place: a later fsync there must not be lost
-        // with the link (I4).
-        let notes = (source.names > 1).then_some(copied.temporary.as_str());
-        let durable = self.make_durable(inode, &parents, notes);
-        self.follow(inode, &place, copied);
-        let old = switch.old.as_ref().filter(|_| durable);
-        let kept = self.keep_or_archive(&place, source, copied, old);
-        drop(place);
-        self.keeper.moved(inode.number, copied.tier == 0);
-        if durable {
-            self.clean_up(copied, switch.old, (&parents[0], kept));
-        }
-        Ok(left)
+        Ok(Switched { resident: left, old: switch.old, parents })
     }
 
     /// Keeps what a promote leaves, which `old` names, as a clean copy if that is wanted; otherwise the
@@ -262,7 +296,12 @@ impl Core {
     /// After a switch that is durable: what it left goes, and the intents with it. Before, nobody
     /// knows which of the two copies a power loss would leave: the next mount decides.
     /// What a mark keeps stays.
-    fn clean_up(&self, copied: &Copied, old: Option<Intent>, (parent, kept): (&Node, bool)) {
+    pub(super) fn clean_up(
+        &self,
+        copied: &Copied,
+        old: Option<Intent>,
+        (parent, kept): (&Node, bool),
+    ) {
         if let Some((_, intent)) = &copied.placed {
             self.intents.clear(intent);
         }
@@ -299,10 +338,34 @@ impl Core {
         Ok(())
     }
 
+    /// A file's last move, in `dir`, is durable.
+    pub(super) fn no_longer_owes(&self, inode: &Inode, dir: &Node) {
+        let mut owed = self.owed.lock();
+        if owed.get(&inode.number) == Some(dir) {
+            owed.remove(&inode.number);
+        }
+    }
+
     /// A file's last move is durable once `dir` is.
     pub(super) fn owes(&self, inode: &Inode, dir: Node) {
         self.owed.lock().insert(inode.number, dir);
     }
+}
+
+/// Whether the copy is the file. The caller holds `place` exclusively.
+fn check_as_copied(inode: &Inode, source: &Source) -> Result<(), Stayed> {
+    if inode.passed.load(Ordering::Acquire) > 0 {
+        return Err(Stayed::PassedThrough);
+    }
+    // Not mapped when the copy began, and not handed to the kernel since: nobody stored
+    // anything that leaves no trace in times.
+    if inode.was_passed.load(Ordering::Acquire)
+        || inode.changes.load(Ordering::Acquire) != source.changes
+        || differs(&source.stat, &stat_descriptor(&source.file)?)
+    {
+        return Err(Stayed::Changed);
+    }
+    Ok(())
 }
 
 /// Whether a file changed between two looks; reading it is no change.

@@ -1,6 +1,7 @@
 //! The file tier in one process: two directories, no mount.
 
 mod announced;
+mod batch;
 mod clean;
 mod copies;
 mod crashes;

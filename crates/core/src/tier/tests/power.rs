@@ -167,6 +167,8 @@ fn syncs_that_are_none_are_noticed() {
     type Lose = fn(Option<&'static str>) -> usize;
     for (lie, lose) in [
         ("syncing a copy", lose_power_at_each_step as Lose),
+        ("syncing copies", lose_power_at_each_step),
+        ("syncing switches", lose_power_at_each_step),
         ("syncing the intents", lose_power_at_each_step),
         ("syncing a place", lose_power_at_each_step),
         ("syncing a switch", lose_power_at_each_step),

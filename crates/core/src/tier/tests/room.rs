@@ -1,7 +1,8 @@
 //! Room on the SSD: who makes it, for whom, and who stays.
 
+use super::super::batch::ToldOf;
 use super::super::migrate::Stayed;
-use super::super::moving::move_all;
+use super::super::moving::{By, move_all};
 use super::super::tree::Named;
 use super::*;
 use crate::control::{JobChange, RuleChange};
@@ -166,7 +167,9 @@ fn a_file_without_room_beside_others_is_tried_again_alone() {
         Err(Stayed::NoRoom)
     };
     let sink = &mut |_| ControlFlow::Continue(());
-    let report = move_all(&files, false, |_| true, |_| None, act, sink);
+    let alone = |files: &[&Named], _: ToldOf<'_>| files.iter().map(|_| None).collect();
+    let by = By { one: act, many: alone };
+    let report = move_all(&files, false, |_| true, |_| None, &by, sink);
     assert_eq!((report.files, report.skipped.len()), (3, 0), "{report:?}");
 }
 

@@ -98,6 +98,15 @@ pub(super) const STORIES: &[Story] = &[
     Story { name: "demote", acts: &[moves(|tier| tier.moves_down("here"), BEGIN)] },
     Story { name: "promote", acts: &[moves(|tier| tier.moves_up("away"), BEGIN)] },
     Story {
+        name: "batches go up and down, then one of the files is written and synced",
+        acts: &[
+            moves(|tier| tier.moves_up(""), BEGIN),
+            moves(|tier| tier.moves_down(""), BEGIN),
+            writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
+            syncs(Fixture::syncs, "away=away dir/deep=deep here=WRIT"),
+        ],
+    },
+    Story {
         name: "open",
         acts: &[moves(
             |tier| tier.tier().open(&tier.node("away")?, libc::O_RDONLY, CALLER).map(drop),
