@@ -1,4 +1,5 @@
-//! Finding mounts without waiting for ever for one whose process is stopped.
+//! Finding mounts without waiting for ever for one whose process is stopped, or for the server of
+//! another file system.
 //!
 //! What must hold: a look into a mount is made by a process of its own, [`execute`]. The kernel
 //! does not let go of who looks until the mount answers, whatever signal comes; so that process is
@@ -39,7 +40,7 @@ pub(crate) fn dead_mount(path: &Path) -> Result<Option<PathBuf>> {
     place::dead_mount(path, &Aside::default())
 }
 
-/// Refuses a path that leads into a mount of ours whose process does not answer.
+/// Refuses a path that leads into a mount whose process or server does not answer.
 pub(crate) fn check_answers(path: &Path) -> Result<()> {
     place::check_answers(path, &Aside::default())
 }
@@ -51,6 +52,7 @@ pub(crate) struct LookArgs {}
 /// What is looked for, the first byte of a question; the rest is the path.
 const RESOLVE: u8 = b'r';
 const SOCKET: u8 = b's';
+const ANSWER: u8 = b'a';
 /// The end of a question, and of an answer: no path has it.
 const END: u8 = 0;
 
@@ -63,6 +65,7 @@ pub(crate) fn execute(_: &LookArgs) -> Outcome {
         let path = Path::new(OsStr::from_bytes(path));
         let found = match *what {
             SOCKET => Directly.socket(path),
+            ANSWER => Directly.wait_for(path).map(|()| None),
             _ => Directly.resolve(path).map(Some),
         };
         let mut answer = match found {
@@ -159,5 +162,9 @@ impl Look for Aside {
 
     fn socket(&self, root: &Path) -> io::Result<Option<PathBuf>> {
         self.look(SOCKET, root)
+    }
+
+    fn wait_for(&self, point: &Path) -> io::Result<()> {
+        self.look(ANSWER, point).map(drop)
     }
 }

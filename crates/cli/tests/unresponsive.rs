@@ -108,6 +108,57 @@ fn a_stopped_mount_keeps_no_command_waiting_for_ever() {
     scratch.succeed(&["umount", "mnt"]);
 }
 
+/// A file system whose server never answers, as one that is stopped.
+struct Silent;
+
+impl fuser::Filesystem for Silent {}
+
+/// `mount`, `run` and all others waited for ever in a look-up that no signal ends.
+#[test]
+fn a_directory_that_does_not_answer_keeps_no_command_waiting_for_ever() {
+    let Some(scratch) = Stopped::new() else { return };
+    fs::create_dir(scratch.path("hung")).unwrap();
+    let options = fuser::Config::default();
+    // Nobody serves it until it is dropped, which ends all that wait.
+    let silent = fuser::Session::new(Silent, scratch.path("hung"), &options).unwrap();
+    let commands: [&[&str]; 20] = [
+        &["mount", "hung", "mnt", "--cache", "cache"],
+        &["mount", "hung/below", "mnt", "--cache", "cache"],
+        &["mount", "origin", "mnt", "--cache", "hung"],
+        &["mount", "origin", "hung", "--cache", "cache"],
+        &["mount", "--tier", "hung", "mnt"],
+        &["run", "--origin", "hung", "--cache", "cache", "--", "true"],
+        &["run", "--origin", "origin", "--cache", "hung", "--", "true"],
+        &["calibrate", "--dry-run", "hung"],
+        &["doctor", "--origin", "hung", "--cache", "cache"],
+        &["fsck", "hung"],
+        &["unstripe", "hung", "copy"],
+        &["status", "hung"],
+        &["where", "hung/data"],
+        &["explain", "hung/data", "0", "8K"],
+        &["flush", "hung"],
+        &["warm", "hung/data"],
+        &["evict", "hung/data"],
+        &["demote", "hung/data"],
+        &["umount", "hung"],
+        &["pin", "*.x", "--on", "hung"],
+    ];
+    let start = |args: &&[&str]| {
+        let mut command = scratch.command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let running: Vec<_> = commands.iter().map(start).collect();
+    for (args, mut child) in commands.iter().zip(running) {
+        eventually(&format!("the end of {args:?}"), || child.try_wait().unwrap().is_some());
+        let output = child.wait_with_output().unwrap();
+        let said = said(&output);
+        let all = said + &String::from_utf8_lossy(&output.stdout);
+        assert!(!output.status.success() && all.contains("does not answer"), "{args:?}: {all}");
+        assert!(all.contains(scratch.path("hung").to_str().unwrap()), "{args:?}: {all}");
+    }
+    drop(silent);
+}
+
 /// `umount` said that the mount's process had ended before, and detached a living mount.
 #[test]
 fn a_dead_origin_server_is_not_taken_for_the_dead_mount() {

@@ -21,6 +21,7 @@ use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::{bytes_within, user_file};
 use crate::output;
+use crate::places;
 use crate::progress::Meter;
 use crate::say::{self, say, tell};
 use crate::text;
@@ -79,6 +80,7 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
     let emulated = emulated(args, &config)?;
     let mut measured = Vec::new();
     for dir in &args.dirs {
+        places::check_answers(dir).map_err(Failure::refused)?;
         let dir = fs::canonicalize(dir)
             .map_err(|error| Failure::refused(format!("{}: {error}", dir.display())))?;
         let found = measure(args, &dir, emulated)?;

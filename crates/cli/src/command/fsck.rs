@@ -23,6 +23,7 @@ use self::findings::{Findings, Problem};
 use super::offline::{self, Offline};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
+use crate::places;
 use crate::say::say;
 use crate::text;
 
@@ -53,11 +54,15 @@ struct Cache {
 
 /// Checks, and mends if asked.
 pub(crate) fn execute(args: &FsckArgs) -> Outcome {
+    places::check_answers(&args.cache).map_err(Failure::refused)?;
     if let Some(outcome) = super::tier_fsck::execute(&args.cache, args.repair, args.json) {
         return outcome;
     }
     let dir = offline::cache_dir(&args.cache)?;
     let mut cache = Cache::open(&dir, args.repair).map_err(Failure::refused)?;
+    if let Some(binding) = &cache.offline.binding {
+        places::check_answers(&binding.origin).map_err(Failure::refused)?;
+    }
     cache.check_servers()?;
     let mut contents = Contents::new(cache.offline.dmt.usage().mapped, args.json);
     for file in cache.offline.dmt.files() {

@@ -10,6 +10,7 @@ use halocline_core::error::Error;
 use halocline_core::volume::unstripe::{tree_bytes, unstripe, unstripe_tree};
 
 use crate::failure::{Failure, Outcome};
+use crate::places;
 use crate::progress::Meter;
 use crate::say::say;
 use crate::text;
@@ -32,6 +33,9 @@ pub(crate) struct UnstripeArgs {
 /// Copies.
 pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
     let (path, out) = (args.path.as_deref(), args.out.as_path());
+    for dir in [out, &args.origin] {
+        places::check_answers(dir).map_err(Failure::refused)?;
+    }
     if out.symlink_metadata().is_ok() {
         let out = out.display();
         return Err(Failure::refused(format!("{out} exists; name a new file or directory")));

@@ -116,6 +116,21 @@ pub(super) struct MountLine {
     pub(super) user: Option<u32>,
 }
 
+/// What the names of file systems begin with that others serve.
+const SERVED: [&[u8]; 11] = [
+    b"fuse",
+    b"nfs",
+    b"cifs",
+    b"smb",
+    b"9p",
+    b"ceph",
+    b"lustre",
+    b"afs",
+    b"gpfs",
+    b"beegfs",
+    b"virtiofs",
+];
+
 impl MountLine {
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
@@ -142,6 +157,11 @@ impl MountLine {
 
     pub(super) fn is_ours(&self) -> bool {
         self.kind == b"fuse.halocline"
+    }
+
+    /// Whether it is served by another process or machine, which may be stopped or out of reach.
+    pub(super) fn has_server(&self) -> bool {
+        SERVED.iter().any(|kind| self.kind.starts_with(kind))
     }
 }
 

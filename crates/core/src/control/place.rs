@@ -44,6 +44,8 @@ pub trait Look {
     fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
     /// The control socket that the root of a mount tells of; `None` where it is not ours.
     fn socket(&self, root: &Path) -> io::Result<Option<PathBuf>>;
+    /// Waits until the server of a file system that is mounted at `point` says anything, be it an error.
+    fn wait_for(&self, point: &Path) -> io::Result<()>;
 }
 
 /// Looks without a limit.
@@ -65,6 +67,12 @@ impl Look for Directly {
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    fn wait_for(&self, point: &Path) -> io::Result<()> {
+        // The kernel never answers this by itself, from what it remembers.
+        let _answer = rustix::fs::statvfs(point);
+        Ok(())
     }
 }
 
@@ -88,7 +96,8 @@ impl Place {
     pub fn find_by(path: &Path, look: &dyn Look) -> Result<Self> {
         let table = mount::table()?;
         let absolute = std::path::absolute(path).map_err(Error::at(path, "find the path"))?;
-        let followed = follow(&table, &absolute).map_err(Error::at(path, "find the path"))?;
+        let followed =
+            follow(&table, &absolute, look).map_err(|error| not_followed(path, error))?;
         let (line, rest) = match followed {
             Followed::Whole(whole) => return Self::off_mounts(&table, path, &whole, look),
             Followed::Mount(line, rest) => (line, rest),
@@ -153,7 +162,13 @@ impl Place {
 pub fn dead_mount(path: &Path, look: &dyn Look) -> Result<Option<PathBuf>> {
     let table = mount::table()?;
     let absolute = std::path::absolute(path).map_err(Error::at(path, "find the path"))?;
-    let Ok(Followed::Mount(line, rest)) = follow(&table, &absolute) else { return Ok(None) };
+    let (line, rest) = match follow(&table, &absolute, look) {
+        Ok(Followed::Mount(line, rest)) => (line, rest),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            return Err(not_followed(path, error));
+        }
+        _ => return Ok(None),
+    };
     if !rest.as_os_str().is_empty() {
         return Ok(None);
     }
@@ -169,21 +184,22 @@ pub fn dead_mount(path: &Path, look: &dyn Look) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Refuses a path that leads into a mount of ours whose process lives and does not answer: whoever
+/// Refuses a path that leads into a mount whose process or server lives and does not answer: whoever
 /// used the path would wait with it.
 pub fn check_answers(path: &Path, look: &dyn Look) -> Result<()> {
     let absolute = std::path::absolute(path).map_err(Error::at(path, "find the path"))?;
-    if let Ok(Followed::Mount(line, _)) = follow(&mount::table()?, &absolute) {
-        socket_of(&line, look).map_or_else(
-            |error| if error.errno() == libc::ETIMEDOUT { Err(error) } else { Ok(()) },
-            |_| Ok(()),
-        )?;
-    }
-    Ok(())
+    let answer = match follow(&mount::table()?, &absolute, look) {
+        Ok(Followed::Mount(line, _)) => socket_of(&line, look).map(drop),
+        Ok(Followed::Whole(_)) => Ok(()),
+        Err(error) => Err(not_followed(path, error)),
+    };
+    // What else is wrong is for who uses the path to say.
+    answer.or_else(|error| if error.errno() == libc::ETIMEDOUT { Err(error) } else { Ok(()) })
 }
 
-/// Follows links and `..` as the kernel does, up to the first mount of ours.
-fn follow(table: &[u8], path: &Path) -> io::Result<Followed> {
+/// Follows links and `..` as the kernel does, up to the first mount of ours. File systems of other
+/// servers on the way are followed where they answer.
+fn follow(table: &[u8], path: &Path, look: &dyn Look) -> io::Result<Followed> {
     let mut at = PathBuf::from("/");
     let mut left: VecDeque<OsString> = parts(path).collect();
     let mut links = 0;
@@ -193,8 +209,12 @@ fn follow(table: &[u8], path: &Path) -> io::Result<Followed> {
             Some(Component::ParentDir) => drop(at.pop()),
             Some(Component::Normal(name)) => {
                 let next = at.join(name);
-                if let Some(line) = MountLine::on(table, &next).filter(MountLine::is_ours) {
-                    return Ok(Followed::Mount(line, left.into_iter().collect()));
+                match MountLine::on(table, &next) {
+                    Some(line) if line.is_ours() => {
+                        return Ok(Followed::Mount(line, left.into_iter().collect()));
+                    }
+                    Some(line) if line.has_server() => wait_for(&next, look)?,
+                    _ => {}
                 }
                 if fs::symlink_metadata(&next)?.is_symlink() {
                     links += 1;
@@ -213,6 +233,16 @@ fn follow(table: &[u8], path: &Path) -> io::Result<Followed> {
         }
     }
     Ok(Followed::Whole(at))
+}
+
+fn wait_for(point: &Path, look: &dyn Look) -> io::Result<()> {
+    look.wait_for(point).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => {
+            let what = format!("the file system mounted at {} does not answer", point.display());
+            io::Error::new(io::ErrorKind::TimedOut, what)
+        }
+        _ => error,
+    })
 }
 
 fn parts(path: &Path) -> impl Iterator<Item = OsString> {
@@ -236,6 +266,20 @@ fn socket_of(line: &MountLine, look: &dyn Look) -> Result<Option<(PathBuf, u32)>
         _ => Error::at(&line.point, "ask the mount for its socket")(error),
     })?;
     Ok(socket.map(|socket| (socket, user)))
+}
+
+/// The error for a path that could not be followed.
+fn not_followed(path: &Path, error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::TimedOut {
+        return Error::Refused {
+            message: format!(
+                "{}: {error}; see whether its server is stopped, or waits for a disk or network",
+                path.display()
+            ),
+            errno: libc::ETIMEDOUT,
+        };
+    }
+    Error::at(path, "find the path")(error)
 }
 
 /// The error for a path in a mount whose root answers.
@@ -321,7 +365,7 @@ mod tests {
              40 22 0:40 / {} rw - fuse.halocline /o rw,user_id=7,group_id=0\n",
             mounted.display()
         );
-        let of = |path: &str| follow(table.as_bytes(), &root.join(path));
+        let of = |path: &str| follow(table.as_bytes(), &root.join(path), &Directly);
         let line = || MountLine::on(table.as_bytes(), &mounted).unwrap();
         assert_eq!(line().user, Some(7));
         let inside = |rest: &str| Followed::Mount(line(), rest.into());

@@ -21,6 +21,7 @@ use crate::child::Signals;
 use crate::command::write_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::{ConfigArgs, bytes_within};
+use crate::places;
 use crate::preflight;
 use crate::progress::Meter;
 use crate::say::{self, say};
@@ -281,6 +282,7 @@ fn make_scratch(args: &IorArgs, plan: &Plan) -> Result<Scratch, Failure> {
     let data = plan.workloads.iter().map(Workload::bytes).max().unwrap_or(0);
     let cache = args.cache_size.iter().map(|limit| limit.bytes(data)).max().unwrap_or(0);
     let absolute = |dir: &Path| {
+        places::check_answers(dir).map_err(Failure::refused)?;
         fs::canonicalize(dir)
             .map_err(|error| Failure::refused(format!("{}: {error}", dir.display())))
     };

@@ -23,6 +23,7 @@ use crate::command::bench::claimed::{Claimed, clear_away_in};
 use crate::command::bench::interrupted;
 use crate::command::umount::detach;
 use crate::failure::{Failure, Outcome};
+use crate::places;
 
 /// How long a mount may take to appear.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -40,6 +41,7 @@ pub(super) fn supervise(dir: &Path) -> Outcome {
         halocline_fuse::private_namespace().map_err(Failure::refused)?;
     }
     // Mount points are known by their whole paths.
+    places::check_answers(dir)?;
     let dir = fs::canonicalize(dir).map_err(Error::at(dir, "use the directory"))?;
     clear_away_in(&dir)?;
     let scratch = Claimed::make_in(&dir)?;
