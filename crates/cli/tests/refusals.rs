@@ -322,7 +322,7 @@ fn what_a_prepared_cache_names_is_not_touched() {
         ("halocline-binding.toml", "victim"),
         ("meta", "elsewhere"),
         ("objects", "elsewhere"),
-        ("meta/ring", "victim"),
+        ("meta/snapshot-0000000000000000", "victim"),
         ("rules.json", "victim"),
     ] {
         let had = fs::rename(inside(name), &aside).is_ok();

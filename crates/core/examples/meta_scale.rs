@@ -32,7 +32,6 @@ fn main() -> Outcome {
     fs::create_dir(&dir)?;
     println!("{extents} extents of {LEN} bytes over {FILES} files in {}", dir.display());
     let empty = resident_bytes()?;
-    journal_alone(&dir, extents)?;
     fill(&dir, extents, records)?;
     println!("disk       {:8.1} bytes an extent, while open", per(disk_bytes(&dir)?, extents));
     let dmt = reopen(&dir, extents, records, empty, "kill")?;
@@ -51,27 +50,6 @@ fn open(dir: &Path, records_bytes: u64) -> Outcome<ExtentTable> {
     let eviction = halocline_model::evict::by_name("s3fifo")?;
     let options = Options { records_bytes, ..Options::new(1 << 50, eviction, 65536) };
     Ok(ExtentTable::open(dir, options)?.0)
-}
-
-/// The store under the tables by itself, with keys and values like theirs: what a `map` costs
-/// beyond this is ours.
-fn journal_alone(dir: &Path, extents: u64) -> Outcome {
-    let database = fjall::Database::builder(dir.join("alone")).worker_threads(2).open()?;
-    let keyspace = database.keyspace("alone", || {
-        fjall::KeyspaceCreateOptions::default().max_memtable_size(32 << 20)
-    })?;
-    let begin = Instant::now();
-    for index in 0..extents {
-        let (file, range) = place(index, extents);
-        let mut key = [b'x'; 17];
-        key[1..9].copy_from_slice(&file.0.to_be_bytes());
-        key[9..].copy_from_slice(&range.start.to_be_bytes());
-        keyspace.insert(key, [7; 29])?;
-    }
-    report("store alone", begin.elapsed(), extents);
-    drop((keyspace, database));
-    fs::remove_dir_all(dir.join("alone"))?;
-    Ok(())
 }
 
 fn fill(dir: &Path, extents: u64, records: u64) -> Outcome {

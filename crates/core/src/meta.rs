@@ -15,22 +15,19 @@ mod cdt;
 pub mod checksums;
 mod distrust;
 mod files;
-mod footprint;
-mod journal;
 pub mod lease;
+mod log;
 mod mapping;
 mod marks;
+mod migrate;
 mod order;
 pub mod owner;
 mod rangemap;
 mod record;
 mod records;
 pub mod recover;
-mod ring;
 mod space;
 pub mod table;
-mod upkeep;
-mod verify;
 
 /// Space on the cache is counted and discarded in blocks of this many bytes.
 pub const BLOCK: u64 = 4096;

@@ -1,7 +1,8 @@
-//! Crash images of the metadata store: the directory copied after each operation, the journal cut
-//! at any byte, and bytes flipped. What is recovered is a consistent prefix of what was done, or a
+//! Crash images of the metadata store: the directory copied after each operation, its log cut at any
+//! byte, and bytes flipped. What is recovered is a consistent prefix of what was done, or a
 //! clear error; never a panic, never a mixture (I4, D6).
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -18,26 +19,22 @@ use halocline_model::request::ByteRange;
 use halocline_testkit::copying::copy;
 
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
-/// A size of tables in memory that no story here reaches.
-const JOURNAL_ONLY: u64 = 64 << 20;
+/// A size of the log that no story here reaches.
+const LOG_ONLY: u64 = 64 << 20;
 const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 
 fn open(dir: &Path, boot: &str) -> Result<(ExtentTable, Recovery), Error> {
-    open_with(dir, boot, JOURNAL_ONLY)
+    open_with(dir, boot, LOG_ONLY)
 }
 
-/// The same with a size of tables in memory, so that a short story reaches those on disk.
-fn open_with(
-    dir: &Path,
-    boot: &str,
-    memtable_bytes: u64,
-) -> Result<(ExtentTable, Recovery), Error> {
+/// The same with a size of the log at which a snapshot replaces it, so that a short story reaches some.
+fn open_with(dir: &Path, boot: &str, log_bytes: u64) -> Result<(ExtentTable, Recovery), Error> {
     static CLOCK: AtomicU64 = AtomicU64::new(1_000_000);
     let options = Options {
         clock: Box::new(|| CLOCK.fetch_add(300, Relaxed)),
         ..Options::new(1 << 30, Box::<Lru>::default(), 64)
     };
-    ExtentTable::open_tuned(dir, options, boot, memtable_bytes)
+    ExtentTable::open_tuned(dir, options, boot, log_bytes)
 }
 
 /// What a program can see of the tables.
@@ -134,8 +131,8 @@ fn step(dmt: &ExtentTable, random: &mut Random, number: u64) {
     }
 }
 
-fn begin(dir: &Path, memtable_bytes: u64) -> ExtentTable {
-    let (dmt, recovery) = open_with(dir, "boot", memtable_bytes).unwrap();
+fn begin(dir: &Path, log_bytes: u64) -> ExtentTable {
+    let (dmt, recovery) = open_with(dir, "boot", log_bytes).unwrap();
     assert_eq!(recovery.left, Left::Never);
     for (inode, path) in [(1, "d/a"), (2, "d/b"), (3, "c")] {
         dmt.register(OriginKey { inode, born_ns: 9 }, Path::new(path)).unwrap();
@@ -143,14 +140,26 @@ fn begin(dir: &Path, memtable_bytes: u64) -> ExtentTable {
     dmt
 }
 
-fn journal(dir: &Path) -> PathBuf {
+/// Bytes before the first change in a file of the log.
+const HEAD: u64 = 64;
+
+/// The files of the log, in order.
+fn logs(dir: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(dir.join("meta")).unwrap().map(|entry| entry.unwrap().path());
-    files.filter(|path| path.extension().is_some_and(|ext| ext == "jnl")).max().unwrap()
+    let is_log = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("log-");
+    let mut logs: Vec<_> = files.filter(is_log).collect();
+    logs.sort();
+    logs
 }
 
-/// Bytes of the journal that were written: it is made larger than it is used.
-fn written(journal: &Path) -> u64 {
-    let bytes = fs::read(journal).unwrap();
+/// The file of the log that was written last: one may be ready behind it.
+fn log(dir: &Path) -> PathBuf {
+    logs(dir).into_iter().rfind(|log| written(log) > HEAD).unwrap()
+}
+
+/// Bytes of a file that were written: it is made larger than it is used.
+fn written(file: &Path) -> u64 {
+    let bytes = fs::read(file).unwrap();
     bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1)
 }
 
@@ -158,7 +167,7 @@ fn written(journal: &Path) -> u64 {
 fn i4_a_killed_process_loses_nothing_at_any_operation() {
     let dir = scratch();
     let (live, image) = (dir.path().join("live"), dir.path().join("image"));
-    let dmt = begin(&live, JOURNAL_ONLY);
+    let dmt = begin(&live, LOG_ONLY);
     let mut random = Random(7);
     for number in 0..150 {
         step(&dmt, &mut random, number);
@@ -174,8 +183,8 @@ fn i4_a_killed_process_loses_nothing_at_any_operation() {
 }
 
 /// A story with what the tables looked like after each operation.
-fn story(dir: &Path, steps: u64, memtable_bytes: u64) -> Vec<Dump> {
-    let dmt = begin(dir, memtable_bytes);
+fn story(dir: &Path, steps: u64, log_bytes: u64) -> Vec<Dump> {
+    let dmt = begin(dir, log_bytes);
     let mut random = Random(11);
     let mut dumps = vec![Dump { files: Vec::new(), extents: Vec::new(), wanted: Vec::new() }];
     for file in dmt.files() {
@@ -195,20 +204,16 @@ fn story(dir: &Path, steps: u64, memtable_bytes: u64) -> Vec<Dump> {
 }
 
 #[test]
-fn a_journal_cut_anywhere_is_a_prefix() {
+fn a_log_cut_anywhere_is_a_prefix() {
     let dir = scratch();
     let (whole, image) = (dir.path().join("whole"), dir.path().join("image"));
-    let dumps = story(&whole, 60, JOURNAL_ONLY);
-    // The journal gets what the ring has, and then has to do without it.
-    drop(open(&whole, "boot").unwrap());
-    let ring = whole.join("meta/ring");
-    fs::write(&ring, vec![0; fs::read(&ring).unwrap().len()]).unwrap();
-    let end = written(&journal(&whole));
+    let dumps = story(&whole, 60, LOG_ONLY);
+    let end = written(&log(&whole));
     let mut reached = 0;
-    for cut in (0..=end).step_by(3).chain([end]) {
+    for cut in (HEAD..=end).step_by(3).chain([end]) {
         for fill in [false, true] {
             copy(&whole, &image);
-            let path = journal(&image);
+            let path = log(&image);
             let file = File::options().write(true).open(&path).unwrap();
             let full = file.metadata().unwrap().len();
             file.set_len(cut).unwrap();
@@ -230,7 +235,7 @@ fn a_journal_cut_anywhere_is_a_prefix() {
 #[test]
 fn a_power_loss_keeps_what_a_barrier_covered_and_lists_the_rest() {
     let dir = scratch();
-    let dmt = begin(dir.path(), JOURNAL_ONLY);
+    let dmt = begin(dir.path(), LOG_ONLY);
     let map = |start, dirty| {
         let range = ByteRange::at(start, 4096);
         assert!(dmt.reserve(FileId(1), range, HERE));
@@ -262,19 +267,19 @@ fn a_power_loss_keeps_what_a_barrier_covered_and_lists_the_rest() {
 }
 
 #[test]
-fn bytes_flipped_in_the_journal_are_an_error_or_a_prefix() {
-    flip(30, JOURNAL_ONLY);
+fn bytes_flipped_in_a_log_are_an_error_or_a_prefix() {
+    flip(30, LOG_ONLY);
 }
 
 #[test]
-fn bytes_flipped_in_tables_are_an_error_or_a_prefix() {
+fn bytes_flipped_in_a_snapshot_are_an_error_or_a_prefix() {
     flip(120, 2048);
 }
 
-fn flip(steps: u64, memtable_bytes: u64) {
+fn flip(steps: u64, log_bytes: u64) {
     let dir = scratch();
     let (whole, image) = (dir.path().join("whole"), dir.path().join("image"));
-    let dumps = story(&whole, steps, memtable_bytes);
+    let dumps = story(&whole, steps, log_bytes);
     fs::create_dir(&image).unwrap();
     let mut victims = Vec::new();
     list(&whole.join("meta"), &mut victims);
@@ -285,7 +290,6 @@ fn flip(steps: u64, memtable_bytes: u64) {
         let name = name.display();
         let end = written(&victim);
         let step = if end > 2000 { 7 } else { 1 };
-        // The ends of tables say how to read the rest.
         let tail = end.saturating_sub(300)..end;
         for at in (0..tail.start).step_by(step).chain(tail) {
             fs::remove_dir_all(&image).unwrap();
@@ -323,16 +327,14 @@ fn list(dir: &Path, files: &mut Vec<PathBuf>) {
 #[test]
 fn a_power_loss_is_no_crash_because_the_first_opening_after_it_ended_early() {
     let dir = scratch();
-    let dmt = begin(dir.path(), JOURNAL_ONLY);
+    let dmt = begin(dir.path(), LOG_ONLY);
     dmt.barrier().unwrap();
-    let (synced, from) = (dump(&dmt), written(&journal(dir.path())));
+    let (synced, from) = (dump(&dmt), written(&log(dir.path())));
     (0..300).for_each(|number| step(&dmt, &mut Random(number), number));
     drop(dmt);
-    let torn = File::options().write(true).open(journal(dir.path())).unwrap();
+    let torn = File::options().write(true).open(log(dir.path())).unwrap();
     torn.write_all_at(&[0; 512], from).unwrap();
-    for lost in ["meta/ring", LOCK_FILE] {
-        File::create(dir.path().join(lost)).unwrap();
-    }
+    File::create(dir.path().join(LOCK_FILE)).unwrap();
     drop(Owner::take(dir.path()).unwrap());
     let (dmt, recovery) = open(dir.path(), &boot_id()).unwrap();
     assert_eq!((dump(&dmt), recovery.left), (synced, Left::PowerLost));
@@ -348,7 +350,7 @@ fn boot_id() -> String {
 /// dirty data is reachable only through it. After a crash the same hole is damage, as what lies
 /// behind it was acknowledged.
 #[test]
-fn a_hole_in_the_unsynced_journal_is_the_end_after_a_power_loss_and_damage_otherwise() {
+fn a_hole_in_the_unsynced_log_is_the_end_after_a_power_loss_and_damage_otherwise() {
     holes(400, map);
 }
 
@@ -371,18 +373,18 @@ fn map(dmt: &ExtentTable, number: u64) {
 fn holes(changes: u64, change: impl Fn(&ExtentTable, u64)) {
     let dir = scratch();
     let (whole, image) = (dir.path().join("whole"), dir.path().join("image"));
-    let dmt = begin(&whole, JOURNAL_ONLY);
+    let dmt = begin(&whole, LOG_ONLY);
     (0..4).for_each(|number| map(&dmt, number));
     dmt.barrier().unwrap();
     let synced = dump(&dmt).extents;
-    let from = written(&journal(&whole));
+    let from = written(&log(&whole));
     (4..changes).for_each(|number| change(&dmt, number));
     drop(dmt);
-    let end = written(&journal(&whole));
+    let end = written(&log(&whole));
     for hole in (from..end - 1024).step_by(977) {
         for (boot, left) in [("next boot", Some(Left::PowerLost)), ("boot", None)] {
             copy(&whole, &image);
-            let torn = File::options().write(true).open(journal(&image)).unwrap();
+            let torn = File::options().write(true).open(log(&image)).unwrap();
             torn.write_all_at(&[0; 512], hole).unwrap();
             let opened = open(&image, boot).map(|(dmt, found)| (dump(&dmt).extents, found.left));
             match left {
@@ -394,17 +396,30 @@ fn holes(changes: u64, change: impl Fn(&ExtentTable, u64)) {
     }
 }
 
-/// What there was after a change: the tables, the bytes of the ring and the length of the journal.
+/// What there was after a change: the tables, and the files of the log as far as they were written.
 struct Moment {
     dump: Dump,
-    ring: Vec<u8>,
-    journal: u64,
+    logs: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl Moment {
     fn now(dmt: &ExtentTable, dir: &Path) -> Self {
-        let ring = fs::read(dir.join("meta/ring")).unwrap();
-        Self { dump: recorded(dmt), ring, journal: written(&journal(dir)) }
+        let bytes = |log: &Path| {
+            let mut bytes = fs::read(log).unwrap();
+            bytes.truncate(usize::try_from(written(log)).unwrap());
+            bytes
+        };
+        let logs = logs(dir).into_iter().map(|log| (log.clone(), bytes(&log))).collect();
+        Self { dump: recorded(dmt), logs }
+    }
+
+    /// A sector of a file. Files are made durable before there is a change in them.
+    fn sector(&self, log: &Path, at: usize, last: &[u8]) -> Vec<u8> {
+        let head = &last[..last.len().min(usize::try_from(HEAD).unwrap())];
+        let bytes = self.logs.get(log).map_or(head, Vec::as_slice);
+        let mut sector: Vec<u8> = bytes.iter().skip(at).take(512).copied().collect();
+        sector.resize(512, 0);
+        sector
     }
 }
 
@@ -442,35 +457,33 @@ fn live(dir: &Path, random: &mut Random) -> (Vec<Moment>, usize) {
     (moments, synced)
 }
 
-/// Takes the power away: the journal ends anywhere behind its last sync, each sector of the ring,
-/// which nobody syncs, is of another time. The lock file then names another boot.
+/// Takes the power away: each sector of the log is of some time since the last sync. The lock file then
+/// names another boot.
 fn lose_power(dir: &Path, moments: &[Moment], synced: usize, random: &mut Random) {
     let last = moments.len() - 1;
-    let (from, to) = (moments[synced].journal, moments[last].journal);
-    let end = from + random.below(to - from + 1);
-    File::options().write(true).open(journal(dir)).unwrap().set_len(end).unwrap();
-    let ring = File::options().write(true).open(dir.join("meta/ring")).unwrap();
-    let most = 1 + random.below(moments.len() as u64);
-    let times = 1 + random.below(most);
-    for sector in (0..moments[last].ring.len()).step_by(512) {
-        let age = usize::try_from(random.below(times)).unwrap();
-        let bytes = &moments[last - age].ring[sector..sector + 512];
-        ring.write_all_at(bytes, sector as u64).unwrap();
+    let times = 1 + random.below((last - synced) as u64 + 1);
+    for (path, bytes) in &moments[last].logs {
+        let Ok(log) = File::options().write(true).open(path) else { continue };
+        for at in (0..bytes.len()).step_by(512) {
+            let age = usize::try_from(random.below(times)).unwrap();
+            let sector = moments[last - age].sector(path, at, bytes);
+            log.write_all_at(&sector, at as u64).unwrap();
+        }
     }
     let lock = dir.join(LOCK_FILE);
     let text = fs::read_to_string(&lock).unwrap();
     fs::write(&lock, text.replace(" boot boot ", " boot gone ")).unwrap();
 }
 
-/// Again and again, so that slots of earlier lives lie where new ones are missing. The state in the
-/// store names this boot, so nothing is dropped and prefixes can be told apart.
+/// Again and again. The state in the store names this boot, so nothing is dropped and prefixes can be
+/// told apart.
 #[test]
-fn i4_any_sectors_of_the_ring_behind_any_end_of_the_journal_are_a_prefix() {
+fn i4_any_sectors_of_the_log_behind_its_last_sync_are_a_prefix() {
     let dir = scratch();
-    drop(begin(dir.path(), JOURNAL_ONLY));
+    drop(begin(dir.path(), LOG_ONLY));
     let mut random = Random(5);
     let mut between = 0;
-    for life in 0..15 {
+    for life in 0..30 {
         let (moments, synced) = live(dir.path(), &mut random);
         lose_power(dir.path(), &moments, synced, &mut random);
         let found = dump(&open(dir.path(), "boot").unwrap().0);

@@ -76,7 +76,6 @@ fn i4_a_failed_write_is_not_shown_and_the_last_one_accepted() {
 
     // Neither what `kill -9` leaves here nor what is there after the end has the refused ones.
     drop(table);
-    // The store of this directory stays locked by this process.
     let image = tempfile::tempdir().unwrap();
     copy(dir.path(), image.path());
     let table = open(image.path());

@@ -1,12 +1,11 @@
 //! Threads that change one table at the same time. The schedules vary, what must hold does not.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
 use halocline_core::meta::recover::Left;
-use halocline_core::meta::table::{ExtentTable, Options, STORE_DIR};
+use halocline_core::meta::table::{ExtentTable, Options};
 use halocline_core::meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;
 use halocline_model::layout::{Layout, Placement};
@@ -111,8 +110,6 @@ fn i4_what_is_accepted_during_a_close_is_closed_with_the_rest() {
             names.join().unwrap()
         });
         drop(table);
-        let ring = dir.path().join(STORE_DIR).join("ring");
-        fs::write(&ring, vec![0; fs::read(&ring).unwrap().len()]).unwrap();
         let options = Options::new(1 << 20, Box::<Lru>::default(), 8);
         let (table, recovery) =
             ExtentTable::open_on_boot(dir.path(), options, "next boot").unwrap();

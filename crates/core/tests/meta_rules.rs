@@ -316,9 +316,9 @@ fn a_missing_or_gutted_store_is_named_and_nothing_is_made_in_its_place() {
     let (dir, dmt) = cache();
     drop(dmt);
     let store = dir.path().join("meta");
-    fs::remove_file(store.join("version")).unwrap();
+    fs::remove_file(store.join(format!("snapshot-{:016x}", 0))).unwrap();
     let error = ExtentTable::open(dir.path(), options()).unwrap_err().to_string();
-    assert!(error.contains("version marker") && error.contains("restore"), "{error}");
+    assert!(error.contains("snapshot is missing") && error.contains("restore"), "{error}");
     fs::remove_dir_all(&store).unwrap();
     fs::create_dir(dir.path().join("objects")).unwrap();
     let error = ExtentTable::open(dir.path(), options()).unwrap_err().to_string();

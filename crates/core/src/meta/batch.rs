@@ -62,6 +62,11 @@ impl Batch {
         &self.bytes
     }
 
+    /// Removes all changes.
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -72,12 +77,19 @@ impl Batch {
         let mut changes: Vec<_> = self.iter().collect();
         // Stable, so the last of equal keys is the latest.
         changes.sort_by_key(|change| change.0);
-        let last_of_key = |pair: &[Change<'_>]| pair.get(1).is_none_or(|next| next.0 != pair[0].0);
-        (0..changes.len()).filter(|&at| last_of_key(&changes[at..])).map(|at| changes[at]).collect()
+        changes.dedup_by(|later, earlier| {
+            let is_same = later.0 == earlier.0;
+            if is_same {
+                *earlier = *later;
+            }
+            is_same
+        });
+        changes
     }
 }
 
-fn split(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
+/// The first change in some bytes, and what is behind it.
+pub(super) fn split(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
     let (&key_len, rest) = bytes.split_first()?;
     let (value_len, rest) = rest.split_first_chunk::<2>()?;
     let (key, rest) = rest.split_at_checked(usize::from(key_len))?;

@@ -34,10 +34,10 @@ const NO_BOOT: &str = "?";
 
 /// Version of everything in the directory as it is made.
 const FORMAT: u32 = 1;
-/// The same where a ring of changes lies ahead of a store (2) and cached data has checksums (3). A
-/// program that does not know them would go on without what is in the ring, and leave checksums of
-/// what it overwrote.
-const FORMAT_NOW: u32 = 3;
+/// The same where a ring of changes lies ahead of a store (2), cached data has checksums (3), and the
+/// records are a log of our own (4). A program that does not know them would go on without what is in
+/// the ring, leave checksums of what it overwrote, or find no records.
+const FORMAT_NOW: u32 = 4;
 
 /// What [`CACHE_FILE`] says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,7 +102,7 @@ impl Owner {
         &self.distrust
     }
 
-    /// Says durably that the directory is for programs that know the ring and the checksums, before
+    /// Says durably that the directory is for programs that know the log and the checksums, before
     /// there are any.
     pub(crate) fn announce_format(&mut self) -> Result<()> {
         if self.identity.format < FORMAT_NOW {

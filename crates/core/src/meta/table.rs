@@ -31,6 +31,7 @@ use super::cdt::Cdt;
 use super::checksums::Checksums;
 use super::distrust::Distrusted;
 use super::files::{Busy, FileState, Files};
+use super::log::Pace;
 use super::order::Order;
 use super::owner::{self, CacheIdentity, Owner};
 use super::record::State;
@@ -45,10 +46,6 @@ pub use options::{Clock, Options, system_clock};
 
 /// Name of the store's directory in the cache directory.
 pub const STORE_DIR: &str = "meta";
-
-/// Records are sorted into tables once the newest take this many bytes of memory: enough for
-/// 200,000 extents, and little to read again after a crash.
-const MEMTABLE_BYTES: u64 = 32 << 20;
 
 #[derive(Debug, Default)]
 struct Sums {
@@ -118,21 +115,30 @@ impl ExtentTable {
 
     /// The same on a machine whose boot id is `boot_id`: how a power loss is told from a crash.
     pub fn open_on_boot(dir: &Path, options: Options, boot_id: &str) -> Result<(Self, Recovery)> {
-        Self::open_tuned(dir, options, boot_id, MEMTABLE_BYTES)
+        let pace = Pace::of(options.records_bytes);
+        Self::open_at_pace(dir, options, boot_id, pace)
     }
 
-    /// The same, and a new store sorts its records into tables whenever the newest take
-    /// `memtable_bytes` bytes of memory: small in tests, so that a few records reach tables.
+    /// The same with a log that is replaced by a snapshot whenever it takes `log_bytes` bytes: small
+    /// in tests, so that a few records reach snapshots.
     pub fn open_tuned(
         dir: &Path,
         options: Options,
         boot_id: &str,
-        memtable_bytes: u64,
+        log_bytes: u64,
+    ) -> Result<(Self, Recovery)> {
+        Self::open_at_pace(dir, options, boot_id, Pace::of_log(log_bytes))
+    }
+
+    fn open_at_pace(
+        dir: &Path,
+        options: Options,
+        boot_id: &str,
+        pace: Pace,
     ) -> Result<(Self, Recovery)> {
         crate::private::check_above(dir)?;
         let (mut owner, distrusted) = Owner::take_with_witness(dir, options.witness.as_deref())?;
-        let set_aside = options.records_bytes;
-        let records = open::open_store(&mut owner, boot_id, memtable_bytes, set_aside)?;
+        let records = open::open_records(&mut owner, boot_id, pace)?;
         Self::over((owner, &distrusted), records, options, boot_id)
     }
 

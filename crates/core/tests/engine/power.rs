@@ -1,13 +1,12 @@
 //! Power losses under the whole engine: blocks that no sync covered are old or new in any choice,
-//! the store's journal ends anywhere behind its last sync, and any sectors of the ring ahead of it
-//! are as they were at the last opening. What was fsynced is there (I4); what
+//! and so are the sectors of the records' log behind its last sync. What was fsynced is there (I4); what
 //! was not is something that was written since; the loss is listed (I6); and all of it is so
 //! again after the next crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use halocline_core::device::Allocate;
@@ -20,6 +19,8 @@ use crate::volatile::Pages;
 
 const NAMES: [&str; 2] = ["a", "b"];
 const LENGTH_MAX: u64 = 96 << 10;
+/// Bytes of a file of the log before its first change.
+const HEAD: usize = 64;
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -99,10 +100,8 @@ struct Run {
     pages: Arc<Pages>,
     files: [Contents; 2],
     boots: u64,
-    /// Where the journal was synced at least.
-    synced: u64,
-    /// What the ring held at the last opening.
-    ring: Vec<u8>,
+    /// The log as it was synced at least.
+    synced: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl Run {
@@ -114,13 +113,13 @@ impl Run {
         fixture.boot_id = Some("boot-0".to_owned());
         fixture.open();
         let files = Default::default();
-        let mut run = Self { fixture, pages, files, boots: 0, synced: 0, ring: Vec::new() };
+        let mut run = Self { fixture, pages, files, boots: 0, synced: BTreeMap::new() };
         run.opened();
         for (name, file) in NAMES.iter().zip(&mut run.files) {
             run.fixture.write(name, 0, &[9]);
             file.change(0, &[9]);
         }
-        run.synced = run.journal_end();
+        run.synced = run.log();
         run
     }
 
@@ -148,15 +147,15 @@ impl Run {
                 let handle = fixture.handle(NAMES[name]);
                 fixture.engine().fsync(&handle, false).unwrap();
                 files[name].fsynced();
-                self.synced = self.journal_end();
+                self.synced = self.log();
             }
             Op::Flush => {
                 fixture.flush();
-                self.synced = self.journal_end();
+                self.synced = self.log();
             }
             Op::Evict { name } => {
                 fixture.evict(NAMES[name]);
-                self.synced = self.journal_end();
+                self.synced = self.log();
             }
             Op::Fetch { name } => {
                 fixture.read(NAMES[name], 0, at(LENGTH_MAX));
@@ -178,11 +177,10 @@ impl Run {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             random >> 33
         };
-        let (kept, slots) = (next(), next());
+        let kept = next();
         self.fixture.crash();
-        self.cut_journal(|unsynced| kept % (unsynced + 1));
         // All, some, or none.
-        self.age_ring(|| match slots % 3 {
+        self.age_log(|| match kept % 3 {
             0 => next() % 2 == 0,
             which => which == 1,
         });
@@ -205,40 +203,31 @@ impl Run {
         self.opened();
     }
 
-    /// An opening syncs the store, and after a power loss it wipes the ring.
+    /// An opening syncs the store.
     fn opened(&mut self) {
-        self.synced = self.journal_end();
-        self.ring = std::fs::read(self.ring_path()).unwrap();
+        self.synced = self.log();
     }
 
-    fn ring_path(&self) -> PathBuf {
-        self.fixture.cache.path().join("meta/ring")
-    }
-
-    fn journal(&self) -> PathBuf {
+    /// The files of the log.
+    fn log(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let dir = std::fs::read_dir(self.fixture.cache.path().join("meta")).unwrap();
         let files = dir.map(|entry| entry.unwrap().path());
-        files.filter(|path| path.extension().is_some_and(|end| end == "jnl")).max().unwrap()
+        let is_log =
+            |path: &PathBuf| path.file_name().unwrap().as_encoded_bytes().starts_with(b"log-");
+        files.filter(is_log).map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
     }
 
-    fn journal_end(&self) -> u64 {
-        end_of(&self.journal())
-    }
-
-    /// What lies behind the last sync did not reach the disk from some place on.
-    fn cut_journal(&self, kept: impl FnOnce(u64) -> u64) {
-        let end = self.journal_end();
-        let cut = self.synced + kept(end.checked_sub(self.synced).expect("a journal only grows"));
-        let file = File::options().write(true).open(self.journal()).unwrap();
-        file.write_all_at(&vec![0; at(end - cut)], cut).unwrap();
-    }
-
-    /// Sectors of the ring reach the disk as `keeps` says.
-    fn age_ring(&self, mut keeps: impl FnMut() -> bool) {
-        let file = File::options().write(true).open(self.ring_path()).unwrap();
-        for (sector, old) in (0..).step_by(512).zip(self.ring.chunks(512)) {
-            if !keeps() {
-                file.write_all_at(old, sector).unwrap();
+    /// Sectors of the log that were written since the last sync reach the disk as `keeps` says.
+    fn age_log(&self, mut keeps: impl FnMut() -> bool) {
+        for (path, now) in self.log() {
+            // A file is made durable with its head before there is a change in it.
+            let mut old = self.synced.get(&path).cloned().unwrap_or_else(|| now[..HEAD].to_vec());
+            old.resize(now.len(), 0);
+            let file = File::options().write(true).open(path).unwrap();
+            for (at, (now, old)) in (0..).step_by(512).zip(now.chunks(512).zip(old.chunks(512))) {
+                if now != old && !keeps() {
+                    file.write_all_at(old, at).unwrap();
+                }
             }
         }
     }
@@ -275,21 +264,6 @@ impl Run {
             );
         }
     }
-}
-
-/// Bytes of the journal that were written: it is made larger than it is used.
-fn end_of(journal: &Path) -> u64 {
-    let file = File::open(journal).unwrap();
-    let mut end = 0;
-    let mut at = 0;
-    while let Ok(data) = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-        at = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(data)).unwrap();
-        let mut bytes = vec![0; usize::try_from(at - data).unwrap()];
-        file.read_exact_at(&mut bytes, data).unwrap();
-        let last = bytes.iter().rposition(|&byte| byte != 0);
-        end = last.map_or(end, |last| data + last as u64 + 1);
-    }
-    end
 }
 
 /// Fsyncs some bytes and takes the power away, all that was not synced with it; panics if an

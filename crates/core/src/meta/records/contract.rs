@@ -1,6 +1,8 @@
 //! What every store of records must do ([`RecordStore`]), tested of each that there is.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
@@ -8,7 +10,8 @@ use super::RecordStore;
 use super::memory::Disk;
 use crate::error::{Error, Result};
 use crate::meta::batch::Batch;
-use crate::meta::journal::Journal;
+use crate::meta::log::{Log, Pace};
+use crate::private::PrivateDir;
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -40,23 +43,42 @@ impl Bench for Memory {
     }
 }
 
-struct Library(tempfile::TempDir);
+struct OnDisk(tempfile::TempDir);
 
-impl Bench for Library {
+impl OnDisk {
+    /// Names that files of the log are going to have.
+    fn names(&self) -> impl Iterator<Item = PathBuf> {
+        let dir = self.0.path().join("log");
+        (1_u64..200).map(move |number| dir.join(format!("log-{number:016x}")))
+    }
+}
+
+impl Bench for OnDisk {
     fn open(&mut self) -> Arc<dyn RecordStore> {
-        let path = self.0.path().join("store");
+        let path = self.0.path().join("log");
         if !path.exists() {
-            Journal::create(&path, 1 << 20).unwrap();
+            Log::create(&path).unwrap();
         }
-        Arc::new(Journal::open(&path, 1 << 20, false, u64::MAX).unwrap())
+        let dir = PrivateDir::open(&path).unwrap();
+        // Small files, so that every rule goes over many of them and over snapshots.
+        Arc::new(Log::open(dir, false, Pace::of_log(64 << 10)).unwrap())
     }
 
+    /// `log/tests.rs` plays it.
     fn lose_power(&mut self) -> bool {
         false
     }
 
-    fn fail(&mut self, _: bool) -> bool {
-        false
+    /// What has the name of the next file cannot be removed.
+    fn fail(&mut self, fails: bool) -> bool {
+        for name in self.names() {
+            if fails && !name.exists() {
+                fs::create_dir(&name).unwrap();
+            } else if !fails && name.is_dir() {
+                fs::remove_dir(&name).unwrap();
+            }
+        }
+        true
     }
 }
 
@@ -64,8 +86,8 @@ fn memory() -> Memory {
     Memory(Disk::default())
 }
 
-fn library() -> Library {
-    Library(tempfile::tempdir().unwrap())
+fn on_disk() -> OnDisk {
+    OnDisk(tempfile::tempdir().unwrap())
 }
 
 /// Each rule as a test of each store.
@@ -74,8 +96,8 @@ macro_rules! contract {
         mod memory_store {
             $(#[test] fn $rule() { super::$rule(&mut super::memory()); })*
         }
-        mod library_store {
-            $(#[test] fn $rule() { super::$rule(&mut super::library()); })*
+        mod log_on_disk {
+            $(#[test] fn $rule() { super::$rule(&mut super::on_disk()); })*
         }
     };
 }

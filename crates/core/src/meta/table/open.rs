@@ -11,20 +11,19 @@ use crate::error::{Error, Result};
 use crate::meta::FileId;
 use crate::meta::checksums::{Checksums, Setting};
 use crate::meta::files::Files;
-use crate::meta::journal::Journal;
+use crate::meta::log::{Log, Pace};
+use crate::meta::migrate;
 use crate::meta::owner::Owner;
 use crate::meta::records::RecordStore;
 use crate::meta::recover::Left;
 use crate::meta::space::Space;
-use crate::meta::upkeep::TendedJournal;
 use crate::private::PrivateDir;
 
-/// Opens the store of an owned cache, or makes it in one that holds nothing yet.
-pub(super) fn open_store(
+/// Opens the records of an owned cache, or makes them in one that holds nothing yet.
+pub(super) fn open_records(
     owner: &mut Owner,
     boot_id: &str,
-    memtable_bytes: u64,
-    set_aside: u64,
+    pace: Pace,
 ) -> Result<Arc<dyn RecordStore>> {
     let path = owner.dir().join(STORE_DIR);
     owner.announce_format()?;
@@ -44,14 +43,17 @@ pub(super) fn open_store(
                     .to_owned(),
             });
         }
-        Journal::create(&path, memtable_bytes)?;
+        Log::create(&path)?;
     }
-    // The store opens its files by their paths.
-    PrivateDir::open(&path)?.check_below()?;
+    let dir = PrivateDir::open(&path)?;
+    dir.check_below()?;
     let torn = owner.last_boot() != Some(boot_id);
-    let journal = Journal::open(&path, memtable_bytes, torn, set_aside)?;
+    if migrate::is_in(&dir)? {
+        migrate::migrate(&dir, torn)?;
+    }
+    let log = Log::open(dir, torn, pace)?;
     owner.opened_on(boot_id)?;
-    Ok(Arc::new(TendedJournal::new(journal, set_aside)))
+    Ok(Arc::new(log))
 }
 
 /// Opens the checksums of a cache that was `left` so, on a machine booted as `boot_id`; of what is

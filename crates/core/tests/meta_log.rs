@@ -1,4 +1,4 @@
-//! The ring of changes ahead of the metadata store, as a kill and as a power loss can leave it (I4).
+//! The log of the metadata store as a kill and as a power loss can leave it, seen from the tables (I4).
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,6 @@ use halocline_model::request::ByteRange;
 use halocline_testkit::copying::copy;
 
 const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
-const SLOT: usize = 256;
 
 fn open(dir: &Path, boot: &str) -> Result<ExtentTable, Error> {
     let options = Options::new(1 << 30, Box::<Lru>::default(), 8);
@@ -32,28 +31,40 @@ fn map(dmt: &ExtentTable, file: FileId, number: u64) {
     dmt.map(file, range, HERE, true).unwrap();
 }
 
-fn ring(dir: &Path) -> PathBuf {
-    dir.join(STORE_DIR).join("ring")
+/// Bytes before the first change.
+const HEAD: u64 = 64;
+
+/// The file of the log that was written last, and how far.
+fn log(dir: &Path) -> (PathBuf, u64) {
+    let files = fs::read_dir(dir.join(STORE_DIR)).unwrap().map(|entry| entry.unwrap().path());
+    let written = files.filter_map(|path| {
+        let is_log = path.file_name()?.to_str()?.starts_with("log-");
+        let bytes = if is_log { fs::read(&path).unwrap() } else { Vec::new() };
+        let end = bytes.iter().rposition(|&byte| byte != 0)? as u64 + 1;
+        (end > HEAD).then_some((path, end))
+    });
+    written.max().unwrap()
 }
 
-/// The slots in use: their changes' numbers and where they lie, in order.
-fn slots(dir: &Path) -> Vec<(u64, u64)> {
-    let bytes = fs::read(ring(dir)).unwrap();
-    let number = |slot: &[u8]| u64::from_le_bytes(slot[8..16].try_into().unwrap());
-    let mut slots: Vec<_> = bytes
-        .chunks_exact(SLOT)
-        .enumerate()
-        .map(|(at, slot)| (number(slot), (at * SLOT) as u64))
-        .filter(|&(number, _)| number > 0)
-        .collect();
-    slots.sort_unstable();
-    slots
+/// Where each change begins in a file of the log, in order.
+fn places(path: &Path) -> Vec<u64> {
+    let bytes = fs::read(path).unwrap();
+    let (mut places, mut at) = (Vec::new(), usize::try_from(HEAD).unwrap());
+    while let Some(&[a, b, c, d]) = bytes.get(at + 4..at + 8).and_then(<[u8]>::first_chunk) {
+        let len = usize::try_from(u32::from_le_bytes([a, b, c, d])).unwrap();
+        if len == 0 {
+            break;
+        }
+        places.push(at as u64);
+        at += (20 + len + 1).next_multiple_of(8);
+    }
+    places
 }
 
-/// Overwrites the end of what is in a slot.
-fn tear(dir: &Path, at: u64) {
-    let ring = File::options().write(true).open(ring(dir)).unwrap();
-    ring.write_all_at(&[0xff; 8], at + 60).unwrap();
+/// Overwrites some of a change.
+fn tear(path: &Path, at: u64) {
+    let log = File::options().write(true).open(path).unwrap();
+    log.write_all_at(&[0xff; 8], at + 30).unwrap();
 }
 
 /// The files that a cache knows, by the inode they had.
@@ -62,52 +73,49 @@ fn known(dmt: &ExtentTable) -> Vec<u64> {
 }
 
 #[test]
-fn i4_a_torn_slot_is_the_change_that_a_kill_cut_short_or_damage() {
+fn i4_a_torn_change_is_the_one_that_a_kill_cut_short_or_damage() {
     let scratch = tempfile::tempdir().unwrap();
     let (live, image) = (scratch.path().join("live"), scratch.path().join("image"));
     let dmt = open(&live, "boot").unwrap();
     let file = register(&dmt, 1);
-    // Around the ring more than once: most slots were written again.
-    (0..650).for_each(|number| map(&dmt, file, number));
-    // Opened again, the store has these; it is told to get the next ones where a quarter of the ring
-    // ends, which none of them does: nobody knows when it would have got them.
-    drop(dmt);
-    let dmt = open(&live, "boot").unwrap();
-    (650..700).for_each(|number| map(&dmt, file, number));
-    let slots = slots(&live);
-    assert_eq!(slots.len(), 256);
-    assert!(slots[256 - 50..].iter().all(|(number, _)| number % 64 != 0));
+    (0..700).for_each(|number| map(&dmt, file, number));
     for (torn, left) in [(None, Some(700)), (Some(1), Some(699)), (Some(2), None), (Some(40), None)]
     {
         copy(&live, &image);
+        let (path, _) = log(&image);
+        let places = places(&path);
+        assert!(places.len() > 700);
         if let Some(torn) = torn {
-            tear(&image, slots[slots.len() - torn].1);
+            tear(&path, places[places.len() - torn]);
         }
         let found = open(&image, "boot").map(|dmt| dmt.extents(file).len());
         match left {
             Some(left) => assert_eq!(found.unwrap(), left, "I4: {torn:?} from the end"),
-            None => assert!(matches!(found, Err(Error::Store { .. })), "{torn:?} from the end"),
+            None => {
+                let told = found.unwrap_err().to_string();
+                let place = format!("at byte {}", places[places.len() - torn.unwrap()]);
+                let name = path.file_name().unwrap().to_str().unwrap();
+                assert!(told.contains(name) && told.contains(&place), "{told}");
+            }
         }
         fs::remove_dir_all(&image).unwrap();
     }
-    // What the store has is not looked for in the ring.
-    copy(&live, &image);
-    tear(&image, slots[0].1);
-    assert_eq!(open(&image, "boot").unwrap().extents(file).len(), 700);
 }
 
 #[test]
-fn i4_a_ring_that_is_gone_is_damage() {
+fn i4_a_log_that_is_gone_is_damage() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("cache");
-    let dmt = open(&dir, "boot").unwrap();
-    register(&dmt, 1);
-    drop(dmt);
+    for number in 1..4 {
+        register(&open(&dir, "boot").unwrap(), number);
+    }
     let moved = scratch.path().join("moved");
-    fs::rename(ring(&dir), &moved).unwrap();
-    open(&dir, "boot").unwrap_err();
-    fs::rename(&moved, ring(&dir)).unwrap();
-    assert_eq!(known(&open(&dir, "boot").unwrap()), [1]);
+    let first = dir.join(STORE_DIR).join(format!("log-{:016x}", 1));
+    fs::rename(&first, &moved).unwrap();
+    let told = open(&dir, "boot").unwrap_err().to_string();
+    assert!(told.contains("log-0000000000000001 is missing"), "{told}");
+    fs::rename(&moved, &first).unwrap();
+    assert_eq!(known(&open(&dir, "boot").unwrap()), [1, 2, 3]);
 }
 
 #[test]
@@ -117,14 +125,15 @@ fn i4_what_a_power_loss_left_behind_a_gap_never_comes_back() {
     let dmt = open(&dir, "boot").unwrap();
     register(&dmt, 100);
     dmt.persist().unwrap();
-    let synced = slots(&dir).len();
+    let synced = places(&log(&dir).0).len();
     for number in 0..10 {
         register(&dmt, number);
     }
     drop(dmt);
-    let unsynced = slots(&dir).split_off(synced);
-    let each = unsynced.len() / 10;
-    tear(&dir, unsynced[4 * each].1);
+    let (path, _) = log(&dir);
+    let unsynced = places(&path).split_off(synced);
+    assert_eq!(unsynced.len(), 10);
+    tear(&path, unsynced[4]);
 
     let dmt = open(&dir, "next boot").unwrap();
     assert_eq!(known(&dmt), [100, 0, 1, 2, 3], "a prefix");
@@ -139,25 +148,22 @@ fn i4_what_a_power_loss_left_behind_a_gap_never_comes_back() {
     }
 }
 
-/// A ring full of changes of nothing was never handed over: the next change waited for ever.
 #[test]
-fn renames_of_what_is_not_cached_take_no_slots() {
+fn renames_of_what_is_not_cached_take_no_room() {
     let scratch = tempfile::tempdir().unwrap();
     let dmt = open(scratch.path(), "boot").unwrap();
     let file = register(&dmt, 1);
-    let before = slots(scratch.path());
-    let rename = || dmt.rename(Path::new("a"), Path::new("b")).unwrap();
-    rename();
-    assert_eq!(slots(scratch.path()), before);
-    (0..2 * 256).for_each(|_| rename());
+    let before = log(scratch.path());
+    (0..10).for_each(|_| dmt.rename(Path::new("a"), Path::new("b")).unwrap());
+    assert_eq!(log(scratch.path()), before);
     map(&dmt, file, 0);
-    assert_eq!(dmt.extents(file).len(), 1);
+    assert_ne!(log(scratch.path()), before);
 }
 
-/// A program from before there were rings would go on from what the store has, and leave the ring to
-/// be replayed over what it did.
+/// A program from before there was a log would find no records, and one from before there were rings
+/// would not look for them.
 #[test]
-fn i4_programs_that_do_not_know_the_ring_refuse_a_cache_that_has_one() {
+fn i4_programs_that_do_not_know_the_log_refuse_a_cache_that_has_one() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("cache");
     let format = || {
@@ -165,10 +171,10 @@ fn i4_programs_that_do_not_know_the_ring_refuse_a_cache_that_has_one() {
         text.lines().find_map(|line| line.strip_prefix("format = ")).unwrap().to_owned()
     };
     drop(Owner::take(&dir).unwrap());
-    assert_eq!(format(), "1", "what such a program made");
+    assert_eq!(format(), "1", "what the first programs made");
     for _ in 0..2 {
         drop(open(&dir, "boot").unwrap());
-        // 2 has the ring, 3 the checksums, too.
-        assert_eq!(format(), "3");
+        // 2 has the ring, 3 the checksums, 4 the log.
+        assert_eq!(format(), "4");
     }
 }

@@ -1,0 +1,585 @@
+//! The records of a cache as a log of our own: batches appended to files, and now and then a snapshot
+//! of all records, which replaces the files before it.
+//!
+//! Nothing is held in memory but what is being written: the tables above have it all, and a snapshot
+//! is made of the last one and the files since. Locks are taken in the order rewriting, syncing, tail.
+//!
+//! What must hold here:
+//! - a batch is in a file, as a whole, before `commit` returns: it survives `kill -9` (I4);
+//! - a snapshot gets its name when it is whole and durable; what it replaces is removed after that;
+//! - every byte is counted before it is on disk (I5);
+//! - after a failed write nothing is accepted any more: memory never runs ahead of the log.
+
+mod keeper;
+mod merge;
+mod recover;
+mod segment;
+mod snapshot;
+#[cfg(test)]
+pub(super) mod tests;
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::fs::{fsync, renameat};
+
+use super::batch::Batch;
+use super::records::{self, RecordStore, Visit};
+use crate::error::{Error, Result};
+use crate::private::{PrivateDir, Use};
+
+use keeper::{Bell, Keeper};
+use segment::{HEAD, Segment};
+use snapshot::{Head, Writer};
+
+const SNAPSHOT: &str = "snapshot-";
+const LOG: &str = "log-";
+/// A snapshot that is not whole yet.
+const FRESH: &str = "snapshot.new";
+
+/// A file of the log takes one part in this many of what is set aside for records.
+const SEGMENT_SHARE: u64 = 8;
+const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+const SEGMENT_BYTES_MAX: u64 = 1 << 20;
+/// Files of a log are replaced by a snapshot once they take one part in this many of what is set
+/// aside, or half of what the last snapshot took, and at most [`LOG_BYTES_MAX`]: they are read into
+/// memory for that, and at an opening.
+const LOG_SHARE: u64 = 4;
+const LOG_BYTES_MAX: u64 = 64 << 20;
+/// Changes wait for a snapshot where files take this many times what they may.
+const WAIT_TIMES: u64 = 2;
+/// Openings leave short files.
+const FILES_MAX: usize = 64;
+/// Bytes that a file system may use for each of the few files beside their contents.
+const SLACK_BYTES: u64 = 16 << 10;
+const PAGE: usize = 4096;
+
+const REMEDY: &str = "its dirty data goes to the origin: unmount, check the device under it (space, \
+                      health), then mount again";
+
+/// How large files become.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// Bytes of a file of the log.
+    pub(crate) segment_bytes: u64,
+    /// Bytes of all of them that a snapshot replaces, where the last snapshot is small.
+    pub(crate) log_bytes: u64,
+}
+
+impl Pace {
+    /// The pace where `set_aside` bytes are meant for records.
+    pub(crate) fn of(set_aside: u64) -> Self {
+        let share = set_aside / SEGMENT_SHARE / PAGE as u64 * PAGE as u64;
+        Self {
+            segment_bytes: share.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
+            log_bytes: (set_aside / LOG_SHARE).clamp(2 * SEGMENT_BYTES_MIN, LOG_BYTES_MAX),
+        }
+    }
+
+    /// A pace at which short stories reach snapshots.
+    pub(crate) fn of_log(log_bytes: u64) -> Self {
+        Self { segment_bytes: (log_bytes / 2).clamp(PAGE as u64, 512 << 10), log_bytes }
+    }
+}
+
+/// A log, with the thread that keeps it small.
+#[derive(Debug)]
+pub(crate) struct Log {
+    // Field order is drop order.
+    _keeper: Keeper,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    dir: PrivateDir,
+    pace: Pace,
+    /// Held while files are read and replaced.
+    rewriting: Mutex<()>,
+    /// Held while files are synced.
+    syncing: Mutex<()>,
+    /// The last batch that is durable, as far as is known.
+    durable: AtomicU64,
+    tail: Mutex<Tail>,
+    /// Told when there is room, or nobody is left to make it.
+    changed: Condvar,
+    failed: OnceLock<String>,
+    bytes: AtomicU64,
+    bell: Bell,
+}
+
+/// A file that is not written any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sealed {
+    number: u64,
+    /// Bytes in use.
+    end: usize,
+    /// Bytes on disk.
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Tail {
+    /// Where batches go.
+    segment: Segment,
+    /// Where they go next.
+    next: Option<Segment>,
+    /// Somebody was told to make it.
+    is_announced: bool,
+    /// Bytes of a file that is being made.
+    making: Option<u64>,
+    sealed: Vec<Sealed>,
+    unsynced: Vec<Arc<File>>,
+    /// The number of the last batch, and of the last one before those in `segment`.
+    batch: u64,
+    before: u64,
+    snapshot: Head,
+    snapshot_bytes: u64,
+    /// Bytes of what a snapshot replaced, and is still there.
+    dying: u64,
+    /// Files may grow to this many bytes before the next try, as the last one failed.
+    patience: u64,
+    /// Nobody makes room.
+    alone: bool,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("path", &self.dir.path())
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    /// Makes an empty log in `path`, which does not exist, or is left as it was.
+    pub(crate) fn create(path: &Path) -> Result<()> {
+        let fresh = path.with_extension("new");
+        // What a crash left here was never used.
+        match fs::remove_dir_all(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::at(&fresh, "remove the half-made store")(error));
+            }
+            _ => {}
+        }
+        let dir = PrivateDir::make(&fresh)?;
+        write_first(&dir, &mut |_| Ok(()))?;
+        fs::rename(&fresh, path).map_err(Error::at(path, "make the store"))?;
+        let parent = path.parent().unwrap_or(path);
+        File::open(parent)
+            .and_then(|parent| parent.sync_all())
+            .map_err(Error::at(parent, "sync the cache directory"))
+    }
+
+    /// Opens the log in `dir`. `torn` says that a power loss may have left anything unwritten that
+    /// was not synced.
+    pub(crate) fn open(dir: PrivateDir, torn: bool, pace: Pace) -> Result<Self> {
+        let found = recover::recover(&dir, torn)?;
+        let (sealed, unsynced): (Vec<_>, Vec<_>) = found.files.into_iter().unzip();
+        let number = sealed.last().map_or(found.snapshot.number, |last| last.number) + 1;
+        let segment = make(&dir, number, found.snapshot.generation, pace.segment_bytes)
+            .map_err(Error::at(dir.path().join(log_name(number)), "make"))?;
+        let tail = Tail {
+            segment,
+            next: None,
+            is_announced: false,
+            making: None,
+            sealed,
+            unsynced,
+            batch: found.batch,
+            before: found.batch,
+            snapshot: found.snapshot,
+            snapshot_bytes: found.snapshot_bytes,
+            dying: 0,
+            patience: 0,
+            alone: false,
+        };
+        let shared = Arc::new(Shared {
+            dir,
+            pace,
+            rewriting: Mutex::default(),
+            syncing: Mutex::default(),
+            durable: AtomicU64::new(found.snapshot.batch),
+            bytes: AtomicU64::new(tail.count()),
+            tail: Mutex::new(tail),
+            changed: Condvar::new(),
+            failed: OnceLock::new(),
+            bell: Bell::default(),
+        });
+        Ok(Self { _keeper: Keeper::start(&shared), shared })
+    }
+}
+
+impl Tail {
+    /// Bytes of the files that a snapshot replaces.
+    fn log_bytes(&self) -> u64 {
+        let sealed: u64 = self.sealed.iter().map(|file| file.bytes).sum();
+        sealed + self.segment.bytes() as u64
+    }
+
+    /// Bytes on disk, now and while a snapshot is written: it is no longer than the last one and the
+    /// files together.
+    fn count(&self) -> u64 {
+        let next = self.next.as_ref().map_or(0, |next| next.bytes() as u64);
+        2 * (self.log_bytes() + self.snapshot_bytes)
+            + next
+            + self.making.unwrap_or(0)
+            + self.dying
+            + SLACK_BYTES
+    }
+
+    /// Bytes of files from which on a snapshot is worth its writing.
+    fn log_bytes_max(&self, pace: Pace) -> u64 {
+        (self.snapshot_bytes / 2).clamp(pace.log_bytes, LOG_BYTES_MAX.max(pace.log_bytes))
+    }
+
+    /// Goes on in the next file, if there is one.
+    fn go_on(&mut self) -> bool {
+        let Some(next) = self.next.take() else { return false };
+        let full = std::mem::replace(&mut self.segment, next);
+        let (number, bytes) = (full.number(), full.bytes() as u64);
+        let (file, end) = full.seal();
+        self.sealed.push(Sealed { number, end, bytes });
+        self.unsynced.push(file);
+        self.before = self.batch;
+        self.is_announced = false;
+        true
+    }
+}
+
+impl Shared {
+    fn commit(&self, batch: &Batch) -> Result<()> {
+        let mut tail = self.tail.lock();
+        self.append(&mut tail, batch)
+    }
+
+    fn append(&self, tail: &mut MutexGuard<'_, Tail>, batch: &Batch) -> Result<()> {
+        self.check()?;
+        // The rename of what is not cached, for one.
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let size = segment::size_of(batch.bytes().len());
+        while tail.segment.room() < size {
+            self.make_room(tail, size)?;
+        }
+        let number = tail.batch + 1;
+        let durable = self.durable.load(Relaxed);
+        let appended = tail.segment.append(number, durable, batch.bytes());
+        appended.map_err(|error| self.fail(&error))?;
+        tail.batch = number;
+        // Two thirds of a file are time to make the next one.
+        if !tail.is_announced && tail.segment.room() < tail.segment.bytes() / 3 * 2 {
+            tail.is_announced = true;
+            self.bell.ring();
+        }
+        Ok(())
+    }
+
+    /// Goes on in a new file, or waits where somebody makes one, or a snapshot that is overdue.
+    fn make_room(&self, tail: &mut MutexGuard<'_, Tail>, size: usize) -> Result<()> {
+        let overdue = tail.log_bytes() >= WAIT_TIMES * tail.log_bytes_max(self.pace)
+            && tail.log_bytes() >= tail.patience
+            && !tail.alone;
+        if overdue || tail.making.is_some() {
+            self.bell.ring();
+            self.changed.wait(tail);
+            return self.check();
+        }
+        if tail.next.is_none() {
+            let least = (size + HEAD).next_multiple_of(PAGE) as u64;
+            let bytes = least.max(self.pace.segment_bytes);
+            tail.making = Some(bytes);
+            self.recount(tail);
+            let made = self.make(tail.segment.number() + 1, tail.snapshot.generation, bytes);
+            tail.making = None;
+            tail.next = Some(made.map_err(|error| self.fail(&error))?);
+        }
+        tail.go_on();
+        self.recount(tail);
+        self.bell.ring();
+        Ok(())
+    }
+
+    fn make(&self, number: u64, generation: u64, bytes: u64) -> io::Result<Segment> {
+        make(&self.dir, number, generation, bytes)
+    }
+
+    /// Has the next file ready.
+    fn prepare(&self) {
+        let mut tail = self.tail.lock();
+        if tail.next.is_some() || tail.making.is_some() || self.check().is_err() {
+            return;
+        }
+        tail.making = Some(self.pace.segment_bytes);
+        self.recount(&tail);
+        let (number, generation) = (tail.segment.number() + 1, tail.snapshot.generation);
+        drop(tail);
+        let made = self.make(number, generation, self.pace.segment_bytes);
+        let mut tail = self.tail.lock();
+        tail.making = None;
+        match made {
+            Ok(segment) => tail.next = Some(segment),
+            // Whoever needs it tries again, and tells.
+            Err(error) => tracing::warn!(%error, "no new file of the log could be made"),
+        }
+        self.recount(&tail);
+        self.changed.notify_all();
+    }
+
+    /// Writes a snapshot where files have grown.
+    fn keep_small(&self) {
+        let grown = {
+            let tail = self.tail.lock();
+            let bytes = tail.log_bytes();
+            bytes >= tail.log_bytes_max(self.pace).max(tail.patience)
+                || tail.sealed.len() >= FILES_MAX
+        };
+        if !grown || self.check().is_err() {
+            return;
+        }
+        match self.rewrite() {
+            Ok(()) => self.tail.lock().patience = 0,
+            // What is on disk is not what was written: the next opening would refuse all of it.
+            Err(error @ Error::Store { .. }) => drop(self.fail(&error)),
+            Err(error) => {
+                tracing::warn!(%error, "no snapshot of the records could be written");
+                let mut tail = self.tail.lock();
+                tail.patience = tail.log_bytes() + tail.log_bytes_max(self.pace);
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Replaces the snapshot and the files behind it, but for what is committed meanwhile, by a new
+    /// snapshot.
+    fn rewrite(&self) -> Result<()> {
+        let _alone = self.rewriting.lock();
+        self.prepare();
+        let (files, before, after) = {
+            let mut tail = self.tail.lock();
+            if tail.segment.end() > HEAD {
+                tail.go_on();
+                self.recount(&tail);
+            }
+            let Some(last) = tail.sealed.last() else { return Ok(()) };
+            let (number, files) = (last.number, tail.sealed.clone());
+            // What lies in the file that is written now is not in it.
+            (files, tail.snapshot, Head { number, batch: tail.before, ..tail.snapshot })
+        };
+        let bytes = write_snapshot(&self.dir, after, &mut |writer| {
+            let path = self.dir.path().join(FRESH);
+            merge::merge(&self.dir, before, &files, &mut |key, value| {
+                writer.put(key, value).map_err(Error::at(&path, "write"))
+            })
+        })?;
+        let mut tail = self.tail.lock();
+        tail.sealed.retain(|file| file.number > after.number);
+        tail.dying = files.iter().map(|file| file.bytes).sum::<u64>() + tail.snapshot_bytes;
+        (tail.snapshot, tail.snapshot_bytes) = (after, bytes);
+        drop(tail);
+        self.durable.fetch_max(after.batch, Relaxed);
+        self.dir.remove(snapshot_name(before.number))?;
+        files.iter().try_for_each(|file| self.dir.remove(log_name(file.number)))?;
+        let mut tail = self.tail.lock();
+        tail.dying = 0;
+        self.recount(&tail);
+        Ok(())
+    }
+
+    /// Nobody is left to make room.
+    fn leave_alone(&self) {
+        self.tail.lock().alone = true;
+        self.changed.notify_all();
+    }
+
+    fn scan(&self, each: Visit<'_>) -> Result<()> {
+        let _alone = self.rewriting.lock();
+        let (files, snapshot) = {
+            let tail = self.tail.lock();
+            let (number, end) = (tail.segment.number(), tail.segment.end());
+            let written = Sealed { number, end, bytes: 0 };
+            (tail.sealed.iter().copied().chain([written]).collect::<Vec<_>>(), tail.snapshot)
+        };
+        merge::merge(&self.dir, snapshot, &files, each)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.check()?;
+        let wanted = self.tail.lock().batch;
+        let _turn = self.syncing.lock();
+        self.check()?;
+        // Somebody else's sync, which began after the last of these batches, made them so.
+        if self.durable.load(Relaxed) >= wanted { Ok(()) } else { self.sync_files() }
+    }
+
+    /// Syncs what was committed. The caller has the turn.
+    fn sync_files(&self) -> Result<()> {
+        let (files, batch) = {
+            let mut tail = self.tail.lock();
+            let mut files = std::mem::take(&mut tail.unsynced);
+            files.push(Arc::clone(tail.segment.file()));
+            (files, tail.batch)
+        };
+        for file in files {
+            file.sync_data().map_err(|error| self.fail(&error))?;
+        }
+        self.durable.fetch_max(batch, Relaxed);
+        Ok(())
+    }
+
+    fn close(&self, last: &Batch) -> Result<()> {
+        {
+            let mut tail = self.tail.lock();
+            self.append(&mut tail, last)?;
+            // Under the lock: nobody's change comes behind the last.
+            self.failed.get_or_init(|| "it was closed".to_owned());
+        }
+        self.changed.notify_all();
+        let _turn = self.syncing.lock();
+        self.sync_files()?;
+        self.trim();
+        Ok(())
+    }
+
+    /// Gives back what a closed log does not use. What stays is only longer than needed.
+    fn trim(&self) {
+        let mut tail = self.tail.lock();
+        let end = tail.segment.end() as u64;
+        let _ = tail.segment.file().set_len(end);
+        if let Some(next) = tail.next.take() {
+            let _ = self.dir.remove(log_name(next.number()));
+        }
+    }
+
+    /// Counts what is on disk, or is about to be.
+    fn recount(&self, tail: &Tail) {
+        self.bytes.store(tail.count(), Relaxed);
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failed.get().map_or(Ok(()), |what| Err(self.failure(what)))
+    }
+
+    fn fail(&self, error: &dyn fmt::Display) -> Error {
+        let what = self.failed.get_or_init(|| format!("a write failed: {error}"));
+        self.changed.notify_all();
+        self.failure(what)
+    }
+
+    fn failure(&self, what: &str) -> Error {
+        let path = self.dir.path().to_owned();
+        Error::Store { path, what: what.to_owned(), remedy: REMEDY.to_owned() }
+    }
+}
+
+impl RecordStore for Log {
+    fn scan(&self, each: Visit<'_>) -> Result<()> {
+        self.shared.scan(each)
+    }
+
+    fn commit(&self, batch: &Batch) -> Result<()> {
+        self.shared.commit(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.shared.sync()
+    }
+
+    fn close(&self, last: &Batch) -> Result<()> {
+        self.shared.close(last)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.shared.bytes.load(Relaxed)
+    }
+
+    fn usable(&self) -> Result<()> {
+        self.shared.check()
+    }
+}
+
+/// Makes file `number` of a log, durably, in the place of one that nobody needs.
+fn make(dir: &PrivateDir, number: u64, generation: u64, bytes: u64) -> io::Result<Segment> {
+    let name = log_name(number);
+    let told = |error: Error| io::Error::other(error.to_string());
+    dir.remove(&name).map_err(told)?;
+    let file = dir.file(&name, Use::New).map_err(told)?;
+    let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    let made = Segment::make(file, number, generation, bytes)
+        .and_then(|segment| fsync(dir.as_fd()).map(|()| segment).map_err(io::Error::from));
+    if made.is_err() {
+        let _ = dir.remove(&name);
+    }
+    made
+}
+
+/// Writes the first snapshot of a log, with the records that `fill` puts.
+pub(super) fn write_first(
+    dir: &PrivateDir,
+    fill: &mut dyn FnMut(&mut Writer) -> Result<()>,
+) -> Result<()> {
+    let generation = RandomState::new().build_hasher().finish();
+    write_snapshot(dir, Head { number: 0, generation, batch: 0 }, fill).map(drop)
+}
+
+/// Writes a snapshot, which then is whole and durable, or not there; returns its bytes.
+fn write_snapshot(
+    dir: &PrivateDir,
+    head: Head,
+    fill: &mut dyn FnMut(&mut Writer) -> Result<()>,
+) -> Result<u64> {
+    dir.remove(FRESH)?;
+    let path = dir.path().join(FRESH);
+    let file = dir.file(FRESH, Use::New)?;
+    let written = Writer::begin(file, head).map_err(Error::at(&path, "write"));
+    let written = written.and_then(|mut writer| {
+        fill(&mut writer)?;
+        let bytes = writer.end().map_err(Error::at(&path, "write"))?;
+        let named = renameat(dir.as_fd(), FRESH, dir.as_fd(), snapshot_name(head.number));
+        let named = named.and_then(|()| fsync(dir.as_fd()));
+        named.map_err(|errno| Error::at(&path, "give its name to")(errno.into()))?;
+        Ok(bytes)
+    });
+    if written.is_err() {
+        let _ = dir.remove(FRESH);
+    }
+    written
+}
+
+fn log_name(number: u64) -> String {
+    format!("{LOG}{number:016x}")
+}
+
+fn snapshot_name(number: u64) -> String {
+    format!("{SNAPSHOT}{number:016x}")
+}
+
+/// The number in the name of a file of a log or of a snapshot.
+fn number_in(name: &OsStr, prefix: &str) -> Option<u64> {
+    let digits = name.to_str()?.strip_prefix(prefix)?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (format!("{number:016x}") == digits && number < u64::MAX).then_some(number)
+}
+
+/// Whether a log gives a file this name.
+pub(super) fn is_name(name: &OsStr) -> bool {
+    name == FRESH || [SNAPSHOT, LOG].iter().any(|prefix| number_in(name, prefix).is_some())
+}
+
+/// Whether a directory has a log.
+pub(super) fn is_in(dir: &PrivateDir) -> Result<bool> {
+    Ok(dir.names()?.iter().any(|name| number_in(name, SNAPSHOT).is_some()))
+}
+
+fn damaged(dir: &PrivateDir, what: String) -> Error {
+    records::damaged(dir.path(), &what)
+}

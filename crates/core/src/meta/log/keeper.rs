@@ -1,0 +1,97 @@
+//! The thread beside a log: has the next file ready before the present one is full, and writes a
+//! snapshot where the files have grown.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Shared;
+
+/// The thread; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Rung when there is something to do.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    state: Mutex<State>,
+    rung: Condvar,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum State {
+    #[default]
+    Quiet,
+    Rung,
+    Over,
+}
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        let mut state = self.state.lock();
+        if *state == State::Quiet {
+            *state = State::Rung;
+            self.rung.notify_one();
+        }
+    }
+
+    /// Waits for the bell; `false` when it is over.
+    fn wait(&self) -> bool {
+        let mut state = self.state.lock();
+        while *state == State::Quiet {
+            self.rung.wait(&mut state);
+        }
+        if *state == State::Rung {
+            *state = State::Quiet;
+        }
+        *state != State::Over
+    }
+
+    fn end(&self) {
+        *self.state.lock() = State::Over;
+        self.rung.notify_one();
+    }
+}
+
+impl Keeper {
+    pub(super) fn start(shared: &Arc<Shared>) -> Self {
+        let shared = Arc::clone(shared);
+        let thread = thread::Builder::new()
+            .name("records".to_owned())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || {
+                    // Whoever waits for room makes it alone once there is nobody to wait for.
+                    let _alone = OnEnd(&shared);
+                    while shared.bell.wait() {
+                        shared.prepare();
+                        shared.keep_small();
+                    }
+                }
+            })
+            .expect("the system can start one more thread");
+        Self { shared, thread: Some(thread) }
+    }
+}
+
+struct OnEnd<'a>(&'a Shared);
+
+impl Drop for OnEnd<'_> {
+    fn drop(&mut self) {
+        self.0.leave_alone();
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.shared.bell.end();
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
