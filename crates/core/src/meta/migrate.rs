@@ -45,10 +45,9 @@ pub(super) fn migrate(dir: &PrivateDir, torn: bool) -> Result<()> {
             .map_err(|_| damaged(path, "its library cannot read it"))?
             .map_err(|error| damaged(path, &format!("its library cannot read it: {error}")))?;
         let kept = kept.as_deref().map(|value| record::decode_counter_within(value, COUNTER_MAX));
-        match kept.transpose().map_err(|bad| damaged(path, bad.0))? {
-            Some(kept) => replay(dir, kept, torn, &mut records)?,
-            // From before there were rings.
-            None => {}
+        // Without a number it is from before there were rings.
+        if let Some(kept) = kept.transpose().map_err(|bad| damaged(path, bad.0))? {
+            replay(dir, kept, torn, &mut records)?;
         }
         tracing::info!(records = records.len(), "the records of an earlier version become a log");
         log::write_first(dir, &mut |writer| {
@@ -195,7 +194,7 @@ mod tests {
     fn change(number: u64) -> ([u8; 9], Option<Vec<u8>>) {
         let mut key = [b'x'; 9];
         key[1..].copy_from_slice(&(number % 50).to_be_bytes());
-        (key, (number % 7 > 0).then(|| number.to_be_bytes().to_vec()))
+        (key, (!number.is_multiple_of(7)).then(|| number.to_be_bytes().to_vec()))
     }
 
     fn expected(last: u64) -> Records {

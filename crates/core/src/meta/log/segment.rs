@@ -140,8 +140,8 @@ fn head(number: u64, generation: u64) -> [u8; HEAD] {
 
 /// A sum that nothing of another log has.
 pub(super) fn sum(bytes: &[u8], generation: u64) -> u32 {
-    let [a, b, c, d, e, f, g, h] = generation.to_le_bytes();
-    crc32_iscsi(bytes) ^ u32::from_le_bytes([a, b, c, d]) ^ u32::from_le_bytes([e, f, g, h])
+    let (low, high) = (generation & u64::from(u32::MAX), generation >> 32);
+    crc32_iscsi(bytes) ^ u32::try_from(low ^ high).expect("both have 32 bits")
 }
 
 /// Whether a file begins as file `number` of a log does.
@@ -170,7 +170,7 @@ pub(super) fn batch_at(file: &[u8], at: usize, generation: u64) -> Option<Framed
     let len = usize::try_from(u32::from_le_bytes(*len)).ok()?;
     let (&last, changes) = changes.get(..=len)?.split_last()?;
     let whole = last == END
-        && sum(&bytes[..FRAME - 4 + len + 1], generation) == u32::from_le_bytes(*expected);
+        && sum(&bytes[..=(FRAME - 4 + len)], generation) == u32::from_le_bytes(*expected);
     let number = u64::from_le_bytes(*number);
     let durable = match u32::from_le_bytes(*unsynced) {
         u32::MAX => 0,
@@ -266,7 +266,7 @@ mod tests {
         let mut at = HEAD;
         for index in 0..whole.len() {
             let len = whole[index].1.len();
-            for byte in at..at + FRAME + len + 1 {
+            for byte in at..=(at + FRAME + len) {
                 let mut flipped = bytes.clone();
                 flipped[byte] ^= 1 << (byte % 8);
                 assert_eq!(batches(&flipped), whole[..index], "byte {byte}");

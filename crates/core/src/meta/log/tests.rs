@@ -48,7 +48,7 @@ impl Story {
     /// Commits a batch; what there is then.
     fn step(&mut self, log: &Log) -> Records {
         let mut batch = Batch::default();
-        for _ in 0..1 + self.below(4) {
+        for _ in 0..=self.below(4) {
             let key = self.below(30).to_be_bytes();
             if self.below(4) == 0 {
                 batch.remove(&key);
