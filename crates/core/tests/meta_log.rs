@@ -89,14 +89,13 @@ fn i4_a_torn_change_is_the_one_that_a_kill_cut_short_or_damage() {
             tear(&path, places[places.len() - torn]);
         }
         let found = open(&image, "boot").map(|dmt| dmt.extents(file).len());
-        match left {
-            Some(left) => assert_eq!(found.unwrap(), left, "I4: {torn:?} from the end"),
-            None => {
-                let told = found.unwrap_err().to_string();
-                let place = format!("at byte {}", places[places.len() - torn.unwrap()]);
-                let name = path.file_name().unwrap().to_str().unwrap();
-                assert!(told.contains(name) && told.contains(&place), "{told}");
-            }
+        if let Some(left) = left {
+            assert_eq!(found.unwrap(), left, "I4: {torn:?} from the end");
+        } else {
+            let told = found.unwrap_err().to_string();
+            let place = format!("at byte {}", places[places.len() - torn.unwrap()]);
+            let name = path.file_name().unwrap().to_str().unwrap();
+            assert!(told.contains(name) && told.contains(&place), "{told}");
         }
         fs::remove_dir_all(&image).unwrap();
     }

@@ -10,40 +10,36 @@
 //! - every byte is counted before it is on disk (I5);
 //! - after a failed write nothing is accepted any more: memory never runs ahead of the log.
 
-mod keeper;
+mod background;
+mod files;
 mod merge;
 mod recover;
 mod segment;
 mod snapshot;
+mod tail;
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::fs::{fsync, renameat};
 
 use super::batch::Batch;
 use super::records::{self, RecordStore, Visit};
 use crate::error::{Error, Result};
-use crate::private::{PrivateDir, Use};
+use crate::private::PrivateDir;
 
-use keeper::{Bell, Keeper};
+use background::{Background, Bell};
+use files::{FRESH, log_name, make, snapshot_name, write_snapshot};
+pub(super) use files::{is_in, is_name, write_first};
 use segment::{HEAD, Segment};
-use snapshot::{Head, Writer};
-
-const SNAPSHOT: &str = "snapshot-";
-const LOG: &str = "log-";
-/// A snapshot that is not whole yet.
-const FRESH: &str = "snapshot.new";
+use snapshot::Head;
+use tail::{Sealed, Tail};
 
 /// A file of the log takes one part in this many of what is set aside for records.
 const SEGMENT_SHARE: u64 = 8;
@@ -94,7 +90,7 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct Log {
     // Field order is drop order.
-    _keeper: Keeper,
+    _background: Background,
     shared: Arc<Shared>,
 }
 
@@ -113,41 +109,6 @@ struct Shared {
     failed: OnceLock<String>,
     bytes: AtomicU64,
     bell: Bell,
-}
-
-/// A file that is not written any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Sealed {
-    number: u64,
-    /// Bytes in use.
-    end: usize,
-    /// Bytes on disk.
-    bytes: u64,
-}
-
-#[derive(Debug)]
-struct Tail {
-    /// Where batches go.
-    segment: Segment,
-    /// Where they go next.
-    next: Option<Segment>,
-    /// Somebody was told to make it.
-    is_announced: bool,
-    /// Bytes of a file that is being made.
-    making: Option<u64>,
-    sealed: Vec<Sealed>,
-    unsynced: Vec<Arc<File>>,
-    /// The number of the last batch, and of the last one before those in `segment`.
-    batch: u64,
-    before: u64,
-    snapshot: Head,
-    snapshot_bytes: u64,
-    /// Bytes of what a snapshot replaced, and is still there.
-    dying: u64,
-    /// Files may grow to this many bytes before the next try, as the last one failed.
-    patience: u64,
-    /// Nobody makes room.
-    alone: bool,
 }
 
 impl fmt::Debug for Shared {
@@ -214,44 +175,7 @@ impl Log {
             failed: OnceLock::new(),
             bell: Bell::default(),
         });
-        Ok(Self { _keeper: Keeper::start(&shared), shared })
-    }
-}
-
-impl Tail {
-    /// Bytes of the files that a snapshot replaces.
-    fn log_bytes(&self) -> u64 {
-        let sealed: u64 = self.sealed.iter().map(|file| file.bytes).sum();
-        sealed + self.segment.bytes() as u64
-    }
-
-    /// Bytes on disk, now and while a snapshot is written: it is no longer than the last one and the
-    /// files together.
-    fn count(&self) -> u64 {
-        let next = self.next.as_ref().map_or(0, |next| next.bytes() as u64);
-        2 * (self.log_bytes() + self.snapshot_bytes)
-            + next
-            + self.making.unwrap_or(0)
-            + self.dying
-            + SLACK_BYTES
-    }
-
-    /// Bytes of files from which on a snapshot is worth its writing.
-    fn log_bytes_max(&self, pace: Pace) -> u64 {
-        (self.snapshot_bytes / 2).clamp(pace.log_bytes, LOG_BYTES_MAX.max(pace.log_bytes))
-    }
-
-    /// Goes on in the next file, if there is one.
-    fn go_on(&mut self) -> bool {
-        let Some(next) = self.next.take() else { return false };
-        let full = std::mem::replace(&mut self.segment, next);
-        let (number, bytes) = (full.number(), full.bytes() as u64);
-        let (file, end) = full.seal();
-        self.sealed.push(Sealed { number, end, bytes });
-        self.unsynced.push(file);
-        self.before = self.batch;
-        self.is_announced = false;
-        true
+        Ok(Self { _background: Background::start(&shared), shared })
     }
 }
 
@@ -507,79 +431,6 @@ impl RecordStore for Log {
     }
 }
 
-/// Makes file `number` of a log, durably, in the place of one that nobody needs.
-fn make(dir: &PrivateDir, number: u64, generation: u64, bytes: u64) -> io::Result<Segment> {
-    let name = log_name(number);
-    let told = |error: Error| io::Error::other(error.to_string());
-    dir.remove(&name).map_err(told)?;
-    let file = dir.file(&name, Use::New).map_err(told)?;
-    let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-    let made = Segment::make(file, number, generation, bytes)
-        .and_then(|segment| fsync(dir.as_fd()).map(|()| segment).map_err(io::Error::from));
-    if made.is_err() {
-        let _ = dir.remove(&name);
-    }
-    made
-}
-
-/// Writes the first snapshot of a log, with the records that `fill` puts.
-pub(super) fn write_first(
-    dir: &PrivateDir,
-    fill: &mut dyn FnMut(&mut Writer) -> Result<()>,
-) -> Result<()> {
-    let generation = RandomState::new().build_hasher().finish();
-    write_snapshot(dir, Head { number: 0, generation, batch: 0 }, fill).map(drop)
-}
-
-/// Writes a snapshot, which then is whole and durable, or not there; returns its bytes.
-fn write_snapshot(
-    dir: &PrivateDir,
-    head: Head,
-    fill: &mut dyn FnMut(&mut Writer) -> Result<()>,
-) -> Result<u64> {
-    dir.remove(FRESH)?;
-    let path = dir.path().join(FRESH);
-    let file = dir.file(FRESH, Use::New)?;
-    let written = Writer::begin(file, head).map_err(Error::at(&path, "write"));
-    let written = written.and_then(|mut writer| {
-        fill(&mut writer)?;
-        let bytes = writer.end().map_err(Error::at(&path, "write"))?;
-        let named = renameat(dir.as_fd(), FRESH, dir.as_fd(), snapshot_name(head.number));
-        let named = named.and_then(|()| fsync(dir.as_fd()));
-        named.map_err(|errno| Error::at(&path, "give its name to")(errno.into()))?;
-        Ok(bytes)
-    });
-    if written.is_err() {
-        let _ = dir.remove(FRESH);
-    }
-    written
-}
-
-fn log_name(number: u64) -> String {
-    format!("{LOG}{number:016x}")
-}
-
-fn snapshot_name(number: u64) -> String {
-    format!("{SNAPSHOT}{number:016x}")
-}
-
-/// The number in the name of a file of a log or of a snapshot.
-fn number_in(name: &OsStr, prefix: &str) -> Option<u64> {
-    let digits = name.to_str()?.strip_prefix(prefix)?;
-    let number = u64::from_str_radix(digits, 16).ok()?;
-    (format!("{number:016x}") == digits && number < u64::MAX).then_some(number)
-}
-
-/// Whether a log gives a file this name.
-pub(super) fn is_name(name: &OsStr) -> bool {
-    name == FRESH || [SNAPSHOT, LOG].iter().any(|prefix| number_in(name, prefix).is_some())
-}
-
-/// Whether a directory has a log.
-pub(super) fn is_in(dir: &PrivateDir) -> Result<bool> {
-    Ok(dir.names()?.iter().any(|name| number_in(name, SNAPSHOT).is_some()))
-}
-
-fn damaged(dir: &PrivateDir, what: String) -> Error {
-    records::damaged(dir.path(), &what)
+fn damaged(dir: &PrivateDir, what: &str) -> Error {
+    records::damaged(dir.path(), what)
 }

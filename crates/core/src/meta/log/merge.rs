@@ -1,9 +1,11 @@
 //! All records of a log: its snapshot with the changes of its files.
 
+use super::damaged;
+use super::files::{log_name, snapshot_name};
 use super::recover::contents;
 use super::segment::{HEAD, batch_at};
 use super::snapshot::{Bad, Head, Reader};
-use super::{Sealed, damaged, log_name, snapshot_name};
+use super::tail::Sealed;
 use crate::error::{Error, Result};
 use crate::meta::batch::Batch;
 use crate::meta::records::Visit;
@@ -13,7 +15,7 @@ impl Bad {
     /// The error for a snapshot that is damaged.
     pub(super) fn told(&self, dir: &PrivateDir, number: u64) -> Error {
         let Self { offset, what } = self;
-        damaged(dir, format!("{} at byte {offset}: {what}", snapshot_name(number)))
+        damaged(dir, &format!("{} at byte {offset}: {what}", snapshot_name(number)))
     }
 }
 
@@ -57,11 +59,11 @@ fn read_changes(dir: &PrivateDir, generation: u64, file: Sealed, to: &mut Batch)
     let name = log_name(file.number);
     let open = dir.file(&name, Use::Read)?;
     let bytes = contents(&open, file.end as u64);
-    let bytes = bytes.map_err(|error| damaged(dir, format!("{name}: {error}")))?;
+    let bytes = bytes.map_err(|error| damaged(dir, &format!("{name}: {error}")))?;
     let mut at = HEAD;
     while at < file.end {
         let Some(batch) = batch_at(&bytes, at, generation) else {
-            return Err(damaged(dir, format!("{name} at byte {at}: a batch is not whole")));
+            return Err(damaged(dir, &format!("{name} at byte {at}: a batch is not whole")));
         };
         to.append(batch.changes);
         at = batch.end;

@@ -14,9 +14,11 @@ use std::sync::Arc;
 
 use rustix::fs::fsync;
 
+use super::damaged;
+use super::files::{FRESH, LOG, SNAPSHOT, log_name, number_in, snapshot_name};
 use super::segment::{Framed, HEAD, batch_at, batch_behind, is_segment};
 use super::snapshot::{Head, Reader};
-use super::{FRESH, Sealed, damaged, log_name, number_in, snapshot_name};
+use super::tail::Sealed;
 use crate::error::{Error, Result};
 use crate::private::{PrivateDir, Use};
 
@@ -43,9 +45,9 @@ pub(super) fn recover(dir: &PrivateDir, torn: bool) -> Result<Found> {
         numbers.sort_unstable();
         numbers
     };
-    let snapshots = numbers(super::SNAPSHOT);
+    let snapshots = numbers(SNAPSHOT);
     let Some(&last) = snapshots.last() else {
-        return Err(damaged(dir, "its snapshot is missing".to_owned()));
+        return Err(damaged(dir, "its snapshot is missing"));
     };
     let (snapshot, snapshot_bytes) = head_of(dir, last)?;
     // A snapshot that has its name is durable; a kill left what it replaces.
@@ -53,14 +55,14 @@ pub(super) fn recover(dir: &PrivateDir, torn: bool) -> Result<Found> {
         dir.remove(snapshot_name(older))?;
     }
     let mut found = Found { snapshot, snapshot_bytes, files: Vec::new(), batch: snapshot.batch };
-    for number in numbers(super::LOG) {
+    for number in numbers(LOG) {
         if number <= last {
             dir.remove(log_name(number))?;
             continue;
         }
         if number != last + 1 + found.files.len() as u64 {
             let missing = log_name(last + 1 + found.files.len() as u64);
-            return Err(damaged(dir, format!("{missing} is missing")));
+            return Err(damaged(dir, &format!("{missing} is missing")));
         }
         found.take(dir, number, torn)?;
     }
@@ -90,7 +92,7 @@ fn head_of(dir: &PrivateDir, number: u64) -> Result<(Head, u64)> {
     let bytes = file.metadata().map_err(Error::at(dir.path().join(&name), "look at"))?.len();
     let reader = Reader::begin(file).map_err(|bad| bad.told(dir, number))?;
     if reader.head.number != number {
-        return Err(damaged(dir, format!("{name} is of another number")));
+        return Err(damaged(dir, &format!("{name} is of another number")));
     }
     Ok((reader.head, bytes))
 }
@@ -104,7 +106,7 @@ impl Found {
         let bytes = contents(&file, u64::MAX).map_err(Error::at(&path, "read"))?;
         let generation = self.snapshot.generation;
         if !is_segment(&bytes, number, generation) {
-            return Err(damaged(dir, format!("{name} at byte 0: its head is not whole")));
+            return Err(damaged(dir, &format!("{name} at byte 0: its head is not whole")));
         }
         let mut end = HEAD;
         while let Some(batch) = batch_at(&bytes, end, generation) {
@@ -126,7 +128,7 @@ impl Found {
                 log_name(gap.0),
                 gap.1
             );
-            return Err(damaged(dir, what));
+            return Err(damaged(dir, &what));
         }
         let sealed = Sealed { number, end, bytes: bytes.len() as u64 };
         self.files.push((sealed, Arc::new(file)));

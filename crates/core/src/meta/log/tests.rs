@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use super::files::{LOG, SNAPSHOT};
 use super::segment::batch_at;
 use super::*;
 

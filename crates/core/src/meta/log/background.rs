@@ -10,7 +10,7 @@ use super::Shared;
 
 /// The thread; it ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct Background {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -57,7 +57,7 @@ impl Bell {
     }
 }
 
-impl Keeper {
+impl Background {
     pub(super) fn start(shared: &Arc<Shared>) -> Self {
         let shared = Arc::clone(shared);
         let thread = thread::Builder::new()
@@ -86,7 +86,7 @@ impl Drop for OnEnd<'_> {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Background {
     fn drop(&mut self) {
         self.shared.bell.end();
         if let Some(thread) = self.thread.take() {

@@ -1,0 +1,80 @@
+//! Where a log is written: the file that takes batches, those before it, and what they take on disk.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use super::segment::Segment;
+use super::snapshot::Head;
+use super::{LOG_BYTES_MAX, Pace, SLACK_BYTES};
+
+/// A file that is not written any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sealed {
+    pub(super) number: u64,
+    /// Bytes in use.
+    pub(super) end: usize,
+    /// Bytes on disk.
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Tail {
+    /// Where batches go.
+    pub(super) segment: Segment,
+    /// Where they go next.
+    pub(super) next: Option<Segment>,
+    /// Somebody was told to make it.
+    pub(super) is_announced: bool,
+    /// Bytes of a file that is being made.
+    pub(super) making: Option<u64>,
+    pub(super) sealed: Vec<Sealed>,
+    pub(super) unsynced: Vec<Arc<File>>,
+    /// The number of the last batch, and of the last one before those in `segment`.
+    pub(super) batch: u64,
+    pub(super) before: u64,
+    pub(super) snapshot: Head,
+    pub(super) snapshot_bytes: u64,
+    /// Bytes of what a snapshot replaced, and is still there.
+    pub(super) dying: u64,
+    /// Files may grow to this many bytes before the next try, as the last one failed.
+    pub(super) patience: u64,
+    /// Nobody makes room.
+    pub(super) alone: bool,
+}
+
+impl Tail {
+    /// Bytes of the files that a snapshot replaces.
+    pub(super) fn log_bytes(&self) -> u64 {
+        let sealed: u64 = self.sealed.iter().map(|file| file.bytes).sum();
+        sealed + self.segment.bytes() as u64
+    }
+
+    /// Bytes on disk, now and while a snapshot is written: it is no longer than the last one and the
+    /// files together.
+    pub(super) fn count(&self) -> u64 {
+        let next = self.next.as_ref().map_or(0, |next| next.bytes() as u64);
+        2 * (self.log_bytes() + self.snapshot_bytes)
+            + next
+            + self.making.unwrap_or(0)
+            + self.dying
+            + SLACK_BYTES
+    }
+
+    /// Bytes of files from which on a snapshot is worth its writing.
+    pub(super) fn log_bytes_max(&self, pace: Pace) -> u64 {
+        (self.snapshot_bytes / 2).clamp(pace.log_bytes, LOG_BYTES_MAX.max(pace.log_bytes))
+    }
+
+    /// Goes on in the next file, if there is one.
+    pub(super) fn go_on(&mut self) -> bool {
+        let Some(next) = self.next.take() else { return false };
+        let full = std::mem::replace(&mut self.segment, next);
+        let (number, bytes) = (full.number(), full.bytes() as u64);
+        let (file, end) = full.seal();
+        self.sealed.push(Sealed { number, end, bytes });
+        self.unsynced.push(file);
+        self.before = self.batch;
+        self.is_announced = false;
+        true
+    }
+}
