@@ -1,6 +1,6 @@
 //! Requests of a block as bytes and back. Each block stands for itself.
 //!
-//! A request is a byte of flags, then what the flags do not say, as [`varint`] numbers: process, file, start
+//! A request is a byte of flags, then what the flags do not say, as varint numbers: process, file, start
 //! after the one before, offset, length, duration. What a process did last in a file foretells its next request: the
 //! same gap, the same length. Foretelling is kept in slots that may be shared; sharing costs bytes, not truth.
 

@@ -33,7 +33,7 @@ fn one_user_leaves_others_files_to_open() {
         return programs::skip(reason);
     }
     if let Some(missing) = ["python3", "prlimit"].iter().find(|it| !programs::is_installed(it)) {
-        return programs::skip(&format!("{missing} is not installed"));
+        return programs::skip(format!("{missing} is not installed"));
     }
     let mount = Mount::with_open_files(1000, &["--size", "64M", "--allow-other=true"]);
     fs::create_dir(mount.path().join("dir")).unwrap();
