@@ -42,6 +42,8 @@ fn every_key_that_a_mount_prints_is_described() {
     scratch.succeed(&[&run[..], &size, &["--", "cat", "origin/new"]].concat());
     described("--report", &fs::read(scratch.path("r.json")).unwrap());
     described("halocline fsck CACHE", &scratch.halocline(&["fsck", "cache", "--json"]).stdout);
+    let rescue = ["rescue", "cache", "--to", "saved", "--all", "--json"];
+    described("halocline rescue", &scratch.halocline(&rescue).stdout);
 }
 
 #[test]

@@ -87,6 +87,10 @@ impl Scratch {
     }
 }
 
+fn extent((offset, length): (u64, u64)) -> Value {
+    json!({"offset": offset, "length": length})
+}
+
 /// The saved bytes of the file that was made with `byte`, and its manifest's path.
 fn check_saved(bytes: &Path, byte: u8) -> Value {
     assert_eq!(fs::metadata(bytes).unwrap().mode() & 0o7777, 0o600);
@@ -96,7 +100,8 @@ fn check_saved(bytes: &Path, byte: u8) -> Value {
     let manifest = format!("{}.json", bytes.display());
     assert_eq!(fs::metadata(&manifest).unwrap().mode() & 0o7777, 0o600);
     let manifest: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
-    assert_eq!(manifest["extents"], json!([[0, 8192], [65536, 12288]]));
+    let extents = [(0, 8192), (65536, 12288)].map(extent);
+    assert_eq!(manifest["extents"], json!(extents));
     manifest["path"].clone()
 }
 
@@ -188,7 +193,7 @@ fn damaged_and_missing_bytes_stay_on_the_cache() {
     let (status, found) = scratch.rescue(&[], "cache");
     assert_eq!((status, &found["kept_bytes"]), (Some(3), &(8 << 10).into()), "{found}");
     let ranges = &found["rescued"][0]["extents"];
-    assert_eq!(*ranges, json!([[0, 4096], [65536, 8192]]), "{found}");
+    assert_eq!(*ranges, json!([(0, 4096), (65536, 8192)].map(extent)), "{found}");
     let (status, found) = scratch.run(&["fsck", "--repair"], "cache");
     assert_eq!((status, scratch.dirty_bytes()), (Some(1), 0), "{found}");
 }

@@ -64,8 +64,8 @@ struct Rescued {
     /// Name of the sparse file in DIR; the manifest has the same with `.json`.
     #[serde(skip_serializing_if = "Option::is_none")]
     saved: Option<String>,
-    /// Offset and length in bytes of what was saved.
-    extents: Vec<(u64, u64)>,
+    /// What was saved.
+    extents: Vec<saved::Extent>,
 }
 
 /// Dirty bytes that stay on the cache.
@@ -202,7 +202,7 @@ fn rescue_file(
     // What the directory has is read, not what we remember of it.
     each_sound(cache, file, dirty, &mut |at, bytes| saving.compare(at, bytes))?;
     let name =
-        saving.finish(&Manifest { origin, path: file.path.clone(), extents: pairs(&sound) })?;
+        saving.finish(&Manifest { origin, path: file.path.clone(), extents: extents(&sound) })?;
     for range in &sound {
         cache.dmt.unmap(file.id, *range)?;
     }
@@ -270,13 +270,14 @@ fn push_joined(ranges: &mut Vec<ByteRange>, next: ByteRange) {
     }
 }
 
-fn pairs(ranges: &[ByteRange]) -> Vec<(u64, u64)> {
-    ranges.iter().map(|range| (range.start, range.len())).collect()
+fn extents(ranges: &[ByteRange]) -> Vec<saved::Extent> {
+    let extent = |range: &ByteRange| saved::Extent { offset: range.start, length: range.len() };
+    ranges.iter().map(extent).collect()
 }
 
 fn rescued(file: &FileRecord, saved: Option<String>, sound: &[ByteRange]) -> Rescued {
     let bytes = sound.iter().map(|range| range.len()).sum();
-    Rescued { path: file.path.clone(), bytes, saved, extents: pairs(sound) }
+    Rescued { path: file.path.clone(), bytes, saved, extents: extents(sound) }
 }
 
 fn tell(done: &Done, to: &Path) {

@@ -29,8 +29,15 @@ pub(super) struct Manifest {
     /// Path below it, as last seen.
     #[serde(serialize_with = "path_as_json")]
     pub(super) path: PathBuf,
-    /// Offset and length of each saved range, in bytes.
-    pub(super) extents: Vec<(u64, u64)>,
+    /// The saved ranges.
+    pub(super) extents: Vec<Extent>,
+}
+
+/// A range of a file, in bytes.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Extent {
+    pub(super) offset: u64,
+    pub(super) length: u64,
 }
 
 /// Opens or makes the directory at `path`. One that holds something else is left as it is.
@@ -128,7 +135,7 @@ impl<'a> Saving<'a> {
     fn equals(&self, name: &str, manifest: &Manifest) -> Result<bool> {
         let other = self.dir.file(name, Use::Read)?;
         let mut bufs = (vec![0; 1 << 20], vec![0; 1 << 20]);
-        for &(start, length) in &manifest.extents {
+        for &Extent { offset: start, length } in &manifest.extents {
             let mut at = start;
             while at < start + length {
                 let count = usize::try_from((start + length - at).min(1 << 20)).expect("a piece");

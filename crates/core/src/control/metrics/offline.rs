@@ -88,6 +88,22 @@ pub(super) const FSCK_TIER: &[Metric] = &[
     metric("problems[].names", "number", "Names of such files."),
 ];
 
+pub(super) const RESCUE: &[Metric] = &[
+    metric("dry_run", "true, false", "Whether nothing was changed."),
+    metric("rescued_bytes", "bytes", "Bytes that were saved, or would be."),
+    metric("kept_bytes", "bytes", "Dirty bytes that stay on the cache."),
+    metric("rescued[].path", "path", "The file, below the origin's root, as last seen."),
+    metric("rescued[].bytes", "bytes", "What was saved of it."),
+    metric("rescued[].saved", "text", "Name of the sparse file in DIR; missing in a dry run."),
+    metric("rescued[].extents[].offset", "bytes", "First byte of a range that was saved."),
+    metric("rescued[].extents[].length", "bytes", "Length of the range."),
+    metric("kept[].path", "path", "The file, below the origin's root, as last seen."),
+    metric("kept[].dirty_bytes", "bytes", "Dirty bytes of it that stay."),
+    metric("kept[].reason", "text", "Why they stay, and what brings them elsewhere."),
+    metric("lost_at_power_loss[].path", "path", "A file of which a power loss took dirty bytes."),
+    metric("lost_at_power_loss[].dirty_bytes", "bytes", "How many."),
+];
+
 pub(super) const CALIBRATE: &[Metric] = &[
     metric("[].path", "path", "The directory, without symbolic links."),
     metric(

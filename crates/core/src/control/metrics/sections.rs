@@ -1,7 +1,7 @@
 //! Which commands answer with which keys, in the order of the page.
 
 use super::Section;
-use super::offline::{BENCH_TIER, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN};
+use super::offline::{BENCH_TIER, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE};
 use super::table::{
     CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOBS, MOVE, REPORT, RULES, STATUS, TIER, WHERE,
 };
@@ -90,6 +90,12 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline fsck ROOT --json` on a file tier",
         about: "What is on the tiers, and what does not fit together.",
         metrics: FSCK_TIER,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline rescue CACHE --json`",
+        about: "Dirty bytes that were saved and dropped, or would be, and those that stay. The manifest beside each saved file has `origin`, and `path` and `extents` as here.",
+        metrics: RESCUE,
         within: &[],
     },
     Section {
