@@ -105,16 +105,22 @@ fn i4_a_torn_change_is_the_one_that_a_kill_cut_short_or_damage() {
 fn i4_a_log_that_is_gone_is_damage() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("cache");
-    for number in 1..4 {
-        register(&open(&dir, "boot").unwrap(), number);
+    let open = || open(&dir, "boot");
+    let dmt = open().unwrap();
+    // More than a file of 1 MiB has.
+    let all: Vec<u64> = (0..15_000).collect();
+    for number in &all {
+        register(&dmt, *number);
     }
+    drop(dmt);
+    let log = |number: u64| dir.join(STORE_DIR).join(format!("log-{number:016x}"));
+    assert!(log(1).exists() && log(2).exists());
     let moved = scratch.path().join("moved");
-    let first = dir.join(STORE_DIR).join(format!("log-{:016x}", 1));
-    fs::rename(&first, &moved).unwrap();
-    let told = open(&dir, "boot").unwrap_err().to_string();
+    fs::rename(log(1), &moved).unwrap();
+    let told = open().unwrap_err().to_string();
     assert!(told.contains("log-0000000000000001 is missing"), "{told}");
-    fs::rename(&moved, &first).unwrap();
-    assert_eq!(known(&open(&dir, "boot").unwrap()), [1, 2, 3]);
+    fs::rename(&moved, log(1)).unwrap();
+    assert_eq!(known(&open().unwrap()), all);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! An SSD whose file system has no inode left: what was there before is mounted and served, it is told
-//! why nothing new goes there, and it ends when inodes are free.
+//! An SSD whose file system has no inode or no block left: what was there before is mounted and
+//! served, it is told why nothing new goes there, and it ends when inodes are free.
 
 use std::fs;
 
@@ -72,5 +72,26 @@ fn an_origin_without_free_inodes_is_mounted() {
          $h mount disk/origin mnt --cache cache --policy always; \
          test \"$(cat mnt/file)\" = old; echo new > mnt/file; ! touch mnt/other 2> /dev/null; \
          $h umount mnt >&2; test \"$(cat disk/origin/file)\" = new;",
+    );
+}
+
+/// An opening goes on in a new file of the log.
+#[test]
+fn a_cache_on_a_full_disk_is_mounted_after_a_kill() {
+    if ["mkfs.ext4", "losetup"].iter().any(|name| !programs::is_installed(name)) {
+        return programs::skip("there is no mkfs.ext4 or losetup");
+    }
+    check(
+        "umount disk; truncate -s 96M image; mkfs.ext4 -q -F image; \
+         mount -o loop image disk 2> /dev/null || { echo no loop device; echo as expected; exit; }; \
+         mkdir disk/cache; opts='--cache disk/cache --policy always --rebuild=false --size 60M'; \
+         $h mount origin mnt $opts; head -c 3000000 /dev/urandom > whole; cp whole mnt/file; \
+         dd if=/dev/zero of=disk/fill bs=4k 2> /dev/null || true; \
+         for i in $(seq 30); do head -c 4096 /dev/urandom > mnt/piece$i; cp mnt/piece$i want$i; done; \
+         kill -9 $($h status --json mnt | awk -F '[:,]' '/\"pid\"/ { print $2; exit }'); sleep 0.2; \
+         $h umount mnt >&2 || test $? = 3; $h fsck disk/cache | grep -q clean; \
+         $h mount origin mnt $opts; $h status mnt | grep -q 'health *FULL'; \
+         cmp mnt/file whole; $h umount mnt >&2; cmp origin/file whole; \
+         for i in $(seq 30); do cmp origin/piece$i want$i; done;",
     );
 }

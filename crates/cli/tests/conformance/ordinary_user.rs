@@ -188,7 +188,9 @@ fn an_ordinary_user_writes_what_all_groups_permit() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(7), "{errors}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "old\nnew\nold\n", "{errors}");
-        assert!(!errors.contains("halocline:") && !errors.contains("WARN"), "{errors}");
+        // Origin and cache lie on one file system.
+        let mut ours = errors.lines().filter(|line| !line.starts_with("halocline: note:"));
+        assert!(!ours.any(|line| line.contains("halocline:") || line.contains("WARN")), "{errors}");
         let read = |name: &str| fs::read_to_string(at(name)).expect("on the origin");
         for (name, text) in [
             ("renamed", "old\nnew\n"),

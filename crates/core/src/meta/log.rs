@@ -35,8 +35,9 @@ use crate::error::{Error, Result};
 use crate::private::PrivateDir;
 
 use background::{Background, Bell};
-use files::{FRESH, log_name, make, snapshot_name, write_snapshot};
+use files::{FRESH, is_full, keep_spare, log_name, make, snapshot_name, write_snapshot};
 pub(super) use files::{is_in, is_name, write_first};
+use recover::Found;
 use segment::{HEAD, Segment};
 use snapshot::Head;
 use tail::{Sealed, Tail};
@@ -52,7 +53,7 @@ const LOG_SHARE: u64 = 4;
 const LOG_BYTES_MAX: u64 = 64 << 20;
 /// Changes wait for a snapshot where files take this many times what they may.
 const WAIT_TIMES: u64 = 2;
-/// Openings leave short files.
+/// Openings may leave short files.
 const FILES_MAX: usize = 64;
 /// Bytes that a file system may use for each of the few files beside their contents.
 const SLACK_BYTES: u64 = 16 << 10;
@@ -133,6 +134,7 @@ impl Log {
         }
         let dir = PrivateDir::make(&fresh)?;
         write_first(&dir, &mut |_| Ok(()))?;
+        keep_spare(&dir);
         fs::rename(&fresh, path).map_err(Error::at(path, "make the store"))?;
         let parent = path.parent().unwrap_or(path);
         File::open(parent)
@@ -143,11 +145,16 @@ impl Log {
     /// Opens the log in `dir`. `torn` says that a power loss may have left anything unwritten that
     /// was not synced.
     pub(crate) fn open(dir: PrivateDir, torn: bool, pace: Pace) -> Result<Self> {
-        let found = recover::recover(&dir, torn)?;
+        let mut found = recover::recover(&dir, torn)?;
+        let segment = if let Some(segment) = go_on(&mut found, pace) {
+            segment
+        } else {
+            let number = found.files.last().map_or(found.snapshot.number, |last| last.0.number);
+            found.before = found.batch;
+            make(&dir, number + 1, found.snapshot.generation, pace.segment_bytes)?
+        };
+        keep_spare(&dir);
         let (sealed, unsynced): (Vec<_>, Vec<_>) = found.files.into_iter().unzip();
-        let number = sealed.last().map_or(found.snapshot.number, |last| last.number) + 1;
-        let segment = make(&dir, number, found.snapshot.generation, pace.segment_bytes)
-            .map_err(Error::at(dir.path().join(log_name(number)), "make"))?;
         let tail = Tail {
             segment,
             next: None,
@@ -156,7 +163,7 @@ impl Log {
             sealed,
             unsynced,
             batch: found.batch,
-            before: found.batch,
+            before: found.before,
             snapshot: found.snapshot,
             snapshot_bytes: found.snapshot_bytes,
             dying: 0,
@@ -223,18 +230,23 @@ impl Shared {
             let bytes = least.max(self.pace.segment_bytes);
             tail.making = Some(bytes);
             self.recount(tail);
-            let made = self.make(tail.segment.number() + 1, tail.snapshot.generation, bytes);
+            let (number, generation) = (tail.segment.number() + 1, tail.snapshot.generation);
+            let made = make(&self.dir, number, generation, bytes);
             tail.making = None;
-            tail.next = Some(made.map_err(|error| self.fail(&error))?);
+            match made {
+                Ok(segment) => tail.next = Some(segment),
+                // A file system without inodes may have blocks.
+                Err(error) if !is_full(&error) => return Err(self.fail(&error)),
+                Err(error) => {
+                    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+                    tail.segment.grow(bytes).map_err(|_| self.fail(&error))?;
+                }
+            }
         }
         tail.go_on();
         self.recount(tail);
         self.bell.ring();
         Ok(())
-    }
-
-    fn make(&self, number: u64, generation: u64, bytes: u64) -> io::Result<Segment> {
-        make(&self.dir, number, generation, bytes)
     }
 
     /// Has the next file ready.
@@ -247,7 +259,8 @@ impl Shared {
         self.recount(&tail);
         let (number, generation) = (tail.segment.number() + 1, tail.snapshot.generation);
         drop(tail);
-        let made = self.make(number, generation, self.pace.segment_bytes);
+        let made = make(&self.dir, number, generation, self.pace.segment_bytes);
+        keep_spare(&self.dir);
         let mut tail = self.tail.lock();
         tail.making = None;
         match made {
@@ -428,6 +441,21 @@ impl RecordStore for Log {
 
     fn usable(&self) -> Result<()> {
         self.shared.check()
+    }
+}
+
+/// Goes on in the last file that was found, where there is room: it takes no inode.
+fn go_on(found: &mut Found, pace: Pace) -> Option<Segment> {
+    let bytes = usize::try_from(pace.segment_bytes).ok()?;
+    let (last, file) = found.files.pop_if(|(last, _)| last.end <= bytes / 2)?;
+    let number = (last.number, found.snapshot.generation);
+    match Segment::go_on(Arc::clone(&file), number, last.end, bytes) {
+        Ok(segment) => Some(segment),
+        Err(error) => {
+            tracing::debug!(%error, "the last file of the log does not grow");
+            found.files.push((last, file));
+            None
+        }
     }
 }
 

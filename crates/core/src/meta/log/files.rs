@@ -4,10 +4,11 @@ use std::ffi::OsStr;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::{fsync, renameat};
 
-use super::segment::Segment;
+use super::segment::{Segment, allocate};
 use super::snapshot::{Head, Writer};
 use crate::error::{Error, Result};
 use crate::private::{PrivateDir, Use};
@@ -16,25 +17,68 @@ pub(super) const SNAPSHOT: &str = "snapshot-";
 pub(super) const LOG: &str = "log-";
 /// A snapshot that is not whole yet.
 pub(super) const FRESH: &str = "snapshot.new";
+/// A file of the log that has no head yet.
+pub(super) const FRESH_LOG: &str = "log.new";
+/// Allocated ahead, for the file of the log that a file system without blocks or inodes refuses.
+const SPARE: &str = "log.spare";
+/// Bytes of it.
+pub(super) const SPARE_BYTES: usize = 64 << 10;
 
-/// Makes file `number` of a log, durably, in the place of one that nobody needs.
-pub(super) fn make(
-    dir: &PrivateDir,
-    number: u64,
-    generation: u64,
-    bytes: u64,
-) -> io::Result<Segment> {
-    let name = log_name(number);
-    let told = |error: Error| io::Error::other(error.to_string());
-    dir.remove(&name).map_err(told)?;
-    let file = dir.file(&name, Use::New).map_err(told)?;
-    let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-    let made = Segment::make(file, number, generation, bytes)
-        .and_then(|segment| fsync(dir.as_fd()).map(|()| segment).map_err(io::Error::from));
-    if made.is_err() {
-        let _ = dir.remove(&name);
+/// Makes file `number` of a log, durably: it gets its name when it is whole. Where the file system is
+/// full the spare file takes its place, which may be shorter.
+pub(super) fn make(dir: &PrivateDir, number: u64, generation: u64, bytes: u64) -> Result<Segment> {
+    let path = dir.path().join(log_name(number));
+    let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge);
+    let bytes = bytes.map_err(|kind| Error::at(&path, "make")(kind.into()))?;
+    let begin = |name: &'static str, using, bytes| {
+        let segment = Segment::make(dir.file(name, using)?, number, generation, bytes);
+        segment.map(|segment| (name, segment)).map_err(Error::at(&path, "make"))
+    };
+    dir.remove(FRESH_LOG)?;
+    let made = begin(FRESH_LOG, Use::New, bytes).or_else(|error| {
+        dir.remove(FRESH_LOG)?;
+        if is_full(&error) && has_spare(dir)? {
+            begin(SPARE, Use::Write, SPARE_BYTES)
+        } else {
+            Err(error)
+        }
+    });
+    let (name, segment) = made?;
+    let named = renameat(dir.as_fd(), name, dir.as_fd(), log_name(number));
+    let named = named.and_then(|()| fsync(dir.as_fd()));
+    named.map_err(|errno| Error::at(&path, "give its name to")(errno.into()))?;
+    Ok(segment)
+}
+
+/// Whether a file system, or somebody's quota, has no block or no inode left.
+pub(super) fn is_full(error: &Error) -> bool {
+    matches!(error.errno(), libc::ENOSPC | libc::EDQUOT)
+}
+
+/// Has the spare file there. Without it only a full file system is refused earlier.
+pub(super) fn keep_spare(dir: &PrivateDir) {
+    let kept = has_spare(dir).and_then(|is_there| {
+        if is_there {
+            return Ok(());
+        }
+        dir.remove(SPARE)?;
+        let file = dir.file(SPARE, Use::New)?;
+        let allocated = allocate(&file, 0, SPARE_BYTES).and_then(|()| file.sync_all());
+        allocated.map_err(Error::at(dir.path().join(SPARE), "allocate"))
+    });
+    if let Err(error) = kept {
+        tracing::debug!(%error, "no spare file of the log");
     }
-    made
+}
+
+/// Whether there is a whole one. Nothing but a head was ever written to it.
+fn has_spare(dir: &PrivateDir) -> Result<bool> {
+    let file = match dir.file(SPARE, Use::Read) {
+        Err(error) if error.errno() == libc::ENOENT => return Ok(false),
+        other => other?,
+    };
+    let found = file.metadata().map_err(Error::at(dir.path().join(SPARE), "look at"))?;
+    Ok(found.len() == SPARE_BYTES as u64 && found.blocks() * 512 >= SPARE_BYTES as u64)
 }
 
 /// Writes the first snapshot of a log, with the records that `fill` puts.
@@ -87,7 +131,8 @@ pub(super) fn number_in(name: &OsStr, prefix: &str) -> Option<u64> {
 
 /// Whether a log gives a file this name.
 pub(in crate::meta) fn is_name(name: &OsStr) -> bool {
-    name == FRESH || [SNAPSHOT, LOG].iter().any(|prefix| number_in(name, prefix).is_some())
+    [FRESH, FRESH_LOG, SPARE].iter().any(|other| name == *other)
+        || [SNAPSHOT, LOG].iter().any(|prefix| number_in(name, prefix).is_some())
 }
 
 /// Whether a directory has a log.

@@ -15,15 +15,12 @@ use std::sync::Arc;
 use rustix::fs::fsync;
 
 use super::damaged;
-use super::files::{FRESH, LOG, SNAPSHOT, log_name, number_in, snapshot_name};
-use super::segment::{Framed, HEAD, batch_at, batch_behind, is_segment};
+use super::files::{FRESH, FRESH_LOG, LOG, SNAPSHOT, log_name, number_in, snapshot_name};
+use super::segment::{FILE_BYTES_MAX, Framed, HEAD, batch_at, batch_behind, is_segment};
 use super::snapshot::{Head, Reader};
 use super::tail::Sealed;
 use crate::error::{Error, Result};
 use crate::private::{PrivateDir, Use};
-
-/// The longest file of a log.
-pub(super) const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// A log that can be gone on with.
 #[derive(Debug)]
@@ -34,11 +31,14 @@ pub(super) struct Found {
     pub(super) files: Vec<(Sealed, Arc<File>)>,
     /// The number of the last batch.
     pub(super) batch: u64,
+    /// The number of the last one before those in the last file.
+    pub(super) before: u64,
 }
 
 /// Finds the log in `dir`. `torn` says that power was lost since it was last open.
 pub(super) fn recover(dir: &PrivateDir, torn: bool) -> Result<Found> {
     dir.remove(FRESH)?;
+    dir.remove(FRESH_LOG)?;
     let names = dir.names()?;
     let numbers = |prefix: &str| {
         let mut numbers: Vec<_> = names.iter().filter_map(|name| number_in(name, prefix)).collect();
@@ -54,7 +54,8 @@ pub(super) fn recover(dir: &PrivateDir, torn: bool) -> Result<Found> {
     for &older in snapshots.iter().filter(|&&number| number < last) {
         dir.remove(snapshot_name(older))?;
     }
-    let mut found = Found { snapshot, snapshot_bytes, files: Vec::new(), batch: snapshot.batch };
+    let batch = snapshot.batch;
+    let mut found = Found { snapshot, snapshot_bytes, files: Vec::new(), batch, before: batch };
     for number in numbers(LOG) {
         if number <= last {
             dir.remove(log_name(number))?;
@@ -108,7 +109,7 @@ impl Found {
         if !is_segment(&bytes, number, generation) {
             return Err(damaged(dir, &format!("{name} at byte 0: its head is not whole")));
         }
-        let mut end = HEAD;
+        let (before, mut end) = (self.batch, HEAD);
         while let Some(batch) = batch_at(&bytes, end, generation) {
             if batch.number != self.batch + 1 {
                 break;
@@ -129,6 +130,10 @@ impl Found {
                 gap.1
             );
             return Err(damaged(dir, &what));
+        }
+        // An empty file is not the last one: it goes, or another follows.
+        if end > HEAD {
+            self.before = before;
         }
         let sealed = Sealed { number, end, bytes: bytes.len() as u64 };
         self.files.push((sealed, Arc::new(file)));

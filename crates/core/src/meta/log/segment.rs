@@ -35,6 +35,9 @@ const END: u8 = 229;
 /// Batches begin at multiples of this.
 const ALIGN: usize = 8;
 
+/// The longest file of a log.
+pub(super) const FILE_BYTES_MAX: u64 = 1 << 30;
+
 /// Bytes that a batch of `len` bytes takes in a file.
 pub(super) fn size_of(len: usize) -> usize {
     (FRAME + len + 1).next_multiple_of(ALIGN)
@@ -57,12 +60,26 @@ pub(super) struct Segment {
 impl Segment {
     /// Allocates `bytes` bytes for the empty file `number` of a log, durably.
     pub(super) fn make(file: File, number: u64, generation: u64, bytes: usize) -> io::Result<Self> {
-        allocate(&file, bytes)?;
+        allocate(&file, 0, bytes)?;
         file.write_all_at(&head(number, generation), 0)?;
         file.sync_all()?;
         let mapping = Mapping::new(&file, bytes).ok();
         let (file, frame) = (Arc::new(file), Vec::new());
         Ok(Self { number, generation, file, mapping, bytes, end: HEAD, frame })
+    }
+
+    /// Goes on behind `end` in file `number` of a log, which ends there, as in one of `bytes` bytes.
+    pub(super) fn go_on(
+        file: Arc<File>,
+        (number, generation): (u64, u64),
+        end: usize,
+        bytes: usize,
+    ) -> io::Result<Self> {
+        let frame = Vec::new();
+        let mut segment = Self { number, generation, file, mapping: None, bytes: end, end, frame };
+        segment.grow(bytes - end)?;
+        segment.mapping = Mapping::new(&segment.file, bytes).ok();
+        Ok(segment)
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -111,6 +128,19 @@ impl Segment {
         Ok(())
     }
 
+    /// Has the file take `more` bytes more, durably.
+    pub(super) fn grow(&mut self, more: usize) -> io::Result<()> {
+        let bytes = self.bytes.checked_add(more).filter(|&bytes| bytes as u64 <= FILE_BYTES_MAX);
+        let bytes = bytes.ok_or(io::ErrorKind::FileTooLarge)?;
+        allocate(&self.file, self.bytes, bytes)?;
+        self.file.sync_all()?;
+        if self.mapping.is_some() {
+            self.mapping = Mapping::new(&self.file, bytes).ok();
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+
     /// Ends the file where its batches do. Nothing can be added any more.
     pub(super) fn seal(mut self) -> (Arc<File>, usize) {
         // Before the file gets shorter: nobody may touch what lies behind its end.
@@ -119,12 +149,13 @@ impl Segment {
     }
 }
 
-/// All of it is on disk, and zero.
-fn allocate(file: &File, bytes: usize) -> io::Result<()> {
-    let allocated = fallocate(file, FallocateFlags::empty(), 0, bytes as u64);
+/// Allocates bytes `from` to `to` of a file, which are zero then: nothing was written to them.
+pub(super) fn allocate(file: &File, from: usize, to: usize) -> io::Result<()> {
+    let (start, len) = (from as u64, (to - from) as u64);
+    let allocated = fallocate(file, FallocateFlags::empty(), start, len);
     allocated.map_err(io::Error::from).or_else(|error| {
         let unknown = error.raw_os_error() == Some(libc::EOPNOTSUPP);
-        if unknown { file.write_all_at(&vec![0; bytes], 0) } else { Err(error) }
+        if unknown { file.write_all_at(&vec![0; to - from], start) } else { Err(error) }
     })
 }
 
@@ -276,6 +307,26 @@ mod tests {
                 assert_eq!(behind, next, "byte {byte}");
             }
             at += size_of(len);
+        }
+    }
+
+    #[test]
+    fn i4_a_file_that_grows_keeps_what_it_has() {
+        let dir = tempfile::tempdir().unwrap();
+        for is_mapped in [true, false] {
+            let mut segment = Segment::make(file(dir.path()), 3, 7, 4096).unwrap();
+            if !is_mapped {
+                segment.mapping = None;
+            }
+            for number in 1..=100 {
+                if segment.room() < size_of(changes(number).len()) {
+                    segment.grow(4096).unwrap();
+                }
+                segment.append(number, 0, &changes(number)).unwrap();
+            }
+            assert!(segment.bytes() > 4096 && segment.grow(1 << 30).is_err());
+            let expected: Vec<_> = (1..=100).map(|number| (number, changes(number))).collect();
+            assert_eq!(batches(&fs::read(dir.path().join("log")).unwrap()), expected);
         }
     }
 

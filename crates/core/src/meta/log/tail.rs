@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use super::files::SPARE_BYTES;
 use super::segment::Segment;
 use super::snapshot::Head;
 use super::{LOG_BYTES_MAX, Pace, SLACK_BYTES};
@@ -57,6 +58,7 @@ impl Tail {
             + next
             + self.making.unwrap_or(0)
             + self.dying
+            + SPARE_BYTES as u64
             + SLACK_BYTES
     }
 

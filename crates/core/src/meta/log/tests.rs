@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use super::files::{LOG, SNAPSHOT};
+use super::files::{FRESH_LOG, LOG, SNAPSHOT};
 use super::segment::batch_at;
 use super::*;
 
@@ -126,6 +126,21 @@ fn written(live: &Path) -> (BTreeMap<String, Vec<u8>>, Vec<Records>) {
     let found = files(live);
     assert!(logs(&found).len() > 2, "several files: {:?}", found.keys());
     (found, states)
+}
+
+/// Whatever a kill left of a file that had no name yet.
+#[test]
+fn i4_a_file_that_was_being_made_at_a_kill_is_no_damage() {
+    let (_dir, live, image) = scratch();
+    let (whole, states) = written(&live);
+    let last = logs(&whole).pop().unwrap();
+    for left in [Vec::new(), vec![0; 4096], whole[&last][..HEAD].to_vec(), vec![7; 100]] {
+        let mut files = whole.clone();
+        files.insert(FRESH_LOG.to_owned(), left);
+        put(&image, &files);
+        let log = open(&image, false).unwrap();
+        assert_eq!(records(&log).unwrap(), *states.last().unwrap());
+    }
 }
 
 /// Cut at every byte, with nothing or zeros behind the cut: a prefix, which can be gone on with.
