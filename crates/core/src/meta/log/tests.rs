@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::thread;
 
 use super::files::{FRESH_LOG, LOG, SNAPSHOT};
 use super::segment::batch_at;
@@ -317,8 +318,11 @@ fn i4_a_snapshot_interrupted_at_each_step_loses_nothing() {
     log.shared.rewrite().unwrap();
     let now = story.steps(&log, 60).pop().unwrap();
     log.sync().unwrap();
-    // The file that the snapshot ends with.
-    log.shared.prepare();
+    // The snapshot ends with the file that is written now: there must be another to go on in.
+    while log.shared.tail.lock().next.is_none() {
+        log.shared.prepare();
+        thread::yield_now();
+    }
     let before = files(&live);
     log.shared.rewrite().unwrap();
     let after = files(&live);
