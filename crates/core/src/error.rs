@@ -73,6 +73,11 @@ impl Error {
             Self::Refused { errno, .. } => *errno,
         }
     }
+
+    /// Whether a file system, or somebody's quota, has no block or no inode left.
+    pub fn is_full(&self) -> bool {
+        matches!(self.errno(), libc::ENOSPC | libc::EDQUOT)
+    }
 }
 
 impl From<rustix::io::Errno> for Error {

@@ -35,7 +35,7 @@ use crate::error::{Error, Result};
 use crate::private::PrivateDir;
 
 use background::{Background, Bell};
-use files::{FRESH, is_full, keep_spare, log_name, make, snapshot_name, write_snapshot};
+use files::{FRESH, keep_spare, log_name, make, snapshot_name, write_snapshot};
 pub(super) use files::{is_in, is_name, write_first};
 use recover::Found;
 use segment::{HEAD, Segment};
@@ -236,7 +236,7 @@ impl Shared {
             match made {
                 Ok(segment) => tail.next = Some(segment),
                 // A file system without inodes may have blocks.
-                Err(error) if !is_full(&error) => return Err(self.fail(&error)),
+                Err(error) if !error.is_full() => return Err(self.fail(&error)),
                 Err(error) => {
                     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
                     tail.segment.grow(bytes).map_err(|_| self.fail(&error))?;

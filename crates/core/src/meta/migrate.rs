@@ -151,7 +151,7 @@ fn damaged(path: &Path, what: &str) -> Error {
 mod tests {
     use super::*;
     use crate::meta::log::{Log, Pace};
-    use crate::meta::records::RecordStore;
+    use crate::meta::records::contract::scanned;
 
     /// Writes what an earlier version left: `kept` numbered changes in the library, and in the ring
     /// the last ones up to `last`. Change n writes record n mod 50.
@@ -214,13 +214,7 @@ mod tests {
         if is_in(&dir)? {
             migrate(&dir, torn)?;
         }
-        let log = Log::open(dir, torn, Pace::of(u64::MAX))?;
-        let mut found = Records::new();
-        log.scan(&mut |key, value| {
-            found.insert(key.to_vec(), value.to_vec());
-            Ok(())
-        })?;
-        Ok(found)
+        scanned(&Log::open(dir, torn, Pace::of(u64::MAX))?)
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! be a log on the cache's own device or a service that many nodes share.
 
 #[cfg(test)]
-mod contract;
+pub(super) mod contract;
 #[cfg(test)]
 pub(super) mod memory;
 pub(super) mod unrecorded;

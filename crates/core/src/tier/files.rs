@@ -227,7 +227,7 @@ impl Core {
                     }
                     return Ok(());
                 }
-                Some((count, Err(error))) if is_full(&error) => {
+                Some((count, Err(error))) if error.is_full() => {
                     done += count;
                     self.spill(&handle.inode, tier, error)?;
                 }
@@ -290,7 +290,7 @@ impl Core {
             })?;
             match outcome {
                 Some(Ok(())) => return Ok(()),
-                Some(Err(error)) if is_full(&error) => self.spill(&handle.inode, tier, error)?,
+                Some(Err(error)) if error.is_full() => self.spill(&handle.inode, tier, error)?,
                 Some(Err(error)) => return Err(error),
                 None => self.spill(&handle.inode, tier, Errno::NOSPC.into())?,
             }
@@ -301,7 +301,7 @@ impl Core {
     pub(super) fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
         for _ in 0..3 {
             match make() {
-                Err(error) if is_full(&error) => {
+                Err(error) if error.is_full() => {
                     // Removed files first: nobody has to wait for a copy.
                     if let Err(error) = self.finish_removals() {
                         tracing::debug!(%error, "data of removed files stays for now");
@@ -361,9 +361,4 @@ fn write_some(steps: &Steps, file: &File, at: u64, data: &[u8]) -> (usize, Resul
         }
     }
     (done, Ok(()))
-}
-
-/// Whether an error tells of no room.
-pub(super) fn is_full(error: &Error) -> bool {
-    matches!(error.errno(), libc::ENOSPC | libc::EDQUOT)
 }

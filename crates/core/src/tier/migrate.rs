@@ -16,7 +16,7 @@ use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
 
 use super::copy::{self, End, Expected, Told};
-use super::files::{ROOM_FOR_NAMES, is_full};
+use super::files::ROOM_FOR_NAMES;
 use super::inode::{Inode, Place};
 use super::intents::Intent;
 use super::leftovers::OldCopy;
@@ -99,7 +99,7 @@ impl fmt::Display for Stayed {
 impl<E: Into<Error>> From<E> for Stayed {
     fn from(error: E) -> Self {
         let error = error.into();
-        if is_full(&error) { Self::NoRoom } else { Self::Failed(error) }
+        if error.is_full() { Self::NoRoom } else { Self::Failed(error) }
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn make(dir: &PrivateDir, number: u64, generation: u64, bytes: u64) -
     dir.remove(FRESH_LOG)?;
     let made = begin(FRESH_LOG, Use::New, bytes).or_else(|error| {
         dir.remove(FRESH_LOG)?;
-        if is_full(&error) && has_spare(dir)? {
+        if error.is_full() && has_spare(dir)? {
             begin(SPARE, Use::Write, SPARE_BYTES)
         } else {
             Err(error)
@@ -48,11 +48,6 @@ pub(super) fn make(dir: &PrivateDir, number: u64, generation: u64, bytes: u64) -
     let named = named.and_then(|()| fsync(dir.as_fd()));
     named.map_err(|errno| Error::at(&path, "give its name to")(errno.into()))?;
     Ok(segment)
-}
-
-/// Whether a file system, or somebody's quota, has no block or no inode left.
-pub(super) fn is_full(error: &Error) -> bool {
-    matches!(error.errno(), libc::ENOSPC | libc::EDQUOT)
 }
 
 /// Has the spare file there. Without it only a full file system is refused earlier.

@@ -13,7 +13,7 @@ use crate::meta::batch::Batch;
 use crate::meta::log::{Log, Pace};
 use crate::private::PrivateDir;
 
-type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A store with what lies under it.
 trait Bench {
@@ -126,17 +126,19 @@ fn batch(changes: &[(&str, Option<&str>)]) -> Batch {
     batch
 }
 
-/// All records; fails the test where keys are not in order.
-fn records(store: &dyn RecordStore) -> Records {
+/// All records, if they can be read; fails the test where keys are not in order.
+pub(crate) fn scanned(store: &dyn RecordStore) -> Result<Records> {
     let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-    store
-        .scan(&mut |key, value| {
-            assert!(found.last().is_none_or(|(last, _)| last.as_slice() < key), "out of order");
-            found.push((key.to_vec(), value.to_vec()));
-            Ok(())
-        })
-        .unwrap();
-    found.into_iter().collect()
+    store.scan(&mut |key, value| {
+        assert!(found.last().is_none_or(|(last, _)| last.as_slice() < key), "out of order");
+        found.push((key.to_vec(), value.to_vec()));
+        Ok(())
+    })?;
+    Ok(found.into_iter().collect())
+}
+
+fn records(store: &dyn RecordStore) -> Records {
+    scanned(store).unwrap()
 }
 
 fn text(pairs: &[(&str, &str)]) -> Records {
