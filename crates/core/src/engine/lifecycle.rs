@@ -50,6 +50,7 @@ impl Parts {
             return self.follow_attributes(&file, node);
         }
         let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
+        frozen.note_unwatched();
         match self.store.dmt.file(id) {
             Some(record) if record.stamp.same_bytes(stamp) => self.record(id, stamp),
             _ => Ok(()),
@@ -230,6 +231,36 @@ mod tests {
         let engine = open(&dirs);
         assert_eq!(engine.status().notes, Vec::<String>::new());
         assert_eq!(engine.parts.store.dmt.usage().dirty, 4096);
+    }
+
+    /// A file was looked at, then grown, flushed and let go of by others, and only then found: it had
+    /// the size of the look, and a conflict with our own flush when it was written the next time.
+    #[test]
+    fn i1_i9_a_file_that_is_changed_and_let_go_of_while_it_is_opened_is_found_as_it_is() {
+        let (engine, _dirs) = engine();
+        let flush = || {
+            Controlled::flush(&engine, None, false, &mut |_| std::ops::ControlFlow::Continue(()))
+                .unwrap();
+        };
+        let (node, handle) = create(&engine);
+        engine.write(&handle, 0, &[1; 4096], ME).unwrap();
+        drop(handle);
+        flush();
+        let seen = engine.parts.see(&node).unwrap();
+        let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+        engine.write(&handle, 0, &[2; 8192], ME).unwrap();
+        let key = handle.file.key;
+        drop(handle);
+        flush();
+        assert!(engine.parts.files.by_key(key).is_none(), "let go of");
+
+        let (file, _) = engine.parts.file_seen(&node, seen).unwrap().unwrap();
+        assert_eq!(file.size(), 8192);
+        let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+        engine.write(&handle, 0, &[3; 4096], ME).unwrap();
+        drop((handle, file));
+        flush();
+        assert_eq!(engine.status().notes, Vec::<String>::new());
     }
 
     /// The second was told that the cache does not know the file, and with it a program's unlink.

@@ -84,6 +84,14 @@ pub(crate) struct Parts {
     pub(crate) own: OwnChanges,
 }
 
+/// How a file of the origin looked, and what tells whether we changed it since.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    unwatched: u64,
+    key: OriginKey,
+    raw: libc::stat64,
+}
+
 impl Parts {
     /// Identity of `node` on the origin.
     pub(crate) fn key_of(&self, node: &Node) -> Result<(OriginKey, libc::stat64)> {
@@ -100,10 +108,40 @@ impl Parts {
 
     /// The same with the origin's attributes of a moment ago.
     pub(crate) fn file_and_stat(&self, node: &Node) -> Result<(Arc<CachedFile>, libc::stat64)> {
+        loop {
+            if let Some(found) = self.file_seen(node, self.see(node)?)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// How `node` looks before its [`CachedFile`] is searched.
+    pub(crate) fn see(&self, node: &Node) -> Result<Seen> {
+        let unwatched = self.files.unwatched();
         let (key, raw) = self.key_of(node)?;
+        Ok(Seen { unwatched, key, raw })
+    }
+
+    /// The one [`CachedFile`] of a node that was seen just now; `None` if it became another file.
+    ///
+    /// A new one begins with what was seen. If we changed the file between the look and now, and let
+    /// go of it again, that is of the past: the size would be wrong (I1), and our own change would
+    /// be taken for one of others later (I9).
+    pub(crate) fn file_seen(
+        &self,
+        node: &Node,
+        Seen { unwatched, key, mut raw }: Seen,
+    ) -> Result<Option<(Arc<CachedFile>, libc::stat64)>> {
         let mut known = true;
-        let file = self.files.get_or_insert(key, || {
+        let found = self.files.get_or_insert(key, || {
             known = false;
+            if self.files.unwatched() != unwatched {
+                let now = self.key_of(node)?;
+                if now.0 != key {
+                    return Err(None);
+                }
+                raw = now.1;
+            }
             let id = self.store.dmt.find(key);
             #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
             let look = (raw.st_size as u64, Stamp::of_stat(&raw));
@@ -111,15 +149,20 @@ impl Parts {
             if let Some(id) = id {
                 crate::engine::changes::check(self, &file, id, &raw)?;
             }
-            Ok::<_, Error>(file)
-        })?;
+            Ok::<_, Option<Error>>(file)
+        });
+        let file = match found {
+            Ok(file) => file,
+            Err(None) => return Ok(None),
+            Err(Some(error)) => return Err(error),
+        };
         if known {
             crate::engine::changes::check_again(self, &file, &raw)?;
         }
         if !file.is_open() {
             self.apply_globs(&file);
         }
-        Ok((file, raw))
+        Ok(Some((file, raw)))
     }
 
     /// The file's identity in the cache, given to it now if it has none.

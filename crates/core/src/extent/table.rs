@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
@@ -12,6 +13,7 @@ use crate::meta::{FileId, OriginKey};
 #[derive(Debug, Default)]
 pub(crate) struct FileTable {
     maps: RwLock<Maps>,
+    unwatched: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +55,13 @@ impl FileTable {
         Ok(file)
     }
 
+    /// How often a change of ours may have ended unseen by who looks at a file before it enters the
+    /// table: a file left, or one that is not in it was changed. What was seen of a file is of now if
+    /// this was the same before the look as it is when the file enters.
+    pub(crate) fn unwatched(&self) -> u64 {
+        self.unwatched.load(Ordering::SeqCst)
+    }
+
     /// Makes a file findable by the identity it was just given.
     pub(crate) fn identified(&self, id: FileId, file: &Arc<CachedFile>) {
         file.set_id(id);
@@ -70,12 +79,13 @@ impl FileTable {
             if let Some(id) = file.id() {
                 maps.by_id.remove(&id);
             }
+            self.unwatched.fetch_add(1, Ordering::SeqCst);
         }
     }
 
     /// Keeps the table as it is until the answer is dropped.
     pub(crate) fn freeze(&self) -> Frozen<'_> {
-        Frozen { maps: self.maps.read_recursive() }
+        Frozen { maps: self.maps.read_recursive(), unwatched: &self.unwatched }
     }
 
     /// All files.
@@ -87,9 +97,15 @@ impl FileTable {
 /// The table while nothing enters or leaves it.
 pub(crate) struct Frozen<'a> {
     maps: RwLockReadGuard<'a, Maps>,
+    unwatched: &'a AtomicU64,
 }
 
 impl Frozen<'_> {
+    /// A file that is not in the table was changed by us; see [`FileTable::unwatched`].
+    pub(crate) fn note_unwatched(&self) {
+        self.unwatched.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// The file with this origin identity.
     pub(crate) fn by_key(&self, key: OriginKey) -> Option<&Arc<CachedFile>> {
         self.maps.by_key.get(&key)
