@@ -6,6 +6,7 @@
 
 pub mod admit;
 pub mod cost;
+pub mod emulated;
 pub mod evict;
 pub mod exact;
 pub mod layout;
@@ -16,3 +17,4 @@ pub mod query;
 pub mod request;
 pub mod striping;
 pub mod tier;
+pub mod units;

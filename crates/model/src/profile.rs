@@ -1,6 +1,6 @@
 //! What one server costs, as calibrated: startup and transfer by direction and pattern.
 //!
-//! These are parameters of the cost models. How a device is emulated is no concern of this crate.
+//! These are parameters of the cost models; how a device is emulated is in [`crate::emulated`].
 
 use serde::{Deserialize, Serialize};
 

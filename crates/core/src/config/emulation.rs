@@ -1,122 +1,11 @@
 //! Which emulated devices lie under the two directories, and what they are like.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
+use halocline_model::emulated::EmulatedDevice;
 use serde::{Deserialize, Serialize};
 
 use super::values::SERVERS_MAX;
-
-/// A disk with one head and a FIFO queue.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EmulatedHdd {
-    /// Shortest seek in milliseconds.
-    pub seek_ms_min: f64,
-    /// Seek over the whole surface in milliseconds.
-    pub seek_ms_max: f64,
-    /// Revolutions a minute: half a turn is the mean rotational delay.
-    pub rpm: f64,
-    /// Transfer in megabytes (10^6 bytes) a second.
-    pub mb_per_s: f64,
-    /// Bytes of the surface: the distance of a full seek.
-    pub capacity_gb: f64,
-}
-
-/// A solid-state device: startup, transfer and parallel channels.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EmulatedSsd {
-    /// Startup of a read in microseconds.
-    pub read_startup_us: f64,
-    /// Startup of a write in microseconds.
-    pub write_startup_us: f64,
-    /// Reading in megabytes (10^6 bytes) a second, all channels together.
-    pub read_mb_per_s: f64,
-    /// Writing in megabytes (10^6 bytes) a second, all channels together.
-    pub write_mb_per_s: f64,
-    /// Requests in service at once.
-    pub channels: u32,
-}
-
-impl Default for EmulatedHdd {
-    /// A 7200 rpm SATA disk.
-    fn default() -> Self {
-        Self {
-            seek_ms_min: 0.8,
-            seek_ms_max: 16.0,
-            rpm: 7200.0,
-            mb_per_s: 120.0,
-            capacity_gb: 250.0,
-        }
-    }
-}
-
-impl Default for EmulatedSsd {
-    /// The papers' PCI Express SSD.
-    fn default() -> Self {
-        Self {
-            read_startup_us: 60.0,
-            write_startup_us: 80.0,
-            read_mb_per_s: 740.0,
-            write_mb_per_s: 700.0,
-            channels: 4,
-        }
-    }
-}
-
-/// One emulated device.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
-pub enum EmulatedDevice {
-    /// A disk.
-    Hdd(EmulatedHdd),
-    /// A solid-state device.
-    Ssd(EmulatedSsd),
-}
-
-impl EmulatedDevice {
-    /// The device called `name` in a configuration's profiles, or a built-in one.
-    pub fn named(name: &str, profiles: &BTreeMap<String, Self>) -> Option<Self> {
-        profiles.get(name).copied().or_else(|| Self::builtin(name))
-    }
-
-    /// What of it no device has: such a number would become a time that never ends, or more channels
-    /// than fit in memory.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let bounds: &[(&str, f64, f64, f64)] = match self {
-            Self::Hdd(hdd) => &[
-                ("seek_ms_min", hdd.seek_ms_min, 0.0, STARTUP_MS_MAX),
-                ("seek_ms_max", hdd.seek_ms_max, hdd.seek_ms_min, STARTUP_MS_MAX),
-                ("rpm", hdd.rpm, 1.0, 1e6),
-                ("mb_per_s", hdd.mb_per_s, MB_PER_S_MIN, MB_PER_S_MAX),
-                ("capacity_gb", hdd.capacity_gb, 0.001, 1e9),
-            ],
-            Self::Ssd(ssd) => &[
-                ("read_startup_us", ssd.read_startup_us, 0.0, STARTUP_MS_MAX * 1e3),
-                ("write_startup_us", ssd.write_startup_us, 0.0, STARTUP_MS_MAX * 1e3),
-                ("read_mb_per_s", ssd.read_mb_per_s, MB_PER_S_MIN, MB_PER_S_MAX),
-                ("write_mb_per_s", ssd.write_mb_per_s, MB_PER_S_MIN, MB_PER_S_MAX),
-                ("channels", f64::from(ssd.channels), 0.0, CHANNELS_MAX),
-            ],
-        };
-        // Not a number lies in no range.
-        match bounds.iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {
-            Some((key, value, least, most)) => {
-                Err(format!("{key} is {value}, which is not from {least} to {most}"))
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn builtin(name: &str) -> Option<Self> {
-        match name {
-            "hdd" => Some(Self::Hdd(EmulatedHdd::default())),
-            "ssd" => Some(Self::Ssd(EmulatedSsd::default())),
-            _ => None,
-        }
-    }
-}
 
 /// Like devices of one side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -138,13 +27,6 @@ pub struct Emulation {
     pub cache: EmulatedGroup,
 }
 
-/// Longest startup of an emulated device: a minute.
-const STARTUP_MS_MAX: f64 = 60_000.0;
-/// Slowest and fastest emulated transfer.
-const MB_PER_S_MIN: f64 = 0.001;
-const MB_PER_S_MAX: f64 = 1e6;
-/// Most channels of an emulated device.
-const CHANNELS_MAX: f64 = 4096.0;
 impl Emulation {
     /// Reads `ORIGIN+CACHE`, each `[COUNTx]PROFILE`, finding profiles with `named`.
     pub fn parse(
@@ -190,6 +72,8 @@ impl fmt::Display for Emulation {
 
 #[cfg(test)]
 mod tests {
+    use halocline_model::emulated::EmulatedHdd;
+
     use super::*;
 
     #[test]

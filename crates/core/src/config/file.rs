@@ -9,7 +9,7 @@ use halocline_model::profile::DeviceProfile;
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
-use super::emulation::EmulatedDevice;
+use super::EmulatedDevice;
 use super::{Config, Kind, OPTIONS, OptionSpec};
 use crate::bounded;
 use crate::error::{Error, Result};

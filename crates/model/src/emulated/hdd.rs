@@ -1,8 +1,8 @@
 //! When a disk would answer: seek by distance, half a turn, transfer; one head, first come, first
 //! served. Pure arithmetic; the clock is an argument.
 
-use super::{Access, transfer_ns, whole};
-use crate::config::EmulatedHdd;
+use super::{Access, EmulatedHdd, transfer_ns};
+use crate::profile::whole;
 
 /// Files begin at multiples of this.
 const PLACE_UNIT: u64 = 1 << 20;
@@ -26,9 +26,11 @@ impl Hdd {
 
     pub(super) fn serve(&mut self, now: u64, access: Access) -> u64 {
         let position = self.position(access.inode, access.offset);
-        let service = self.startup_ns(position) + transfer_ns(access.len, self.profile.mb_per_s);
+        let service = self
+            .startup_ns(position)
+            .saturating_add(transfer_ns(access.len, self.profile.mb_per_s));
         self.head = Some((position + access.len) % self.capacity);
-        self.busy_until = now.max(self.busy_until) + service;
+        self.busy_until = now.max(self.busy_until).saturating_add(service);
         self.busy_until
     }
 

@@ -1,10 +1,9 @@
 //! When a solid-state device would answer: startup and transfer on the channel that is free
 //! first. Pure arithmetic; the clock is an argument.
 
-use halocline_model::request::Direction;
-
-use super::{Access, transfer_ns, whole};
-use crate::config::EmulatedSsd;
+use super::{Access, EmulatedSsd, transfer_ns};
+use crate::profile::whole;
+use crate::request::Direction;
 
 /// A device with its channels' work.
 #[derive(Debug)]
@@ -21,9 +20,9 @@ impl Ssd {
 
     pub(super) fn serve(&mut self, now: u64, access: Access) -> u64 {
         let (startup_us, mb_per_s) = one_channel(&self.profile, access.direction);
-        let service = whole(startup_us * 1e3) + transfer_ns(access.len, mb_per_s);
+        let service = whole(startup_us * 1e3).saturating_add(transfer_ns(access.len, mb_per_s));
         let free = self.busy_until.iter_mut().min().expect("there is a channel");
-        *free = now.max(*free) + service;
+        *free = now.max(*free).saturating_add(service);
         *free
     }
 }

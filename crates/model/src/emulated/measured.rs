@@ -1,0 +1,35 @@
+//! When a device would answer of which only calibrated service times are known: one queue, first come, first
+//! served, and the startup of a stream for what continues one. A device with several channels looks slower
+//! here than it is when several requests wait.
+
+use super::Access;
+use crate::profile::DeviceProfile;
+
+/// A device as `calibrate` saw it.
+#[derive(Debug)]
+pub(super) struct Measured {
+    profile: DeviceProfile,
+    /// File and one past the last byte served.
+    head: Option<(u64, u64)>,
+    busy_until_ps: u128,
+}
+
+impl Measured {
+    pub(super) const fn new(profile: DeviceProfile) -> Self {
+        Self { profile, head: None, busy_until_ps: 0 }
+    }
+
+    pub(super) fn serve(&mut self, now: u64, access: Access) -> u64 {
+        let service = self.profile.of(access.direction);
+        let startup = if self.head == Some((access.inode, access.offset)) {
+            service.startup_sequential_ps
+        } else {
+            service.startup_random_ps
+        };
+        self.head = Some((access.inode, access.offset.saturating_add(access.len)));
+        let begin = self.busy_until_ps.max(u128::from(now) * 1000);
+        let transfer = u128::from(access.len) * u128::from(service.per_byte_ps);
+        self.busy_until_ps = begin + u128::from(startup) + transfer;
+        u64::try_from(self.busy_until_ps.div_ceil(1000)).unwrap_or(u64::MAX)
+    }
+}
