@@ -56,6 +56,16 @@ impl VariedStriping {
         self.widths.len()
     }
 
+    /// Bytes of one round: all widths together.
+    pub const fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// Stripe widths of the servers in bytes.
+    pub fn widths(&self) -> &[u64] {
+        &self.widths
+    }
+
     /// `P_i(x)`: bytes of `[0, x)` on `server`.
     pub fn local_len(&self, server: usize, x: u64) -> u64 {
         let (width, offset) = (self.widths[server], self.offsets[server]);

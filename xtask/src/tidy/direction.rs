@@ -29,9 +29,13 @@ fn height(module: &str) -> Option<u8> {
 }
 
 /// Crates that stand below others, with the crates that they must not use.
-const BELOW: [(&str, &[&str]); 2] = [
-    ("crates/model/", &["halocline-trace", "halocline-core", "halocline-fuse", "halocline-cli"]),
-    ("crates/trace/", &["halocline-core", "halocline-fuse", "halocline-cli"]),
+const BELOW: [(&str, &[&str]); 3] = [
+    (
+        "crates/model/",
+        &["halocline-trace", "halocline-sim", "halocline-core", "halocline-fuse", "halocline-cli"],
+    ),
+    ("crates/trace/", &["halocline-sim", "halocline-core", "halocline-fuse", "halocline-cli"]),
+    ("crates/sim/", &["halocline-core", "halocline-fuse", "halocline-cli"]),
 ];
 
 /// Finds uses that go sideways or upward.

@@ -1,0 +1,225 @@
+//! Which server holds which byte of a file: striping with a width for each server, which may change once the
+//! file is so long (parts) and from region to region.
+//!
+//! On each server the file's bytes lie without holes in the order that they have in the file, so a request has one
+//! contiguous local range on each server, whatever the layout.
+
+use halocline_model::request::ByteRange;
+use halocline_model::striping::VariedStriping;
+
+/// Stripe widths from some place of a file on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// First byte of the file that it rules.
+    pub start: u64,
+    /// How bytes from there on are striped, counted from `start`.
+    pub striping: VariedStriping,
+}
+
+/// The layout of one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileLayout {
+    parts: Vec<Part>,
+    /// For each part, bytes of the parts before it on each server.
+    before: Vec<Vec<u64>>,
+}
+
+/// One region of a file: where it begins, and its stripes. `(rounds, widths)` rules so many rounds, and the last of
+/// them, with `None`, the rest: the two-part layout is `[(Some(j), all), (None, disks)]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Region {
+    /// First byte of the file.
+    pub offset: u64,
+    /// Rounds, and stripe widths in bytes of each server.
+    pub stripes: Vec<(Option<u64>, Vec<u64>)>,
+}
+
+impl FileLayout {
+    /// One striping for the whole file: `widths[i]` bytes on server i, 0 leaves it out.
+    pub fn uniform(widths: Vec<u64>) -> Result<Self, String> {
+        Self::new(&[Region { offset: 0, stripes: vec![(None, widths)] }])
+    }
+
+    /// `rounds` rounds of `first`, then `rest`.
+    pub fn two_part(first: Vec<u64>, rounds: u64, rest: Vec<u64>) -> Result<Self, String> {
+        Self::new(&[Region { offset: 0, stripes: vec![(Some(rounds), first), (None, rest)] }])
+    }
+
+    /// A layout by regions. The last stripes of the last region rule the rest of the file.
+    ///
+    /// # Errors
+    /// No region begins at 0 or they do not ascend; a region does not end with stripes for its rest; widths are all 0,
+    /// overflow, or are not one for each server.
+    pub fn new(regions: &[Region]) -> Result<Self, String> {
+        if regions.first().is_none_or(|region| region.offset != 0) {
+            return Err("the first region of a layout begins at offset 0".into());
+        }
+        if regions.windows(2).any(|pair| pair[0].offset >= pair[1].offset) {
+            return Err("regions of a layout begin one after the other".into());
+        }
+        let mut parts = Vec::new();
+        for (index, region) in regions.iter().enumerate() {
+            let end = regions.get(index + 1).map_or(u64::MAX, |next| next.offset);
+            add_region(region, end, &mut parts)?;
+        }
+        Self::of_parts(parts)
+    }
+
+    fn of_parts(parts: Vec<Part>) -> Result<Self, String> {
+        let servers = parts[0].striping.servers();
+        if parts.iter().any(|part| part.striping.servers() != servers) {
+            return Err("the stripes of a layout have different numbers of servers".into());
+        }
+        let mut sums = vec![0; servers];
+        let mut before = vec![sums.clone()];
+        for pair in parts.windows(2) {
+            let len = pair[1].start - pair[0].start;
+            for (server, sum) in sums.iter_mut().enumerate() {
+                *sum += pair[0].striping.local_len(server, len);
+            }
+            before.push(sums.clone());
+        }
+        Ok(Self { parts, before })
+    }
+
+    /// Number of servers, unused ones included.
+    pub fn servers(&self) -> usize {
+        self.parts[0].striping.servers()
+    }
+
+    /// The parts in their order; the first begins at 0.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    fn part_of(&self, offset: u64) -> usize {
+        match self.parts.len() {
+            1 => 0,
+            _ => self.parts.partition_point(|part| part.start <= offset) - 1,
+        }
+    }
+
+    /// Bytes of `[0, x)` on `server`.
+    pub fn local_len(&self, server: usize, x: u64) -> u64 {
+        let index = self.part_of(x);
+        let part = &self.parts[index];
+        self.before[index][server] + part.striping.local_len(server, x - part.start)
+    }
+
+    /// Tells `each` server that holds bytes of `range`, in ascending order, with the local range.
+    pub fn split(&self, range: ByteRange, mut each: impl FnMut(usize, ByteRange)) {
+        if range.is_empty() {
+            return;
+        }
+        let index = self.part_of(range.start);
+        let part = &self.parts[index];
+        let within = self.parts.get(index + 1).is_none_or(|next| range.end <= next.start);
+        for server in 0..self.servers() {
+            let before = self.before[index][server];
+            let start = before + part.striping.local_len(server, range.start - part.start);
+            let end = if within {
+                before + part.striping.local_len(server, range.end - part.start)
+            } else {
+                self.local_len(server, range.end)
+            };
+            if start < end {
+                each(server, ByteRange::new(start, end));
+            }
+        }
+    }
+}
+
+fn add_region(region: &Region, end: u64, parts: &mut Vec<Part>) -> Result<(), String> {
+    let mut start = region.offset;
+    let last = region.stripes.len().checked_sub(1).ok_or("a region of a layout has no stripes")?;
+    for (index, (rounds, widths)) in region.stripes.iter().enumerate() {
+        let striping = VariedStriping::new(widths.clone())
+            .ok_or("the stripe widths of a layout are all 0, or too large")?;
+        let bytes = match (rounds, index == last) {
+            (None, true) => u64::MAX,
+            (Some(rounds), false) => striping.round().saturating_mul(*rounds),
+            (None, false) => return Err("only the last stripes of a region rule its rest".into()),
+            (Some(_), true) => return Err("no stripes rule the rest of a region".into()),
+        };
+        if start < end && bytes > 0 {
+            parts.push(Part { start, striping });
+        }
+        start = start.saturating_add(bytes);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parts(layout: &FileLayout, offset: u64, len: u64) -> Vec<(usize, u64, u64)> {
+        let mut parts = Vec::new();
+        layout.split(ByteRange::at(offset, len), |server, local| {
+            parts.push((server, local.start, local.len()));
+        });
+        parts
+    }
+
+    #[test]
+    fn a_file_goes_on_over_the_rest_when_its_rounds_are_over() {
+        let layout = FileLayout::two_part(vec![10, 30], 2, vec![20, 0]).unwrap();
+        assert_eq!(parts(&layout, 0, 40), [(0, 0, 10), (1, 0, 30)]);
+        assert_eq!(parts(&layout, 80, 100), [(0, 20, 100)]);
+        assert_eq!(parts(&layout, 45, 45), [(0, 15, 15), (1, 30, 30)]);
+        let all = FileLayout::two_part(vec![10, 30], 0, vec![20, 0]).unwrap();
+        assert_eq!(all, FileLayout::uniform(vec![20, 0]).unwrap());
+    }
+
+    #[test]
+    fn regions_have_stripes_of_their_own() {
+        let region = |offset, widths| Region { offset, stripes: vec![(None, widths)] };
+        let layout = FileLayout::new(&[region(0, vec![1, 1]), region(5, vec![0, 3])]).unwrap();
+        assert_eq!(parts(&layout, 0, 5), [(0, 0, 3), (1, 0, 2)]);
+        assert_eq!(parts(&layout, 5, 7), [(1, 2, 7)]);
+        assert_eq!(parts(&layout, 4, 2), [(0, 2, 1), (1, 2, 1)]);
+    }
+
+    #[test]
+    fn layouts_that_are_none_are_refused() {
+        assert!(FileLayout::uniform(vec![]).is_err());
+        assert!(FileLayout::uniform(vec![0, 0]).is_err());
+        assert!(FileLayout::uniform(vec![u64::MAX, 2]).is_err());
+        assert!(FileLayout::two_part(vec![1, 1], 2, vec![1]).is_err());
+        assert!(FileLayout::new(&[]).is_err());
+        let region = |offset, rounds| Region { offset, stripes: vec![(rounds, vec![1])] };
+        assert!(FileLayout::new(&[region(1, None)]).is_err());
+        assert!(FileLayout::new(&[region(0, Some(3))]).is_err());
+        assert!(FileLayout::new(&[region(0, None), region(0, None)]).is_err());
+    }
+
+    proptest! {
+        /// Byte by byte: no byte is lost, none is twice, and each server's local ranges have no holes.
+        #[test]
+        fn every_byte_has_one_place(
+            widths in proptest::collection::vec(proptest::collection::vec(0u64..9, 3), 3),
+            rounds in 0u64..5, border in 1u64..60, cuts in proptest::collection::vec(1u64..20, 1..12),
+        ) {
+            prop_assume!(widths.iter().all(|widths| widths.iter().any(|width| *width > 0)));
+            let first = Region {
+                offset: 0,
+                stripes: vec![(Some(rounds), widths[0].clone()), (None, widths[1].clone())],
+            };
+            let second = Region { offset: border, stripes: vec![(None, widths[2].clone())] };
+            let layout = FileLayout::new(&[first, second]).unwrap();
+            let (mut at, mut next) = (0, [0; 3]);
+            for len in cuts {
+                let mut sum = 0;
+                for (server, start, part) in parts(&layout, at, len) {
+                    prop_assert_eq!(start, next[server]);
+                    next[server] += part;
+                    sum += part;
+                }
+                prop_assert_eq!(sum, len);
+                at += len;
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! How long the requests of a trace take on servers that need not exist (docs/SIMULATOR.md).
+//!
+//! - [`servers`]: which servers there are, as `servers.toml` says it;
+//! - [`layout`]: which server holds which byte of a file: varied stripes, in parts and regions;
+//! - [`replay`](mod@replay): the requests one after the other on these servers, in simulated time.
+//!
+//! Devices are those of the emulation ([`halocline_model::emulated`]). No files, no clocks, no threads: the same
+//! requests, servers, layouts and seed give the same outcome.
+
+#![forbid(unsafe_code)]
+
+pub mod layout;
+pub mod replay;
+pub mod servers;
+
+pub use layout::FileLayout;
+pub use replay::{Options, Outcome, Pace, replay};
+pub use servers::{Server, ServerSet};

@@ -1,0 +1,134 @@
+//! Which request is issued next, and when.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use halocline_trace::Request;
+use rustc_hash::FxHashMap;
+
+use super::Pace;
+
+/// Requests looked ahead at most. A process that has none among them waits until one is read, so that traces of any
+/// length take bounded memory: it then goes on at once, as late as the others are by then.
+const AHEAD: usize = 1 << 17;
+
+/// The requests of one process that were read and not issued.
+#[derive(Debug, Default)]
+struct Queue {
+    requests: VecDeque<Request>,
+    /// When its last request was done, and when that was recorded to be done, if it has issued one.
+    last: Option<(u64, Option<u64>)>,
+    /// Whether its next request is in the heap, or its last one is being served.
+    running: bool,
+}
+
+/// Hands out requests in the order of their issue.
+#[derive(Debug)]
+pub(super) struct Issuer<I> {
+    input: I,
+    pace: Pace,
+    queues: Vec<Queue>,
+    by_number: FxHashMap<u32, usize>,
+    /// Times of issue with the processes, the earliest first, ties by process.
+    due: BinaryHeap<Reverse<(u64, usize)>>,
+    waiting: usize,
+    read: u64,
+    zero_ns: u64,
+    last_start_ns: u64,
+    now_ns: u64,
+    /// The process whose request is being served.
+    serving: usize,
+}
+
+impl<I: Iterator<Item = Request>> Issuer<I> {
+    pub(super) fn new(input: I, pace: Pace) -> Result<Self, String> {
+        let mut issuer = Self {
+            input,
+            pace,
+            queues: Vec::new(),
+            by_number: FxHashMap::default(),
+            due: BinaryHeap::new(),
+            waiting: 0,
+            read: 0,
+            zero_ns: 0,
+            last_start_ns: 0,
+            now_ns: 0,
+            serving: 0,
+        };
+        while pace != Pace::OpenLoop && issuer.waiting < AHEAD && issuer.look_ahead()? {}
+        Ok(issuer)
+    }
+
+    /// The next request and the time at which it is issued, nanoseconds from the beginning.
+    pub(super) fn next(&mut self) -> Result<Option<(u64, Request)>, String> {
+        if self.pace == Pace::OpenLoop {
+            return Ok(self.take()?.map(|request| (request.start_ns - self.zero_ns, request)));
+        }
+        let Some(Reverse((time_ns, process))) = self.due.pop() else { return Ok(None) };
+        self.now_ns = time_ns;
+        self.serving = process;
+        let request = self.queues[process].requests.pop_front().expect("it is due");
+        self.waiting -= 1;
+        Ok(Some((time_ns, request)))
+    }
+
+    /// Notes that the request that [`Issuer::next`] answered last is done.
+    pub(super) fn done(&mut self, request: &Request, done_ns: u64) -> Result<(), String> {
+        if self.pace == Pace::OpenLoop {
+            return Ok(());
+        }
+        let recorded = request.duration_ns.map(|took| request.start_ns + took);
+        let process = self.serving;
+        self.queues[process].last = Some((done_ns, recorded));
+        self.queues[process].running = false;
+        self.go_on(process);
+        self.look_ahead()?;
+        Ok(())
+    }
+
+    /// Makes the process's next request due, if one was read.
+    fn go_on(&mut self, process: usize) {
+        let queue = &mut self.queues[process];
+        let Some(request) = queue.requests.front().filter(|_| !queue.running) else { return };
+        let think = self.pace == Pace::ClosedLoop { think: true };
+        let time_ns = match queue.last {
+            None if think => request.start_ns - self.zero_ns,
+            None => 0,
+            Some((done_ns, Some(recorded))) if think => {
+                done_ns.saturating_add(request.start_ns.saturating_sub(recorded))
+            }
+            Some((done_ns, _)) => done_ns,
+        };
+        queue.running = true;
+        self.due.push(Reverse((time_ns.max(self.now_ns), process)));
+    }
+
+    /// Reads one request into the queue of its process; false at the end.
+    fn look_ahead(&mut self) -> Result<bool, String> {
+        let Some(request) = self.take()? else { return Ok(false) };
+        let queues = &mut self.queues;
+        let process = *self.by_number.entry(request.process).or_insert_with(|| {
+            queues.push(Queue::default());
+            queues.len() - 1
+        });
+        self.queues[process].requests.push_back(request);
+        self.waiting += 1;
+        self.go_on(process);
+        Ok(true)
+    }
+
+    fn take(&mut self) -> Result<Option<Request>, String> {
+        let Some(request) = self.input.next() else { return Ok(None) };
+        self.read += 1;
+        let wrong = |what: &str| format!("request {}: {what}", self.read);
+        request.check().map_err(wrong)?;
+        if self.read == 1 {
+            self.zero_ns = request.start_ns;
+        }
+        if request.start_ns < self.last_start_ns {
+            return Err(wrong("it starts before the one before it"));
+        }
+        self.last_start_ns = request.start_ns;
+        Ok(Some(request))
+    }
+}

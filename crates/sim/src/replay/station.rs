@@ -1,0 +1,108 @@
+//! One server in the simulation: its device, and the way to it.
+
+use halocline_model::emulated::{Access, Mechanism};
+use halocline_model::profile::whole;
+use halocline_model::request::{ByteRange, Direction};
+
+use super::{ServerOutcome, seconds};
+use crate::servers::{Network, Server};
+
+/// A server with what it has to do. The way in (connections, written bytes) and the way out (read bytes) are used
+/// by one request at a time each, in the order of arrival.
+#[derive(Debug)]
+pub(super) struct Station {
+    device: Mechanism,
+    network: Option<Network>,
+    in_until_ns: u64,
+    out_until_ns: u64,
+    capacity: u64,
+    held: u64,
+    full_at_ns: Option<u64>,
+    requests: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    busy_ns: u64,
+    busy_until_ns: u64,
+}
+
+impl Station {
+    pub(super) fn new(server: &Server) -> Self {
+        Self {
+            device: server.profile.device(),
+            network: (server.network != Network::default()).then_some(server.network),
+            in_until_ns: 0,
+            out_until_ns: 0,
+            capacity: server.capacity,
+            held: 0,
+            full_at_ns: None,
+            requests: 0,
+            read_bytes: 0,
+            written_bytes: 0,
+            busy_ns: 0,
+            busy_until_ns: 0,
+        }
+    }
+
+    /// When the part of a request that is issued at `now_ns` is done.
+    pub(super) fn serve(
+        &mut self,
+        now_ns: u64,
+        inode: u64,
+        local: ByteRange,
+        direction: Direction,
+    ) -> u64 {
+        let len = local.len();
+        self.requests += 1;
+        match direction {
+            Direction::Read => self.read_bytes = self.read_bytes.saturating_add(len),
+            Direction::Write => self.written_bytes = self.written_bytes.saturating_add(len),
+        }
+        let access = Access { inode, offset: local.start, len, direction };
+        let Some(network) = self.network else { return self.on_device(now_ns, access) };
+        let connect_ns = whole(network.connect_us * 1e3);
+        #[expect(clippy::cast_precision_loss, reason = "a request is far shorter than 2^52 bytes")]
+        let transfer_ns = whole(len as f64 * network.ns_per_byte);
+        let arrived_ns = now_ns.max(self.in_until_ns).saturating_add(connect_ns);
+        match direction {
+            Direction::Write => {
+                self.in_until_ns = arrived_ns.saturating_add(transfer_ns);
+                self.on_device(self.in_until_ns, access)
+            }
+            Direction::Read => {
+                self.in_until_ns = arrived_ns;
+                let read_ns = self.on_device(arrived_ns, access);
+                self.out_until_ns = self.out_until_ns.max(read_ns).saturating_add(transfer_ns);
+                self.out_until_ns
+            }
+        }
+    }
+
+    fn on_device(&mut self, arrival_ns: u64, access: Access) -> u64 {
+        let done_ns = self.device.serve(arrival_ns, access);
+        // What overlaps with earlier work was counted with that.
+        let busy_ns = done_ns.saturating_sub(arrival_ns.max(self.busy_until_ns));
+        self.busy_ns = self.busy_ns.saturating_add(busy_ns);
+        self.busy_until_ns = self.busy_until_ns.max(done_ns);
+        done_ns
+    }
+
+    /// Holds so many more bytes, from `now_ns` on.
+    pub(super) fn hold(&mut self, bytes: u64, now_ns: u64) {
+        self.held = self.held.saturating_add(bytes);
+        if self.held > self.capacity {
+            self.full_at_ns.get_or_insert(now_ns);
+        }
+    }
+
+    pub(super) fn outcome(self, server: &Server, first_ns: u64) -> ServerOutcome {
+        ServerOutcome {
+            name: server.name.clone(),
+            requests: self.requests,
+            read_bytes: self.read_bytes,
+            written_bytes: self.written_bytes,
+            busy_seconds: seconds(self.busy_ns),
+            held_bytes: self.held,
+            full_at_seconds: self.full_at_ns.map(|at| seconds(at - first_ns)),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::*;
+
+fn servers(text: &str) -> ServerSet {
+    ServerSet::parse(text, Path::new("servers.toml")).unwrap()
+}
+
+/// `count` servers whose requests take 1 ms and 1 us a byte; what continues a stream has no startup.
+fn slow(count: usize, capacity: u64) -> ServerSet {
+    let mut text = String::from(
+        "[profile.x]\nread = { startup_sequential_ps = 0, startup_random_ps = 1000000000, per_byte_ps = 1000000 }\n\
+         write = { startup_sequential_ps = 0, startup_random_ps = 1000000000, per_byte_ps = 1000000 }\n",
+    );
+    for number in 0..count {
+        text += "[[server]]\nprofile = \"x\"\n";
+        let _ = writeln!(text, "name = \"s{number}\"\ncapacity = {capacity}");
+    }
+    servers(&text)
+}
+
+fn request(process: u32, start_ns: u64, offset: u64, length: u64) -> Request {
+    Request { start_ns, duration_ns: Some(1000), process, file: 0, op: Op::Write, offset, length }
+}
+
+fn run(set: &ServerSet, layout: &FileLayout, requests: &[Request], pace: Pace) -> Outcome {
+    let options = Options { seed: 1, pace };
+    replay(requests.iter().copied(), set, |_| layout, &options).unwrap()
+}
+
+fn close(one: f64, other: f64) -> bool {
+    (one - other).abs() < 1e-9
+}
+
+const CLOSED: Pace = Pace::ClosedLoop { think: false };
+
+#[test]
+fn a_request_takes_as_long_as_its_slowest_part() {
+    let (set, layout) = (slow(2, 1 << 40), FileLayout::uniform(vec![1000, 3000]).unwrap());
+    let outcome = run(&set, &layout, &[request(0, 5, 0, 4000)], CLOSED);
+    assert!(close(outcome.seconds, 0.004), "{outcome:?}");
+    assert!(close(outcome.servers[0].busy_seconds, 0.002));
+    assert_eq!((outcome.servers[0].written_bytes, outcome.servers[1].written_bytes), (1000, 3000));
+    assert_eq!((outcome.write.requests, outcome.read.requests, outcome.bytes), (1, 0, 4000));
+    assert!(close(outcome.mb_per_s, 1.0));
+}
+
+#[test]
+fn a_closed_loop_waits_for_each_request_and_servers_work_in_parallel() {
+    let (set, layout) = (slow(2, 1 << 40), FileLayout::uniform(vec![1000, 1000]).unwrap());
+    // Process 0 writes to server 0 twice, process 1 to server 1 twice; all at one time in the trace.
+    let requests = [
+        request(0, 0, 0, 1000),
+        request(1, 0, 1000, 1000),
+        request(0, 0, 2000, 1000),
+        request(1, 0, 3000, 1000),
+    ];
+    let outcome = run(&set, &layout, &requests, CLOSED);
+    assert!(close(outcome.seconds, 0.003), "2 ms and, in stream, 1 ms: {outcome:?}");
+    // One process alone takes as long as the sum.
+    let alone = requests.map(|request| Request { process: 0, ..request });
+    assert!(close(run(&set, &layout, &alone, CLOSED).seconds, 0.006));
+}
+
+#[test]
+fn think_times_pass_if_they_shall() {
+    let (set, layout) = (slow(1, 1 << 40), FileLayout::uniform(vec![1]).unwrap());
+    // Recorded: 1 us each, and 5 ms between end and start.
+    let requests = [request(0, 7, 0, 1000), request(0, 5_001_007, 5000, 1000)];
+    assert!(close(run(&set, &layout, &requests, CLOSED).seconds, 0.004));
+    let thinking = run(&set, &layout, &requests, Pace::ClosedLoop { think: true });
+    assert!(close(thinking.seconds, 0.009), "{thinking:?}");
+    let open = run(&set, &layout, &requests, Pace::OpenLoop);
+    assert!(close(open.seconds, 0.007_001), "{open:?}");
+}
+
+#[test]
+fn an_open_loop_queues() {
+    let (set, layout) = (slow(1, 1 << 40), FileLayout::uniform(vec![1]).unwrap());
+    let requests: Vec<_> = (0..10).map(|at| request(0, at, at * 2000, 1000)).collect();
+    let outcome = run(&set, &layout, &requests, Pace::OpenLoop);
+    assert!(close(outcome.seconds, 0.02));
+    assert!(outcome.write.longest_seconds > 0.0199);
+}
+
+#[test]
+fn the_time_when_a_server_is_full_is_told() {
+    let (set, layout) = (slow(2, 1500), FileLayout::uniform(vec![1000, 500]).unwrap());
+    let requests = [request(0, 0, 0, 1500), request(0, 0, 1500, 1500), request(0, 0, 0, 1500)];
+    let outcome = run(&set, &layout, &requests, CLOSED);
+    assert_eq!(outcome.servers[0].held_bytes, 2000);
+    assert!(close(outcome.servers[0].full_at_seconds.unwrap(), 0.003));
+    assert_eq!(outcome.servers[1].full_at_seconds, None);
+}
+
+#[test]
+fn the_network_is_a_queue_before_the_device() {
+    let text = "network = { connect_us = 1000.0, ns_per_byte = 2000.0 }\n\
+        [profile.x]\nread = { startup_sequential_ps = 0, startup_random_ps = 0, per_byte_ps = 1000000 }\n\
+        write = { startup_sequential_ps = 0, startup_random_ps = 0, per_byte_ps = 1000000 }\n\
+        [[server]]\nname = \"s\"\nprofile = \"x\"\ncapacity = 100000\n";
+    let (set, layout) = (servers(text), FileLayout::uniform(vec![1]).unwrap());
+    let two = [request(0, 0, 0, 1000), request(1, 0, 1000, 1000)];
+    // 1 ms and 2 ms on the wire each, one after the other; the last then 1 ms on the device.
+    assert!(close(run(&set, &layout, &two, CLOSED).seconds, 0.007));
+    // Reads: connected at 1 and 2 ms, read at 2 and 3, sent at 4 and 6.
+    let reads = two.map(|request| Request { op: Op::Read, ..request });
+    assert!(close(run(&set, &layout, &reads, CLOSED).seconds, 0.006));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_outcome() {
+    let text = "[[server]]\nname = \"a\"\nprofile = \"hdd\"\ncapacity = \"1T\"\n\
+        [[server]]\nname = \"b\"\nprofile = \"ssd\"\ncapacity = \"1T\"\n";
+    let (set, layout) = (servers(text), FileLayout::uniform(vec![65536, 65536]).unwrap());
+    let requests: Vec<_> = (0..3000u64)
+        .map(|at| {
+            let noise = at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            Request {
+                file: (at % 3) as u32,
+                op: if at % 2 == 0 { Op::Read } else { Op::Write },
+                ..request((at % 7) as u32, at, noise * 4096, 1 + noise % 300_000)
+            }
+        })
+        .collect();
+    let outcome = |seed| {
+        let options = Options { seed, pace: CLOSED };
+        replay(requests.iter().copied(), &set, |_| &layout, &options).unwrap()
+    };
+    assert_eq!(outcome(1), outcome(1));
+    assert!(!close(outcome(1).seconds, outcome(2).seconds), "files lie elsewhere");
+}
+
+#[test]
+fn bad_input_is_refused() {
+    let (set, layout) = (slow(2, 1), FileLayout::uniform(vec![1]).unwrap());
+    let run = |layout, requests: &[Request]| {
+        replay(requests.iter().copied(), &set, |_| layout, &Options::default())
+    };
+    assert!(run(&layout, &[request(0, 0, 0, 1)]).unwrap_err().contains("1 servers"));
+    let layout = FileLayout::uniform(vec![1, 1]).unwrap();
+    let backwards = [request(0, 5, 0, 1), request(0, 4, 0, 1)];
+    assert!(run(&layout, &backwards).unwrap_err().contains("request 2"));
+    assert!(run(&layout, &[request(0, 0, 0, 0)]).unwrap_err().contains("no bytes"));
+    let empty = run(&layout, &[]).unwrap();
+    assert!(close(empty.seconds, 0.0) && empty.requests == 0);
+}
