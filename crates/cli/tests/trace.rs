@@ -1,12 +1,15 @@
-//! `halocline trace`: what other tools recorded, as a trace.
+//! `halocline trace`: what other tools recorded, as a trace, and what is in one.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use halocline_core::control::metrics::Section;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::skipping::skip;
+use serde_json::Value;
 
 const CSV: &str = "time_s,process,file,op,offset,length\n0,1,f,read,0,4096\n";
 
@@ -74,17 +77,22 @@ fn real_logs_of_darshan_are_imported() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path();
     // Lines of X_POSIX with a length in the text of darshan-dxt-parser, as awk counts them.
-    let logs = [
-        ("sample-dxt-simple.darshan", "2 requests"),
-        ("ior_hdf5_example.darshan", "59 requests"),
-        ("dxt.darshan", "7613 requests"),
-    ];
+    let logs =
+        [("sample-dxt-simple.darshan", 2), ("ior_hdf5_example.darshan", 59), ("dxt.darshan", 7613)];
     for (log, count) in logs {
         let log = data(log);
         let args = ["import", "--python", python.to_str().unwrap(), "-o", "t.hct"];
         let output = trace(dir, &[&args[..], &[log.to_str().unwrap()]].concat());
         assert!(output.status.success(), "{}", said(&output));
-        assert!(written(&output).starts_with(count), "{}", written(&output));
+        let said_count = format!("{count} requests");
+        assert!(written(&output).starts_with(&said_count), "{}", written(&output));
+        let shown = shown(dir, "t.hct");
+        assert_eq!(shown["requests"], count);
+        assert_eq!(shown["completeness"]["weight"], 1.0);
+        assert_eq!(shown["source"]["name"], log.file_name().unwrap().to_str().unwrap());
+        let output = trace(dir, &["show", "t.hct"]);
+        assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
+        fits(&written(&output));
     }
     // What is no log is not taken for an empty one.
     let broken = fs::read(data("dxt.darshan")).unwrap();
@@ -93,4 +101,92 @@ fn real_logs_of_darshan_are_imported() {
     let output = trace(dir, &args);
     assert_eq!(output.status.code(), Some(1), "{}{}", written(&output), said(&output));
     assert!(!dir.join("new.hct").exists());
+}
+
+/// What `trace show --json` answers; docs/METRICS.md has its keys.
+fn shown(dir: &Path, name: &str) -> Value {
+    let output = trace(dir, &["show", name, "--json"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let answer = serde_json::from_slice(&output.stdout).unwrap();
+    let section = Section::find("halocline trace show").unwrap();
+    assert_eq!(section.undescribed(&answer), [""; 0]);
+    answer
+}
+
+/// Says that lines, but for names of files, fit on a terminal.
+fn fits(text: &str) {
+    let is_name = |line: &&str| line.starts_with('/');
+    for line in text.lines().filter(|line| !is_name(line)) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
+/// Whether `value` has something under `key`, whose names are joined by dots.
+fn has(value: &Value, key: &str) -> bool {
+    let (name, rest) = key.split_once('.').unwrap_or((key, ""));
+    let Some(list) = name.strip_suffix("[]") else {
+        return value.get(name).is_some_and(|value| rest.is_empty() || has(value, rest));
+    };
+    let elements = value.get(list).and_then(Value::as_array);
+    elements.is_some_and(|all| all.iter().any(|value| rest.is_empty() || has(value, rest)))
+}
+
+#[test]
+fn what_is_in_a_trace_is_shown() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    // Two processes write 4 KiB pieces in turn, then one reads 1 MiB pieces of another file at once.
+    let mut csv = "time_s,process,file,op,offset,length,duration_s\n".to_owned();
+    for i in 0..200_u64 {
+        writeln!(csv, "0.{i:03},{},/data/a,write,{},4096,0.0015", i % 2, i * 4096).unwrap();
+    }
+    for i in 0..100_u64 {
+        let offset = (i * 37 % 100) << 20;
+        writeln!(csv, "5.{i:03},7,/data/b,read,{offset},1048576,0.01").unwrap();
+    }
+    fs::write(dir.join("t.csv"), csv).unwrap();
+    let output = trace(dir, &["import", "t.csv", "-o", "t.hct"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let answer = shown(dir, "t.hct");
+    let section = Section::find("halocline trace show").unwrap();
+    for metric in section.metrics.iter().filter(|metric| metric.key != "notes[]") {
+        assert!(has(&answer, metric.key), "{} is described and not printed", metric.key);
+    }
+    assert_eq!((&answer["requests"], &answer["processes"]), (&300.into(), &3.into()));
+    assert_eq!(answer["streams"]["strided"], 2);
+    assert_eq!(answer["streams"]["random"], 1);
+    assert_eq!(answer["files"][0]["name"], "/data/b");
+    assert_eq!(answer["files"][1]["pattern"], "sequential");
+    let output = trace(dir, &["show", "t.hct"]);
+    let text = written(&output);
+    fits(&text);
+    for line in [
+        "requests    300 in 5.11 s",
+        "writes      200, 800 KiB, 4.00 KiB on average",
+        "processes   3 (p)",
+        "patterns    2 strided, 1 random (each process in each file)",
+        "  pattern   sequential all together; 2 strided by process",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    // Cut off: what is whole is shown, and that it is not all.
+    let whole = fs::read(dir.join("t.hct")).unwrap();
+    fs::write(dir.join("cut.hct"), &whole[..whole.len() - 10]).unwrap();
+    let cut = shown(dir, "cut.hct");
+    assert_eq!(cut["completeness"]["partial"], true);
+    assert_eq!(cut["requests"], 300);
+    let output = trace(dir, &["show", "cut.hct"]);
+    assert!(
+        said(&output).contains("cut.hct: partial: cut off after 300 requests"),
+        "{}",
+        said(&output)
+    );
+    let output = trace(dir, &["show", "t.csv"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("not a trace of Halocline"), "{}", said(&output));
+    fs::write(dir.join("empty.csv"), CSV.lines().next().unwrap().to_owned() + "\n").unwrap();
+    let output = trace(dir, &["import", "empty.csv", "-o", "empty.hct"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(shown(dir, "empty.hct")["requests"], 0);
+    assert!(written(&trace(dir, &["show", "empty.hct"])).contains("reads       none"));
 }

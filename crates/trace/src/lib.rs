@@ -4,7 +4,7 @@
 //! - [`writer`], [`reader`]: the format of our own (docs/TRACES.md), a block at a time;
 //! - [`sort`]: requests into the order of their start, in bounded memory;
 //! - [`import`]: traces of other tools;
-//! - [`analysis`]: patterns, sizes, concurrency, phases and regions.
+//! - [`analysis`]: patterns, sizes, concurrency, phases and regions; [`report`]: these as scripts read them.
 //!
 //! What a file says is not believed: counts are bounded before memory is taken, blocks are summed, and
 //! a trace that is cut off says so.
@@ -18,6 +18,7 @@ mod frame;
 pub mod import;
 mod names;
 pub mod reader;
+pub mod report;
 pub mod request;
 pub mod sort;
 mod varint;

@@ -75,14 +75,45 @@ pub enum Kind {
     DxtText,
     /// A binary log of Darshan.
     DarshanLog,
-    /// A mount of Halocline.
+    /// A mount of Halocline: what reached it, behind the kernel's page cache.
     Mount,
+    /// A mount of Halocline with `--direct`: what programs asked, but for mapped files.
+    MountDirect,
 }
 
 impl Kind {
     /// All, by their number in the format.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Generated, Self::Csv, Self::DxtText, Self::DarshanLog, Self::Mount];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Generated,
+        Self::Csv,
+        Self::DxtText,
+        Self::DarshanLog,
+        Self::Mount,
+        Self::MountDirect,
+    ];
+
+    /// What made it, in words.
+    pub const fn of(self) -> &'static str {
+        match self {
+            Self::Generated => "a generator",
+            Self::Csv => "CSV",
+            Self::DxtText => "text of darshan-dxt-parser",
+            Self::DarshanLog => "log of Darshan",
+            Self::Mount => "a mount",
+            Self::MountDirect => "a mount with --direct",
+        }
+    }
+
+    /// What whoever reads such a trace must know.
+    pub const fn notes(self) -> &'static [&'static str] {
+        match self {
+            Self::Mount => &[
+                "reads that the kernel's page cache answered are not here, and others are as it asked for them; \
+                 a mount with --direct records what programs ask",
+            ],
+            _ => &[],
+        }
+    }
 }
 
 /// Where a trace comes from.

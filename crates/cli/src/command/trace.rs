@@ -1,6 +1,7 @@
 //! `halocline trace`: traces of requests (docs/TRACES.md).
 
 mod import;
+mod show;
 
 use clap::{Args, Subcommand};
 
@@ -16,11 +17,13 @@ pub(crate) struct TraceArgs {
 #[derive(Debug, Subcommand)]
 enum TraceCommand {
     Import(import::ImportArgs),
+    Show(show::ShowArgs),
 }
 
 /// Does it.
 pub(crate) fn execute(args: &TraceArgs) -> Outcome {
     match &args.command {
         TraceCommand::Import(args) => import::execute(args),
+        TraceCommand::Show(args) => show::execute(args),
     }
 }

@@ -7,6 +7,7 @@
 mod offline;
 mod sections;
 mod table;
+mod trace;
 
 use std::fmt::Write as _;
 

@@ -5,6 +5,7 @@ use super::offline::{BENCH_TIER, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RU
 use super::table::{
     CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOBS, MOVE, REPORT, RULES, STATUS, TIER, WHERE,
 };
+use super::trace::TRACE;
 
 /// Every key that commands give.
 pub static SECTIONS: &[Section] = &[
@@ -102,6 +103,12 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline calibrate DIR --json`",
         about: "What was measured, one entry a directory; the same numbers go into the configuration file.",
         metrics: CALIBRATE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline trace show FILE --json`",
+        about: "What is in a trace; [TRACES.md](TRACES.md) says what a trace is, ALGORITHMS.md in section 9 how patterns, phases and regions are told.",
+        metrics: TRACE,
         within: &[],
     },
     Section {
