@@ -21,6 +21,7 @@ mod timeouts;
 pub(crate) mod xattrs;
 
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +84,16 @@ impl From<Errno> for Refused {
 }
 
 pub(crate) type Answer<T> = Result<T, Refused>;
+
+/// What `call` answers, EIO where it panics: a defect in one request must leave neither its program
+/// waiting for ever nor the mount without a thread. Locks are released as the stack unwinds.
+pub(crate) fn unpanicked<T>(call: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        // The panic itself, with its place, has been written by the panic hook.
+        tracing::error!("a defect of this program: a request panicked and was answered with EIO");
+        Err(Refused(Errno::EIO))
+    })
+}
 
 impl<E: Engine> Front<E> {
     /// A front end of `engine`.

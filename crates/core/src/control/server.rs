@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -203,7 +204,11 @@ fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, ending: &AtomicBool
         let shared = Arc::clone(shared);
         let spawned = thread::Builder::new().name("control-peer".into()).spawn(move || {
             let kept = stream.try_clone().map(|copy| shared.open.lock().push((number, copy)));
-            if let Err(error) = kept.and_then(|()| serve(&stream, &shared)) {
+            // Whatever happens, the other descriptor of the connection must not stay open: the
+            // peer would wait for ever.
+            let served =
+                catch_unwind(AssertUnwindSafe(|| kept.and_then(|()| serve(&stream, &shared))));
+            if let Ok(Err(error)) = served {
                 tracing::debug!("control socket: peer left: {error}");
             }
             shared.open.lock().retain(|(other, _)| *other != number);
@@ -259,11 +264,24 @@ fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
                 });
                 send(&mut out, &Answer::from(told))?;
             }
-            Ok(request) => answer(request, peer, shared, &mut out)?,
+            Ok(request) => {
+                let answered =
+                    catch_unwind(AssertUnwindSafe(|| answer(request, peer, shared, &mut out)));
+                answered.unwrap_or_else(|_| send(&mut out, &Answer::<()>::from(Err(defect()))))?;
+            }
             Err(error) => send(&mut out, &Answer::<()>::from(Err(error)))?,
         }
         drop(long);
     }
+}
+
+/// What a client is told whose request panicked. The panic hook has written where.
+fn defect() -> Error {
+    tracing::error!("a defect of this program: a request on the control socket panicked");
+    Error::invalid(
+        "the mount process has a defect: it could not carry the request out",
+        "its log says where; please report it",
+    )
 }
 
 /// The next line of a client, empty at the end; an error where it is longer than it may be.

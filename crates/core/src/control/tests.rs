@@ -21,7 +21,7 @@ struct Fake {
 
 impl Controlled for Fake {
     fn status(&self) -> Status {
-        panic!("the tests below do not ask")
+        panic!("on purpose")
     }
     fn report(&self) -> Report {
         Report { policy: "adaptive".into(), ssd_bytes_written: 7, ..Report::default() }
@@ -271,4 +271,16 @@ fn a_cache_directory_of_any_depth_works() {
     assert_eq!(place.inside, PathBuf::new());
     let report: Report = place.connect().unwrap().call(&Request::Report {}, |_| {}).unwrap();
     assert_eq!(report.policy, "adaptive");
+}
+
+/// Its client waited for ever: the thread was gone, and a descriptor of the connection was not.
+#[test]
+fn a_request_that_panics_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _fake) = started(dir.path());
+    let mut client = Client::connect(server.socket()).unwrap();
+    let error = client.call::<AnyStatus>(&Request::Status {}, |_| {}).unwrap_err();
+    assert!(error.to_string().contains("has a defect"), "{error}");
+    let report: Report = client.call(&Request::Report {}, |_| {}).unwrap();
+    assert_eq!(report.ssd_bytes_written, 7);
 }

@@ -12,7 +12,7 @@ use halocline_core::engine::{Caller, Engine, Maker, SetTime};
 
 use crate::front::names::Entry;
 use crate::front::xattrs::Value;
-use crate::front::{Answer, Front, Refused};
+use crate::front::{Answer, Front, Refused, unpanicked};
 use negotiation::Agreed;
 use turns::Turns;
 
@@ -59,8 +59,8 @@ fn time_from_kernel(time: SystemTime) -> SystemTime {
 }
 
 /// Answers a request for a name.
-fn named(reply: ReplyEntry, found: Answer<Entry>) {
-    match found {
+fn named(reply: ReplyEntry, find: impl FnOnce() -> Answer<Entry>) {
+    match unpanicked(find) {
         Ok(it) => reply.entry(&it.timeout, &it.attr, Generation(it.generation)),
         Err(Refused(errno)) => reply.error(errno),
     }

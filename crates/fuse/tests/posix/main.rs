@@ -9,4 +9,5 @@ mod direct;
 mod directories;
 mod harness;
 mod names;
+mod panics;
 mod permissions;

@@ -19,8 +19,10 @@ use fuser::{
 use halocline_core::engine::{Engine, Make, SetAttr};
 
 use super::{Device, caller, maker, named, set_time, valued};
-use crate::front::Refused;
+use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
+use crate::front::names::Entry;
+use crate::front::{Refused, unpanicked};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -31,10 +33,10 @@ thread_local! {
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Answers with the value, or with the error.
+/// Answers with the value that `$call` returns, or with its error; a panic in it is one.
 macro_rules! answer {
-    ($reply:ident, $result:expr, $value:pat => $send:expr) => {
-        match $result {
+    ($reply:ident, $call:expr, $value:pat => $send:expr) => {
+        match unpanicked(|| $call) {
             Ok($value) => $send,
             Err(Refused(errno)) => $reply.error(errno),
         }
@@ -49,13 +51,15 @@ impl<E: Engine> Filesystem for Device<E> {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let _turn = self.turns.begin();
-        let found = self.front.lookup((parent, name));
-        named(reply, found);
+        named(reply, || self.front.lookup((parent, name)));
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
         let _turn = self.turns.begin();
-        self.front.forget(number, lookups);
+        let _ = unpanicked(|| {
+            self.front.forget(number, lookups);
+            Ok(())
+        });
     }
 
     fn getattr(
@@ -96,8 +100,8 @@ impl<E: Engine> Filesystem for Device<E> {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
         };
-        let attr = self.front.set_attributes(number, handle, &change, caller(request));
-        answer!(reply, attr, (timeout, attr) => reply.attr(&timeout, &attr));
+        let set = || self.front.set_attributes(number, handle, &change, caller(request));
+        answer!(reply, set(), (timeout, attr) => reply.attr(&timeout, &attr));
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
@@ -117,8 +121,7 @@ impl<E: Engine> Filesystem for Device<E> {
     ) {
         let _turn = self.turns.begin();
         let what = Make::Special(mode, u64::from(device));
-        let entry = self.front.make((parent, name), what, maker(request, umask));
-        named(reply, entry);
+        named(reply, || self.front.make((parent, name), what, maker(request, umask)));
     }
 
     fn mkdir(
@@ -132,8 +135,7 @@ impl<E: Engine> Filesystem for Device<E> {
     ) {
         let _turn = self.turns.begin();
         let by = maker(request, umask);
-        let entry = self.front.make((parent, name), Make::Directory(mode), by);
-        named(reply, entry);
+        named(reply, || self.front.make((parent, name), Make::Directory(mode), by));
     }
 
     fn symlink(
@@ -146,8 +148,7 @@ impl<E: Engine> Filesystem for Device<E> {
     ) {
         let _turn = self.turns.begin();
         let what = Make::Symlink(target.as_os_str());
-        let entry = self.front.make((parent, name), what, maker(request, 0));
-        named(reply, entry);
+        named(reply, || self.front.make((parent, name), what, maker(request, 0)));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -171,8 +172,8 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        let done = self.front.rename((parent, name), (new_parent, new_name), flags.bits());
-        answer!(reply, done, () => reply.ok());
+        let rename = || self.front.rename((parent, name), (new_parent, new_name), flags.bits());
+        answer!(reply, rename(), () => reply.ok());
     }
 
     fn link(
@@ -184,8 +185,7 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEntry,
     ) {
         let _turn = self.turns.begin();
-        let linked = self.front.link(number, (parent, name));
-        named(reply, linked);
+        named(reply, || self.front.link(number, (parent, name)));
     }
 
     fn create(
@@ -199,8 +199,8 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyCreate,
     ) {
         let _turn = self.turns.begin();
-        let entry = self.front.create((parent, name), mode, flags, maker(request, umask));
-        answer!(reply, entry, (it, file) => {
+        let create = || self.front.create((parent, name), mode, flags, maker(request, umask));
+        answer!(reply, create(), (it, file) => {
             let (kept, generation) = (&it.timeout, Generation(it.generation));
             let (handle, mode) = (file.handle, file.mode);
             let Some(backing) = file.backing else {
@@ -215,8 +215,7 @@ impl<E: Engine> Filesystem for Device<E> {
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turns.begin();
-        let opened = self.front.open(number, flags.0, caller(request));
-        answer!(reply, opened, file => {
+        answer!(reply, self.front.open(number, flags.0, caller(request)), file => {
             let Some(backing) = file.backing else {
                 return reply.opened(file.handle, file.mode);
             };
@@ -247,8 +246,8 @@ impl<E: Engine> Filesystem for Device<E> {
             let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
             let room = &mut buffer[start..start + size];
             let what = (handle, ReadFor::of(lock_owner.is_some()));
-            let read = self.front.read(what, offset, room, caller(request));
-            answer!(reply, read, count => reply.data(&room[..count]));
+            let mut read = || self.front.read(what, offset, room, caller(request));
+            answer!(reply, read(), count => reply.data(&room[..count]));
         });
     }
 
@@ -265,8 +264,8 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyWrite,
     ) {
         let _turn = self.turns.begin();
-        let written = self.front.write(handle, (offset, data), write_flags, caller(request));
-        answer!(reply, written, count => reply.written(count));
+        let write = || self.front.write(handle, (offset, data), write_flags, caller(request));
+        answer!(reply, write(), count => reply.written(count));
     }
 
     fn flush(
@@ -292,8 +291,11 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        self.front.release(handle);
-        reply.ok();
+        let release = || {
+            self.front.release(handle);
+            Ok(())
+        };
+        answer!(reply, release(), () => reply.ok());
     }
 
     fn fsync(
@@ -310,8 +312,8 @@ impl<E: Engine> Filesystem for Device<E> {
 
     fn opendir(&self, request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turns.begin();
-        let opened = self.front.open_dir(number, caller(request));
-        answer!(reply, opened, dir => reply.opened(dir, fuser::FopenFlags::empty()));
+        let open = || self.front.open_dir(number, caller(request));
+        answer!(reply, open(), dir => reply.opened(dir, fuser::FopenFlags::empty()));
     }
 
     fn readdir(
@@ -323,9 +325,8 @@ impl<E: Engine> Filesystem for Device<E> {
         mut reply: ReplyDirectory,
     ) {
         let _turn = self.turns.begin();
-        let listed = self
-            .front
-            .list((handle, number), offset, |it| !reply.add(it.number, it.next, it.kind, it.name));
+        let mut add = |it: Listed<'_>| !reply.add(it.number, it.next, it.kind, it.name);
+        let listed = unpanicked(|| self.front.list((handle, number), offset, &mut add));
         answer!(reply, listed, () => reply.ok());
     }
 
@@ -338,10 +339,11 @@ impl<E: Engine> Filesystem for Device<E> {
         mut reply: ReplyDirectoryPlus,
     ) {
         let _turn = self.turns.begin();
-        let listed = self.front.list_plus((handle, number), offset, |it, known| {
+        let mut add = |it: Listed<'_>, known: &Entry| {
             let generation = Generation(known.generation);
             !reply.add(it.number, it.next, it.name, &known.timeout, &known.attr, generation)
-        });
+        };
+        let listed = unpanicked(|| self.front.list_plus((handle, number), offset, &mut add));
         answer!(reply, listed, () => reply.ok());
     }
 
@@ -354,8 +356,11 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        self.front.close_dir(handle);
-        reply.ok();
+        let close_dir = || {
+            self.front.close_dir(handle);
+            Ok(())
+        };
+        answer!(reply, close_dir(), () => reply.ok());
     }
 
     fn fsyncdir(
@@ -395,8 +400,8 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        let done = self.front.set_xattr(number, (name, value), flags, caller(request));
-        answer!(reply, done, () => reply.ok());
+        let set = || self.front.set_xattr(number, (name, value), flags, caller(request));
+        answer!(reply, set(), () => reply.ok());
     }
 
     fn getxattr(
@@ -413,8 +418,8 @@ impl<E: Engine> Filesystem for Device<E> {
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let _turn = self.turns.begin();
-        let names = self.front.xattrs(number, size, caller(request));
-        answer!(reply, names, names => valued(reply, &names));
+        let list = || self.front.xattrs(number, size, caller(request));
+        answer!(reply, list(), names => valued(reply, &names));
     }
 
     fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -433,8 +438,8 @@ impl<E: Engine> Filesystem for Device<E> {
         reply: ReplyEmpty,
     ) {
         let _turn = self.turns.begin();
-        let done = self.front.allocate(handle, (offset, len), mode, caller(request));
-        answer!(reply, done, () => reply.ok());
+        let allocate = || self.front.allocate(handle, (offset, len), mode, caller(request));
+        answer!(reply, allocate(), () => reply.ok());
     }
 
     fn lseek(

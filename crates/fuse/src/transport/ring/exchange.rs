@@ -8,10 +8,8 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 
-use fuser::Errno;
 use io_uring::cqueue::Entry as Completion;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, types};
@@ -20,7 +18,7 @@ use zerocopy::IntoBytes;
 
 use super::busy_poll::BusyPoll;
 use super::wire::{Command, InHeader, OutHeader, RequestHeader};
-use crate::front::{Answer, Refused};
+use crate::front::{Answer, unpanicked};
 use crate::transport::device::negotiation::REQUEST_MAX;
 
 const REGISTER: u32 = 1;
@@ -99,10 +97,7 @@ impl Exchange {
             fields: &header.fields,
             payload: header.entry.payload_bytes as usize,
         };
-        // A defect in one call must leave neither its program waiting for ever nor the queue without
-        // a thread; what it is has been told when it unwinds.
-        let answered = catch_unwind(AssertUnwindSafe(|| answer(&message, payload)));
-        let (error, bytes) = match answered.unwrap_or(Err(Refused(Errno::EIO))) {
+        let (error, bytes) = match unpanicked(|| answer(&message, payload)) {
             Ok(bytes) => (0, bytes),
             Err(refused) => (-refused.0.code(), 0),
         };
