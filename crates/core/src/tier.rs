@@ -14,7 +14,7 @@
 //! Files: [`links`] and [`side`] are the form on disk, [`proof`] tells whether a link is ours, [`steps`] its changes, [`scan`] reads it at
 //! mount and tells of each [`problem`], [`adopt`] what is no file; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
 //! [`migrate`], [`switch`], [`names`], [`many_names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
-//! files in use; [`clean`] keeps copies of them below, which [`marks`] name, [`judge`] believes or not and [`archive`] makes; [`keeper`] decides which are kept on the SSD, by their [`numbers`], with what
+//! files in use; [`clean`] keeps copies of them below, which [`marks`] name, [`judge`] believes or not and [`archive`] makes; [`placement`] decides which are kept on the SSD, by their [`numbers`], with what
 //! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`coldest`] leave first; [`background`] demotes them, [`in_flight`] several at once or in a [`batch`], and [`moving`] for a command; [`pass`] hands them to the kernel, and [`sole`]
 //! sees mappings that stay; [`totals`] is what `df` shows, and [`under_way`] what moves now; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`], which tells of [`uses`].
 
@@ -35,7 +35,6 @@ mod job;
 mod job_file;
 mod jobs;
 mod judge;
-mod keeper;
 mod leftovers;
 mod likeness;
 mod links;
@@ -50,6 +49,7 @@ mod opener;
 mod operate;
 mod options;
 mod pass;
+mod placement;
 mod problem;
 mod proof;
 mod residents;
@@ -95,13 +95,13 @@ use counters::Counters;
 use dir_times::DirTimes;
 use inode::Table;
 use intents::Intents;
-use keeper::Keeper;
 use leftovers::OldCopy;
 use links::Links;
 use lost::Lost;
 use many_names::ManyNames;
 use marks::Marks;
 use pass::Passing;
+use placement::Placement;
 use residents::Residents;
 use side::Side;
 use under_way::UnderWay;
@@ -132,7 +132,7 @@ pub(crate) struct Core {
     intents: Intents,
     marks: Marks,
     archive: Archive,
-    keeper: Keeper,
+    placement: Placement,
     counters: Counters,
     under_way: UnderWay,
     uses: AllUses,
@@ -196,7 +196,7 @@ impl FileTier {
     /// Ends background work and finishes what is under way. Nothing is called after it.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
-        self.core.keeper.jobs.lock().note_places();
+        self.core.placement.jobs.lock().note_places();
         if let Err(error) = self.core.finish_removals() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");
         }
@@ -247,7 +247,7 @@ impl Core {
             marks: Marks::open(sides[0].private(), sides[0].steps.clone(), sides.len())?,
             archive: Archive::default(),
             uid: own_uid(),
-            keeper: Keeper::new(&private, &options, limit)?,
+            placement: Placement::new(&private, &options, limit)?,
             counters: Counters::default(),
             under_way: UnderWay::default(),
             uses: AllUses::default(),

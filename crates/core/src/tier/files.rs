@@ -189,7 +189,7 @@ impl Core {
         self.archive_made(&inode);
         // A job file made from a trace has the files that a job makes, too.
         self.follow_jobs(&inode, by.caller.pid);
-        self.keeper.created(inode.number);
+        self.placement.created(inode.number);
         self.uses.opened(inode.number);
         let handle = Handle(Opened::new(&inode, flags, file, 0));
         let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);

@@ -219,8 +219,8 @@ impl Core {
         if let Some(key) = one_of_many {
             self.touch(key);
         }
-        if of_many && self.keeper.goes_by_names() {
-            self.keeper.changed_for_many();
+        if of_many && self.placement.goes_by_names() {
+            self.placement.changed_for_many();
         }
         for (inode, here) in strayed.into_iter().flatten() {
             if !here {
@@ -241,7 +241,7 @@ impl Core {
             if resident.clean.has_copy() {
                 self.copy_strayed(entry.key());
             }
-            self.keeper.changed(resident.number);
+            self.placement.changed(resident.number);
         }
     }
 
@@ -300,7 +300,7 @@ impl Core {
             self.residents.remove(removed.key, live.is_some());
             let number = self.table.number(removed.key).unwrap_or(removed.key.1);
             self.table.removed(removed.key);
-            self.keeper.removed(number);
+            self.placement.removed(number);
             self.uses.removed(number);
             self.owed.lock().remove(&number);
         } else if let (Some(resident), Some(node)) =
@@ -308,7 +308,7 @@ impl Core {
             && let Some(name) = node.known_as()
         {
             *resident.name.lock() = name;
-            self.keeper.changed(resident.number);
+            self.placement.changed(resident.number);
             self.archive_later(removed.key, &resident);
         }
         !last

@@ -25,7 +25,7 @@ use crate::namespace::stat_descriptor;
 
 impl Core {
     pub(super) fn describe(&self, file: Named) -> Result<FileInfo> {
-        let globs = self.keeper.globs.read();
+        let globs = self.placement.globs.read();
         let place = file.inode.place.read();
         let lost = place.away.as_ref().is_some_and(|away| self.is_lost(away));
         let stat = if lost {
@@ -58,7 +58,7 @@ impl Core {
     }
 
     fn rules(&self) -> Rules {
-        let globs = self.keeper.globs.read();
+        let globs = self.placement.globs.read();
         Rules { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
     }
 
@@ -101,7 +101,7 @@ impl Core {
             moving_rate: self.moving_rate(),
             requests: self.counters.requests(),
             passthrough: self.passthrough_status(),
-            jobs: self.keeper.jobs.lock().list(),
+            jobs: self.placement.jobs.lock().list(),
         }
     }
 }
@@ -246,7 +246,7 @@ impl Controlled for FileTier {
         let mut files = core.named(path, usize::MAX)?;
         once_each(&mut files);
         let stays = |file: &Named| {
-            let globs = core.keeper.globs.read();
+            let globs = core.placement.globs.read();
             let pinned = core.is_pinned(&globs, &file.inode).then_some(Stayed::Pinned);
             drop(globs);
             pinned.or_else(|| core.why_linked(&file.inode).filter(|_| file.has_other_names))
@@ -266,7 +266,7 @@ impl Controlled for FileTier {
         if let RuleChange::Pin(glob) = change {
             self.core.check_pin(glob)?;
         }
-        let mut globs = self.core.keeper.globs.write();
+        let mut globs = self.core.placement.globs.write();
         match change {
             RuleChange::Pin(glob) => globs.add_pin(glob)?,
             RuleChange::Unpin(glob) => globs.remove_pin(glob)?,
@@ -276,7 +276,7 @@ impl Controlled for FileTier {
         globs.save(&self.core.private_dir())?;
         drop(globs);
         if matches!(change, RuleChange::Pin(_) | RuleChange::Unpin(_)) {
-            self.core.keeper.changed_for_many();
+            self.core.placement.changed_for_many();
         }
         if let RuleChange::Exclude(glob) = change {
             let mut files = self.core.matching(glob)?;
@@ -306,7 +306,7 @@ impl Controlled for FileTier {
     }
 
     fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {
-        let mut jobs = self.core.keeper.jobs.lock();
+        let mut jobs = self.core.placement.jobs.lock();
         match change {
             JobChange::Add(text) => jobs.add(text)?,
             JobChange::Remove(name) => jobs.remove(name)?,
@@ -316,7 +316,7 @@ impl Controlled for FileTier {
         let listed = jobs.list();
         drop(jobs);
         if !matches!(change, JobChange::List) {
-            self.core.keeper.changed_for_many();
+            self.core.placement.changed_for_many();
         }
         Ok(listed)
     }

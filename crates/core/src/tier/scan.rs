@@ -223,7 +223,7 @@ impl Core {
         let number = kept.unwrap_or(stat.raw.st_ino);
         let resident = self.residents.add(key, number, (dir.clone(), name), stat.disk_bytes());
         self.archive_later(key, &resident);
-        self.keeper.moved(number, true);
+        self.placement.moved(number, true);
     }
 
     /// Links that name a former root name the present one from now on, so that they lead to their

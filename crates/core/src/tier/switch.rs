@@ -67,7 +67,7 @@ impl Core {
         let durable_old = old.as_ref().filter(|_| durable);
         let kept = self.keep_or_archive(&place, source, copied, durable_old);
         drop(place);
-        self.keeper.moved(inode.number, copied.tier == 0);
+        self.placement.moved(inode.number, copied.tier == 0);
         if durable {
             self.clean_up(copied, old, (&parents[0], kept));
         }
@@ -89,7 +89,7 @@ impl Core {
         self.follow(inode, &place, copied);
         self.keep_or_archive(&place, source, copied, None);
         drop(place);
-        self.keeper.moved(inode.number, copied.tier == 0);
+        self.placement.moved(inode.number, copied.tier == 0);
         Ok(switched)
     }
 

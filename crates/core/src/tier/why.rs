@@ -58,7 +58,7 @@ impl Core {
             last_open_ms: (uses.count > 0).then_some(uses.last_ms),
             leaves_after: rank.map(|(before, _)| before),
             may_leave: rank.map(|(_, all)| all),
-            jobs: self.keeper.jobs.lock().that_want(&file.path),
+            jobs: self.placement.jobs.lock().that_want(&file.path),
             handles: inode.handles().len() as u64,
             passed_handles: passed.into(),
             hard_links,

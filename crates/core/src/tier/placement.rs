@@ -48,7 +48,7 @@ struct Room {
 
 /// The policy and the rules that stand above it.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct Placement {
     policy: Mutex<Box<dyn Keep>>,
     /// By whether room is wanted for a file that jobs name.
     coldest: [Mutex<Coldest>; 2],
@@ -89,7 +89,7 @@ impl Outlook for Known {
     }
 }
 
-impl Keeper {
+impl Placement {
     /// The policy of `options`; the rules of earlier mounts are kept in `private`.
     pub(super) fn new(private: &Path, options: &TierOptions, limit: u64) -> Result<Self> {
         let mut policy = tier::by_name(&options.policy).map_err(|unknown| {
@@ -156,7 +156,7 @@ impl Keeper {
 impl Core {
     /// Files that may leave the SSD now, with their bytes.
     pub(super) fn evictable(&self, except: Except<'_>) -> Candidates {
-        let globs = self.keeper.globs.read();
+        let globs = self.placement.globs.read();
         let mut found = Candidates::new();
         for (entry, resident) in self.residents.all().into_iter().take(VICTIMS_MAX) {
             let stays = except(resident.number) || self.pins(&globs, &resident);
@@ -176,10 +176,10 @@ impl Core {
     /// together, where room is wanted for a file that is `announced` or not; all that may leave
     /// where that cannot be told.
     fn coldest(&self, bytes: u64, except: Except<'_>, announced: bool) -> Candidates {
-        let coldest = &self.keeper.coldest[usize::from(announced)];
+        let coldest = &self.placement.coldest[usize::from(announced)];
         let first = || {
             // Taken first: others want the orders while they hold names, and wait for no rules.
-            let globs = self.keeper.globs.read();
+            let globs = self.placement.globs.read();
             let stays = |file: &Resident| except(file.number) || self.pins(&globs, file);
             coldest.lock().first(bytes, stays, &self.residents)
         };
@@ -200,7 +200,7 @@ impl Core {
         let mut known = self.known(candidates);
         known.announced = announced;
         let files = candidates.keys().copied().collect();
-        self.keeper.policy.lock().leaving(files, &known)
+        self.placement.policy.lock().leaving(files, &known)
     }
 
     /// Path of a file on the SSD relative to the root.
@@ -361,7 +361,7 @@ impl Core {
     /// What is known of files that may leave.
     fn known(&self, candidates: &Candidates) -> Known {
         let mut known = Known::default();
-        let jobs = self.keeper.jobs.lock();
+        let jobs = self.placement.jobs.lock();
         let any = jobs.any();
         for (number, (_, file)) in candidates {
             known.sizes.insert(*number, file.bytes());
@@ -380,7 +380,7 @@ impl Core {
         self.uses.opened(inode.number);
         let mut away = false;
         let bytes = self.bytes_on_disk(inode);
-        self.keeper.referenced(inode.number, bytes, || {
+        self.placement.referenced(inode.number, bytes, || {
             let place = inode.place.read();
             away = place.away.is_some() && place.entry.known_as().is_some();
             place.away.is_none()
@@ -405,24 +405,24 @@ impl Core {
     /// Tells jobs that thread `by` opens or makes a file; its announced references after that,
     /// where it is a job's own use of it.
     pub(super) fn follow_jobs(&self, inode: &Inode, by: u32) -> Option<Ahead> {
-        if !self.keeper.jobs.lock().any() {
+        if !self.placement.jobs.lock().any() {
             return None;
         }
         let mut paths = self.paths_of(&inode.entry());
-        let opener = self.keeper.openers.of_thread(by, Instant::now());
+        let opener = self.placement.openers.of_thread(by, Instant::now());
         let (passed, ahead) = {
-            let mut jobs = self.keeper.jobs.lock();
+            let mut jobs = self.placement.jobs.lock();
             // Which of its names it was opened by nobody tells: the one that a job has.
             let named = paths.iter().position(|path| jobs.ahead(path).is_some());
             jobs.opened(&paths.swap_remove(named.unwrap_or(0)), &opener)
         };
         if passed.untrusted {
-            self.keeper.changed_for_many();
+            self.placement.changed_for_many();
         }
         for skipped in passed.skipped {
             let entry = self.walk(&skipped).map(|node| node.key());
             if let Some(resident) = entry.and_then(|entry| self.residents.get(entry)) {
-                self.keeper.changed(resident.number);
+                self.placement.changed(resident.number);
             }
         }
         ahead
@@ -471,13 +471,13 @@ impl Core {
         known.announced = ahead.is_some();
         known.ahead.insert(number, ahead.unwrap_or_default());
         let cached = || candidates.keys().copied().collect();
-        let leaving = self.keeper.policy.lock().make_room(number, free, &cached, &known)?;
+        let leaving = self.placement.policy.lock().make_room(number, free, &cached, &known)?;
         Some(leaving.iter().filter_map(|number| candidates.get(number).cloned()).collect())
     }
 
     /// Whether a glob keeps a file off the SSD.
     pub(super) fn excludes(&self, inode: &Inode) -> bool {
-        let globs = self.keeper.globs.read();
+        let globs = self.placement.globs.read();
         self.is_excluded(&globs, inode)
     }
 }
