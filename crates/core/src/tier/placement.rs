@@ -11,8 +11,8 @@ use parking_lot::{Mutex, RwLock};
 
 use super::Core;
 use super::batch::{Outcomes, ToldOf, batch_of};
-use super::coldest::Coldest;
 use super::counters::Opening;
+use super::eviction_order::EvictionOrder;
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::inode::{Entry, Inode};
 use super::job::Ahead;
@@ -51,7 +51,7 @@ struct Room {
 pub(super) struct Placement {
     policy: Mutex<Box<dyn Keep>>,
     /// By whether room is wanted for a file that jobs name.
-    coldest: [Mutex<Coldest>; 2],
+    orders: [Mutex<EvictionOrder>; 2],
     pub(super) globs: RwLock<Globs>,
     pub(super) jobs: Mutex<Jobs>,
     openers: Openers,
@@ -98,8 +98,8 @@ impl Placement {
         policy.holds(limit);
         let globs = Globs::load(private, &options.pin, &options.exclude)?;
         let jobs = Mutex::new(Jobs::load(private)?);
-        let (policy, coldest) = (Mutex::new(policy), Default::default());
-        Ok(Self { policy, coldest, globs: RwLock::new(globs), jobs, openers: Openers::default() })
+        let (policy, orders) = (Mutex::new(policy), Default::default());
+        Ok(Self { policy, orders, globs: RwLock::new(globs), jobs, openers: Openers::default() })
     }
 
     /// A file of `bytes` bytes is used; whether it is on the SSD is looked up after the policy was
@@ -139,12 +139,12 @@ impl Placement {
 
     /// Something that matters for when a file on the SSD leaves it has changed.
     pub(super) fn changed(&self, number: u64) {
-        self.coldest.iter().for_each(|coldest| coldest.lock().tell(number));
+        self.orders.iter().for_each(|order| order.lock().tell(number));
     }
 
     /// That has changed for many, before this is called.
     pub(super) fn changed_for_many(&self) {
-        self.coldest.iter().for_each(|coldest| coldest.lock().forget());
+        self.orders.iter().for_each(|order| order.lock().forget());
     }
 
     /// Whether names matter for when files leave the SSD.
@@ -175,20 +175,20 @@ impl Core {
     /// Files among whom those are that the policy sends away first and that have `bytes` bytes
     /// together, where room is wanted for a file that is `announced` or not; all that may leave
     /// where that cannot be told.
-    fn coldest(&self, bytes: u64, except: Except<'_>, announced: bool) -> Candidates {
-        let coldest = &self.placement.coldest[usize::from(announced)];
+    fn first_to_leave(&self, bytes: u64, except: Except<'_>, announced: bool) -> Candidates {
+        let prepared = &self.placement.orders[usize::from(announced)];
         let first = || {
             // Taken first: others want the orders while they hold names, and wait for no rules.
             let globs = self.placement.globs.read();
             let stays = |file: &Resident| except(file.number) || self.pins(&globs, file);
-            coldest.lock().first(bytes, stays, &self.residents)
+            prepared.lock().first(bytes, stays, &self.residents)
         };
         let mut found = first();
         // Two statements: the lock goes before an order is made.
-        let begun = found.is_none() && coldest.lock().begin();
+        let begun = found.is_none() && prepared.lock().begin();
         if begun {
             let order = self.order(&self.evictable(&|_| false), announced);
-            coldest.lock().set(order);
+            prepared.lock().set(order);
             found = first();
         }
         let Some(found) = found else { return self.evictable(except) };
@@ -229,7 +229,7 @@ impl Core {
     fn make_room(&self, bytes: u64, except: Except<'_>) -> Room {
         let mut room = Room { enough: self.is_free(bytes), moved: false };
         if !room.enough {
-            let first = self.coldest(self.residents.missing(bytes), except, false);
+            let first = self.first_to_leave(self.residents.missing(bytes), except, false);
             let in_peace = self.push_out_some(&first, bytes, &mut room);
             // Some of them may have been in use.
             if !room.enough && !in_peace {
@@ -463,7 +463,7 @@ impl Core {
         let missing = self.residents.missing(need);
         let candidates = match missing {
             0 => Candidates::new(),
-            _ => self.coldest(missing, &|other| other == number, ahead.is_some()),
+            _ => self.first_to_leave(missing, &|other| other == number, ahead.is_some()),
         };
         let mut known = self.known(&candidates);
         // What is above the limit must leave, too.

@@ -26,7 +26,7 @@ const TOLD_MIN: usize = 64;
 
 /// An order, and whom it does not tell about any more.
 #[derive(Debug, Default)]
-pub(super) struct Coldest {
+pub(super) struct EvictionOrder {
     /// There is an order; nothing has made it void.
     valid: bool,
     /// Who leaves first comes first.
@@ -44,7 +44,7 @@ enum Making {
     Void,
 }
 
-impl Coldest {
+impl EvictionOrder {
     /// Something happened to a file.
     pub(super) fn tell(&mut self, file: FileId) {
         // Beyond it the order is not used.
@@ -69,7 +69,7 @@ impl Coldest {
         true
     }
 
-    /// The order that was made since [`Coldest::begin`].
+    /// The order that was made since [`EvictionOrder::begin`].
     pub(super) fn set(&mut self, order: Vec<FileId>) {
         if self.making.take() == Some(Making::Valid) {
             self.valid = true;
@@ -171,7 +171,7 @@ mod tests {
     struct Story {
         policy: Box<dyn Keep>,
         view: View,
-        coldest: [Coldest; 2],
+        orders: [EvictionOrder; 2],
         residents: Residents,
         root: Node,
         here: BTreeSet<FileId>,
@@ -188,7 +188,7 @@ mod tests {
             let mut story = Self {
                 policy: (policy.make)(),
                 view,
-                coldest: Default::default(),
+                orders: Default::default(),
                 residents: Residents::new(limit),
                 root: root.clone(),
                 here: BTreeSet::new(),
@@ -210,7 +210,7 @@ mod tests {
         }
 
         fn tell(&mut self, file: FileId) {
-            self.coldest.iter_mut().for_each(|coldest| coldest.tell(file));
+            self.orders.iter_mut().for_each(|order| order.tell(file));
         }
 
         fn moved(&mut self, file: FileId, to_ssd: bool) {
@@ -239,7 +239,7 @@ mod tests {
         fn used(&mut self, file: FileId) {
             self.policy.referenced(file, self.view.size(file));
             if self.policy.is_reordered() {
-                self.coldest.iter_mut().for_each(Coldest::forget);
+                self.orders.iter_mut().for_each(EvictionOrder::forget);
             }
             if self.here.contains(&file) {
                 self.tell(file);
@@ -264,13 +264,13 @@ mod tests {
                 let pinned = &self.pinned;
                 let stays =
                     |file: &Resident| file.number == except || pinned.contains(&file.number);
-                if let Some(found) = self.coldest[at].first(bytes, stays, &self.residents) {
+                if let Some(found) = self.orders[at].first(bytes, stays, &self.residents) {
                     return found.iter().map(|(_, resident)| resident.number).collect();
                 }
-                assert!(self.coldest[at].begin() && !self.coldest[at].begin());
+                assert!(self.orders[at].begin() && !self.orders[at].begin());
                 self.made += 1;
                 let order = self.policy.leaving(self.may_leave(u64::MAX), &self.view);
-                self.coldest[at].set(order);
+                self.orders[at].set(order);
             }
             unreachable!("an order was just made");
         }
@@ -295,7 +295,7 @@ mod tests {
                 self.view.positions[usize::try_from(*file).unwrap()].push(position as u64);
             }
             self.view.now = 0;
-            self.coldest.iter_mut().for_each(Coldest::forget);
+            self.orders.iter_mut().for_each(EvictionOrder::forget);
         }
 
         /// The job's next reference, or one after some that it skips.
@@ -355,7 +355,7 @@ mod tests {
                 // A glob goes.
                 10 if story.asked.is_multiple_of(8) => {
                     story.pinned.clear();
-                    story.coldest.iter_mut().for_each(Coldest::forget);
+                    story.orders.iter_mut().for_each(EvictionOrder::forget);
                 }
                 _ => story.used(file),
             }
@@ -381,13 +381,13 @@ mod tests {
     #[test]
     fn an_order_that_was_made_void_meanwhile_is_not_used() {
         let residents = Residents::new(1 << 20);
-        let mut coldest = Coldest::default();
-        assert!(coldest.begin());
-        coldest.forget();
-        coldest.set(vec![1, 2, 3]);
-        assert!(coldest.first(1, |_| false, &residents).is_none());
-        assert!(coldest.begin(), "the next one may");
-        coldest.set(vec![]);
-        assert!(coldest.first(1, |_| false, &residents).is_some_and(|found| found.is_empty()));
+        let mut order = EvictionOrder::default();
+        assert!(order.begin());
+        order.forget();
+        order.set(vec![1, 2, 3]);
+        assert!(order.first(1, |_| false, &residents).is_none());
+        assert!(order.begin(), "the next one may");
+        order.set(vec![]);
+        assert!(order.first(1, |_| false, &residents).is_some_and(|found| found.is_empty()));
     }
 }
