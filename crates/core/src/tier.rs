@@ -15,7 +15,7 @@
 //! mount and tells of each [`problem`], [`adopt`] what is no file; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
 //! [`migrate`], [`switch`], [`names`], [`many_names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
 //! files in use; [`clean`] keeps copies of them below, which [`marks`] name, [`judge`] believes or not and [`archive`] makes; [`placement`] decides which are kept on the SSD, by their [`numbers`], with what
-//! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`eviction_order`] leave first; [`background`] demotes them, [`in_flight`] several at once or in a [`batch`], and [`moving`] for a command; [`pass`] hands them to the kernel, and [`sole`]
+//! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`eviction_order`] leave first; [`background`] demotes them, [`in_flight`] several at once or in a [`batch`], and [`moving`] for a command; [`pass`] hands them to the kernel, and [`mapped`]
 //! sees mappings that stay; [`totals`] is what `df` shows, and [`under_way`] what moves now; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`], which tells of [`uses`].
 
 mod adopt;
@@ -40,6 +40,7 @@ mod likeness;
 mod links;
 mod lost;
 mod many_names;
+mod mapped;
 mod marks;
 mod migrate;
 mod moving;
@@ -56,7 +57,6 @@ mod residents;
 mod scan;
 mod serve;
 mod side;
-mod sole;
 mod steps;
 mod switch;
 #[cfg(test)]
