@@ -13,7 +13,7 @@
 //!
 //! Files: [`links`] and [`side`] are the form on disk, [`proof`] tells whether a link is ours, [`steps`] its changes, [`scan`] reads it at
 //! mount and tells of each [`problem`], [`adopt`] what is no file; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
-//! [`migrate`], [`switch`], [`names`], [`many_names`] and [`leftovers`] change places and names, [`likeness`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
+//! [`migrate`], [`switch`], [`names`], [`many_names`] and [`leftovers`] change places and names, [`mirror`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
 //! files in use; [`clean`] keeps copies of them below, which [`marks`] name, [`judge`] believes or not and [`archive`] makes; [`placement`] decides which are kept on the SSD, by their [`numbers`], with what
 //! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`eviction_order`] leave first; [`background`] demotes them, [`in_flight`] several at once or in a [`batch`], and [`moving`] for a command; [`pass`] hands them to the kernel, and [`mapped`]
 //! sees mappings that stay; [`totals`] is what `df` shows, and [`under_way`] what moves now; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`], which tells of [`uses`].
@@ -36,13 +36,13 @@ mod job_file;
 mod jobs;
 mod judge;
 mod leftovers;
-mod likeness;
 mod links;
 mod lost;
 mod many_names;
 mod mapped;
 mod marks;
 mod migrate;
+mod mirror;
 mod moving;
 mod names;
 mod numbers;

@@ -17,7 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::likeness::{check_new, make_like};
+use super::mirror::{check_new, make_like};
 use super::{Core, PRIVATE};
 use crate::engine::Stat;
 use crate::error::Result;

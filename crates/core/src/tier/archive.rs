@@ -311,7 +311,7 @@ impl Core {
         own: PathBuf,
     ) -> Result<(), Stayed> {
         let side = &self.sides[copied.tier];
-        side.make_parents(&own, &mut |dir, made| self.liken(dir, made))?;
+        side.make_parents(&own, &mut |dir, made| self.mirror(dir, made))?;
         let stale = resident.clean.with(Option::take);
         let intent = if let Some(stale) = stale {
             self.marks.discount(&stale);
@@ -423,7 +423,7 @@ impl Core {
         {
             return Ok(());
         }
-        side.make_parents(&own, &mut |dir, made| self.liken(dir, made))?;
+        side.make_parents(&own, &mut |dir, made| self.mirror(dir, made))?;
         let id = format!("{}-straight", self.fresh_name());
         let intent = self.intents.note_durably(id, mark.tier, &own)?;
         if let Err(error) = side.shift(&mark.place, &own) {

@@ -179,7 +179,7 @@ impl Core {
             } else {
                 let parent = own.parent().unwrap_or(&own);
                 let is_there = made.contains(parent)
-                    || side.make_parents(&own, &mut |dir, made| self.liken(dir, made)).is_ok();
+                    || side.make_parents(&own, &mut |dir, made| self.mirror(dir, made)).is_ok();
                 if is_there && !made.contains(parent) {
                     made.insert(parent.to_owned());
                 }

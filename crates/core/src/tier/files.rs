@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use super::Core;
 use super::inode::{Inode, Node, Opened, Place};
-use super::likeness::ACL;
 use super::migrate::{Manner, Stayed};
+use super::mirror::ACL;
 use super::serve::Handle;
 use super::steps::Steps;
 use crate::device::Allocate;
@@ -104,7 +104,7 @@ impl Core {
             change.size = None;
         }
         let fd = self.physical(inode, &place)?;
-        // Of a directory; others have no likenesses.
+        // Of a directory; others have no mirrors.
         let before = match change.uid {
             Some(_) if place.may_be_directory() => Some(stat_descriptor(&*fd)?.raw.st_uid),
             _ => None,

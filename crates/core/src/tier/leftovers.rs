@@ -153,7 +153,7 @@ impl Core {
         if gone { self.sides[0].sync_all() } else { Ok(()) }
     }
 
-    /// The directory at `dir` was removed: so is its likeness on lower tiers. Where data of removed
+    /// The directory at `dir` was removed: so is its mirror on lower tiers. Where data of removed
     /// files is still in it, it goes with the last of them.
     pub(super) fn directory_gone(&self, dir: &Path) {
         for tier in 1..self.sides.len() {

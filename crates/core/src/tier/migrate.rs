@@ -418,7 +418,7 @@ impl Core {
         let other = Path::new(PRIVATE).join("files").join(&copied.temporary);
         let fits = self.can_be_named(copied.tier, &own) && !is_private_path(&own);
         for place in [fits.then_some(own), Some(other)].into_iter().flatten() {
-            let made = side.make_parents(&place, &mut |dir, made| self.liken(dir, made));
+            let made = side.make_parents(&place, &mut |dir, made| self.mirror(dir, made));
             if made.is_err() && place.starts_with(PRIVATE) {
                 return Ok(made?);
             }

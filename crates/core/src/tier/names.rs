@@ -338,7 +338,7 @@ impl Core {
             return Ok(());
         }
         let side = &self.sides[away.tier];
-        side.make_parents(&path, &mut |dir, made| self.liken(dir, made))?;
+        side.make_parents(&path, &mut |dir, made| self.mirror(dir, made))?;
         let file = side.find(&away.path)?;
         let before = stat_descriptor(&file)?;
         let new =

@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::PRIVATE;
-use super::likeness::check_new;
+use super::mirror::check_new;
 use super::steps::Steps;
 use crate::beneath::{self, Parent};
 use crate::error::{Error, Result};
@@ -206,12 +206,12 @@ impl Side {
         })
     }
 
-    /// Makes the directories above `place`; `liken` makes each, which it is given with its path,
+    /// Makes the directories above `place`; `mirror` makes each, which it is given with its path,
     /// like that of the SSD.
     pub(super) fn make_parents(
         &self,
         place: &Path,
-        liken: &mut dyn FnMut(&Path, &OwnedFd) -> Result<()>,
+        mirror: &mut dyn FnMut(&Path, &OwnedFd) -> Result<()>,
     ) -> Result<()> {
         let Some(parent) = place.parent().filter(|parent| *parent != Path::new("")) else {
             return Ok(());
@@ -219,7 +219,7 @@ impl Side {
         if self.look(parent).is_ok() {
             return Ok(());
         }
-        self.make_parents(parent, liken)?;
+        self.make_parents(parent, mirror)?;
         let made = self.steps.step("making a directory", || {
             let (above, name) = self.parent(parent)?;
             match mkdirat(&above, name, Mode::RWXU) {
@@ -236,7 +236,7 @@ impl Side {
         let like = || {
             let made = self.look(parent)?;
             check_new(&made, own_uid())?;
-            liken(parent, &made)
+            mirror(parent, &made)
         };
         self.steps.step("setting a directory's attributes", like)?;
         self.sync_parent("syncing a directory", parent)

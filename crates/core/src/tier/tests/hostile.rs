@@ -197,7 +197,7 @@ fn a_private_directory_that_is_not_ours_is_refused() {
     scene.check();
 }
 
-/// A likeness is made like its directory only where it is one.
+/// A mirrored directory is made like its directory only where it is one.
 #[test]
 fn a_directory_of_somebody_else_gets_no_owner_of_ours() {
     if !rustix::process::geteuid().is_root() {

@@ -93,7 +93,7 @@ fn closed_directories_keep_their_files_and_nobody_elses() {
         assert!(fixture.demote("closed/0").skipped[0].reason.contains("directory"));
         set_mode(0o755);
         assert_eq!(fixture.demote("closed/0").files, 1);
-        // Its likeness below follows, so that more can go there, and come back.
+        // Its mirror below follows, so that more can go there, and come back.
         set_mode(0o555);
         assert_eq!(
             fs::metadata(fixture.hdd("closed")).unwrap().permissions().mode() & 0o777,

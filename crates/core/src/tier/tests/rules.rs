@@ -102,7 +102,7 @@ fn the_trees_are_plain_files_and_links() {
     // Promoted and demoted again it goes to its present name, and the old directory goes.
     fixture.warm("moved/new");
     fixture.check_places();
-    assert!(!fixture.hdd("dir").exists(), "an empty directory without a likeness goes");
+    assert!(!fixture.hdd("dir").exists(), "an empty directory without a mirror goes");
     fixture.demote("moved/new");
     assert_eq!(fs::read_link(fixture.ssd("moved/new")).unwrap(), fixture.hdd("moved/new"));
     fixture.check_places();

@@ -1,6 +1,6 @@
-//! Directories of the tree and their likenesses on lower tiers.
+//! Directories of the tree and their mirrors on lower tiers.
 //!
-//! What must hold: a likeness lets nobody in whom the directory keeps out. It has owner, mode and
+//! What must hold: a mirrored directory lets nobody in whom the directory keeps out. It has owner, mode and
 //! access ACL of the directory at its path, also after these change; files that lie elsewhere since
 //! a directory above them was renamed are as open as the place they are at.
 
@@ -26,7 +26,7 @@ const GROUP: u32 = 0o070;
 impl Core {
     /// Makes `to`, a directory on a lower tier, as open as the one of the tree at `path`, if there
     /// is one.
-    pub(super) fn liken(&self, path: &Path, to: &impl AsFd) -> Result<()> {
+    pub(super) fn mirror(&self, path: &Path, to: &impl AsFd) -> Result<()> {
         match self.walk(path) {
             Some(node) => make_like(&*self.namespace.descriptor(&node)?, to),
             None => Ok(()),
@@ -34,21 +34,21 @@ impl Core {
     }
 
     /// The directory at `place`, which user `before` owned, may have other permissions now: so have
-    /// its likenesses. One of somebody else is none.
+    /// its mirrors. One of somebody else is none.
     pub(super) fn permissions_changed(&self, place: &Place, before: u32) -> Result<()> {
         let dir = self.namespace.descriptor(&place.entry)?;
         let owners = [before, stat_descriptor(&*dir)?.raw.st_uid, self.uid];
         let path = self.namespace.path_of(&place.entry);
         for side in self.sides.iter().skip(1).filter(|_| !path.as_os_str().is_empty()) {
-            let Ok(likeness) = side.look(&path) else { continue };
-            let found = stat_descriptor(&likeness)?;
+            let Ok(mirror) = side.look(&path) else { continue };
+            let found = stat_descriptor(&mirror)?;
             let is_dir = found.kind() == libc::S_IFDIR;
             if is_dir && !owners.contains(&found.raw.st_uid) {
                 let path = side.path.join(&path);
                 tracing::warn!("{} is another user's and keeps its permissions", path.display());
                 continue;
             }
-            let like = || if is_dir { make_like(&*dir, &likeness) } else { Ok(()) };
+            let like = || if is_dir { make_like(&*dir, &mirror) } else { Ok(()) };
             if let Err(error) = side.steps.step("setting a directory's attributes", like) {
                 let path = side.path.join(&path);
                 tracing::warn!(%error, "{} keeps its old permissions", path.display());
