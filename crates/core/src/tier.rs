@@ -11,7 +11,7 @@
 //! - A file that the kernel serves by itself (passthrough) is not moved.
 //! - All names of a file stand for the same one, also after a power loss ([`many_names`]).
 //!
-//! Files: [`links`] and [`side`] are the form on disk, [`proof`] tells whether a link is ours, [`steps`] its changes, [`scan`] reads it at
+//! Files: [`links`] and [`side`] are the form on disk, [`link_owner`] tells whether a link is ours, [`steps`] its changes, [`scan`] reads it at
 //! mount and tells of each [`problem`], [`adopt`] what is no file; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
 //! [`migrate`], [`switch`], [`names`], [`many_names`] and [`leftovers`] change places and names, [`mirror`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
 //! files in use; [`clean`] keeps copies of them below, which [`marks`] name, [`judge`] believes or not and [`archive`] makes; [`placement`] decides which are kept on the SSD, by their [`numbers`], with what
@@ -36,6 +36,7 @@ mod job_file;
 mod jobs;
 mod judge;
 mod leftovers;
+mod link_owner;
 mod links;
 mod lost;
 mod many_names;
@@ -52,7 +53,6 @@ mod options;
 mod pass;
 mod placement;
 mod problem;
-mod proof;
 mod residents;
 mod scan;
 mod serve;

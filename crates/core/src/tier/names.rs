@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::Core;
 use super::inode::{Away, Inode, Node, Place};
 use super::intents::{Intent, Removal};
-use super::proof::Said;
+use super::link_owner::Said;
 use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::{self, Removed, stat_descriptor};
