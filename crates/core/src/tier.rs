@@ -6,14 +6,14 @@
 //!   file, a link that [`links`] recognises names the place of the file on a lower tier. Any other
 //!   copy is a leftover that an intent ([`intents`]) names, or was put there by somebody and is
 //!   never touched.
-//! - The place changes by one `rename` on the SSD ([`switch`]), made after the copy is durable and
+//! - The place changes by one `rename` on the SSD ([`cutover`]), made after the copy is durable and
 //!   while nobody reads or writes the file.
 //! - A file that the kernel serves by itself (passthrough) is not moved.
 //! - All names of a file stand for the same one, also after a power loss ([`many_names`]).
 //!
 //! Files: [`links`] and [`side`] are the form on disk, [`link_owner`] tells whether a link is ours, [`steps`] its changes, [`scan`] reads it at
 //! mount and tells of each [`problem`], [`adopt`] what is no file; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
-//! [`migrate`], [`switch`], [`names`], [`many_names`] and [`leftovers`] change places and names, [`mirror`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
+//! [`migrate`], [`cutover`], [`names`], [`many_names`] and [`leftovers`] change places and names, [`mirror`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
 //! files in use; [`clean`] keeps copies of them below, which [`marks`] name, [`judge`] believes or not and [`archive`] makes; [`placement`] decides which are kept on the SSD, by their [`numbers`], with what
 //! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`eviction_order`] leave first; [`background`] demotes them, [`in_flight`] several at once or in a [`batch`], and [`moving`] for a command; [`pass`] hands them to the kernel, and [`mapped`]
 //! sees mappings that stay; [`totals`] is what `df` shows, and [`under_way`] what moves now; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`], which tells of [`uses`].
@@ -25,6 +25,7 @@ mod batch;
 mod clean;
 mod copy;
 mod counters;
+mod cutover;
 mod dir_times;
 mod eviction_order;
 mod files;
@@ -58,7 +59,6 @@ mod scan;
 mod serve;
 mod side;
 mod steps;
-mod switch;
 #[cfg(test)]
 mod tests;
 mod totals;

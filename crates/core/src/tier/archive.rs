@@ -15,13 +15,13 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::copy::Expected;
+use super::cutover::differs;
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::inode::{Entry, Inode};
 use super::intents::{Intent, Removal};
 use super::marks::{Mark, Stamp};
 use super::migrate::{COPY_SLACK, Copied, Source, Stayed};
 use super::residents::Resident;
-use super::switch::differs;
 use super::{Core, is_private_path};
 use crate::config::Copies;
 use crate::control::tier::Moved;

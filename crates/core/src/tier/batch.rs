@@ -23,13 +23,13 @@ use parking_lot::Mutex;
 use rustix::fs::{Advice, fadvise};
 
 use super::copy::Expected;
+use super::cutover::CutOver;
 use super::in_flight::{ALONE_BYTES, together};
 use super::inode::Inode;
 use super::leftovers::OldCopy;
 use super::migrate::{Copied, Source, Stayed};
 use super::side::Side;
 use super::steps::inherit;
-use super::switch::Switched;
 use super::under_way::UnderWayGuard;
 use super::{Core, is_private_path};
 use crate::config::Copies;
@@ -208,7 +208,7 @@ impl Core {
     }
 
     /// Makes a durable copy the file, which is not durable yet; or takes it back.
-    fn switch_member<'a>(&self, member: Member<'a>) -> Option<(Member<'a>, Switched)> {
+    fn switch_member<'a>(&self, member: Member<'a>) -> Option<(Member<'a>, CutOver)> {
         if let Ok(switched) = self.switch_for_now(member.inode, &member.source, &member.copied) {
             Some((member, switched))
         } else {
@@ -220,7 +220,7 @@ impl Core {
     /// Makes switches durable and lets go of what they left; the index and bytes of each file.
     fn finish_members(
         &self,
-        switched: Vec<(Member<'_>, Switched)>,
+        switched: Vec<(Member<'_>, CutOver)>,
         tier: usize,
     ) -> Vec<(usize, u64)> {
         let dirs = self.sync_switches(&switched);
@@ -243,7 +243,7 @@ impl Core {
     }
 
     /// Syncs each directory in which names were switched once; the keys of those that are durable.
-    fn sync_switches(&self, switched: &[(Member<'_>, Switched)]) -> HashSet<(u64, u64)> {
+    fn sync_switches(&self, switched: &[(Member<'_>, CutOver)]) -> HashSet<(u64, u64)> {
         let mut dirs: Vec<&Node> = Vec::new();
         let mut keys = HashSet::new();
         for (_, switched) in switched {

@@ -24,7 +24,7 @@ use crate::engine::Stat;
 use crate::namespace::{Node, stat_descriptor};
 
 /// What a switch that was made leaves.
-pub(super) struct Switched {
+pub(super) struct CutOver {
     /// The account of the file on the SSD that it replaces.
     pub(super) resident: Option<Arc<Resident>>,
     /// The old place on a lower tier.
@@ -57,7 +57,7 @@ impl Core {
         if source.name.is_none() {
             return self.switch_nameless(inode, &mut place, copied).map(|()| None);
         }
-        let Switched { resident, old, parents } =
+        let CutOver { resident, old, parents } =
             self.switch_names(inode, &mut place, source, copied)?;
         // Durable before anybody writes to the new place: a later fsync there must not be lost
         // with the link (I4).
@@ -81,7 +81,7 @@ impl Core {
         inode: &Arc<Inode>,
         source: &Source,
         copied: &Copied,
-    ) -> Result<Switched, Stayed> {
+    ) -> Result<CutOver, Stayed> {
         let mut place = inode.place.try_write_for(PATIENCE).ok_or(Stayed::Changed)?;
         check_as_copied(inode, source)?;
         let switched = self.switch_names(inode, &mut place, source, copied)?;
@@ -100,7 +100,7 @@ impl Core {
         place: &mut Place,
         source: &Source,
         copied: &Copied,
-    ) -> Result<Switched, Stayed> {
+    ) -> Result<CutOver, Stayed> {
         let (parent, name) = source.name.as_ref().ok_or(Stayed::Gone)?;
         let switch = self.prepare((inode.number, source.names), place, copied)?;
         let names = self.names.write();
@@ -136,7 +136,7 @@ impl Core {
         if let Ok(now) = stat_descriptor(&copied.file) {
             inode.keep_ctime(&source.stat, &now);
         }
-        Ok(Switched { resident: left, old: switch.old, parents })
+        Ok(CutOver { resident: left, old: switch.old, parents })
     }
 
     /// Keeps what a promote leaves, which `old` names, as a clean copy if that is wanted; otherwise the
