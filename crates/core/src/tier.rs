@@ -14,7 +14,7 @@
 //! Files: [`links`] and [`side`] are the form on disk, [`link_owner`] tells whether a link is ours, [`steps`] its changes, [`scan`] reads it at
 //! mount and tells of each [`problem`], [`adopt`] what is no file; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
 //! [`migrate`], [`cutover`], [`names`], [`many_names`] and [`leftovers`] change places and names, [`mirror`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
-//! files in use; [`clean`] keeps copies of them below, which [`marks`] name, [`judge`] believes or not and [`archive`] makes; [`placement`] decides which are kept on the SSD, by their [`numbers`], with what
+//! files in use; [`clean`] keeps copies of them below, which [`marks`] name, [`judge`] believes or not and [`archive`] makes; [`placement`] plans which are kept on the SSD, by their [`numbers`] and a [`view`] of them, which the [`executor`] carries out, with what
 //! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`eviction_order`] leave first; [`background`] demotes them, [`in_flight`] several at once or in a [`batch`], and [`moving`] for a command; [`pass`] hands them to the kernel, and [`mapped`]
 //! sees mappings that stay; [`totals`] is what `df` shows, and [`under_way`] what moves now; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`], which tells of [`uses`].
 
@@ -28,6 +28,7 @@ mod counters;
 mod cutover;
 mod dir_times;
 mod eviction_order;
+mod executor;
 mod files;
 mod in_flight;
 mod inode;
@@ -65,6 +66,7 @@ mod totals;
 mod tree;
 mod under_way;
 mod uses;
+mod view;
 mod why;
 
 use std::collections::HashMap;
@@ -106,6 +108,7 @@ use residents::Residents;
 use side::Side;
 use under_way::UnderWay;
 use uses::AllUses;
+use view::View;
 
 /// Directory of the engine's own in each tier; programs do not see it.
 pub const PRIVATE: &str = ".halocline";
@@ -196,7 +199,7 @@ impl FileTier {
     /// Ends background work and finishes what is under way. Nothing is called after it.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
-        self.core.placement.jobs.lock().note_places();
+        self.core.placement.jobs().note_places();
         if let Err(error) = self.core.finish_removals() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");
         }
@@ -270,6 +273,11 @@ impl Core {
             sides,
             _owner: owner,
         })
+    }
+
+    /// What is known in memory of the files on the SSD.
+    const fn view(&self) -> View<'_> {
+        View::new(&self.residents, &self.namespace, &self.many_names)
     }
 
     /// A name that no other temporary file has.

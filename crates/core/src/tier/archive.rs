@@ -173,7 +173,7 @@ impl Core {
             Outcome::Needless => return self.archived(entry, resident),
             Outcome::Later(after) => after,
             Outcome::Failed(stayed) => {
-                let path = self.path_of(resident);
+                let path = self.view().path_of(resident);
                 let trouble = format!("{}: {stayed}", path.display());
                 tracing::debug!("not archived: {trouble}");
                 self.archive.state.lock().trouble = Some(trouble);
@@ -413,7 +413,7 @@ impl Core {
         let Some(inode) = self.inode_of(entry, &resident) else { return Ok(()) };
         let _moving = inode.moving.lock();
         let Some(mark) = resident.clean.with(|slot| slot.clone()) else { return Ok(()) };
-        let own = self.path_of(&resident);
+        let own = self.view().path_of(&resident);
         if own == mark.place || mark.stale || is_private_path(&own) {
             return Ok(());
         }

@@ -10,7 +10,9 @@ use rustix::fs::{fallocate, ftruncate};
 use rustix::io::Errno;
 
 use super::Core;
+use super::counters::Opening;
 use super::inode::{Inode, Node, Opened, Place};
+use super::job::Ahead;
 use super::migrate::{Manner, Stayed};
 use super::mirror::ACL;
 use super::serve::Handle;
@@ -312,6 +314,56 @@ impl Core {
             }
         }
         make()
+    }
+
+    /// A program opens a file: jobs and policy are told, and the policy brings it to the SSD if it
+    /// is worth that (Algorithm 1).
+    fn used(&self, inode: &Arc<Inode>, by: u32) {
+        let ahead = self.follow_jobs(inode, by);
+        self.uses.opened(inode.number);
+        let mut away = false;
+        let bytes = self.bytes_on_disk(inode);
+        self.placement.referenced(inode.number, bytes, || {
+            let place = inode.place.read();
+            away = place.away.is_some() && place.entry.known_as().is_some();
+            place.away.is_none()
+        });
+        self.counters.opened(match away {
+            false => Opening::Hit,
+            true if self.promote(inode, ahead) => Opening::Promoted,
+            true => Opening::InPlace,
+        });
+    }
+
+    /// Bytes of blocks of a file, wherever it is; 0 where that cannot be told.
+    fn bytes_on_disk(&self, inode: &Inode) -> u64 {
+        let place = inode.place.read();
+        if let Some(resident) = &place.resident {
+            return resident.bytes();
+        }
+        let found = self.physical(inode, &place).and_then(|fd| stat_descriptor(&*fd));
+        found.map_or(0, |stat| stat.disk_bytes())
+    }
+
+    /// Tells jobs that thread `by` opens or makes a file; its announced references after that,
+    /// where it is a job's own use of it.
+    fn follow_jobs(&self, inode: &Inode, by: u32) -> Option<Ahead> {
+        if !self.placement.has_jobs() {
+            return None;
+        }
+        let followed = self.placement.follow_jobs(self.view().paths_of(&inode.entry()), by);
+        for skipped in followed.skipped {
+            let entry = self.walk(&skipped).map(|node| node.key());
+            if let Some(resident) = entry.and_then(|entry| self.residents.get(entry)) {
+                self.placement.changed(resident.number);
+            }
+        }
+        followed.ahead
+    }
+
+    /// Whether a glob keeps a file off the SSD.
+    pub(super) fn excludes(&self, inode: &Inode) -> bool {
+        self.placement.is_excluded(inode, self.view())
     }
 
     /// An entry as programs see it: files on lower tiers are files.

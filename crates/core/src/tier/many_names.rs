@@ -25,10 +25,8 @@ use rustix::io::Errno;
 use super::Core;
 use super::inode::{Entry, Inode, Place};
 use super::migrate::{Source, Stayed};
-use super::residents::Resident;
 use crate::engine::{SetAttr, SetTime, Stat};
 use crate::error::Result;
-use crate::globs::Globs;
 use crate::namespace::attributes::{set_attr_on, stat_at, system_time};
 use crate::namespace::{Node, stat_descriptor};
 
@@ -59,7 +57,8 @@ impl ManyNames {
         drop(forgotten);
     }
 
-    fn node(&self, entry: Entry) -> Option<Node> {
+    /// The node of what has several names, which knows them.
+    pub(super) fn node(&self, entry: Entry) -> Option<Node> {
         self.nodes.lock().get(&entry).cloned()
     }
 
@@ -149,35 +148,6 @@ impl Core {
         let place = inode.place.read();
         let count = self.count_names(inode, &place).ok().filter(|count| *count > 1)?;
         self.all_names(&place.entry, count).err()
-    }
-
-    /// Paths of all names of a file that the mount knows; one at least.
-    pub(super) fn paths_of(&self, entry: &Node) -> Vec<PathBuf> {
-        let known = self.many_names.node(entry.key()).map(|node| node.names()).unwrap_or_default();
-        if known.len() < 2 {
-            return vec![self.namespace.path_of(entry)];
-        }
-        known.iter().map(|(parent, name)| self.namespace.path_of(parent).join(name)).collect()
-    }
-
-    /// The same of a file on the SSD.
-    pub(super) fn paths_of_resident(&self, resident: &Resident) -> Vec<PathBuf> {
-        let entry = self.residents.numbered(resident.number).map(|(entry, _)| entry);
-        match entry.and_then(|entry| self.many_names.node(entry)) {
-            Some(node) => self.paths_of(&node),
-            None => vec![self.path_of(resident)],
-        }
-    }
-
-    /// Whether a glob keeps a file on the SSD, by any of its names.
-    pub(super) fn is_pinned(&self, globs: &Globs, inode: &Inode) -> bool {
-        globs.has_pins() && self.paths_of(&inode.entry()).iter().any(|path| globs.pins(path))
-    }
-
-    /// Whether globs keep a file off the SSD, by all of its names.
-    pub(super) fn is_excluded(&self, globs: &Globs, inode: &Inode) -> bool {
-        globs.has_excludes()
-            && self.paths_of(&inode.entry()).iter().all(|path| globs.excludes(path))
     }
 
     /// Lets the link of a file on a lower tier have several names.

@@ -25,7 +25,8 @@ use crate::namespace::stat_descriptor;
 
 impl Core {
     pub(super) fn describe(&self, file: Named) -> Result<FileInfo> {
-        let globs = self.placement.globs.read();
+        let pinned = self.placement.is_pinned(&file.inode, self.view());
+        let excluded = self.placement.is_excluded(&file.inode, self.view());
         let place = file.inode.place.read();
         let lost = place.away.as_ref().is_some_and(|away| self.is_lost(away));
         let stat = if lost {
@@ -43,8 +44,8 @@ impl Core {
             place: self.sides[tier].path.join(inside),
             size_bytes: stat.raw.st_size.unsigned_abs(),
             disk_bytes: stat.disk_bytes(),
-            pinned: self.is_pinned(&globs, &file.inode),
-            excluded: self.is_excluded(&globs, &file.inode),
+            pinned,
+            excluded,
             passed_through: file.inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0,
             lost,
             clean_copy: place.resident.as_ref().and_then(|resident| {
@@ -58,7 +59,7 @@ impl Core {
     }
 
     fn rules(&self) -> Rules {
-        let globs = self.placement.globs.read();
+        let globs = self.placement.rules();
         Rules { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
     }
 
@@ -101,7 +102,7 @@ impl Core {
             moving_rate: self.moving_rate(),
             requests: self.counters.requests(),
             passthrough: self.passthrough_status(),
-            jobs: self.placement.jobs.lock().list(),
+            jobs: self.placement.jobs().list(),
         }
     }
 }
@@ -246,10 +247,10 @@ impl Controlled for FileTier {
         let mut files = core.named(path, usize::MAX)?;
         once_each(&mut files);
         let stays = |file: &Named| {
-            let globs = core.placement.globs.read();
-            let pinned = core.is_pinned(&globs, &file.inode).then_some(Stayed::Pinned);
-            drop(globs);
-            pinned.or_else(|| core.why_linked(&file.inode).filter(|_| file.has_other_names))
+            let pinned = core.placement.is_pinned(&file.inode, core.view());
+            pinned
+                .then_some(Stayed::Pinned)
+                .or_else(|| core.why_linked(&file.inode).filter(|_| file.has_other_names))
         };
         let by = By {
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
@@ -266,7 +267,7 @@ impl Controlled for FileTier {
         if let RuleChange::Pin(glob) = change {
             self.core.check_pin(glob)?;
         }
-        let mut globs = self.core.placement.globs.write();
+        let mut globs = self.core.placement.change_rules();
         match change {
             RuleChange::Pin(glob) => globs.add_pin(glob)?,
             RuleChange::Unpin(glob) => globs.remove_pin(glob)?,
@@ -306,7 +307,7 @@ impl Controlled for FileTier {
     }
 
     fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {
-        let mut jobs = self.core.placement.jobs.lock();
+        let mut jobs = self.core.placement.jobs();
         match change {
             JobChange::Add(text) => jobs.add(text)?,
             JobChange::Remove(name) => jobs.remove(name)?,

@@ -49,7 +49,8 @@ impl Core {
         let passed = inode.passed.load(Ordering::Relaxed);
         let limit = self.residents.account.limit;
         let file = self.describe(file)?;
-        let rank = if file.tier == 0 { self.rank(inode.number) } else { None };
+        let rank =
+            if file.tier == 0 { self.placement.rank(inode.number, self.view()) } else { None };
         Ok(FileExplanation {
             policy: self.options.policy.clone(),
             ssd_limit_bytes: limit,
@@ -58,7 +59,7 @@ impl Core {
             last_open_ms: (uses.count > 0).then_some(uses.last_ms),
             leaves_after: rank.map(|(before, _)| before),
             may_leave: rank.map(|(_, all)| all),
-            jobs: self.placement.jobs.lock().that_want(&file.path),
+            jobs: self.placement.jobs().that_want(&file.path),
             handles: inode.handles().len() as u64,
             passed_handles: passed.into(),
             hard_links,
@@ -70,16 +71,6 @@ impl Core {
             remedies: Vec::new(),
             file,
         })
-    }
-
-    /// How many files the policy lets go before `number`, and of how many; `None` where it does not
-    /// leave by the policy. Orders all files on the SSD.
-    fn rank(&self, number: u64) -> Option<(u64, u64)> {
-        let candidates = self.evictable(&|_| false);
-        candidates.get(&number)?;
-        let order = self.order(&candidates, false);
-        let at = order.iter().position(|other| *other == number)?;
-        Some((at as u64, order.len() as u64))
     }
 }
 
