@@ -30,10 +30,15 @@ impl Mover {
         Self { stop, moved, thread: Some(thread) }
     }
 
+    /// How many files moved so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
     /// Ends, and tells how many files moved.
     pub(crate) fn stop(mut self) -> u64 {
         self.end();
-        self.moved.load(Ordering::Relaxed)
+        self.count()
     }
 
     fn end(&mut self) {
