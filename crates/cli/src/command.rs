@@ -84,7 +84,7 @@ pub(crate) enum Command {
 impl Command {
     /// Whether programs depend on this process: it must not end when nobody reads what it says.
     pub(crate) const fn serves(&self) -> bool {
-        matches!(self, Self::Run(_) | Self::Mount(_) | Self::Bench(_))
+        matches!(self, Self::Run(_) | Self::Mount(_) | Self::Bench(_) | Self::Trace(_))
     }
 
     /// Does it.

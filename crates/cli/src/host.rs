@@ -25,6 +25,8 @@ use halocline_core::error::{Error, Result};
 use halocline_fuse::{MountOptions, MountedSession, PrivateView, Transport, Unmounted};
 use parking_lot::Mutex;
 
+use crate::recording::Recording;
+
 pub(crate) use door::waiting_for;
 use door::{Door, Ending, OpenTo, joined};
 
@@ -56,6 +58,7 @@ pub(crate) struct Host<E: Hosted> {
     /// Who uses the mount besides this process.
     members: Members,
     untold: Untold,
+    recording: Option<Arc<Recording>>,
     /// Nobody else may use the origin until the engine is closed.
     _claim: Claim,
 }
@@ -77,12 +80,12 @@ pub(crate) struct Where {
 }
 
 impl<E: Hosted> Host<E> {
-    /// Mounts `engine`, whose origin is claimed. With `unmountable`, the control socket may end the
-    /// mount.
+    /// Mounts `engine`, whose origin is claimed, and has `recording` record what is asked of it. With
+    /// `unmountable`, the control socket may end the mount.
     pub(crate) fn start(
         (engine, mut claim): (Arc<E>, Claim),
         config: &Config,
-        place: &Where,
+        (place, recording): (&Where, Option<Arc<Recording>>),
         unmountable: bool,
     ) -> Result<Self> {
         let mut options = MountOptions::new(&place.mountpoint);
@@ -98,6 +101,7 @@ impl<E: Hosted> Host<E> {
         options.bound = E::BOUND;
         options.fsname = place.origin.display().to_string();
         options.view.clone_from(&place.view);
+        options.recorder = recording.as_ref().map(|recording| recording.recorder().clone());
         if config.threads > 0 {
             options.threads = config.threads as usize;
         }
@@ -111,6 +115,7 @@ impl<E: Hosted> Host<E> {
             sights: OnceLock::new(),
             members: members.clone(),
             untold: Arc::clone(&untold),
+            recording: recording.clone(),
             open_to,
         });
         let controlled = Arc::clone(&engine);
@@ -124,7 +129,17 @@ impl<E: Hosted> Host<E> {
         let cache = File::open(&place.cache)?;
         // From now on others may join.
         door.sights.get_or_init(|| (session.transport(), session.sights()));
-        Ok(Self { engine, session, server, endings, cache, members, untold, _claim: claim })
+        Ok(Self {
+            engine,
+            session,
+            server,
+            endings,
+            cache,
+            members,
+            untold,
+            recording,
+            _claim: claim,
+        })
     }
 
     /// A path of the control socket that fits an address, for this process's children.
@@ -227,9 +242,12 @@ impl<E: Hosted> Host<E> {
         done: &Sender<Result<MoveReport>>,
     ) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, members, untold, .. } = self;
+        let Self { engine, session, server, members, untold, recording, .. } = self;
         let mut silent = |_: Progress| ControlFlow::Continue(());
         let ended = finish(&engine, session, (&members, &untold), keep_dirty, &mut silent);
+        if let Some(recording) = recording {
+            recording.end();
+        }
         let copy = match &ended {
             Ok(report) => Ok(report.clone()),
             Err(error) => Err(Error::Refused { message: error.to_string(), errno: error.errno() }),
@@ -244,8 +262,11 @@ impl<E: Hosted> Host<E> {
     /// last user waited for.
     fn end(self, keep_dirty: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, members, untold, .. } = self;
+        let Self { engine, session, server, members, untold, recording, .. } = self;
         let ended = finish(&engine, session, (&members, &untold), keep_dirty, progress);
+        if let Some(recording) = recording {
+            recording.end();
+        }
         drop(server);
         ended
     }

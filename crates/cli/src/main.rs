@@ -23,6 +23,7 @@ mod output;
 mod places;
 mod preflight;
 mod progress;
+mod recording;
 mod say;
 mod text;
 

@@ -21,6 +21,15 @@ impl ConfigArgs {
         Some(self.given.remove(at).1)
     }
 
+    /// Gives an option a value, unless a flag has.
+    pub(crate) fn default_to(&mut self, key: &str, text: &str) {
+        let option = OPTIONS.iter().find(|option| option.key == key);
+        let option = option.expect("an option of the table");
+        if !self.given.iter().any(|(given, _)| given.key == key) {
+            self.given.push((option, text.to_owned()));
+        }
+    }
+
     /// Refuses flags without an effect on a file tier (`tier`), or on a cache: who gives one expects
     /// something of it. A file may hold options of both.
     pub(crate) fn check_effect(&self, tier: bool) -> Result<()> {

@@ -5,7 +5,7 @@
 //! set-id bits and capabilities go on a write ([`privileges`]), pages of a shared mapping are
 //! written where they belong even through an `O_APPEND` handle ([`open_files`]), and the kernel is
 //! handed files that it can serve by itself ([`passing`]), and told to drop pages that direct writes
-//! made old ([`stale_pages`]). One user does not take what the others need to open files ([`fair`]).
+//! made old ([`stale_pages`]). Reads and writes may be recorded as a trace ([`recording`]). One user does not take what the others need to open files ([`fair`]).
 
 pub(crate) mod attributes;
 pub(crate) mod backing;
@@ -16,6 +16,7 @@ pub(crate) mod names;
 mod open_files;
 pub(crate) mod passing;
 pub(crate) mod privileges;
+mod recording;
 pub(crate) mod stale_pages;
 mod timeouts;
 pub(crate) mod xattrs;
@@ -54,6 +55,7 @@ pub struct Front<E: Engine> {
     files: Handles<OpenFile<E>>,
     dirs: Handles<OpenDir>,
     users: Arc<fair::Users>,
+    recording: Option<recording::Recording>,
 }
 
 /// A directory that a program has open.
@@ -108,6 +110,7 @@ impl<E: Engine> Front<E> {
             files: Handles::default(),
             dirs: Handles::default(),
             users: fair::Users::new(),
+            recording: None,
         }
     }
 

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use fuser::{BackgroundSession, Notifier};
 use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
+use halocline_trace::record::Recorder;
 use rustix::fs::CWD;
 use rustix::mount::MoveMountFlags;
 
@@ -78,6 +79,8 @@ pub struct MountOptions {
     pub attr_timeout: Duration,
     /// First column of `mount`'s output: the origin's path.
     pub fsname: String,
+    /// What reads and writes are recorded by, as a trace.
+    pub recorder: Option<Arc<Recorder>>,
     /// The mount is made already, and only those who enter the view will see it.
     pub view: Option<Arc<PrivateView>>,
 }
@@ -98,6 +101,7 @@ impl MountOptions {
             direct: false,
             attr_timeout: Duration::from_secs(1),
             fsname: "halocline".into(),
+            recorder: None,
             view: None,
         }
     }
@@ -197,7 +201,8 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
         .map_err(Error::at(&options.mountpoint, "use the mount point"))?;
     let origin = engine.statfs(&engine.root())?;
     let front = FrontOptions { attr_timeout: options.attr_timeout, direct: options.direct };
-    let front = Arc::new(Front::new(engine, front));
+    let front = Front::new(engine, front).recording(options.recorder.clone(), mountpoint.clone());
+    let front = Arc::new(front);
     // Threads inherit the priority of the one that starts them.
     let rings = mounting::with_priority(|| prepare_rings(options));
     let agreed = Arc::new(Agreed::with_rings(rings.is_some()));

@@ -3,6 +3,7 @@
 //! - [`request`]: a request, where a trace comes from, and how much of it there is;
 //! - [`writer`], [`reader`]: the format of our own (docs/TRACES.md), a block at a time;
 //! - [`sort`]: requests into the order of their start, in bounded memory;
+//! - [`record`]: traces of what is being served;
 //! - [`import`]: traces of other tools;
 //! - [`analysis`]: patterns, sizes, concurrency, phases and regions; [`report`]: these as scripts read them.
 //!
@@ -18,6 +19,7 @@ mod frame;
 pub mod import;
 mod names;
 pub mod reader;
+pub mod record;
 pub mod report;
 pub mod request;
 pub mod sort;

@@ -23,6 +23,7 @@ use crate::failure::{Failure, Outcome};
 use crate::host::{Host, Hosted, Where};
 use crate::options::ConfigArgs;
 use crate::preflight;
+use crate::recording::{self, Recording};
 use crate::say::tell;
 use crate::text;
 
@@ -48,6 +49,9 @@ pub(crate) struct MountArgs {
     /// Move whole files between ROOT/ssd and ROOT/hdd: mount points of the two devices
     #[arg(long, value_name = "ROOT", conflicts_with = "cache")]
     tier: Option<PathBuf>,
+    /// Record every read and write that reaches the mount, as a trace
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Stay in the foreground; SIGINT and SIGTERM flush and unmount
     #[arg(short, long)]
     foreground: bool,
@@ -119,6 +123,7 @@ fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
         _ => return Err(Failure::refused("name the origin and the mount point")),
     };
     preflight::fuse_device().map_err(Failure::refused)?;
+    args.trace.as_deref().map_or(Ok(()), recording::check).map_err(Failure::refused)?;
     Ok(plan)
 }
 
@@ -165,7 +170,9 @@ fn serve<E: Hosted>(
     rustix::process::umask(Mode::from_raw_mode(0o077));
     let mut signals = Signals::catch()?;
     let (engine, claim) = open().map_err(Failure::refused)?;
-    let host = Host::start((Arc::new(engine), claim), config, place, true)?;
+    let begin = |file| Recording::begin(file, place, config);
+    let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
+    let host = Host::start((Arc::new(engine), claim), config, (place, recording), true)?;
     if args.background_process {
         step_back(&place.cache)?;
     } else {

@@ -27,6 +27,7 @@ use crate::mpi;
 use crate::options::ConfigArgs;
 use crate::preflight;
 use crate::progress::Meter;
+use crate::recording::{self, Recording};
 use crate::say::{self, tell};
 use crate::text;
 
@@ -46,14 +47,40 @@ pub(crate) struct RunArgs {
     /// Write the report as JSON, too
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Record every read and write that reaches the mount, as a trace
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Print neither progress nor report
     #[arg(short, long)]
     quiet: bool,
+    /// The trace is all that is wanted
+    #[arg(skip)]
+    is_recording: bool,
     #[command(flatten)]
     config: ConfigArgs,
     /// The command and its arguments
     #[arg(required = true, last = true)]
     command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Runs `command` quietly, for the trace of what it asks.
+    pub(super) fn for_trace(
+        (origin, cache, trace): (PathBuf, PathBuf, PathBuf),
+        config: ConfigArgs,
+        command: Vec<OsString>,
+    ) -> Self {
+        Self {
+            origin,
+            cache,
+            report: None,
+            trace: Some(trace),
+            quiet: true,
+            is_recording: true,
+            config,
+            command,
+        }
+    }
 }
 
 /// Everything that was checked.
@@ -73,6 +100,13 @@ pub(crate) fn execute(args: &RunArgs) -> Outcome {
         // First: where an engine runs already, its origin is claimed.
         let found = joining::find(&plan)?;
         if let Found::Engine(engine) = found {
+            if args.trace.is_some() {
+                drop(engine);
+                return Err(Failure::refused(
+                    "a mount with this origin and cache runs already, and only what mounts can record: \
+                     mount with --trace, or wait until it has ended",
+                ));
+            }
             return joining::run(args, &plan, *engine);
         }
         match assemble::claim(&plan.place, &plan.config) {
@@ -91,11 +125,14 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let mut signals = Signals::catch()?;
     // Before the engine starts threads: namespaces are made with one thread only.
     plan.place.view = seclude(&plan.place.origin, args.quiet)?;
+    let begin = |file| Recording::begin(file, &plan.place, &plan.config);
+    let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
     let engine = assemble::open(&plan.place, &plan.config).map_err(Failure::refused)?;
     if !args.quiet {
         assemble::tell_one_device(&plan.place, &plan.config);
     }
-    let host = Host::start((Arc::new(engine), claim), &plan.config, &plan.place, false)?;
+    let host = (Arc::new(engine), claim);
+    let host = Host::start(host, &plan.config, (&plan.place, recording.clone()), false)?;
     let mut command = Command::new(&plan.program);
     command.args(&args.command[1..]);
     enter(&mut command, &plan)?;
@@ -112,6 +149,9 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     });
     drop(meter);
     let status = ran?;
+    if let Some(recording) = recording.filter(|_| !args.quiet || args.is_recording) {
+        tell!("halocline: {}", recording.state());
+    }
     let (mut report, flushed) = match finished {
         Ok(finished) => finished,
         Err(error) => {
@@ -138,6 +178,7 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     let sides = preflight::sides(&args.origin, &args.cache, &config).map_err(Failure::refused)?;
     preflight::fuse_device().map_err(Failure::refused)?;
     let report = args.report.as_deref().map(preflight::report_file).transpose();
+    args.trace.as_deref().map_or(Ok(()), recording::check).map_err(Failure::refused)?;
     let place = Where {
         mountpoint: sides.origin.clone(),
         origin: sides.origin,

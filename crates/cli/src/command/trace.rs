@@ -1,13 +1,14 @@
 //! `halocline trace`: traces of requests (docs/TRACES.md).
 
 mod import;
+mod record;
 mod show;
 
 use clap::{Args, Subcommand};
 
 use crate::failure::Outcome;
 
-/// Import traces of requests, and say what is in them
+/// Record and import traces of requests, and say what is in them
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     #[command(subcommand)]
@@ -17,6 +18,7 @@ pub(crate) struct TraceArgs {
 #[derive(Debug, Subcommand)]
 enum TraceCommand {
     Import(import::ImportArgs),
+    Record(Box<record::RecordArgs>),
     Show(show::ShowArgs),
 }
 
@@ -24,6 +26,7 @@ enum TraceCommand {
 pub(crate) fn execute(args: &TraceArgs) -> Outcome {
     match &args.command {
         TraceCommand::Import(args) => import::execute(args),
+        TraceCommand::Record(args) => record::execute(args),
         TraceCommand::Show(args) => show::execute(args),
     }
 }

@@ -13,11 +13,12 @@ use std::sync::{Arc, OnceLock};
 
 use halocline_core::config::{Config, OPTIONS};
 use halocline_core::control::joining::{Member, Members, MountPoint};
-use halocline_core::control::{Joined, Mounted, MoveReport, ProgressSink};
+use halocline_core::control::{Joined, Mounted, MoveReport, ProcessHint, ProgressSink};
 use halocline_core::error::{Error, Result};
 use halocline_fuse::{Sights, Transport};
 
 use super::{Hosted, Untold, Where, flushed};
+use crate::recording::Recording;
 use crate::text;
 
 /// Somebody asks for the end of the mount.
@@ -36,6 +37,7 @@ pub(super) struct Door<E> {
     /// Runs that use the mount besides its own process.
     pub(super) members: Members,
     pub(super) untold: Untold,
+    pub(super) recording: Option<Arc<Recording>>,
     /// Where others may join.
     pub(super) open_to: Option<OpenTo>,
 }
@@ -76,6 +78,16 @@ impl<E: Hosted> Mounted for Door<E> {
 
     fn origin(&self) -> Option<PathBuf> {
         self.open_to.as_ref().map(|open| open.origin.clone())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.recording.iter().map(|recording| recording.state()).collect()
+    }
+
+    fn hinted(&self, hint: &ProcessHint) {
+        if let (Some(recording), Some(rank)) = (&self.recording, hint.rank) {
+            recording.recorder().set_rank(hint.pid, rank);
+        }
     }
 
     fn is_ending(&self) -> bool {

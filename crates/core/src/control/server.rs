@@ -22,7 +22,9 @@ use serde::Serialize;
 use super::address::Address;
 use super::bounds::{self, REQUEST_BYTES_MAX, SHORT_LINE_BYTES};
 use super::joining::{self, Joined, Member};
-use super::{AnyStatus, Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
+use super::{
+    AnyStatus, Controlled, MoveReport, ProcessHint, Progress, ProgressSink, Request, SOCKET_NAME,
+};
 use crate::error::{Error, Result};
 use crate::private::{PrivateDir, Use};
 
@@ -44,6 +46,12 @@ pub trait Mounted: Send + Sync {
     fn origin(&self) -> Option<PathBuf> {
         None
     }
+    /// What a person should know of the mount itself.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+    /// Notes what a process says about itself.
+    fn hinted(&self, _hint: &ProcessHint) {}
     /// Whether the mount ends: it takes nobody in any more, and is gone when all is flushed.
     fn is_ending(&self) -> bool {
         false
@@ -361,6 +369,7 @@ fn answer(
         Request::Status {} => {
             let (mut status, tier) = (engine.status(), engine.tier_status());
             shared.mounted.transport().clone_into(&mut status.transport);
+            status.notes.extend(shared.mounted.notes());
             send(out, &Answer::Ok(AnyStatus { status, tier }))
         }
         Request::Report {} => send(out, &Answer::Ok(engine.report())),
@@ -393,6 +402,7 @@ fn answer(
             if let Some(inside) = inside.map(Path::to_owned) {
                 hint.path = inside;
             }
+            shared.mounted.hinted(&hint);
             let noted = below_root(&hint.path).and_then(|()| engine.hint(&hint));
             send(out, &Answer::from(noted))
         }

@@ -3,6 +3,7 @@
 use fuser::{Errno, FileHandle, INodeNo, WriteFlags};
 use halocline_core::device::Allocate;
 use halocline_core::engine::{Caller, Engine, Maker, Seek};
+use halocline_trace::Op;
 
 use super::names::{Entry, Place};
 use super::passing::Opened;
@@ -82,7 +83,9 @@ impl<E: Engine> Front<E> {
             }
             file.inode.pages.reading();
         }
-        Ok(self.engine.read(&file.handle, offset, room, caller)?)
+        let read = || self.engine.read(&file.handle, offset, room, caller);
+        let bytes = |read: &Result<usize, _>| read.as_ref().map_or(0, |&bytes| bytes as u64);
+        Ok(self.recorded((&file, Op::Read), (offset, caller), read, bytes)?)
     }
 
     /// Writes all of `data`; how many bytes that is.
@@ -100,9 +103,11 @@ impl<E: Engine> Front<E> {
         }
         let of_pages = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let target = if of_pages { file.for_pages(&self.engine, caller)? } else { &file.handle };
-        self.engine.write(target, offset, data, caller)?;
+        let len = data.len() as u64;
+        let write = || self.engine.write(target, offset, data, caller);
+        let bytes = |written: &Result<(), _>| if written.is_ok() { len } else { 0 };
+        self.recorded((&file, Op::Write), (offset, caller), write, bytes)?;
         if file.direct && !of_pages {
-            let len = data.len() as u64;
             self.stale_pages.written(file.inode.number, &file.inode.pages, offset, len);
         }
         if drops {

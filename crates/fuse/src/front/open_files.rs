@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use fuser::FileHandle;
 use halocline_core::engine::{Caller, Engine};
 use halocline_core::error::Result;
+use halocline_trace::record::FileNumber;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
@@ -26,6 +27,8 @@ pub(super) struct OpenFile<E: Engine> {
     pub(super) handle: E::Handle,
     /// Its reads and writes go past the kernel's page cache.
     pub(super) direct: bool,
+    /// What it is called in the trace that is recorded.
+    pub(super) traced: Option<FileNumber>,
     /// Opened with `O_APPEND`: the engine writes at the end whatever the offset.
     append: bool,
     /// One of those that its user may have.
@@ -45,7 +48,8 @@ impl<E: Engine> OpenFile<E> {
         if direct {
             inode.pages.opened_direct();
         }
-        Self { inode, handle, direct, append, positioned: OnceLock::new(), share, _place: place }
+        let (traced, positioned) = (None, OnceLock::new());
+        Self { inode, handle, direct, traced, append, positioned, share, _place: place }
     }
 
     /// The handle for pages of a shared mapping. The kernel writes them through any writable

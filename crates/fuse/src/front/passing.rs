@@ -134,8 +134,10 @@ impl<E: Engine> Front<E> {
             mode = beside_passthrough(mode);
         }
         let direct = mode.contains(FopenFlags::FOPEN_DIRECT_IO) || flags & libc::O_DIRECT != 0;
-        let handle =
-            self.files.insert(OpenFile::new(inode, handle, (share, place), (flags, direct)));
+        let traced = self.traced(&inode, backing.is_some());
+        let mut file = OpenFile::new(inode, handle, (share, place), (flags, direct));
+        file.traced = traced;
+        let handle = self.files.insert(file);
         Opened { handle, mode, backing }
     }
 }

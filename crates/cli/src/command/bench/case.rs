@@ -436,7 +436,7 @@ fn mounted<T, W: Watch>(
     let claim =
         assemble::claim(place, config).map_err(|taken| Failure::refused(Error::from(taken)))?;
     let engine = Arc::new(assemble::open(place, config).map_err(Failure::refused)?);
-    let host = Host::start((Arc::clone(&engine), claim), config, place, false)?;
+    let host = Host::start((Arc::clone(&engine), claim), config, (place, None), false)?;
     let worked = work(&engine, watch);
     // What goes to the bin need not be flushed.
     let go_on = worked.is_ok();

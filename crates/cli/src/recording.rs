@@ -1,0 +1,127 @@
+//! The trace of a mount's requests: its file, and what is told of it.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use halocline_core::config::Config;
+use halocline_core::counted::counted;
+use halocline_core::error::{Error, Result};
+use halocline_trace::record::{Progress, Recorder};
+use halocline_trace::{Kind, Source};
+use rustix::fs::FlockOperation;
+
+use crate::host::Where;
+use crate::text;
+
+/// First bytes of every trace.
+const MAGIC: &[u8] = b"\x89HCT";
+
+/// A trace that is being recorded.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    path: PathBuf,
+    recorder: Arc<Recorder>,
+}
+
+/// Checks, before anything changes, that a trace can be written to `path`.
+pub(crate) fn check(path: &Path) -> Result<()> {
+    if path.exists() {
+        return open(path).map(drop);
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let writable = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK);
+    writable.map_err(|errno| Error::at(path, "write the trace")(errno.into()))
+}
+
+/// Opens it; what is there stays. What is neither empty nor a trace is not replaced.
+fn open(path: &Path) -> Result<File> {
+    let at = |error| Error::at(path, "write the trace")(error);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o666);
+    let mut file = options.open(path).map_err(at)?;
+    let known = file.metadata().map_err(at)?;
+    let refused =
+        |what: &str, remedy| Err(Error::invalid(format!("{}: {what}", text::path(path)), remedy));
+    if !known.is_file() {
+        return refused("not a regular file", "name a file for the trace");
+    }
+    let mut begin = [0; MAGIC.len()];
+    if known.len() > 0 && (file.read_exact(&mut begin).is_err() || begin != MAGIC) {
+        return refused(
+            "it is there and no trace",
+            "name another file for the trace, or remove this one",
+        );
+    }
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return refused("another mount records into it", "name another file for the trace");
+    }
+    Ok(file)
+}
+
+impl Recording {
+    /// Begins a trace of what will be asked of a mount; one that was there is replaced.
+    pub(crate) fn begin(path: &Path, place: &Where, config: &Config) -> Result<Arc<Self>> {
+        let at = |error| Error::at(path, "write the trace")(error);
+        let mut file = open(path)?;
+        file.set_len(0).map_err(at)?;
+        std::io::Seek::rewind(&mut file).map_err(at)?;
+        let kind = if config.direct { Kind::MountDirect } else { Kind::Mount };
+        let name = place.mountpoint.as_os_str().as_bytes().to_vec();
+        let source = Source { kind, name, resolution_ns: 1 };
+        let recorder = Recorder::start(file, &source);
+        let recorder = recorder.map_err(|error| {
+            Error::invalid(
+                format!("{}: {error}", text::path(path)),
+                "name another file for the trace",
+            )
+        })?;
+        // The mount process leaves its working directory.
+        let path = std::path::absolute(path)?;
+        Ok(Arc::new(Self { path, recorder: Arc::new(recorder) }))
+    }
+
+    /// What requests are told to.
+    pub(crate) fn recorder(&self) -> &Arc<Recorder> {
+        &self.recorder
+    }
+
+    /// Ends the trace. No request follows.
+    pub(crate) fn end(&self) {
+        let done = self.recorder.finish();
+        let told = self.tell(&done);
+        if done.lost > 0 || done.error.is_some() {
+            tracing::warn!("{told}");
+        } else {
+            tracing::info!("{told}");
+        }
+    }
+
+    /// How far it is, in a sentence.
+    pub(crate) fn state(&self) -> String {
+        self.tell(&self.recorder.progress())
+    }
+
+    fn tell(&self, progress: &Progress) -> String {
+        let count =
+            |number: u64, what| counted(usize::try_from(number).unwrap_or(usize::MAX), what);
+        let path = text::path(&self.path);
+        let mut told = format!("trace {path}: {} recorded", count(progress.requests, "request"));
+        if progress.lost > 0 {
+            let _ = write!(told, ", {} missing", progress.lost);
+        }
+        if progress.unseen_opens > 0 {
+            let opens = count(progress.unseen_opens, "open file");
+            let _ =
+                write!(told, ", none of {opens} that the kernel serves (--direct records them)");
+        }
+        if let Some(error) = &progress.error {
+            let _ = write!(told, "; nothing more is: {error}");
+        }
+        told
+    }
+}

@@ -1,0 +1,120 @@
+//! Requests of programs on a mount, recorded as a trace.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::Duration;
+
+use halocline_testkit::place::said;
+use halocline_testkit::program;
+use halocline_testkit::scratch::Scratch;
+use serde_json::Value;
+
+const SIZE: [&str; 2] = ["--size", "64M"];
+
+fn shown(scratch: &Scratch, trace: &str) -> Value {
+    serde_json::from_str(&scratch.succeed(&["trace", "show", trace, "--json"])).unwrap()
+}
+
+/// Four writes of 4 KiB with gaps, and reads of all of it.
+fn work(scratch: &Scratch) {
+    let options = || File::options().read(true).write(true).create(true).truncate(false).clone();
+    let file = options().open(scratch.path("mnt/new")).unwrap();
+    for i in 0..4 {
+        file.write_all_at(&[1; 4096], i * 8192).unwrap();
+    }
+    let mut all = [0; 28 << 10];
+    file.read_exact_at(&mut all, 0).unwrap();
+}
+
+fn told(scratch: &Scratch) -> String {
+    scratch.status("mnt")["notes"].to_string()
+}
+
+#[test]
+fn a_mount_records_what_is_asked_of_it() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let mount = ["mount", "origin", "mnt", "--cache", "cache", "--trace", "t.hct"];
+    scratch.succeed(&[&mount[..], &SIZE, &["--direct"]].concat());
+    work(&scratch);
+    assert!(told(&scratch).contains("t.hct: "), "{}", told(&scratch));
+    scratch.succeed(&["umount", "mnt"]);
+    let answer = shown(&scratch, "t.hct");
+    assert_eq!(answer["completeness"]["partial"], false);
+    assert_eq!(answer["source"]["kind"], "mount_direct");
+    assert_eq!((&answer["writes"], &answer["write_bytes"]), (&4.into(), &16384.into()));
+    assert_eq!(answer["read_bytes"], 28 << 10);
+    assert_eq!(answer["processes"], 1);
+    let file = &answer["files"][0];
+    assert_eq!(file["name"], scratch.path("mnt/new").to_str().unwrap());
+    assert_eq!(file["end"], 28 << 10);
+    assert!(answer["in_flight_max"].as_u64() >= Some(1), "service times are there");
+    // The next recording replaces it; what is no trace is left alone.
+    scratch.succeed(&[&mount[..], &SIZE].concat());
+    scratch.succeed(&["umount", "mnt"]);
+    let answer = shown(&scratch, "t.hct");
+    assert_eq!((&answer["requests"], &answer["source"]["kind"]), (&0.into(), &"mount".into()));
+    assert!(answer["notes"][0].as_str().unwrap().contains("page cache"));
+    fs::write(scratch.path("precious"), "data").unwrap();
+    let mount = ["mount", "origin", "mnt", "--cache", "cache", "--trace", "precious"];
+    let output = scratch.halocline(&[&mount[..], &SIZE].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("it is there and no trace"), "{}", said(&output));
+    assert_eq!(fs::read(scratch.path("precious")).unwrap(), b"data");
+}
+
+#[test]
+fn a_killed_mount_leaves_what_it_had_written() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let mount = ["mount", "origin", "mnt", "--cache", "cache", "--trace", "t.hct", "--direct"];
+    scratch.succeed(&[&mount[..], &SIZE].concat());
+    work(&scratch);
+    // Written within a second or so, whatever the machine does.
+    while shown(&scratch, "t.hct")["writes"] != 4 {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let pid = scratch.pid("mnt");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let answer = shown(&scratch, "t.hct");
+    assert_eq!(answer["completeness"]["partial"], true);
+    assert!(answer["completeness"]["cut"].as_str().unwrap().contains("cut off after"));
+    assert_eq!(answer["writes"], 4);
+}
+
+#[test]
+fn a_command_is_recorded_with_a_cache_and_without() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    fs::write(scratch.path("origin/in"), vec![7; 100_000]).unwrap();
+    // Plain reads and writes: `cp` may have the kernel copy, which asks for pages besides.
+    let command = ["--direct", "--", "dd", "if=origin/in", "of=origin/out", "bs=4096"];
+    let record = ["trace", "record", "-o", "t.hct", "--origin", "origin"];
+    let run = ["run", "--origin", "origin", "--cache", "cache", "--trace", "t.hct", "-q"];
+    for start in [&record[..], &[&run[..], &SIZE].concat()] {
+        scratch.succeed(&[start, &command].concat());
+        let answer = shown(&scratch, "t.hct");
+        assert_eq!(answer["completeness"]["partial"], false);
+        assert_eq!(
+            (&answer["read_bytes"], &answer["write_bytes"]),
+            (&100_000.into(), &100_000.into())
+        );
+        assert_eq!(fs::read(scratch.path("origin/out")).unwrap().len(), 100_000);
+    }
+    // The command's status is the status.
+    let output = scratch.halocline(&[&record[..], &["--", "sh", "-c", "exit 7"]].concat());
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    assert!(said(&output).contains("0 requests recorded"), "{}", said(&output));
+}
+
+#[test]
+fn a_file_tier_is_recorded_at_the_same_place() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    for tier in ["ssd", "hdd"] {
+        fs::create_dir(scratch.path(tier)).unwrap();
+    }
+    scratch.succeed(&["mount", "--tier", ".", "mnt", "--trace", "t.hct", "--passthrough=false"]);
+    work(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let answer = shown(&scratch, "t.hct");
+    assert_eq!((&answer["writes"], &answer["completeness"]["lost"]), (&4.into(), &0.into()));
+    assert_eq!(answer["files"][0]["name"], scratch.path("mnt/new").to_str().unwrap());
+}

@@ -1,0 +1,59 @@
+//! Requests as a trace, for whichever engine serves them: recorded here, in front of it.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use halocline_core::engine::{Caller, Engine};
+use halocline_trace::Op;
+use halocline_trace::record::{FileNumber, Recorder};
+
+use super::Front;
+use super::open_files::OpenFile;
+use crate::inode_table::Inode;
+
+/// Where requests are recorded.
+#[derive(Debug)]
+pub(super) struct Recording {
+    recorder: Arc<Recorder>,
+    /// What names of files begin with.
+    mountpoint: PathBuf,
+}
+
+impl<E: Engine> Front<E> {
+    /// Records reads and writes from now on, of files by their names below `mountpoint`.
+    #[must_use]
+    pub fn recording(mut self, recorder: Option<Arc<Recorder>>, mountpoint: PathBuf) -> Self {
+        self.recording = recorder.map(|recorder| Recording { recorder, mountpoint });
+        self
+    }
+
+    /// What a file that is being opened is called in the trace. `unseen` says that the kernel will serve it.
+    pub(super) fn traced(&self, inode: &Inode<E::Node>, unseen: bool) -> Option<FileNumber> {
+        let Recording { recorder, mountpoint } = self.recording.as_ref()?;
+        if unseen {
+            recorder.unseen();
+        }
+        // A number that comes back for another file has another generation.
+        recorder.file((inode.number, inode.generation), || {
+            let (tree, node) = self.engine.below(&inode.node);
+            mountpoint.join(tree.path_of(&node)).as_os_str().as_bytes().to_vec()
+        })
+    }
+
+    /// Has the engine serve a request, and records it with its `bytes`.
+    pub(super) fn recorded<T>(
+        &self,
+        (file, op): (&OpenFile<E>, Op),
+        (offset, caller): (u64, Caller),
+        serve: impl FnOnce() -> T,
+        bytes: impl FnOnce(&T) -> u64,
+    ) -> T {
+        match &self.recording {
+            None => serve(),
+            Some(Recording { recorder, .. }) => {
+                recorder.request((file.traced, op, offset, caller.pid), serve, bytes)
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What one thread has served, until the writer takes it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use crate::request::Op;
+
+/// Requests in each of a thread's two buffers at most.
+const ROOM: usize = 4096;
+/// No request is served.
+const IDLE: u64 = u64::MAX;
+/// One is about to begin: its start is not known yet.
+const BEGINNING: u64 = u64::MAX - 1;
+
+/// A request that was served.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Served {
+    /// Nanoseconds since the recorder's zero.
+    pub(super) start_ns: u64,
+    pub(super) took_ns: u64,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    /// Number of the recorder.
+    pub(super) file: u32,
+    /// The thread that asked.
+    pub(super) by: u32,
+    pub(super) op: Op,
+}
+
+/// What a thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Now {
+    /// It serves nothing.
+    Idle,
+    /// It begins to: since when is not known yet.
+    Beginning,
+    /// It serves a request since then.
+    Since(u64),
+}
+
+/// One thread's part of the recorder.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// Start of the request that is served now, or [`IDLE`] or [`BEGINNING`].
+    now: AtomicU64,
+    buffers: [Mutex<Vec<Served>>; 2],
+    lost: AtomicU64,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        let buffer = || Mutex::new(Vec::with_capacity(ROOM));
+        Self { now: AtomicU64::new(IDLE), buffers: [buffer(), buffer()], lost: AtomicU64::new(0) }
+    }
+}
+
+/// A request that is being served; over when this goes.
+#[derive(Debug)]
+pub(super) struct Begun<'a> {
+    slot: &'a Slot,
+    start_ns: u64,
+}
+
+impl Slot {
+    /// Begins a request. The order matters: whoever saw the thread idle before it said that it begins read the clock
+    /// before it did, so its start is later than theirs.
+    pub(super) fn begin(&self, zero: Instant) -> Begun<'_> {
+        self.now.store(BEGINNING, Ordering::SeqCst);
+        let start_ns = passed(zero);
+        self.now.store(start_ns, Ordering::Release);
+        Begun { slot: self, start_ns }
+    }
+
+    /// Puts a request down, without waiting; whether the writer should come.
+    pub(super) fn push(&self, served: Served) -> bool {
+        for buffer in &self.buffers {
+            let Some(mut buffer) = buffer.try_lock() else { continue };
+            if buffer.len() < ROOM {
+                buffer.push(served);
+                return buffer.len() == ROOM / 2;
+            }
+        }
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    /// What the thread does now; requests before that are in its buffers.
+    pub(super) fn now(&self) -> Now {
+        match self.now.load(Ordering::SeqCst) {
+            IDLE => Now::Idle,
+            BEGINNING => Now::Beginning,
+            start_ns => Now::Since(start_ns),
+        }
+    }
+
+    /// Takes what is there; `spare` is empty, and has room for a buffer. How many were lost meanwhile.
+    pub(super) fn take(&self, into: &mut Vec<Served>, spare: &mut Vec<Served>) -> u64 {
+        for buffer in &self.buffers {
+            // The thread finds the other buffer free.
+            std::mem::swap(&mut *buffer.lock(), spare);
+            into.append(spare);
+        }
+        self.lost.swap(0, Ordering::Relaxed)
+    }
+
+    /// Whether something is in it that was not taken.
+    pub(super) fn is_used(&self) -> bool {
+        let used = |buffer: &Mutex<Vec<Served>>| !buffer.lock().is_empty();
+        self.buffers.iter().any(used) || self.lost.load(Ordering::Relaxed) > 0
+    }
+
+    /// Room for one buffer.
+    pub(super) fn spare() -> Vec<Served> {
+        Vec::with_capacity(ROOM)
+    }
+}
+
+impl Begun<'_> {
+    /// Nanoseconds since the zero of the clock when it began.
+    pub(super) const fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// Nanoseconds until now.
+    pub(super) fn took(&self, zero: Instant) -> u64 {
+        passed(zero).saturating_sub(self.start_ns)
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        // What was pushed before is seen by whoever sees this.
+        self.slot.now.store(IDLE, Ordering::Release);
+    }
+}
+
+/// Nanoseconds since `zero`.
+pub(super) fn passed(zero: Instant) -> u64 {
+    u64::try_from(zero.elapsed().as_nanos()).unwrap_or(IDLE / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(start_ns: u64) -> Served {
+        Served { start_ns, took_ns: 1, offset: 0, length: 1, file: 0, by: 1, op: Op::Read }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_nobody_waits() {
+        let slot = Slot::default();
+        // The writer holds a buffer: the other one takes all, and nothing waits.
+        let held = slot.buffers[0].lock();
+        for start in 0..ROOM as u64 {
+            assert_eq!(slot.push(served(start)), start + 1 == ROOM as u64 / 2);
+        }
+        slot.push(served(0));
+        drop(held);
+        for start in 0..ROOM as u64 {
+            slot.push(served(start));
+        }
+        slot.push(served(0));
+        let (mut all, mut spare) = (Vec::new(), Slot::spare());
+        assert_eq!(slot.take(&mut all, &mut spare), 2);
+        assert_eq!(all.len(), 2 * ROOM);
+        assert_eq!(slot.take(&mut all, &mut spare), 0);
+    }
+
+    #[test]
+    fn a_request_in_service_is_seen() {
+        let (slot, zero) = (Slot::default(), Instant::now());
+        assert_eq!(slot.now(), Now::Idle);
+        let begun = slot.begin(zero);
+        assert_eq!(slot.now(), Now::Since(begun.start_ns()));
+        drop(begun);
+        assert_eq!(slot.now(), Now::Idle);
+    }
+}

@@ -1,0 +1,227 @@
+//! The thread that takes what threads have served, and writes it in the order of its start.
+
+use std::fs;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+
+use super::slot::{Now, Served, Slot, passed};
+use super::{LOOK_EVERY, Shared};
+use crate::error::Error;
+use crate::request::{Process, Request};
+use crate::writer::Writer;
+
+/// Requests that are held back at most: 24 MiB.
+const HELD_MAX: usize = 1 << 19;
+/// How often what waits is written, so that a kill leaves it.
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// Threads that are remembered; beyond it the table starts anew.
+const THREADS_MAX: usize = 1 << 16;
+
+/// The writer's own state.
+pub(super) struct Writing<W: Write> {
+    /// `None` once the file takes no more.
+    writer: Option<Writer<W>>,
+    shared: Arc<Shared>,
+    held: Vec<Served>,
+    spare: Vec<Served>,
+    lost: u64,
+    /// Requests of the trace that are in the file for sure.
+    flushed: u64,
+    /// Start of the last request written.
+    last_ns: u64,
+    /// All that starts later may still be told of.
+    complete_ns: u64,
+    node: Vec<u8>,
+    process_of: FxHashMap<u32, u32>,
+    numbers: FxHashMap<(u32, Option<u32>), u32>,
+    /// Number in the trace of each file of the recorder.
+    files: Vec<u32>,
+}
+
+impl<W: Write> Writing<W> {
+    pub(super) fn new(writer: Writer<W>, shared: Arc<Shared>) -> Self {
+        let node = fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+        Self {
+            writer: Some(writer),
+            shared,
+            held: Vec::new(),
+            spare: Slot::spare(),
+            lost: 0,
+            flushed: 0,
+            last_ns: 0,
+            complete_ns: 0,
+            node: node.trim_ascii().to_vec(),
+            process_of: FxHashMap::default(),
+            numbers: FxHashMap::default(),
+            files: Vec::new(),
+        }
+    }
+
+    /// Writes until the recorder ends.
+    pub(super) fn run(mut self) {
+        let mut flushed = Instant::now();
+        loop {
+            let ending = self.shared.ending.load(Ordering::Acquire);
+            self.take();
+            if ending {
+                self.complete_ns = u64::MAX;
+            }
+            let written = self.write().and_then(|()| {
+                if flushed.elapsed() >= FLUSH_EVERY {
+                    flushed = Instant::now();
+                    self.flush()?;
+                }
+                Ok(())
+            });
+            self.note(written);
+            if ending {
+                let ended = self.end();
+                return self.note(ended);
+            }
+            thread::park_timeout(LOOK_EVERY);
+        }
+    }
+
+    /// Takes all buffers. A request that starts before `complete_ns` and is not in service was in one of them.
+    fn take(&mut self) {
+        let mut complete_ns = passed(self.shared.zero);
+        let mut slots = self.shared.slots.lock().clone();
+        for slot in &slots {
+            match slot.now() {
+                Now::Idle => {}
+                Now::Since(start_ns) => complete_ns = complete_ns.min(start_ns),
+                // When is not known yet: nothing new is known to be complete.
+                Now::Beginning => complete_ns = complete_ns.min(self.complete_ns),
+            }
+        }
+        self.complete_ns = self.complete_ns.max(complete_ns);
+        for slot in &slots {
+            self.lost += slot.take(&mut self.held, &mut self.spare);
+        }
+        slots.clear();
+        // Only the list has those of threads that have ended; what they did last was taken.
+        self.shared.slots.lock().retain(|slot| Arc::strong_count(slot) > 1 || slot.is_used());
+        self.lost += self.shared.lost.swap(0, Ordering::Relaxed);
+    }
+
+    /// Writes what no request can come before any more.
+    fn write(&mut self) -> Result<(), Error> {
+        self.held.sort_unstable_by_key(|served| served.start_ns);
+        let mut ready = self.held.partition_point(|served| served.start_ns < self.complete_ns);
+        if self.held.len() - ready > HELD_MAX {
+            // A request takes very long: it will be missing.
+            ready = self.held.len() - HELD_MAX / 2;
+        }
+        let mut held = std::mem::take(&mut self.held);
+        let mut left = ready as u64;
+        let written = held.drain(..ready).try_for_each(|served| {
+            left -= 1;
+            self.put(&served)
+        });
+        self.held = held;
+        // What waits in the writer is counted where the error is noted.
+        self.lost += left;
+        written
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        writer.flush()?;
+        self.flushed = writer.requests();
+        Ok(())
+    }
+
+    fn put(&mut self, served: &Served) -> Result<(), Error> {
+        if self.writer.is_none() || served.start_ns < self.last_ns {
+            self.lost += 1;
+            return Ok(());
+        }
+        let numbers =
+            self.process(served.by).and_then(|process| Ok((process, self.file(served.file)?)));
+        let (process, file) = numbers.inspect_err(|_| self.lost += 1)?;
+        let request = Request {
+            start_ns: served.start_ns,
+            duration_ns: Some(served.took_ns),
+            process,
+            file,
+            op: served.op,
+            offset: served.offset,
+            length: served.length,
+        };
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let (before, pushed) = (writer.requests(), writer.push(&request));
+        if writer.requests() == before {
+            self.lost += 1;
+        }
+        self.last_ns = served.start_ns;
+        match pushed {
+            // Past the largest file there can be: no file system takes it.
+            Err(Error::Request { .. }) => Ok(()),
+            pushed => pushed,
+        }
+    }
+
+    /// Number of the process of a thread: by its rank where that is known.
+    fn process(&mut self, thread: u32) -> Result<u32, Error> {
+        if self.process_of.len() >= THREADS_MAX {
+            self.process_of.clear();
+        }
+        let pid = *self.process_of.entry(thread).or_insert_with(|| group_of(thread));
+        let rank = self.shared.ranks.read().get(&pid).copied();
+        if let Some(&number) = self.numbers.get(&(pid, rank)) {
+            return Ok(number);
+        }
+        let number = u64::from(rank.unwrap_or(pid));
+        let process = Process { number, node: self.node.clone() };
+        let Some(writer) = &mut self.writer else { return Ok(0) };
+        let number = writer.process(&process)?;
+        self.numbers.insert((pid, rank), number);
+        Ok(number)
+    }
+
+    fn file(&mut self, number: u32) -> Result<u32, Error> {
+        let Some(writer) = &mut self.writer else { return Ok(0) };
+        let files = self.shared.files.read();
+        for name in files.names.iter().skip(self.files.len()) {
+            self.files.push(writer.file(name)?);
+        }
+        Ok(self.files[number as usize])
+    }
+
+    /// Notes how far it is; after an error nothing is written any more.
+    fn note(&mut self, written: Result<(), Error>) {
+        let mut progress = self.shared.progress.lock();
+        if let Some(writer) = &self.writer {
+            progress.requests = writer.requests();
+        }
+        if let Err(error) = written {
+            progress.error.get_or_insert_with(|| error.to_string());
+            self.lost += progress.requests - self.flushed;
+            progress.requests = self.flushed;
+            self.writer = None;
+        }
+        progress.lost = self.lost;
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        self.flush()?;
+        let Some(mut writer) = self.writer.take() else { return Ok(()) };
+        writer.lose(self.lost);
+        if self.shared.unseen_opens.load(Ordering::Relaxed) > 0 {
+            writer.incomplete_source();
+        }
+        writer.finish().map(drop)
+    }
+}
+
+/// The process of a thread; the thread itself if it is gone.
+fn group_of(thread: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    group.unwrap_or(thread)
+}
