@@ -15,6 +15,7 @@ mod model;
 mod mount;
 mod moving;
 mod offline;
+mod plan;
 mod rescue;
 mod rules;
 mod run;
@@ -74,6 +75,7 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
     Model(model::ModelArgs),
     Trace(trace::TraceArgs),
+    Plan(plan::PlanArgs),
     Unstripe(unstripe::UnstripeArgs),
     #[command(hide = true)]
     Docs(docs::DocsArgs),
@@ -110,6 +112,7 @@ impl Command {
             Self::Bench(args) => bench::execute(args),
             Self::Model(args) => model::execute(args),
             Self::Trace(args) => trace::execute(args),
+            Self::Plan(args) => plan::execute(args),
             Self::Calibrate(args) => calibrate::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),
             Self::Docs(args) => docs::execute(args),

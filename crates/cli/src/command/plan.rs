@@ -1,0 +1,96 @@
+//! `halocline plan`: stripes for servers of several kinds, from a trace (docs/PLANNING.md).
+
+mod judge;
+mod report;
+mod source;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_core::error::Error;
+use halocline_plan::plan_file::{Expected, Plan, PlannedFile, Trace, VERSION};
+use halocline_plan::planner::{Name, Outcome, plan};
+use halocline_sim::ServerSet;
+
+use super::print_json;
+use crate::failure::{Failure, Outcome as Ended};
+use crate::output;
+use crate::say::{say, tell};
+use crate::text;
+
+use judge::Replay;
+use source::Seen;
+
+/// Plan the stripes of files on servers of several kinds, from a trace of their requests
+///
+/// Compares 64 KiB everywhere (def), the layouts of the paper (pa, psa) and what a search finds (ours) in a
+/// replay on simulated servers, and recommends the best of them, or nothing where nothing is to be gained.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// The trace
+    trace: PathBuf,
+    /// The servers: a [[server]] table for each, with name, profile and capacity
+    #[arg(long)]
+    servers: PathBuf,
+    /// The plan to write
+    #[arg(short, long)]
+    out: Option<PathBuf>,
+    /// Print the comparison as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Plans.
+pub(crate) fn execute(args: &PlanArgs) -> Ended {
+    let text_of = std::fs::read_to_string(&args.servers);
+    let text_of = text_of.map_err(Error::at(&args.servers, "read"))?;
+    let set = ServerSet::parse(&text_of, &args.servers).map_err(Failure::refused)?;
+    let servers = judge::servers(&set).map_err(Failure::refused)?;
+    let seen = source::look(&args.trace)?;
+    let name = text::path(&args.trace);
+    let mut replay = Replay::new(&set);
+    let outcome = plan(&servers, &seen.workload, &mut replay, seen.completeness.weight());
+    let outcome = outcome.map_err(|error| Failure::refused(format!("{name}: {error}")))?;
+    if let Some(why) = replay.failure() {
+        return Err(Failure::failed(format!("{name}: {why}")));
+    }
+    if seen.completeness.is_partial() {
+        tell!("{name}: the trace is not whole: a gain must be larger to be believed");
+    }
+    if let Some(out) = &args.out {
+        let plan = plan_of(&seen, servers.all().to_vec(), &outcome);
+        output::write(out, plan.to_toml()).map_err(Error::at(out, "write the plan"))?;
+    }
+    if args.json {
+        return print_json(&report::json(&seen, &outcome));
+    }
+    report::print(&seen, &servers, &outcome);
+    if let Some(out) = &args.out {
+        say!("plan written to {}", text::path(out));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn plan_of(seen: &Seen, server: Vec<halocline_plan::servers::Server>, outcome: &Outcome) -> Plan {
+    let choice = outcome.choice();
+    let default = outcome.of(Name::Def).unwrap_or(choice);
+    let file = |file: &halocline_plan::workload::File| {
+        PlannedFile::new(seen.name(file.number), file.bytes, choice.layouts.of(file.number))
+    };
+    let (digest, requests) = (seen.digest.clone(), seen.workload.requests);
+    Plan {
+        version: VERSION,
+        chosen: outcome.chosen.text().to_owned(),
+        trace: Trace { digest, requests },
+        expected: Expected {
+            predicted_seconds: choice.predicted_seconds,
+            simulated_seconds: choice.simulated_seconds,
+            def_simulated_seconds: default.simulated_seconds,
+            gain_over_def: outcome.gain_over_def,
+            spread: outcome.spread,
+        },
+        server,
+        file: seen.workload.files.iter().map(file).collect(),
+    }
+}

@@ -1,0 +1,75 @@
+//! The simulator as the judge of the planner.
+
+use halocline_plan::judge::{Judge, Layouts};
+use halocline_plan::servers::{Network, Server, Servers};
+use halocline_sim::layout::Region;
+use halocline_sim::{FileLayout, Options, ServerSet, replay};
+use halocline_trace::Request;
+
+/// Requests within so many bytes are meant where a profile says "random".
+const SPAN: u64 = 16 << 30;
+
+/// The servers of a set as the planner sees them. Its network is the slowest that there is.
+pub(crate) fn servers(set: &ServerSet) -> Result<Servers, halocline_plan::Error> {
+    let server = |server: &halocline_sim::Server| Server {
+        name: server.name.clone(),
+        capacity: Some(server.capacity),
+        channels: server.profile.channels(),
+        profile: server.profile.service(SPAN.min(server.capacity)),
+    };
+    let most =
+        |of: fn(&halocline_sim::Server) -> f64| set.servers().iter().map(of).fold(0.0, f64::max);
+    let network = Network {
+        connect_ps: halocline_model::profile::whole(most(|s| s.network.connect_us) * 1e6),
+        per_byte_ps: halocline_model::profile::whole(most(|s| s.network.ns_per_byte) * 1e3),
+    };
+    Servers::new(set.servers().iter().map(server).collect(), network)
+}
+
+/// Replays on simulated servers.
+#[derive(Debug)]
+pub(crate) struct Replay<'a> {
+    set: &'a ServerSet,
+    failure: Option<String>,
+}
+
+impl<'a> Replay<'a> {
+    /// On these servers.
+    pub(crate) const fn new(set: &'a ServerSet) -> Self {
+        Self { set, failure: None }
+    }
+
+    /// What went wrong in a replay, if anything did.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    fn run(&self, requests: &[Request], layouts: &Layouts) -> Result<f64, String> {
+        let simulated = |layout: &halocline_plan::layout::Layout| {
+            let regions = layout.parts().iter().map(|part| Region {
+                offset: part.begin,
+                stripes: vec![(None, part.widths.clone())],
+            });
+            FileLayout::new(&regions.collect::<Vec<_>>())
+        };
+        let default = simulated(&layouts.default)?;
+        let files: Result<std::collections::HashMap<u32, FileLayout>, String> = layouts
+            .files
+            .iter()
+            .map(|(number, layout)| Ok((*number, simulated(layout)?)))
+            .collect();
+        let files = files?;
+        let of = |file| files.get(&file).unwrap_or(&default);
+        let requests = requests.iter().copied();
+        replay(requests, self.set, of, &Options::default()).map(|outcome| outcome.seconds)
+    }
+}
+
+impl Judge for Replay<'_> {
+    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
+        self.run(requests, layouts).unwrap_or_else(|why| {
+            self.failure.get_or_insert(why);
+            f64::INFINITY
+        })
+    }
+}

@@ -1,0 +1,190 @@
+//! What a plan says to people, and to scripts.
+
+use std::collections::BTreeMap;
+
+use halocline_core::counted::counted;
+use halocline_plan::layout::Layout;
+use halocline_plan::planner::{Judged, Name, Outcome};
+use halocline_plan::servers::Servers;
+use serde::Serialize;
+
+use super::source::Seen;
+use crate::say::say;
+use crate::text;
+
+/// Files whose parts are shown to people.
+const SHOWN: usize = 8;
+
+/// The whole comparison.
+#[derive(Debug, Serialize)]
+pub(crate) struct Json {
+    requests: u64,
+    sampled_requests: usize,
+    partial: bool,
+    layouts: BTreeMap<&'static str, LayoutJson>,
+    chosen: &'static str,
+    gain_over_def: f64,
+    best_gain: f64,
+    spread: f64,
+    ties: Vec<TieJson>,
+    replays: usize,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct LayoutJson {
+    simulated_seconds: Option<f64>,
+    predicted_seconds: Option<f64>,
+    ssd_bytes: Option<u64>,
+    /// Seconds of the trace until the SSDs are full.
+    full_after_seconds: Option<f64>,
+    stripes: Option<Vec<FileJson>>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unavailable: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct FileJson {
+    file: String,
+    parts: Vec<halocline_plan::layout::Part>,
+}
+
+/// What PSA cannot tell apart for a file.
+#[derive(Debug, Serialize)]
+struct TieJson {
+    file: String,
+    /// Stripes on disks and on SSDs, and the requests that fit on both.
+    candidates: Vec<[u64; 3]>,
+}
+
+/// For scripts.
+pub(crate) fn json(seen: &Seen, outcome: &Outcome) -> Json {
+    let name = |number| text::line(&String::from_utf8_lossy(seen.name(number)));
+    let layouts = Name::ALL.into_iter().map(|which| {
+        let layout = match outcome.of(which) {
+            Ok(judged) => layout_json(seen, judged),
+            Err(why) => LayoutJson { unavailable: Some(why.clone()), ..LayoutJson::default() },
+        };
+        (which.text(), layout)
+    });
+    let ties = outcome.ties.iter().map(|ties| TieJson {
+        file: name(ties.file),
+        candidates: ties.candidates.iter().map(|it| [it.h, it.s, it.j]).collect(),
+    });
+    Json {
+        requests: seen.workload.requests,
+        sampled_requests: seen.workload.sampled(),
+        partial: seen.completeness.is_partial(),
+        layouts: layouts.collect(),
+        chosen: outcome.chosen.text(),
+        gain_over_def: outcome.gain_over_def,
+        best_gain: outcome.best_gain,
+        spread: outcome.spread.min(1e9),
+        ties: ties.collect(),
+        replays: outcome.replays,
+    }
+}
+
+fn layout_json(seen: &Seen, judged: &Judged) -> LayoutJson {
+    let stripes = seen.workload.files.iter().map(|file| FileJson {
+        file: text::line(&String::from_utf8_lossy(seen.name(file.number))),
+        parts: judged.layouts.of(file.number).parts().to_vec(),
+    });
+    LayoutJson {
+        simulated_seconds: Some(judged.simulated_seconds),
+        predicted_seconds: Some(judged.predicted_seconds),
+        ssd_bytes: Some(judged.ssd_bytes),
+        full_after_seconds: judged.full_after_seconds,
+        stripes: Some(stripes.collect()),
+        unavailable: None,
+    }
+}
+
+/// For people.
+pub(crate) fn print(seen: &Seen, servers: &Servers, outcome: &Outcome) {
+    let count =
+        |number: u64, what: &str| counted(usize::try_from(number).unwrap_or(usize::MAX), what);
+    let workload = &seen.workload;
+    say!(
+        "{} to {} on {} of {}; {} replayed",
+        count(workload.requests, "request"),
+        counted(workload.files.len(), "file"),
+        counted(servers.count(), "server"),
+        counted(servers.classes().len(), "kind"),
+        counted(workload.sampled(), "request")
+    );
+    if workload.requests_of_other_files > 0 {
+        let others = count(workload.requests_of_other_files, "request");
+        say!("{others} to further files, which keep the default layout");
+    }
+    say!("");
+    say!("layout   simulated   predicted      MB/s   on SSDs   SSDs full");
+    for which in Name::ALL {
+        match outcome.of(which) {
+            Ok(judged) => print_row(which, judged, workload.bytes),
+            Err(why) => say!("{:<6}   none: {why}", which.text()),
+        }
+    }
+    say!("");
+    for ties in &outcome.ties {
+        let name = text::line(&String::from_utf8_lossy(seen.name(ties.file)));
+        say!("{name}: psa cannot tell {} of stripes apart", counted(ties.candidates.len(), "pair"));
+    }
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    if outcome.chosen == Name::Def {
+        say!(
+            "recommended: leave the layout alone; the best of the others gains {}, and the spread is {}",
+            percent(outcome.best_gain),
+            percent(outcome.spread)
+        );
+        return;
+    }
+    say!(
+        "recommended: {}, with {} more throughput than def, give or take {}",
+        outcome.chosen.text(),
+        percent(outcome.gain_over_def),
+        percent(outcome.spread)
+    );
+    for file in workload.files.iter().take(SHOWN) {
+        say!("{}", text::line(&String::from_utf8_lossy(seen.name(file.number))));
+        print_parts(servers, outcome.choice().layouts.of(file.number));
+    }
+    if workload.files.len() > SHOWN {
+        say!("and {}", counted(workload.files.len() - SHOWN, "further file"));
+    }
+}
+
+fn print_row(which: Name, judged: &Judged, bytes: u64) {
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    let rate = bytes as f64 / judged.simulated_seconds.max(1e-12) / 1e6;
+    let full = judged.full_after_seconds.map_or("-".to_owned(), |s| format!("after {s:.1} s"));
+    say!(
+        "{:<6} {:>9.3} s {:>9.3} s {:>9.1} {:>9}   {full}",
+        which.text(),
+        judged.simulated_seconds,
+        judged.predicted_seconds,
+        rate,
+        text::bytes(judged.ssd_bytes)
+    );
+}
+
+fn print_parts(servers: &Servers, layout: &Layout) {
+    for part in layout.parts() {
+        let stripes = servers.classes().iter().map(|class| {
+            let widths: Vec<u64> =
+                class.members.iter().map(|&member| part.widths[member]).collect();
+            let even = widths.iter().all(|width| *width == widths[0]);
+            let names = counted(widths.len(), "server");
+            if even && widths[0] == 0 {
+                format!("nothing on {names}")
+            } else if even {
+                format!("{} on each of {names}", text::bytes(widths[0]))
+            } else {
+                let widths: Vec<String> = widths.iter().map(|width| text::bytes(*width)).collect();
+                format!("{} on {names}", widths.join(", "))
+            }
+        });
+        let stripes: Vec<String> = stripes.collect();
+        say!("  from {}: {}", text::bytes(part.begin), stripes.join("; "));
+    }
+}

@@ -1,0 +1,98 @@
+//! The trace that is planned for, read twice: once to sum it up, once to sort its requests into classes.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use halocline_core::error::Error;
+use halocline_plan::workload::{Aggregator, Workload};
+use halocline_trace::analysis::Analysis;
+use halocline_trace::{Completeness, Reader, Request};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::failure::Failure;
+use crate::text;
+
+/// A trace as the planner sees it.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Its requests in classes, and a sample.
+    pub(crate) workload: Workload,
+    /// The sum of its bytes.
+    pub(crate) digest: String,
+    /// How much of what happened it holds.
+    pub(crate) completeness: Completeness,
+    names: Vec<Vec<u8>>,
+}
+
+impl Seen {
+    /// Name of a file of the trace.
+    pub(crate) fn name(&self, number: u32) -> &[u8] {
+        self.names.get(number as usize).map_or(b"", Vec::as_slice)
+    }
+}
+
+/// Reads `path`.
+pub(crate) fn look(path: &Path) -> Result<Seen, Failure> {
+    let mut analysis = Analysis::default();
+    let (first, digest) = pass(path, |request| analysis.push(request))?;
+    let mut aggregator = Aggregator::new(&analysis.finish());
+    let (second, again) = pass(path, |request| aggregator.push(request))?;
+    if again != digest {
+        let name = text::path(path);
+        return Err(Failure::failed(format!("{name}: it changed while it was read; plan again")));
+    }
+    let files = u32::try_from(first.files()).unwrap_or(u32::MAX);
+    let names = (0..files).map(|number| first.file(number).unwrap_or_default().to_vec());
+    let workload = aggregator.finish(processes_per_node(&second));
+    Ok(Seen {
+        workload,
+        digest,
+        completeness: first.completeness().clone(),
+        names: names.collect(),
+    })
+}
+
+/// Processes on the node that has most; 1 where nodes are not known.
+fn processes_per_node<R: Read>(reader: &Reader<R>) -> u64 {
+    let mut nodes: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+    let all = u32::try_from(reader.processes()).unwrap_or(u32::MAX);
+    for process in (0..all).filter_map(|number| reader.process(number)) {
+        if !process.node.is_empty() {
+            *nodes.entry(process.node).or_default() += 1;
+        }
+    }
+    nodes.into_values().max().unwrap_or(1)
+}
+
+type Summed = Reader<Summing<BufReader<File>>>;
+
+/// Tells `each` request; answers the reader at its end, and the sum of all bytes.
+fn pass(path: &Path, mut each: impl FnMut(&Request)) -> Result<(Summed, String), Failure> {
+    let file = File::open(path).map_err(Error::at(path, "open"))?;
+    let name = text::path(path);
+    let wrong = |error: halocline_trace::Error| Failure::refused(format!("{name}: {error}"));
+    let sum = std::rc::Rc::new(std::cell::RefCell::new(Xxh3::new()));
+    let input = Summing { input: BufReader::with_capacity(1 << 20, file), sum: sum.clone() };
+    let mut reader = Reader::new(input).map_err(wrong)?;
+    while let Some(requests) = reader.next_block().map_err(wrong)? {
+        requests.iter().for_each(&mut each);
+    }
+    let digest = sum.borrow().digest128();
+    Ok((reader, format!("xxh3-128:{digest:032x}")))
+}
+
+/// Sums the bytes that pass.
+struct Summing<R> {
+    input: R,
+    sum: std::rc::Rc<std::cell::RefCell<Xxh3>>,
+}
+
+impl<R: Read> Read for Summing<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let got = self.input.read(into)?;
+        self.sum.borrow_mut().update(&into[..got]);
+        Ok(got)
+    }
+}

@@ -1,0 +1,90 @@
+//! `halocline plan`: from a trace and a description of servers to a plan.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use halocline_testkit::place::{said, written};
+use halocline_testkit::program;
+
+fn halocline(dir: &Path, args: &[&str]) -> Output {
+    Command::new(program!()).args(args).current_dir(dir).output().unwrap()
+}
+
+/// Random reads of 64 KiB by four processes over 16 MiB.
+fn trace(dir: &Path) {
+    let mut csv = "time_s,process,file,op,offset,length\n".to_owned();
+    for n in 0..256_u64 {
+        let (offset, process) = (n * 151 % 256 * 65_536, n % 4);
+        writeln!(csv, "{}.0,{process},/data/a,read,{offset},65536", n / 4).unwrap();
+    }
+    fs::write(dir.join("t.csv"), csv).unwrap();
+    let output = halocline(dir, &["trace", "import", "t.csv", "-o", "t.hct"]);
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+fn servers(dir: &Path, kinds: &[(&str, &str)]) {
+    let mut text = String::new();
+    for (index, (profile, capacity)) in kinds.iter().enumerate() {
+        let server =
+            format!("name = \"s{index}\"\nprofile = \"{profile}\"\ncapacity = \"{capacity}\"");
+        writeln!(text, "[[server]]\n{server}\n").unwrap();
+    }
+    fs::write(dir.join("servers.toml"), text).unwrap();
+}
+
+#[test]
+fn a_plan_is_told_and_written_and_the_same_each_time() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    trace(dir);
+    servers(dir, &[("hdd", "1T"), ("hdd", "1T"), ("ssd", "1G")]);
+    let plan = ["plan", "t.hct", "--servers", "servers.toml", "--json", "-o"];
+    let output = halocline(dir, &[&plan[..], &["one.toml"]].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["requests"], 256);
+    // All fits on the SSD, which the paper's layout finds as well.
+    let chosen = json["chosen"].as_str().unwrap();
+    assert!(["pa", "ours"].contains(&chosen), "{json}");
+    let seconds = |name: &str| json["layouts"][name]["simulated_seconds"].as_f64().unwrap();
+    assert!(seconds("ours") <= seconds("def").min(seconds("pa")).min(seconds("psa")));
+    let gain = seconds("def") / seconds(chosen) - 1.0;
+    assert!((json["gain_over_def"].as_f64().unwrap() - gain).abs() < 1e-9);
+    assert_eq!(json["layouts"]["ours"]["stripes"][0]["file"], "/data/a");
+    let output = halocline(dir, &[&plan[..], &["two.toml"]].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let written_plan = fs::read_to_string(dir.join("one.toml")).unwrap();
+    assert_eq!(written_plan, fs::read_to_string(dir.join("two.toml")).unwrap());
+    assert!(written_plan.contains("digest = \"xxh3-128:"), "{written_plan}");
+    let output = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml"]);
+    let recommended = format!("recommended: {chosen}, with");
+    assert!(written(&output).contains(&recommended), "{}", written(&output));
+}
+
+#[test]
+fn what_cannot_be_planned_is_refused_and_nothing_written() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    trace(dir);
+    fs::write(dir.join("empty.csv"), "time_s,process,file,op,offset,length\n").unwrap();
+    halocline(dir, &["trace", "import", "empty.csv", "-o", "empty.hct"]);
+    fs::write(dir.join("junk.hct"), "junk").unwrap();
+    servers(dir, &[("hdd", "1M"), ("ssd", "1M")]);
+    for (file, what) in [
+        ("t.hct", "fit on no server"),
+        ("empty.hct", "no requests"),
+        ("junk.hct", "not a trace"),
+        ("none.hct", "none.hct"),
+    ] {
+        let output = halocline(dir, &["plan", file, "--servers", "servers.toml", "-o", "p.toml"]);
+        assert!(!output.status.success(), "{file}");
+        assert!(said(&output).contains(what), "{file}: {}", said(&output));
+        assert!(!dir.join("p.toml").exists());
+    }
+    servers(dir, &[("tape", "1T")]);
+    let output = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("servers.toml, line 3"), "{}", said(&output));
+}

@@ -1,0 +1,96 @@
+//! Replays that judge layouts: the contract, and queues by service times.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use rustc_hash::FxHashMap;
+
+use halocline_trace::Request;
+
+use crate::layout::Layout;
+use crate::servers::{Servers, direction, service_ps};
+
+/// Layouts of files by their number in the trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layouts {
+    /// Files with a layout of their own.
+    pub files: FxHashMap<u32, Layout>,
+    /// All others.
+    pub default: Layout,
+}
+
+impl Layouts {
+    /// The layout of a file.
+    pub fn of(&self, file: u32) -> &Layout {
+        self.files.get(&file).unwrap_or(&self.default)
+    }
+}
+
+/// Says how long requests take.
+///
+/// The caller guarantees that layouts are over the servers that the judge knows. The implementation MUST give the
+/// same answer for the same requests and layouts, and issue the requests of a process one after the other, those of
+/// different processes at once, without regard of the times in the trace.
+pub trait Judge {
+    /// Seconds from the first request to the end of the last.
+    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64;
+}
+
+/// One FIFO queue for each server, with the service times of its profile: startup by whether a request continues
+/// where the last one on the server ended. Exact enough to be computed by hand.
+#[derive(Debug, Clone)]
+pub struct Queues<'a> {
+    servers: &'a Servers,
+}
+
+impl<'a> Queues<'a> {
+    /// Queues of these servers.
+    pub const fn new(servers: &'a Servers) -> Self {
+        Self { servers }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Queue {
+    free_ps: u64,
+    last: Option<(u32, u64)>,
+}
+
+impl Judge for Queues<'_> {
+    #[expect(clippy::cast_precision_loss, reason = "for people and comparisons")]
+    fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
+        let mut waiting: FxHashMap<u32, VecDeque<&Request>> = FxHashMap::default();
+        let mut ready = BinaryHeap::new();
+        for (index, request) in requests.iter().enumerate() {
+            let queue = waiting.entry(request.process).or_default();
+            if queue.is_empty() {
+                ready.push(Reverse((0u64, index, request.process)));
+            }
+            queue.push_back(request);
+        }
+        let network = self.servers.network();
+        let mut queues = vec![Queue::default(); self.servers.count()];
+        let mut end_ps = 0;
+        while let Some(Reverse((now, order, process))) = ready.pop() {
+            let queue = waiting.get_mut(&process).expect("a process with requests");
+            let Some(request) = queue.pop_front() else { continue };
+            let mut done = now;
+            layouts.of(request.file).pieces(request.offset, request.end(), |piece| {
+                let queue = &mut queues[piece.server];
+                let service = self.servers.all()[piece.server].profile.of(direction(request.op));
+                let sequential = queue.last == Some((request.file, piece.offset));
+                let device = service_ps(service, sequential, piece.length);
+                let way = network.per_byte_ps.saturating_mul(piece.length);
+                let arrives = now.saturating_add(network.connect_ps);
+                queue.free_ps = queue.free_ps.max(arrives).saturating_add(device.max(way));
+                queue.last = Some((request.file, piece.offset + piece.length));
+                done = done.max(queue.free_ps);
+            });
+            end_ps = end_ps.max(done);
+            if !queue.is_empty() {
+                ready.push(Reverse((done, order, process)));
+            }
+        }
+        end_ps as f64 * 1e-12
+    }
+}

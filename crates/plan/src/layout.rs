@@ -1,0 +1,265 @@
+//! Where the bytes of a file lie.
+//!
+//! A file is cut into parts; in each part its bytes go round-robin over the servers, with a stripe width for
+//! each server that may be 0. Rounds begin at the beginning of a part. A file whose SSDs are full has a part
+//! over all servers and one over those with room; a file with regions of several kinds has a part for each.
+
+use halocline_model::request::ByteRange;
+use halocline_model::striping::VariedStriping;
+use serde::{Deserialize, Serialize};
+
+/// The stripe of file systems that nobody has tuned, bytes.
+pub const DEFAULT_STRIPE: u64 = 64 << 10;
+
+/// A stretch of a file with one stripe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// Its first byte.
+    pub begin: u64,
+    /// One past its last byte; the last part has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<u64>,
+    /// Stripe width on each server, bytes; 0 leaves it out.
+    pub widths: Vec<u64>,
+}
+
+/// A piece of a request on one server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// The server's index.
+    pub server: usize,
+    /// First byte in the server's local file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// Parts of a file, without gaps, the last one without an end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    parts: Vec<Part>,
+    /// For each part its striping and the local bytes of all parts before it.
+    computed: Vec<(VariedStriping, Vec<u64>)>,
+}
+
+impl Layout {
+    /// A layout of these parts over `servers` servers; the error says what is wrong with them.
+    pub fn new(parts: Vec<Part>, servers: usize) -> Result<Self, String> {
+        let mut computed: Vec<(VariedStriping, Vec<u64>)> = Vec::with_capacity(parts.len());
+        let mut base = vec![0u64; servers];
+        let mut at = 0;
+        for (index, part) in parts.iter().enumerate() {
+            let last = index + 1 == parts.len();
+            if part.widths.len() != servers {
+                let found = part.widths.len();
+                return Err(format!("part {index} has {found} widths for {servers} servers"));
+            }
+            if part.begin != at {
+                return Err(format!("part {index} begins at {}, not at {at}", part.begin));
+            }
+            if part.end.is_none() != last || part.end.is_some_and(|end| end <= part.begin) {
+                return Err(format!("part {index} does not end where the next can begin"));
+            }
+            let striping = VariedStriping::new(part.widths.clone())
+                .ok_or_else(|| format!("part {index} uses no server, or its widths overflow"))?;
+            let before = base.clone();
+            at = part.end.unwrap_or(u64::MAX);
+            for (server, bytes) in base.iter_mut().enumerate() {
+                let local = if last { 0 } else { striping.local_len(server, at - part.begin) };
+                *bytes = bytes.saturating_add(local);
+            }
+            computed.push((striping, before));
+        }
+        if computed.is_empty() { Err("no parts".into()) } else { Ok(Self { parts, computed }) }
+    }
+
+    /// One part with these widths.
+    ///
+    /// # Panics
+    /// If all are 0.
+    pub fn simple(widths: Vec<u64>) -> Self {
+        let servers = widths.len();
+        Self::new(vec![Part { begin: 0, end: None, widths }], servers).expect("a width")
+    }
+
+    /// Its parts.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Calls `each` for the contiguous piece that `[offset, end)` has on each server in each part.
+    pub fn pieces(&self, offset: u64, end: u64, mut each: impl FnMut(Piece)) {
+        let from = self.parts.partition_point(|part| part.begin <= offset) - 1;
+        for (part, (striping, base)) in self.parts.iter().zip(&self.computed).skip(from) {
+            if part.begin >= end {
+                break;
+            }
+            let until = end.min(part.end.unwrap_or(u64::MAX)) - part.begin;
+            let range = ByteRange::new(offset.max(part.begin) - part.begin, until);
+            for (server, width) in part.widths.iter().enumerate() {
+                if *width == 0 {
+                    continue;
+                }
+                let local = striping.local_range(server, range);
+                if !local.is_empty() {
+                    let offset = base[server].saturating_add(local.start);
+                    each(Piece { server, offset, length: local.len() });
+                }
+            }
+        }
+    }
+
+    /// Bytes on each server when the file is `size` bytes long.
+    pub fn bytes(&self, size: u64) -> Vec<u64> {
+        let mut bytes = vec![0; self.parts[0].widths.len()];
+        self.pieces(0, size, |piece| bytes[piece.server] += piece.length);
+        bytes
+    }
+}
+
+/// The layout of parts that cover a file, in any order. Neighbours whose rounds go on are one part.
+///
+/// # Panics
+/// If there is none, or they leave gaps.
+pub fn assemble(mut parts: Vec<Part>) -> Layout {
+    parts.sort_by_key(|part| part.begin);
+    let mut joined: Vec<Part> = Vec::new();
+    for part in parts {
+        match joined.last_mut() {
+            Some(last) if goes_on(last, part.begin, &part.widths) => last.end = part.end,
+            _ => joined.push(part),
+        }
+    }
+    joined.last_mut().expect("a part").end = None;
+    let servers = joined[0].widths.len();
+    Layout::new(joined, servers).expect("parts without gaps")
+}
+
+fn goes_on(last: &Part, begin: u64, widths: &[u64]) -> bool {
+    let round: u64 = widths.iter().sum();
+    last.widths == widths && (begin - last.begin).is_multiple_of(round)
+}
+
+/// Puts stretches of files one after the other into the room that there is.
+#[derive(Debug, Clone)]
+pub struct Placer {
+    room: Vec<u64>,
+}
+
+impl Placer {
+    /// Nothing placed; `room` bytes on each server.
+    pub const fn new(room: Vec<u64>) -> Self {
+        Self { room }
+    }
+
+    /// Bytes left on each server.
+    pub fn room(&self) -> &[u64] {
+        &self.room
+    }
+
+    /// Places `[begin, end)` by the first of `wishes`, what no longer fits by the next, and so on, at last by
+    /// default stripes on all servers with room. Answers the parts, or the bytes that fit nowhere.
+    pub fn place(&mut self, begin: u64, end: u64, wishes: &[&[u64]]) -> Result<Vec<Part>, u64> {
+        let (mut at, mut parts) = (begin, Vec::new());
+        for widths in wishes {
+            at = self.fill(at, end, widths, &mut parts);
+        }
+        while at < end {
+            let stripes = [DEFAULT_STRIPE, 4096, 1];
+            let widths = stripes.iter().find_map(|&stripe| {
+                let some = |room: &u64| if *room >= stripe { stripe } else { 0 };
+                let widths: Vec<u64> = self.room.iter().map(some).collect();
+                widths.iter().any(|width| *width > 0).then_some(widths)
+            });
+            let Some(widths) = widths else { return Err(end - at) };
+            at = self.fill(at, end, &widths, &mut parts);
+        }
+        Ok(parts)
+    }
+
+    /// Places whole rounds, or all that remains; answers how far it came.
+    fn fill(&mut self, begin: u64, end: u64, widths: &[u64], parts: &mut Vec<Part>) -> u64 {
+        let Some(striping) = VariedStriping::new(widths.to_vec()) else { return begin };
+        if begin >= end {
+            return begin;
+        }
+        let all = end - begin;
+        let fits = |bytes: u64| {
+            (0..widths.len()).all(|server| striping.local_len(server, bytes) <= self.room[server])
+        };
+        let length = if fits(all) {
+            all
+        } else {
+            let rounds = widths.iter().zip(&self.room).filter(|(width, _)| **width > 0);
+            let rounds = rounds.map(|(width, room)| room / width).min().unwrap_or(0);
+            rounds.saturating_mul(widths.iter().sum()).min(all)
+        };
+        if length == 0 {
+            return begin;
+        }
+        for (server, room) in self.room.iter_mut().enumerate() {
+            *room -= striping.local_len(server, length);
+        }
+        let reached = begin + length;
+        match parts.last_mut() {
+            Some(last) if goes_on(last, begin, widths) => last.end = Some(reached),
+            _ => parts.push(Part { begin, end: Some(reached), widths: widths.to_vec() }),
+        }
+        reached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K: u64 = 1024;
+
+    #[test]
+    fn a_file_in_two_parts_by_hand() {
+        // Two disks and an SSD: rounds of 8, 8 and 4 KiB for 40 KiB, then 16 KiB on each disk.
+        let parts = vec![
+            Part { begin: 0, end: Some(40 * K), widths: vec![8 * K, 8 * K, 4 * K] },
+            Part { begin: 40 * K, end: None, widths: vec![16 * K, 16 * K, 0] },
+        ];
+        let layout = Layout::new(parts, 3).expect("good parts");
+        let mut pieces = Vec::new();
+        layout.pieces(36 * K, 60 * K, |p| pieces.push((p.server, p.offset / K, p.length / K)));
+        assert_eq!(pieces, [(2, 4, 4), (0, 16, 16), (1, 16, 4)]);
+        assert_eq!(layout.bytes(60 * K), [32 * K, 20 * K, 8 * K]);
+    }
+
+    #[test]
+    fn parts_that_are_none_are_refused() {
+        let part = |begin, end, widths: &[u64]| Part { begin, end, widths: widths.to_vec() };
+        for (parts, what) in [
+            (vec![], "no parts"),
+            (vec![part(0, None, &[0, 0])], "part 0 uses no server"),
+            (vec![part(0, None, &[1])], "part 0 has 1 widths for 2 servers"),
+            (vec![part(1, None, &[1, 1])], "part 0 begins at 1, not at 0"),
+            (vec![part(0, Some(5), &[1, 1])], "part 0 does not end"),
+            (vec![part(0, None, &[1, 1]), part(5, None, &[1, 1])], "part 0 does not end"),
+            (vec![part(0, None, &[u64::MAX, 2])], "part 0 uses no server, or"),
+        ] {
+            let error = Layout::new(parts, 2).unwrap_err();
+            assert!(error.starts_with(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_to_who_has_room() {
+        // 16 KiB of SSD with stripes of 4 KiB: four rounds of 20 KiB.
+        let mut placer = Placer::new(vec![100 * K, 100 * K, 16 * K]);
+        let (first, rest) = ([8 * K, 8 * K, 4 * K], [16 * K, 16 * K, 0]);
+        let layout = assemble(placer.place(0, 200 * K, &[&first, &rest]).expect("room"));
+        let ends: Vec<_> = layout.parts().iter().map(|part| part.end).collect();
+        assert_eq!(ends, [Some(80 * K), None]);
+        // 120 KiB on two disks: four stripes of 16 KiB on the first, three and a half on the other.
+        assert_eq!(layout.bytes(200 * K), [96 * K, 88 * K, 16 * K]);
+        assert_eq!(placer.room(), [4 * K, 12 * K, 0]);
+        // 16 KiB are left, in stripes smaller than the default.
+        assert_eq!(placer.clone().place(0, 20 * K, &[&rest]), Err(4 * K));
+        assert!(placer.place(0, 16 * K, &[&rest]).is_ok());
+    }
+}

@@ -1,0 +1,53 @@
+//! Planning stripes: from a trace of requests and a set of servers to the layout of each file
+//! (docs/PLANNING.md; docs/ALGORITHMS.md, section 7).
+//!
+//! - [`servers`]: what is planned for: service times and space of each server, and their classes;
+//! - [`layout`]: where the bytes of a file lie: parts of the file with a stripe width for each server;
+//! - [`workload`]: a trace of any length as classes with weights, and as a sample that can be replayed;
+//! - [`predict`]: the time that a layout takes by the cost model;
+//! - [`judge`]: the time that it takes in a replay;
+//! - [`paper`]: DEF, PA and PSA;
+//! - [`search`]: our planner;
+//! - [`planner`]: all four side by side, and the choice;
+//! - [`plan_file`]: plans on disk.
+//!
+//! Everything is deterministic: the same trace and servers give the same plan.
+
+#![forbid(unsafe_code)]
+
+pub mod judge;
+pub mod layout;
+pub mod paper;
+pub mod plan_file;
+pub mod planner;
+pub mod predict;
+pub mod search;
+pub mod servers;
+pub mod workload;
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The trace has no requests.
+    #[error("the trace has no requests: there is nothing to plan for")]
+    Empty,
+    /// There are no servers.
+    #[error("there are no servers to plan for")]
+    NoServers,
+    /// The files do not fit.
+    #[error("{file}: {missing} bytes of its {bytes} fit on no server")]
+    NoSpace {
+        /// The file that did not fit.
+        file: String,
+        /// Its bytes.
+        bytes: u64,
+        /// Bytes for which there is no place.
+        missing: u64,
+    },
+    /// A plan file that cannot be read.
+    #[error("not a plan: {0}")]
+    NotAPlan(String),
+    /// A plan that was made for other servers.
+    #[error("the plan is for other servers: {0}")]
+    OtherServers(String),
+}

@@ -1,0 +1,177 @@
+//! The layouts of the paper: DEF, PA and PSA (docs/ALGORITHMS.md, section 7), for files of any kind.
+//!
+//! The paper has two classes of servers, one length of requests and one file. Here the slowest class are its
+//! `HServer`s and all others its `SServer`s, with the service times of the slowest and the space of the smallest of
+//! them; S is the length that carries most bytes of a file; files take the room in the order in which the trace
+//! names them. What no longer fits lies on the `HServer`s in stripes of S/m.
+
+use halocline_model::psa::{self, Candidate, Params, Task};
+use halocline_model::request::Direction;
+use halocline_trace::Op;
+
+use crate::Error;
+use crate::judge::Layouts;
+use crate::layout::{DEFAULT_STRIPE, Layout, Placer, assemble};
+use crate::servers::Servers;
+use crate::workload::{File, Workload};
+
+/// Stripes are multiples of this, bytes.
+pub const STEP: u64 = 4096;
+/// Bits that the exact arithmetic has for products.
+const BITS_MAX: u32 = 118;
+
+/// A layout of the paper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// The default: 64 KiB everywhere.
+    Def,
+    /// By performance alone.
+    Pa,
+    /// By performance and space.
+    Psa,
+}
+
+/// Stripes on `HServer`s and `SServer`s, bytes.
+pub type Pair = (u64, u64);
+
+/// Stripes of equal cost for a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ties {
+    /// The file's number in the trace.
+    pub file: u32,
+    /// What PSA cannot tell apart; the last is its choice.
+    pub candidates: Vec<Candidate>,
+}
+
+/// Widths on `HServer`s and `SServer`s for each server.
+pub fn widths(servers: &Servers, (h, s): Pair) -> Vec<u64> {
+    let by_class: Vec<u64> =
+        (0..servers.classes().len()).map(|class| if class == 0 { h } else { s }).collect();
+    servers.widths(&by_class)
+}
+
+/// Stripes on the `HServer`s alone, for requests of `size` bytes.
+pub fn on_disks(servers: &Servers, size: u64) -> Vec<u64> {
+    let m = servers.classes()[0].members.len() as u64;
+    let even = size > 0 && size.is_multiple_of(m);
+    widths(servers, (if even { size / m } else { DEFAULT_STRIPE }, 0))
+}
+
+/// Parameters of the cost model for a file; the error says why there are none.
+pub fn params(servers: &Servers, workload: &Workload, file: &File) -> Result<Params, String> {
+    if servers.classes().len() < 2 {
+        return Err("all servers are of one kind".into());
+    }
+    let writing = file.share(|request| request.op == Op::Write) > 0.5;
+    let direction = if writing { Direction::Write } else { Direction::Read };
+    let sequential = file.share(|request| request.sequential) > 0.5;
+    let of = |class: &crate::servers::Class| {
+        let service = class.profile.of(direction);
+        let startup =
+            if sequential { service.startup_sequential_ps } else { service.startup_random_ps };
+        // A server that serves several at once moves bytes faster than one caller sees.
+        (startup, service.per_byte_ps / u64::from(class.channels))
+    };
+    let disk = of(&servers.classes()[0]);
+    let fast = servers.classes().iter().skip(1).map(of);
+    let ssd = fast.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1))).expect("there are two classes");
+    let m = servers.classes()[0].members.len() as u64;
+    Ok(Params {
+        p: file.processes,
+        c: workload.processes_per_node.min(file.processes),
+        m,
+        n: servers.count() as u64 - m,
+        e_ps: servers.network().connect_ps,
+        t_ps_per_byte: servers.network().per_byte_ps,
+        alpha_h_ps: disk.0,
+        beta_h_ps_per_byte: disk.1,
+        alpha_s_ps: ssd.0,
+        beta_s_ps_per_byte: ssd.1,
+    })
+}
+
+/// What PA and PSA have to solve for a file when `room` is left on each server.
+pub fn task(servers: &Servers, file: &File, room: &[u64]) -> Result<Task, String> {
+    let size = file.size();
+    let sserver_bytes = servers.fast().map(|server| room[server]).min().unwrap_or(0);
+    if size == 0 {
+        return Err("it has no requests".into());
+    }
+    Ok(Task { size, k: file.bytes.div_ceil(size), sserver_bytes, step: STEP })
+}
+
+/// Whether products of these stay exact.
+fn fits(params: &Params, task: &Task) -> bool {
+    let bits = |value: u64| 64 - value.leading_zeros();
+    let startup = bits(params.alpha_h_ps.max(params.alpha_s_ps).max(params.e_ps));
+    let byte = params.beta_h_ps_per_byte.max(params.beta_s_ps_per_byte).max(params.t_ps_per_byte);
+    let one = startup.max(bits(byte) + bits(task.size));
+    let servers = bits(params.m + params.n);
+    one + bits(params.p.max(params.c)) + bits(task.k) + 2 * servers + 2 <= BITS_MAX
+}
+
+/// The pair that PA or PSA chooses, and its ties.
+pub fn choose(
+    scheme: Scheme,
+    servers: &Servers,
+    params: &Params,
+    task: &Task,
+) -> Result<(Vec<u64>, Vec<Candidate>), String> {
+    let size = task.size;
+    let none =
+        || format!("no stripes in steps of {STEP} bytes divide its requests of {size} bytes");
+    if !fits(params, task) {
+        return Err(format!("requests of {size} bytes and these service times are out of bounds"));
+    }
+    match scheme {
+        Scheme::Def => Ok((vec![DEFAULT_STRIPE; servers.count()], Vec::new())),
+        Scheme::Pa => {
+            let (h, s, _) = params.performance_aware(task, true).ok_or_else(none)?;
+            Ok((widths(servers, (h, s)), Vec::new()))
+        }
+        Scheme::Psa => {
+            let ties = psa::ties(&params.candidates(task));
+            let choice = ties.last().ok_or_else(none)?;
+            Ok((widths(servers, (choice.h, choice.s)), ties))
+        }
+    }
+}
+
+/// The files laid out by a scheme, and the ties of PSA. The outer error is that they do not fit, the inner one that
+/// the scheme has no answer.
+pub fn lay_out(
+    scheme: Scheme,
+    servers: &Servers,
+    workload: &Workload,
+) -> Result<Result<(Layouts, Vec<Ties>), String>, Error> {
+    let mut placer = Placer::new(servers.room());
+    let mut files: Vec<&File> = workload.files.iter().collect();
+    files.sort_by_key(|file| file.number);
+    let mut layouts = Layouts {
+        files: rustc_hash::FxHashMap::default(),
+        default: Layout::simple(vec![DEFAULT_STRIPE; servers.count()]),
+    };
+    let mut all_ties = Vec::new();
+    for file in files {
+        let chosen = match scheme {
+            Scheme::Def => Ok((vec![DEFAULT_STRIPE; servers.count()], Vec::new())),
+            _ => params(servers, workload, file).and_then(|params| {
+                let task = task(servers, file, placer.room())?;
+                choose(scheme, servers, &params, &task)
+            }),
+        };
+        let (first, candidates) = match chosen {
+            Ok(chosen) => chosen,
+            Err(why) => return Ok(Err(why)),
+        };
+        let rest = on_disks(servers, file.size());
+        let parts = placer.place(0, file.bytes, &[&first, &rest]).map_err(|missing| {
+            Error::NoSpace { file: file.number.to_string(), bytes: file.bytes, missing }
+        })?;
+        layouts.files.insert(file.number, assemble(parts));
+        if candidates.len() > 1 {
+            all_ties.push(Ties { file: file.number, candidates });
+        }
+    }
+    Ok(Ok((layouts, all_ties)))
+}

@@ -1,0 +1,270 @@
+//! Plans on disk: which layout each file shall have, on which servers (docs/PLANNING.md).
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::layout::{Layout, Part};
+use crate::servers::Server;
+
+/// Version of the format.
+pub const VERSION: u32 = 1;
+/// Files of a plan at most.
+const FILES_MAX: usize = 1 << 16;
+
+/// A plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Which of the layouts it is: `def`, `pa`, `psa` or `ours`. With `def` there is nothing to do.
+    pub chosen: String,
+    /// What it was made from.
+    pub trace: Trace,
+    /// What it promises.
+    pub expected: Expected,
+    /// The servers, in the order of all widths.
+    pub server: Vec<Server>,
+    /// The files.
+    #[serde(default)]
+    pub file: Vec<PlannedFile>,
+}
+
+/// What a plan was made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trace {
+    /// `xxh3-128:` and the sum of the trace's bytes in hexadecimal digits.
+    pub digest: String,
+    /// Its requests.
+    pub requests: u64,
+}
+
+/// What a plan promises for a run like that of the trace.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    /// By the cost model.
+    pub predicted_seconds: f64,
+    /// By the replay.
+    pub simulated_seconds: f64,
+    /// By the replay, with the default layout.
+    pub def_simulated_seconds: f64,
+    /// Throughput gained, as a share of the default layout's: 0.5 is half as much again.
+    pub gain_over_def: f64,
+    /// How far the gain differs between parts of the trace.
+    pub spread: f64,
+}
+
+/// A file of a plan. Its path is `path`, or `path_hex` where that is no UTF-8.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedFile {
+    /// Its path, as the trace names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Its bytes as hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_hex: Option<String>,
+    /// Bytes that it had in the trace.
+    pub bytes: u64,
+    /// Its parts.
+    pub part: Vec<Part>,
+}
+
+impl PlannedFile {
+    /// A file called `path`.
+    pub fn new(path: &[u8], bytes: u64, layout: &Layout) -> Self {
+        let text = std::str::from_utf8(path).ok().map(str::to_owned);
+        let digit = |value: u8| char::from_digit(value.into(), 16).expect("below 16");
+        let hex = || path.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect();
+        let path_hex = text.is_none().then(hex);
+        Self { path: text, path_hex, bytes, part: layout.parts().to_vec() }
+    }
+
+    /// Its path; `None` where the plan does not say.
+    pub fn path_bytes(&self) -> Option<Vec<u8>> {
+        match (&self.path, &self.path_hex) {
+            (Some(path), None) => Some(path.clone().into_bytes()),
+            (None, Some(hex)) => from_hex(hex),
+            _ => None,
+        }
+    }
+
+    /// Its layout over `servers` servers.
+    pub fn layout(&self, servers: usize) -> Result<Layout, String> {
+        Layout::new(self.part.clone(), servers)
+    }
+}
+
+fn from_hex(hex: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = hex
+        .chars()
+        .map(|digit| digit.to_digit(16).and_then(|value| u8::try_from(value).ok()))
+        .collect();
+    let digits = digits?;
+    let even = digits.len().is_multiple_of(2);
+    even.then(|| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+impl Plan {
+    /// Reads a plan. Refused: other versions, keys that no plan has, layouts that are none, a file twice.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let wrong = |what: String| Error::NotAPlan(what);
+        let versioned: Versioned = toml::from_str(text).map_err(|e| wrong(e.to_string()))?;
+        if versioned.version != VERSION {
+            let found = versioned.version;
+            return Err(wrong(format!("it is of version {found}; this program reads {VERSION}")));
+        }
+        let plan: Self = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        plan.check().map_err(Error::NotAPlan)?;
+        Ok(plan)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if !["def", "pa", "psa", "ours"].contains(&self.chosen.as_str()) {
+            return Err(format!("no layout is called {:?}", self.chosen));
+        }
+        if self.server.is_empty() {
+            return Err("it has no servers".into());
+        }
+        if self.file.len() > FILES_MAX {
+            return Err(format!("it has {} files; at most {FILES_MAX}", self.file.len()));
+        }
+        for (index, server) in self.server.iter().enumerate() {
+            server.profile.check().map_err(|what| format!("server {}: {what}", server.name))?;
+            if self.server[..index].iter().any(|other| other.name == server.name) {
+                return Err(format!("two servers are called {}", server.name));
+            }
+        }
+        let mut paths = std::collections::BTreeSet::new();
+        for (index, file) in self.file.iter().enumerate() {
+            let path = file.path_bytes();
+            let path =
+                path.ok_or_else(|| format!("file {index} needs one of path and path_hex"))?;
+            let name = String::from_utf8_lossy(&path).into_owned();
+            file.layout(self.server.len()).map_err(|what| format!("{name}: {what}"))?;
+            if !paths.insert(path) {
+                return Err(format!("{name} is there twice"));
+            }
+        }
+        Ok(())
+    }
+
+    /// As text.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("tables after values")
+    }
+
+    /// Refuses other servers than those that the plan was made for, in name, order or service times.
+    pub fn check_servers(&self, there: &[Server]) -> Result<(), Error> {
+        let names = |servers: &[Server]| -> Vec<String> {
+            servers.iter().map(|server| server.name.clone()).collect()
+        };
+        let (planned, found) = (names(&self.server), names(there));
+        if planned != found {
+            let (planned, found) = (planned.join(", "), found.join(", "));
+            return Err(Error::OtherServers(format!("it is for {planned}; there are {found}")));
+        }
+        let other = self
+            .server
+            .iter()
+            .zip(there)
+            .find(|(a, b)| (a.profile, a.channels) != (b.profile, b.channels));
+        match other {
+            None => Ok(()),
+            Some((server, _)) => Err(Error::OtherServers(format!(
+                "{} has other service times than the plan was made with; plan again",
+                server.name
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use halocline_model::profile::DeviceProfile;
+
+    fn plan() -> Plan {
+        let server = |name: &str, profile, capacity| Server {
+            name: name.into(),
+            capacity,
+            channels: 1,
+            profile,
+        };
+        let layout = Layout::new(
+            vec![
+                Part { begin: 0, end: Some(40960), widths: vec![16384, 4096] },
+                Part { begin: 40960, end: None, widths: vec![65536, 0] },
+            ],
+            2,
+        );
+        let layout = layout.expect("a layout");
+        Plan {
+            version: VERSION,
+            chosen: "ours".into(),
+            trace: Trace { digest: "xxh3-128:00".into(), requests: 7 },
+            expected: Expected {
+                predicted_seconds: 1.0,
+                simulated_seconds: 1.5,
+                def_simulated_seconds: 3.0,
+                gain_over_def: 1.0,
+                spread: 0.01,
+            },
+            server: vec![
+                server("disk", DeviceProfile::hdd_7200(), None),
+                server("ssd", DeviceProfile::ssd_generic(), Some(8192)),
+            ],
+            file: vec![
+                PlannedFile::new(b"/data/a", 100_000, &layout),
+                PlannedFile::new(b"/data/\xff", 1, &layout),
+            ],
+        }
+    }
+
+    #[test]
+    fn plans_survive_the_way_to_disk_and_back() {
+        let text = plan().to_toml();
+        let read = Plan::parse(&text).expect("a plan");
+        assert_eq!(read, plan());
+        assert_eq!(read.file[1].path_bytes().as_deref(), Some(b"/data/\xff".as_slice()));
+    }
+
+    #[test]
+    fn what_is_no_plan_is_refused_and_says_why() {
+        let good = plan().to_toml();
+        for (from, to, what) in [
+            ("version = 1", "version = 2", "version 2"),
+            ("chosen = \"ours\"", "chosen = \"best\"", "best"),
+            ("widths = [16384, 4096]", "widths = [16384]", "1 widths for 2 servers"),
+            ("widths = [65536, 0]", "widths = [0, 0]", "uses no server"),
+            ("begin = 40960", "begin = 40961", "begins at 40961"),
+            ("name = \"ssd\"", "name = \"disk\"", "two servers"),
+            ("path_hex = \"2f646174612fff\"", "path = \"/data/a\"", "twice"),
+            ("path_hex = \"2f646174612fff\"", "path_hex = \"2f6\"", "needs one of"),
+            ("chosen =", "choosen =", "choosen"),
+        ] {
+            assert!(good.contains(from), "{from}: {good}");
+            let error = Plan::parse(&good.replacen(from, to, 1)).expect_err(to).to_string();
+            assert!(error.contains(what), "{to}: {error}");
+        }
+        Plan::parse("").unwrap_err();
+    }
+
+    #[test]
+    fn a_plan_for_other_servers_is_refused() {
+        let plan = plan();
+        plan.check_servers(&plan.server).expect("the same");
+        let mut other = plan.server.clone();
+        other[1].profile = DeviceProfile::ssd_revodrive_x2();
+        assert!(plan.check_servers(&other).unwrap_err().to_string().contains("ssd has other"));
+        other.swap(0, 1);
+        let error = plan.check_servers(&other).unwrap_err().to_string();
+        assert!(error.contains("it is for disk, ssd; there are ssd, disk"), "{error}");
+    }
+}

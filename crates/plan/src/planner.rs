@@ -1,0 +1,229 @@
+//! DEF, PA, PSA and ours side by side, and the choice among them.
+
+use rustc_hash::FxHashMap;
+
+use halocline_trace::Request;
+
+use crate::Error;
+use crate::judge::{Judge, Layouts};
+use crate::paper::{self, Scheme, Ties};
+use crate::predict::Cost;
+use crate::search::Search;
+use crate::servers::Servers;
+use crate::workload::Workload;
+
+/// Parts of the sample whose gains are compared.
+const GROUPS: usize = 4;
+/// A gain below this is none: simulated devices are not real ones.
+const SPREAD_MIN: f64 = 0.01;
+
+/// A layout of all files, with what it promises.
+#[derive(Debug, Clone)]
+pub struct Judged {
+    /// The layouts.
+    pub layouts: Layouts,
+    /// Seconds for the whole trace by the cost model.
+    pub predicted_seconds: f64,
+    /// Seconds for the whole trace by the replay of the sample.
+    pub simulated_seconds: f64,
+    /// Bytes of the files on servers that are not of the slowest class.
+    pub ssd_bytes: u64,
+    /// Seconds of the trace until a request goes past what the SSDs hold; `None` if none does, or none is used.
+    pub full_after_seconds: Option<f64>,
+}
+
+/// Which layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name {
+    /// 64 KiB everywhere.
+    Def,
+    /// Performance-aware.
+    Pa,
+    /// Performance- and space-aware.
+    Psa,
+    /// What our search found.
+    Ours,
+}
+
+impl Name {
+    /// All, in the order of their names' appearance.
+    pub const ALL: [Self; 4] = [Self::Def, Self::Pa, Self::Psa, Self::Ours];
+
+    /// As plans and reports call it.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Def => "def",
+            Self::Pa => "pa",
+            Self::Psa => "psa",
+            Self::Ours => "ours",
+        }
+    }
+}
+
+/// All layouts, and the choice.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Each layout, or why there is none, in the order of [`Name::ALL`].
+    pub layouts: [Result<Judged, String>; 4],
+    /// The choice; the default where nothing is to be gained.
+    pub chosen: Name,
+    /// Throughput that the choice gains over the default, as a share of it.
+    pub gain_over_def: f64,
+    /// Half the distance between the largest and the smallest gain in parts of the trace, at least 1 %, more for
+    /// traces that are not whole.
+    pub spread: f64,
+    /// The gain of the best layout, whether it was chosen or not.
+    pub best_gain: f64,
+    /// What PSA cannot tell apart.
+    pub ties: Vec<Ties>,
+    /// Replays of the search.
+    pub replays: usize,
+}
+
+impl Outcome {
+    /// A layout.
+    pub fn of(&self, name: Name) -> Result<&Judged, &String> {
+        let [def, pa, psa, ours] = &self.layouts;
+        match name {
+            Name::Def => def.as_ref(),
+            Name::Pa => pa.as_ref(),
+            Name::Psa => psa.as_ref(),
+            Name::Ours => ours.as_ref(),
+        }
+    }
+
+    /// The layout that was chosen.
+    pub fn choice(&self) -> &Judged {
+        self.of(self.chosen).expect("what was chosen is there")
+    }
+}
+
+/// Plans for a workload. `weight`, 0 to 1, is how far its trace is to be trusted.
+pub fn plan(
+    servers: &Servers,
+    workload: &Workload,
+    judge: &mut dyn Judge,
+    weight: f64,
+) -> Result<Outcome, Error> {
+    if workload.requests == 0 || workload.files.is_empty() {
+        return Err(Error::Empty);
+    }
+    let sample: Vec<Request> = workload.sample.iter().flatten().copied().collect();
+    let mut ties = Vec::new();
+    let mut papers = Vec::new();
+    for scheme in [Scheme::Def, Scheme::Pa, Scheme::Psa] {
+        papers.push(match paper::lay_out(scheme, servers, workload)? {
+            Ok((layouts, found)) => {
+                ties.extend(found);
+                Ok(measured(servers, workload, judge, &sample, layouts))
+            }
+            Err(why) => Err(why),
+        });
+    }
+    let starts = starts(&papers);
+    let found = Search::new(servers, workload).run(judge, &starts);
+    let ours = found.best.into_iter().map(|it| measured(servers, workload, judge, &sample, it));
+    // What the paper would do is among what ours may do.
+    let all = ours.chain(papers.iter().flatten().cloned());
+    let ours = all.min_by(|a, b| a.simulated_seconds.total_cmp(&b.simulated_seconds));
+    let ours = ours.ok_or_else(|| "nothing fits".to_owned());
+    let [def, pa, psa] = papers.try_into().expect("three schemes");
+    let layouts = [def, pa, psa, ours];
+    let replays = found.replays;
+    let (def, best) = (layouts[0].as_ref(), best_of(&layouts));
+    let (Ok(def), Some((name, best))) = (def, best) else { return Err(Error::Empty) };
+    let best_gain = gain(def.simulated_seconds, best.simulated_seconds);
+    let spread = spread(judge, workload, &def.layouts, &best.layouts) / weight.max(1e-9);
+    let worth = name != Name::Def && best_gain > spread;
+    let (chosen, gain_over_def) = if worth { (name, best_gain) } else { (Name::Def, 0.0) };
+    Ok(Outcome { layouts, chosen, gain_over_def, spread, best_gain, ties, replays })
+}
+
+/// How much more throughput `seconds` is than `def_seconds`, as a share.
+pub fn gain(def_seconds: f64, seconds: f64) -> f64 {
+    if seconds > 0.0 { def_seconds / seconds - 1.0 } else { 0.0 }
+}
+
+/// The fastest; of equals the one that comes first.
+fn best_of(layouts: &[Result<Judged, String>; 4]) -> Option<(Name, &Judged)> {
+    let judged = Name::ALL.into_iter().zip(layouts);
+    let judged = judged.filter_map(|(name, layout)| Some((name, layout.as_ref().ok()?)));
+    judged.min_by(|a, b| a.1.simulated_seconds.total_cmp(&b.1.simulated_seconds))
+}
+
+/// Widths of the first parts that the paper's layouts have.
+fn starts(papers: &[Result<Judged, String>]) -> Vec<Vec<u64>> {
+    let mut starts: Vec<Vec<u64>> = Vec::new();
+    for judged in papers.iter().flatten() {
+        let mut files: Vec<_> = judged.layouts.files.iter().collect();
+        files.sort_by_key(|(number, _)| **number);
+        for (_, layout) in files.into_iter().take(4) {
+            let widths = layout.parts()[0].widths.clone();
+            if !starts.contains(&widths) {
+                starts.push(widths);
+            }
+        }
+    }
+    starts
+}
+
+fn measured(
+    servers: &Servers,
+    workload: &Workload,
+    judge: &mut dyn Judge,
+    sample: &[Request],
+    layouts: Layouts,
+) -> Judged {
+    let mut cost = Cost::none(servers.count());
+    let mut ssd_bytes = 0u64;
+    let mut processes = 1;
+    for file in &workload.files {
+        let layout = layouts.of(file.number);
+        cost.add(servers, layout, file.requests());
+        processes = processes.max(file.processes);
+        let bytes = layout.bytes(file.bytes);
+        let on_ssds: u64 = servers.fast().map(|server| bytes[server]).sum();
+        ssd_bytes = ssd_bytes.saturating_add(on_ssds);
+    }
+    let full_after_seconds = full_after(servers, sample, &layouts);
+    let simulated_seconds = judge.seconds(sample, &layouts) * workload.scale();
+    let predicted_seconds = cost.seconds(processes);
+    Judged { layouts, predicted_seconds, simulated_seconds, ssd_bytes, full_after_seconds }
+}
+
+/// When the first request touches a part without SSDs of a file that has SSDs before.
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn full_after(servers: &Servers, sample: &[Request], layouts: &Layouts) -> Option<f64> {
+    let border = |layout: &crate::layout::Layout| {
+        let uses = |widths: &[u64]| servers.fast().any(|server| widths[server] > 0);
+        let mut parts = layout.parts().iter().skip_while(|part| !uses(&part.widths));
+        parts.find(|part| !uses(&part.widths)).map(|part| part.begin)
+    };
+    let borders: FxHashMap<u32, u64> =
+        layouts.files.iter().filter_map(|(file, layout)| Some((*file, border(layout)?))).collect();
+    let begin = sample.first()?.start_ns;
+    let past =
+        |request: &&Request| borders.get(&request.file).is_some_and(|at| request.end() > *at);
+    let first = sample.iter().find(past)?;
+    Some((first.start_ns - begin) as f64 * 1e-9)
+}
+
+/// How far gains differ between parts of the sample.
+fn spread(judge: &mut dyn Judge, workload: &Workload, def: &Layouts, best: &Layouts) -> f64 {
+    // The same share of each window, so that every phase of the trace is in each group.
+    let mut groups: Vec<Vec<Request>> = vec![Vec::new(); GROUPS];
+    for window in &workload.sample {
+        let share = window.len().div_ceil(GROUPS).max(1);
+        for (group, requests) in groups.iter_mut().zip(window.chunks(share)) {
+            group.extend_from_slice(requests);
+        }
+    }
+    groups.retain(|group| !group.is_empty());
+    let gains = groups
+        .iter()
+        .map(|requests| gain(judge.seconds(requests, def), judge.seconds(requests, best)));
+    let (least, most) = gains.fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), gain| {
+        (least.min(gain), most.max(gain))
+    });
+    ((most - least) / 2.0).max(SPREAD_MIN)
+}

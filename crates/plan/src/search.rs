@@ -1,0 +1,300 @@
+//! Our planner: searches what the papers exclude, and believes replays.
+//!
+//! Each region of each file is planned by itself. Candidates are widths for each class of servers, among them none
+//! on the disks, wider stripes on the SSDs than on the disks, whole requests on one server, and unequal splits. The
+//! cost model sorts them; the best are replayed, then their neighbours. Regions take the space of the SSDs by
+//! traffic for each byte, and go on without SSDs where the space ends.
+
+mod candidates;
+
+use rustc_hash::FxHashMap;
+
+use halocline_trace::Request;
+
+use crate::judge::{Judge, Layouts};
+use crate::layout::{DEFAULT_STRIPE, Layout, Part, Placer, assemble};
+use crate::paper::on_disks;
+use crate::predict::Cost;
+use crate::servers::Servers;
+use crate::workload::{Region, Weighted, Workload};
+
+/// Requests that a replay of the search has at most.
+const REPLAYED: usize = 8192;
+/// Requests that all replays of a search have together, about.
+const WORK: usize = 4_000_000;
+/// Replays of a search, whatever their length: at least and at most.
+const REPLAYS: (usize, usize) = (300, 4000);
+/// Choices from which the search goes on.
+const BEGINNINGS: usize = 3;
+/// Candidates of a region that are replayed, at least and at most.
+const TRIED: (usize, usize) = (12, 400);
+/// Requests by which a candidate is predicted at most.
+const PREDICTED: usize = 128;
+/// Regions that are improved by replays: those with the most traffic.
+const IMPROVED: usize = 16;
+
+/// A region with where it belongs.
+#[derive(Debug)]
+struct Item<'a> {
+    file: u32,
+    processes: u64,
+    region: &'a Region,
+    requests: Vec<Weighted>,
+    /// Candidates for its first part, the best by the cost model first.
+    first: Vec<Vec<u64>>,
+    /// Candidates for where there is no more room on SSDs.
+    rest: Vec<Vec<u64>>,
+}
+
+/// Widths for each item: where there is room, and where there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Choice {
+    first: Vec<Vec<u64>>,
+    rest: Vec<Vec<u64>>,
+}
+
+/// Searches for one workload.
+pub struct Search<'a> {
+    servers: &'a Servers,
+    items: Vec<Item<'a>>,
+    /// Items in the order in which they get room.
+    order: Vec<usize>,
+    requests: Vec<Request>,
+    replays: usize,
+    replays_max: usize,
+    tried: usize,
+    known: FxHashMap<Choice, f64>,
+}
+
+impl std::fmt::Debug for Search<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Search").field("replays", &self.replays).finish_non_exhaustive()
+    }
+}
+
+/// The best layouts that were found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Layouts, the best on part of the sample first.
+    pub best: Vec<Layouts>,
+    /// Replays that it took.
+    pub replays: usize,
+}
+
+impl<'a> Search<'a> {
+    /// A search over the files of `workload`.
+    pub fn new(servers: &'a Servers, workload: &'a Workload) -> Self {
+        let mut items = Vec::new();
+        for file in &workload.files {
+            for region in &file.regions {
+                let requests = thinned(&region.requests);
+                let (number, processes) = (file.number, file.processes);
+                let (first, rest) = (Vec::new(), Vec::new());
+                items.push(Item { file: number, processes, region, requests, first, rest });
+            }
+        }
+        #[expect(clippy::cast_precision_loss, reason = "compared only")]
+        let heat = |item: &Item<'_>| {
+            item.region.traffic / (item.region.end - item.region.begin).max(1) as f64
+        };
+        let mut order: Vec<usize> = (0..items.len()).collect();
+        order.sort_by(|a, b| heat(&items[*b]).total_cmp(&heat(&items[*a])).then(a.cmp(b)));
+        let (requests, known) = (part_of(&workload.sample), FxHashMap::default());
+        let replays_max = (WORK / requests.len().max(1)).clamp(REPLAYS.0, REPLAYS.1);
+        // A third for each beginning, in it half for the first widths of an item.
+        let share = replays_max / (2 * BEGINNINGS * items.len().clamp(1, IMPROVED));
+        let tried = share.clamp(TRIED.0, TRIED.1);
+        Self { servers, items, order, requests, replays: 0, replays_max, tried, known }
+    }
+
+    /// Searches, beginning with what the cost model thinks best and with `starts`, widths for all files.
+    pub fn run(mut self, judge: &mut dyn Judge, starts: &[Vec<u64>]) -> Found {
+        let Some(predicted) = self.by_prediction() else {
+            return Found { best: Vec::new(), replays: 0 };
+        };
+        let mut tried = vec![predicted];
+        for widths in starts {
+            let all = vec![widths.clone(); self.items.len()];
+            let disks = self.items.iter().map(|item| on_disks(self.servers, item.region.size));
+            tried.push(Choice { first: all, rest: disks.collect() });
+        }
+        let mut ranked: Vec<(f64, Choice)> = Vec::new();
+        for choice in tried {
+            let seconds = self.replay(judge, &choice);
+            ranked.push((seconds, choice));
+        }
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let all_replays = self.replays_max;
+        // From several beginnings: what is next to the best may be behind a hill.
+        for (start, (mut seconds, mut best)) in
+            ranked.clone().into_iter().take(BEGINNINGS).enumerate()
+        {
+            self.replays_max = all_replays * (start + 1) / BEGINNINGS;
+            loop {
+                let before = seconds;
+                (seconds, best) = self.improve(judge, seconds, best);
+                if seconds > before * 0.9999 || self.replays >= self.replays_max {
+                    break;
+                }
+            }
+            ranked.push((seconds, best));
+        }
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let layouts = ranked.iter().take(3).filter_map(|(_, choice)| self.realise(choice));
+        Found { best: layouts.collect(), replays: self.replays }
+    }
+
+    /// The choice that is best by the cost model, item by item in the order in which they get room; sorts each
+    /// item's candidates. `None` if the files do not fit.
+    fn by_prediction(&mut self) -> Option<Choice> {
+        let mut placer = Placer::new(self.servers.room());
+        let none = vec![Vec::new(); self.items.len()];
+        let mut choice = Choice { first: none.clone(), rest: none };
+        for index in self.order.clone() {
+            let item = &self.items[index];
+            let all = candidates::widths(self.servers, item.region.size);
+            let only_slow =
+                |widths: &Vec<u64>| self.servers.fast().all(|server| widths[server] == 0);
+            let slow: Vec<_> = all.iter().filter(|widths| only_slow(widths)).cloned().collect();
+            let endless = Placer::new(vec![u64::MAX; self.servers.count()]);
+            let mut rest =
+                self.sorted(item, slow, &endless, &on_disks(self.servers, item.region.size));
+            rest.truncate(self.tried);
+            let mut first = self.sorted(item, all, &placer, &rest[0]);
+            first = diverse(first, self.tried);
+            let (begin, end) = (item.region.begin, item.region.end);
+            placer.place(begin, end, &[&first[0], &rest[0]]).ok()?;
+            (choice.first[index], choice.rest[index]) = (first[0].clone(), rest[0].clone());
+            (self.items[index].first, self.items[index].rest) = (first, rest);
+        }
+        Some(choice)
+    }
+
+    /// Candidates by predicted seconds.
+    fn sorted(
+        &self,
+        item: &Item<'_>,
+        candidates: Vec<Vec<u64>>,
+        placer: &Placer,
+        rest: &[u64],
+    ) -> Vec<Vec<u64>> {
+        let (begin, end) = (item.region.begin, item.region.end);
+        let mut judged: Vec<(f64, Vec<u64>)> = Vec::new();
+        for widths in candidates {
+            let Ok(mut parts) = placer.clone().place(begin, end, &[&widths, rest]) else {
+                continue;
+            };
+            if begin > 0 {
+                parts.push(Part { begin: 0, end: Some(begin), widths: rest.to_vec() });
+            }
+            let mut cost = Cost::none(self.servers.count());
+            cost.add(self.servers, &assemble(parts), &item.requests);
+            judged.push((cost.seconds(item.processes), widths));
+        }
+        judged.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+        let mut sorted: Vec<_> = judged.into_iter().map(|(_, widths)| widths).collect();
+        if sorted.is_empty() {
+            sorted.push(vec![DEFAULT_STRIPE; self.servers.count()]);
+        }
+        sorted
+    }
+
+    /// Tries other widths for the items with the most traffic, one after the other.
+    fn improve(&mut self, judge: &mut dyn Judge, seconds: f64, choice: Choice) -> (f64, Choice) {
+        let mut busiest: Vec<usize> = (0..self.items.len()).collect();
+        let traffic = |index: &usize| self.items[*index].region.traffic;
+        busiest.sort_by(|a, b| traffic(b).total_cmp(&traffic(a)).then(a.cmp(b)));
+        let (mut seconds, mut best) = (seconds, choice);
+        for index in busiest.into_iter().take(IMPROVED) {
+            let first = self.items[index].first.clone();
+            let rest =
+                self.items[index].rest.iter().take((self.tried / 3).max(4)).cloned().collect();
+            self.best_of(judge, index, true, first, &mut seconds, &mut best);
+            let near = candidates::neighbours(self.servers, &best.first[index]);
+            self.best_of(judge, index, true, near, &mut seconds, &mut best);
+            self.best_of(judge, index, false, rest, &mut seconds, &mut best);
+            let near = candidates::neighbours(self.servers, &best.rest[index]);
+            self.best_of(judge, index, false, near, &mut seconds, &mut best);
+        }
+        (seconds, best)
+    }
+
+    fn best_of(
+        &mut self,
+        judge: &mut dyn Judge,
+        index: usize,
+        in_first: bool,
+        widths: Vec<Vec<u64>>,
+        seconds: &mut f64,
+        best: &mut Choice,
+    ) {
+        for widths in widths {
+            let mut choice = best.clone();
+            let place = if in_first { &mut choice.first } else { &mut choice.rest };
+            place[index] = widths;
+            let took = self.replay(judge, &choice);
+            if took < *seconds {
+                (*seconds, *best) = (took, choice);
+            }
+        }
+    }
+
+    /// Seconds that a choice takes; endless where the files do not fit or the search has replayed enough.
+    fn replay(&mut self, judge: &mut dyn Judge, choice: &Choice) -> f64 {
+        if let Some(seconds) = self.known.get(choice) {
+            return *seconds;
+        }
+        if self.replays >= self.replays_max {
+            return f64::INFINITY;
+        }
+        let Some(layouts) = self.realise(choice) else { return f64::INFINITY };
+        self.replays += 1;
+        let seconds = judge.seconds(&self.requests, &layouts);
+        self.known.insert(choice.clone(), seconds);
+        seconds
+    }
+
+    /// The layouts of a choice, within the room there is.
+    fn realise(&self, choice: &Choice) -> Option<Layouts> {
+        let mut placer = Placer::new(self.servers.room());
+        let mut parts: FxHashMap<u32, Vec<Part>> = FxHashMap::default();
+        for &index in &self.order {
+            let item = &self.items[index];
+            let wishes = [choice.first[index].as_slice(), choice.rest[index].as_slice()];
+            let there = placer.place(item.region.begin, item.region.end, &wishes).ok()?;
+            parts.entry(item.file).or_default().extend(there);
+        }
+        let files = parts.into_iter().map(|(file, parts)| (file, assemble(parts))).collect();
+        let default = Layout::simple(vec![DEFAULT_STRIPE; self.servers.count()]);
+        Some(Layouts { files, default })
+    }
+}
+
+/// The best, and then ever more distant ones: neighbours in the ranking are often alike.
+fn diverse(sorted: Vec<Vec<u64>>, tried: usize) -> Vec<Vec<u64>> {
+    let mut kept = Vec::new();
+    for (rank, widths) in sorted.into_iter().enumerate() {
+        let sparse = kept.len() >= tried * 3 / 4 && !(rank + 1).is_power_of_two();
+        if !sparse {
+            kept.push(widths);
+        }
+        if kept.len() == tried {
+            break;
+        }
+    }
+    kept
+}
+
+#[expect(clippy::cast_precision_loss, reason = "weights")]
+fn thinned(requests: &[Weighted]) -> Vec<Weighted> {
+    let every = requests.len().div_ceil(PREDICTED).max(1);
+    let scaled = |r: &Weighted| Weighted { weight: r.weight * every as f64, ..*r };
+    requests.iter().step_by(every).map(scaled).collect()
+}
+
+/// Windows of a sample, evenly over it, with few enough requests for many replays.
+fn part_of(sample: &[Vec<Request>]) -> Vec<Request> {
+    let all: usize = sample.iter().map(Vec::len).sum();
+    let every = all.div_ceil(REPLAYED).max(1);
+    sample.iter().step_by(every).flatten().copied().collect()
+}

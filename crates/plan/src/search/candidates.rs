@@ -1,0 +1,140 @@
+//! Widths that may be good for requests of one length.
+
+use std::collections::BTreeSet;
+
+use crate::servers::Servers;
+
+/// Combinations of widths at most.
+const COMBINATIONS: usize = 1200;
+/// The widest stripe, bytes.
+const WIDTH_MAX: u64 = 1 << 32;
+/// Splits of a request in steps at most.
+const SPLITS: u64 = 64;
+
+/// The unit in which requests of `size` bytes may be cut.
+fn unit(size: u64) -> u64 {
+    [4096, 512].into_iter().find(|unit| size.is_multiple_of(*unit)).unwrap_or(1)
+}
+
+/// Single widths worth a thought, the most promising first: whole requests, even parts of them, several of them,
+/// and powers of two.
+fn widths_of_one(servers: &Servers, size: u64) -> Vec<u64> {
+    let mut widths = vec![0, size, 64 << 10];
+    let mut parts: Vec<u64> = vec![servers.count() as u64];
+    parts.extend(servers.classes().iter().map(|class| class.members.len() as u64));
+    parts.extend([2, 4, 8, 3, 6, 16, 12, 32]);
+    let even = |parts: &u64| *parts > 0 && size.is_multiple_of(*parts);
+    widths.extend(parts.iter().filter(|parts| even(parts)).map(|parts| size / parts));
+    widths.extend([2, 4, 8, 3, 6, 16, 12, 32, 24].iter().filter_map(|n| size.checked_mul(*n)));
+    widths.extend([1 << 20, 256 << 10, 16 << 10, 4 << 20, 4096]);
+    let mut seen = BTreeSet::new();
+    widths.retain(|width| *width <= WIDTH_MAX && (*width == 0 || *width >= 512.min(size)));
+    widths.retain(|width| seen.insert(*width));
+    widths
+}
+
+/// Candidates for requests of `size` bytes: widths for each server.
+pub(super) fn widths(servers: &Servers, size: u64) -> Vec<Vec<u64>> {
+    let size = size.max(1);
+    let classes = servers.classes().len();
+    let mut choices = widths_of_one(servers, size);
+    while choices.len() > 3 && power(choices.len(), classes) > COMBINATIONS {
+        choices.pop();
+    }
+    let mut all = BTreeSet::new();
+    let mut counter = vec![0; classes];
+    // With many classes even few widths are too many combinations: then only some.
+    for _ in 0..COMBINATIONS.min(power(choices.len(), classes)) {
+        let by_class: Vec<u64> = counter.iter().map(|&index: &usize| choices[index]).collect();
+        all.insert(servers.widths(&by_class));
+        for digit in &mut counter {
+            *digit += 1;
+            if *digit < choices.len() {
+                break;
+            }
+            *digit = 0;
+        }
+    }
+    all.extend(splits(servers, size));
+    all.retain(|widths| widths.iter().any(|width| *width > 0));
+    all.into_iter().collect()
+}
+
+fn power(base: usize, exponent: usize) -> usize {
+    let exponent = u32::try_from(exponent).unwrap_or(u32::MAX);
+    base.saturating_pow(exponent)
+}
+
+/// One request in a round: so much on each server of the slowest class, the rest even on the others, or as even as
+/// units go.
+fn splits(servers: &Servers, size: u64) -> Vec<Vec<u64>> {
+    let unit = unit(size);
+    let slow = &servers.classes()[0].members;
+    let fast: Vec<usize> = servers.fast().collect();
+    let (m, units) = (slow.len() as u64, size / unit);
+    let every = (units / m).div_ceil(SPLITS).max(1);
+    let mut all = Vec::new();
+    let mut h = 0;
+    while h * m <= units {
+        let mut widths = vec![0; servers.count()];
+        for &server in slow {
+            widths[server] = h * unit;
+        }
+        even(&mut widths, &fast, units - h * m, unit);
+        if widths.iter().sum::<u64>() == size {
+            all.push(widths);
+        }
+        h += every;
+    }
+    let mut widths = vec![0; servers.count()];
+    even(&mut widths, slow, units, unit);
+    all.push(widths.clone());
+    let everywhere: Vec<usize> = (0..servers.count()).collect();
+    even(&mut widths, &everywhere, units, unit);
+    all.push(widths);
+    all
+}
+
+/// Deals `units` to `members`, the first ones one more where they do not divide.
+fn even(widths: &mut [u64], members: &[usize], units: u64, unit: u64) {
+    let count = members.len() as u64;
+    for (index, &server) in members.iter().enumerate() {
+        let more = u64::from((index as u64) < units % count);
+        widths[server] = (units / count + more) * unit;
+    }
+}
+
+/// Widths like these, with those of one class or of two changed a little.
+pub(super) fn neighbours(servers: &Servers, widths: &[u64]) -> Vec<Vec<u64>> {
+    let classes = servers.classes();
+    let now: Vec<u64> = classes.iter().map(|class| widths[class.members[0]]).collect();
+    let step = |width: u64| if width >= 8192 || width == 0 { 4096 } else { 512 };
+    let (more, less) = (|w: u64| w + step(w), |w: u64| w.saturating_sub(step(w)));
+    let mut all: Vec<Vec<u64>> = Vec::new();
+    let mut add = |changes: &[(usize, u64)]| {
+        let mut next = widths.to_vec();
+        for (class, width) in changes {
+            classes[*class].members.iter().for_each(|&m| next[m] = (*width).min(WIDTH_MAX));
+        }
+        if next != widths && next.iter().any(|width| *width > 0) && !all.contains(&next) {
+            all.push(next);
+        }
+    };
+    for (class, &w) in now.iter().enumerate() {
+        let far = [w + 4 * step(w), w.saturating_sub(4 * step(w))];
+        for width in
+            [0, more(w), less(w), w * 2, w / 2, w / 4 * 3, w / 2 * 3].into_iter().chain(far)
+        {
+            add(&[(class, width)]);
+        }
+    }
+    for (a, &v) in now.iter().enumerate() {
+        for (b, &w) in now.iter().enumerate().skip(a + 1) {
+            let both = [(v * 2, w * 2), (v / 2, w / 2), (more(v), less(w)), (less(v), more(w))];
+            for (v, w) in both.into_iter().chain([(more(v), more(w)), (less(v), less(w))]) {
+                add(&[(a, v), (b, w)]);
+            }
+        }
+    }
+    all
+}

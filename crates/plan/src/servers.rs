@@ -1,0 +1,147 @@
+//! What is planned for: servers with their service times and their space.
+
+use halocline_model::profile::{DeviceProfile, ServiceProfile};
+use halocline_model::request::Direction;
+use halocline_trace::Op;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// One server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// Its name.
+    pub name: String,
+    /// Bytes that it can hold; without bound if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u64>,
+    /// Requests that it serves at once.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub channels: u32,
+    /// The service times that one caller sees.
+    pub profile: DeviceProfile,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+const fn is_one(channels: &u32) -> bool {
+    *channels == 1
+}
+
+/// What connects clients and servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Network {
+    /// Establishing one connection, picoseconds.
+    pub connect_ps: u64,
+    /// Transfer of one byte, picoseconds.
+    pub per_byte_ps: u64,
+}
+
+/// Servers of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Class {
+    /// Its servers, as indexes.
+    pub members: Vec<usize>,
+    /// The service times that one caller sees.
+    pub profile: DeviceProfile,
+    /// Requests that each serves at once.
+    pub channels: u32,
+}
+
+/// The servers, by class from the slowest to the fastest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Servers {
+    all: Vec<Server>,
+    classes: Vec<Class>,
+    network: Network,
+}
+
+/// Bytes of the request by which classes are ordered.
+const TYPICAL: u64 = 64 << 10;
+
+/// Service time of a random request of `length` bytes, picoseconds.
+pub fn service_ps(service: &ServiceProfile, sequential: bool, length: u64) -> u64 {
+    let startup =
+        if sequential { service.startup_sequential_ps } else { service.startup_random_ps };
+    startup.saturating_add(service.per_byte_ps.saturating_mul(length))
+}
+
+/// The direction of a request of a trace.
+pub const fn direction(op: Op) -> Direction {
+    match op {
+        Op::Read => Direction::Read,
+        Op::Write => Direction::Write,
+    }
+}
+
+impl Servers {
+    /// These servers. Refused: none, and those without any space.
+    pub fn new(all: Vec<Server>, network: Network) -> Result<Self, Error> {
+        if all.is_empty() {
+            return Err(Error::NoServers);
+        }
+        let mut classes: Vec<Class> = Vec::new();
+        for (index, server) in all.iter().enumerate() {
+            let channels = server.channels.max(1);
+            let same =
+                |class: &&mut Class| class.profile == server.profile && class.channels == channels;
+            match classes.iter_mut().find(same) {
+                Some(class) => class.members.push(index),
+                None => {
+                    classes.push(Class { members: vec![index], profile: server.profile, channels });
+                }
+            }
+        }
+        let slowness = |class: &Class| {
+            let one = |service| service_ps(service, false, TYPICAL);
+            one(&class.profile.read).saturating_add(one(&class.profile.write))
+        };
+        classes.sort_by_key(|class| std::cmp::Reverse(slowness(class)));
+        Ok(Self { all, classes, network })
+    }
+
+    /// All servers in their order.
+    pub fn all(&self) -> &[Server] {
+        &self.all
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Classes of servers, the slowest first.
+    pub fn classes(&self) -> &[Class] {
+        &self.classes
+    }
+
+    /// Servers of all classes but the slowest.
+    pub fn fast(&self) -> impl Iterator<Item = usize> {
+        self.classes.iter().skip(1).flat_map(|class| class.members.iter().copied())
+    }
+
+    /// Network between clients and servers.
+    pub const fn network(&self) -> Network {
+        self.network
+    }
+
+    /// Bytes that each can hold.
+    pub fn room(&self) -> Vec<u64> {
+        self.all.iter().map(|server| server.capacity.unwrap_or(u64::MAX)).collect()
+    }
+
+    /// Widths for each server from one for each class.
+    pub fn widths(&self, by_class: &[u64]) -> Vec<u64> {
+        let mut widths = vec![0; self.count()];
+        for (class, width) in self.classes.iter().zip(by_class) {
+            for &member in &class.members {
+                widths[member] = *width;
+            }
+        }
+        widths
+    }
+}

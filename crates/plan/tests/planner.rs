@@ -1,0 +1,225 @@
+//! The planner on small cases: by hand, against an exhaustive search, and where nothing is to be gained.
+
+use halocline_model::profile::{DeviceProfile, ServiceProfile};
+use halocline_plan::judge::{Judge, Layouts, Queues};
+use halocline_plan::layout::{Placer, assemble};
+use halocline_plan::planner::{Name, Outcome, plan};
+use halocline_plan::servers::{Network, Server, Servers};
+use halocline_plan::workload::{Aggregator, Workload};
+use halocline_trace::analysis::Analysis;
+use halocline_trace::{Op, Request};
+
+const K: u64 = 1024;
+
+fn servers(kinds: &[(u64, DeviceProfile, Option<u64>)]) -> Servers {
+    let mut all = Vec::new();
+    for (count, profile, capacity) in kinds {
+        for _ in 0..*count {
+            let name = format!("s{}", all.len());
+            all.push(Server { name, capacity: *capacity, channels: 1, profile: *profile });
+        }
+    }
+    Servers::new(all, Network { connect_ps: 50_000_000, per_byte_ps: 1_000 }).expect("servers")
+}
+
+fn seen(requests: &[Request]) -> Workload {
+    let mut analysis = Analysis::default();
+    for request in requests {
+        analysis.push(request);
+    }
+    let mut aggregator = Aggregator::new(&analysis.finish());
+    for request in requests {
+        aggregator.push(request);
+    }
+    aggregator.finish(2)
+}
+
+/// `count` requests of `size` bytes by `processes` in turn, at offsets in units of `size`.
+fn requests(
+    count: u64,
+    processes: u64,
+    size: u64,
+    op: Op,
+    offset: impl Fn(u64) -> u64,
+) -> Vec<Request> {
+    let request = |n: u64| Request {
+        start_ns: n * 1_000_000,
+        duration_ns: None,
+        process: u32::try_from(n % processes).expect("few"),
+        file: 0,
+        op,
+        offset: offset(n) * size,
+        length: size,
+    };
+    (0..count).map(request).collect()
+}
+
+/// A permutation of `0..2^bits`.
+fn mixed(n: u64, bits: u32) -> u64 {
+    (n.wrapping_mul(0x9E37_79B9_7F4A_7C15 | 1) ^ (n << 3)) % (1 << bits)
+}
+
+fn planned(servers: &Servers, requests: &[Request]) -> (Workload, Outcome) {
+    let workload = seen(requests);
+    let outcome = plan(servers, &workload, &mut Queues::new(servers), 1.0).expect("a plan");
+    never_worse(&outcome);
+    within_room(servers, &workload, &outcome);
+    (workload, outcome)
+}
+
+fn never_worse(outcome: &Outcome) {
+    let ours = outcome.of(Name::Ours).expect("ours").simulated_seconds;
+    for name in [Name::Def, Name::Pa, Name::Psa] {
+        if let Ok(other) = outcome.of(name) {
+            assert!(ours <= other.simulated_seconds * 1.02, "{}", name.text());
+        }
+    }
+}
+
+fn within_room(servers: &Servers, workload: &Workload, outcome: &Outcome) {
+    for name in Name::ALL {
+        let Ok(judged) = outcome.of(name) else { continue };
+        let mut used = vec![0; servers.count()];
+        for file in &workload.files {
+            let bytes = judged.layouts.of(file.number).bytes(file.bytes);
+            used.iter_mut().zip(bytes).for_each(|(used, bytes)| *used += bytes);
+        }
+        for (used, room) in used.iter().zip(servers.room()) {
+            assert!(*used <= room, "{}: {used} of {room}", name.text());
+        }
+    }
+}
+
+fn hybrid(disks: u64, ssds: u64, ssd_bytes: u64) -> Servers {
+    servers(&[
+        (disks, DeviceProfile::hdd_7200(), None),
+        (ssds, DeviceProfile::ssd_revodrive_x2(), Some(ssd_bytes)),
+    ])
+}
+
+#[test]
+fn a_file_that_fits_goes_to_the_ssd_and_half_a_file_gets_two_parts() {
+    let random = requests(512, 4, 64 * K, Op::Read, |n| mixed(n, 9));
+    let (_, roomy) = planned(&hybrid(2, 2, 1 << 30), &random);
+    assert_eq!(roomy.chosen, Name::Ours);
+    let ours = &roomy.choice().layouts.files[&0];
+    assert_eq!(ours.bytes(32 << 20)[..2], [0, 0], "{:?}", ours.parts());
+    // Half of 32 MiB fits on the SSDs.
+    let (_, tight) = planned(&hybrid(2, 2, 8 << 20), &random);
+    let bytes = tight.choice().layouts.files[&0].bytes(32 << 20);
+    assert!(bytes[2] + bytes[3] > 14 << 20, "{bytes:?}");
+    let gains = (roomy.gain_over_def, tight.gain_over_def);
+    assert!(gains.0 > gains.1, "{gains:?}");
+}
+
+#[test]
+fn default_layouts_stay_where_servers_are_equal_and_requests_are_theirs() {
+    let equal = servers(&[(4, DeviceProfile::ssd_generic(), None)]);
+    let (_, outcome) = planned(&equal, &requests(1024, 8, 256 * K, Op::Write, |n| n));
+    let why = outcome.of(Name::Psa).expect_err("one kind of servers");
+    assert_eq!(why, "all servers are of one kind");
+    assert!(outcome.chosen == Name::Def || outcome.best_gain > outcome.spread);
+    if outcome.chosen == Name::Def {
+        assert!(outcome.gain_over_def.abs() < 1e-12);
+    }
+}
+
+#[test]
+fn a_trace_without_trust_recommends_nothing() {
+    let workload = seen(&requests(512, 4, 64 * K, Op::Read, |n| mixed(n, 9)));
+    let servers = hybrid(2, 2, 1 << 30);
+    let outcome = plan(&servers, &workload, &mut Queues::new(&servers), 0.0).expect("a plan");
+    assert_eq!((outcome.chosen, outcome.gain_over_def.abs() < 1e-12), (Name::Def, true));
+    assert!(outcome.best_gain > 0.5);
+}
+
+#[test]
+fn three_classes_of_servers_are_used_by_what_they_can() {
+    let middle = ServiceProfile {
+        startup_sequential_ps: 500_000_000,
+        startup_random_ps: 500_000_000,
+        per_byte_ps: 4_000,
+    };
+    let servers = servers(&[
+        (2, DeviceProfile::hdd_7200(), None),
+        (2, DeviceProfile { read: middle, write: middle }, None),
+        (1, DeviceProfile::ssd_revodrive_x2(), Some(4 << 20)),
+    ]);
+    let random = requests(1024, 8, 128 * K, Op::Write, |n| mixed(n, 10));
+    let (_, outcome) = planned(&servers, &random);
+    assert_eq!(outcome.chosen, Name::Ours);
+    let best_of_three = [Name::Def, Name::Pa, Name::Psa]
+        .into_iter()
+        .filter_map(|name| outcome.of(name).ok().map(|judged| judged.simulated_seconds))
+        .fold(f64::INFINITY, f64::min);
+    assert!(outcome.choice().simulated_seconds < best_of_three);
+}
+
+#[test]
+fn a_file_with_two_phases_gets_a_layout_for_each() {
+    let mut both = requests(1024, 4, 16 * K, Op::Write, |n| mixed(n, 10));
+    let large = requests(64, 4, 1024 * K, Op::Write, |n| 16 + n);
+    both.extend(large.iter().map(|r| Request { start_ns: r.start_ns + 2_000_000_000, ..*r }));
+    let servers = hybrid(4, 2, 12 << 20);
+    let (workload, outcome) = planned(&servers, &both);
+    assert_eq!(workload.files[0].regions.len(), 2);
+    assert_eq!(outcome.chosen, Name::Ours);
+    let parts = outcome.choice().layouts.files[&0].parts();
+    assert!(parts.len() >= 2, "{parts:?}");
+}
+
+#[test]
+fn what_fits_nowhere_and_what_is_empty_is_refused() {
+    let small = servers(&[(2, DeviceProfile::hdd_7200(), Some(1 << 20))]);
+    let workload = seen(&requests(64, 1, 64 * K, Op::Write, |n| n));
+    let error = plan(&small, &workload, &mut Queues::new(&small), 1.0).unwrap_err();
+    assert!(error.to_string().contains("fit on no server"), "{error}");
+    let error = plan(&small, &seen(&[]), &mut Queues::new(&small), 1.0).unwrap_err();
+    assert!(error.to_string().contains("no requests"), "{error}");
+}
+
+/// Seconds of the best of all pairs of widths in steps of 4 KiB, for where there is room and where there is none.
+fn exhaustive(servers: &Servers, workload: &Workload, most: u64) -> (f64, [u64; 3]) {
+    let requests: Vec<Request> = workload.sample.iter().flatten().copied().collect();
+    let steps = || (0..=most / (4 * K)).map(|n| n * 4 * K);
+    let mut best = (f64::INFINITY, [0; 3]);
+    let file = &workload.files[0];
+    for h in steps() {
+        for s in steps().filter(|s| h + s > 0) {
+            for rest in steps().filter(|rest| *rest > 0) {
+                let (first, rest) = (servers.widths(&[h, s]), servers.widths(&[rest, 0]));
+                let mut placer = Placer::new(servers.room());
+                let Ok(parts) = placer.place(0, file.bytes, &[&first, &rest]) else { continue };
+                let one_part = parts.len() == 1;
+                let files = [(file.number, assemble(parts))].into_iter().collect();
+                let layouts =
+                    Layouts { files, default: halocline_plan::layout::Layout::simple(first) };
+                let seconds = Queues::new(servers).seconds(&requests, &layouts);
+                if seconds < best.0 {
+                    best = (seconds, [h, s, rest[0]]);
+                }
+                if one_part {
+                    break;
+                }
+            }
+        }
+    }
+    (best.0 * workload.scale(), best.1)
+}
+
+#[test]
+fn on_small_cases_ours_is_within_a_hundredth_of_an_exhaustive_search() {
+    let cases: [(&str, Servers, Vec<Request>); 4] = [
+        ("random reads", hybrid(2, 1, 1 << 20), requests(96, 3, 16 * K, Op::Read, |n| mixed(n, 7))),
+        ("sequential", hybrid(2, 1, 1 << 20), requests(96, 2, 32 * K, Op::Write, |n| n)),
+        ("roomy", hybrid(3, 1, 1 << 30), requests(96, 4, 32 * K, Op::Write, |n| mixed(n, 7))),
+        ("one process", hybrid(1, 1, 1 << 20), requests(64, 1, 32 * K, Op::Read, |n| n * 3 % 64)),
+    ];
+    for (name, servers, requests) in cases {
+        let (workload, outcome) = planned(&servers, &requests);
+        let ours = outcome.of(Name::Ours).expect("ours").simulated_seconds;
+        let (best, widths) = exhaustive(&servers, &workload, 64 * K);
+        let parts = &outcome.of(Name::Ours).expect("ours").layouts;
+        assert!(ours <= best * 1.01, "{name}: {ours} {parts:?}, the best {best} {widths:?}");
+    }
+}
