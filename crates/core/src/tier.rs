@@ -11,12 +11,19 @@
 //! - A file that the kernel serves by itself (passthrough) is not moved.
 //! - All names of a file stand for the same one, also after a power loss ([`many_names`]).
 //!
-//! Files: [`links`] and [`side`] are the form on disk, [`link_owner`] tells whether a link is ours, [`steps`] its changes, [`scan`] reads it at
-//! mount and tells of each [`problem`], [`adopt`] what is no file; [`inode`] is what is known of a live file and [`residents`] the SSD's account; [`copy`],
-//! [`migrate`], [`cutover`], [`names`], [`many_names`] and [`leftovers`] change places and names, [`mirror`] directories below; [`dir_times`] hides that from directories, [`lost`] is what has a name and no place; [`files`] are
-//! files in use; [`clean`] keeps copies of them below, which [`marks`] name, [`judge`] believes or not and [`archive`] makes; [`placement`] plans which are kept on the SSD, by their [`numbers`] and a [`view`] of them, which the [`executor`] carries out, with what
-//! [`jobs`] announce (each a [`job`] from a [`job_file`], followed by who is its [`opener`]), and [`eviction_order`] leave first; [`background`] demotes them, [`in_flight`] several at once or in a [`batch`], and [`moving`] for a command; [`pass`] hands them to the kernel, and [`mapped`]
-//! sees mappings that stay; [`totals`] is what `df` shows, and [`under_way`] what moves now; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`], which tells of [`uses`].
+//! Files, from the bottom; each takes what it needs of those before it, and none knows those after it:
+//! - On disk: [`tiers`] are the tree and each tier's directory ([`side`], whose changes are [`steps`]), [`links`] the form of links between them,
+//!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`totals`] what `df` shows.
+//! - In memory: [`inode`] is what is known of a live file and [`numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
+//!   be, [`marks`] the clean copies, [`owed`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`uses`] and [`under_way`]
+//!   are for people; [`lost`] is what has a name and no place; [`leftovers`] go when [`signal`] says so; [`adopt`] is for what is no file.
+//! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
+//!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`pass`] tells what the kernel may serve, [`mapped`] which mappings stay.
+//!
+//! What follows shares the [`Core`] and is not in layers yet: [`copy`], [`migrate`], [`cutover`], [`names`] and [`many_names`] change places and names;
+//! [`clean`] keeps copies below, which [`judge`] believes or not and [`archive`] makes; the [`executor`] carries plans out, several files at once
+//! ([`in_flight`]) or in a [`batch`]; [`files`] are files in use. On top, [`scan`] reads the tiers at mount and tells of each [`problem`]; [`background`] demotes before
+//! the SSD is full and [`moving`] for a command; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`].
 
 mod adopt;
 mod archive;
@@ -52,6 +59,7 @@ mod numbers;
 mod opener;
 mod operate;
 mod options;
+mod owed;
 mod pass;
 mod placement;
 mod problem;
@@ -59,30 +67,27 @@ mod residents;
 mod scan;
 mod serve;
 mod side;
+mod signal;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod tiers;
 mod totals;
 mod tree;
 mod under_way;
 mod uses;
 mod view;
+mod watermarks;
 mod why;
 
-use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::control::SOCKET_NAME;
 use crate::error::{Error, Result};
 use crate::meta::owner::Owner;
-use crate::namespace::Namespace;
-use crate::private::own_uid;
 
 pub use inode::Node;
 pub use opener::JOB_VARIABLE;
@@ -92,23 +97,28 @@ pub use scan::Found;
 pub use serve::Handle;
 
 use archive::Archive;
-use background::{Background, Signal};
+use background::Background;
 use counters::Counters;
 use dir_times::DirTimes;
 use inode::Table;
 use intents::Intents;
-use leftovers::OldCopy;
+use leftovers::Leftovers;
 use links::Links;
 use lost::Lost;
 use many_names::ManyNames;
 use marks::Marks;
+use numbers::Numbers;
+use owed::Owed;
 use pass::Passing;
 use placement::Placement;
 use residents::Residents;
 use side::Side;
+use signal::Signal;
+use tiers::Tiers;
 use under_way::UnderWay;
 use uses::AllUses;
 use view::View;
+use watermarks::Watermarks;
 
 /// Directory of the engine's own in each tier; programs do not see it.
 pub const PRIVATE: &str = ".halocline";
@@ -126,11 +136,9 @@ pub struct FileTier {
 /// What the front end, the movers and the control interface share.
 #[derive(Debug)]
 pub(crate) struct Core {
-    namespace: Namespace,
-    /// All tiers; the first is the SSD.
-    sides: Vec<Side>,
-    links: Links,
+    tiers: Tiers,
     table: Arc<Table>,
+    numbers: Numbers,
     residents: Residents,
     intents: Intents,
     marks: Marks,
@@ -142,26 +150,20 @@ pub(crate) struct Core {
     begun: Instant,
     /// What a person should know.
     notes: Mutex<Vec<String>>,
-    passing: Mutex<Passing>,
+    passing: Passing,
+    watermarks: Watermarks,
     lost: Lost,
     many_names: ManyNames,
     /// No mount has seen these tiers before.
     is_new: bool,
-    old_copies: Mutex<Vec<OldCopy>>,
-    /// By the number of a file: a directory that must be synced before anything of the file is
-    /// durable, because its last move is not. Nobody need have the file open meanwhile.
-    owed: Mutex<HashMap<u64, crate::namespace::Node>>,
+    leftovers: Leftovers,
+    owed: Owed,
     dir_times: DirTimes,
     /// Work for the background threads.
     signal: Arc<Signal>,
     options: TierOptions,
-    /// Who mounts, and makes our links.
-    uid: u32,
     /// Shared by whoever reads or changes names, exclusive for a switch (taken last).
     names: RwLock<()>,
-    next_name: AtomicU64,
-    /// For a file whose own number another is known by.
-    next_number: AtomicU64,
     /// The lock of the set, while it is mounted (I8).
     _owner: Owner,
 }
@@ -241,58 +243,48 @@ impl Core {
         let total = sides[0].totals()?;
         let limit = options.limit.bytes(total.f_blocks.saturating_mul(total.f_frsize));
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (table, signal) = (Arc::<Table>::default(), Arc::<Signal>::default());
+        let first_name = u64::try_from(started.as_nanos()).unwrap_or_default();
+        let (private_dir, steps, count) = (sides[0].private(), sides[0].steps.clone(), sides.len());
+        let intents = Intents::open(private_dir, steps.clone())?;
+        let marks = Marks::open(private_dir, steps, count)?;
         Ok(Self {
-            namespace: sides[0].tree()?,
-            links: Links::new(&set.roots, &former),
-            table: Arc::default(),
+            tiers: Tiers::new(sides, Links::new(&set.roots, &former), first_name)?,
+            numbers: Numbers::new(table.clone(), started),
+            table,
             residents: Residents::new(limit),
-            intents: Intents::open(sides[0].private(), sides[0].steps.clone())?,
-            marks: Marks::open(sides[0].private(), sides[0].steps.clone(), sides.len())?,
+            intents,
+            marks,
             archive: Archive::default(),
-            uid: own_uid(),
             placement: Placement::new(&private, &options, limit)?,
             counters: Counters::default(),
             under_way: UnderWay::default(),
             uses: AllUses::default(),
             begun: Instant::now(),
             notes: Mutex::default(),
-            passing: Mutex::default(),
+            passing: Passing::new(&options),
+            watermarks: Watermarks::new(limit, &options),
             lost: Lost::default(),
             many_names: ManyNames::default(),
             is_new,
-            old_copies: Mutex::default(),
-            owed: Mutex::default(),
+            leftovers: Leftovers::new(signal.clone()),
+            owed: Owed::default(),
             dir_times: DirTimes::default(),
-            signal: Arc::default(),
+            signal,
             options,
             names: RwLock::default(),
-            next_number: AtomicU64::new(
-                numbers::MADE_UP + u64::try_from(started.as_micros()).unwrap_or_default(),
-            ),
-            next_name: AtomicU64::new(u64::try_from(started.as_nanos()).unwrap_or_default()),
-            sides,
             _owner: owner,
         })
     }
 
+    /// Removes the data of files whose names are gone; see [`Leftovers::finish`].
+    fn finish_removals(&self) -> Result<()> {
+        self.leftovers.finish(&self.tiers, &self.intents)
+    }
+
     /// What is known in memory of the files on the SSD.
     const fn view(&self) -> View<'_> {
-        View::new(&self.residents, &self.namespace, &self.many_names)
-    }
-
-    /// A name that no other temporary file has.
-    fn fresh_name(&self) -> String {
-        format!("{:x}", self.next_name.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Where the control socket is.
-    fn socket(&self) -> PathBuf {
-        self.sides[0].path.join(PRIVATE).join(SOCKET_NAME)
-    }
-
-    /// Whether `name` in `parent` is the engine's own directory.
-    fn is_private(&self, parent: &crate::namespace::Node, name: &OsStr) -> bool {
-        name == PRIVATE && *parent == self.namespace.root()
+        View::new(&self.residents, self.tiers.tree(), &self.many_names)
     }
 }
 

@@ -17,11 +17,14 @@ use rustc_hash::FxHashMap;
 use super::copy::Expected;
 use super::cutover::differs;
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
-use super::inode::{Entry, Inode};
+use super::inode::Inode;
 use super::intents::{Intent, Removal};
+use super::mapped;
 use super::marks::{Mark, Stamp};
 use super::migrate::{COPY_SLACK, Copied, Source, Stayed};
+use super::mirror;
 use super::residents::Resident;
+use super::tiers::Entry;
 use super::{Core, is_private_path};
 use crate::config::Copies;
 use crate::control::tier::Moved;
@@ -114,7 +117,7 @@ impl Core {
 
     /// A directory was.
     pub(super) fn all_copies_strayed(&self) {
-        if (1..self.sides.len()).any(|tier| self.marks.bytes_on(tier) > 0) {
+        if (1..self.tiers.sides().len()).any(|tier| self.marks.bytes_on(tier) > 0) {
             self.archive.state.lock().all_strayed = true;
         }
     }
@@ -197,7 +200,7 @@ impl Core {
             Ok(source) => source,
             Err(outcome) => return outcome,
         };
-        let own = self.namespace.path_of(&source.entry);
+        let own = self.tiers.tree().path_of(&source.entry);
         let tier = self.tier_for(&source, &own)?;
         if let Some(stale) = resident.clean.with(|slot| slot.clone())
             && (stale.tier, &stale.place) != (tier, &own)
@@ -251,7 +254,7 @@ impl Core {
             // What the kernel or a mapping writes is not seen.
             let place = inode.place.write();
             let source = self.source_in_place(inode, &place).map_err(Err)?;
-            if inode.passed.load(Ordering::Acquire) > 0 || inode.is_mapped(&source.file) {
+            if inode.passed.load(Ordering::Acquire) > 0 || mapped::is_mapped(inode, &source.file) {
                 return Err(Ok(Outcome::Later(self.options.archive_after)));
             }
         }
@@ -272,7 +275,7 @@ impl Core {
         if let Some(left) = self.still_fresh(&source.stat) {
             return Err(Ok(Outcome::Later(left)));
         }
-        let synced = self.sides[0].steps.sync("syncing what is archived", &*source.file);
+        let synced = self.tiers.ssd().steps.sync("syncing what is archived", &*source.file);
         synced.map_err(|error| Err(error.into()))?;
         source.stat = stat_descriptor(&*source.file).map_err(|error| Err(error.into()))?;
         Ok(source)
@@ -290,13 +293,13 @@ impl Core {
     /// The first lower tier that has ample room.
     fn tier_for(&self, source: &Source, own: &Path) -> Result<usize, Stayed> {
         let need = source.stat.disk_bytes() + COPY_SLACK;
-        for tier in 1..self.sides.len() {
-            if is_private_path(own) || !self.can_be_named(tier, own) {
+        for tier in 1..self.tiers.sides().len() {
+            if is_private_path(own) || !self.tiers.can_be_named(tier, own) {
                 continue;
             }
-            let totals = self.sides[tier].totals()?;
+            let totals = self.tiers.sides()[tier].totals()?;
             let spare = totals.f_blocks.saturating_mul(totals.f_frsize) / SPARE_PART;
-            if self.sides[tier].room()? >= need.saturating_add(spare) {
+            if self.tiers.sides()[tier].room()? >= need.saturating_add(spare) {
                 return Ok(tier);
             }
         }
@@ -310,8 +313,8 @@ impl Core {
         copied: &mut Copied,
         own: PathBuf,
     ) -> Result<(), Stayed> {
-        let side = &self.sides[copied.tier];
-        side.make_parents(&own, &mut |dir, made| self.mirror(dir, made))?;
+        let side = &self.tiers.sides()[copied.tier];
+        side.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
         let stale = resident.clean.with(Option::take);
         let intent = if let Some(stale) = stale {
             self.marks.discount(&stale);
@@ -332,7 +335,7 @@ impl Core {
 
     /// Puts a copy in the place of an older one, which an intent names durably.
     fn replace_stale(&self, copied: &Copied, stale: &Mark) -> Result<Intent, Stayed> {
-        let side = &self.sides[copied.tier];
+        let side = &self.tiers.sides()[copied.tier];
         let intent = stale.retired.clone().ok_or(Stayed::Changed)?;
         let is_ours = match side.look(&stale.place) {
             Ok(fd) => stale.copy.is(&stat_descriptor(&fd)?),
@@ -417,14 +420,14 @@ impl Core {
         if own == mark.place || mark.stale || is_private_path(&own) {
             return Ok(());
         }
-        let side = &self.sides[mark.tier];
-        if !self.can_be_named(mark.tier, &own)
+        let side = &self.tiers.sides()[mark.tier];
+        if !self.tiers.can_be_named(mark.tier, &own)
             || !mark.copy.is(&stat_descriptor(side.look(&mark.place)?)?)
         {
             return Ok(());
         }
-        side.make_parents(&own, &mut |dir, made| self.mirror(dir, made))?;
-        let id = format!("{}-straight", self.fresh_name());
+        side.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
+        let id = format!("{}-straight", self.tiers.fresh_name());
         let intent = self.intents.note_durably(id, mark.tier, &own)?;
         if let Err(error) = side.shift(&mark.place, &own) {
             self.intents.clear(&intent);
@@ -457,7 +460,7 @@ impl Core {
         if kept {
             self.intents.clear(&intent);
             if let Some(dir) = mark.place.parent() {
-                self.drop_empty_directories(mark.tier, dir);
+                self.tiers.drop_empty_directories(mark.tier, dir);
             }
         } else {
             // The file changed, or goes: so does its copy, at whichever place.

@@ -28,7 +28,7 @@ use super::in_flight::{ALONE_BYTES, together};
 use super::inode::Inode;
 use super::leftovers::OldCopy;
 use super::migrate::{Copied, Source, Stayed};
-use super::side::Side;
+use super::mirror;
 use super::steps::inherit;
 use super::under_way::UnderWayGuard;
 use super::{Core, is_private_path};
@@ -87,13 +87,13 @@ impl Core {
         if inodes.len() < BATCH_MIN || (tier == 0 && self.options.copies != Copies::None) {
             return outcomes;
         }
-        if ![0, tier].iter().all(|tier| self.sides[*tier].syncs_whole())
+        if ![0, tier].iter().all(|tier| self.tiers.sides()[*tier].syncs_whole())
             || dirty_bytes().is_none_or(|bytes| bytes > DIRTY_MAX)
         {
             return outcomes;
         }
         // Opened before anything is written: a sync through it tells of what failed since.
-        let Ok(whole) = self.sides[tier].whole() else { return outcomes };
+        let Ok(whole) = self.tiers.sides()[tier].whole() else { return outcomes };
         // Whoever moves one of them already is not waited for.
         let guards: Vec<_> = inodes.iter().map(|inode| inode.moving.try_lock()).collect();
         let free = (0..inodes.len()).filter(|at| guards[*at].is_some());
@@ -110,7 +110,7 @@ impl Core {
         if members.is_empty() {
             return outcomes;
         }
-        if let Err(error) = self.sides[tier].steps.sync_all("syncing copies", &whole) {
+        if let Err(error) = self.tiers.sides()[tier].steps.sync_all("syncing copies", &whole) {
             tracing::debug!(%error, "the files of a batch are moved alone");
             for member in &members {
                 self.undo(&member.copied);
@@ -170,16 +170,20 @@ impl Core {
     /// Gives copies their places on a lower tier, which intents name durably; the places are not
     /// durable yet.
     fn place_members<'a>(&self, mut members: Vec<Member<'a>>, tier: usize) -> Vec<Member<'a>> {
-        let side = &self.sides[tier];
+        let side = &self.tiers.sides()[tier];
         let mut made: HashSet<PathBuf> = HashSet::new();
         members.retain_mut(|member| {
-            let own = self.namespace.path_of(&member.source.entry);
-            let noted = if !self.can_be_named(tier, &own) || is_private_path(&own) {
+            let own = self.tiers.tree().path_of(&member.source.entry);
+            let noted = if !self.tiers.can_be_named(tier, &own) || is_private_path(&own) {
                 None
             } else {
                 let parent = own.parent().unwrap_or(&own);
                 let is_there = made.contains(parent)
-                    || side.make_parents(&own, &mut |dir, made| self.mirror(dir, made)).is_ok();
+                    || side
+                        .make_parents(&own, &mut |dir, made| {
+                            mirror::directory(&self.tiers, dir, made)
+                        })
+                        .is_ok();
                 if is_there && !made.contains(parent) {
                     made.insert(parent.to_owned());
                 }
@@ -230,15 +234,15 @@ impl Core {
             let Member { at, inode, source, copied, bytes, _under_way } = member;
             let dir = &switched.parents[0];
             if dirs.contains(&dir.key()) {
-                self.no_longer_owes(inode, dir);
+                self.owed.settled(inode.number, dir);
                 self.clean_up(&copied, switched.old, (dir, false));
             }
             self.counters.moved(tier == 0, bytes);
             self.uses.moved(inode.number);
-            old_copies.push(OldCopy { source, resident: switched.resident });
+            old_copies.push(OldCopy { file: source.file, resident: switched.resident });
             done.push((at, bytes));
         }
-        self.free_all_later(old_copies);
+        self.leftovers.free_all_later(old_copies);
         done
     }
 
@@ -251,13 +255,13 @@ impl Core {
                 dirs.push(&switched.parents[0]);
             }
         }
-        let whole = (dirs.len() > DIRECTORIES_MAX).then(|| self.sides[0].whole().ok()).flatten();
-        let synced = whole.map(|whole| self.sides[0].steps.sync_all("syncing switches", &whole));
+        let whole = (dirs.len() > DIRECTORIES_MAX).then(|| self.tiers.ssd().whole().ok()).flatten();
+        let synced = whole.map(|whole| self.tiers.ssd().steps.sync_all("syncing switches", &whole));
         if matches!(synced, Some(Ok(()))) {
             return keys;
         }
         for dir in dirs {
-            if let Err(error) = self.sync_directory(dir) {
+            if let Err(error) = self.tiers.sync_directory(dir) {
                 tracing::warn!(%error, "moves are not durable yet: both copies are kept");
                 keys.remove(&dir.key());
             }
@@ -311,19 +315,6 @@ fn spread<T: Send, R: Send>(items: Vec<T>, act: impl Fn(T) -> R + Sync) -> Vec<R
     });
     results.sort_by_key(|(at, _)| *at);
     results.into_iter().map(|(_, result)| result).collect()
-}
-
-impl Side {
-    /// Whether a sync of the whole file system makes everything on it durable, and is no more than
-    /// one commit: others may leave it to their servers, or do nothing.
-    pub(super) fn syncs_whole(&self) -> bool {
-        const EXT4: i64 = 0xef53;
-        const XFS: i64 = 0x5846_5342;
-        const BTRFS: i64 = 0x9123_683e;
-        const F2FS: i64 = 0xf2f5_2010;
-        const TMPFS: i64 = 0x0102_1994;
-        self.kind().is_some_and(|kind| [EXT4, XFS, BTRFS, F2FS, TMPFS].contains(&kind))
-    }
 }
 
 #[cfg(test)]

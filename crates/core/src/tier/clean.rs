@@ -11,16 +11,17 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use rustix::io::Errno;
-
 use super::Core;
 use super::copy;
-use super::inode::{Entry, Inode, Place};
+use super::inode::{Inode, Place};
 use super::intents::{Intent, Removal};
+use super::leftovers;
 use super::marks::{Mark, Stamp};
 use super::migrate::{Copied, Source};
 use super::numbers::{keep_number, kept_number};
 use super::residents::Resident;
+use super::tiers::Entry;
+use super::totals;
 use crate::config::Copies;
 use crate::engine::Stat;
 use crate::error::Result;
@@ -74,14 +75,14 @@ impl Core {
             Ok(intent) => {
                 self.marks.discount(mark);
                 self.intents.later(Removal::Copy(intent, mark.copy));
-                self.wake_reaper();
+                self.signal.wake_reaper();
                 *slot = None;
             }
             // A mark that names nothing is not believed.
             Err(error) => {
                 let named = mark.as_intent(String::new());
-                let side = &self.sides[mark.tier];
-                self.remove_copy(&named, &mark.copy)
+                let side = &self.tiers.sides()[mark.tier];
+                leftovers::remove_copy(&self.tiers, &named, &mark.copy)
                     .and_then(|()| side.sync_parent("syncing what is removed", &mark.place))
                     .map_err(|_| error)?;
                 self.marks.discount(mark);
@@ -108,7 +109,7 @@ impl Core {
         });
         let Some((mark, intent)) = taken else { return 0 };
         self.marks.discount(&mark);
-        match self.remove_copy(&intent, &mark.copy) {
+        match leftovers::remove_copy(&self.tiers, &intent, &mark.copy) {
             // Should a power loss bring the mark back, it names nothing.
             Ok(()) => self.intents.later(Removal::Done(intent)),
             Err(error) => {
@@ -120,25 +121,10 @@ impl Core {
         mark.disk_bytes
     }
 
-    /// Removes a copy that is clean no more, unless somebody changed it: then it is theirs.
-    pub(super) fn remove_copy(&self, intent: &Intent, stamp: &Stamp) -> Result<()> {
-        let side = &self.sides[intent.tier];
-        match side.look(&intent.place) {
-            Ok(fd) if stamp.is(&stat_descriptor(&fd)?) => side.remove(&intent.place),
-            Ok(_) => {
-                let path = side.path.join(&intent.place);
-                tracing::warn!("{}: was changed past the mount and stays", path.display());
-                Ok(())
-            }
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
     /// Makes the mark an intent, not durably yet.
     fn retire(&self, mark: &mut Mark) -> Result<Intent> {
         if mark.retired.is_none() {
-            let id = format!("{}-clean", self.fresh_name());
+            let id = format!("{}-clean", self.tiers.fresh_name());
             mark.retired = Some(self.marks.retire(mark, &self.intents, id)?);
         }
         Ok(mark.retired.clone().expect("it is retired"))
@@ -193,7 +179,8 @@ impl Core {
         if self.options.copies == Copies::None || tier > 0 || source.names != 1 {
             return false;
         }
-        let synced = self.sides[source.from].steps.sync("syncing what is kept", &*source.file);
+        let synced =
+            self.tiers.sides()[source.from].steps.sync("syncing what is kept", &*source.file);
         if let Err(error) = &synced {
             tracing::warn!(%error, "no copy is kept");
         }
@@ -258,7 +245,7 @@ impl Core {
         let (file, mark, intent) = found?;
         let copied = Copied {
             tier: mark.tier,
-            temporary: self.fresh_name(),
+            temporary: self.tiers.fresh_name(),
             file,
             placed: Some((mark.place, intent)),
             keep: false,
@@ -295,7 +282,7 @@ impl Core {
         if mark.retired.is_some() || !mark.file.is(&source.stat) {
             return None;
         }
-        let fd = self.sides[mark.tier].look(&mark.place).ok()?;
+        let fd = self.tiers.sides()[mark.tier].look(&mark.place).ok()?;
         if !mark.copy.is(&stat_descriptor(&fd).ok()?) {
             return None;
         }
@@ -304,7 +291,7 @@ impl Core {
             match is_equal(&source.file, &copy, mark.file.size) {
                 Ok(true) => {}
                 Ok(false) => {
-                    let path = self.namespace.path_of(&source.entry);
+                    let path = self.tiers.tree().path_of(&source.entry);
                     tracing::warn!("{}: its copy was not what it was said to be", path.display());
                     return None;
                 }
@@ -316,7 +303,7 @@ impl Core {
 
     /// Gives a clean copy the attributes of its file, durably.
     fn dress(&self, inode: &Inode, source: &Source, copied: &Copied) -> Result<()> {
-        let steps = &self.sides[copied.tier].steps;
+        let steps = &self.tiers.sides()[copied.tier].steps;
         let changed = steps.step("giving a copy its attributes", || {
             let changed = copy::liken(&source.file, &source.stat, &copied.file)?;
             let numbered = kept_number(&copied.file) == Some(inode.number);
@@ -332,14 +319,14 @@ impl Core {
     /// Gives up copies on a tier until `bytes` can be written there, or none is left; whether any
     /// went.
     pub(super) fn give_way(&self, tier: usize, bytes: u64) -> bool {
-        let device = self.sides[tier].device;
-        let on = |tier: usize| self.sides[tier].device == device;
-        if !(1..self.sides.len()).any(|tier| on(tier) && self.marks.bytes_on(tier) > 0) {
+        let device = self.tiers.sides()[tier].device;
+        let on = |tier: usize| self.tiers.sides()[tier].device == device;
+        if !(1..self.tiers.sides().len()).any(|tier| on(tier) && self.marks.bytes_on(tier) > 0) {
             return false;
         }
         // The files that they were are open until then.
-        self.free_old_copies();
-        let has_room = || self.sides[tier].room().is_ok_and(|room| room >= bytes);
+        self.leftovers.free_old_copies();
+        let has_room = || self.tiers.sides()[tier].room().is_ok_and(|room| room >= bytes);
         let mut copies: BTreeMap<(u64, Entry), Arc<Resident>> = BTreeMap::new();
         for (entry, resident) in self.residents.all() {
             let found = resident.clean.with(|slot| {
@@ -365,12 +352,13 @@ impl Core {
 
     /// Whether `bytes` can be written on a tier, for which copies give way.
     pub(super) fn has_room_on(&self, tier: usize, bytes: u64) -> Result<bool> {
-        let room = self.sides[tier].room()?;
-        let copies = self.bytes_of_copies(self.sides[tier].device);
+        let room = self.tiers.sides()[tier].room()?;
+        let copies =
+            totals::bytes_of_copies(&self.tiers, &self.marks, self.tiers.sides()[tier].device);
         if room >= bytes || room.saturating_add(copies) < bytes {
             return Ok(room >= bytes);
         }
-        Ok(self.give_way(tier, bytes) && self.sides[tier].room()? >= bytes)
+        Ok(self.give_way(tier, bytes) && self.tiers.sides()[tier].room()? >= bytes)
     }
 }
 

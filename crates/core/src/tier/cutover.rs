@@ -4,14 +4,13 @@
 //! exclusively and the copy is known to be the file; the SSD directory is durable before `place`
 //! is let go, or else before anything is reported durable at the new place (`owed`).
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockWriteGuard;
-use rustix::fs::symlinkat;
 
 use super::Core;
 use super::batch::PATIENCE;
@@ -85,7 +84,7 @@ impl Core {
         let mut place = inode.place.try_write_for(PATIENCE).ok_or(Stayed::Changed)?;
         check_as_copied(inode, source)?;
         let switched = self.switch_names(inode, &mut place, source, copied)?;
-        self.owes(inode, switched.parents[0].clone());
+        self.owed.add(inode.number, switched.parents[0].clone());
         self.follow(inode, &place, copied);
         self.keep_or_archive(&place, source, copied, None);
         drop(place);
@@ -158,11 +157,11 @@ impl Core {
     /// Makes a switch in `parents` durable, of which the one that was changed last comes first; or
     /// notes that it is not. Then those go that tell how to go on with several names, by their id.
     fn make_durable(&self, inode: &Inode, parents: &[Node], notes: Option<&str>) -> bool {
-        let durable = parents.iter().try_for_each(|parent| self.sync_directory(parent));
+        let durable = parents.iter().try_for_each(|parent| self.tiers.sync_directory(parent));
         if let Err(error) = &durable {
             tracing::warn!(%error, "a move is not durable yet: both copies are kept");
             // The sync of what was changed last covers the others.
-            self.owes(inode, parents[0].clone());
+            self.owed.add(inode.number, parents[0].clone());
         } else if let Some(notes) = notes {
             self.forget_notes(inode, notes);
         }
@@ -189,10 +188,10 @@ impl Core {
         let made = match &copied.placed {
             Some((to, _)) => {
                 let target = match names {
-                    0..=1 => self.links.to(copied.tier, to),
-                    _ => self.links.to_shared(copied.tier, to),
+                    0..=1 => self.tiers.links().to(copied.tier, to),
+                    _ => self.tiers.links().to_shared(copied.tier, to),
                 };
-                self.make_link(&switch.new_name, &target, Some(number))
+                self.tiers.make_link(&switch.new_name, &target, Some(number))
             }
             None => Ok(()),
         };
@@ -209,26 +208,11 @@ impl Core {
     /// migration.
     fn unprepare(&self, switch: &Switch) {
         for at in (0..switch.names.max(1)).rev() {
-            self.sides[0].drop_temporary(&temporary_name(&switch.new_name, at));
+            self.tiers.ssd().drop_temporary(&temporary_name(&switch.new_name, at));
         }
         if let Some(old) = &switch.old {
             self.intents.clear(old);
         }
-    }
-
-    /// Makes a link with the temporary name `name`, which keeps the number of its file.
-    pub(super) fn make_link(
-        &self,
-        name: &str,
-        target: &OsStr,
-        number: Option<u64>,
-    ) -> crate::error::Result<()> {
-        let side = &self.sides[0];
-        side.steps.step("making a link", || Ok(symlinkat(target, side.tmp(), name)?))?;
-        if let Some(number) = number {
-            self.number_link(name, number);
-        }
-        Ok(())
     }
 
     /// The switching rename. The caller holds `names` exclusively.
@@ -240,12 +224,18 @@ impl Core {
         new_name: &str,
     ) -> Result<(Node, Stat, Vec<Node>), Stayed> {
         // A hard link made since we looked would keep the old inode.
-        if self.count_names(inode, place)? != 1 {
+        if inode.count_names(&self.tiers, place)? != 1 {
             return Err(Stayed::Changed);
         }
-        let from = (self.sides[0].tmp().as_fd(), new_name.as_ref());
+        let from = (self.tiers.ssd().tmp().as_fd(), new_name.as_ref());
         let to = (name.0, name.1.as_os_str());
-        let switched = self.replace_unseen("switching a name", from, to, source.entry.key());
+        let switched = self.dir_times.replace_unseen(
+            &self.tiers,
+            "switching a name",
+            from,
+            to,
+            source.entry.key(),
+        );
         match switched {
             Ok((entry, stat)) => Ok((entry, stat, vec![name.0.clone()])),
             Err(error) if matches!(error.errno(), libc::ESTALE | libc::ENOENT) => Err(Stayed::Gone),
@@ -260,7 +250,7 @@ impl Core {
         place: &mut Place,
         copied: &Copied,
     ) -> Result<(), Stayed> {
-        let side = &self.sides[copied.tier];
+        let side = &self.tiers.sides()[copied.tier];
         if copied.tier == 0 {
             return Err(Stayed::Gone);
         }
@@ -282,7 +272,7 @@ impl Core {
     fn follow(&self, inode: &Arc<Inode>, place: &Place, copied: &Copied) {
         for handle in inode.handles() {
             let opened = handle.file(place.moves, |flags| {
-                self.open_again(inode, place, flags).or_else(|error| match error.errno() {
+                inode.open_again(&self.tiers, place, flags).or_else(|error| match error.errno() {
                     libc::EACCES => Ok(copied.file.try_clone()?),
                     _ => Err(error),
                 })
@@ -314,7 +304,7 @@ impl Core {
 
     /// Removes a file's old place, once the switch in `parent` is durable.
     pub(super) fn drop_old(&self, old: Intent, parent: &Node) {
-        self.intents.later(match self.sides[old.tier].remove(&old.place) {
+        self.intents.later(match self.tiers.sides()[old.tier].remove(&old.place) {
             // Gone for the tier's users; the intent goes once that is durable.
             Ok(()) => Removal::Done(old),
             Err(error) => {
@@ -322,33 +312,6 @@ impl Core {
                 Removal::Wanted(old, parent.clone())
             }
         });
-    }
-
-    pub(super) fn sync_directory(&self, dir: &Node) -> crate::error::Result<()> {
-        self.sides[0].steps.sync("syncing a switch", &self.namespace.open_dir(dir)?)
-    }
-
-    /// Makes the file's last move durable, if it is not yet.
-    pub(super) fn settle_owed(&self, inode: &Inode) -> crate::error::Result<()> {
-        let owed = self.owed.lock().get(&inode.number).cloned();
-        if let Some(dir) = owed {
-            self.sync_directory(&dir)?;
-            self.owed.lock().remove(&inode.number);
-        }
-        Ok(())
-    }
-
-    /// A file's last move, in `dir`, is durable.
-    pub(super) fn no_longer_owes(&self, inode: &Inode, dir: &Node) {
-        let mut owed = self.owed.lock();
-        if owed.get(&inode.number) == Some(dir) {
-            owed.remove(&inode.number);
-        }
-    }
-
-    /// A file's last move is durable once `dir` is.
-    pub(super) fn owes(&self, inode: &Inode, dir: Node) {
-        self.owed.lock().insert(inode.number, dir);
     }
 }
 

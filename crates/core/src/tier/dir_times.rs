@@ -18,8 +18,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_OMIT, utimensat};
 
-use super::Core;
-use super::inode::Entry;
+use super::tiers::{Entry, Tiers};
 use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::{Node, stat_descriptor};
@@ -93,31 +92,30 @@ impl DirTimes {
         known.insert(dir, (real, before));
         self.count.store(known.len(), Ordering::Release);
     }
-}
 
-impl Core {
     /// Puts what `from` names in the place of a name, as
     /// [`Namespace::replace`](crate::namespace::Namespace::replace) does, and leaves the times of
     /// its directory alone. The caller holds `names` exclusively.
     pub(super) fn replace_unseen(
         &self,
+        tiers: &Tiers,
         what: &'static str,
         from: (BorrowedFd<'_>, &OsStr),
         to: (&Node, &OsStr),
         expected: Entry,
     ) -> Result<(Node, Stat)> {
-        let dir = self.namespace.descriptor(to.0)?;
+        let dir = tiers.tree().descriptor(to.0)?;
         let real = stat_descriptor(&*dir)?;
         let key = real.key();
-        let before = Times::of(&self.dir_times.show(real));
-        let steps = &self.sides[0].steps;
-        let replaced = steps.step(what, || self.namespace.replace(from, to, expected))?;
+        let before = Times::of(&self.show(real));
+        let steps = &tiers.ssd().steps;
+        let replaced = steps.step(what, || tiers.tree().replace(from, to, expected))?;
         let set = || set_modified(dir.as_fd(), before.modified);
         if let Err(error) = steps.step("leaving a directory its times", set) {
             tracing::debug!(%error, "the times of a directory are remembered, not set");
         }
         if let Ok(now) = stat_descriptor(&*dir) {
-            self.dir_times.moved(key, Times::of(&now), before);
+            self.moved(key, Times::of(&now), before);
         }
         Ok(replaced)
     }

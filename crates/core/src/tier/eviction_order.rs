@@ -18,8 +18,8 @@ use std::sync::Arc;
 use halocline_model::tier::FileId;
 use rustc_hash::FxHashSet;
 
-use super::inode::Entry;
 use super::residents::{Resident, Residents};
+use super::tiers::Entry;
 
 /// Those told of may be as many as this even where few files are on the SSD.
 const TOLD_MIN: usize = 64;

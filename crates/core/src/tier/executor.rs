@@ -9,11 +9,12 @@ use std::sync::Arc;
 use super::Core;
 use super::batch::{Outcomes, ToldOf, batch_of};
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
-use super::inode::{Entry, Inode};
+use super::inode::Inode;
 use super::job::Ahead;
 use super::migrate::{COPY_SLACK, Manner, Stayed};
 use super::placement::{Except, Leaving, Plan};
 use super::residents::Resident;
+use super::tiers::Entry;
 use crate::namespace::stat_descriptor;
 
 /// After so many copies that failed one after the other the tiers below are left in peace for now.
@@ -30,6 +31,13 @@ struct Room {
 }
 
 impl Core {
+    /// Demotes files where the SSD is fuller than it should be. Whether that was in vain.
+    pub(super) fn keep_below_marks(&self) -> bool {
+        self.passing.count(&self.tiers);
+        let wanted = self.watermarks.wanted_room(&self.tiers, &self.residents);
+        wanted.is_some_and(|bytes| !self.signal.is_stopping() && !self.free_up(bytes, u64::MAX))
+    }
+
     /// Demotes files until `bytes` are free on the SSD, in the policy's order. `false` where that
     /// is not possible.
     pub(super) fn free_up(&self, bytes: u64, except: u64) -> bool {
@@ -104,7 +112,7 @@ impl Core {
 
     /// Whether `bytes` are free on the SSD; what left it, by whomever, is freed first.
     fn is_free(&self, bytes: u64) -> bool {
-        self.free_old_copies();
+        self.leftovers.free_old_copies();
         self.residents.free() >= bytes
     }
 
@@ -163,7 +171,7 @@ impl Core {
     /// never are.
     fn room_needed(&self, inode: &Inode) -> Result<u64, Stayed> {
         let place = inode.place.read();
-        let stat = stat_descriptor(&*self.physical(inode, &place)?)?;
+        let stat = stat_descriptor(&*inode.physical(&self.tiers, &place)?)?;
         let need = stat.disk_bytes() + COPY_SLACK;
         if need > self.residents.account.limit { Err(Stayed::NoRoom) } else { Ok(need) }
     }
@@ -174,7 +182,7 @@ impl Core {
         if self.excludes(inode) {
             return false;
         }
-        self.free_old_copies();
+        self.leftovers.free_old_copies();
         let plan = self.placement.plan_promotion(inode.number, need, ahead, self.view());
         let Some(plan) = plan else {
             self.uses.stayed(inode.number, "the policy kept what is on the SSD instead");

@@ -13,7 +13,9 @@ use super::Core;
 use super::counters::Opening;
 use super::inode::{Inode, Node, Opened, Place};
 use super::job::Ahead;
+use super::link_owner;
 use super::migrate::{Manner, Stayed};
+use super::mirror;
 use super::mirror::ACL;
 use super::serve::Handle;
 use super::steps::Steps;
@@ -21,43 +23,22 @@ use crate::device::Allocate;
 use crate::engine::{DirEntry, Maker, SetAttr, Stat};
 use crate::error::{Error, Result};
 use crate::namespace::attributes::set_attr_on;
-use crate::namespace::{self, reopen, stat_descriptor};
+use crate::namespace::{self, stat_descriptor};
 
 /// Room that is made for names when the SSD itself is full.
 pub(super) const ROOM_FOR_NAMES: u64 = 4 << 20;
 
 impl Core {
-    /// A descriptor of the file itself, `O_PATH` or better, wherever it is.
-    pub(super) fn physical(&self, inode: &Inode, place: &Place) -> Result<Arc<OwnedFd>> {
-        match &place.away {
-            None => self.namespace.descriptor(&place.entry),
-            Some(away) => match inode.kept.lock().clone() {
-                Some(kept) => Ok(kept),
-                None => Ok(Arc::new(self.sides[away.tier].find(&away.path)?)),
-            },
-        }
-    }
-
-    /// Changes of the tier that a file is on.
-    pub(super) fn steps_at(&self, place: &Place) -> &Steps {
-        &self.sides[place.tier()].steps
-    }
-
-    /// Opens the file where it is now.
-    pub(super) fn open_again(&self, inode: &Inode, place: &Place, flags: i32) -> Result<File> {
-        if place.away.is_none() {
-            return self.namespace.open_named(&place.entry, flags);
-        }
-        let file = self.physical(inode, place)?;
-        let is_leased = |errno| -> Result<bool> {
-            Ok(errno == libc::EAGAIN && stat_descriptor(&*file)?.kind() == libc::S_IFREG)
-        };
-        // Whatever else may be at the place by now is not waited for.
-        match reopen(&*file, flags | libc::O_NONBLOCK) {
-            // Our own look for mappings holds a lease for a moment.
-            Err(error) if is_leased(error.errno())? => reopen(&*file, flags),
-            opened => opened,
-        }
+    /// Before the kernel writes to a file by itself, which nobody tells us; or why it must not.
+    pub(super) fn ready_for_kernel(
+        &self,
+        inode: &Inode,
+        place: &Place,
+    ) -> Result<(), &'static str> {
+        self.will_change(place).map_err(|_| "its clean copy cannot be given up")?;
+        // Synchronous writes that the kernel makes by itself must be durable at once (I4).
+        let settled = self.owed.settle(inode.number, &self.tiers);
+        settled.map_err(|_| "its last move cannot be made durable")
     }
 
     /// Calls `act` with the open file while the file stays where it is.
@@ -67,12 +48,7 @@ impl Core {
         act: impl FnOnce(&Place, &File) -> Result<T>,
     ) -> Result<T> {
         let place = handle.inode.place.read();
-        act(&place, &*self.current(handle, &place)?)
-    }
-
-    /// The handle's open file, where the file is now.
-    pub(super) fn current(&self, handle: &Opened, place: &Place) -> Result<Arc<File>> {
-        handle.file(place.moves, |flags| self.open_again(&handle.inode, place, flags))
+        act(&place, &*handle.current(&self.tiers, &place)?)
     }
 
     pub(super) fn open_file(&self, inode: &Arc<Inode>, flags: i32, by: u32) -> Result<Handle> {
@@ -83,7 +59,7 @@ impl Core {
         }
         self.used(inode, by);
         let place = inode.place.read();
-        let file = self.open_again(inode, &place, flags & !libc::O_TRUNC)?;
+        let file = inode.open_again(&self.tiers, &place, flags & !libc::O_TRUNC)?;
         Ok(Handle(Opened::new(inode, flags, file, place.moves)))
     }
 
@@ -100,12 +76,12 @@ impl Core {
             self.will_change(&place)?;
         }
         if let (Some(Handle(handle)), Some(size)) = (handle, change.size) {
-            let file = self.current(handle, &place)?;
+            let file = handle.current(&self.tiers, &place)?;
             let cut = || Ok(ftruncate(&*file, size)?);
-            self.steps_at(&place).step("setting a length", cut)?;
+            self.tiers.steps(place.tier()).step("setting a length", cut)?;
             change.size = None;
         }
-        let fd = self.physical(inode, &place)?;
+        let fd = inode.physical(&self.tiers, &place)?;
         // Of a directory; others have no mirrors.
         let before = match change.uid {
             Some(_) if place.may_be_directory() => Some(stat_descriptor(&*fd)?.raw.st_uid),
@@ -114,7 +90,7 @@ impl Core {
         let stat = {
             let _names = place.may_be_directory().then(|| self.names.read());
             let set = || set_attr_on(&*fd, &change);
-            let step = || self.steps_at(&place).step("setting attributes", set);
+            let step = || self.tiers.steps(place.tier()).step("setting attributes", set);
             let stat = self.restamping(&place, &*fd, step)?;
             self.dir_times.changed(stat.key());
             stat
@@ -124,9 +100,9 @@ impl Core {
         }
         let permissions = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
         if permissions && stat.kind() == libc::S_IFDIR {
-            self.permissions_changed(&place, before.unwrap_or(stat.raw.st_uid))?;
+            mirror::permissions_changed(&self.tiers, &place, before.unwrap_or(stat.raw.st_uid))?;
         }
-        Ok(self.show_at(inode, &place, stat))
+        Ok(inode.show_at(&self.tiers, &place, stat))
     }
 
     /// Changes the extended attribute `name` by `change`, which is given the file; `what` is the
@@ -139,17 +115,17 @@ impl Core {
     ) -> Result<()> {
         let place = inode.place.read();
         let _changing = inode.changing()?;
-        let fd = self.physical(inode, &place)?;
+        let fd = inode.physical(&self.tiers, &place)?;
         {
             let _names = place.may_be_directory().then(|| self.names.read());
-            let step = || self.steps_at(&place).step(what, || change(&fd));
+            let step = || self.tiers.steps(place.tier()).step(what, || change(&fd));
             self.restamping(&place, &*fd, step)?;
             self.dir_times.changed(place.entry.key());
         }
         if name == ACL {
             let stat = stat_descriptor(&*fd)?;
             if stat.kind() == libc::S_IFDIR {
-                self.permissions_changed(&place, stat.raw.st_uid)?;
+                mirror::permissions_changed(&self.tiers, &place, stat.raw.st_uid)?;
             }
         }
         Ok(())
@@ -166,8 +142,8 @@ impl Core {
         // A file that somebody else made first may have a clean copy when it is emptied.
         let empties = flags & libc::O_EXCL == 0 && flags & libc::O_TRUNC != 0;
         let opens = if empties { flags & !libc::O_TRUNC } else { flags };
-        let create = || self.namespace.create((parent, name), mode, opens, by);
-        let created = self.sides[0].steps.step("creating a file", create);
+        let create = || self.tiers.tree().create((parent, name), mode, opens, by);
+        let created = self.tiers.ssd().steps.step("creating a file", create);
         let (entry, mut stat, file) = match created {
             // Somebody else made it first, and it has moved since.
             Err(error) if error.errno() == libc::ELOOP && flags & libc::O_EXCL == 0 => {
@@ -181,7 +157,7 @@ impl Core {
         };
         let inode = self.table.intern(&entry, || {
             let name = (parent.clone(), name.to_owned());
-            let number = self.number_here(&entry, &stat);
+            let number = self.numbers.here(&self.tiers, &entry, &stat);
             (number, None, Some(self.residents.add(entry.key(), number, name, stat.disk_bytes())))
         });
         drop(names);
@@ -212,7 +188,7 @@ impl Core {
                 self.will_change(place)?;
                 let (at, rest) = (offset + done as u64, &data[done..]);
                 let place_of = (handle.flags & libc::O_APPEND == 0).then_some(at);
-                let steps = self.steps_at(place);
+                let steps = self.tiers.steps(place.tier());
                 let write = || write_some(steps, file, at, rest);
                 let outcome = place.growing(file, place_of, rest.len() as u64, write);
                 Ok((place.tier(), outcome))
@@ -222,10 +198,10 @@ impl Core {
                     debug_assert_eq!(done + count, data.len());
                     self.counters.written(tier, data.len());
                     if handle.flags & libc::O_DSYNC != 0 {
-                        self.settle_owed(&handle.inode)?;
+                        self.owed.settle(handle.inode.number, &self.tiers)?;
                     }
-                    if self.is_crowded() {
-                        self.wake_mover();
+                    if self.watermarks.is_crowded(&self.residents) {
+                        self.signal.wake_mover();
                     }
                     return Ok(());
                 }
@@ -242,23 +218,23 @@ impl Core {
     /// Tier `failed` has no room for what a program writes to a file there: the file moves down, or
     /// others do. `full` is the error where nothing helps.
     fn spill(&self, inode: &Arc<Inode>, failed: usize, full: Error) -> Result<()> {
-        if failed == 0 && self.free_old_copies() {
+        if failed == 0 && self.leftovers.free_old_copies() {
             // There may be room by now.
             return Ok(());
         }
         if self.give_way(failed, ROOM_FOR_NAMES) {
             return Ok(());
         }
-        for tier in failed + 1..self.sides.len() {
+        for tier in failed + 1..self.tiers.sides().len() {
             if inode.place.read().tier() != failed {
                 // Somebody moved it meanwhile.
                 return Ok(());
             }
             match self.migrate(inode, tier, Manner::Forcing, &mut |_| true) {
                 Ok(bytes) => {
-                    self.free_old_copies();
+                    self.leftovers.free_old_copies();
                     tracing::debug!(bytes, number = inode.number, tier, "spilled");
-                    self.wake_mover();
+                    self.signal.wake_mover();
                     return Ok(());
                 }
                 Err(Stayed::There) => return Ok(()),
@@ -284,7 +260,7 @@ impl Core {
             let (tier, outcome) = self.with_file(handle, |place, file| {
                 let _changing = handle.inode.changing()?;
                 self.will_change(place)?;
-                let steps = self.steps_at(place);
+                let steps = self.tiers.steps(place.tier());
                 let allocate = || Ok(fallocate(file, how.mode(), offset, len)?);
                 let call = || steps.step("allocating", allocate);
                 let outcome = place.growing(file, None, if takes { len } else { 0 }, call);
@@ -341,7 +317,7 @@ impl Core {
         if let Some(resident) = &place.resident {
             return resident.bytes();
         }
-        let found = self.physical(inode, &place).and_then(|fd| stat_descriptor(&*fd));
+        let found = inode.physical(&self.tiers, &place).and_then(|fd| stat_descriptor(&*fd));
         found.map_or(0, |stat| stat.disk_bytes())
     }
 
@@ -353,7 +329,7 @@ impl Core {
         }
         let followed = self.placement.follow_jobs(self.view().paths_of(&inode.entry()), by);
         for skipped in followed.skipped {
-            let entry = self.walk(&skipped).map(|node| node.key());
+            let entry = self.tiers.walk(&skipped).map(|node| node.key());
             if let Some(resident) = entry.and_then(|entry| self.residents.get(entry)) {
                 self.placement.changed(resident.number);
             }
@@ -387,15 +363,15 @@ impl Core {
 impl Core {
     /// Shows an entry that may be a link of ours as the file that it stands for.
     fn show_link(&self, dir: &namespace::Node, entry: &mut DirEntry) {
-        let Ok(Some((away, key))) = self.away(dir, &entry.name) else { return };
+        let Ok(Some((away, key))) = link_owner::away(&self.tiers, dir, &entry.name) else { return };
         let names = self.names.read();
-        let known = self.namespace.lookup(dir, &entry.name);
+        let known = self.tiers.tree().lookup(dir, &entry.name);
         drop(names);
         if let Ok((node, link)) = known
             && node.key() == key
         {
             entry.kind = libc::DT_REG;
-            entry.inode = self.number_away(&node, &link, &away);
+            entry.inode = self.numbers.away(&self.tiers, &node, &link, &away);
         }
     }
 }

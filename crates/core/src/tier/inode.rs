@@ -12,12 +12,10 @@ use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
 use super::residents::Resident;
+use super::tiers::{Entry, Tiers};
 use crate::engine::Stat;
 use crate::error::Result;
-use crate::namespace;
-
-/// Device and inode number of a name's inode on the SSD: a file's own, or its link's.
-pub(super) type Entry = (u64, u64);
+use crate::namespace::{self, reopen, stat_descriptor};
 
 /// A file, directory, link or special file of a tier mount; cheap to clone.
 #[derive(Debug, Clone)]
@@ -75,6 +73,14 @@ impl Place {
         self.away.as_ref().map_or(0, |away| away.tier)
     }
 
+    /// How many names a file's link has, those in directories of the engine's own among them.
+    pub(super) fn names_of_link(&self, tiers: &Tiers) -> u64 {
+        if !self.away.as_ref().is_some_and(|away| away.shared) {
+            return 1;
+        }
+        tiers.tree().stat(&self.entry).map_or(1, |link| link.raw.st_nlink)
+    }
+
     /// Whether this may be a directory: it is no regular file.
     pub(super) const fn may_be_directory(&self) -> bool {
         self.away.is_none() && self.resident.is_none()
@@ -122,6 +128,43 @@ impl Inode {
     /// The inode's name on the SSD; what namespace operations are given.
     pub(super) fn entry(&self) -> namespace::Node {
         self.place.read().entry.clone()
+    }
+
+    /// A descriptor of the file itself, `O_PATH` or better, wherever it is.
+    pub(super) fn physical(&self, tiers: &Tiers, place: &Place) -> Result<Arc<OwnedFd>> {
+        match &place.away {
+            None => tiers.tree().descriptor(&place.entry),
+            Some(away) => match self.kept.lock().clone() {
+                Some(kept) => Ok(kept),
+                None => Ok(Arc::new(tiers.sides()[away.tier].find(&away.path)?)),
+            },
+        }
+    }
+
+    /// Opens the file where it is now.
+    pub(super) fn open_again(&self, tiers: &Tiers, place: &Place, flags: i32) -> Result<File> {
+        if place.away.is_none() {
+            return tiers.tree().open_named(&place.entry, flags);
+        }
+        let file = self.physical(tiers, place)?;
+        let is_leased = |errno| -> Result<bool> {
+            Ok(errno == libc::EAGAIN && stat_descriptor(&*file)?.kind() == libc::S_IFREG)
+        };
+        // Whatever else may be at the place by now is not waited for.
+        match reopen(&*file, flags | libc::O_NONBLOCK) {
+            // Our own look for mappings holds a lease for a moment.
+            Err(error) if is_leased(error.errno())? => reopen(&*file, flags),
+            opened => opened,
+        }
+    }
+
+    /// How many names a file has, whether the mount knows them or not.
+    pub(super) fn count_names(&self, tiers: &Tiers, place: &Place) -> Result<u64> {
+        let all = match &place.away {
+            Some(_) => place.names_of_link(tiers),
+            None => tiers.tree().stat(&place.entry)?.raw.st_nlink,
+        };
+        Ok(all.saturating_sub(self.own_links.load(Ordering::Acquire)))
     }
 
     /// A change of contents or attributes is under way until the guard is dropped. The caller
@@ -172,9 +215,17 @@ impl Inode {
         *self.moved_at.lock() = None;
     }
 
+    /// Attributes as programs see them, of a file that is at `place`.
+    pub(super) fn show_at(&self, tiers: &Tiers, place: &Place, stat: Stat) -> Stat {
+        match &place.away {
+            Some(_) => self.show_below(place.names_of_link(tiers), stat),
+            None => self.show(stat),
+        }
+    }
+
     /// Attributes as programs see them, of a file that is on a lower tier and whose link has
     /// `names` names.
-    pub(super) fn show_below(&self, names: u64, mut stat: Stat) -> Stat {
+    fn show_below(&self, names: u64, mut stat: Stat) -> Stat {
         // How many the data has there is nobody's business: a second one is ours, and the data of
         // a removed file is removed after its name.
         stat.raw.st_nlink = if self.kept.lock().is_some() { 0 } else { names };
@@ -249,6 +300,11 @@ impl Opened {
         }
         handles.push(Arc::downgrade(&opened));
         opened
+    }
+
+    /// The open file, where the file is now.
+    pub(super) fn current(&self, tiers: &Tiers, place: &Place) -> Result<Arc<File>> {
+        self.file(place.moves, |flags| self.inode.open_again(tiers, place, flags))
     }
 
     /// Lets go of the open file: the next use opens it again. The caller holds `place` exclusively.

@@ -50,13 +50,13 @@ impl Core {
         mend: bool,
     ) -> Result<Vec<Intent>> {
         if mend && (self.options.copies != Copies::None || !marks.is_empty()) {
-            let fresh = self.next_name.load(std::sync::atomic::Ordering::Relaxed);
+            let fresh = self.tiers.next_name();
             self.marks.begin_era(fresh)?;
         }
         let mut leftovers = Vec::new();
         for mark in marks {
             let place = (mark.tier, mark.place.clone());
-            let other = self.sides[mark.tier].path.join(&mark.place);
+            let other = self.tiers.sides()[mark.tier].path.join(&mark.place);
             let verdict = self.judge(&mark, survey);
             let path = || {
                 let file = survey.marked.get(&mark.file.inode).and_then(Option::as_ref);
@@ -74,7 +74,7 @@ impl Core {
                 }
                 // Gone is what may not be gone durably.
                 Verdict::Stale | Verdict::Gone if mend => {
-                    let id = format!("{}-stale", self.fresh_name());
+                    let id = format!("{}-stale", self.tiers.fresh_name());
                     leftovers.push(self.marks.retire(&mark, &self.intents, id)?);
                 }
                 Verdict::Stale => {
@@ -98,7 +98,7 @@ impl Core {
         if survey.named.contains_key(&place) || survey.copies.contains(&place) {
             return Verdict::Void;
         }
-        let copy = match self.sides[mark.tier].look(&mark.place) {
+        let copy = match self.tiers.sides()[mark.tier].look(&mark.place) {
             Ok(fd) => stat_descriptor(&fd),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Verdict::Gone,
             Err(errno) => Err(errno.into()),
@@ -117,7 +117,7 @@ impl Core {
 
     /// Gives a file its copy.
     fn attach(&self, mark: Mark) {
-        let entry = (self.sides[0].device, mark.file.inode);
+        let entry = (self.tiers.ssd().device, mark.file.inode);
         let Some(resident) = self.residents.get(entry) else { return };
         self.marks.count(&mark);
         resident.clean.with(|slot| *slot = Some(mark));

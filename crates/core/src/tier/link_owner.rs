@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
 
-use super::Core;
-use super::inode::{Away, Entry};
+use super::inode::Away;
 use super::links::Target;
+use super::tiers::{Entry, Tiers};
 use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::{Node, stat_descriptor};
@@ -34,59 +34,57 @@ pub(super) struct Said {
     pub(super) former: bool,
 }
 
-impl Core {
-    /// The place that a name's link gives, with the link's identity, if it is ours.
-    pub(super) fn away(&self, parent: &Node, name: &OsStr) -> Result<Option<(Away, Entry)>> {
-        let said = self.said(parent, name)?.filter(|said| said.ours);
-        Ok(said.map(|said| (said.away, said.link.key())))
-    }
+/// The place that a name's link gives, with the link's identity, if it is ours.
+pub(super) fn away(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<(Away, Entry)>> {
+    let said = said(tiers, parent, name)?.filter(|said| said.ours);
+    Ok(said.map(|said| (said.away, said.link.key())))
+}
 
-    /// What a name's link says, if it has the form of ours. Most links of users are told by one look.
-    pub(super) fn said(&self, parent: &Node, name: &OsStr) -> Result<Option<Said>> {
-        let dir = self.namespace.descriptor(parent)?;
-        let target = readlinkat(&*dir, name, Vec::new())?;
-        if let Target::Users(_) = self.links.read(target.as_bytes()) {
-            return Ok(None);
+/// What a name's link says, if it has the form of ours. Most links of users are told by one look.
+pub(super) fn said(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<Said>> {
+    let dir = tiers.tree().descriptor(parent)?;
+    let target = readlinkat(&*dir, name, Vec::new())?;
+    if let Target::Users(_) = tiers.links().read(target.as_bytes()) {
+        return Ok(None);
+    }
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let link = openat(&*dir, name, flags, Mode::empty())?;
+    said_by(tiers, &link, || tiers.tree().path_of(parent).join(name))
+}
+
+/// What an open link says, if it has the form of ours; `path` is that of its name.
+pub(super) fn said_by(
+    tiers: &Tiers,
+    link: &OwnedFd,
+    path: impl FnOnce() -> PathBuf,
+) -> Result<Option<Said>> {
+    let stat = stat_descriptor(link)?;
+    if stat.kind() != libc::S_IFLNK {
+        return Ok(None);
+    }
+    let target = readlinkat(link, "", Vec::new())?;
+    Ok(match tiers.links().read(target.as_bytes()) {
+        Target::Users(_) => None,
+        Target::Away(tier, place) => {
+            let shared = tiers.links().is_shared(target.as_bytes());
+            let ours = is_ours(tiers, &stat, (&place, shared), path);
+            let present = if shared {
+                tiers.links().to_shared(tier, &place)
+            } else {
+                tiers.links().to(tier, &place)
+            };
+            let former = target.as_bytes() != present.as_encoded_bytes();
+            Some(Said { away: Away { tier, path: place, shared }, link: stat, ours, former })
         }
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let link = openat(&*dir, name, flags, Mode::empty())?;
-        self.said_by(&link, || self.namespace.path_of(parent).join(name))
-    }
+    })
+}
 
-    /// What an open link says, if it has the form of ours; `path` is that of its name.
-    pub(super) fn said_by(
-        &self,
-        link: &OwnedFd,
-        path: impl FnOnce() -> PathBuf,
-    ) -> Result<Option<Said>> {
-        let stat = stat_descriptor(link)?;
-        if stat.kind() != libc::S_IFLNK {
-            return Ok(None);
-        }
-        let target = readlinkat(link, "", Vec::new())?;
-        Ok(match self.links.read(target.as_bytes()) {
-            Target::Users(_) => None,
-            Target::Away(tier, place) => {
-                let shared = self.links.is_shared(target.as_bytes());
-                let ours = self.is_ours(&stat, (&place, shared), path);
-                let present = if shared {
-                    self.links.to_shared(tier, &place)
-                } else {
-                    self.links.to(tier, &place)
-                };
-                let former = target.as_bytes() != present.as_encoded_bytes();
-                Some(Said { away: Away { tier, path: place, shared }, link: stat, ours, former })
-            }
-        })
-    }
-
-    /// Whether a link with these attributes, which names `place` and may be `shared`, is ours.
-    pub(super) fn is_ours(
-        &self,
-        link: &Stat,
-        (place, shared): (&Path, bool),
-        path: impl FnOnce() -> PathBuf,
-    ) -> bool {
-        link.raw.st_uid == self.uid && (link.raw.st_nlink == 1 || shared || path() == place)
-    }
+/// Whether a link with these attributes, which names `place` and may be `shared`, is ours.
+fn is_ours(
+    tiers: &Tiers,
+    link: &Stat,
+    (place, shared): (&Path, bool),
+    path: impl FnOnce() -> PathBuf,
+) -> bool {
+    link.raw.st_uid == tiers.uid() && (link.raw.st_nlink == 1 || shared || path() == place)
 }

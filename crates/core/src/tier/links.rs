@@ -9,12 +9,23 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, Timespec, Timestamps, utimensat};
+
+use super::side::Side;
+use crate::engine::Stat;
+
+/// Times of links before this second stand for numbers; no file is as old as 1970.
+const NUMBERS_BEFORE: i64 = 365 * 24 * 3600;
+const NANOS: u64 = 1_000_000_000;
 /// What marks a user's link: a no-op on the way to the same file.
 const ESCAPE: &[u8] = b".//";
 
 /// What marks a link of ours that may have several names (hard links): the kernel resolves it to
 /// the same file, and neither a plain path nor what is escaped begins so.
 const SHARED: &[u8] = b"./";
+
+/// Longest target of a link: `xfs`, and `ext4` with small blocks, take 1023 bytes.
+pub(super) const TARGET_BYTES_MAX: usize = 1000;
 
 /// What a symbolic link on the SSD means.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +120,33 @@ impl Links {
 
 fn is_plain(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').all(|name| !name.is_empty() && name != b"." && name != b"..")
+}
+
+/// The number that a link of ours keeps.
+pub(super) fn number_in(link: &Stat) -> Option<u64> {
+    let (seconds, nanos) = (link.raw.st_mtime, link.raw.st_mtime_nsec);
+    if !(0..NUMBERS_BEFORE).contains(&seconds) {
+        return None;
+    }
+    let number = seconds.unsigned_abs() * NANOS + nanos.unsigned_abs();
+    (number > 0).then_some(number)
+}
+
+/// Makes a new link, in the directory of temporary names, keep its file's number.
+pub(super) fn number_link(ssd: &Side, name: &str, number: u64) {
+    let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let seconds = i64::try_from(number / NANOS).unwrap_or(i64::MAX);
+    if seconds >= NUMBERS_BEFORE {
+        return;
+    }
+    let nanos = i64::try_from(number % NANOS).expect("below 10^9");
+    let kept = Timespec { tv_sec: seconds, tv_nsec: nanos };
+    let times = Timestamps { last_access: now, last_modification: kept };
+    let tmp = ssd.tmp();
+    let keep = || Ok(utimensat(tmp, name, &times, AtFlags::SYMLINK_NOFOLLOW)?);
+    if let Err(error) = ssd.steps.step("numbering a link", keep) {
+        tracing::debug!(%error, "a link does not keep its file's number");
+    }
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::Core;
 use super::inode::{Away, Inode, Place};
+use super::tiers::Tiers;
 use crate::counted::counted_with;
 use crate::engine::Stat;
 use crate::error::Result;
@@ -22,7 +22,13 @@ use crate::error::Result;
 pub(super) struct Lost(Mutex<Option<(u64, PathBuf)>>);
 
 impl Lost {
-    fn removed(&self, name: PathBuf) {
+    /// The lost name of a file that was at `place` was removed or replaced.
+    pub(super) fn removed(&self, name: PathBuf, place: &Path) {
+        tracing::warn!(
+            "{}: the name is removed; its file {} was gone before",
+            name.display(),
+            place.display()
+        );
         let mut removed = self.0.lock();
         let count = removed.as_ref().map_or(0, |(count, _)| *count);
         *removed = Some((count + 1, name));
@@ -40,40 +46,28 @@ impl Lost {
     }
 }
 
-impl Core {
-    /// Whether a tier answers and has no file at its place.
-    pub(super) fn is_lost(&self, away: &Away) -> bool {
-        let nameless = away.path.as_os_str().is_empty();
-        !nameless
-            && matches!(self.sides[away.tier].look(&away.path), Err(Errno::NOENT | Errno::NOTDIR))
-    }
+/// Whether a tier answers and has no file at its place.
+pub(super) fn is_lost(tiers: &Tiers, away: &Away) -> bool {
+    let nameless = away.path.as_os_str().is_empty();
+    !nameless
+        && matches!(tiers.sides()[away.tier].look(&away.path), Err(Errno::NOENT | Errno::NOTDIR))
+}
 
-    /// The file itself; `None` where it is lost.
-    pub(super) fn found(&self, inode: &Inode, place: &Place) -> Result<Option<Arc<OwnedFd>>> {
-        match (self.physical(inode, place), &place.away) {
-            (Err(_), Some(away)) if self.is_lost(away) => Ok(None),
-            (found, _) => found.map(Some),
-        }
+/// The file itself; `None` where it is lost.
+pub(super) fn found(tiers: &Tiers, inode: &Inode, place: &Place) -> Result<Option<Arc<OwnedFd>>> {
+    match (inode.physical(tiers, place), &place.away) {
+        (Err(_), Some(away)) if is_lost(tiers, away) => Ok(None),
+        (found, _) => found.map(Some),
     }
+}
 
-    /// What programs see of a lost file: its owner, no permissions, no bytes.
-    pub(super) fn stat_lost(&self, inode: &Inode, place: &Place) -> Result<Stat> {
-        let mut stat = self.namespace.stat(&place.entry)?;
-        let raw = &mut stat.raw;
-        raw.st_mode = libc::S_IFREG;
-        (raw.st_size, raw.st_blocks) = (0, 0);
-        // That of a link may stand for its file's number.
-        (raw.st_mtime, raw.st_mtime_nsec) = (raw.st_ctime, raw.st_ctime_nsec);
-        Ok(self.show_at(inode, place, stat))
-    }
-
-    /// A lost name was removed or replaced.
-    pub(super) fn lost_is_removed(&self, name: PathBuf, place: &Path) {
-        tracing::warn!(
-            "{}: the name is removed; its file {} was gone before",
-            name.display(),
-            place.display()
-        );
-        self.lost.removed(name);
-    }
+/// What programs see of a lost file: its owner, no permissions, no bytes.
+pub(super) fn stat_lost(tiers: &Tiers, inode: &Inode, place: &Place) -> Result<Stat> {
+    let mut stat = tiers.tree().stat(&place.entry)?;
+    let raw = &mut stat.raw;
+    raw.st_mode = libc::S_IFREG;
+    (raw.st_size, raw.st_blocks) = (0, 0);
+    // That of a link may stand for its file's number.
+    (raw.st_mtime, raw.st_mtime_nsec) = (raw.st_ctime, raw.st_ctime_nsec);
+    Ok(inode.show_at(tiers, place, stat))
 }

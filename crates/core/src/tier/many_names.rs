@@ -23,8 +23,9 @@ use rustix::fs::{AtFlags, linkat, unlinkat};
 use rustix::io::Errno;
 
 use super::Core;
-use super::inode::{Entry, Inode, Place};
+use super::inode::{Inode, Place};
 use super::migrate::{Source, Stayed};
+use super::tiers::Entry;
 use crate::engine::{SetAttr, SetTime, Stat};
 use crate::error::Result;
 use crate::namespace::attributes::{set_attr_on, stat_at, system_time};
@@ -98,23 +99,6 @@ pub(super) fn temporary_name(first: &str, at: usize) -> String {
 }
 
 impl Core {
-    /// How many names a file's link has, those in directories of the engine's own among them.
-    pub(super) fn names_of_link(&self, place: &Place) -> u64 {
-        if !place.away.as_ref().is_some_and(|away| away.shared) {
-            return 1;
-        }
-        self.namespace.stat(&place.entry).map_or(1, |link| link.raw.st_nlink)
-    }
-
-    /// How many names a file has, whether the mount knows them or not.
-    pub(super) fn count_names(&self, inode: &Inode, place: &Place) -> Result<u64> {
-        let all = match &place.away {
-            Some(_) => self.names_of_link(place),
-            None => self.namespace.stat(&place.entry)?.raw.st_nlink,
-        };
-        Ok(all.saturating_sub(inode.own_links.load(Ordering::Acquire)))
-    }
-
     /// Whether what has these attributes has no other name in the tree. The caller holds `names`
     /// since before they were read.
     pub(super) fn is_last(&self, stat: &Stat) -> bool {
@@ -135,7 +119,7 @@ impl Core {
         let mut names = entry.names();
         // Somebody may have changed some behind the mount.
         names.retain(|(parent, name)| {
-            let there = self.namespace.descriptor(parent);
+            let there = self.tiers.tree().descriptor(parent);
             let there = there.and_then(|dir| stat_at(dir.as_fd(), name));
             there.is_ok_and(|stat| stat.key() == entry.key())
         });
@@ -146,7 +130,7 @@ impl Core {
     /// Why a file with several names cannot move, if so.
     pub(super) fn why_linked(&self, inode: &Inode) -> Option<Stayed> {
         let place = inode.place.read();
-        let count = self.count_names(inode, &place).ok().filter(|count| *count > 1)?;
+        let count = inode.count_names(&self.tiers, &place).ok().filter(|count| *count > 1)?;
         self.all_names(&place.entry, count).err()
     }
 
@@ -157,8 +141,8 @@ impl Core {
         let Some(away) = place.away.clone().filter(|away| !away.shared) else { return Ok(()) };
         let name = place.entry.known_as().filter(|_| !away.path.as_os_str().is_empty());
         let name = name.ok_or(Errno::NOENT)?;
-        let target = self.links.to_shared(away.tier, &away.path);
-        self.replace_own_link(inode, &mut place, &name, (&self.fresh_name(), &target))?;
+        let target = self.tiers.links().to_shared(away.tier, &away.path);
+        self.replace_own_link(inode, &mut place, &name, (&self.tiers.fresh_name(), &target))?;
         if let Some(away) = &mut place.away {
             away.shared = true;
         }
@@ -181,12 +165,13 @@ impl Core {
             let place = inode.place.read();
             if place.away.is_some() && inode.kept.lock().is_none() {
                 let _changing = inode.changing()?;
-                let fd = self.physical(inode, &place)?;
+                let fd = inode.physical(&self.tiers, &place)?;
                 let raw = stat_descriptor(&*fd)?.raw;
                 let at = system_time((raw.st_atime, raw.st_atime_nsec));
                 let same = SetAttr { atime: Some(SetTime::At(at)), ..SetAttr::default() };
                 let touch = || set_attr_on(&*fd, &same).map(drop);
-                if let Err(error) = self.steps_at(&place).step("setting attributes", touch) {
+                if let Err(error) = self.tiers.steps(place.tier()).step("setting attributes", touch)
+                {
                     tracing::debug!(%error, "a file keeps its time of last change");
                 }
             }
@@ -198,7 +183,7 @@ impl Core {
 impl Core {
     /// Makes as many temporary names of what `first` names as a file has names.
     pub(super) fn make_names(&self, first: &str, count: usize) -> Result<()> {
-        let side = &self.sides[0];
+        let side = &self.tiers.ssd();
         (1..count).try_for_each(|at| {
             let name = temporary_name(first, at);
             side.steps.step("making a name", || {
@@ -216,13 +201,13 @@ impl Core {
         source: &Source,
         (id, first): (&str, &str),
     ) -> Result<(Node, Stat, Vec<Node>), Stayed> {
-        let names = self.all_names(&source.entry, self.count_names(inode, place)?)?;
+        let names = self.all_names(&source.entry, inode.count_names(&self.tiers, place)?)?;
         if names.len() != source.names {
             return Err(Stayed::Changed);
         }
         let notes = Notes::of(id);
-        let tmp = self.sides[0].tmp().as_fd();
-        let dir = self.namespace.descriptor(&names[0].0)?;
+        let tmp = self.tiers.ssd().tmp().as_fd();
+        let dir = self.tiers.tree().descriptor(&names[0].0)?;
         self.note((tmp, first.as_ref()), &notes.to)?;
         if let Err(error) = self.note((dir.as_fd(), names[0].1.as_os_str()), &notes.from) {
             self.drop_note(&notes.to)?;
@@ -233,7 +218,8 @@ impl Core {
         for (at, (parent, name)) in names.iter().enumerate() {
             let temporary = temporary_name(first, at);
             let from = (tmp, OsStr::new(&temporary));
-            match self.replace_unseen(
+            match self.dir_times.replace_unseen(
+                &self.tiers,
                 "switching a name",
                 from,
                 (parent, name.as_os_str()),
@@ -289,25 +275,32 @@ impl Core {
 
     /// Gives a name, which stands for `expected`, to what a note is of.
     fn give(&self, note: &str, (parent, name): &Name, expected: Entry) -> Result<()> {
-        let (side, temporary) = (&self.sides[0], self.fresh_name());
+        let (side, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
         let dir = self.intents.dir();
         side.steps.step("making a name", || {
             Ok(linkat(dir, note, side.tmp(), &temporary, AtFlags::empty())?)
         })?;
         let from = (side.tmp().as_fd(), OsStr::new(&temporary));
-        self.replace_unseen("switching a name", from, (parent, name.as_os_str()), expected)
+        self.dir_times
+            .replace_unseen(
+                &self.tiers,
+                "switching a name",
+                from,
+                (parent, name.as_os_str()),
+                expected,
+            )
             .map(drop)
     }
 
     fn note(&self, (dir, name): (BorrowedFd<'_>, &OsStr), note: &str) -> Result<()> {
         let to = self.intents.dir();
         let make = || Ok(linkat(dir, name, to, note, AtFlags::empty())?);
-        self.sides[0].steps.step("noting an intent", make)
+        self.tiers.ssd().steps.step("noting an intent", make)
     }
 
     fn drop_note(&self, note: &str) -> Result<()> {
         let drop = || Ok(unlinkat(self.intents.dir(), note, AtFlags::empty())?);
-        self.sides[0].steps.step("clearing an intent", drop)
+        self.tiers.ssd().steps.step("clearing an intent", drop)
     }
 }
 
@@ -328,18 +321,18 @@ impl Core {
             }
         }
         let mut found = Vec::new();
-        let mut dirs = if torn.is_empty() { Vec::new() } else { vec![self.namespace.root()] };
+        let mut dirs = if torn.is_empty() { Vec::new() } else { vec![self.tiers.tree().root()] };
         while let Some(dir) = dirs.pop() {
-            let fd = self.namespace.descriptor(&dir)?;
-            for entry in self.namespace.entries(&dir)? {
-                if self.is_private(&dir, &entry.name) {
+            let fd = self.tiers.tree().descriptor(&dir)?;
+            for entry in self.tiers.tree().entries(&dir)? {
+                if self.tiers.is_private(&dir, &entry.name) {
                     continue;
                 }
                 let Ok(stat) = stat_at(fd.as_fd(), &entry.name) else { continue };
                 if stat.kind() == libc::S_IFDIR {
-                    dirs.push(self.namespace.lookup(&dir, &entry.name)?.0);
+                    dirs.push(self.tiers.tree().lookup(&dir, &entry.name)?.0);
                 } else if let Some(notes) = torn.get(&stat.key()) {
-                    found.push(self.namespace.path_of(&dir).join(&entry.name));
+                    found.push(self.tiers.tree().path_of(&dir).join(&entry.name));
                     if mend {
                         self.give(&notes.to, &(dir.clone(), entry.name), stat.key())?;
                     }
@@ -347,7 +340,7 @@ impl Core {
             }
         }
         if mend && !(torn.is_empty() && files.is_empty()) {
-            self.sides[0].sync_all()?;
+            self.tiers.ssd().sync_all()?;
             for note in files {
                 self.drop_note(&note)?;
             }
@@ -359,23 +352,33 @@ impl Core {
     /// them, or of a new one with `target`.
     pub(super) fn join(&self, names: &[(Name, Entry)], target: Option<&OsStr>) -> Result<()> {
         let Some(((parent, name), first)) = names.first() else { return Ok(()) };
-        let (side, temporary) = (&self.sides[0], self.fresh_name());
+        let (side, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
         let mut one = *first;
         if let Some(target) = target {
-            self.make_link(&temporary, target, self.table.number(one))?;
+            self.tiers.make_link(&temporary, target, self.table.number(one))?;
             let from = (side.tmp().as_fd(), OsStr::new(&temporary));
             let to = (parent, name.as_os_str());
-            let new = self.replace_unseen("replacing a link", from, to, one)?.0.key();
+            let new = self
+                .dir_times
+                .replace_unseen(&self.tiers, "replacing a link", from, to, one)?
+                .0
+                .key();
             self.renumber(one, new);
             one = new;
         }
-        let dir = self.namespace.descriptor(parent)?;
+        let dir = self.tiers.tree().descriptor(parent)?;
         for ((to_dir, to), other) in names.iter().skip(1).filter(|(_, other)| *other != one) {
             side.steps.step("making a name", || {
                 Ok(linkat(&*dir, name, side.tmp(), &temporary, AtFlags::empty())?)
             })?;
             let from = (side.tmp().as_fd(), OsStr::new(&temporary));
-            self.replace_unseen("replacing a link", from, (to_dir, to.as_os_str()), *other)?;
+            self.dir_times.replace_unseen(
+                &self.tiers,
+                "replacing a link",
+                from,
+                (to_dir, to.as_os_str()),
+                *other,
+            )?;
             self.renumber(*other, one);
         }
         Ok(())
@@ -393,7 +396,7 @@ impl Core {
     pub(super) fn learn_name(&self, dir: &Node, name: &OsStr, stat: &Stat) {
         let many = 2..=NAMES_MAX + 1;
         if many.contains(&stat.raw.st_nlink)
-            && let Ok((node, _)) = self.namespace.lookup(dir, name)
+            && let Ok((node, _)) = self.tiers.tree().lookup(dir, name)
             && node.key() == stat.key()
         {
             self.many_names.keep(&node);

@@ -13,29 +13,27 @@ use std::sync::atomic::Ordering;
 use super::inode::Inode;
 use crate::device::lease::is_sole;
 
-impl Inode {
-    /// Whether somebody may have the file mapped, as far as that is seen without closing our own
-    /// open files; `file` is one of them.
-    pub(super) fn may_be_mapped(&self, file: &File) -> bool {
-        if !self.was_passed.load(Ordering::Acquire) {
-            return false;
-        }
-        let mapped = !is_sole(file);
-        if !mapped {
-            self.wrote_past.store(false, Ordering::Release);
-            self.was_passed.store(false, Ordering::Release);
-        }
-        mapped
+/// Whether somebody may have the file mapped, as far as that is seen without closing our own
+/// open files; `file` is one of them.
+pub(super) fn may_be_mapped(inode: &Inode, file: &File) -> bool {
+    if !inode.was_passed.load(Ordering::Acquire) {
+        return false;
     }
+    let mapped = !is_sole(file);
+    if !mapped {
+        inode.wrote_past.store(false, Ordering::Release);
+        inode.was_passed.store(false, Ordering::Release);
+    }
+    mapped
+}
 
-    /// Whether somebody has the file mapped. The caller holds `place` exclusively; open handles let
-    /// go of their files but for `file`, which is open for reading only.
-    pub(super) fn is_mapped(&self, file: &Arc<File>) -> bool {
-        if self.was_passed.load(Ordering::Acquire) {
-            for handle in self.handles() {
-                handle.let_go(file);
-            }
+/// Whether somebody has the file mapped. The caller holds `place` exclusively; open handles let
+/// go of their files but for `file`, which is open for reading only.
+pub(super) fn is_mapped(inode: &Inode, file: &Arc<File>) -> bool {
+    if inode.was_passed.load(Ordering::Acquire) {
+        for handle in inode.handles() {
+            handle.let_go(file);
         }
-        self.may_be_mapped(file)
     }
+    may_be_mapped(inode, file)
 }

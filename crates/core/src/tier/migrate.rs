@@ -21,6 +21,8 @@ use super::inode::{Inode, Place};
 use super::intents::Intent;
 use super::leftovers::OldCopy;
 use super::many_names::NAMES_MAX;
+use super::mapped;
+use super::mirror;
 use super::numbers::keep_number;
 use super::residents::Reserved;
 use super::{Core, PRIVATE, is_private_path};
@@ -28,8 +30,6 @@ use crate::engine::Stat;
 use crate::error::Error;
 use crate::namespace::{Node, reopen, stat_descriptor};
 
-/// Longest target of a link: `xfs`, and `ext4` with small blocks, take 1023 bytes.
-const TARGET_BYTES_MAX: usize = 1000;
 /// Room that a copy needs besides its data.
 pub(super) const COPY_SLACK: u64 = 16 << 10;
 
@@ -191,7 +191,7 @@ impl Core {
             if inode.passed.load(Ordering::Acquire) > 0 {
                 return Err(Stayed::PassedThrough);
             }
-            if inode.is_mapped(&source.file) {
+            if mapped::is_mapped(inode, &source.file) {
                 return Err(Stayed::Mapped);
             }
         }
@@ -232,7 +232,7 @@ impl Core {
     ) -> Result<(), Stayed> {
         match self.switch(inode, &source, copied, early) {
             Ok(resident) => {
-                self.free_later(OldCopy { source, resident });
+                self.leftovers.free_later(OldCopy { file: source.file, resident });
                 Ok(())
             }
             // The copy is the file to the next mount.
@@ -253,7 +253,7 @@ impl Core {
         told: Told<'_>,
     ) -> Result<u64, Stayed> {
         let demoted = self.move_down(inode, manner, told)?;
-        self.free_old_copies();
+        self.leftovers.free_old_copies();
         Ok(demoted)
     }
 
@@ -265,7 +265,7 @@ impl Core {
         told: Told<'_>,
     ) -> Result<u64, Stayed> {
         let mut last = Stayed::NoRoom;
-        for tier in 1..self.sides.len() {
+        for tier in 1..self.tiers.sides().len() {
             match self.migrate(inode, tier, manner, told) {
                 // More than was thought: metadata needs room, too.
                 Err(Stayed::NoRoom) if self.give_way(tier, ROOM_FOR_NAMES) => {
@@ -296,14 +296,14 @@ impl Core {
         place: &Place,
     ) -> Result<Source, Stayed> {
         let changes = inode.changes.load(Ordering::Acquire);
-        let fd = self.physical(inode, place)?;
+        let fd = inode.physical(&self.tiers, place)?;
         let stat = stat_descriptor(&fd)?;
         if stat.kind() != libc::S_IFREG {
             return Err(Stayed::NotAFile);
         }
         let from = place.tier();
         let name = place.entry.known_as();
-        let count = self.count_names(inode, place)?;
+        let count = inode.count_names(&self.tiers, place)?;
         let names = match &name {
             Some(name) if count <= 1 => vec![name.clone()],
             Some(_) => self.all_names(&place.entry, count)?,
@@ -333,7 +333,7 @@ impl Core {
     /// Whether names in a directory may be replaced; only an ordinary user's mount may not. To be
     /// known before a file is copied, each time that room is wanted.
     fn check_open(&self, dir: &Node) -> Result<(), Stayed> {
-        let dir = self.namespace.descriptor(dir)?;
+        let dir = self.tiers.tree().descriptor(dir)?;
         match accessat(&*dir, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
             Err(Errno::ACCESS) => Err(Stayed::Closed),
             other => Ok(other?),
@@ -349,7 +349,7 @@ impl Core {
         told: Told<'_>,
     ) -> Result<Copied, Stayed> {
         let copied = self.copy_for_now(inode, source, to, told)?;
-        match self.sides[copied.tier].steps.sync("syncing a copy", &copied.file) {
+        match self.tiers.sides()[copied.tier].steps.sync("syncing a copy", &copied.file) {
             Ok(()) => Ok(copied),
             Err(error) => {
                 self.undo(&copied);
@@ -374,8 +374,8 @@ impl Core {
         if !self.has_room_on(tier, need)? {
             return Err(Stayed::NoRoom);
         }
-        let temporary = self.fresh_name();
-        let file = self.sides[tier].temporary(&temporary)?;
+        let temporary = self.tiers.fresh_name();
+        let file = self.tiers.sides()[tier].temporary(&temporary)?;
         let copied =
             Copied { tier, temporary, file, placed: None, keep: false, _reserved: reserved };
         match self.fill(inode, source, (&copied, expected), told) {
@@ -394,8 +394,8 @@ impl Core {
         (copied, expected): (&Copied, Expected),
         told: Told<'_>,
     ) -> crate::error::Result<()> {
-        let steps = &self.sides[copied.tier].steps;
-        let from = End { file: &source.file, steps: &self.sides[source.from].steps };
+        let steps = &self.tiers.sides()[copied.tier].steps;
+        let from = End { file: &source.file, steps: &self.tiers.sides()[source.from].steps };
         let to = End { file: &copied.file, steps };
         let size = source.stat.raw.st_size.unsigned_abs();
         copy::contents(from, to, size, expected, told)?;
@@ -413,12 +413,13 @@ impl Core {
         if copied.tier == 0 || source.name.is_none() {
             return Ok(());
         }
-        let side = &self.sides[copied.tier];
-        let own = self.namespace.path_of(&source.entry);
+        let side = &self.tiers.sides()[copied.tier];
+        let own = self.tiers.tree().path_of(&source.entry);
         let other = Path::new(PRIVATE).join("files").join(&copied.temporary);
-        let fits = self.can_be_named(copied.tier, &own) && !is_private_path(&own);
+        let fits = self.tiers.can_be_named(copied.tier, &own) && !is_private_path(&own);
         for place in [fits.then_some(own), Some(other)].into_iter().flatten() {
-            let made = side.make_parents(&place, &mut |dir, made| self.mirror(dir, made));
+            let made = side
+                .make_parents(&place, &mut |dir, made| mirror::directory(&self.tiers, dir, made));
             if made.is_err() && place.starts_with(PRIVATE) {
                 return Ok(made?);
             }
@@ -449,25 +450,12 @@ impl Core {
         Err(Stayed::Gone)
     }
 
-    /// Whether a link can name a place; that of a file which has just lost its name is empty.
-    pub(super) fn can_be_named(&self, tier: usize, place: &Path) -> bool {
-        let is_empty = place.as_os_str().is_empty();
-        !is_empty && self.links.to(tier, place).len() <= TARGET_BYTES_MAX
-    }
-
-    /// The namespace's node at a path.
-    pub(super) fn walk(&self, path: &Path) -> Option<Node> {
-        path.iter().try_fold(self.namespace.root(), |node, name| {
-            self.namespace.lookup(&node, name).ok().map(|(node, _)| node)
-        })
-    }
-
     /// Takes back what a migration that did not happen has made.
     pub(super) fn undo(&self, copied: &Copied) {
         match &copied.placed {
-            None => self.sides[copied.tier].drop_temporary(&copied.temporary),
+            None => self.tiers.sides()[copied.tier].drop_temporary(&copied.temporary),
             Some((place, intent)) => {
-                let side = &self.sides[copied.tier];
+                let side = &self.tiers.sides()[copied.tier];
                 match side.remove(place).and_then(|()| side.sync_parent("syncing a place", place)) {
                     Ok(()) => self.intents.clear(intent),
                     Err(error) => tracing::warn!(%error, "a copy is removed at the next mount"),

@@ -8,11 +8,9 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::io::Errno;
-
-use super::Core;
 use super::copy::owned;
 use super::inode::Place;
+use super::tiers::Tiers;
 use crate::engine::SetAttr;
 use crate::error::Result;
 use crate::namespace::attributes::set_attr_on;
@@ -23,46 +21,37 @@ pub(super) const ACL: &str = "system.posix_acl_access";
 /// Permissions of a directory's group.
 const GROUP: u32 = 0o070;
 
-impl Core {
-    /// Makes `to`, a directory on a lower tier, as open as the one of the tree at `path`, if there
-    /// is one.
-    pub(super) fn mirror(&self, path: &Path, to: &impl AsFd) -> Result<()> {
-        match self.walk(path) {
-            Some(node) => make_like(&*self.namespace.descriptor(&node)?, to),
-            None => Ok(()),
-        }
-    }
-
-    /// The directory at `place`, which user `before` owned, may have other permissions now: so have
-    /// its mirrors. One of somebody else is none.
-    pub(super) fn permissions_changed(&self, place: &Place, before: u32) -> Result<()> {
-        let dir = self.namespace.descriptor(&place.entry)?;
-        let owners = [before, stat_descriptor(&*dir)?.raw.st_uid, self.uid];
-        let path = self.namespace.path_of(&place.entry);
-        for side in self.sides.iter().skip(1).filter(|_| !path.as_os_str().is_empty()) {
-            let Ok(mirror) = side.look(&path) else { continue };
-            let found = stat_descriptor(&mirror)?;
-            let is_dir = found.kind() == libc::S_IFDIR;
-            if is_dir && !owners.contains(&found.raw.st_uid) {
-                let path = side.path.join(&path);
-                tracing::warn!("{} is another user's and keeps its permissions", path.display());
-                continue;
-            }
-            let like = || if is_dir { make_like(&*dir, &mirror) } else { Ok(()) };
-            if let Err(error) = side.steps.step("setting a directory's attributes", like) {
-                let path = side.path.join(&path);
-                tracing::warn!(%error, "{} keeps its old permissions", path.display());
-            }
-        }
-        Ok(())
+/// Makes `to`, a directory on a lower tier, as open as the one of the tree at `path`, if there
+/// is one.
+pub(super) fn directory(tiers: &Tiers, path: &Path, to: &impl AsFd) -> Result<()> {
+    match tiers.walk(path) {
+        Some(node) => make_like(&*tiers.tree().descriptor(&node)?, to),
+        None => Ok(()),
     }
 }
 
-/// Refuses a directory that is not the one just made: somebody put another in its place.
-pub(super) fn check_new(made: &impl AsFd, uid: u32) -> Result<()> {
-    let stat = stat_descriptor(made)?;
-    let is_ours = stat.kind() == libc::S_IFDIR && stat.raw.st_uid == uid;
-    if is_ours { Ok(()) } else { Err(Errno::STALE.into()) }
+/// The directory at `place`, which user `before` owned, may have other permissions now: so have
+/// its mirrors. One of somebody else is none.
+pub(super) fn permissions_changed(tiers: &Tiers, place: &Place, before: u32) -> Result<()> {
+    let dir = tiers.tree().descriptor(&place.entry)?;
+    let owners = [before, stat_descriptor(&*dir)?.raw.st_uid, tiers.uid()];
+    let path = tiers.tree().path_of(&place.entry);
+    for side in tiers.sides().iter().skip(1).filter(|_| !path.as_os_str().is_empty()) {
+        let Ok(mirror) = side.look(&path) else { continue };
+        let found = stat_descriptor(&mirror)?;
+        let is_dir = found.kind() == libc::S_IFDIR;
+        if is_dir && !owners.contains(&found.raw.st_uid) {
+            let path = side.path.join(&path);
+            tracing::warn!("{} is another user's and keeps its permissions", path.display());
+            continue;
+        }
+        let like = || if is_dir { make_like(&*dir, &mirror) } else { Ok(()) };
+        if let Err(error) = side.steps.step("setting a directory's attributes", like) {
+            let path = side.path.join(&path);
+            tracing::warn!(%error, "{} keeps its old permissions", path.display());
+        }
+    }
+    Ok(())
 }
 
 /// Gives a directory owner, mode and access ACL of another.

@@ -13,7 +13,10 @@ use rustix::io::Errno;
 use super::Core;
 use super::inode::{Away, Inode, Node, Place};
 use super::intents::{Intent, Removal};
+use super::link_owner;
 use super::link_owner::Said;
+use super::lost;
+use super::mirror;
 use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::{self, Removed, stat_descriptor};
@@ -21,11 +24,11 @@ use crate::namespace::{self, Removed, stat_descriptor};
 impl Core {
     /// Looks a name up; the stat is of the file itself, wherever it is.
     pub(super) fn lookup(&self, parent: &namespace::Node, name: &OsStr) -> Result<(Node, Stat)> {
-        if self.is_private(parent, name) {
+        if self.tiers.is_private(parent, name) {
             return Err(Errno::NOENT.into());
         }
         let names = self.names.read();
-        let (entry, stat) = self.namespace.lookup(parent, name)?;
+        let (entry, stat) = self.tiers.tree().lookup(parent, name)?;
         let (inode, here) = self.meaning(parent, name, &entry, &stat)?;
         let shown = inode.show(self.dir_times.show(stat));
         drop(names);
@@ -48,7 +51,7 @@ impl Core {
             if let Some(inode) = self.table.find(entry.key()) {
                 return Ok((inode, false));
             }
-            away = match self.away(parent, name)? {
+            away = match link_owner::away(&self.tiers, parent, name)? {
                 Some((_, link)) if link != entry.key() => return Err(Errno::STALE.into()),
                 said => said.map(|(away, _)| away),
             };
@@ -56,10 +59,10 @@ impl Core {
         let here = away.is_none();
         let inode = self.table.intern(entry, || match away {
             None => {
-                let number = self.number_here(entry, stat);
+                let number = self.numbers.here(&self.tiers, entry, stat);
                 (number, None, self.residents.get(entry.key()))
             }
-            Some(away) => (self.number_away(entry, stat, &away), Some(away), None),
+            Some(away) => (self.numbers.away(&self.tiers, entry, stat, &away), Some(away), None),
         });
         Ok((inode, here))
     }
@@ -68,26 +71,18 @@ impl Core {
     pub(super) fn stat(&self, inode: &Inode) -> Result<Stat> {
         let place = inode.place.read();
         let stat = match &place.away {
-            None if !place.may_be_directory() => self.namespace.stat(&place.entry)?,
+            None if !place.may_be_directory() => self.tiers.tree().stat(&place.entry)?,
             None => {
                 // A directory's times are not what they seem while a switch changes it.
                 let _names = self.names.read();
-                self.dir_times.show(self.namespace.stat(&place.entry)?)
+                self.dir_times.show(self.tiers.tree().stat(&place.entry)?)
             }
-            Some(_) => match self.found(inode, &place)? {
-                None => return self.stat_lost(inode, &place),
+            Some(_) => match lost::found(&self.tiers, inode, &place)? {
+                None => return lost::stat_lost(&self.tiers, inode, &place),
                 Some(found) => stat_descriptor(&*found)?,
             },
         };
-        Ok(self.show_at(inode, &place, stat))
-    }
-
-    /// Attributes as programs see them, of a file that is at `place`.
-    pub(super) fn show_at(&self, inode: &Inode, place: &Place, stat: Stat) -> Stat {
-        match &place.away {
-            Some(_) => inode.show_below(self.names_of_link(place), stat),
-            None => inode.show(stat),
-        }
+        Ok(inode.show_at(&self.tiers, &place, stat))
     }
 
     /// Makes a hard link, of its link where a file is on a lower tier.
@@ -97,7 +92,7 @@ impl Core {
         parent: &namespace::Node,
         name: &OsStr,
     ) -> Result<Stat> {
-        if self.is_private(parent, name) {
+        if self.tiers.is_private(parent, name) {
             return Err(Errno::PERM.into());
         }
         loop {
@@ -119,8 +114,8 @@ impl Core {
                 }
                 self.give_up(entry.key())?;
                 let _changing = inode.changing()?;
-                let link = || self.namespace.link(&entry, parent, name);
-                let stat = inode.show(self.sides[0].steps.step("linking", link)?);
+                let link = || self.tiers.tree().link(&entry, parent, name);
+                let stat = inode.show(self.tiers.ssd().steps.step("linking", link)?);
                 self.many_names.keep(&entry);
                 drop((counted, names));
                 return if away.is_some() { self.touched(inode) } else { Ok(stat) };
@@ -130,22 +125,24 @@ impl Core {
 
     /// Removes a name that is no directory.
     pub(super) fn unlink(&self, parent: &namespace::Node, name: &OsStr) -> Result<()> {
-        if self.is_private(parent, name) {
+        if self.tiers.is_private(parent, name) {
             return Err(Errno::NOENT.into());
         }
         let names = self.names.read();
-        let mut seen = self.namespace.before_removal(parent, name)?;
+        let mut seen = self.tiers.tree().before_removal(parent, name)?;
         let counted = self.many_names.count_before(&seen.stat);
         if counted.is_some() {
-            seen = self.namespace.before_removal(parent, name)?;
+            seen = self.tiers.tree().before_removal(parent, name)?;
         }
-        let said = self.said_by(seen.descriptor(), || self.namespace.path_of(parent).join(name))?;
+        let said = link_owner::said_by(&self.tiers, seen.descriptor(), || {
+            self.tiers.tree().path_of(parent).join(name)
+        })?;
         let said = said.filter(|said| said.ours);
         let stays = said.as_ref().is_some_and(|said| said.away.shared && !self.is_last(&said.link));
-        let steps = &self.sides[0].steps;
+        let steps = &self.tiers.ssd().steps;
         let Some(Said { away, .. }) = said.filter(|_| !stays) else {
             self.give_up(seen.key)?;
-            let unlink = || self.namespace.unlink_seen(seen, parent, name);
+            let unlink = || self.tiers.tree().unlink_seen(seen, parent, name);
             let removed = steps.step("unlinking", unlink)?;
             self.gone(&removed, (parent, name), None);
             drop((counted, names));
@@ -156,9 +153,9 @@ impl Core {
         };
         // The link becomes the intent: that is one change, and a full SSD has room for it. The
         // kernel keeps others from changing the name meanwhile.
-        let id = format!("{}-gone", self.fresh_name());
+        let id = format!("{}-gone", self.tiers.fresh_name());
         let to = (self.intents.dir(), OsStr::new(&id));
-        let unlink = || self.namespace.take_out(seen, (parent, name), to);
+        let unlink = || self.tiers.tree().take_out(seen, (parent, name), to);
         let removed = steps.step("unlinking", unlink)?;
         let intent = Intent { name: id, tier: away.tier, place: away.path };
         self.gone(&removed, (parent, name), Some(intent));
@@ -172,16 +169,16 @@ impl Core {
         to: (&namespace::Node, &OsStr),
         flags: u32,
     ) -> Result<()> {
-        if self.is_private(from.0, from.1) || self.is_private(to.0, to.1) {
+        if self.tiers.is_private(from.0, from.1) || self.tiers.is_private(to.0, to.1) {
             return Err(Errno::PERM.into());
         }
         let names = self.names.read();
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
-        let (moved, moved_stat) = self.namespace.lookup(from.0, from.1)?;
-        let mut other = self.namespace.lookup(to.0, to.1).ok();
+        let (moved, moved_stat) = self.tiers.tree().lookup(from.0, from.1)?;
+        let mut other = self.tiers.tree().lookup(to.0, to.1).ok();
         let counted = other.as_ref().and_then(|(_, stat)| self.many_names.count_before(stat));
         if counted.is_some() {
-            other = self.namespace.lookup(to.0, to.1).ok();
+            other = self.tiers.tree().lookup(to.0, to.1).ok();
         }
         let replaces = flags & (libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) == 0;
         let leaving = match &other {
@@ -191,9 +188,9 @@ impl Core {
             }
             _ => None,
         };
-        let rename = || self.namespace.rename(from, to, flags);
+        let rename = || self.tiers.tree().rename(from, to, flags);
         let mut one_of_many = None;
-        match self.sides[0].steps.step("renaming", rename) {
+        match self.tiers.ssd().steps.step("renaming", rename) {
             Ok(Some(removed)) => {
                 let others = self.gone(&removed, to, leaving);
                 one_of_many = others.then_some(removed.key);
@@ -234,7 +231,7 @@ impl Core {
     /// A regular file on the SSD is found by its new name from now on.
     fn renamed(&self, (entry, before): (&namespace::Node, &Stat), to: (&namespace::Node, &OsStr)) {
         if let Some(resident) = self.residents.get(entry.key()) {
-            if let Ok(now) = self.namespace.stat(entry) {
+            if let Ok(now) = self.tiers.tree().stat(entry) {
                 self.restamp_renamed(&resident, before, &now);
             }
             *resident.name.lock() = (to.0.clone(), to.1.to_owned());
@@ -255,13 +252,14 @@ impl Core {
         if entry.kind() != libc::S_IFLNK {
             return Ok(None);
         }
-        let Some((Away { tier, path, shared }, _)) = self.away(parent, name)? else {
+        let Some((Away { tier, path, shared }, _)) = link_owner::away(&self.tiers, parent, name)?
+        else {
             return Ok(None);
         };
         if shared && !self.is_last(entry) {
             return Ok(None);
         }
-        self.intents.note(format!("{}-gone", self.fresh_name()), tier, &path).map(Some)
+        self.intents.note(format!("{}-gone", self.tiers.fresh_name()), tier, &path).map(Some)
     }
 
     /// A name did not go after all.
@@ -285,16 +283,16 @@ impl Core {
             self.many_names.forget(removed.key);
         }
         if let Some(intent) = leaving {
-            match (self.sides[intent.tier].look(&intent.place), &live) {
+            match (self.tiers.sides()[intent.tier].look(&intent.place), &live) {
                 (Ok(fd), Some(live)) => *live.kept.lock() = Some(Arc::new(fd)),
                 (Err(Errno::NOENT | Errno::NOTDIR), _) => {
-                    let path = self.namespace.path_of(parent).join(name);
-                    self.lost_is_removed(path, &intent.place);
+                    let path = self.tiers.tree().path_of(parent).join(name);
+                    self.lost.removed(path, &intent.place);
                 }
                 _ => {}
             }
             self.intents.later(Removal::Wanted(intent, parent.clone()));
-            self.wake_reaper();
+            self.signal.wake_reaper();
         }
         if last {
             self.residents.remove(removed.key, live.is_some());
@@ -302,7 +300,7 @@ impl Core {
             self.table.removed(removed.key);
             self.placement.removed(number);
             self.uses.removed(number);
-            self.owed.lock().remove(&number);
+            self.owed.forget(number);
         } else if let (Some(resident), Some(node)) =
             (self.residents.get(removed.key), &removed.node)
             && let Some(name) = node.known_as()
@@ -328,21 +326,24 @@ impl Core {
         let Some(away) = place.away.clone().filter(|away| !away.path.as_os_str().is_empty()) else {
             return Ok(());
         };
-        if self.names_of_link(&place) != 1 {
+        if place.names_of_link(&self.tiers) != 1 {
             return Ok(());
         }
         let Some(name) = place.entry.known_as() else { return Ok(()) };
-        let path = self.namespace.path_of(&place.entry);
+        let path = self.tiers.tree().path_of(&place.entry);
         let stays = path == away.path || super::is_private_path(&path);
-        if stays || !self.can_be_named(away.tier, &path) {
+        if stays || !self.tiers.can_be_named(away.tier, &path) {
             return Ok(());
         }
-        let side = &self.sides[away.tier];
-        side.make_parents(&path, &mut |dir, made| self.mirror(dir, made))?;
+        let side = &self.tiers.sides()[away.tier];
+        side.make_parents(&path, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
         let file = side.find(&away.path)?;
         let before = stat_descriptor(&file)?;
-        let new =
-            self.intents.note_durably(format!("{}-new", self.fresh_name()), away.tier, &path)?;
+        let new = self.intents.note_durably(
+            format!("{}-new", self.tiers.fresh_name()),
+            away.tier,
+            &path,
+        )?;
         if let Err(error) = side.link(&away.path, &path) {
             // Whatever has this place is not ours.
             self.intents.clear(&new);
@@ -360,9 +361,9 @@ impl Core {
                 return Err(error);
             }
         };
-        if let Err(error) = self.sync_directory(&name.0) {
+        if let Err(error) = self.tiers.sync_directory(&name.0) {
             // Both places stay until the next mount.
-            self.owes(inode, name.0);
+            self.owed.add(inode.number, name.0);
             return Err(error);
         }
         drop(place);
@@ -371,7 +372,7 @@ impl Core {
         if let Ok(now) = stat_descriptor(&file) {
             inode.keep_ctime(&before, &now);
         }
-        self.wake_reaper();
+        self.signal.wake_reaper();
         Ok(())
     }
 
@@ -384,9 +385,9 @@ impl Core {
         away: &Away,
         (name, path): (&(namespace::Node, OsString), &Path),
     ) -> Result<Intent> {
-        let id = self.fresh_name();
+        let id = self.tiers.fresh_name();
         let old = self.intents.note(format!("{id}-old"), away.tier, &away.path)?;
-        let target = self.links.to(away.tier, path);
+        let target = self.tiers.links().to(away.tier, path);
         self.replace_own_link(inode, place, name, (&id, &target))
             .inspect_err(|_| self.intents.clear(&old))?;
         place.away = Some(Away { tier: away.tier, path: path.to_owned(), shared: false });
@@ -401,18 +402,24 @@ impl Core {
         name: &(namespace::Node, OsString),
         (id, target): (&str, &OsStr),
     ) -> Result<()> {
-        let replaced = self.make_link(id, target, Some(inode.number)).and_then(|()| {
+        let replaced = self.tiers.make_link(id, target, Some(inode.number)).and_then(|()| {
             let names = self.names.write();
             let before = place.entry.key();
-            let from = (self.sides[0].tmp().as_fd(), OsStr::new(id));
+            let from = (self.tiers.ssd().tmp().as_fd(), OsStr::new(id));
             let to = (&name.0, name.1.as_os_str());
-            let (entry, _) = self.replace_unseen("switching a place", from, to, before)?;
+            let (entry, _) = self.dir_times.replace_unseen(
+                &self.tiers,
+                "switching a place",
+                from,
+                to,
+                before,
+            )?;
             self.table.moved(inode, before, entry.key());
             self.many_names.forget(before);
             drop(names);
             Ok(entry)
         });
-        place.entry = replaced.inspect_err(|_| self.sides[0].drop_temporary(id))?;
+        place.entry = replaced.inspect_err(|_| self.tiers.ssd().drop_temporary(id))?;
         Ok(())
     }
 }

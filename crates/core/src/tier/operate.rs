@@ -9,6 +9,7 @@ use halocline_model::request::ByteRange;
 
 use super::batch::ToldOf;
 use super::inode::Inode;
+use super::lost;
 use super::migrate::{COPY_SLACK, Manner, Stayed};
 use super::moving::{By, move_all};
 use super::tree::{LISTED_MAX, Named};
@@ -28,11 +29,11 @@ impl Core {
         let pinned = self.placement.is_pinned(&file.inode, self.view());
         let excluded = self.placement.is_excluded(&file.inode, self.view());
         let place = file.inode.place.read();
-        let lost = place.away.as_ref().is_some_and(|away| self.is_lost(away));
+        let lost = place.away.as_ref().is_some_and(|away| lost::is_lost(&self.tiers, away));
         let stat = if lost {
-            self.stat_lost(&file.inode, &place)?
+            lost::stat_lost(&self.tiers, &file.inode, &place)?
         } else {
-            stat_descriptor(&*self.physical(&file.inode, &place)?)?
+            stat_descriptor(&*file.inode.physical(&self.tiers, &place)?)?
         };
         let (tier, inside) = match &place.away {
             None => (0, file.path.clone()),
@@ -40,8 +41,8 @@ impl Core {
         };
         Ok(FileInfo {
             tier,
-            tier_name: self.sides[tier].name(),
-            place: self.sides[tier].path.join(inside),
+            tier_name: self.tiers.sides()[tier].name(),
+            place: self.tiers.sides()[tier].path.join(inside),
             size_bytes: stat.raw.st_size.unsigned_abs(),
             disk_bytes: stat.disk_bytes(),
             pinned,
@@ -52,7 +53,7 @@ impl Core {
                 let tier = resident.clean.with(|slot| {
                     slot.as_ref().filter(|mark| mark.retired.is_none()).map(|mark| mark.tier)
                 });
-                tier.map(|tier| self.sides[tier].name())
+                tier.map(|tier| self.tiers.sides()[tier].name())
             }),
             path: file.path,
         })
@@ -83,7 +84,8 @@ impl Core {
     fn tier_status(&self) -> TierStatus {
         TierStatus {
             tiers: self
-                .sides
+                .tiers
+                .sides()
                 .iter()
                 .map(|side| TierState {
                     path: side.path.clone(),
@@ -92,16 +94,16 @@ impl Core {
                 })
                 .collect(),
             ssd_files: self.residents.len() as u64,
-            high_bytes: self.mark(self.options.high),
-            low_bytes: self.mark(self.options.low),
+            high_bytes: self.watermarks.high(),
+            low_bytes: self.watermarks.low(),
             promoted: self.counters.promoted(),
             demoted: self.counters.demoted(),
             copies: self.copies_status(),
             opens: self.counters.opens(),
-            moving: self.moving_now(),
-            moving_rate: self.moving_rate(),
+            moving: self.under_way.now(self.tiers.tree()),
+            moving_rate: self.under_way.rate(),
             requests: self.counters.requests(),
-            passthrough: self.passthrough_status(),
+            passthrough: self.passing.status(&self.tiers),
             jobs: self.placement.jobs().list(),
         }
     }
@@ -110,7 +112,7 @@ impl Core {
 impl Core {
     fn copies_status(&self) -> CopiesStatus {
         let mut clean = Moved::default();
-        let disk_bytes = (1..self.sides.len()).map(|tier| self.marks.bytes_on(tier)).sum();
+        let disk_bytes = (1..self.tiers.sides().len()).map(|tier| self.marks.bytes_on(tier)).sum();
         let residents = self.residents.all();
         for (_, resident) in residents.iter().filter(|(_, resident)| resident.clean.is_clean()) {
             clean.files += 1;
@@ -134,13 +136,13 @@ impl Core {
 impl Controlled for FileTier {
     fn status(&self) -> Status {
         let core = &self.core;
-        core.free_old_copies();
+        core.leftovers.free_old_copies();
         let (files, used) = (core.residents.len() as u64, core.residents.used());
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            origin: core.sides.last().expect("two tiers").path.clone(),
-            cache: core.sides[0].path.clone(),
+            origin: core.tiers.sides().last().expect("two tiers").path.clone(),
+            cache: core.tiers.ssd().path.clone(),
             // The mount tells.
             transport: String::new(),
             mode: Mode::WriteBack,
@@ -205,7 +207,7 @@ impl Controlled for FileTier {
     }
 
     fn flush(&self, _: Option<&Path>, _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
-        Ok(self.core.finish_what_goes())
+        Ok(self.core.leftovers.finish_what_goes(&self.core.tiers, &self.core.intents))
     }
 
     fn warm(&self, paths: &[PathBuf], dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
@@ -217,7 +219,7 @@ impl Controlled for FileTier {
         let asked = once_each(&mut files);
         // What is asked for does not push out what was asked for.
         let here = files.iter().filter(|file| file.tier == 0).map(|file| file.disk_bytes).sum();
-        let kept = core.kept_free();
+        let kept = core.watermarks.kept_free();
         let room = Cell::new((core.residents.account.limit - kept).saturating_sub(here));
         let stays = |file: &Named| {
             if core.excludes(&file.inode) {
@@ -274,7 +276,7 @@ impl Controlled for FileTier {
             RuleChange::Exclude(glob) => globs.add_exclude(glob)?,
             RuleChange::Include(glob) => globs.remove_exclude(glob)?,
         }
-        globs.save(&self.core.private_dir())?;
+        globs.save(&self.core.tiers.private_dir())?;
         drop(globs);
         if matches!(change, RuleChange::Pin(_) | RuleChange::Unpin(_)) {
             self.core.placement.changed_for_many();
@@ -335,14 +337,9 @@ fn once_each(files: &mut Vec<Named>) -> HashSet<u64> {
 }
 
 impl Core {
-    /// The set's own directory on the SSD.
-    pub(super) fn private_dir(&self) -> PathBuf {
-        self.sides[0].path.join(super::PRIVATE)
-    }
-
     /// Whether all tiers answer, and have done so since the mount.
     fn health(&self) -> Health {
-        for side in &self.sides {
+        for side in self.tiers.sides() {
             if let Err(error) = side.is_there() {
                 return Health::Degraded { reason: error.to_string() };
             }
@@ -353,7 +350,7 @@ impl Core {
                 return Health::Degraded { reason: format!("{path}: {failure}; {remedy}") };
             }
         }
-        let ssd = &self.sides[0];
+        let ssd = &self.tiers.ssd();
         if ssd.totals().is_ok_and(|totals| totals.f_files > 0 && totals.f_favail == 0) {
             let reason = format!(
                 "{} is on a file system without free inodes (df -i), and each name needs one there: \

@@ -16,9 +16,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::Core;
-use super::inode::{Inode, Opened};
-use super::residents::Resident;
+use parking_lot::Mutex;
+
+use super::inode::{Inode, Opened, Place};
+use super::mapped;
+use super::options::TierOptions;
+use super::residents::{Resident, Residents};
+use super::tiers::Tiers;
 use crate::control::tier::PassthroughStatus;
 use crate::device::passing;
 use crate::engine::Stat;
@@ -34,9 +38,19 @@ const ROOM_IS_KNOWN: Duration = Duration::from_millis(100);
 /// Open files that `status` names at most.
 const NAMED_MAX: usize = 100;
 
+/// Which files the kernel serves.
+#[derive(Debug)]
+pub(super) struct Passing {
+    /// Files may be handed to it.
+    wanted: bool,
+    /// So may handles that write.
+    writes: bool,
+    state: Mutex<State>,
+}
+
 /// What is known of passthrough so far.
 #[derive(Debug, Default)]
-pub(super) struct Passing {
+struct State {
     /// Whether the kernel takes files; not known before one was offered.
     works: Option<bool>,
     /// Why it does not.
@@ -49,44 +63,52 @@ pub(super) struct Passing {
     room: Option<(Instant, bool)>,
 }
 
-impl Core {
-    /// Hands an open file to the kernel if that is wise; see `Engine::pass_through`.
+impl Passing {
+    /// Nothing is handed over yet.
+    pub(super) fn new(options: &TierOptions) -> Self {
+        Self {
+            wanted: options.passthrough,
+            writes: options.passthrough_writes,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Hands an open file to the kernel if that is wise; see `Engine::pass_through`. Before it may
+    /// write, `ready` makes the file ready for changes that nobody tells us, or tells why not.
     pub(super) fn pass_through(
         &self,
-        handle: &Opened,
-        must: bool,
+        (handle, must): (&Opened, bool),
+        (tiers, residents): (&Tiers, &Residents),
+        ready: impl FnOnce(&Place) -> std::result::Result<(), &'static str>,
         register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
     ) -> bool {
         let place = handle.inode.place.read();
-        let Ok(file) = self.current(handle, &place) else { return false };
+        let Ok(file) = handle.current(tiers, &place) else { return false };
         // A mapping that is left of an earlier handle goes past us: so must this one.
-        let must = must || handle.inode.may_be_mapped(&file);
+        let must = must || mapped::may_be_mapped(&handle.inode, &file);
         let refused = |why| {
-            *self.passing.lock().refused.entry(why).or_default() += 1;
+            *self.state.lock().refused.entry(why).or_default() += 1;
             false
         };
         let Some(resident) = &place.resident else {
             return refused("on a lower tier");
         };
-        if self.passing.lock().works == Some(false) && !must {
+        if self.state.lock().works == Some(false) && !must {
             return refused("the kernel takes no files");
         }
         if !handle.writes() && !must && resident.bytes() < passing::SMALL_BYTES {
             return refused("small and opened for reading");
         }
         // Also where nothing comes of it below: the front end may hand it over all the same.
-        let maps_only = must && handle.writes() && !self.options.passthrough_writes;
+        let maps_only = must && handle.writes() && !self.writes;
         handle.maps_only.store(maps_only, Ordering::Release);
-        if !must && let Some(why) = self.why_ours(handle, resident, &file) {
+        if !must && let Some(why) = self.why_ours((handle, resident, &file), (tiers, residents)) {
             return refused(why);
         }
-        // What the kernel writes by itself nobody tells us.
-        if handle.writes() && self.will_change(&place).is_err() {
-            return refused("its clean copy cannot be given up");
-        }
-        // Synchronous writes that the kernel makes by itself must be durable at once (I4).
-        if handle.writes() && self.settle_owed(&handle.inode).is_err() {
-            return refused("its last move cannot be made durable");
+        if handle.writes()
+            && let Err(why) = ready(&place)
+        {
+            return refused(why);
         }
         match register(file.as_fd()) {
             Ok(()) => {
@@ -97,13 +119,13 @@ impl Core {
                         handle.inode.wrote_past.store(true, Ordering::Release);
                     }
                 }
-                let mut passing = self.passing.lock();
+                let mut passing = self.state.lock();
                 passing.works = Some(true);
                 passing.files.insert(handle.inode.id, Arc::downgrade(&handle.inode));
                 true
             }
             Err(error) => {
-                let mut passing = self.passing.lock();
+                let mut passing = self.state.lock();
                 if passing.works.is_none() {
                     tracing::info!(%error, "no kernel passthrough");
                     passing.works = Some(false);
@@ -116,12 +138,16 @@ impl Core {
     }
 
     /// Why reads and writes of a handle must come to us, if they must.
-    fn why_ours(&self, handle: &Opened, resident: &Resident, file: &File) -> Option<&'static str> {
-        if handle.writes() && !self.options.passthrough_writes {
+    fn why_ours(
+        &self,
+        (handle, resident, file): (&Opened, &Resident, &File),
+        ssd: (&Tiers, &Residents),
+    ) -> Option<&'static str> {
+        if handle.writes() && !self.writes {
             Some("opened for writing: it may grow (see --passthrough-writes)")
         } else if handle.writes() && may_grow(handle, resident, file) {
             Some("opened for writing, and new, appended to or with holes: it may grow")
-        } else if handle.writes() && !self.has_ample_room() {
+        } else if handle.writes() && !self.has_ample_room(ssd) {
             Some("opened for writing without ample room on the SSD")
         } else if handle.flags & libc::O_DIRECT != 0 {
             // The kernel would ask the device's alignment of the program.
@@ -134,25 +160,25 @@ impl Core {
         }
     }
 
-    fn has_ample_room(&self) -> bool {
-        let ample = (self.residents.account.limit / AMPLE_PART).min(AMPLE_BYTES);
-        self.residents.free() >= ample && self.has_room(ample)
+    fn has_ample_room(&self, (tiers, residents): (&Tiers, &Residents)) -> bool {
+        let ample = (residents.account.limit / AMPLE_PART).min(AMPLE_BYTES);
+        residents.free() >= ample && self.has_room(ample, tiers)
     }
 
-    fn has_room(&self, ample: u64) -> bool {
-        let known = self.passing.lock().room;
+    fn has_room(&self, ample: u64, tiers: &Tiers) -> bool {
+        let known = self.state.lock().room;
         if let Some((_, room)) = known.filter(|(looked, _)| looked.elapsed() < ROOM_IS_KNOWN) {
             return room;
         }
-        let room = self.sides[0].room().is_ok_and(|room| room >= ample);
-        self.passing.lock().room = Some((Instant::now(), room));
+        let room = tiers.ssd().room().is_ok_and(|room| room >= ample);
+        self.state.lock().room = Some((Instant::now(), room));
         room
     }
 
     /// Files that the kernel serves by itself now.
     fn passed_through(&self) -> Vec<Arc<Inode>> {
         let mut live = Vec::new();
-        self.passing.lock().files.retain(|_, inode| {
+        self.state.lock().files.retain(|_, inode| {
             let inode = inode.upgrade();
             let passed = inode.filter(|inode| inode.passed.load(Ordering::Relaxed) > 0);
             let keep = passed.is_some();
@@ -163,11 +189,11 @@ impl Core {
     }
 
     /// Counts files that programs write without us.
-    pub(super) fn count_passed_through(&self) {
+    pub(super) fn count(&self, tiers: &Tiers) {
         for inode in self.passed_through() {
             let place = inode.place.read();
             if let Some(resident) = &place.resident
-                && let Ok(fd) = self.namespace.descriptor(&place.entry)
+                && let Ok(fd) = tiers.tree().descriptor(&place.entry)
             {
                 resident.settle(&*fd);
             }
@@ -175,18 +201,19 @@ impl Core {
     }
 
     /// For people.
-    pub(super) fn passthrough_status(&self) -> PassthroughStatus {
+    pub(super) fn status(&self, tiers: &Tiers) -> PassthroughStatus {
         let mut files: Vec<String> = self
             .passed_through()
             .iter()
             .take(NAMED_MAX)
-            .map(|inode| self.namespace.path_of(&inode.entry()).display().to_string())
+            .map(|inode| tiers.tree().path_of(&inode.entry()).display().to_string())
             .collect();
         files.sort();
-        let passing = self.passing.lock();
-        let reason = passing.reason.clone().or_else(|| {
-            (!self.options.passthrough).then(|| "switched off (--passthrough=false)".to_owned())
-        });
+        let passing = self.state.lock();
+        let reason = passing
+            .reason
+            .clone()
+            .or_else(|| (!self.wanted).then(|| "switched off (--passthrough=false)".to_owned()));
         let refused = passing.refused.iter().map(|(why, count)| ((*why).to_owned(), *count));
         PassthroughStatus { works: passing.works, reason, files, refused: refused.collect() }
     }

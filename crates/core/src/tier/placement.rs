@@ -13,12 +13,13 @@ use halocline_model::tier::{self, FileId, Keep, Outlook};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::eviction_order::EvictionOrder;
-use super::inode::{Entry, Inode};
+use super::inode::Inode;
 use super::job::Ahead;
 use super::jobs::Jobs;
 use super::opener::Openers;
 use super::options::TierOptions;
 use super::residents::Resident;
+use super::tiers::Entry;
 use super::view::View;
 use crate::error::{Error, Result};
 use crate::globs::Globs;

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::inode::Entry;
 use super::marks::Slot;
+use super::tiers::Entry;
 use crate::namespace::{Node, stat_descriptor};
 
 /// A write may need this much more than its bytes: partial blocks at both ends, and the file

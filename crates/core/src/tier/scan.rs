@@ -11,13 +11,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::symlinkat;
 use serde::Serialize;
 
+use super::adopt;
 use super::adopt::Adopted;
-use super::inode::{Away, Entry};
+use super::inode::Away;
 use super::intents::Intent;
 use super::judge::Marked;
+use super::link_owner;
 use super::link_owner::Said;
-use super::numbers::{kept_number, number_in};
+use super::links::number_in;
+use super::numbers::kept_number;
 use super::problem::Problem;
+use super::tiers::Entry;
 use super::{Core, PRIVATE};
 use crate::control::paths_as_json;
 use crate::error::Result;
@@ -83,8 +87,8 @@ impl Core {
     /// Looks at the tiers; with `mend` removes leftovers, adopts files and counts the SSD's.
     pub(super) fn survey(&self, mend: bool) -> Result<Found> {
         let mut survey = Survey::default();
-        survey.found.files = vec![0; self.sides.len()];
-        let mut intents = self.intents.list(&self.links)?;
+        survey.found.files = vec![0; self.tiers.sides().len()];
+        let mut intents = self.intents.list(self.tiers.links())?;
         let unswitched = self.switch_torn(mend)?.into_iter();
         let unswitched = unswitched.filter(|_| !mend).map(|path| Problem::Unswitched { path });
         survey.found.problems.extend(unswitched);
@@ -93,10 +97,10 @@ impl Core {
         if mend && !intents.is_empty() {
             // The names of a killed mount may be in memory only: what they tell to be a leftover
             // must be one after a power loss too.
-            self.sides[0].sync_all()?;
+            self.tiers.ssd().sync_all()?;
         }
         if mend {
-            for side in &self.sides {
+            for side in self.tiers.sides() {
                 match side.drop_temporaries() {
                     Ok(count) => survey.found.removed += count as u64,
                     Err(error) => tracing::warn!(%error, "copies stay until the next mount"),
@@ -114,11 +118,11 @@ impl Core {
                 && !survey.doubted.contains(place)
                 && !survey.copies.contains(place)
         });
-        for tier in 1..self.sides.len() {
+        for tier in 1..self.tiers.sides().len() {
             self.read_lower(tier, &leftovers, &mut survey, mend)?;
         }
         for ((tier, place), names) in std::mem::take(&mut survey.named) {
-            let place = self.sides[tier].path.join(place);
+            let place = self.tiers.sides()[tier].path.join(place);
             for Named { path, .. } in names {
                 survey.found.problems.push(Problem::Lost { path, place: place.clone() });
             }
@@ -137,10 +141,10 @@ impl Core {
     /// Clears intents of which what they told is done, durably.
     fn clear_intents(&self, intents: &[Intent], survey: &Survey) {
         let is_done = |intent: &&Intent| {
-            let synced = self
-                .sides
-                .get(intent.tier)
-                .map_or(Ok(()), |side| side.sync_parent("syncing what is removed", &intent.place));
+            let synced =
+                self.tiers.sides().get(intent.tier).map_or(Ok(()), |side| {
+                    side.sync_parent("syncing what is removed", &intent.place)
+                });
             if let Err(error) = &synced {
                 tracing::warn!(%error, "an intent stays until the next mount");
             }
@@ -155,25 +159,25 @@ impl Core {
 
     /// Counts the SSD's files and collects our links.
     fn read_ssd(&self, survey: &mut Survey, mend: bool) -> Result<()> {
-        let mut dirs = vec![self.namespace.root()];
+        let mut dirs = vec![self.tiers.tree().root()];
         while let Some(dir) = dirs.pop() {
-            let fd = self.namespace.descriptor(&dir)?;
-            for (name, kind) in names_in(&self.namespace, &dir)? {
-                if self.is_private(&dir, &name) {
+            let fd = self.tiers.tree().descriptor(&dir)?;
+            for (name, kind) in names_in(self.tiers.tree(), &dir)? {
+                if self.tiers.is_private(&dir, &name) {
                     continue;
                 }
                 let Ok(stat) = stat_at(fd.as_fd(), &name) else { continue };
                 match stat.kind() {
-                    libc::S_IFDIR => dirs.push(self.namespace.lookup(&dir, &name)?.0),
+                    libc::S_IFDIR => dirs.push(self.tiers.tree().lookup(&dir, &name)?.0),
                     libc::S_IFLNK => {
-                        if let Some(said) = self.said(&dir, &name)? {
+                        if let Some(said) = link_owner::said(&self.tiers, &dir, &name)? {
                             self.collect(survey, (&dir, name), said, mend);
                         }
                     }
                     libc::S_IFREG => {
                         let key = stat.key();
                         if let Some(found) = survey.marked.get_mut(&key.1) {
-                            let path = self.namespace.path_of(&dir).join(&name);
+                            let path = self.tiers.tree().path_of(&dir).join(&name);
                             *found = Some(Marked { path, stat, has_copy: false });
                         }
                         survey.found.files[0] += 1;
@@ -195,9 +199,9 @@ impl Core {
     /// Notes a link in the form of ours.
     fn collect(&self, survey: &mut Survey, (dir, name): (&Node, OsString), said: Said, mend: bool) {
         let Said { away: Away { tier, path: place, shared }, link, ours, former } = said;
-        let path = self.namespace.path_of(dir).join(&name);
+        let path = self.tiers.tree().path_of(dir).join(&name);
         if !ours {
-            let whole = self.sides[tier].path.join(&place);
+            let whole = self.tiers.sides()[tier].path.join(&place);
             survey.found.problems.push(Problem::StrangeLink { path, place: whole });
             survey.doubted.insert((tier, place));
             return;
@@ -213,7 +217,7 @@ impl Core {
     fn count(&self, dir: &Node, name: OsString, key: (u64, u64), stat: &crate::engine::Stat) {
         let path = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW;
         let fd =
-            self.namespace.descriptor(dir).ok().and_then(|dir| {
+            self.tiers.tree().descriptor(dir).ok().and_then(|dir| {
                 rustix::fs::openat(&*dir, &name, path, rustix::fs::Mode::empty()).ok()
             });
         let kept = fd.and_then(|fd| kept_number(&fd));
@@ -244,10 +248,10 @@ impl Core {
                 self.settle_names(*tier, place, &names[..count])?;
             }
             for Named { path, parent, name, .. } in names.drain(count..) {
-                let whole = self.sides[*tier].path.join(place.as_path());
+                let whole = self.tiers.sides()[*tier].path.join(place.as_path());
                 survey.found.problems.push(Problem::SecondLink { path, place: whole });
                 if mend {
-                    let target = self.links.stored(&self.links.to(*tier, place));
+                    let target = self.tiers.links().stored(&self.tiers.links().to(*tier, place));
                     self.replace_link(&parent, &name, &target)?;
                 }
             }
@@ -260,12 +264,12 @@ impl Core {
         let former = names.iter().any(|name| name.former);
         if !names[0].shared {
             if former {
-                let (one, target) = (&names[0], self.links.to(tier, place));
+                let (one, target) = (&names[0], self.tiers.links().to(tier, place));
                 self.replace_link(&one.parent, &one.name, &target)?;
             }
             return Ok(());
         }
-        let target = former.then(|| self.links.to_shared(tier, place));
+        let target = former.then(|| self.tiers.links().to_shared(tier, place));
         if former || names.iter().any(|name| name.entry != names[0].entry) {
             let names: Vec<_> = names
                 .iter()
@@ -274,20 +278,26 @@ impl Core {
             self.join(&names, target.as_deref())?;
         }
         for Named { parent, name, .. } in names {
-            let dir = self.namespace.descriptor(parent)?;
+            let dir = self.tiers.tree().descriptor(parent)?;
             self.learn_name(parent, name, &stat_at(dir.as_fd(), name)?);
         }
         Ok(())
     }
 
     fn replace_link(&self, parent: &Node, name: &OsStr, target: &OsStr) -> Result<()> {
-        let temporary = self.fresh_name();
-        let side = &self.sides[0];
-        let (entry, stat) = self.namespace.lookup(parent, name)?;
-        self.make_link(&temporary, target, number_in(&stat))?;
+        let temporary = self.tiers.fresh_name();
+        let side = &self.tiers.ssd();
+        let (entry, stat) = self.tiers.tree().lookup(parent, name)?;
+        self.tiers.make_link(&temporary, target, number_in(&stat))?;
         let from = (side.tmp().as_fd(), OsStr::new(&temporary));
         let to = (parent, name);
-        let (new, _) = self.replace_unseen("replacing a link", from, to, entry.key())?;
+        let (new, _) = self.dir_times.replace_unseen(
+            &self.tiers,
+            "replacing a link",
+            from,
+            to,
+            entry.key(),
+        )?;
         self.renumber(entry.key(), new.key());
         Ok(())
     }
@@ -300,7 +310,7 @@ impl Core {
         survey: &mut Survey,
         mend: bool,
     ) -> Result<()> {
-        let side = &self.sides[tier];
+        let side = &self.tiers.sides()[tier];
         let tree = side.tree()?;
         let mut dirs = vec![tree.root()];
         while let Some(dir) = dirs.pop() {
@@ -315,7 +325,7 @@ impl Core {
                 let kind =
                     if kind == libc::DT_UNKNOWN { kind_of(&tree, &dir, &name) } else { kind };
                 if kind == libc::DT_DIR && self.is_new && mend && !path.starts_with(PRIVATE) {
-                    let taken = self.adopt_parents(&tree, &path)?.is_none();
+                    let taken = adopt::parents(&self.tiers, &tree, &path)?.is_none();
                     let (path, other) = (path.clone(), side.path.join(&path));
                     survey
                         .found
@@ -344,7 +354,7 @@ impl Core {
                 } else if kind != libc::DT_REG {
                     let (path, from) = (place.1, tree.descriptor(&dir)?);
                     let other = side.path.join(&path);
-                    let adopted = self.adopt_special(&tree, (tier, &path), &from, mend)?;
+                    let adopted = adopt::special(&self.tiers, &tree, (tier, &path), &from, mend)?;
                     match adopted {
                         Adopted::Now => survey.found.adopted.push(path),
                         Adopted::Before => survey.found.removed += 1,
@@ -370,17 +380,17 @@ impl Core {
         survey: &mut Survey,
         mend: bool,
     ) -> Result<()> {
-        let other = self.sides[tier].path.join(&path);
+        let other = self.tiers.sides()[tier].path.join(&path);
         if path.starts_with(PRIVATE) {
             survey.found.problems.push(Problem::Unlinked { other });
             return Ok(());
         }
         survey.found.files[tier] += 1;
-        let linked = stat_descriptor(self.sides[tier].look(&path)?)?.raw.st_nlink > 1;
+        let linked = stat_descriptor(self.tiers.sides()[tier].look(&path)?)?.raw.st_nlink > 1;
         if linked {
             survey.linked.get_or_insert_with(|| (0, other.clone())).0 += 1;
         }
-        if self.walk(&path).is_some() {
+        if self.tiers.walk(&path).is_some() {
             survey.found.problems.push(Problem::Conflict { path, other });
             return Ok(());
         }
@@ -389,13 +399,14 @@ impl Core {
             return Ok(());
         }
         let parent = path.parent().unwrap_or(Path::new(""));
-        let Some(dir) = self.adopt_parents(tree, parent)? else {
+        let Some(dir) = adopt::parents(&self.tiers, tree, parent)? else {
             survey.found.problems.push(Problem::Conflict { path, other });
             return Ok(());
         };
         let name = path.file_name().unwrap_or_default();
-        let (target, dir) = (self.links.to(tier, &path), self.namespace.descriptor(&dir)?);
-        self.sides[0].steps.step("adopting a file", || Ok(symlinkat(target, &*dir, name)?))?;
+        let (target, dir) =
+            (self.tiers.links().to(tier, &path), self.tiers.tree().descriptor(&dir)?);
+        self.tiers.ssd().steps.step("adopting a file", || Ok(symlinkat(target, &*dir, name)?))?;
         survey.found.adopted.push(path);
         Ok(())
     }

@@ -10,8 +10,10 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 
 use super::FileTier;
-use super::inode::{Node, Opened};
+use super::inode::{Node, Opened, Place};
 use super::links::Target;
+use super::lost;
+use super::totals;
 use crate::control::SOCKET_XATTR;
 use crate::device::Allocate;
 use crate::engine::{Caller, DirEntry, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
@@ -28,11 +30,11 @@ impl Engine for FileTier {
     type Handle = Handle;
 
     fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, namespace::Node>) {
-        (&self.core.namespace, Cow::Owned(node.0.entry()))
+        (self.core.tiers.tree(), Cow::Owned(node.0.entry()))
     }
 
     fn root(&self) -> Node {
-        let root = self.core.namespace.root();
+        let root = self.core.tiers.tree().root();
         let number = root.key().1;
         Node(self.core.table.intern(&root, || (number, None, None)))
     }
@@ -64,8 +66,8 @@ impl Engine for FileTier {
         if place.away.is_some() {
             return Err(Errno::INVAL.into());
         }
-        let stored = self.core.namespace.read_link(&place.entry)?;
-        Ok(match self.core.links.read(stored.as_bytes()) {
+        let stored = self.core.tiers.tree().read_link(&place.entry)?;
+        Ok(match self.core.tiers.links().read(stored.as_bytes()) {
             Target::Users(target) => target,
             // Not ours, whatever it looks like.
             Target::Away(..) => stored,
@@ -79,23 +81,23 @@ impl Engine for FileTier {
         by: Maker,
     ) -> Result<(Node, Stat)> {
         let (core, dir) = (&self.core, parent.0.entry());
-        if core.is_private(&dir, name) {
+        if core.tiers.is_private(&dir, name) {
             return Err(Errno::PERM.into());
         }
         let stored;
         let what = match what {
             Make::Symlink(target) => {
-                stored = core.links.stored(target);
+                stored = core.tiers.links().stored(target);
                 Make::Symlink(&stored)
             }
             other => other,
         };
         core.with_room(|| {
             let _names = core.names.read();
-            let make = || core.namespace.make((&dir, name), what, by);
-            let (entry, stat) = core.sides[0].steps.step("making a name", make)?;
+            let make = || core.tiers.tree().make((&dir, name), what, by);
+            let (entry, stat) = core.tiers.ssd().steps.step("making a name", make)?;
             let inode = core.table.intern(&entry, || {
-                let number = core.number_here(&entry, &stat);
+                let number = core.numbers.here(&core.tiers, &entry, &stat);
                 let regular = stat.kind() == libc::S_IFREG;
                 let resident = regular.then(|| {
                     let name = (dir.clone(), name.to_owned());
@@ -116,7 +118,7 @@ impl Engine for FileTier {
         by: Maker,
     ) -> Result<(Node, Stat, Handle)> {
         let dir = parent.0.entry();
-        if self.core.is_private(&dir, name) {
+        if self.core.tiers.is_private(&dir, name) {
             return Err(Errno::PERM.into());
         }
         self.core.with_room(|| self.core.create((&dir, name), mode, flags, by))
@@ -134,16 +136,16 @@ impl Engine for FileTier {
 
     fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let dir = parent.0.entry();
-        if self.core.is_private(&dir, name) {
+        if self.core.tiers.is_private(&dir, name) {
             return Err(Errno::NOENT.into());
         }
-        let path = self.core.namespace.path_of(&dir).join(name);
+        let path = self.core.tiers.tree().path_of(&dir).join(name);
         self.core.with_room(|| {
             let _names = self.core.names.read();
-            let remove = || self.core.namespace.remove_dir(&dir, name).map(drop);
-            self.core.sides[0].steps.step("removing a directory", remove)
+            let remove = || self.core.tiers.tree().remove_dir(&dir, name).map(drop);
+            self.core.tiers.ssd().steps.step("removing a directory", remove)
         })?;
-        self.core.directory_gone(&path);
+        self.core.tiers.directory_gone(&path);
         Ok(())
     }
 
@@ -166,7 +168,9 @@ impl Engine for FileTier {
         must: bool,
         register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
     ) -> bool {
-        self.core.pass_through(&handle.0, must, register)
+        let (core, opened) = (&self.core, &handle.0);
+        let ready = |place: &Place| core.ready_for_kernel(&opened.inode, place);
+        core.passing.pass_through((opened, must), (&core.tiers, &core.residents), ready, register)
     }
 
     fn open_mode(&self, handle: &Handle) -> OpenMode {
@@ -176,7 +180,7 @@ impl Engine for FileTier {
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {
         self.core.with_file(&handle.0, |place, file| {
-            let steps = self.core.steps_at(place);
+            let steps = self.core.tiers.steps(place.tier());
             let read = steps.step("reading", || contents::read(file, offset, buf))?;
             self.core.counters.read(place.tier(), read);
             Ok(read)
@@ -199,13 +203,13 @@ impl Engine for FileTier {
 
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
         self.core.with_file(&handle.0, |place, file| {
-            let steps = self.core.steps_at(place);
+            let steps = self.core.tiers.steps(place.tier());
             if data_only {
                 steps.sync_data("syncing", file)?;
             } else {
                 steps.sync("syncing", file)?;
             }
-            self.core.settle_owed(&handle.0.inode)
+            self.core.owed.settle(handle.0.inode.number, &self.core.tiers)
         })
     }
 
@@ -225,30 +229,30 @@ impl Engine for FileTier {
     ) -> Result<()> {
         let (core, node) = (&self.core, dir.node());
         dir.read(offset, &mut |entry| {
-            core.is_private(node, &entry.name) || take(core.shown(node, entry))
+            core.tiers.is_private(node, &entry.name) || take(core.shown(node, entry))
         })
     }
 
     fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
-        self.core.totals()
+        totals::totals(&self.core.tiers, &self.core.residents, &self.core.marks)
     }
 
     fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
         if name == SOCKET_XATTR {
-            return Ok(self.core.socket().into_os_string().into_encoded_bytes());
+            return Ok(self.core.tiers.socket().into_os_string().into_encoded_bytes());
         }
         if hidden_xattr(name) {
             return Err(Errno::NODATA.into());
         }
         let place = node.0.place.read();
         // Whoever lists a directory asks for these, too, and a lost name is to be seen there.
-        let file = self.core.found(&node.0, &place)?.ok_or(Errno::NODATA)?;
+        let file = lost::found(&self.core.tiers, &node.0, &place)?.ok_or(Errno::NODATA)?;
         xattr::get_on(&*file, name)
     }
 
     fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
         let place = node.0.place.read();
-        let file = self.core.found(&node.0, &place)?;
+        let file = lost::found(&self.core.tiers, &node.0, &place)?;
         file.map_or(Ok(Vec::new()), |file| Ok(shown_xattrs(&xattr::list_on(&*file)?)))
     }
 

@@ -14,7 +14,6 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::PRIVATE;
-use super::mirror::check_new;
 use super::steps::Steps;
 use crate::beneath::{self, Parent};
 use crate::error::{Error, Result};
@@ -56,6 +55,17 @@ impl Side {
         let device = stat_descriptor(&root)?.raw.st_dev;
         let steps = Arc::new(Steps::new(tier));
         Ok(Self { root, path: path.to_owned(), private, tmp, steps, device })
+    }
+
+    /// Whether a sync of the whole file system makes everything on it durable, and is no more than
+    /// one commit: others may leave it to their servers, or do nothing.
+    pub(super) fn syncs_whole(&self) -> bool {
+        const EXT4: i64 = 0xef53;
+        const XFS: i64 = 0x5846_5342;
+        const BTRFS: i64 = 0x9123_683e;
+        const F2FS: i64 = 0xf2f5_2010;
+        const TMPFS: i64 = 0x0102_1994;
+        self.kind().is_some_and(|kind| [EXT4, XFS, BTRFS, F2FS, TMPFS].contains(&kind))
     }
 
     /// The directory of the engine's own.
@@ -283,4 +293,11 @@ impl Side {
         }
         Ok(count)
     }
+}
+
+/// Refuses a directory that is not the one just made: somebody put another in its place.
+pub(super) fn check_new(made: &impl AsFd, uid: u32) -> Result<()> {
+    let stat = stat_descriptor(made)?;
+    let is_ours = stat.kind() == libc::S_IFDIR && stat.raw.st_uid == uid;
+    if is_ours { Ok(()) } else { Err(Errno::STALE.into()) }
 }

@@ -131,7 +131,7 @@ impl Fixture {
     fn content(&self, path: &str) -> Option<Vec<u8>> {
         let node = self.node(path).ok()?;
         let place = node.0.place.read();
-        let mut file = self.tier().core.open_again(&node.0, &place, libc::O_RDONLY).ok()?;
+        let mut file = node.0.open_again(&self.tier().core.tiers, &place, libc::O_RDONLY).ok()?;
         let mut bytes = Vec::new();
         std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
         Some(bytes)

@@ -6,7 +6,9 @@
 //! "available" is the largest file that can be written, wherever it ends up. Clean copies give way
 //! to whatever is written: their bytes are free.
 
-use super::Core;
+use super::marks::Marks;
+use super::residents::Residents;
+use super::tiers::Tiers;
 use crate::error::Result;
 
 /// Bytes of one file system with lower tiers.
@@ -60,48 +62,48 @@ fn sum(ssd: Ssd, lower: &[Lower]) -> Sum {
     Sum { total, free, available }
 }
 
-impl Core {
-    /// What all tiers have together, in blocks of the SSD's file system.
-    pub(super) fn totals(&self) -> Result<libc::statvfs64> {
-        let mut told = self.sides[0].totals()?;
-        let own = self.sides[0].device;
-        let ssd = Ssd {
-            total: told.f_blocks * told.f_frsize,
-            free: told.f_bfree * told.f_frsize,
-            available: told.f_bavail * told.f_frsize,
-            limit: self.residents.account.limit,
-            used: self.residents.used(),
-        };
-        let (mut lower, mut counted) = (Vec::new(), Vec::new());
-        for side in &self.sides[1..] {
-            if counted.contains(&side.device) {
-                continue;
-            }
-            counted.push(side.device);
-            let more = side.totals()?;
-            let of_copies = self.bytes_of_copies(side.device);
-            lower.push(Lower {
-                total: more.f_blocks * more.f_frsize,
-                free: more.f_bfree * more.f_frsize + of_copies,
-                available: more.f_bavail * more.f_frsize + of_copies,
-                shared: side.device == own,
-            });
+/// What all tiers have together, in blocks of the SSD's file system.
+pub(super) fn totals(
+    tiers: &Tiers,
+    residents: &Residents,
+    marks: &Marks,
+) -> Result<libc::statvfs64> {
+    let mut told = tiers.ssd().totals()?;
+    let own = tiers.ssd().device;
+    let ssd = Ssd {
+        total: told.f_blocks * told.f_frsize,
+        free: told.f_bfree * told.f_frsize,
+        available: told.f_bavail * told.f_frsize,
+        limit: residents.account.limit,
+        used: residents.used(),
+    };
+    let (mut lower, mut counted) = (Vec::new(), Vec::new());
+    for side in &tiers.sides()[1..] {
+        if counted.contains(&side.device) {
+            continue;
         }
-        let Sum { total, free, available } = sum(ssd, &lower);
-        let block = told.f_frsize.max(1);
-        told.f_blocks = total / block;
-        told.f_bfree = free / block;
-        told.f_bavail = available / block;
-        Ok(told)
+        counted.push(side.device);
+        let more = side.totals()?;
+        let of_copies = bytes_of_copies(tiers, marks, side.device);
+        lower.push(Lower {
+            total: more.f_blocks * more.f_frsize,
+            free: more.f_bfree * more.f_frsize + of_copies,
+            available: more.f_bavail * more.f_frsize + of_copies,
+            shared: side.device == own,
+        });
     }
+    let Sum { total, free, available } = sum(ssd, &lower);
+    let block = told.f_frsize.max(1);
+    told.f_blocks = total / block;
+    told.f_bfree = free / block;
+    told.f_bavail = available / block;
+    Ok(told)
 }
 
-impl Core {
-    /// Bytes that clean copies have on a file system.
-    pub(super) fn bytes_of_copies(&self, device: u64) -> u64 {
-        let sides = self.sides.iter().enumerate().filter(|(_, side)| side.device == device);
-        sides.map(|(tier, _)| self.marks.bytes_on(tier)).sum()
-    }
+/// Bytes that clean copies have on a file system.
+pub(super) fn bytes_of_copies(tiers: &Tiers, marks: &Marks, device: u64) -> u64 {
+    let sides = tiers.sides().iter().enumerate().filter(|(_, side)| side.device == device);
+    sides.map(|(tier, _)| marks.bytes_on(tier)).sum()
 }
 
 #[cfg(test)]

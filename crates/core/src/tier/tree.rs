@@ -52,7 +52,7 @@ struct Below {
 impl Core {
     /// The node at a path below the root.
     pub(super) fn node_at(&self, path: &Path) -> Result<Node> {
-        let mut at = self.namespace.root();
+        let mut at = self.tiers.tree().root();
         let mut names = path.iter().peekable();
         while let Some(name) = names.next() {
             let (node, _) = self.lookup(&at, name)?;
@@ -120,8 +120,8 @@ impl Core {
     }
 
     fn names_below(&self, dir: &namespace::Node) -> Result<Vec<std::ffi::OsString>> {
-        let names = self.namespace.entries(dir)?.into_iter().map(|entry| entry.name);
-        let mut names: Vec<_> = names.filter(|name| !self.is_private(dir, name)).collect();
+        let names = self.tiers.tree().entries(dir)?.into_iter().map(|entry| entry.name);
+        let mut names: Vec<_> = names.filter(|name| !self.tiers.is_private(dir, name)).collect();
         names.sort();
         Ok(names)
     }

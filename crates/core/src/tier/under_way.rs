@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::Core;
 use crate::control::tier::MoveNow;
-use crate::namespace::Node;
+use crate::namespace::{Namespace, Node};
 
 /// The rate is one over so much time.
 const WINDOW: Duration = Duration::from_secs(5);
@@ -57,8 +56,26 @@ impl UnderWay {
         UnderWayGuard { all: self, id }
     }
 
-    /// Bytes a second, the mean over the last seconds.
-    fn rate(&self, now: Instant) -> u64 {
+    /// What moves now, the longest under way first.
+    pub(super) fn now(&self, tree: &Namespace) -> Vec<MoveNow> {
+        let state = self.state.lock();
+        let describe = |of: &Move| MoveNow {
+            path: tree.path_of(&of.entry),
+            from: of.from,
+            to: of.to,
+            done_bytes: of.done.min(of.total),
+            total_bytes: of.total,
+            seconds: of.begun.elapsed().as_secs_f64(),
+        };
+        state.moves.values().take(NAMED_MAX).map(describe).collect()
+    }
+
+    /// Bytes a second that were copied between tiers during the last seconds.
+    pub(super) fn rate(&self) -> u64 {
+        self.rate_at(Instant::now())
+    }
+
+    fn rate_at(&self, now: Instant) -> u64 {
         let mut state = self.state.lock();
         state.forget_before(now);
         let bytes: u64 = state.lately.iter().map(|(_, bytes)| bytes).sum();
@@ -105,31 +122,9 @@ impl Drop for UnderWayGuard<'_> {
     }
 }
 
-impl Core {
-    /// What moves now, the longest under way first.
-    pub(super) fn moving_now(&self) -> Vec<MoveNow> {
-        let state = self.under_way.state.lock();
-        let describe = |of: &Move| MoveNow {
-            path: self.namespace.path_of(&of.entry),
-            from: of.from,
-            to: of.to,
-            done_bytes: of.done.min(of.total),
-            total_bytes: of.total,
-            seconds: of.begun.elapsed().as_secs_f64(),
-        };
-        state.moves.values().take(NAMED_MAX).map(describe).collect()
-    }
-
-    /// Bytes a second that were copied between tiers during the last five seconds.
-    pub(super) fn moving_rate(&self) -> u64 {
-        self.under_way.rate(Instant::now())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::namespace::Namespace;
 
     #[test]
     fn the_rate_is_that_of_the_last_seconds() {
@@ -143,9 +138,9 @@ mod tests {
             all.state.lock().copied(guard.id, 10, now);
         }
         let end = begun + 100 * GRAIN;
-        assert!((95..=105).contains(&all.rate(end)), "{}", all.rate(end));
+        assert!((95..=105).contains(&all.rate_at(end)), "{}", all.rate_at(end));
         assert!(all.state.lock().lately.len() <= 51, "bounded");
-        assert_eq!(all.rate(end + 2 * WINDOW), 0, "nothing moves any more");
+        assert_eq!(all.rate_at(end + 2 * WINDOW), 0, "nothing moves any more");
         assert_eq!(all.state.lock().moves.len(), 1);
         drop(guard);
         assert!(all.state.lock().moves.is_empty());

@@ -144,7 +144,7 @@ fn what_is_brought_is_not_demoted_for_the_mark() {
     let report = fixture.warm("");
     assert!(report.files > 20 && !report.skipped.is_empty(), "{report:?}");
     let core = &fixture.tier().core;
-    assert!(!core.is_crowded(), "{} bytes", core.residents.used());
+    assert!(!core.watermarks.is_crowded(&core.residents), "{} bytes", core.residents.used());
     core.keep_below_marks();
     let here = names.iter().filter(|name| fixture.where_is(name) == 0).count();
     assert_eq!(here as u64, report.files);

@@ -191,7 +191,7 @@ fn a_file_far_down_has_a_place_that_a_link_can_name() {
     fixture.tier().rename((&dir, old), (&dir, "new".as_ref()), 0).unwrap();
     assert_eq!(fixture.content(&path.replace("file", "new")).unwrap(), b"deep");
     // A journal of SQLite lost its name while it was copied, and with it its path.
-    assert!(!fixture.tier().core.can_be_named(1, Path::new("")));
+    assert!(!fixture.tier().core.tiers.can_be_named(1, Path::new("")));
     fixture.check_places();
 }
 
