@@ -23,7 +23,7 @@ fn work(scratch: &Scratch) {
     for i in 0..4 {
         file.write_all_at(&[1; 4096], i * 8192).unwrap();
     }
-    let mut all = [0; 28 << 10];
+    let mut all = vec![0; 28 << 10];
     file.read_exact_at(&mut all, 0).unwrap();
 }
 
