@@ -6,6 +6,7 @@
 
 pub mod admit;
 pub mod cost;
+pub mod curve;
 pub mod emulated;
 pub mod evict;
 pub mod exact;
