@@ -67,7 +67,7 @@ fn run_example(
 fn hints(lines: &Receiver<String>) -> Vec<Value> {
     let mut all: Vec<Value> = (0..2)
         .map(|_| {
-            let line = lines.recv_timeout(Duration::from_secs(60)).expect("a hint");
+            let line = lines.recv_timeout(Duration::from_mins(1)).expect("a hint");
             let request: Request = serde_json::from_str(&line).expect("a control request");
             assert!(matches!(request, Request::Hint(_)), "{line}");
             serde_json::from_str::<Value>(&line).expect("JSON")["hint"].take()
@@ -151,7 +151,7 @@ fn a_silent_dead_or_absent_mount_does_no_harm() {
         return programs::skip("no MPICH");
     }
     // 0.2 s an open; the rest is for starting MPI on a machine that has other work.
-    assert!(start.elapsed() < Duration::from_secs(120), "the shim does not wait for ever");
+    assert!(start.elapsed() < Duration::from_mins(2), "the shim does not wait for ever");
     assert_eq!(hints(&lines).len(), 2);
 
     let dead = aside.path().join("dead.sock");
