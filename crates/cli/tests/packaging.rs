@@ -88,4 +88,23 @@ fn an_installation_has_man_pages_and_completions() {
         let file = root.join("usr").join(file);
         assert!(file.metadata().is_ok_and(|file| file.len() > 100), "{}", file.display());
     }
+    let share = |file: &str| fs::read_to_string(root.join("usr/share").join(file)).unwrap();
+    for page in
+        ["man/man1/halocline.1", "man/man1/halocline-run.1", "man/man1/halocline-jobs-add.1"]
+    {
+        let page = share(page);
+        assert!(page.contains(".SH \"EXIT STATUS\"") && page.contains(".TP\n126\n"), "{page}");
+    }
+    let page = share("man/man1/halocline-mount.1");
+    assert!(page.contains("ORIGIN MOUNTPOINT \\-\\-cache DIR\n"), "{page}");
+    // Completions offered what is for the program itself, and files for an option of few words.
+    for file in [
+        "bash-completion/completions/halocline",
+        "zsh/site-functions/_halocline",
+        "fish/vendor_completions.d/halocline.fish",
+    ] {
+        let script = share(file);
+        assert!(!script.contains("background-process") && !script.contains("Look into mounts"));
+        assert!(script.contains("write-through"), "{file}");
+    }
 }
