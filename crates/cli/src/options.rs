@@ -33,6 +33,7 @@ impl ConfigArgs {
     /// Refuses flags without an effect on a file tier (`tier`), or on a cache: who gives one expects
     /// something of it. A file may hold options of both.
     pub(crate) fn check_effect(&self, tier: bool) -> Result<()> {
+        self.check_rights(rustix::process::geteuid().is_root())?;
         let without = |(option, _): &&(&OptionSpec, String)| !option.has_effect_on(tier);
         let Some((option, _)) = self.given.iter().find(without) else { return Ok(()) };
         let flag = option.flag();
@@ -45,6 +46,21 @@ impl ConfigArgs {
             (false, _) => ("a cache", "leave it out, or mount with --tier"),
         };
         Err(Error::invalid(format!("--{flag} has no effect on {what}"), other))
+    }
+
+    /// Refuses flags that only mounts of root heed.
+    fn check_rights(&self, root: bool) -> Result<()> {
+        let (suid, dev) = ("allow_suid", "allow_dev");
+        let heeded = |(option, text): &&(&OptionSpec, String)| {
+            [suid, dev].contains(&option.key) && text == "true"
+        };
+        match self.given.iter().find(heeded) {
+            Some((option, _)) if !root => Err(Error::invalid(
+                format!("--{} has an effect in mounts of root only", option.flag()),
+                "leave it out, or mount as root",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses flags that want something else than the options that are `in_force`, as text by key,
@@ -225,6 +241,23 @@ mod tests {
         }
         check(&["--pin=*", "--policy=lru", "--allow-other", "--threads=1"], true).unwrap();
         check(&["--pin=*", "--policy=always", "--allow-other", "--threads=1"], false).unwrap();
+    }
+
+    /// An ordinary user's mount took `--allow-suid` without a word, and was `nosuid`.
+    #[test]
+    fn what_only_root_may_grant_is_refused_to_others() {
+        let check = |arg: &str, root| {
+            let command = ConfigArgs::augment_args(Command::new("test").no_binary_name(true));
+            let matches = command.try_get_matches_from([arg]).unwrap();
+            ConfigArgs::from_arg_matches(&matches).unwrap().check_rights(root)
+        };
+        for flag in ["--allow-suid", "--allow-dev"] {
+            let error = check(flag, false).unwrap_err().to_string();
+            assert!(error.contains(flag) && error.contains("as root"), "{error}");
+            check(flag, true).unwrap();
+        }
+        check("--allow-suid=false", false).unwrap();
+        check("--allow-other", false).unwrap();
     }
 
     #[test]
