@@ -150,7 +150,6 @@ pub(crate) fn report(report: &Report) -> String {
         row(&mut out, name, totals);
     }
     let layouts = layouts(&report.layouts).unwrap_or_else(|| "none".into());
-    let flush_rate = rate(report.flush.bytes, report.flush.seconds);
     let lines = [
         ("policy", report.policy.clone()),
         ("elapsed", seconds(report.elapsed_s)),
@@ -167,11 +166,13 @@ pub(crate) fn report(report: &Report) -> String {
         ("SSD writes", bytes(report.ssd_bytes_written)),
         (
             "flushed",
-            format!(
-                "{} in {} ({flush_rate})",
-                bytes(report.flush.bytes),
-                seconds(report.flush.seconds)
-            ),
+            // No rate: the bytes are those of the background, too, and the time is not.
+            match bytes(report.flush.bytes) {
+                flushed if report.flush.seconds > 0.0 => {
+                    format!("{flushed}, {} of waiting for it", seconds(report.flush.seconds))
+                }
+                flushed => flushed,
+            },
         ),
         ("left dirty", bytes(report.dirty_bytes_left)),
     ];
@@ -289,6 +290,20 @@ mod tests {
         let told = report(&all);
         assert_eq!(told.lines().count(), 12, "{told}");
         assert_eq!(lines(&told), told);
+    }
+
+    /// A mount that flushed in the background alone said "104 MiB in 0 s (-)", and after a short
+    /// flush a rate that no disk has.
+    #[test]
+    fn what_was_flushed_in_the_background_has_no_rate() {
+        let line = |seconds| {
+            let mut all = Report::default();
+            (all.flush.bytes, all.flush.seconds) = (1 << 20, seconds);
+            let told = report(&all);
+            told.lines().find(|line| line.contains("flushed")).unwrap().to_owned()
+        };
+        assert!(line(0.0).ends_with("  1.00 MiB"), "{}", line(0.0));
+        assert!(line(0.5).ends_with("1.00 MiB, 500.00 ms of waiting for it"), "{}", line(0.5));
     }
 
     #[test]
