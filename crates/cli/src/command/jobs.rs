@@ -11,12 +11,13 @@ use std::process::{Command, ExitCode};
 
 use clap::{Args, Subcommand};
 use halocline_core::bounded;
-use halocline_core::control::{JobChange, JobInfo, Request};
+use halocline_core::control::{JobChange, JobInfo, Place, Request};
 use halocline_core::counted::counted;
 use halocline_core::error::Error;
 use halocline_core::tier::JOB_VARIABLE;
 use serde_json::json;
 
+use super::moving::only_on_a_tier;
 use super::print_json;
 use super::run::find_program;
 use crate::failure::{Failure, Outcome};
@@ -106,7 +107,7 @@ pub(crate) fn execute(args: &JobsArgs) -> Outcome {
 }
 
 fn ask(on: &On, change: JobChange) -> Outcome {
-    let place = places::find(&on.path)?;
+    let place = tier_at(on)?;
     let jobs: Vec<JobInfo> = place.connect()?.call(&Request::Jobs(change), |_| {})?;
     if on.json {
         return print_json(&jobs);
@@ -120,11 +121,18 @@ fn ask(on: &On, change: JobChange) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The mount, which only a file tier can be.
+fn tier_at(on: &On) -> Result<Place, Failure> {
+    let place = places::find(&on.path)?;
+    only_on_a_tier(true, &place, "jobs are announced to one, see `halocline mount --tier ROOT`")?;
+    Ok(place)
+}
+
 /// A new run of the job begins with the command, which takes the place of this process.
 fn run(name: &str, on: &On, command: &[OsString]) -> Outcome {
     find_program(&command[0], "the job stays where it is")?;
     let begin = Request::Jobs(JobChange::Begin(name.to_owned()));
-    let _: Vec<JobInfo> = places::find(&on.path)?.connect()?.call(&begin, |_| {})?;
+    let _: Vec<JobInfo> = tier_at(on)?.connect()?.call(&begin, |_| {})?;
     let error = Command::new(&command[0]).args(&command[1..]).env(JOB_VARIABLE, name).exec();
     let status = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
     let program = command[0].to_string_lossy();
