@@ -276,6 +276,14 @@ fn places_that_are_on_no_mount() {
         assert_eq!(output.status.code(), Some(1), "{command:?}: {message}");
         assert!(message.contains("is not on a halocline mount"), "{command:?}: {message}");
     }
+    // What was typed is told of, also where it looks like a glob.
+    for path in ["origin/none", "origin/[none"] {
+        let output = scratch.halocline(&["where", path]);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        for part in [path, "there is no such file or directory", "correct the path"] {
+            assert!(message.contains(part), "{path}: {message}");
+        }
+    }
 }
 
 #[test]

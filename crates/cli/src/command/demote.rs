@@ -45,7 +45,7 @@ pub(crate) fn execute(args: &DemoteArgs) -> Outcome {
 /// The mount of a path that may end in a glob, and the path below its root.
 pub(super) fn find(path: &Path) -> Result<(Place, PathBuf), Failure> {
     let is_glob = |part: &OsStr| is_glob(&part.to_string_lossy());
-    match places::find(path) {
+    let literal = match places::find(path) {
         Ok(place) => {
             let inside = place.inside.clone();
             return Ok((place, inside));
@@ -54,11 +54,12 @@ pub(super) fn find(path: &Path) -> Result<(Place, PathBuf), Failure> {
         Err(error) if error.errno() == libc::ETIMEDOUT || !path.iter().any(is_glob) => {
             return Err(error.into());
         }
-        Err(_) => {}
-    }
+        Err(error) => error,
+    };
     let plain: PathBuf = path.iter().take_while(|part| !is_glob(part)).collect();
     let base = if plain.as_os_str().is_empty() { Path::new(".") } else { &plain };
-    let place = places::find(base)?;
+    // Where neither is on a mount, what was typed is told of.
+    let Ok(place) = places::find(base) else { return Err(literal.into()) };
     let rest: PathBuf = path.iter().skip_while(|part| !is_glob(part)).collect();
     let inside = place.inside.join(rest);
     Ok((place, inside))

@@ -43,7 +43,7 @@ pub(crate) struct MountArgs {
     /// The data on slow storage (not with --tier), and an empty directory or the origin itself
     #[arg(required = true, num_args = 1..=2, value_names = ["ORIGIN", "MOUNTPOINT"])]
     paths: Vec<PathBuf>,
-    /// A directory on the SSD, for nothing else
+    /// A directory on the SSD, for nothing else; at first an empty one
     #[arg(long, value_name = "DIR", required_unless_present = "tier")]
     cache: Option<PathBuf>,
     /// Move whole files between ROOT/ssd and ROOT/hdd: mount points of the two devices

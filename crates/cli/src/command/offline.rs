@@ -32,8 +32,9 @@ pub(super) struct Offline {
 
 /// The real path of a directory that is a cache.
 pub(super) fn cache_dir(named: &Path) -> Result<PathBuf, Failure> {
-    let dir = fs::canonicalize(named)
-        .map_err(|error| Failure::refused(format!("cache {}: {error}", named.display())))?;
+    let dir = fs::canonicalize(named).map_err(|error| {
+        Failure::refused(format!("cache {}: {error}; correct the path", named.display()))
+    })?;
     let mark = dir.join(CACHE_FILE);
     if mark.try_exists().map_err(Error::at(&mark, "look at")).map_err(Failure::refused)? {
         return Ok(dir);

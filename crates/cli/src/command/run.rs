@@ -41,7 +41,7 @@ pub(crate) struct RunArgs {
     /// The data on slow storage
     #[arg(long, value_name = "DIR")]
     origin: PathBuf,
-    /// A directory on the SSD, for nothing else
+    /// A directory on the SSD, for nothing else; at first an empty one
     #[arg(long, value_name = "DIR")]
     cache: PathBuf,
     /// Write the report as JSON, too

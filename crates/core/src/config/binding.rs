@@ -138,7 +138,14 @@ impl Binding {
         }
         let path = dir.join(BINDING_FILE);
         let failed = |error: toml::ser::Error| {
-            Error::invalid(format!("{}: {error}", path.display()), "use a path that is UTF-8")
+            Error::invalid(
+                format!(
+                    "origin {}: {error}, and {} notes it",
+                    self.origin.display(),
+                    path.display()
+                ),
+                "use a path that is UTF-8",
+            )
         };
         let text = toml::to_string(self).map_err(failed)?;
         PrivateDir::open(dir)?.replace(BINDING_FILE, text.as_bytes())

@@ -16,6 +16,7 @@ mod claimant;
 mod names;
 mod standing;
 mod strangers;
+mod told;
 
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
@@ -32,7 +33,6 @@ use serde::{Deserialize, Serialize};
 
 use super::mount::{self, MountLine};
 use super::{Client, Request, SOCKET_NAME, wire};
-use crate::error::Error;
 use ancestors::Ancestor;
 use claimant::{Claimant, read_answer};
 use names::{Entry, Kind};
@@ -103,33 +103,6 @@ pub struct Taken {
     pub uid: u32,
     /// Whether the process said so itself: it does from when its mount works until it ends.
     pub answers: bool,
-}
-
-impl From<Taken> for Error {
-    fn from(taken: Taken) -> Self {
-        let Taken { wanted, dir, cache, pid, uid, .. } = taken;
-        // What a stranger says of itself may hold anything.
-        let shown = |path: &Path| path.to_string_lossy().escape_debug().to_string();
-        let what = match dir {
-            dir if dir.as_os_str().is_empty() => "files of it".to_owned(),
-            dir if dir == wanted => "it".to_owned(),
-            dir => shown(&dir),
-        };
-        let with = if cache.as_os_str().is_empty() {
-            String::new()
-        } else {
-            format!(" with the cache {}", shown(&cache))
-        };
-        Self::invalid(
-            format!(
-                "{} is in use: process {pid} of user {uid} serves {what}{with}, and two caches over \
-                 the same files would not see each other's newest bytes",
-                wanted.display()
-            ),
-            "end that mount first, wait until it ends, or use its cache (`halocline run` with the \
-             same --origin and --cache joins it)",
-        )
-    }
 }
 
 impl Claim {

@@ -279,7 +279,7 @@ fn not_followed(path: &Path, error: io::Error) -> Error {
             errno: libc::ETIMEDOUT,
         };
     }
-    Error::at(path, "find the path")(error)
+    missing(path, "", &error).unwrap_or_else(|| Error::at(path, "find the path")(error))
 }
 
 /// The error for a path in a mount whose root answers.
@@ -293,7 +293,19 @@ fn unresolved(path: &Path, error: io::Error) -> Error {
             "see what is wrong with the origin's disk or server",
         );
     }
-    Error::at(path, "find the path on the mount")(error)
+    missing(path, " on the mount", &error)
+        .unwrap_or_else(|| Error::at(path, "find the path on the mount")(error))
+}
+
+/// The error for a path that is not there.
+fn missing(path: &Path, place: &str, error: &io::Error) -> Option<Error> {
+    (error.kind() == io::ErrorKind::NotFound).then(|| Error::Refused {
+        message: format!(
+            "{}: there is no such file or directory{place}; correct the path",
+            path.display()
+        ),
+        errno: libc::ENOENT,
+    })
 }
 
 fn not_ours(path: &Path) -> Error {

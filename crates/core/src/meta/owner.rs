@@ -164,7 +164,7 @@ fn refuse_foreign(dir: &PrivateDir) -> Result<()> {
                     dir.path().display(),
                     Path::new(&name).display()
                 ),
-                "name an empty or a new directory as the cache",
+                "name an empty directory as the cache",
             ));
         }
     }
@@ -257,7 +257,12 @@ fn owned(dir: &Path, holder: Option<&Holder>, ending: bool) -> Error {
     } else {
         ("", "unmount it there first, or name another cache directory")
     };
-    Error::invalid(format!("the cache {} is in use by process {who}{state}", dir.display()), remedy)
+    // What a file tier keeps of itself, which is locked as a cache is.
+    let what = if dir.ends_with(".halocline") { "file tier" } else { "cache" };
+    Error::invalid(
+        format!("the {what} {} is in use by process {who}{state}", dir.display()),
+        remedy,
+    )
 }
 
 /// What a directory says it is, if it is a cache.

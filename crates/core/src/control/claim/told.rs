@@ -1,0 +1,61 @@
+//! What is said of a directory that somebody else uses.
+
+use std::path::Path;
+
+use super::Taken;
+use crate::error::Error;
+
+impl From<Taken> for Error {
+    fn from(taken: Taken) -> Self {
+        let Taken { wanted, dir, cache, pid, uid, .. } = taken;
+        // What a stranger says of itself may hold anything.
+        let shown = |path: &Path| path.to_string_lossy().escape_debug().to_string();
+        let what = match dir {
+            dir if dir.as_os_str().is_empty() => "files of it".to_owned(),
+            dir if dir == wanted => "it".to_owned(),
+            dir => shown(&dir),
+        };
+        let with = if cache.as_os_str().is_empty() {
+            String::new()
+        } else {
+            format!(" with the cache {}", shown(&cache))
+        };
+        if cache.ends_with(crate::tier::PRIVATE) {
+            return Self::invalid(
+                format!(
+                    "{} is in use: process {pid} of user {uid} serves {what} as a file tier, which \
+                     is mounted once at a time",
+                    wanted.display()
+                ),
+                "end that mount first, or wait until it ends",
+            );
+        }
+        Self::invalid(
+            format!(
+                "{} is in use: process {pid} of user {uid} serves {what}{with}, and two caches over \
+                 the same files would not see each other's newest bytes",
+                wanted.display()
+            ),
+            "end that mount first, wait until it ends, or use its cache (`halocline run` with the \
+             same --origin and --cache joins it)",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A tier that was mounted twice was told of two caches, and of a `run` that could join.
+    #[test]
+    fn a_file_tier_in_use_is_not_called_a_cache() {
+        let (wanted, dir) = (PathBuf::from("/t/ssd"), PathBuf::from("/t/ssd"));
+        let cache = dir.join(crate::tier::PRIVATE);
+        let taken = Taken { wanted, dir, cache, pid: 7, uid: 8, answers: true };
+        let error = Error::from(taken).to_string();
+        assert!(error.contains("is in use: process 7 of user 8"), "{error}");
+        assert!(error.contains("file tier") && !error.contains("cache"), "{error}");
+    }
+}
