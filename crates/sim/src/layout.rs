@@ -113,15 +113,19 @@ impl FileLayout {
         }
         let index = self.part_of(range.start);
         let part = &self.parts[index];
-        let within = self.parts.get(index + 1).is_none_or(|next| range.end <= next.start);
-        for server in 0..self.servers() {
-            let before = self.before[index][server];
+        let before = &self.before[index];
+        if self.parts.get(index + 1).is_none_or(|next| range.end <= next.start) {
+            let range = ByteRange::new(range.start - part.start, range.end - part.start);
+            return part.striping.split(range, |server, local| {
+                each(
+                    server,
+                    ByteRange::new(before[server] + local.start, before[server] + local.end),
+                );
+            });
+        }
+        for (server, before) in before.iter().enumerate() {
             let start = before + part.striping.local_len(server, range.start - part.start);
-            let end = if within {
-                before + part.striping.local_len(server, range.end - part.start)
-            } else {
-                self.local_len(server, range.end)
-            };
+            let end = self.local_len(server, range.end);
             if start < end {
                 each(server, ByteRange::new(start, end));
             }
@@ -213,6 +217,7 @@ mod tests {
             for len in cuts {
                 let mut sum = 0;
                 for (server, start, part) in parts(&layout, at, len) {
+                    prop_assert_eq!(start, layout.local_len(server, at));
                     prop_assert_eq!(start, next[server]);
                     next[server] += part;
                     sum += part;

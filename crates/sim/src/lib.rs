@@ -2,7 +2,8 @@
 //!
 //! - [`servers`]: which servers there are, as `servers.toml` says it;
 //! - [`layout`]: which server holds which byte of a file: varied stripes, in parts and regions;
-//! - [`replay`](mod@replay): the requests one after the other on these servers, in simulated time.
+//! - [`replay`](mod@replay): the requests one after the other on these servers, in simulated time;
+//! - [`workload`]: the request streams of IOR, HPIO, MPI-Tile-IO and BTIO.
 //!
 //! Devices are those of the emulation ([`halocline_model::emulated`]). No files, no clocks, no threads: the same
 //! requests, servers, layouts and seed give the same outcome.
@@ -12,6 +13,7 @@
 pub mod layout;
 pub mod replay;
 pub mod servers;
+pub mod workload;
 
 pub use layout::FileLayout;
 pub use replay::{Options, Outcome, Pace, replay};
