@@ -19,6 +19,7 @@ mod plan;
 mod rescue;
 mod rules;
 mod run;
+mod simulate;
 mod status;
 mod tier_fsck;
 mod tier_text;
@@ -76,6 +77,7 @@ pub(crate) enum Command {
     Model(model::ModelArgs),
     Trace(trace::TraceArgs),
     Plan(plan::PlanArgs),
+    Simulate(simulate::SimulateArgs),
     Unstripe(unstripe::UnstripeArgs),
     #[command(hide = true)]
     Docs(docs::DocsArgs),
@@ -113,6 +115,7 @@ impl Command {
             Self::Model(args) => model::execute(args),
             Self::Trace(args) => trace::execute(args),
             Self::Plan(args) => plan::execute(args),
+            Self::Simulate(args) => simulate::execute(args),
             Self::Calibrate(args) => calibrate::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),
             Self::Docs(args) => docs::execute(args),

@@ -1,6 +1,7 @@
 //! `halocline trace`: traces of requests (docs/TRACES.md).
 
 mod import;
+mod make;
 mod record;
 mod show;
 
@@ -8,7 +9,7 @@ use clap::{Args, Subcommand};
 
 use crate::failure::Outcome;
 
-/// Record and import traces of requests, and say what is in them
+/// Record, import and make traces of requests, and say what is in them
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     #[command(subcommand)]
@@ -20,6 +21,7 @@ enum TraceCommand {
     Import(import::ImportArgs),
     Record(Box<record::RecordArgs>),
     Show(show::ShowArgs),
+    Make(make::MakeArgs),
 }
 
 /// Does it.
@@ -28,5 +30,6 @@ pub(crate) fn execute(args: &TraceArgs) -> Outcome {
         TraceCommand::Import(args) => import::execute(args),
         TraceCommand::Record(args) => record::execute(args),
         TraceCommand::Show(args) => show::execute(args),
+        TraceCommand::Make(args) => make::execute(args),
     }
 }

@@ -6,6 +6,7 @@
 
 mod offline;
 mod sections;
+mod simulate;
 mod table;
 mod trace;
 

@@ -2,6 +2,7 @@
 
 use super::Section;
 use super::offline::{BENCH_TIER, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE};
+use super::simulate::SIMULATE;
 use super::table::{
     CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOBS, MOVE, REPORT, RULES, STATUS, TIER, WHERE,
 };
@@ -109,6 +110,12 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline trace show FILE --json`",
         about: "What is in a trace; [TRACES.md](TRACES.md) says what a trace is, ALGORITHMS.md in section 9 how patterns, phases and regions are told.",
         metrics: TRACE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline simulate FILE --json`",
+        about: "How long the requests of a trace take on simulated servers; [SIMULATOR.md](SIMULATOR.md) says what is modelled.",
+        metrics: SIMULATE,
         within: &[],
     },
     Section {

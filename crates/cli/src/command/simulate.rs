@@ -1,0 +1,208 @@
+//! `halocline simulate`: how long a trace takes on servers that need not exist (docs/SIMULATOR.md).
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use halocline_core::config::{format_bytes, parse_bytes};
+use halocline_core::counted::counted;
+use halocline_core::error::Error;
+use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, replay};
+use halocline_trace::{Reader, Request};
+use serde::Serialize;
+
+use crate::command::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::say::{say, tell};
+use crate::text;
+
+/// Bytes of a description of servers at most.
+const SERVERS_BYTES_MAX: u64 = 1 << 24;
+
+/// Simulate how long the requests of a trace take on servers
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArgs {
+    /// The trace
+    trace: PathBuf,
+    /// The servers: a file with a [[server]] table for each
+    #[arg(long)]
+    servers: PathBuf,
+    /// Stripe on servers that --width does not name
+    #[arg(long, value_parser = bytes, default_value = "64K")]
+    stripe: u64,
+    /// Stripe on the servers of a profile; 0 leaves them out
+    #[arg(long, value_name = "PROFILE=BYTES", value_parser = width)]
+    width: Vec<(String, u64)>,
+    /// When requests are issued
+    #[arg(long, default_value = "closed")]
+    pace: PaceName,
+    /// Where files lie on disks
+    #[arg(long, default_value = "0")]
+    seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum PaceName {
+    /// Each process goes on when its last request is done
+    Closed,
+    /// The same, after the time that it computed in between
+    Think,
+    /// At the times of the trace
+    Open,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| "not bytes such as 64K, 8M or 2G".into())
+}
+
+fn width(text: &str) -> Result<(String, u64), String> {
+    let (name, width) = text.split_once('=').ok_or("not PROFILE=BYTES such as ssd=128K")?;
+    Ok((name.to_owned(), bytes(width)?))
+}
+
+/// What `simulate --json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Stripe of each server, bytes.
+    stripes: Vec<u64>,
+    /// Share of what happened that the trace is known to have, 0 to 1.
+    trace_weight: f64,
+    #[serde(flatten)]
+    replayed: Replayed,
+}
+
+/// Simulates.
+pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
+    let servers = servers(&args.servers)?;
+    let stripes = stripes(args, &servers)?;
+    let layout = FileLayout::uniform(stripes.clone()).map_err(Failure::refused)?;
+    let pace = match args.pace {
+        PaceName::Closed => Pace::ClosedLoop { think: false },
+        PaceName::Think => Pace::ClosedLoop { think: true },
+        PaceName::Open => Pace::OpenLoop,
+    };
+    let options = Options { seed: args.seed, pace };
+    let name = text::path(&args.trace);
+    let failed = |error: String| Failure::failed(format!("{name}: {error}"));
+    let file = File::open(&args.trace).map_err(Error::at(&args.trace, "open"))?;
+    let reader = Reader::new(BufReader::new(file)).map_err(|error| failed(error.to_string()))?;
+    let mut requests = Requests { reader, block: Vec::new().into_iter(), error: None };
+    let replayed = replay(&mut requests, &servers, |_| &layout, &options).map_err(&failed)?;
+    if let Some(error) = requests.error {
+        return Err(failed(error));
+    }
+    let completeness = requests.reader.completeness();
+    if completeness.is_partial() {
+        let why = completeness.cut.as_deref().unwrap_or("its source lacks requests");
+        tell!("{name}: not whole: {why}");
+    }
+    if replayed.requests == 0 {
+        return Err(failed("there are no requests in it".into()));
+    }
+    let trace_weight = completeness.weight();
+    let report = Report { stripes, trace_weight, replayed };
+    if args.json {
+        return print_json(&report);
+    }
+    tell_of(&report);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn servers(path: &Path) -> Result<ServerSet, Failure> {
+    let size = fs::metadata(path).map_err(Error::at(path, "read"))?.len();
+    if size > SERVERS_BYTES_MAX {
+        return Err(Failure::refused(format!("{}: too long", text::path(path))));
+    }
+    let content = fs::read_to_string(path).map_err(Error::at(path, "read"))?;
+    ServerSet::parse(&content, path).map_err(Failure::refused)
+}
+
+/// The stripe of each server.
+fn stripes(args: &SimulateArgs, servers: &ServerSet) -> Result<Vec<u64>, Failure> {
+    let widths: BTreeMap<&str, u64> =
+        args.width.iter().map(|(name, width)| (name.as_str(), *width)).collect();
+    let profiles = servers.servers();
+    for name in widths.keys() {
+        if profiles.iter().all(|server| server.profile_name != *name) {
+            return Err(Failure::refused(format!("--width {name}: no server has this profile")));
+        }
+    }
+    let of = |profile: &str| widths.get(profile).copied().unwrap_or(args.stripe);
+    Ok(profiles.iter().map(|server| of(&server.profile_name)).collect())
+}
+
+/// The requests of a trace, until it ends or cannot be read.
+struct Requests {
+    reader: Reader<BufReader<File>>,
+    block: std::vec::IntoIter<Request>,
+    error: Option<String>,
+}
+
+impl Iterator for Requests {
+    type Item = Request;
+
+    fn next(&mut self) -> Option<Request> {
+        loop {
+            if let Some(request) = self.block.next() {
+                return Some(request);
+            }
+            match self.reader.next_block() {
+                Ok(Some(block)) => {
+                    let requests: Vec<_> = block.to_vec();
+                    self.block = requests.into_iter();
+                }
+                Ok(None) => return None,
+                Err(error) => {
+                    self.error = Some(error.to_string());
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+fn tell_of(report: &Report) {
+    let replayed = &report.replayed;
+    let requests = counted(usize::try_from(replayed.requests).unwrap_or(0), "request");
+    say!("{requests} in {:.3} s: {:.1} MB/s", replayed.seconds, replayed.mb_per_s);
+    for (what, op) in [("read", &replayed.read), ("written", &replayed.write)] {
+        if op.requests > 0 {
+            let (mean, longest) = (op.mean_seconds * 1e3, op.longest_seconds * 1e3);
+            say!(
+                "{what}: {:.1} MB/s, {mean:.3} ms a request, {longest:.3} ms at most",
+                op.mb_per_s
+            );
+        }
+    }
+    say!(
+        "{:16}{:>10}{:>12}{:>14}{:>14}{:>8}",
+        "server",
+        "stripe",
+        "requests",
+        "read",
+        "written",
+        "busy"
+    );
+    for (server, stripe) in replayed.servers.iter().zip(&report.stripes) {
+        let busy =
+            if replayed.seconds > 0.0 { server.busy_seconds / replayed.seconds } else { 0.0 };
+        say!(
+            "{:16}{:>10}{:>12}{:>14}{:>14}{:>7.0}%",
+            text::line(&server.name),
+            format_bytes(*stripe),
+            server.requests,
+            server.read_bytes,
+            server.written_bytes,
+            busy * 100.0
+        );
+        if let Some(at) = server.full_at_seconds {
+            say!("{:16}full after {at:.3} s", "");
+        }
+    }
+}

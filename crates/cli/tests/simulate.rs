@@ -1,0 +1,87 @@
+//! `halocline trace make` and `halocline simulate`.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use halocline_core::control::metrics::Section;
+use halocline_testkit::place::{said, written};
+use halocline_testkit::program;
+use serde_json::Value;
+
+const SERVERS: &str = r#"
+[[server]]
+name = "disk"
+profile = "hdd"
+capacity = "1T"
+
+[[server]]
+name = "flash"
+profile = "ssd"
+capacity = "1M"
+"#;
+
+fn halocline(dir: &Path, args: &[&str]) -> Output {
+    Command::new(program!()).args(args).current_dir(dir).output().unwrap()
+}
+
+fn simulated(dir: &Path, more: &[&str]) -> Value {
+    let args = [&["simulate", "t.hct", "--servers", "servers.toml", "--json"], more].concat();
+    let output = halocline(dir, &args);
+    assert!(output.status.success(), "{}", said(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_made_trace_is_simulated() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    fs::write(dir.join("servers.toml"), SERVERS).unwrap();
+    let make = ["trace", "make", "ior", "-p", "4", "-b", "1M", "-t", "128K", "-r", "-o", "t.hct"];
+    let output = halocline(dir, &make);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(written(&output), "64 requests written to t.hct\n");
+
+    let even = simulated(dir, &[]);
+    let section = Section::find("halocline simulate").unwrap();
+    assert_eq!(section.undescribed(&even), [""; 0]);
+    assert_eq!((&even["requests"], &even["bytes"]), (&64.into(), &(8 << 20).into()));
+    assert_eq!(even["servers"][0]["written_bytes"], 2 << 20);
+    assert!(even["servers"][1]["full_at_seconds"].is_number(), "{even}");
+    assert_eq!(even, simulated(dir, &[]), "the same again");
+
+    let flash = simulated(dir, &["--width", "hdd=0", "--width", "ssd=64K"]);
+    assert_eq!(flash["servers"][0]["requests"], 0);
+    let seconds = |answer: &Value| answer["seconds"].as_f64().unwrap();
+    assert!(seconds(&flash) < seconds(&even) / 4.0, "{flash} {even}");
+
+    let output = halocline(dir, &["simulate", "t.hct", "--servers", "servers.toml"]);
+    assert!(output.status.success() && said(&output).is_empty(), "{}", said(&output));
+    let text = written(&output);
+    assert!(text.starts_with("64 requests in ") && text.contains("full after"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    fs::write(dir.join("servers.toml"), SERVERS).unwrap();
+    fs::write(dir.join("bad.toml"), SERVERS.replace("\"ssd\"", "\"tape\"")).unwrap();
+    let refused = |args: &[&str], status, what: &str| {
+        let output = halocline(dir, args);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(said.contains(what), "{said}");
+    };
+    let made = halocline(dir, &["trace", "make", "hpio", "-p", "2", "--count", "4", "-o", "t.hct"]);
+    assert!(made.status.success(), "{}", said(&made));
+    refused(&["simulate", "t.hct", "--servers", "bad.toml"], 2, "bad.toml, line 9: ");
+    refused(&["simulate", "t.hct", "--servers", "none.toml"], 1, "none.toml");
+    refused(&["simulate", "servers.toml", "--servers", "servers.toml"], 1, "not a trace");
+    let simulate = ["simulate", "t.hct", "--servers", "servers.toml"];
+    refused(&[&simulate[..], &["--width", "tape=4K"]].concat(), 2, "tape");
+    refused(&[&simulate[..], &["--stripe", "0"]].concat(), 2, "all 0");
+    refused(&["trace", "make", "btio", "-p", "5", "-o", "x.hct"], 2, "square");
+    assert!(!dir.join("x.hct").exists());
+}
