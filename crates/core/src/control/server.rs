@@ -35,6 +35,12 @@ const LONG_REQUESTS: [&[u8]; 2] = [b"{\"warm\"", b"{\"jobs\""];
 const LONG_LINES_MAX: usize = 4;
 /// Clients that are connected at the same time, one thread each.
 const CLIENTS_MAX: usize = 1024;
+/// How long a client may take nothing of an answer: then it is left, and what it asked for stops.
+/// Nobody's mount waits for a client that is stopped.
+const UNREAD: Duration =
+    if cfg!(test) { Duration::from_millis(100) } else { Duration::from_mins(1) };
+/// How long a server that ends waits for clients to take their answers.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// Shortest time between two progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -226,9 +232,11 @@ fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, ending: &AtomicBool
             Err(error) => tracing::warn!("control socket: cannot serve a peer: {error}"),
         }
     }
+    let begun = Instant::now();
     loop {
+        let how = if begun.elapsed() < LAST_ANSWERS { Shutdown::Read } else { Shutdown::Both };
         for (_, stream) in shared.open.lock().iter() {
-            let _ = stream.shutdown(Shutdown::Read);
+            let _ = stream.shutdown(how);
         }
         threads.retain(|thread| !thread.is_finished());
         if threads.is_empty() {
@@ -246,6 +254,7 @@ fn is_obeyed(peer: UCred) -> bool {
 /// Answers the requests of one connection until it closes.
 fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     let peer = rustix::net::sockopt::socket_peercred(stream)?;
+    stream.set_write_timeout(Some(UNREAD))?;
     let mut out = BufWriter::new(stream);
     if !is_obeyed(peer) {
         let error = io::Error::from_raw_os_error(libc::EPERM);

@@ -94,6 +94,23 @@ fn started(dir: &Path) -> (Server, Arc<Fake>) {
     (Server::start(dir, mountpoint, Arc::clone(&fake) as _, Arc::clone(&fake) as _).unwrap(), fake)
 }
 
+/// A client that asks and never reads, such as one that is stopped, kept a mount from ending.
+#[test]
+fn a_client_that_reads_nothing_keeps_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, fake) = started(dir.path());
+    let mut stopped = std::os::unix::net::UnixStream::connect(server.socket()).unwrap();
+    stopped.set_write_timeout(Some(Duration::from_mins(1))).unwrap();
+    let mut line = serde_json::to_vec(&Request::Report {}).unwrap();
+    line.push(b'\n');
+    // More answers than fit between the two: at the end nobody takes requests either.
+    while stopped.write_all(&line).is_ok() {}
+    let ended = std::thread::spawn(move || drop(server));
+    halocline_testkit::waiting::eventually("the server ends", || ended.is_finished());
+    ended.join().unwrap();
+    assert!(fake.hints.lock().is_empty());
+}
+
 #[test]
 fn commands_reach_the_engine_and_answers_come_back() {
     let dir = tempfile::tempdir().unwrap();
