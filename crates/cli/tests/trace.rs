@@ -1,7 +1,8 @@
 //! `halocline trace`: what other tools recorded, as a trace, and what is in one.
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -55,6 +56,34 @@ fn without_a_library_for_logs_it_is_said_how_to_get_one() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("pip install darshan"), "{}", said(&output));
+}
+
+/// A log is read by another program: one that hangs, or fills the memory, over what is in it was waited
+/// for as long as it liked.
+#[test]
+fn what_reads_a_log_has_bounded_memory_and_time() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    let import = |script: &str| {
+        let python = dir.join("python");
+        fs::write(&python, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&python, Permissions::from_mode(0o755)).unwrap();
+        let log = data("dxt.darshan");
+        let (python, log) = (python.to_str().unwrap(), log.to_str().unwrap());
+        let limits = ["--convert-seconds", "2", "--convert-gib", "3"];
+        let args = ["import", "--python", python, "-o", "t.hct", log];
+        let output = trace(dir, &[&args[..], &limits].concat());
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        assert!(!dir.join("t.hct").exists());
+        said(&output)
+    };
+    let told = import("echo has $(ulimit -v) $(ulimit -t) >&2; exit 3");
+    assert!(told.contains("has 3145728 2"), "{told}");
+    // It prints nothing, it prints no more, it closes its output and does not end.
+    for hangs in ["sleep 1000", "echo '# DXT'; sleep 1000", "exec >&-; sleep 1000"] {
+        let told = import(hangs);
+        assert!(told.contains("too long") && told.contains("--convert-seconds"), "{told}");
+    }
 }
 
 /// The Python that `scripts/dependencies.sh` gave the package, or the system's if that has it.

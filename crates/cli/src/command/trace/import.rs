@@ -1,13 +1,15 @@
 //! `halocline trace import`: a trace of another tool as one of ours.
 
+mod convert;
+
 use std::fs::{File, Permissions};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, value_parser};
 use halocline_core::counted::counted;
 use halocline_core::error::Error;
 use halocline_trace::import::dxt::{self, Module};
@@ -17,13 +19,6 @@ use halocline_trace::{Kind, Source, Writer};
 use crate::failure::{Failure, Outcome};
 use crate::say::{say, tell};
 use crate::text;
-
-/// Prints a log as `darshan-dxt-parser` does.
-const PRINT_LOG: &str = include_str!("../../../../trace/src/import/print_log.py");
-/// Its status where the library is not there.
-const NO_LIBRARY: i32 = 87;
-/// Bytes that are kept of what a converter says of its troubles.
-const SAID_MAX: u64 = 1 << 14;
 
 /// Make a trace of what another tool recorded
 #[derive(Debug, Args)]
@@ -46,6 +41,12 @@ pub(crate) struct ImportArgs {
     /// Python with the package `darshan`, for logs of Darshan
     #[arg(long, default_value = "python3")]
     python: PathBuf,
+    /// How long the program that reads a log of Darshan may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = value_parser!(u32).range(1..))]
+    convert_seconds: u32,
+    /// How much memory it may take
+    #[arg(long, value_name = "GIB", default_value_t = 8, value_parser = value_parser!(u32).range(1..))]
+    convert_gib: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -95,7 +96,7 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
     match format {
         Format::Csv => csv::import(input, &mut sink).map_err(failed)?,
         Format::Dxt => dxt::import(input, module(args), &mut sink).map_err(failed)?,
-        Format::Darshan => convert(args, &mut sink)?,
+        Format::Darshan => convert::import(args, &mut sink)?,
     }
     let (_, imported) = sink.finish().map_err(failed)?;
     out.persist(&args.out).map_err(|error| at(&args.out, "write")(error.error))?;
@@ -138,86 +139,4 @@ fn tell_of(imported: &Imported, out: &Path, name: &str) {
     for why in &imported.missing {
         tell!("{name}: not whole: {why}");
     }
-}
-
-/// Imports what a program prints of a log: with the package `darshan`, or else `darshan-dxt-parser`, whose times
-/// are rounded to 0.1 ms.
-fn convert(args: &ImportArgs, sink: &mut Sink<impl Write>) -> Result<(), Failure> {
-    // An absolute name is no option, whatever it begins with.
-    let log = args.file.canonicalize().map_err(at(&args.file, "find"))?;
-    let mut python = Command::new(&args.python);
-    python.arg("-c").arg(PRINT_LOG).arg(&log);
-    let mut parser = Command::new("darshan-dxt-parser");
-    parser.arg("--show-incomplete").arg(&log);
-    for mut converter in [python, parser] {
-        match run(&mut converter, args, sink)? {
-            Converted::Done => return Ok(()),
-            Converted::NotThere => {}
-        }
-    }
-    Err(Failure::refused(format!(
-        "{}: logs of Darshan are read by its own library: `pip install darshan` (--python names the Python that \
-         has it), or put darshan-dxt-parser on the PATH; or import the text that it prints elsewhere",
-        text::path(&args.file)
-    )))
-}
-
-enum Converted {
-    Done,
-    NotThere,
-}
-
-/// A converter, ended with this.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn run(
-    converter: &mut Command,
-    args: &ImportArgs,
-    sink: &mut Sink<impl Write>,
-) -> Result<Converted, Failure> {
-    let name = text::path(&args.file);
-    converter.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = match converter.spawn() {
-        Ok(child) => Running(child),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Converted::NotThere),
-        Err(error) => {
-            let program = text::path(Path::new(converter.get_program()));
-            return Err(Failure::failed(format!("{name}: cannot run {program}: {error}")));
-        }
-    };
-    let mut complaints = running.0.stderr.take().expect("it is a pipe");
-    let said = std::thread::spawn(move || {
-        let mut said = Vec::new();
-        let _ = complaints.by_ref().take(SAID_MAX).read_to_end(&mut said);
-        // It must not wait for somebody to read the rest.
-        let _ = io::copy(&mut complaints, &mut io::sink());
-        String::from_utf8_lossy(&said).trim().to_owned()
-    });
-    let mut printed = BufReader::new(running.0.stdout.take().expect("it is a pipe"));
-    let nothing = printed.fill_buf().is_ok_and(<[u8]>::is_empty);
-    let imported = if nothing { Ok(()) } else { dxt::import(&mut printed, module(args), sink) };
-    if imported.is_err() {
-        drop(running);
-        let error = imported.expect_err("it was looked at");
-        return Err(Failure::failed(format!("{name}: in what was printed of it: {error}")));
-    }
-    let status = running.0.wait()?;
-    if status.code() == Some(NO_LIBRARY) && nothing {
-        return Ok(Converted::NotThere);
-    }
-    let said = said.join().unwrap_or_default();
-    if !status.success() || nothing {
-        return Err(Failure::failed(format!("{name}: not read to its end ({status}): {said}")));
-    }
-    if !said.is_empty() {
-        tell!("{name}: {said}");
-    }
-    Ok(Converted::Done)
 }
