@@ -24,7 +24,7 @@ struct Intruder(Child);
 
 impl Intruder {
     fn with_open(file: &Path) -> Self {
-        let script = "import os, sys\n\
+        let script = "import mmap, os, sys\n\
                       os.setgroups([int(sys.argv[3])])\n\
                       os.setgid(int(sys.argv[2]))\n\
                       os.setuid(int(sys.argv[2]))\n\
@@ -98,13 +98,17 @@ fn attack(mount: &Path, below: &[PathBuf], how: &str) {
     }
 }
 
-const WAYS: [&str; 6] = [
+const WAYS: [&str; 10] = [
     "os.pwrite(fd, b'mine', 100)",
     "os.pwrite(fd, b'at the end', 1 << 20)",
     "os.ftruncate(fd, 1000000)",
     "os.posix_fallocate(fd, 0, 1 << 20)",
     "os.copy_file_range(fd, fd, 4096, 0, 65536)",
     "os.close(os.open(sys.argv[1], os.O_WRONLY | os.O_TRUNC))",
+    "os.write(os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND), b'more')",
+    "r, w = os.pipe(); os.write(w, b'mine'); os.splice(r, os.open(sys.argv[1], os.O_WRONLY), 4, None, 100)",
+    "os.sendfile(os.open(sys.argv[1], os.O_WRONLY), os.open('/proc/self/exe', os.O_RDONLY), 0, 4096)",
+    "os.pwritev(os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT), [mmap.mmap(-1, 4096)], 8192)",
 ];
 
 fn attack_in_all_ways(mount: &Mount, origin: &Path) {
@@ -139,11 +143,18 @@ fn a_write_takes_set_id_bits_away_on_a_cache() {
     if let Some(reason) = obstacle() {
         return programs::skip(&reason);
     }
-    for policy in ["--policy=always", "--policy=never"] {
+    let striped = ["--policy=always", "--origin-volume=striped", "--origin-servers=2"];
+    let kinds: [(&[&str], &str); 4] = [
+        (&["--policy=always"], ""),
+        (&["--policy=never"], ""),
+        (&["--policy=always", "--warm-passthrough=true"], ""),
+        (&striped, "namespace"),
+    ];
+    for (kind, below) in kinds {
         for transport in transports() {
-            let options = ["--size=64M", policy, "--allow-other=true"];
-            let mount = Mount::new(&[&options, transport].concat());
-            attack_in_all_ways(&mount, &mount.origin());
+            let options = [kind, transport, &["--size=64M", "--allow-other=true"]].concat();
+            let mount = Mount::new(&options);
+            attack_in_all_ways(&mount, &mount.origin().join(below));
         }
     }
 }
