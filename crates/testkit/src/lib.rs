@@ -3,6 +3,7 @@
 
 pub mod copying;
 pub mod fuse_device;
+pub mod hostile;
 pub mod place;
 pub mod plot;
 pub mod program;
