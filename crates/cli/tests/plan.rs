@@ -59,6 +59,9 @@ fn a_plan_is_told_and_written_and_the_same_each_time() {
     assert_eq!(written_plan, fs::read_to_string(dir.join("two.toml")).unwrap());
     assert!(written_plan.contains("digest = \"xxh3-128:"), "{written_plan}");
     let output = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml"]);
+    let orangefs = ["plan", "t.hct", "--servers", "servers.toml", "--for", "orangefs"];
+    let commands = written(&halocline(dir, &orangefs));
+    assert!(commands.contains("pvfs2-touch -l s2 /data/a\n"), "{commands}");
     let recommended = format!("recommended: {chosen}, with");
     assert!(written(&output).contains(&recommended), "{}", written(&output));
 }

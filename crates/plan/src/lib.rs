@@ -9,7 +9,8 @@
 //! - [`paper`]: DEF, PA and PSA;
 //! - [`search`]: our planner;
 //! - [`planner`]: all four side by side, and the choice;
-//! - [`plan_file`]: plans on disk.
+//! - [`plan_file`]: plans on disk;
+//! - [`write`](mod@write): plans as commands for file systems that exist.
 //!
 //! Everything is deterministic: the same trace and servers give the same plan.
 
@@ -24,6 +25,7 @@ pub mod predict;
 pub mod search;
 pub mod servers;
 pub mod workload;
+pub mod write;
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]

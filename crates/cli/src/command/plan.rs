@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_core::error::Error;
 use halocline_plan::plan_file::{Expected, Plan, PlannedFile, Trace, VERSION};
-use halocline_plan::planner::{Name, Outcome, plan};
+use halocline_plan::planner::{self, Name, Outcome};
+use halocline_plan::write::{self, Target};
 use halocline_sim::ServerSet;
 
 use super::print_json;
@@ -37,8 +38,30 @@ pub(crate) struct PlanArgs {
     #[arg(short, long)]
     out: Option<PathBuf>,
     /// Print the comparison as JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "for_system")]
     json: bool,
+    /// Print the commands that create the files with the planned layout, empty; servers are the file
+    /// system's targets in the order of the description
+    #[arg(long = "for", value_name = "FILE_SYSTEM")]
+    for_system: Option<FileSystem>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum FileSystem {
+    /// lfs setstripe: composite layouts, unequal stripes as several objects
+    Lustre,
+    /// setfattr and pvfs2-touch: variable strips, layouts of one part
+    #[value(name = "orangefs")]
+    OrangeFs,
+}
+
+impl FileSystem {
+    const fn target(self) -> Target {
+        match self {
+            Self::Lustre => Target::Lustre,
+            Self::OrangeFs => Target::OrangeFs,
+        }
+    }
 }
 
 /// Plans.
@@ -50,7 +73,7 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let seen = source::look(&args.trace)?;
     let name = text::path(&args.trace);
     let mut replay = Replay::new(&set);
-    let outcome = plan(&servers, &seen.workload, &mut replay, seen.completeness.weight());
+    let outcome = planner::plan(&servers, &seen.workload, &mut replay, seen.completeness.weight());
     let outcome = outcome.map_err(|error| Failure::refused(format!("{name}: {error}")))?;
     if let Some(why) = replay.failure() {
         return Err(Failure::failed(format!("{name}: {why}")));
@@ -58,12 +81,20 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     if seen.completeness.is_partial() {
         tell!("{name}: the trace is not whole: a gain must be larger to be believed");
     }
+    let plan = plan_of(&seen, servers.all().to_vec(), &outcome);
+    let commands = args.for_system.map(|system| write::commands(system.target(), &plan));
+    let commands = commands.transpose().map_err(Failure::refused)?;
     if let Some(out) = &args.out {
-        let plan = plan_of(&seen, servers.all().to_vec(), &outcome);
         output::write(out, plan.to_toml()).map_err(Error::at(out, "write the plan"))?;
     }
     if args.json {
         return print_json(&report::json(&seen, &outcome));
+    }
+    if let Some(commands) = commands {
+        for command in commands {
+            say!("{command}");
+        }
+        return Ok(ExitCode::SUCCESS);
     }
     report::print(&seen, &servers, &outcome);
     if let Some(out) = &args.out {

@@ -1,0 +1,259 @@
+//! Plans as commands for parallel file systems that exist. What a target cannot express is refused, and what it
+//! can express only nearly is written with the error.
+
+use crate::layout::Part;
+use crate::plan_file::Plan;
+
+/// A parallel file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Composite layouts; unequal stripes by overstriping.
+    Lustre,
+    /// The distribution `varstrip_dist`.
+    OrangeFs,
+}
+
+/// The unit of Lustre's stripe sizes and component ends, bytes.
+const LUSTRE_UNIT: u64 = 64 << 10;
+/// Objects of one component at most: what fits in the attributes of a file on every version.
+const LUSTRE_OBJECTS: u64 = 160;
+/// Characters that `varstrip_dist` keeps of its strips.
+const STRIPS_MAX: usize = 1024;
+
+/// Lines of a shell script that creates the files of `plan` with their layouts, empty. Servers are the targets of
+/// the file system in the order of the plan. The error says which file cannot be expressed, and why.
+pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
+    let mut lines = vec!["#!/bin/sh".to_owned(), "set -e".to_owned()];
+    for file in &plan.file {
+        let path = file.path.as_deref().ok_or("a path that is no UTF-8 cannot be in a script")?;
+        if path.contains(['\0', '\n']) {
+            return Err(format!("{path:?}: its name has a line break"));
+        }
+        let refused = |why: String| format!("{path}: {why}");
+        lines.extend(match target {
+            Target::Lustre => lustre(path, &file.part).map_err(refused)?,
+            Target::OrangeFs => orangefs(plan, path, &file.part).map_err(refused)?,
+        });
+    }
+    Ok(lines)
+}
+
+/// A word that a shell takes as it is.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,;".contains(c);
+    if !text.is_empty() && text.chars().all(plain) && !text.contains(';') {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+fn lustre(path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
+    let mut command = "lfs setstripe".to_owned();
+    let (mut lines, mut written) = (Vec::new(), 0);
+    for (index, part) in parts.iter().enumerate() {
+        let (stripe, objects, error) = overstriped(&part.widths);
+        if error > 0.0 {
+            let percent = error * 100.0;
+            lines.push(format!(
+                "# part {index}: shares of servers differ from the plan by up to {percent:.1} %"
+            ));
+        }
+        if parts.len() > 1 {
+            let end = match part.end {
+                None => "eof".to_owned(),
+                Some(end) => {
+                    let near = (end + LUSTRE_UNIT / 2) / LUSTRE_UNIT * LUSTRE_UNIT;
+                    if near <= written {
+                        return Err(format!("part {index} is shorter than {LUSTRE_UNIT} bytes"));
+                    }
+                    if near != end {
+                        lines.push(format!("# part {index}: ends at {near} instead of {end}"));
+                    }
+                    written = near;
+                    near.to_string()
+                }
+            };
+            command = format!("{command} -E {end}");
+        }
+        let list: Vec<String> = objects.iter().map(usize::to_string).collect();
+        let twice = objects.windows(2).any(|pair| pair[0] == pair[1]);
+        let count = if twice { "-C" } else { "-c" };
+        let (number, list) = (list.len(), list.join(","));
+        command = format!("{command} -S {stripe} {count} {number} -o {list}");
+    }
+    lines.push(format!("{command} {}", quoted(path)));
+    Ok(lines)
+}
+
+/// A stripe size, the server of each object of a round, and the largest difference between a server's share of the
+/// round and its share in the plan, relative to the latter.
+fn overstriped(widths: &[u64]) -> (u64, Vec<usize>, f64) {
+    let widest = widths.iter().copied().max().unwrap_or(0);
+    let smallest = widths.iter().copied().filter(|width| *width > 0).min().unwrap_or(widest);
+    let mut best: Option<(f64, u64, Vec<u64>)> = None;
+    for split in 1..=16 {
+        let stripe = (smallest / split).max(1).next_multiple_of(LUSTRE_UNIT);
+        let count = |width: &u64| match *width {
+            0 => 0,
+            width => ((width + stripe / 2) / stripe).max(1),
+        };
+        let counts: Vec<u64> = widths.iter().map(count).collect();
+        let fits = counts.iter().sum::<u64>() <= LUSTRE_OBJECTS;
+        let error = share_error(widths, &counts);
+        if fits && best.as_ref().is_none_or(|(least, ..)| error < *least - 1e-12) {
+            best = Some((error, stripe, counts));
+        }
+    }
+    // Too many objects: as many as fit, in proportion.
+    let (error, stripe, counts) = best.unwrap_or_else(|| {
+        let sum: u128 = widths.iter().map(|width| u128::from(*width)).sum();
+        let counts: Vec<u64> = widths
+            .iter()
+            .map(|&width| {
+                let share = u128::from(width) * u128::from(LUSTRE_OBJECTS) / sum.max(1);
+                u64::try_from(share).unwrap_or(0).max(u64::from(width > 0))
+            })
+            .collect();
+        let stripe = (widest / counts.iter().copied().max().unwrap_or(1).max(1))
+            .max(1)
+            .next_multiple_of(LUSTRE_UNIT);
+        (share_error(widths, &counts), stripe, counts)
+    });
+    let objects = counts.iter().enumerate();
+    let objects = objects.flat_map(|(server, &count)| (0..count).map(move |_| server)).collect();
+    (stripe, objects, error)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn share_error(widths: &[u64], counts: &[u64]) -> f64 {
+    let (bytes, objects) = (widths.iter().sum::<u64>() as f64, counts.iter().sum::<u64>() as f64);
+    let both = widths.iter().zip(counts).filter(|(width, _)| **width > 0);
+    let error = |(width, count): (&u64, &u64)| {
+        let planned = *width as f64 / bytes;
+        (*count as f64 / objects - planned).abs() / planned
+    };
+    both.map(error).fold(0.0, f64::max)
+}
+
+fn orangefs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
+    let [part] = parts else {
+        let count = parts.len();
+        return Err(format!("its layout has {count} parts; OrangeFS has one for a whole file"));
+    };
+    let used = || part.widths.iter().enumerate().filter(|(_, width)| **width > 0);
+    let strips = used().enumerate().map(|(place, (_, width))| format!("{place}:{width}"));
+    let strips = strips.collect::<Vec<_>>().join(";");
+    if strips.len() > STRIPS_MAX {
+        return Err(format!("its strips take more than {STRIPS_MAX} characters"));
+    }
+    let servers: Vec<&str> = used().map(|(server, _)| plan.server[server].name.as_str()).collect();
+    if let Some(name) = servers.iter().find(|name| name.contains(',')) {
+        return Err(format!("the server {name:?} has a comma in its name"));
+    }
+    let directory = match path.rsplit_once('/') {
+        None => ".",
+        Some(("", _)) => "/",
+        Some((directory, _)) => directory,
+    };
+    let directory = quoted(directory);
+    Ok(vec![
+        format!("setfattr -n user.pvfs2.dist_name -v varstrip_dist {directory}"),
+        format!("setfattr -n user.pvfs2.dist_params -v 'strips:{strips}' {directory}"),
+        format!("pvfs2-touch -l {} {}", quoted(&servers.join(",")), quoted(path)),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+    use crate::plan_file::{Expected, PlannedFile, Trace, VERSION};
+    use crate::servers::Server;
+    use halocline_model::profile::DeviceProfile;
+
+    const K: u64 = 1024;
+
+    fn plan(path: &str, parts: &[(Option<u64>, &[u64])]) -> Plan {
+        let mut begin = 0;
+        let mut all = Vec::new();
+        for (end, widths) in parts {
+            all.push(Part { begin, end: *end, widths: widths.to_vec() });
+            begin = end.unwrap_or(0);
+        }
+        let servers = parts[0].1.len();
+        let layout = Layout::new(all, servers).expect("a layout");
+        let server = |index: usize| Server {
+            name: format!("tcp://s{index}:3334"),
+            capacity: None,
+            channels: 1,
+            profile: DeviceProfile::hdd_7200(),
+        };
+        Plan {
+            version: VERSION,
+            chosen: "ours".into(),
+            trace: Trace { digest: String::new(), requests: 1 },
+            expected: Expected {
+                predicted_seconds: 1.0,
+                simulated_seconds: 1.0,
+                def_simulated_seconds: 1.0,
+                gain_over_def: 0.0,
+                spread: 0.0,
+            },
+            server: (0..servers).map(server).collect(),
+            file: vec![PlannedFile::new(path.as_bytes(), 1, &layout)],
+        }
+    }
+
+    fn written(target: Target, plan: &Plan) -> Vec<String> {
+        commands(target, plan).expect("commands").split_off(2)
+    }
+
+    #[test]
+    fn lustre_gets_components_and_several_objects_on_the_faster_targets() {
+        let two = plan(
+            "/mnt/l/a b",
+            &[(Some(1 << 20), &[64 * K, 64 * K, 192 * K]), (None, &[256 * K, 256 * K, 0])],
+        );
+        assert_eq!(
+            written(Target::Lustre, &two),
+            ["lfs setstripe -E 1048576 -S 65536 -C 5 -o 0,1,2,2,2 \
+              -E eof -S 262144 -c 2 -o 0,1 '/mnt/l/a b'"]
+        );
+    }
+
+    #[test]
+    fn what_lustre_has_only_nearly_is_told() {
+        let uneven = plan("/l/f", &[(Some(100_000), &[28 * K, 100 * K]), (None, &[64 * K, 0])]);
+        assert_eq!(
+            written(Target::Lustre, &uneven),
+            [
+                "# part 0: shares of servers differ from the plan by up to 52.4 %",
+                "# part 0: ends at 131072 instead of 100000",
+                "lfs setstripe -E 131072 -S 65536 -C 3 -o 0,1,1 -E eof -S 65536 -c 1 -o 0 /l/f"
+            ]
+        );
+        let near =
+            [(Some(100_000), &[4 * K, 0][..]), (Some(140_000), &[0, 4 * K]), (None, &[K, 0])];
+        let error = commands(Target::Lustre, &plan("/l/f", &near)).unwrap_err();
+        assert_eq!(error, "/l/f: part 1 is shorter than 65536 bytes");
+        let short = plan("/l/f", &[(Some(20_000), &[4 * K, 4 * K]), (None, &[64 * K, 0])]);
+        let error = commands(Target::Lustre, &short).unwrap_err();
+        assert_eq!(error, "/l/f: part 0 is shorter than 65536 bytes");
+    }
+
+    #[test]
+    fn orangefs_gets_strips_and_the_order_of_the_servers() {
+        let one = plan("/pvfs/it's", &[(None, &[28 * K, 0, 100 * K])]);
+        assert_eq!(
+            written(Target::OrangeFs, &one),
+            [
+                "setfattr -n user.pvfs2.dist_name -v varstrip_dist /pvfs",
+                "setfattr -n user.pvfs2.dist_params -v 'strips:0:28672;1:102400' /pvfs",
+                "pvfs2-touch -l tcp://s0:3334,tcp://s2:3334 '/pvfs/it'\\''s'"
+            ]
+        );
+        let two = plan("/pvfs/f", &[(Some(8), &[1, 1]), (None, &[1, 0])]);
+        let error = commands(Target::OrangeFs, &two).unwrap_err();
+        assert!(error.contains("2 parts"), "{error}");
+    }
+}
