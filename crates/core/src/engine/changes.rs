@@ -178,7 +178,7 @@ pub(crate) fn save(
     dirty: &[Extent],
     reason: &str,
 ) -> Result<()> {
-    let dir = parts.around.cache_dir.join(CONFLICTS);
+    let dir = parts.settings.cache_dir.join(CONFLICTS);
     // As private as the file that they come from may be.
     let private = PrivateDir::make(&dir)?;
     let (name, saved) = create(&private, id, parts.clock.now_ms())?;
@@ -210,7 +210,7 @@ pub(crate) fn save(
     if !damaged.is_empty() {
         let _ = write!(reason, ", of which {} were damaged on the cache", named(&damaged));
     }
-    parts.note(format!("{}: {reason}", path.display()));
+    parts.notes.note(format!("{}: {reason}", path.display()));
     parts.counters.conflict();
     parts.own.conflicts.lock().push(Skipped { path: path.to_owned(), reason });
     Ok(())

@@ -138,7 +138,7 @@ impl Parts {
         offset: u64,
         into: &mut [u8],
     ) -> io::Result<Vec<ByteRange>> {
-        if self.around.config.verify_reads {
+        if self.settings.config.verify_reads {
             return self.store.read_checked(id, placement, offset, into);
         }
         self.store.read(id, placement, offset, into).map(|()| Vec::new())
@@ -195,7 +195,7 @@ impl Parts {
             damaged.iter().copied().filter(|range| self.damage.add(id, *range)).collect();
         if !fresh.is_empty() {
             let path = self.namespace.path_of(&file.node.read());
-            self.note(format!(
+            self.notes.note(format!(
                 "{}: {} on the cache are damaged, and only the cache had them: they are neither \
                  read nor flushed. Write the file anew, or unmount with --force and let \
                  `halocline fsck --repair` save what is there",
@@ -213,7 +213,7 @@ impl Parts {
             let Some(file) = self.files.by_id(id) else { continue };
             match self.drop_damaged_in(&file, id, range) {
                 Ok(0) => {}
-                Ok(bytes) => self.note(format!(
+                Ok(bytes) => self.notes.note(format!(
                     "{}: {bytes} bytes at {} on the cache were damaged; they come from the origin \
                      again",
                     self.namespace.path_of(&file.node.read()).display(),

@@ -64,7 +64,7 @@ impl Parts {
         match work() {
             Err(error) if self.relief.unstated.load(Ordering::Acquire) != before => {
                 if let Err(stuck) = self.give_up() {
-                    self.note(format!("the cache cannot be given up: {stuck}"));
+                    self.notes.note(format!("the cache cannot be given up: {stuck}"));
                     return Err(error);
                 }
                 work()
@@ -175,10 +175,10 @@ impl Parts {
                 continue;
             }
             if let Err(error) = self.store.dmt.give_up() {
-                self.note(format!(
+                self.notes.note(format!(
                     "{error}; the origin has all data, but the next mount cannot know: remove the \
                      directory {} before you mount with it again",
-                    self.around.cache_dir.display()
+                    self.settings.cache_dir.display()
                 ));
             }
             for (id, _) in &dirty {
@@ -259,7 +259,7 @@ impl Parts {
             Some(error) => Err(error),
             None if files.is_empty() => Ok(()),
             None => {
-                self.note(
+                self.notes.note(
                     "the metadata store failed: all dirty data is on the origin now; unmount, \
                      check the cache's device, and mount again to go on caching"
                         .to_owned(),

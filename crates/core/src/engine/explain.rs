@@ -79,7 +79,7 @@ impl Parts {
             });
         }
         match direction {
-            Direction::Write if self.around.config.mode == Mode::ReadOnly => {
+            Direction::Write if self.settings.config.mode == Mode::ReadOnly => {
                 Some("in mode read-only writes go to the origin".to_owned())
             }
             Direction::Write => None,
@@ -98,7 +98,7 @@ impl Parts {
                     misses makes it wanted"
                 .to_owned();
         }
-        let config = &self.around.config;
+        let config = &self.settings.config;
         let noted = self.wants_noted.load(Ordering::Relaxed);
         if self.wants_without_room.load(Ordering::Relaxed) == noted || self.fills.lack_room() {
             return "it is wanted, but there is no room: what is on the cache is dirty, pinned or \
@@ -110,7 +110,7 @@ impl Parts {
         } else {
             "nothing is filled from what programs read (`fill` is off)"
         };
-        let fetched = match (config.rebuild, self.origin_is_idle()) {
+        let fetched = match (config.rebuild, self.origin.is_idle()) {
             (false, _) => "nothing is fetched in the background (`rebuild` is off)",
             (true, true) => "it is about to be fetched",
             (true, false) => {

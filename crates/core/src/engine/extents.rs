@@ -14,7 +14,8 @@ use halocline_model::request::ByteRange;
 
 use super::fill::Filler;
 use super::handle::Handle;
-use super::parts::{NS, Parts, origin_key};
+use super::parts::{NS, Parts};
+use super::reach::origin_key;
 use super::rebuild::Rebuilder;
 use super::sides::Meters;
 use super::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
@@ -42,7 +43,7 @@ impl ExtentEngine {
         if stat.kind() != libc::S_IFREG {
             return stat;
         }
-        self.parts.origin.complete_stat(&mut stat);
+        self.parts.origin.data.complete_stat(&mut stat);
         let Some(file) = self.parts.files.by_key(origin_key(&stat)) else { return stat };
         if let Some(held_ns) = file.held_mtime_ns() {
             let (seconds, rest) = (held_ns.div_euclid(NS), held_ns.rem_euclid(NS));
@@ -113,7 +114,7 @@ impl ExtentEngine {
         let (file, origin) = if let Some(handle) = writable {
             (Arc::clone(&handle.file), &handle.origin)
         } else {
-            opened = self.parts.open_origin(node, libc::O_WRONLY)?;
+            opened = self.parts.origin.open(node, libc::O_WRONLY)?;
             (self.parts.file_of(node)?, &opened)
         };
         self.parts.relieved(|| self.parts.truncate(&file, origin, size))
@@ -128,7 +129,7 @@ impl ExtentEngine {
     fn restamp_other_name(&self, key: OriginKey, removed: &Removed) {
         let node = removed.node.clone().or_else(|| {
             let record = self.parts.store.dmt.file(self.parts.store.dmt.find(key)?)?;
-            self.parts.node_of(&record).ok().flatten()
+            self.parts.origin.node_of(&record).ok().flatten()
         });
         if let Some(node) = node
             && let Err(error) = self.parts.restamp(&node)
@@ -304,7 +305,7 @@ impl Engine for ExtentEngine {
 
     fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
         if name == SOCKET_XATTR {
-            let socket = self.parts.around.cache_dir.join(SOCKET_NAME);
+            let socket = self.parts.settings.cache_dir.join(SOCKET_NAME);
             return Ok(socket.into_os_string().into_encoded_bytes());
         }
         if hidden_xattr(name) {
@@ -340,7 +341,7 @@ impl Engine for ExtentEngine {
 impl Parts {
     /// The file of a node that the cache or an open handle knows.
     pub(super) fn file_of_known(&self, node: &Node) -> Result<Option<Arc<CachedFile>>> {
-        let (key, _) = self.key_of(node)?;
+        let (key, _) = self.origin.key_of(node)?;
         match self.files.by_key(key) {
             None if self.store.dmt.find(key).is_some() => self.file_of(node).map(Some),
             known => Ok(known),

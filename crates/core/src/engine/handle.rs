@@ -38,7 +38,7 @@ impl Handle {
         // reopened through /proc, a link that O_NOFOLLOW would refuse.
         let never = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC;
         let below = flags & !(never | libc::O_APPEND | libc::O_DIRECT);
-        let origin = parts.open_origin(node, below)?;
+        let origin = parts.origin.open(node, below)?;
         Self::over(parts, node, origin, flags, caller)
     }
 
@@ -52,7 +52,7 @@ impl Handle {
     ) -> Result<Self> {
         // The mode of a new file may forbid its owner to open it again; the kernel opened it
         // once, with the access that was asked for, and that is what counts.
-        let origin = parts.origin.adopt_data(made)?;
+        let origin = parts.origin.data.adopt_data(made)?;
         Self::over(parts, node, origin, flags, caller)
     }
 
@@ -71,7 +71,7 @@ impl Handle {
         file.opens.fetch_add(1, Ordering::AcqRel);
         file.writers.fetch_add(u32::from(may_flush), Ordering::AcqRel);
         let hinted = parts.hints.on_open(&parts.namespace.path_of(node), caller, &file);
-        let direct = parts.around.config.direct || flags & libc::O_DIRECT != 0 || hinted;
+        let direct = parts.settings.config.direct || flags & libc::O_DIRECT != 0 || hinted;
         let handle = Self {
             origin,
             append: flags & libc::O_APPEND != 0,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::parts::{Parts, origin_key};
+use super::parts::Parts;
+use super::reach::origin_key;
 use crate::error::Result;
 use crate::extent::file::{CachedFile, WHOLE};
 use crate::meta::{FileId, OriginKey, Stamp};
@@ -18,7 +19,7 @@ impl Parts {
             return Ok(Some(file));
         }
         let Some(record) = self.store.dmt.file(id) else { return Ok(None) };
-        self.node_of(&record)?.map(|node| self.file_of(&node)).transpose()
+        self.origin.node_of(&record)?.map(|node| self.file_of(&node)).transpose()
     }
 
     /// A descriptor that can read the origin's file.
@@ -27,7 +28,7 @@ impl Parts {
             return Ok(Arc::clone(&open.origin));
         }
         let node = file.node.read().clone();
-        Ok(Arc::new(self.open_origin(&node, libc::O_RDONLY)?))
+        Ok(Arc::new(self.origin.open(&node, libc::O_RDONLY)?))
     }
 
     /// Our own change of names or attributes moved the file's ctime: what we know of it follows, so that
@@ -108,10 +109,10 @@ impl Parts {
     /// Removes what a striped origin keeps of an unlinked file beside its name.
     pub(crate) fn forget_data(&self, file: &Arc<CachedFile>) -> Result<()> {
         let node = file.node.read().clone();
-        if self.origin.is_striped()
+        if self.origin.data.is_striped()
             && let Ok(descriptor) = self.namespace.descriptor(&node)
         {
-            self.origin.remove_data(&*descriptor)?;
+            self.origin.data.remove_data(&*descriptor)?;
         }
         *file.mover.lock() = None;
         file.let_mtime_go(None);
@@ -133,32 +134,13 @@ impl Parts {
             self.store.note_emptied(id);
         }
         drop(forgetting);
-        if self.origin.is_striped()
+        if self.origin.data.is_striped()
             && let Some(node) = &removed.node
             && let Ok(descriptor) = self.namespace.descriptor(node)
         {
-            self.origin.remove_data(&*descriptor)?;
+            self.origin.data.remove_data(&*descriptor)?;
         }
         Ok(())
-    }
-
-    /// What a person should know: of both sides first, then what happened.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        let of_sides = self.sides_note.get().map(|note| (*note).to_owned());
-        of_sides.into_iter().chain(self.notes.lock().iter().cloned()).collect()
-    }
-
-    /// Notes something that a person should know; `status` shows it.
-    pub(crate) fn note(&self, what: String) {
-        let mut notes = self.notes.lock();
-        if notes.last() == Some(&what) {
-            return;
-        }
-        tracing::warn!("{what}");
-        if notes.len() >= super::parts::NOTES_MAX {
-            notes.remove(0);
-        }
-        notes.push(what);
     }
 }
 

@@ -122,7 +122,7 @@ impl<'a> Walk<'a> {
     pub(super) fn below(parts: &'a Parts, paths: &[PathBuf]) -> Result<Self> {
         let mut walk = Self { parts, found: Vec::new(), skipped: Vec::new() };
         for path in paths {
-            let node = parts.node_at(path)?.ok_or_else(|| {
+            let node = parts.origin.node_at(path)?.ok_or_else(|| {
                 Error::invalid(
                     format!("{} is not on this mount", path.display()),
                     "name files or directories below the mount point",
@@ -289,7 +289,7 @@ impl ExtentEngine {
                     self.parts.forget_idle(&file);
                 }
                 Ok(None) => {}
-                Err(error) => self.parts.note(format!(
+                Err(error) => self.parts.notes.note(format!(
                     "{} is excluded and stays on the cache: {error}",
                     record.path.display()
                 )),

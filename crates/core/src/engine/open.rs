@@ -1,8 +1,8 @@
 //! Puts an extent engine together from two directories and a configuration, and takes it apart.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use halocline_model::admit::{CacheSide, Setting, Side};
@@ -12,7 +12,6 @@ use parking_lot::{Mutex, RwLock};
 
 use super::changes;
 use super::changing::OwnChanges;
-use super::counters::Counters;
 use super::damage::Damage;
 use super::degrade::Relief;
 use super::extents::ExtentEngine;
@@ -21,19 +20,20 @@ use super::globs::Globs;
 use super::health::Health;
 use super::hints::Hints;
 use super::identify::Identifier;
+use super::origin_access::OriginAccess;
 use super::parts::Parts;
+use super::pressure::Pressure;
 use super::rebuild::{Missing, Rebuilder};
 use super::room::Room;
+use super::settings::Settings;
 use super::sides::{self, Decorations, Meters};
 use super::space::OriginSpace;
-use super::surroundings::Surroundings;
 use super::warm::Warm;
 use crate::clock::Clock;
 use crate::config::{Binding, Config, Shares};
 use crate::error::{Error, Result};
 use crate::extent::mover::Movers;
 use crate::extent::store::ExtentStore;
-use crate::extent::table::FileTable;
 use crate::meta::lease::Evidence;
 use crate::meta::recover::Recovery;
 use crate::meta::table::{self, ExtentTable};
@@ -46,7 +46,7 @@ impl ExtentEngine {
     /// Says what a person should know of the two sides together, in status and explanations. Only the
     /// first time counts.
     pub fn note_of_sides(&self, note: &'static str) {
-        let _ = self.parts.sides_note.set(note);
+        self.parts.notes.set_of_sides(note);
     }
 
     /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). What an
@@ -90,35 +90,38 @@ impl ExtentEngine {
             },
             cache: CacheSide { geometry, profile: sides::cache_profile(cache_dir, config) },
         };
-        let around = surroundings(config, &setting, origin_dir, cache_dir);
+        let settings = settings_of(config, &setting, origin_dir, cache_dir);
         let (objects, movers) = within_open_files(cache, geometry, &origin)?;
+        let settings = Arc::new(settings);
+        let store = Arc::new(ExtentStore::new(dmt, objects, geometry));
+        let warm = Warm::new(config, &origin);
+        let namespace = Arc::new(namespace);
+        let origin = OriginAccess::new(Arc::clone(&namespace), origin, origin_dir, Clock);
         let parts = Arc::new(Parts {
             namespace,
-            warm: Warm::new(config, &origin),
-            origin,
-            store: ExtentStore::new(dmt, objects, geometry),
-            files: FileTable::default(),
+            warm,
+            origin: Arc::new(origin),
+            pressure: Arc::new(Pressure::new(&store, &movers, &settings)),
+            store,
+            files: Arc::default(),
             identifier: Identifier::new(setting, &config.policy)?,
-            counters: Counters::default(),
-            health: Health::new(config.health_retry),
+            counters: Arc::default(),
+            health: Arc::new(Health::new(config.health_retry)),
             damage: Damage::default(),
             room: Room::default(),
             space: OriginSpace::default(),
             fills: Fills::new(shares.data, config.fill),
             globs: RwLock::new(Globs::load(cache_dir, &config.pin, &config.exclude)?),
-            around,
+            settings,
             clock: Clock,
             hints: Hints::default(),
-            sides_note: OnceLock::new(),
-            notes: Mutex::default(),
+            notes: Arc::default(),
             begun: Instant::now(),
             barrier_mark: AtomicU64::new(0),
             wants: Mutex::default(),
             wants_noted: AtomicU64::new(1),
             wants_without_room: AtomicU64::new(0),
-            origin_used_ms: AtomicU64::new(0),
             cache_written_ns: AtomicI64::new(0),
-            origin_busy: AtomicU64::new(0),
             relief: Relief::default(),
             movers,
             missing: Missing::default(),
@@ -179,19 +182,19 @@ impl ExtentEngine {
 impl Parts {
     /// Before the first request: what the last session left is put in order, what it lost is told.
     fn take_over(&self, recovery: &Recovery) -> Result<()> {
-        changes::close_saved(&self.around.cache_dir);
+        changes::close_saved(&self.settings.cache_dir);
         if *self.own.evidence.lock() == Evidence::Copy {
-            self.note(format!(
+            self.notes.note(format!(
                 "{} is a copy of a cache, or was moved to another file system: dirty data of it goes \
                  home only where the origin's files are as they were",
-                self.around.cache_dir.display()
+                self.settings.cache_dir.display()
             ));
         }
         if recovery.trim {
             self.store.trim()?;
         }
         for dropped in recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0) {
-            self.note(format!(
+            self.notes.note(format!(
                 "{}: the machine lost power; {} bytes that no fsync had covered are lost",
                 dropped.path.display(),
                 dropped.dirty_bytes
@@ -214,13 +217,13 @@ fn geometry(config: &Config) -> CacheGeometry {
     CacheGeometry::new(shape.servers, shape.stripe, config.groups)
 }
 
-fn surroundings(
+fn settings_of(
     config: &Config,
     setting: &Setting,
     origin_dir: &Path,
     cache_dir: &Path,
-) -> Surroundings {
-    Surroundings {
+) -> Settings {
+    Settings {
         config: config.clone(),
         setting: setting.clone(),
         origin_dir: origin_dir.to_owned(),

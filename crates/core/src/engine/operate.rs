@@ -32,13 +32,13 @@ impl Controlled for ExtentEngine {
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            origin: parts.around.origin_dir.clone(),
-            cache: parts.around.cache_dir.clone(),
+            origin: parts.settings.origin_dir.clone(),
+            cache: parts.settings.cache_dir.clone(),
             // The mount tells.
             transport: String::new(),
-            mode: parts.around.config.mode,
+            mode: parts.settings.config.mode,
             policy: parts.identifier.policy_name().to_owned(),
-            eviction: parts.around.config.eviction.clone(),
+            eviction: parts.settings.config.eviction.clone(),
             limit_bytes: parts.store.dmt.limit(),
             used_bytes: usage.used,
             records_bytes: parts.store.dmt.records_bytes(),
@@ -67,7 +67,7 @@ impl Controlled for ExtentEngine {
             servers: self.server_states(),
             rules: self.rules(),
             report: self.report(),
-            notes: parts.notes(),
+            notes: parts.notes.all(),
         }
     }
 
@@ -100,7 +100,7 @@ impl Controlled for ExtentEngine {
             left: Vec::new(),
             conflicts: counts.conflicts,
             hit_ratio: 0.0,
-            emulated: self.parts.around.config.emulate.as_ref().map(ToString::to_string),
+            emulated: self.parts.settings.config.emulate.as_ref().map(ToString::to_string),
         };
         report.hit_ratio = report.byte_hit_ratio();
         report
@@ -165,7 +165,7 @@ impl Controlled for ExtentEngine {
         let cached_bytes =
             segments.iter().filter(|s| s.extent.is_some()).map(|s| s.range.len()).sum();
         let mut explanation = super::explain::explanation(&terms, cached_bytes);
-        explanation.note = self.parts.sides_note.get().map(|note| (*note).to_owned());
+        explanation.note = self.parts.notes.of_sides();
         let critical = terms.critical;
         if cached_bytes < range.len() {
             explanation.now = self.parts.why_not_now(&file, range, question.direction, critical);
@@ -208,7 +208,7 @@ impl Controlled for ExtentEngine {
         }
         if !dry_run && let Err(error) = self.parts.settle_flush() {
             // All that is told as flushed is on the origin, durably; the next mount flushes it once more.
-            self.parts.note(format!("what was flushed is not recorded as that: {error}"));
+            self.parts.notes.note(format!("what was flushed is not recorded as that: {error}"));
         }
         Ok(self.with_conflicts(moving.report(0), dry_run))
     }
@@ -257,7 +257,7 @@ impl Controlled for ExtentEngine {
             RuleChange::Exclude(glob) => globs.add_exclude(glob)?,
             RuleChange::Include(glob) => globs.remove_exclude(glob)?,
         }
-        globs.save(&self.parts.around.cache_dir)?;
+        globs.save(&self.parts.settings.cache_dir)?;
         drop(globs);
         for file in self.parts.files.all() {
             self.parts.apply_globs(&file);
@@ -300,7 +300,7 @@ impl ExtentEngine {
 
     /// The regular file at a path below the origin.
     fn regular(&self, path: &Path) -> Result<Arc<CachedFile>> {
-        let node = self.parts.node_at(path)?.ok_or_else(|| {
+        let node = self.parts.origin.node_at(path)?.ok_or_else(|| {
             Error::invalid(
                 format!("{} is not on this mount", path.display()),
                 "name a file below the mount point",

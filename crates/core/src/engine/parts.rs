@@ -1,8 +1,7 @@
 //! The parts of the extent engine wired together: what identify, redirect and rebuild share.
 
-use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use halocline_model::request::ByteRange;
@@ -18,10 +17,14 @@ use crate::engine::globs::Globs;
 use crate::engine::health::Health;
 use crate::engine::hints::Hints;
 use crate::engine::identify::Identifier;
+use crate::engine::notes::Notes;
+use crate::engine::origin_access::OriginAccess;
+use crate::engine::pressure::Pressure;
 use crate::engine::rebuild::Missing;
 use crate::engine::room::Room;
+use crate::engine::settings::Settings;
 use crate::engine::space::OriginSpace;
-use crate::engine::surroundings::Surroundings;
+
 use crate::engine::warm::Warm;
 use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
@@ -30,34 +33,28 @@ use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::meta::{FileId, OriginKey, Stamp, Wanted};
 use crate::namespace::{Namespace, Node};
-use crate::volume::origin::{Origin, OriginFile};
-
-/// Notes kept at most; the oldest go first.
-pub(crate) const NOTES_MAX: usize = 100;
+use crate::volume::origin::OriginFile;
 
 /// Everything that the extent engine's modules work on.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    pub(crate) namespace: Namespace,
-    pub(crate) origin: Origin,
-    pub(crate) store: ExtentStore,
-    pub(crate) files: FileTable,
+    pub(crate) namespace: Arc<Namespace>,
+    pub(crate) origin: Arc<OriginAccess>,
+    pub(crate) store: Arc<ExtentStore>,
+    pub(crate) files: Arc<FileTable>,
     pub(crate) identifier: Identifier,
-    pub(crate) counters: Counters,
-    pub(crate) health: Health,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) health: Arc<Health>,
     pub(crate) damage: Damage,
     pub(crate) room: Room,
     pub(crate) space: OriginSpace,
     pub(crate) fills: Fills,
     pub(crate) globs: RwLock<Globs>,
-    pub(crate) around: Surroundings,
+    pub(crate) settings: Arc<Settings>,
     pub(crate) clock: Clock,
     pub(crate) hints: Hints,
     pub(crate) warm: Warm,
-    /// What a person should know of the two sides together.
-    pub(crate) sides_note: OnceLock<&'static str>,
-    /// What a person should know, newest last.
-    pub(crate) notes: Mutex<Vec<String>>,
+    pub(crate) notes: Arc<Notes>,
     /// When the engine began.
     pub(crate) begun: Instant,
     /// Sum of the moving counters at the last barrier.
@@ -69,17 +66,14 @@ pub(crate) struct Parts {
     /// `wants_noted` when fetching last ran out of room: until programs want more, fetching
     /// evicts nothing, or two halves of a working set would push each other out for ever.
     pub(crate) wants_without_room: AtomicU64,
-    /// When a program last used the origin, in milliseconds since the epoch.
-    pub(crate) origin_used_ms: AtomicU64,
     /// When a program last wrote to the cache, in nanoseconds since the epoch.
     pub(crate) cache_written_ns: AtomicI64,
-    /// Requests of programs under way on the origin.
-    pub(crate) origin_busy: AtomicU64,
     /// Dirty files that a flush did not find.
     pub(crate) missing: Missing,
     pub(crate) relief: Relief,
     /// Files that can be flushed.
     pub(crate) movers: Arc<Movers>,
+    pub(crate) pressure: Arc<Pressure>,
     /// What tells our own changes of the origin from those of others (I9).
     pub(crate) own: OwnChanges,
 }
@@ -93,12 +87,6 @@ pub(crate) struct Seen {
 }
 
 impl Parts {
-    /// Identity of `node` on the origin.
-    pub(crate) fn key_of(&self, node: &Node) -> Result<(OriginKey, libc::stat64)> {
-        let stat = self.namespace.stat(node)?;
-        Ok((origin_key(&stat), stat.raw))
-    }
-
     /// The one [`CachedFile`] of `node`. What the store maps beyond the file's end (a crash
     /// between a truncate and its records) is dropped here, before anybody can read it. The caller
     /// holds no lock of a file.
@@ -118,7 +106,7 @@ impl Parts {
     /// How `node` looks before its [`CachedFile`] is searched.
     pub(crate) fn see(&self, node: &Node) -> Result<Seen> {
         let unwatched = self.files.unwatched();
-        let (key, raw) = self.key_of(node)?;
+        let (key, raw) = self.origin.key_of(node)?;
         Ok(Seen { unwatched, key, raw })
     }
 
@@ -136,7 +124,7 @@ impl Parts {
         let found = self.files.get_or_insert(key, || {
             known = false;
             if self.files.unwatched() != unwatched {
-                let now = self.key_of(node)?;
+                let now = self.origin.key_of(node)?;
                 if now.0 != key {
                     return Err(None);
                 }
@@ -172,7 +160,7 @@ impl Parts {
         }
         let node = file.node.read().clone();
         let path = self.namespace.path_of(&node);
-        let mount = self.mount_of(&node);
+        let mount = self.origin.mount_of(&node);
         let mut look = file.look.lock();
         if let Some(id) = file.id() {
             return Ok(id);
@@ -207,7 +195,7 @@ impl Parts {
             return Ok(Arc::clone(&open.origin));
         }
         let node = file.node.read().clone();
-        let open = Arc::new(self.open_origin(&node, libc::O_RDWR)?);
+        let open = Arc::new(self.origin.open(&node, libc::O_RDWR)?);
         *mover = Some(self.movers.keep(Arc::clone(&open)));
         Ok(open)
     }
@@ -216,29 +204,6 @@ impl Parts {
     pub(crate) fn may_become_dirty(&self, file: &CachedFile) -> bool {
         let refused = self.movers.are_all_kept() && file.mover.lock().is_none();
         !refused && self.mover_of(file).is_ok()
-    }
-
-    /// Opens the origin's data of a node; `flags` are `open(2)`'s.
-    pub(crate) fn open_origin(&self, node: &Node, flags: i32) -> Result<OriginFile> {
-        let descriptor = self.namespace.descriptor(node)?;
-        Ok(self.origin.open_data(descriptor.as_fd(), flags)?)
-    }
-
-    /// Share of the cache that dirty bytes fill, 0 to 1.
-    pub(crate) fn pressure(&self) -> f32 {
-        let limit = self.store.dmt.limit().max(1);
-        #[expect(clippy::cast_precision_loss, reason = "a share, not an amount")]
-        let share = self.store.dmt.usage().dirty as f32 / limit as f32;
-        share.min(1.0)
-    }
-
-    /// Runs a program's request on the origin, so that the rebuilder sees it is in use.
-    pub(crate) fn on_origin<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.origin_busy.fetch_add(1, Ordering::Relaxed);
-        let done = work();
-        self.origin_busy.fetch_sub(1, Ordering::Relaxed);
-        self.origin_used_ms.store(self.clock.now_ms(), Ordering::Relaxed);
-        done
     }
 
     /// Unmaps `range` of a file and frees its blocks as soon as that is safe.
@@ -260,19 +225,10 @@ impl Parts {
         range: ByteRange,
     ) -> Result<()> {
         let promised = self.store.dmt.promised(id, range);
-        let kept = if promised { self.on_origin(|| origin.sync(false)) } else { Ok(()) };
+        let kept = if promised { self.origin.serve(|| origin.sync(false)) } else { Ok(()) };
         self.let_go(id, range)?;
         Ok(kept?)
     }
-}
-
-/// Identity on the origin of what `stat` describes.
-pub(crate) fn origin_key(stat: &crate::engine::Stat) -> OriginKey {
-    let born_ns = stat
-        .born
-        .and_then(|born| born.duration_since(std::time::UNIX_EPOCH).ok())
-        .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
-    OriginKey { inode: stat.raw.st_ino, born_ns }
 }
 
 /// Nanoseconds in a second.

@@ -10,9 +10,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use super::Stat;
-use super::parts::{Parts, origin_key};
 use crate::error::{Error, Result};
 use crate::meta::{FileRecord, OriginKey};
 use crate::namespace::{Namespace, Node};
@@ -96,33 +96,30 @@ fn mount_of(namespace: &Namespace, node: &Node) -> Result<Option<OriginKey>> {
 /// What could not be done with a path below the origin.
 const LOOK: &str = "look at it";
 
-fn cannot_look(dir: &Path, path: &Path, error: &Error) -> Error {
+/// An error of a look at a path below `dir`, with the path.
+pub(crate) fn cannot_look(dir: &Path, path: &Path, error: &Error) -> Error {
     Error::at(dir.join(path), LOOK)(io::Error::from_raw_os_error(error.errno()))
 }
 
-impl Parts {
-    /// The node at a path below the origin, if there is one. An error says that nobody knows, and what
-    /// could not be looked at.
-    pub(crate) fn node_at(&self, path: &Path) -> Result<Option<Node>> {
-        match lead_to(&self.namespace, &self.around.origin_dir, path)? {
-            Lead::Here(node, _) => Ok(Some(node)),
-            Lead::NotBelow(_) => Ok(None),
-        }
+/// The node at a path below the origin, if there is one. An error says that nobody knows, and what
+/// could not be looked at.
+pub(crate) fn node_at(namespace: &Namespace, dir: &Path, path: &Path) -> Result<Option<Node>> {
+    match lead_to(namespace, dir, path)? {
+        Lead::Here(node, _) => Ok(Some(node)),
+        Lead::NotBelow(_) => Ok(None),
     }
+}
 
-    /// The node that a record means, see [`find`].
-    pub(crate) fn node_of(&self, record: &FileRecord) -> Result<Option<Node>> {
-        let found = find(&self.namespace, &self.around.origin_dir, record)?;
-        Ok(found.map(|(node, _)| node))
-    }
+/// The mount that a file lies on, for its record.
+pub(crate) fn known_mount_of(namespace: &Namespace, node: &Node) -> Option<OriginKey> {
+    mount_of(namespace, node).unwrap_or(Some(UNKNOWN))
+}
 
-    /// The mount that a file lies on, for its record.
-    pub(crate) fn mount_of(&self, node: &Node) -> Option<OriginKey> {
-        mount_of(&self.namespace, node).unwrap_or(Some(UNKNOWN))
-    }
-
-    /// An error of a look at a path below the origin, with the path.
-    pub(crate) fn cannot_look(&self, path: &Path, error: &Error) -> Error {
-        cannot_look(&self.around.origin_dir, path, error)
-    }
+/// Identity on the origin of what `stat` describes.
+pub(crate) fn origin_key(stat: &Stat) -> OriginKey {
+    let born_ns = stat
+        .born
+        .and_then(|born| born.duration_since(UNIX_EPOCH).ok())
+        .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
+    OriginKey { inode: stat.raw.st_ino, born_ns }
 }

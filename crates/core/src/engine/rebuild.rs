@@ -33,9 +33,6 @@ use crate::meta::{FileId, FileRecord};
 /// How often the rebuilder looks around when nobody wakes it.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The origin counts as idle when no program used it for this long.
-const IDLE_MS: u64 = 200;
-
 /// Fetches get one part in this many of the time of an origin that programs keep busy (D11), and
 /// this much of it at once.
 const BUSY_SHARE: u32 = 20;
@@ -95,7 +92,7 @@ impl Rebuilder {
     /// Starts the rebuilder unless the options keep it still.
     pub(crate) fn start(parts: &Arc<Parts>) -> Self {
         let shared = Arc::new(Shared::default());
-        let thread = parts.around.config.rebuild.then(|| {
+        let thread = parts.settings.config.rebuild.then(|| {
             let (parts, shared) = (Arc::clone(parts), Arc::clone(&shared));
             thread::Builder::new()
                 .name("rebuilder".to_owned())
@@ -107,7 +104,7 @@ impl Rebuilder {
 
     /// Wakes the rebuilder if dirty bytes press. Cheap: called after every write.
     pub(crate) fn maybe_wake(&self, parts: &Parts) {
-        if parts.is_pressed() && !*self.shared.woken.lock() {
+        if parts.pressure.is_pressed() && !*self.shared.woken.lock() {
             *self.shared.woken.lock() = true;
             self.shared.wake.notify_one();
         }
@@ -169,7 +166,7 @@ fn run(parts: &Parts, shared: &Shared) {
         }
         let worked = round(parts, shared, &mut pace);
         if let Err(error) = &worked {
-            parts.note(format!("rebuilder: {error}; tried again"));
+            parts.notes.note(format!("rebuilder: {error}; tried again"));
             shared.set(Doing::Waiting);
         }
         if !matches!(worked, Ok(true)) {
@@ -208,7 +205,7 @@ fn round(parts: &Parts, shared: &Shared, pace: &mut Pace) -> Result<bool> {
         parts.barrier()?;
         pace.barrier = Instant::now();
     }
-    if parts.origin_is_idle() {
+    if parts.origin.is_idle() {
         let fetched = parts.fetch_pass(shared)?;
         if fetched {
             return Ok(true);
@@ -223,16 +220,6 @@ fn round(parts: &Parts, shared: &Shared, pace: &mut Pace) -> Result<bool> {
 }
 
 impl Parts {
-    /// Whether programs do not come first: dirty bytes or files are more than they should be.
-    pub(crate) fn is_pressed(&self) -> bool {
-        self.is_short_of_room() || self.movers.press()
-    }
-
-    /// Whether dirty bytes fill more of the cache than they should.
-    pub(crate) fn is_short_of_room(&self) -> bool {
-        self.store.dmt.usage().dirty > self.dirty_high_bytes()
-    }
-
     /// Evicts what the records need, where they outgrew what is set aside for them (I5).
     fn make_way_for_records(&self) -> Result<()> {
         let excess = self.store.excess();
@@ -242,30 +229,13 @@ impl Parts {
         Ok(())
     }
 
-    /// Dirty bytes above which flushing no longer yields to programs.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "a threshold needs no exact bytes"
-    )]
-    fn dirty_high_bytes(&self) -> u64 {
-        (self.store.dmt.limit() as f64 * self.around.config.dirty_high / 100.0) as u64
-    }
-
-    pub(crate) fn origin_is_idle(&self) -> bool {
-        self.origin_busy.load(Ordering::Relaxed) == 0
-            && self.clock.now_ms().saturating_sub(self.origin_used_ms.load(Ordering::Relaxed))
-                >= IDLE_MS
-    }
-
     fn reason_to_flush(&self) -> Option<Reason> {
         let usage = self.store.dmt.usage();
         // What is damaged cannot be flushed, however old it is.
         if usage.dirty <= self.damage.dirty_bytes() {
             return None;
         }
-        if self.is_pressed() {
+        if self.pressure.is_pressed() {
             return Some(Reason::Room);
         }
         if self.space.is_short() {
@@ -278,7 +248,7 @@ impl Parts {
         if now_ms.saturating_sub(oldest) >= self.max_dirty_age_ms() {
             return Some(Reason::Age);
         }
-        let window = self.around.config.flush_window;
+        let window = self.settings.config.flush_window;
         let open = window.is_none_or(|window| window.contains(local_hour(now_ms)));
         (open && self.may_use_idle_origin()).then_some(Reason::Idle)
     }
@@ -288,8 +258,8 @@ impl Parts {
         let rested =
             self.clock.now_ns().saturating_sub(self.cache_written_ns.load(Ordering::Relaxed))
                 >= REST_NS;
-        let fills = self.store.dmt.usage().dirty > self.dirty_high_bytes() / 4 * 3;
-        self.origin_is_idle() && (rested || fills)
+        let fills = self.store.dmt.usage().dirty > self.pressure.dirty_high_bytes() / 4 * 3;
+        self.origin.is_idle() && (rested || fills)
     }
 
     /// Flushes file after file, the longest dirty first, until the reason is gone.
@@ -301,7 +271,7 @@ impl Parts {
         let go_on = || {
             !shared.stopping()
                 && match reason {
-                    Reason::Room => self.too_dirty_bytes() > 0 || self.movers.are_many(),
+                    Reason::Room => self.pressure.too_dirty_bytes() > 0 || self.movers.are_many(),
                     Reason::Age | Reason::Short => true,
                     Reason::Idle => self.may_use_idle_origin(),
                 }
@@ -324,7 +294,9 @@ impl Parts {
                 }
             };
             let which = match reason {
-                Reason::Room if !self.movers.are_many() => Which::Densest(self.too_dirty_bytes()),
+                Reason::Room if !self.movers.are_many() => {
+                    Which::Densest(self.pressure.too_dirty_bytes())
+                }
                 Reason::Room | Reason::Age | Reason::Idle | Reason::Short => Which::All,
             };
             match self.sweep(&file, id, which, &|_| go_on()) {
@@ -355,13 +327,13 @@ impl Parts {
             return Ok(());
         }
         if let Some(obstacle) = self.search_missing(ids, go_on)? {
-            self.note(format!("dirty files are not where they were: {obstacle}"));
+            self.notes.note(format!("dirty files are not where they were: {obstacle}"));
         }
         for id in ids {
             if let Some(record) = self.record_of_missing(*id)
                 && matches!(self.file_by_id(*id), Ok(None))
             {
-                self.note(format!(
+                self.notes.note(format!(
                     "{}: not there any more, with dirty bytes on the cache; it is searched for again",
                     record.path.display()
                 ));
@@ -376,22 +348,12 @@ impl Parts {
         (!self.store.dmt.dirty(id, WHOLE, 1).is_empty()).then_some(record)
     }
 
-    /// Dirty bytes down to which a flush for room goes.
-    fn dirty_low_bytes(&self) -> u64 {
-        self.dirty_high_bytes() / 2
-    }
-
-    /// Dirty bytes that a flush for room is to make clean.
-    fn too_dirty_bytes(&self) -> u64 {
-        self.store.dmt.usage().dirty.saturating_sub(self.dirty_low_bytes())
-    }
-
     fn is_young(&self, dirty_since_ms: u64) -> bool {
         self.clock.now_ms().saturating_sub(dirty_since_ms) < self.max_dirty_age_ms()
     }
 
     fn max_dirty_age_ms(&self) -> u64 {
-        u64::try_from(self.around.config.max_dirty_age.as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.settings.config.max_dirty_age.as_millis()).unwrap_or(u64::MAX)
     }
 
     fn flush_failed(&self, file: &CachedFile, error: &Error) -> Error {
@@ -404,7 +366,7 @@ impl Parts {
             return Ok(false);
         }
         shared.set(Doing::Fetching);
-        let go_on = || !shared.stopping() && self.origin_is_idle();
+        let go_on = || !shared.stopping() && self.origin.is_idle();
         Ok(self.fetch_batch(&go_on, true)?.unwrap_or(0) > 0)
     }
 
@@ -420,7 +382,7 @@ impl Parts {
         let go_on = || !shared.stopping() && begun.elapsed() < BUSY_SLICE;
         let bytes = self.fetch_batch(&go_on, false)?.unwrap_or(0);
         let worked = begun.elapsed();
-        let limit = self.around.config.rebuild_rate;
+        let limit = self.settings.config.rebuild_rate;
         if limit == 0 {
             return Ok(worked);
         }

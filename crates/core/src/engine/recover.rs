@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 
 use super::DirEntry;
 use super::changes;
-use super::parts::{Parts, origin_key};
+use super::parts::Parts;
+use super::reach::origin_key;
 use super::reach::says_not_there;
 use crate::counted::counted_with;
 use crate::error::{Error, Result};
@@ -95,7 +96,7 @@ impl Parts {
         if kept != record.stamp {
             self.record(record.id, kept)?;
         }
-        self.note(format!(
+        self.notes.note(format!(
             "{}: {why}; its {} dirty bytes stay on the cache",
             record.path.display(),
             self.store.dmt.dirty_bytes(record.id)
@@ -114,7 +115,7 @@ impl Parts {
             && let Err(error) = self.mover_of(file)
         {
             let path = self.namespace.path_of(&file.node.read());
-            self.note(format!(
+            self.notes.note(format!(
                 "{} has dirty bytes and cannot be opened for writing: {error}; they stay on the \
                  cache",
                 path.display(),
@@ -140,7 +141,7 @@ impl Parts {
                 Err(error) if says_not_there(&error) => continue,
                 Err(error) => {
                     let path = self.namespace.path_of(&dir);
-                    obstacle.get_or_insert_with(|| self.cannot_look(&path, &error));
+                    obstacle.get_or_insert_with(|| self.origin.cannot_look(&path, &error));
                     continue;
                 }
             };
@@ -156,7 +157,7 @@ impl Parts {
                     Err(error) if says_not_there(&error) => continue,
                     Err(error) => {
                         let path = self.namespace.path_of(&dir).join(&name);
-                        obstacle.get_or_insert_with(|| self.cannot_look(&path, &error));
+                        obstacle.get_or_insert_with(|| self.origin.cannot_look(&path, &error));
                         continue;
                     }
                 };
@@ -210,7 +211,7 @@ impl Parts {
             let stamped = met.and_then(|()| self.give_time(&file)).and_then(|()| self.rest(&file));
             if let Err(error) = stamped {
                 let path = self.namespace.path_of(&file.node.read());
-                self.note(format!(
+                self.notes.note(format!(
                     "{}: {error}; changes behind the mount will not be noticed",
                     path.display()
                 ));

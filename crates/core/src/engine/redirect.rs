@@ -123,7 +123,7 @@ impl Parts {
         tid: u32,
     ) -> Identified {
         let now_ms = self.clock.now_ms();
-        let pressure = self.pressure();
+        let pressure = self.pressure.share();
         let mut identified = self.identifier.judge(file, direction, range, tid, now_ms, pressure);
         identified.verdict.critical &= self.health.admits(now_ms);
         identified
@@ -151,12 +151,12 @@ impl Parts {
             let mut grow = || -> Result<()> {
                 if !std::mem::replace(&mut grown, true) {
                     let _changing = self.changing(&handle.file, Some(&handle.origin))?;
-                    self.on_origin(|| handle.origin.truncate(range.end))?;
+                    self.origin.serve(|| handle.origin.truncate(range.end))?;
                 }
                 Ok(())
             };
             let admit = identified.verdict.critical
-                && self.around.config.mode != Mode::ReadOnly
+                && self.settings.config.mode != Mode::ReadOnly
                 && handle.may_flush;
             let on_cache = if let Some(extent) = segment.extent {
                 grow()?;
@@ -186,7 +186,7 @@ impl Parts {
     ) -> (Segment, &'a [Segment]) {
         let (first, count) = (segments[0], run(segments));
         if let (Some(extent), Some(id), 2..) = (first.extent, handle.file.id(), count)
-            && self.around.config.mode == Mode::WriteBack
+            && self.settings.config.mode == Mode::WriteBack
         {
             let range = ByteRange::new(first.range.start, segments[count - 1].range.end);
             // Of the dirty ones it is taken already. Where there is not enough each is dealt with alone.
@@ -210,7 +210,7 @@ impl Parts {
         data: &[u8],
     ) -> Result<bool> {
         let id = handle.file.id().expect("a file with an extent has an identity");
-        if self.around.config.mode != Mode::WriteBack {
+        if self.settings.config.mode != Mode::WriteBack {
             if extent.dirty {
                 // Left by a session that wrote back. They go when the origin has what replaces them.
                 self.write_origin(handle, part, data)?;
@@ -269,7 +269,7 @@ impl Parts {
             self.counters.no_room(part.len());
             return Ok(false);
         }
-        let through = self.around.config.mode == Mode::WriteThrough;
+        let through = self.settings.config.mode == Mode::WriteThrough;
         let space = if through {
             Some(self.take_home(handle, part)?)
         } else {
@@ -329,7 +329,7 @@ impl Parts {
     ) -> Result<Option<u64>> {
         let take = || self.store.make_room(&self.files, id, part, identified.placement);
         match take()? {
-            None if self.is_short_of_room() && self.around.config.rebuild => {
+            None if self.pressure.is_short_of_room() && self.settings.config.rebuild => {
                 self.room.wait(self.identifier.patience(identified), take)
             }
             taken => Ok(taken),
@@ -353,7 +353,7 @@ impl Parts {
     fn write_origin(&self, handle: &Handle, part: ByteRange, data: &[u8]) -> Result<()> {
         let _home = handle.file.home.shared(part);
         let _changing = self.changing(&handle.file, Some(&handle.origin))?;
-        Ok(self.on_origin(|| handle.origin.write_at(part.start, data))?)
+        Ok(self.origin.serve(|| handle.origin.write_at(part.start, data))?)
     }
 
     /// Reads every segment from its side.
@@ -423,7 +423,7 @@ impl Parts {
         part: ByteRange,
         buf: &mut [u8],
     ) -> Result<bool> {
-        let got = self.on_origin(|| handle.origin.read_at(part.start, buf))?;
+        let got = self.origin.serve(|| handle.origin.read_at(part.start, buf))?;
         buf[got..].fill(0);
         Ok(got == buf.len())
     }

@@ -32,7 +32,7 @@ impl Parts {
         // The origin first: a crash before the records leaves extents past its end, which are
         // dropped before the file is next read. The other order would lose acknowledged bytes
         // of a truncate that did not happen.
-        self.on_origin(|| origin.truncate(size))?;
+        self.origin.serve(|| origin.truncate(size))?;
         let shrunk = size < file.size();
         file.set_size(size);
         if shrunk && let Some(id) = file.id() {
@@ -49,7 +49,7 @@ impl Parts {
         let before = file.size();
         let _home = file.home.exclusive(tail(before));
         let Ok(_changing) = self.changing(file, Some(&handle.origin)) else { return };
-        let undone = self.on_origin(|| handle.origin.truncate(before)).map_err(Error::from);
+        let undone = self.origin.serve(|| handle.origin.truncate(before)).map_err(Error::from);
         let undone = undone.and_then(|()| match file.id() {
             Some(id) => self.let_go(id, tail(before)),
             None => Ok(()),
@@ -85,7 +85,7 @@ impl Parts {
             // not show old bytes now and zeros after an eviction.
             self.claim_for_cache(id, range)?;
         }
-        self.on_origin(|| handle.origin.allocate(range, how))?;
+        self.origin.serve(|| handle.origin.allocate(range, how))?;
         if clears && let Some(id) = file.id() {
             self.let_old_go(&handle.origin, id, range)?;
         }

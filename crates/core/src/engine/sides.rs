@@ -174,7 +174,7 @@ fn profile(
 impl ExtentEngine {
     /// State of every server of both sides.
     pub(super) fn server_states(&self) -> Vec<ServerStatus> {
-        let origin = self.parts.origin.servers().iter().zip(&self.meters.origin);
+        let origin = self.parts.origin.data.servers().iter().zip(&self.meters.origin);
         let cache = self.parts.store.objects.volume().servers().iter().zip(&self.meters.cache);
         let state = |side, server: &Arc<Server>, meter: &Meter| self.state(side, server, meter);
         origin
@@ -199,7 +199,7 @@ impl ExtentEngine {
     }
 
     fn profile_name(&self, side: Side, server: &Server) -> String {
-        let config = &self.parts.around.config;
+        let config = &self.parts.settings.config;
         if let Some(emulation) = &config.emulate {
             let group = if side == Side::Origin { &emulation.origin } else { &emulation.cache };
             return format!("emulated {}", group.name);

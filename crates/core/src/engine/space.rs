@@ -264,13 +264,13 @@ impl Parts {
             Some(refusal) if refusal.is_quota => Some(format!(
                 "{}: a quota is used up; writes that need new space go straight there. Raise the \
                  quota or remove files, then run `halocline flush`",
-                self.around.origin_dir.display()
+                self.settings.origin_dir.display()
             )),
             None if !short => None,
             _ => Some(format!(
                 "{} has only {available} bytes free and {} bytes are still to be flushed; writes \
                  that need new space go straight there; free some",
-                self.around.origin_dir.display(),
+                self.settings.origin_dir.display(),
                 usage.dirty
             )),
         });
@@ -279,7 +279,7 @@ impl Parts {
     /// Free bytes of the origin and how many of them are the reserve. Stripes fill the servers
     /// evenly, so that the fullest one counts.
     fn free_on_origin(&self) -> (u64, u64) {
-        let servers = self.origin.servers();
+        let servers = self.origin.data.servers();
         let spaces = servers.iter().filter_map(|server| server.device().space().ok());
         let each =
             spaces.map(|space| (space.available, ORIGIN_RESERVE_BYTES.min(space.total / 100)));
@@ -322,7 +322,7 @@ impl Parts {
         if !is_quota && errno != libc::ENOSPC {
             return error;
         }
-        let origin = self.around.origin_dir.display();
+        let origin = self.settings.origin_dir.display();
         let message = if is_quota {
             format!(
                 "a quota on the origin {origin} is used up: raise it or remove files, then run \
@@ -340,7 +340,7 @@ impl Parts {
         drop(looked);
         if before.is_none() {
             let path = self.namespace.path_of(&file.node.read());
-            self.note(format!("{}: cannot be flushed: {message}", path.display()));
+            self.notes.note(format!("{}: cannot be flushed: {message}", path.display()));
         }
         Error::Refused { message, errno }
     }

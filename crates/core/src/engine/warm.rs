@@ -85,7 +85,7 @@ impl Parts {
         };
         if let Err(error) = taken {
             if self.warm.wanted.swap(false, Ordering::Relaxed) {
-                self.note(format!("warm_passthrough is off: {}", passing::explain(&error)));
+                self.notes.note(format!("warm_passthrough is off: {}", passing::explain(&error)));
             }
             return false;
         }
@@ -133,7 +133,7 @@ impl Parts {
         let other = self.warm.mapped.lock().pop_front().and_then(|file| file.upgrade());
         let Some(other) = other.filter(|other| !Arc::ptr_eq(other, file)) else { return };
         let node = other.node.read().clone();
-        let origin = self.open_origin(&node, libc::O_RDONLY).ok();
+        let origin = self.origin.open(&node, libc::O_RDONLY).ok();
         if end_read_below(&other, origin.as_ref()) {
             self.forget_idle(&other);
         } else {

@@ -40,7 +40,7 @@ pub(crate) struct Flushed {
 impl Parts {
     /// Length in bytes of a region: a long sequential piece on each of the origin's servers.
     pub(crate) fn region_bytes(&self) -> u64 {
-        REGION_BYTES_PER_SERVER * u64::from(self.origin.striping().servers())
+        REGION_BYTES_PER_SERVER * u64::from(self.origin.data.striping().servers())
     }
 
     /// Writes home the dirty extents that begin in `region`. What `all` gains may be marked clean
@@ -80,8 +80,8 @@ impl Parts {
             all.syncs_failed = file.syncs_failed.load(Ordering::Acquire);
         }
         if let Some(snapshot) = self.snapshot(file, id, &dirty)? {
-            let origin = &self.around.setting.origin;
-            let cost = OriginCost::new(&origin.profile, self.origin.servers_below());
+            let origin = &self.settings.setting.origin;
+            let cost = OriginCost::new(&origin.profile, self.origin.data.servers_below());
             let changing = self.changing(file, Some(&mover))?;
             if changing.foreign {
                 // The sweep deals with that.
@@ -143,7 +143,7 @@ impl Parts {
         let cleaned = self.store.dmt.mark_clean(id, &home.extents)?;
         self.counters.flushed(cleaned);
         // Only what a barrier has covered can be evicted, and programs may wait for that.
-        if self.is_short_of_room() || self.room.is_wanted() {
+        if self.pressure.is_short_of_room() || self.room.is_wanted() {
             // A cache that cannot be synced delays room, not the flush; the rebuilder mends it.
             match self.store.barrier() {
                 Ok(()) => self.room.was_made(),

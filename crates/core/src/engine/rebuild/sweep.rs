@@ -120,7 +120,7 @@ impl Parts {
     ) -> Result<u64> {
         let regions = Mutex::new(chosen(self.dirty_regions(id), which));
         let total = Mutex::new(Ok(0));
-        let workers = self.around.config.flush_workers.max(1);
+        let workers = self.settings.config.flush_workers.max(1);
         let work = || {
             let swept = self.sweep_some(file, id, &regions, workers, go_on);
             let mut total = total.lock();
@@ -195,7 +195,7 @@ impl Parts {
             let before = home.bytes;
             self.flush_region(file, id, region, &mut home)?;
             let bytes = home.bytes - before;
-            let limit = if self.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
+            let limit = if self.pressure.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
             if home.bytes >= limit || self.room.is_wanted() {
                 total += self.finish_flush(file, id, &std::mem::take(&mut home))?;
             }
@@ -235,11 +235,11 @@ impl Parts {
     /// Rests after work while programs use the origin and nothing presses. The `workers` of a sweep
     /// rest so long that all together rest [`COURTESY`] times as long as one works.
     fn be_courteous(&self, worked: Duration, bytes: u64, workers: u32) {
-        if self.is_pressed() || self.origin_is_idle() {
+        if self.pressure.is_pressed() || self.origin.is_idle() {
             return;
         }
         let mut rest = worked * (COURTESY * workers + workers - 1);
-        let limit = self.around.config.rebuild_rate;
+        let limit = self.settings.config.rebuild_rate;
         if limit > 0 {
             #[expect(clippy::cast_precision_loss, reason = "a pause, not an amount")]
             let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
@@ -247,7 +247,7 @@ impl Parts {
         }
         let until = Instant::now() + rest.min(REST_MAX);
         // Nobody to be courteous to, once programs are done with the origin.
-        while !self.is_pressed() && !self.room.is_wanted() && !self.origin_is_idle() {
+        while !self.pressure.is_pressed() && !self.room.is_wanted() && !self.origin.is_idle() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;

@@ -1,4 +1,4 @@
-//! What the extent engine knows of its surroundings: the configuration and what follows from it.
+//! What an extent engine was opened with: the configuration and what follows from it.
 
 use std::path::PathBuf;
 
@@ -6,9 +6,9 @@ use halocline_model::admit::Setting;
 
 use crate::config::Config;
 
-/// Surroundings of an extent engine.
+/// Settings of an extent engine.
 #[derive(Debug, Clone)]
-pub(crate) struct Surroundings {
+pub(crate) struct Settings {
     /// The configuration.
     pub(crate) config: Config,
     /// Both sides' servers, layouts and profiles, for the cost models.

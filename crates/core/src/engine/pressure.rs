@@ -1,0 +1,66 @@
+//! How much of the cache dirty bytes fill, and whether programs wait for them to go home.
+
+use std::sync::Arc;
+
+use super::settings::Settings;
+use crate::extent::mover::Movers;
+use crate::extent::store::ExtentStore;
+
+/// What tells whether flushing presses.
+#[derive(Debug)]
+pub(crate) struct Pressure {
+    store: Arc<ExtentStore>,
+    movers: Arc<Movers>,
+    settings: Arc<Settings>,
+}
+
+impl Pressure {
+    /// The pressure on a cache and the files that can be flushed.
+    pub(crate) fn new(
+        store: &Arc<ExtentStore>,
+        movers: &Arc<Movers>,
+        settings: &Arc<Settings>,
+    ) -> Self {
+        let (store, movers) = (Arc::clone(store), Arc::clone(movers));
+        Self { store, movers, settings: Arc::clone(settings) }
+    }
+
+    /// Share of the cache that dirty bytes fill, 0 to 1.
+    pub(crate) fn share(&self) -> f32 {
+        let limit = self.store.dmt.limit().max(1);
+        #[expect(clippy::cast_precision_loss, reason = "a share, not an amount")]
+        let share = self.store.dmt.usage().dirty as f32 / limit as f32;
+        share.min(1.0)
+    }
+
+    /// Whether programs do not come first: dirty bytes or files are more than they should be.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.is_short_of_room() || self.movers.press()
+    }
+
+    /// Whether dirty bytes fill more of the cache than they should.
+    pub(crate) fn is_short_of_room(&self) -> bool {
+        self.store.dmt.usage().dirty > self.dirty_high_bytes()
+    }
+
+    /// Dirty bytes that a flush for room is to make clean.
+    pub(crate) fn too_dirty_bytes(&self) -> u64 {
+        self.store.dmt.usage().dirty.saturating_sub(self.dirty_low_bytes())
+    }
+
+    /// Dirty bytes down to which a flush for room goes.
+    fn dirty_low_bytes(&self) -> u64 {
+        self.dirty_high_bytes() / 2
+    }
+
+    /// Dirty bytes above which flushing no longer yields to programs.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a threshold needs no exact bytes"
+    )]
+    pub(crate) fn dirty_high_bytes(&self) -> u64 {
+        (self.store.dmt.limit() as f64 * self.settings.config.dirty_high / 100.0) as u64
+    }
+}
