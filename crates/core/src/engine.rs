@@ -5,25 +5,28 @@
 //! serves both.
 
 mod blocks;
-mod changes;
-mod changing;
 pub mod counters;
 mod damage;
 mod degrade;
 mod explain;
 pub mod extents;
+mod external_changes;
 mod fill;
+mod foundation;
 mod globs;
 mod handle;
 mod health;
 mod hints;
 mod identify;
 mod lifecycle;
+mod mappings;
 mod movers;
 mod notes;
 mod open;
+mod open_file;
 mod operate;
 mod origin_access;
+mod own_changes;
 mod parts;
 pub mod passthrough;
 mod pressure;
@@ -32,6 +35,7 @@ pub mod reach;
 mod rebuild;
 mod recover;
 mod redirect;
+mod repair;
 mod resize;
 mod room;
 mod segments;

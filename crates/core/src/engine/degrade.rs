@@ -12,12 +12,10 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
-use super::changes;
 use super::parts::Parts;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE};
@@ -27,8 +25,6 @@ use crate::volume::origin::OriginFile;
 /// What cannot be stated about outdated bytes any more.
 #[derive(Debug, Default)]
 pub(crate) struct Relief {
-    /// How often a statement had no place.
-    unstated: AtomicU64,
     /// Files that were removed and of which there is no statement.
     pub(crate) removed: Mutex<HashSet<FileId>>,
     /// Held while the whole cache is given up.
@@ -39,62 +35,19 @@ pub(crate) struct Relief {
 type Copied = HashSet<(FileId, ByteRange, u64)>;
 
 impl Parts {
-    /// Unmaps `range` before or after its bytes change on the origin, by whatever means are left.
-    /// The caller holds the range exclusively.
-    pub(crate) fn let_go(&self, id: FileId, range: ByteRange) -> Result<()> {
-        match self.drop_range(id, range) {
-            Err(error) if self.store.dmt.usable().is_err() => {
-                self.cache_failed(&error);
-                self.store.dmt.abandon(id, range).inspect_err(|_| {
-                    self.relief.unstated.fetch_add(1, Ordering::AcqRel);
-                })?;
-                self.damage.heal(id, range);
-                Ok(())
-            }
-            done => done,
-        }
-    }
-
     /// Does `work`, which may have to state that bytes are outdated. Where that cannot be stated
     /// any more, because there are too many of them or nothing takes it, the whole cache is given
     /// up and the work done again: programs do not fail for it (D11). The caller holds no lock of a
     /// file, and `work` can be repeated.
     pub(crate) fn relieved<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
-        let before = self.relief.unstated.load(Ordering::Acquire);
+        let before = self.mappings.unstated();
         match work() {
-            Err(error) if self.relief.unstated.load(Ordering::Acquire) != before => {
+            Err(error) if self.mappings.unstated() != before => {
                 if let Err(stuck) = self.give_up() {
                     self.notes.note(format!("the cache cannot be given up: {stuck}"));
                     return Err(error);
                 }
                 work()
-            }
-            done => done,
-        }
-    }
-
-    /// Marks what is cached of `range` dirty; where the store refuses that, clean bytes are let go.
-    /// Either way no clean extent is left under `range`.
-    pub(crate) fn claim_for_cache(&self, id: FileId, range: ByteRange) -> Result<()> {
-        let Err(error) = self.store.dmt.mark_dirty(id, range) else { return Ok(()) };
-        self.cache_failed(&error);
-        let mut segments = Vec::new();
-        self.store.dmt.lookup(id, range, &mut segments);
-        for segment in segments {
-            if segment.extent.is_some_and(|extent| !extent.dirty) {
-                self.let_go(id, segment.range)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets a failure pass that only means that a record stays behind the truth: the store is
-    /// sick, and the next mount finds the truth by itself.
-    pub(crate) fn advisory(&self, recorded: Result<()>) -> Result<()> {
-        match recorded {
-            Err(error) if self.store.dmt.usable().is_err() => {
-                self.cache_failed(&error);
-                Ok(())
             }
             done => done,
         }
@@ -110,7 +63,7 @@ impl Parts {
         let mut copied = Copied::new();
         let bytes = self.copy_home(file, id, &mut copied)?;
         if bytes > 0 {
-            self.let_go(id, WHOLE)?;
+            self.mappings.let_go(id, WHOLE)?;
         }
         Ok(bytes)
     }
@@ -125,11 +78,11 @@ impl Parts {
         }
         let mover = self.mover_of(file)?;
         self.hold_origin_time(file)?;
-        let changing = self.changing(file, Some(&mover))?;
+        let changing = self.own.changing(file, Some(&mover))?;
         if changing.foreign {
             drop(changing);
             let _growth = file.growth.lock();
-            return changes::meet_alone(self, file).map(|()| 0);
+            return self.external.meet_alone(file).map(|()| 0);
         }
         // What can be read goes home even if some of it cannot: that is all that can be saved.
         let mut sum = Ok(0);
@@ -221,7 +174,7 @@ impl Parts {
         let mut data = vec![0; length];
         let damaged = self.store.read_checked(id, placement, range.start, &mut data)?;
         let damaged: Vec<_> = damaged.iter().filter_map(|bad| bad.intersect(range)).collect();
-        self.found_damaged(file, id, &damaged);
+        self.repair.found_damaged(file, id, &damaged);
         let mut at = range.start;
         let damaged = self.damage.of(id, range);
         for bad in damaged.iter().copied().chain([ByteRange::new(range.end, range.end)]) {
@@ -274,7 +227,7 @@ impl Parts {
     pub(crate) fn make_durable(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
         match self.barrier() {
             Err(error) if self.store.dmt.usable().is_err() => {
-                self.cache_failed(&error);
+                self.mappings.cache_failed(&error);
                 self.relieved(|| self.bring_home(file, id)).map(drop)
             }
             done => done,
@@ -289,7 +242,7 @@ impl Parts {
         if unsyncable.is_empty() || self.store.dmt.usable().is_err() {
             return Err(error);
         }
-        self.cache_failed(&error);
+        self.mappings.cache_failed(&error);
         for number in unsyncable {
             let id = FileId(number);
             if let Some(file) = self.file_by_id(id)? {
@@ -303,8 +256,8 @@ impl Parts {
     /// cannot be synced keeps the second from happening and nothing else: the bytes are at home.
     pub(crate) fn settle_flush(&self) -> Result<()> {
         let settled = self.barrier().and_then(|()| self.discard_queued().map(drop));
-        self.advisory(settled.or_else(|error| {
-            self.cache_failed(&error);
+        self.mappings.advisory(settled.or_else(|error| {
+            self.mappings.cache_failed(&error);
             self.store.dmt.persist()
         }))
     }
@@ -322,7 +275,7 @@ impl Parts {
                 "sync again",
             ));
         }
-        self.let_go(id, WHOLE)?;
+        self.mappings.let_go(id, WHOLE)?;
         // Before the object goes: a record that came back would find nothing.
         self.store.dmt.persist()?;
         Ok(self.store.objects.remove(id.0)?)

@@ -179,7 +179,7 @@ impl Engine for ExtentEngine {
         if let Some(size) = change.size.take() {
             self.truncate(node, handle, size)?;
         }
-        let _naming = self.parts.name_change();
+        let _naming = self.parts.own.name_change();
         let timed = if change.mtime.is_some() { self.parts.file_of_known(node)? } else { None };
         let stat = match timed {
             Some(file) => {
@@ -219,7 +219,7 @@ impl Engine for ExtentEngine {
 
     fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
         let _space = self.parts.take_name(0)?;
-        let _naming = self.parts.name_change();
+        let _naming = self.parts.own.name_change();
         let stat = self.parts.namespace.link(node, parent, name)?;
         self.parts.restamp(node)?;
         Ok(self.shown(stat))
@@ -227,7 +227,7 @@ impl Engine for ExtentEngine {
 
     fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
         self.before_name_goes(parent, name)?;
-        let _naming = self.parts.name_change();
+        let _naming = self.parts.own.name_change();
         let removed = self.parts.namespace.unlink(parent, name)?;
         self.name_gone(parent, &removed)
     }
@@ -235,17 +235,17 @@ impl Engine for ExtentEngine {
     fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
         self.before_name_goes(to.0, to.1)?;
         let paths = (self.path_under(from.0, from.1), self.path_under(to.0, to.1));
-        let _naming = self.parts.name_change();
+        let _naming = self.parts.own.name_change();
         let replaced = self.parts.namespace.rename(from, to, flags)?;
         if let Some(replaced) = &replaced {
             self.name_gone(to.0, replaced)?;
         }
         let dmt = &self.parts.store.dmt;
         if flags & libc::RENAME_EXCHANGE != 0 {
-            self.parts.advisory(dmt.exchange(&paths.0, &paths.1))?;
+            self.parts.mappings.advisory(dmt.exchange(&paths.0, &paths.1))?;
             self.restamp_name(from.0, from.1)?;
         } else {
-            self.parts.advisory(dmt.rename(&paths.0, &paths.1))?;
+            self.parts.mappings.advisory(dmt.rename(&paths.0, &paths.1))?;
         }
         self.restamp_name(to.0, to.1)
     }
@@ -323,7 +323,7 @@ impl Engine for ExtentEngine {
             return Err(rustix::io::Errno::PERM.into());
         }
         let _space = self.parts.take_name(value.len() as u64)?;
-        let _naming = self.parts.name_change();
+        let _naming = self.parts.own.name_change();
         self.parts.namespace.set_xattr(node, name, value, flags)?;
         self.parts.restamp(node)
     }
@@ -332,7 +332,7 @@ impl Engine for ExtentEngine {
         if hidden_xattr(name) {
             return Err(rustix::io::Errno::PERM.into());
         }
-        let _naming = self.parts.name_change();
+        let _naming = self.parts.own.name_change();
         self.parts.namespace.remove_xattr(node, name)?;
         self.parts.restamp(node)
     }

@@ -1,29 +1,30 @@
-//! An open regular file of the extent engine.
+//! What a front end holds of an open regular file: how it is opened and closed.
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use crate::engine::changes;
+use crate::engine::open_file::OpenFile;
 use crate::engine::parts::Parts;
 use crate::engine::{Caller, OpenMode};
 use crate::error::Result;
 use crate::extent::file::CachedFile;
-use crate::namespace::{Node, Pin};
+use crate::namespace::Node;
 use crate::volume::origin::OriginFile;
 
 /// An open regular file; dropping it closes it.
 #[derive(Debug)]
 pub struct Handle {
-    pub(crate) file: Arc<CachedFile>,
-    pub(crate) origin: OriginFile,
-    pub(crate) append: bool,
-    /// Whether writes may be admitted: the handle can write.
-    pub(crate) may_flush: bool,
-    mode: OpenMode,
-    /// The kernel serves its reads from the origin.
-    pub(crate) reads_below: AtomicBool,
-    _pin: Pin,
+    open: OpenFile,
     parts: Arc<Parts>,
+}
+
+impl Deref for Handle {
+    type Target = OpenFile;
+
+    fn deref(&self) -> &OpenFile {
+        &self.open
+    }
 }
 
 impl Handle {
@@ -72,31 +73,12 @@ impl Handle {
         file.writers.fetch_add(u32::from(may_flush), Ordering::AcqRel);
         let hinted = parts.hints.on_open(&parts.namespace.path_of(node), caller, &file);
         let direct = parts.settings.config.direct || flags & libc::O_DIRECT != 0 || hinted;
-        let handle = Self {
-            origin,
-            append: flags & libc::O_APPEND != 0,
-            may_flush,
-            mode: OpenMode { direct, keep_cache },
-            reads_below: AtomicBool::new(false),
-            _pin: pin,
-            file,
-            parts: Arc::clone(parts),
-        };
+        let append = flags & libc::O_APPEND != 0;
+        let mode = OpenMode { direct, keep_cache };
+        let open = OpenFile::new(file, origin, pin, (append, may_flush), mode);
+        let handle = Self { open, parts: Arc::clone(parts) };
         parts.opened_warm(&handle)?;
         Ok(handle)
-    }
-
-    /// Whether it was opened past the page cache.
-    pub(crate) fn is_direct(&self) -> bool {
-        self.mode.direct
-    }
-
-    /// How the front end must treat the file. Beside handles that read the origin without us, the
-    /// kernel must not keep pages of ours.
-    pub(crate) fn mode(&self) -> OpenMode {
-        let beside = self.file.read_below.load(Ordering::Acquire)
-            && !self.reads_below.load(Ordering::Acquire);
-        OpenMode { direct: self.mode.direct || beside, ..self.mode }
     }
 }
 
@@ -136,9 +118,9 @@ impl Parts {
     /// Nobody has the file open any more: what it looks like now is what its next opener is to find.
     fn leave_alone(&self, file: &CachedFile) -> Result<()> {
         if file.look.lock().is_foreign() {
-            return changes::meet(self, file);
+            return self.external.meet(file);
         }
-        self.rest(file)
+        self.own.rest(file)
     }
 
     /// Drops a file of which the store has all there is to remember.

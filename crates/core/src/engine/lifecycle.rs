@@ -53,7 +53,7 @@ impl Parts {
         let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
         frozen.note_unwatched();
         match self.store.dmt.file(id) {
-            Some(record) if record.stamp.same_bytes(stamp) => self.record(id, stamp),
+            Some(record) if record.stamp.same_bytes(stamp) => self.own.record(id, stamp),
             _ => Ok(()),
         }
     }
@@ -61,7 +61,7 @@ impl Parts {
     fn follow_attributes(&self, file: &CachedFile, node: &Node) -> Result<()> {
         if !file.is_open() {
             // Else its last close does it, or the rebuilder.
-            self.rest(file)?;
+            self.own.rest(file)?;
         }
         let mut look = file.look.lock();
         let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
@@ -75,7 +75,7 @@ impl Parts {
         }
         look.seen = stamp;
         match file.id().filter(|_| look.recorded && !file.forgotten.load(Ordering::Acquire)) {
-            Some(id) => self.record(id, stamp),
+            Some(id) => self.own.record(id, stamp),
             None => Ok(()),
         }
     }
@@ -97,11 +97,11 @@ impl Parts {
                 return Ok(());
             }
         }
-        if let Err(error) = self.let_go(id, WHOLE) {
+        if let Err(error) = self.mappings.let_go(id, WHOLE) {
             file.forgotten.store(false, Ordering::Release);
             return Err(error);
         }
-        self.advisory(self.store.dmt.forget(id))?;
+        self.mappings.advisory(self.store.dmt.forget(id))?;
         self.store.note_emptied(id);
         self.forget_data(file)
     }
@@ -123,14 +123,14 @@ impl Parts {
     pub(crate) fn forget_key(&self, key: OriginKey, removed: &Removed) -> Result<()> {
         let forgetting = self.store.forgetting.lock();
         if let Some(id) = self.store.dmt.find(key) {
-            if let Err(error) = self.let_go(id, WHOLE) {
+            if let Err(error) = self.mappings.let_go(id, WHOLE) {
                 if self.store.dmt.usable().is_ok() {
                     return Err(error);
                 }
                 // Its bytes are nobody's any more, and it is in nobody's way.
                 self.relief.removed.lock().insert(id);
             }
-            self.advisory(self.store.dmt.forget(id))?;
+            self.mappings.advisory(self.store.dmt.forget(id))?;
             self.store.note_emptied(id);
         }
         drop(forgetting);

@@ -250,7 +250,7 @@ impl ExtentEngine {
         }
         self.drop_clean(file, id)?;
         let left = self.mapped_bytes(file);
-        if let Some(why) = self.parts.damage_left(id) {
+        if let Some(why) = self.parts.repair.damage_left(id) {
             moving.skip(name, why, left);
             return Ok(ControlFlow::Continue(()));
         }
@@ -268,7 +268,7 @@ impl ExtentEngine {
             self.parts.store.dmt.lookup(id, extent.range, &mut segments);
             for segment in segments {
                 if segment.extent.is_some_and(|now| !now.dirty) {
-                    self.parts.drop_range(id, segment.range)?;
+                    self.parts.mappings.drop_range(id, segment.range)?;
                     self.parts.counters.evicted(segment.range.len());
                 }
             }

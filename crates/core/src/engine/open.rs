@@ -2,39 +2,27 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64};
-use std::time::Instant;
 
 use halocline_model::admit::{CacheSide, Setting, Side};
 use halocline_model::evict;
 use halocline_model::layout::CacheGeometry;
-use parking_lot::{Mutex, RwLock};
 
-use super::changes;
-use super::changing::OwnChanges;
-use super::damage::Damage;
-use super::degrade::Relief;
 use super::extents::ExtentEngine;
+use super::external_changes;
 use super::fill::{Filler, Fills};
+use super::foundation::Foundation;
 use super::globs::Globs;
-use super::health::Health;
-use super::hints::Hints;
 use super::identify::Identifier;
-use super::origin_access::OriginAccess;
 use super::parts::Parts;
-use super::pressure::Pressure;
-use super::rebuild::{Missing, Rebuilder};
-use super::room::Room;
+use super::rebuild::Rebuilder;
 use super::settings::Settings;
 use super::sides::{self, Decorations, Meters};
-use super::space::OriginSpace;
 use super::warm::Warm;
-use crate::clock::Clock;
 use crate::config::{Binding, Config, Shares};
 use crate::error::{Error, Result};
 use crate::extent::mover::Movers;
 use crate::extent::store::ExtentStore;
-use crate::meta::lease::Evidence;
+use crate::meta::lease::{Evidence, Lease};
 use crate::meta::recover::Recovery;
 use crate::meta::table::{self, ExtentTable};
 use crate::namespace::Namespace;
@@ -92,41 +80,14 @@ impl ExtentEngine {
         };
         let settings = settings_of(config, &setting, origin_dir, cache_dir);
         let (objects, movers) = within_open_files(cache, geometry, &origin)?;
-        let settings = Arc::new(settings);
-        let store = Arc::new(ExtentStore::new(dmt, objects, geometry));
         let warm = Warm::new(config, &origin);
-        let namespace = Arc::new(namespace);
-        let origin = OriginAccess::new(Arc::clone(&namespace), origin, origin_dir, Clock);
-        let parts = Arc::new(Parts {
-            namespace,
-            warm,
-            origin: Arc::new(origin),
-            pressure: Arc::new(Pressure::new(&store, &movers, &settings)),
-            store,
-            files: Arc::default(),
-            identifier: Identifier::new(setting, &config.policy)?,
-            counters: Arc::default(),
-            health: Arc::new(Health::new(config.health_retry)),
-            damage: Damage::default(),
-            room: Room::default(),
-            space: OriginSpace::default(),
-            fills: Fills::new(shares.data, config.fill),
-            globs: RwLock::new(Globs::load(cache_dir, &config.pin, &config.exclude)?),
-            settings,
-            clock: Clock,
-            hints: Hints::default(),
-            notes: Arc::default(),
-            begun: Instant::now(),
-            barrier_mark: AtomicU64::new(0),
-            wants: Mutex::default(),
-            wants_noted: AtomicU64::new(1),
-            wants_without_room: AtomicU64::new(0),
-            cache_written_ns: AtomicI64::new(0),
-            relief: Relief::default(),
-            movers,
-            missing: Missing::default(),
-            own: OwnChanges::tell(cache_dir, boot_id)?,
-        });
+        let store = ExtentStore::new(dmt, objects, geometry);
+        let base = Foundation::new((namespace, origin), store, movers, settings);
+        let lease = Lease::open(cache_dir, boot_id)?;
+        let identifier = Identifier::new(setting, &config.policy)?;
+        let globs = Globs::load(cache_dir, &config.pin, &config.exclude)?;
+        let fills = Fills::new(shares.data, config.fill);
+        let parts = Arc::new(Parts::new(base, lease, identifier, globs, (fills, warm)));
         Self::begin(parts, meters, &recovery)
     }
 
@@ -158,7 +119,7 @@ impl ExtentEngine {
 
     fn leave_in_order(&self) -> Result<()> {
         self.parts.stamp_dirty_files();
-        self.parts.record_resting(true);
+        self.parts.own.record_resting(true);
         self.parts.discard_queued()?;
         self.parts.barrier()?;
         self.parts.discard_queued()?;
@@ -182,7 +143,7 @@ impl ExtentEngine {
 impl Parts {
     /// Before the first request: what the last session left is put in order, what it lost is told.
     fn take_over(&self, recovery: &Recovery) -> Result<()> {
-        changes::close_saved(&self.settings.cache_dir);
+        external_changes::close_saved(&self.settings.cache_dir);
         if *self.own.evidence.lock() == Evidence::Copy {
             self.notes.note(format!(
                 "{} is a copy of a cache, or was moved to another file system: dirty data of it goes \

@@ -358,7 +358,7 @@ impl ExtentEngine {
 
     fn with_conflicts(&self, mut report: MoveReport, dry_run: bool) -> MoveReport {
         if !dry_run {
-            report.conflicts = std::mem::take(&mut *self.parts.own.conflicts.lock());
+            report.conflicts = self.parts.external.take_conflicts();
         }
         report
     }
@@ -389,7 +389,7 @@ impl ExtentEngine {
                 ControlFlow::Continue(())
             }
             Ok(Swept::Home(_)) => {
-                if let Some(why) = self.parts.damage_left(id) {
+                if let Some(why) = self.parts.repair.damage_left(id) {
                     moving.skip(name, why, dirty());
                     return ControlFlow::Continue(());
                 }

@@ -1,9 +1,12 @@
 //! The origin's tree and data together, and whether programs use them.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use halocline_model::request::ByteRange;
 
 use super::reach;
 use crate::clock::Clock;
@@ -84,5 +87,17 @@ impl OriginAccess {
     /// An error of a look at a path below the origin, with the path.
     pub(crate) fn cannot_look(&self, path: &Path, error: &Error) -> Error {
         reach::cannot_look(&self.dir, path, error)
+    }
+
+    /// Reads for a program; what the origin does not have is a hole. Whether it had all.
+    pub(crate) fn read(
+        &self,
+        file: &OriginFile,
+        part: ByteRange,
+        buf: &mut [u8],
+    ) -> io::Result<bool> {
+        let got = self.serve(|| file.read_at(part.start, buf))?;
+        buf[got..].fill(0);
+        Ok(got == buf.len())
     }
 }

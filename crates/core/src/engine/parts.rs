@@ -4,26 +4,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
-use halocline_model::request::ByteRange;
 use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Clock;
-use crate::engine::changing::OwnChanges;
 use crate::engine::counters::Counters;
 use crate::engine::damage::Damage;
 use crate::engine::degrade::Relief;
+use crate::engine::external_changes::ExternalChanges;
 use crate::engine::fill::Fills;
+use crate::engine::foundation::Foundation;
 use crate::engine::globs::Globs;
 use crate::engine::health::Health;
 use crate::engine::hints::Hints;
 use crate::engine::identify::Identifier;
+use crate::engine::mappings::Mappings;
 use crate::engine::notes::Notes;
 use crate::engine::origin_access::OriginAccess;
+use crate::engine::own_changes::OwnChanges;
 use crate::engine::pressure::Pressure;
 use crate::engine::rebuild::Missing;
+use crate::engine::repair::Repair;
 use crate::engine::room::Room;
 use crate::engine::settings::Settings;
 use crate::engine::space::OriginSpace;
+use crate::meta::lease::{Evidence, Lease};
 
 use crate::engine::warm::Warm;
 use crate::error::{Error, Result};
@@ -45,7 +49,7 @@ pub(crate) struct Parts {
     pub(crate) identifier: Identifier,
     pub(crate) counters: Arc<Counters>,
     pub(crate) health: Arc<Health>,
-    pub(crate) damage: Damage,
+    pub(crate) damage: Arc<Damage>,
     pub(crate) room: Room,
     pub(crate) space: OriginSpace,
     pub(crate) fills: Fills,
@@ -75,7 +79,10 @@ pub(crate) struct Parts {
     pub(crate) movers: Arc<Movers>,
     pub(crate) pressure: Arc<Pressure>,
     /// What tells our own changes of the origin from those of others (I9).
-    pub(crate) own: OwnChanges,
+    pub(crate) mappings: Arc<Mappings>,
+    pub(crate) repair: Arc<Repair>,
+    pub(crate) external: Arc<ExternalChanges>,
+    pub(crate) own: Arc<OwnChanges>,
 }
 
 /// How a file of the origin looked, and what tells whether we changed it since.
@@ -87,6 +94,53 @@ pub(crate) struct Seen {
 }
 
 impl Parts {
+    /// The parts over a foundation, before anything runs.
+    pub(crate) fn new(
+        base: Foundation,
+        lease: (Lease, Evidence),
+        identifier: Identifier,
+        globs: Globs,
+        (fills, warm): (Fills, Warm),
+    ) -> Self {
+        let mappings = Arc::new(Mappings::new(&base));
+        let own = Arc::new(OwnChanges::tell(&base, &mappings, lease));
+        let repair = Arc::new(Repair::new(&base, &mappings));
+        let external = Arc::new(ExternalChanges::new(&base, &own, &mappings));
+        Self {
+            namespace: base.namespace,
+            origin: base.origin,
+            store: base.store,
+            files: base.files,
+            identifier,
+            counters: base.counters,
+            health: base.health,
+            damage: base.damage,
+            room: Room::default(),
+            space: OriginSpace::default(),
+            fills,
+            globs: RwLock::new(globs),
+            settings: base.settings,
+            clock: base.clock,
+            hints: Hints::default(),
+            warm,
+            notes: base.notes,
+            begun: Instant::now(),
+            barrier_mark: AtomicU64::new(0),
+            wants: Mutex::default(),
+            wants_noted: AtomicU64::new(1),
+            wants_without_room: AtomicU64::new(0),
+            cache_written_ns: AtomicI64::new(0),
+            relief: Relief::default(),
+            movers: base.movers,
+            pressure: base.pressure,
+            missing: Missing::default(),
+            mappings,
+            repair,
+            external,
+            own,
+        }
+    }
+
     /// The one [`CachedFile`] of `node`. What the store maps beyond the file's end (a crash
     /// between a truncate and its records) is dropped here, before anybody can read it. The caller
     /// holds no lock of a file.
@@ -135,7 +189,7 @@ impl Parts {
             let look = (raw.st_size as u64, Stamp::of_stat(&raw));
             let file = CachedFile::new(key, id, look, node.clone());
             if let Some(id) = id {
-                crate::engine::changes::check(self, &file, id, &raw)?;
+                self.external.check(&file, id, &raw)?;
             }
             Ok::<_, Option<Error>>(file)
         });
@@ -145,7 +199,7 @@ impl Parts {
             Err(Some(error)) => return Err(error),
         };
         if known {
-            crate::engine::changes::check_again(self, &file, &raw)?;
+            self.external.check_again(&file, &raw)?;
         }
         if !file.is_open() {
             self.apply_globs(&file);
@@ -169,7 +223,7 @@ impl Parts {
         self.files.identified(id, file);
         // The new record says that we change it, which must be put right though nobody writes.
         look.recorded = false;
-        self.note_restless(&mut look, id);
+        self.own.note_restless(&mut look, id);
         drop(look);
         self.apply_globs(file);
         Ok(id)
@@ -204,30 +258,6 @@ impl Parts {
     pub(crate) fn may_become_dirty(&self, file: &CachedFile) -> bool {
         let refused = self.movers.are_all_kept() && file.mover.lock().is_none();
         !refused && self.mover_of(file).is_ok()
-    }
-
-    /// Unmaps `range` of a file and frees its blocks as soon as that is safe.
-    pub(crate) fn drop_range(&self, id: FileId, range: ByteRange) -> Result<()> {
-        self.store.dmt.unmap(id, range)?;
-        self.damage.heal(id, range);
-        self.store.dmt.drop_critical(id, range);
-        Ok(())
-    }
-
-    /// Unmaps `range`, dirty bytes too, after the origin got what replaces them. Where those were
-    /// promised to survive power loss the origin is synced first: else the unmapping could last
-    /// and what it stands for be lost, and with it what was fsynced before (I4). If the sync
-    /// fails they go nevertheless, because the origin has newer bytes (I1), and the error is told.
-    pub(crate) fn let_old_go(
-        &self,
-        origin: &OriginFile,
-        id: FileId,
-        range: ByteRange,
-    ) -> Result<()> {
-        let promised = self.store.dmt.promised(id, range);
-        let kept = if promised { self.origin.serve(|| origin.sync(false)) } else { Ok(()) };
-        self.let_go(id, range)?;
-        Ok(kept?)
     }
 }
 

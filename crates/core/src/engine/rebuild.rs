@@ -185,7 +185,7 @@ fn round(parts: &Parts, shared: &Shared, pace: &mut Pace) -> Result<bool> {
         shared.set(Doing::Waiting);
         return parts.drain().map(|()| false);
     }
-    parts.record_resting(false);
+    parts.own.record_resting(false);
     parts.own.lease.keep();
     parts.discard_queued()?;
     parts.forget_hollow()?;
@@ -243,7 +243,7 @@ impl Parts {
         }
         let now_ms = self.clock.now_ms();
         let files = self.store.dmt.dirty_files();
-        let files = files.iter().filter(|(id, _)| !self.is_stuck(*id));
+        let files = files.iter().filter(|(id, _)| !self.repair.is_stuck(*id));
         let oldest = files.map(|(_, since)| *since).min()?;
         if now_ms.saturating_sub(oldest) >= self.max_dirty_age_ms() {
             return Some(Reason::Age);
@@ -266,7 +266,7 @@ impl Parts {
     fn flush_pass(&self, shared: &Shared, reason: Reason) -> Result<u64> {
         let mut files = self.store.dmt.dirty_files();
         self.missing.keep_only(&files);
-        files.retain(|(id, _)| !self.is_stuck(*id));
+        files.retain(|(id, _)| !self.repair.is_stuck(*id));
         files.sort_by_key(|(_, since)| *since);
         let go_on = || {
             !shared.stopping()

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::DirEntry;
-use super::changes;
 use super::parts::Parts;
 use super::reach::origin_key;
 use super::reach::says_not_there;
@@ -63,7 +62,7 @@ impl Parts {
     ) -> Result<Option<Error>> {
         let names = self.own.names_changing.load(Ordering::SeqCst);
         let settled =
-            || !self.is_naming() && self.own.names_changing.load(Ordering::SeqCst) == names;
+            || !self.own.is_naming() && self.own.names_changing.load(Ordering::SeqCst) == names;
         let is_missing = |id: &&FileId| matches!(self.file_by_id(**id), Ok(None));
         let missing = ids.iter().filter(is_missing).filter_map(|id| self.store.dmt.file(*id));
         let unfound = self.search(missing.collect(), go_on)?;
@@ -94,7 +93,7 @@ impl Parts {
     fn leave_dirty(&self, record: &FileRecord, why: &Error) -> Result<()> {
         let kept = self.own.evidence.lock().kept(record.stamp);
         if kept != record.stamp {
-            self.record(record.id, kept)?;
+            self.own.record(record.id, kept)?;
         }
         self.notes.note(format!(
             "{}: {why}; its {} dirty bytes stay on the cache",
@@ -193,7 +192,7 @@ impl Parts {
                 Ok(Some(file)) => self.forget_idle(&file),
                 // Clean bytes of a file that is not where it was are not worth a search.
                 _ if self.store.dmt.dirty(record.id, WHOLE, 1).is_empty() => {
-                    self.let_go(record.id, WHOLE)?;
+                    self.mappings.let_go(record.id, WHOLE)?;
                 }
                 _ => {}
             }
@@ -207,8 +206,9 @@ impl Parts {
         for (id, _) in self.store.dmt.dirty_files() {
             // What cannot be looked at is as it was, as far as this session knows.
             let Ok(Some(file)) = self.file_by_id(id) else { continue };
-            let met = if self.is_foreign(&file) { changes::meet(self, &file) } else { Ok(()) };
-            let stamped = met.and_then(|()| self.give_time(&file)).and_then(|()| self.rest(&file));
+            let met = if self.own.is_foreign(&file) { self.external.meet(&file) } else { Ok(()) };
+            let stamped =
+                met.and_then(|()| self.give_time(&file)).and_then(|()| self.own.rest(&file));
             if let Err(error) = stamped {
                 let path = self.namespace.path_of(&file.node.read());
                 self.notes.note(format!(
@@ -222,7 +222,7 @@ impl Parts {
     /// Saves the dirty bytes of a file that is no longer on the origin, and forgets the file.
     fn rescue(&self, record: &FileRecord) -> Result<()> {
         let dirty = self.store.dmt.dirty(record.id, WHOLE, usize::MAX);
-        changes::save(self, record.id, &record.path, &dirty, "the origin's file is gone")?;
+        self.external.save(record.id, &record.path, &dirty, "the origin's file is gone")?;
         self.store.dmt.unmap(record.id, WHOLE)?;
         self.store.dmt.drop_critical(record.id, WHOLE);
         self.store.dmt.forget(record.id)

@@ -11,8 +11,8 @@ use halocline_model::admit::Observation;
 use halocline_model::request::{ByteRange, Direction};
 
 use crate::config::Mode;
-use crate::engine::handle::Handle;
 use crate::engine::identify::Identified;
+use crate::engine::open_file::OpenFile;
 use crate::engine::parts::Parts;
 use crate::engine::segments::{missing_spans, run, with_segments};
 use crate::error::Result;
@@ -44,7 +44,13 @@ fn index(offset: u64) -> usize {
 impl Parts {
     /// Serves a write of thread `tid`. On success every byte is on the side that the records name,
     /// handed to the operating system there (I4).
-    pub(crate) fn write(&self, handle: &Handle, offset: u64, data: &[u8], tid: u32) -> Result<()> {
+    pub(crate) fn write(
+        &self,
+        handle: &OpenFile,
+        offset: u64,
+        data: &[u8],
+        tid: u32,
+    ) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
@@ -83,18 +89,18 @@ impl Parts {
     /// Serves a read of thread `tid`; short only at the end of the file.
     pub(crate) fn read(
         &self,
-        handle: &Handle,
+        handle: &OpenFile,
         offset: u64,
         buf: &mut [u8],
         tid: u32,
     ) -> Result<usize> {
         let served = self.read_held(handle, offset, buf, tid);
         // Now that nobody holds its bytes.
-        self.drop_damaged();
+        self.repair.drop_damaged();
         served
     }
 
-    fn read_held(&self, handle: &Handle, offset: u64, buf: &mut [u8], tid: u32) -> Result<usize> {
+    fn read_held(&self, handle: &OpenFile, offset: u64, buf: &mut [u8], tid: u32) -> Result<usize> {
         let file = &handle.file;
         let asked = ByteRange::at(offset, buf.len() as u64);
         let _guard = file.range.shared(asked);
@@ -109,7 +115,7 @@ impl Parts {
             self.read_segments(handle, &identified, range, buf, segments)
         })?;
         if identified.verdict.critical && cached < range.len() && whole {
-            self.advisory(self.missed(file, identified.placement, range, buf))?;
+            self.mappings.advisory(self.missed(file, identified.placement, range, buf))?;
         }
         self.counters.request(Direction::Read, range.len(), cached);
         Ok(buf.len())
@@ -132,7 +138,7 @@ impl Parts {
     /// Writes every segment; returns the bytes that are on the cache now.
     fn write_segments(
         &self,
-        handle: &Handle,
+        handle: &OpenFile,
         identified: &Identified,
         range: ByteRange,
         data: &[u8],
@@ -150,7 +156,7 @@ impl Parts {
             // cache, so that size, stat and reads never depend on the cache alone.
             let mut grow = || -> Result<()> {
                 if !std::mem::replace(&mut grown, true) {
-                    let _changing = self.changing(&handle.file, Some(&handle.origin))?;
+                    let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
                     self.origin.serve(|| handle.origin.truncate(range.end))?;
                 }
                 Ok(())
@@ -181,7 +187,7 @@ impl Parts {
     /// each is dealt with alone, because the two fail in different ways.
     fn next_to_write<'a>(
         &self,
-        handle: &Handle,
+        handle: &OpenFile,
         segments: &'a [Segment],
     ) -> (Segment, &'a [Segment]) {
         let (first, count) = (segments[0], run(segments));
@@ -204,7 +210,7 @@ impl Parts {
     /// Writes over a mapped extent. `false` says that the part is unmapped now and belongs home.
     fn overwrite(
         &self,
-        handle: &Handle,
+        handle: &OpenFile,
         extent: Extent,
         part: ByteRange,
         data: &[u8],
@@ -214,26 +220,26 @@ impl Parts {
             if extent.dirty {
                 // Left by a session that wrote back. They go when the origin has what replaces them.
                 self.write_origin(handle, part, data)?;
-                self.let_old_go(&handle.origin, id, part)?;
+                self.mappings.let_old_go(&handle.origin, id, part)?;
                 return Ok(true);
             }
             // The mapping goes first: a crash after the origin changed must not leave old bytes
             // published on the cache.
-            self.let_go(id, part)?;
+            self.mappings.let_go(id, part)?;
             return Ok(false);
         }
         // A clean extent may be that of a hole.
         let space = if extent.dirty { None } else { self.take_space(handle, part) };
         if !extent.dirty && space.is_none() {
-            self.let_go(id, part)?;
+            self.mappings.let_go(id, part)?;
             return Ok(false);
         }
         // Line 26 of the paper's Algorithm 1 forgets D_flag here. It is set before the data
         // changes: a crash in between leaves a dirty extent that equals the origin.
         if let Err(error) = self.store.dmt.mark_dirty(id, part) {
             // Only a clean extent needs a record: its bytes go home, and the mapping with them.
-            self.cache_failed(&error);
-            self.let_go(id, part)?;
+            self.mappings.cache_failed(&error);
+            self.mappings.let_go(id, part)?;
             return Ok(false);
         }
         match self.timed(true, Direction::Write, None, part.len(), || {
@@ -247,9 +253,9 @@ impl Parts {
             Err(error) => {
                 // The new bytes cover all of the part, so nothing of the old is needed; but the
                 // origin must have them before the mapping goes.
-                self.cache_failed(&error);
+                self.mappings.cache_failed(&error);
                 self.write_origin(handle, part, data)?;
-                self.let_old_go(&handle.origin, id, part)?;
+                self.mappings.let_old_go(&handle.origin, id, part)?;
                 Ok(true)
             }
         }
@@ -259,7 +265,7 @@ impl Parts {
     /// the cache failed: the part goes home.
     fn admit(
         &self,
-        handle: &Handle,
+        handle: &OpenFile,
         identified: &Identified,
         part: ByteRange,
         data: &[u8],
@@ -288,7 +294,7 @@ impl Parts {
                 return Ok(false);
             }
             Err(error) => {
-                self.cache_failed(&error);
+                self.mappings.cache_failed(&error);
                 return Ok(false);
             }
         };
@@ -304,13 +310,13 @@ impl Parts {
             self.store.dmt.release(id, part, placement);
             // Files there may be shorter than on the origin (16 TiB on ext4): no fault of the device.
             if error.raw_os_error() != Some(libc::EFBIG) {
-                self.cache_failed(&error);
+                self.mappings.cache_failed(&error);
             }
             return Ok(through);
         }
         if let Err(error) = self.store.dmt.map(id, part, placement, !through) {
             self.store.dmt.release(id, part, placement);
-            self.cache_failed(&error);
+            self.mappings.cache_failed(&error);
             return Ok(through);
         }
         self.health.worked();
@@ -338,7 +344,7 @@ impl Parts {
 
     fn write_home(
         &self,
-        handle: &Handle,
+        handle: &OpenFile,
         identified: &Identified,
         part: ByteRange,
         data: &[u8],
@@ -350,16 +356,16 @@ impl Parts {
     }
 
     /// Writes to the origin while no flush rewrites the region.
-    fn write_origin(&self, handle: &Handle, part: ByteRange, data: &[u8]) -> Result<()> {
+    fn write_origin(&self, handle: &OpenFile, part: ByteRange, data: &[u8]) -> Result<()> {
         let _home = handle.file.home.shared(part);
-        let _changing = self.changing(&handle.file, Some(&handle.origin))?;
+        let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
         Ok(self.origin.serve(|| handle.origin.write_at(part.start, data))?)
     }
 
     /// Reads every segment from its side.
     fn read_segments(
         &self,
-        handle: &Handle,
+        handle: &OpenFile,
         identified: &Identified,
         range: ByteRange,
         buf: &mut [u8],
@@ -370,7 +376,7 @@ impl Parts {
         // bytes on top, which are at least as new.
         for span in missing_spans(segments) {
             whole &= self.timed(false, Direction::Read, Some(identified), span.len(), || {
-                self.read_origin(handle, span, slice_mut(buf, range.start, span))
+                self.origin.read(&handle.origin, span, slice_mut(buf, range.start, span))
             })?;
         }
         let Some(id) = handle.file.id() else { return Ok(Served { cached: 0, whole }) };
@@ -383,28 +389,32 @@ impl Parts {
             let read = |part: ByteRange, buf: &mut [u8]| {
                 let into = slice_mut(buf, range.start, part);
                 self.timed(true, Direction::Read, Some(identified), part.len(), || {
-                    self.read_cache(id, extent.placement, part.start, into)
+                    self.repair.read_cache(id, extent.placement, part.start, into)
                 })
             };
             let read_all = read(all, buf);
             let Err(error) = read_all else {
                 let damaged = read_all?;
-                self.make_good(handle, id, segments, &damaged, (range.start, buf))?;
+                self.repair.make_good(handle, id, segments, &damaged, (range.start, buf))?;
                 cached += all.len();
                 continue;
             };
-            self.cache_failed(&error);
+            self.mappings.cache_failed(&error);
             for segment in segments {
                 let part = segment.range;
                 if !segment.extent.is_some_and(|extent| extent.dirty) {
-                    whole &= self.read_origin(handle, part, slice_mut(buf, range.start, part))?;
+                    whole &= self.origin.read(
+                        &handle.origin,
+                        part,
+                        slice_mut(buf, range.start, part),
+                    )?;
                 } else if segments.len() == 1 {
                     // Only the cache has these bytes: an error is the only true answer.
                     return Err(error.into());
                 } else {
                     let damaged = read(part, buf)?;
                     let segment = std::slice::from_ref(segment);
-                    self.make_good(handle, id, segment, &damaged, (range.start, buf))?;
+                    self.repair.make_good(handle, id, segment, &damaged, (range.start, buf))?;
                     cached += part.len();
                 }
             }
@@ -413,19 +423,6 @@ impl Parts {
             self.store.dmt.touch(id, range);
         }
         Ok(Served { cached, whole })
-    }
-
-    /// Reads from the origin; what it does not have below the file's size is a hole. Whether it had
-    /// all.
-    pub(crate) fn read_origin(
-        &self,
-        handle: &Handle,
-        part: ByteRange,
-        buf: &mut [u8],
-    ) -> Result<bool> {
-        let got = self.origin.serve(|| handle.origin.read_at(part.start, buf))?;
-        buf[got..].fill(0);
-        Ok(got == buf.len())
     }
 
     /// Runs I/O on one side and tells the policy how long it took.
@@ -458,14 +455,5 @@ impl Parts {
             },
         );
         Ok(done)
-    }
-
-    /// A device of the cache or its store failed: count it, rest it, say so.
-    pub(crate) fn cache_failed(&self, error: &dyn std::error::Error) {
-        self.counters.cache_error();
-        match self.store.dmt.usable() {
-            Ok(()) => self.health.failed(&error.to_string(), self.clock.now_ms()),
-            Err(store) => self.health.failed_for_good(&store.to_string()),
-        }
     }
 }

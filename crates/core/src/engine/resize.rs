@@ -6,7 +6,7 @@ use std::sync::Arc;
 use halocline_model::request::ByteRange;
 
 use super::Seek;
-use super::handle::Handle;
+use super::open_file::OpenFile;
 use super::parts::Parts;
 use crate::device::Allocate;
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ impl Parts {
         let _range = file.range.exclusive(tail(size.min(file.size())));
         let _growth = file.growth.lock();
         let _home = file.home.exclusive(tail(size.min(file.size())));
-        let _changing = self.changing(file, Some(origin))?;
+        let _changing = self.own.changing(file, Some(origin))?;
         // The origin first: a crash before the records leaves extents past its end, which are
         // dropped before the file is next read. The other order would lose acknowledged bytes
         // of a truncate that did not happen.
@@ -36,7 +36,7 @@ impl Parts {
         let shrunk = size < file.size();
         file.set_size(size);
         if shrunk && let Some(id) = file.id() {
-            self.let_old_go(origin, id, tail(size))?;
+            self.mappings.let_old_go(origin, id, tail(size))?;
         }
         file.note_write(self.clock.now_ns(), false);
         Ok(())
@@ -44,14 +44,14 @@ impl Parts {
 
     /// A growing write failed: gives the file its size back, so that it does not end in zeros that
     /// nobody wrote. The caller holds `growth` and the written range.
-    pub(crate) fn undo_growth(&self, handle: &Handle) {
+    pub(crate) fn undo_growth(&self, handle: &OpenFile) {
         let file = &handle.file;
         let before = file.size();
         let _home = file.home.exclusive(tail(before));
-        let Ok(_changing) = self.changing(file, Some(&handle.origin)) else { return };
+        let Ok(_changing) = self.own.changing(file, Some(&handle.origin)) else { return };
         let undone = self.origin.serve(|| handle.origin.truncate(before)).map_err(Error::from);
         let undone = undone.and_then(|()| match file.id() {
-            Some(id) => self.let_go(id, tail(before)),
+            Some(id) => self.mappings.let_go(id, tail(before)),
             None => Ok(()),
         });
         // The write's own error is what the program must see; the size is what it became.
@@ -63,7 +63,12 @@ impl Parts {
     }
 
     /// `fallocate(2)`.
-    pub(crate) fn allocate(&self, handle: &Handle, range: ByteRange, how: Allocate) -> Result<()> {
+    pub(crate) fn allocate(
+        &self,
+        handle: &OpenFile,
+        range: ByteRange,
+        how: Allocate,
+    ) -> Result<()> {
         let file = &handle.file;
         let _range = file.range.exclusive(range);
         let keeps_size = matches!(
@@ -78,16 +83,16 @@ impl Parts {
                 Some(self.take_reserved(handle, range)?)
             }
         };
-        let _changing = self.changing(file, Some(&handle.origin))?;
+        let _changing = self.own.changing(file, Some(&handle.origin))?;
         let clears = matches!(how, Allocate::PunchHole | Allocate::Zero { .. });
         if clears && let Some(id) = file.id() {
             // Until the records are gone the cache's bytes stay the file's: a crash in between must
             // not show old bytes now and zeros after an eviction.
-            self.claim_for_cache(id, range)?;
+            self.mappings.claim_for_cache(id, range)?;
         }
         self.origin.serve(|| handle.origin.allocate(range, how))?;
         if clears && let Some(id) = file.id() {
-            self.let_old_go(&handle.origin, id, range)?;
+            self.mappings.let_old_go(&handle.origin, id, range)?;
         }
         if grows.is_some() && range.end > file.size() {
             file.set_size(range.end);
@@ -97,7 +102,7 @@ impl Parts {
     }
 
     /// Position of the next data or hole: mapped bytes are data, whatever the origin has there.
-    pub(crate) fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
+    pub(crate) fn seek(&self, handle: &OpenFile, offset: u64, what: Seek) -> Result<u64> {
         let file = &handle.file;
         let _range = file.range.shared(tail(offset));
         let size = file.size();
@@ -110,14 +115,14 @@ impl Parts {
         }
     }
 
-    fn seek_data(&self, handle: &Handle, offset: u64, size: u64) -> Result<u64> {
+    fn seek_data(&self, handle: &OpenFile, offset: u64, size: u64) -> Result<u64> {
         let below = below(handle, offset, Seek::Data)?;
         let end = below.unwrap_or(size).min(size);
         let cached = self.first_segment(handle, ByteRange::new(offset, end.max(offset)), true);
         cached.or(below).ok_or_else(|| rustix::io::Errno::NXIO.into())
     }
 
-    fn seek_hole(&self, handle: &Handle, offset: u64, size: u64) -> Result<u64> {
+    fn seek_hole(&self, handle: &OpenFile, offset: u64, size: u64) -> Result<u64> {
         let mut at = offset;
         // The origin may have no more bytes there, nor a hole: then the file's end is what is left.
         while let Some(hole) = below(handle, at, Seek::Hole)?.filter(|hole| *hole < size) {
@@ -132,7 +137,7 @@ impl Parts {
     }
 
     /// Start of the first part of `range` that is mapped, or that is not.
-    fn first_segment(&self, handle: &Handle, range: ByteRange, mapped: bool) -> Option<u64> {
+    fn first_segment(&self, handle: &OpenFile, range: ByteRange, mapped: bool) -> Option<u64> {
         let Some(id) = handle.file.id() else {
             return (!mapped && !range.is_empty()).then_some(range.start);
         };
@@ -151,7 +156,7 @@ impl Parts {
 }
 
 /// The origin's next data or hole; `None` where its file has none from `offset` on, or ends before.
-fn below(handle: &Handle, offset: u64, what: Seek) -> Result<Option<u64>> {
+fn below(handle: &OpenFile, offset: u64, what: Seek) -> Result<Option<u64>> {
     match handle.origin.seek(offset, what) {
         Ok(at) => Ok(Some(at)),
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),

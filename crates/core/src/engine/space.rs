@@ -21,7 +21,7 @@ use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
 use super::blocks::new_bytes_in;
-use super::handle::Handle;
+use super::open_file::OpenFile;
 use super::parts::Parts;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE};
@@ -136,7 +136,7 @@ impl Parts {
 
     /// Takes space on the origin for a part that is to become dirty. `None` says that the origin may
     /// not have it later: the part belongs there at once.
-    pub(crate) fn take_space(&self, handle: &Handle, part: ByteRange) -> Option<Taken<'_>> {
+    pub(crate) fn take_space(&self, handle: &OpenFile, part: ByteRange) -> Option<Taken<'_>> {
         let space = &self.space;
         let bytes = part.widen_to(BLOCK).len();
         let taken = space.take(bytes, &space.limit);
@@ -160,12 +160,12 @@ impl Parts {
     /// # Errors
     ///
     /// `ENOSPC` where dirty bytes need what the origin has left.
-    pub(crate) fn take_home(&self, handle: &Handle, part: ByteRange) -> Result<Taken<'_>> {
+    pub(crate) fn take_home(&self, handle: &OpenFile, part: ByteRange) -> Result<Taken<'_>> {
         self.take_now(part, &|| new_bytes_in(&handle.origin, part))
     }
 
     /// The same for blocks that a program reserves in `range`. What is dirty there has its space already.
-    pub(crate) fn take_reserved(&self, handle: &Handle, range: ByteRange) -> Result<Taken<'_>> {
+    pub(crate) fn take_reserved(&self, handle: &OpenFile, range: ByteRange) -> Result<Taken<'_>> {
         self.take_now(range, &|| {
             let dmt = &self.store.dmt;
             let dirty = handle.file.id().map(|id| dmt.dirty(id, range, COMPARED_MAX));

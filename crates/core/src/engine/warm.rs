@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::handle::Handle;
+use super::open_file::OpenFile;
 use super::parts::Parts;
 use crate::config::Config;
 use crate::device::lease::is_sole;
@@ -65,7 +65,7 @@ impl Parts {
     /// Hands an open file to the kernel if that is wise; see `Engine::pass_through`.
     pub(crate) fn pass_through(
         &self,
-        handle: &Handle,
+        handle: &OpenFile,
         must: bool,
         register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
     ) -> bool {
@@ -105,7 +105,7 @@ impl Parts {
     }
 
     /// A handle was opened: on a file that is read without us, perhaps.
-    pub(crate) fn opened_warm(&self, handle: &Handle) -> Result<()> {
+    pub(crate) fn opened_warm(&self, handle: &OpenFile) -> Result<()> {
         let file = &handle.file;
         if !file.read_below.load(Ordering::Acquire) {
             return Ok(());
@@ -116,7 +116,7 @@ impl Parts {
             return Ok(());
         }
         match file.id() {
-            Some(id) if handle.may_flush => self.let_go(id, WHOLE),
+            Some(id) if handle.may_flush => self.mappings.let_go(id, WHOLE),
             _ => Ok(()),
         }
     }

@@ -215,7 +215,7 @@ impl Parts {
             if let Err(error) = copied {
                 self.release_all(wanted, &missing[done..]);
                 if on_cache && error.errno() != libc::EFBIG {
-                    self.cache_failed(&error);
+                    self.mappings.cache_failed(&error);
                 }
                 return Err(error);
             }

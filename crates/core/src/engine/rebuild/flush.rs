@@ -82,7 +82,7 @@ impl Parts {
         if let Some(snapshot) = self.snapshot(file, id, &dirty)? {
             let origin = &self.settings.setting.origin;
             let cost = OriginCost::new(&origin.profile, self.origin.data.servers_below());
-            let changing = self.changing(file, Some(&mover))?;
+            let changing = self.own.changing(file, Some(&mover))?;
             if changing.foreign {
                 // The sweep deals with that.
                 return Ok(None);
@@ -99,7 +99,7 @@ impl Parts {
             all.bytes += bytes;
             all.extents.extend(snapshot.extents);
             drop(changing);
-            self.look_again(file, Some(&mover))?;
+            self.own.look_again(file, Some(&mover))?;
             if self.set_apart(file, id, &snapshot.damaged)? {
                 return Ok(Some(region.start));
             }
@@ -110,7 +110,7 @@ impl Parts {
     /// Cuts what is damaged off the dirty extents that it is part of; whether there is now more
     /// to flush.
     fn set_apart(&self, file: &CachedFile, id: FileId, damaged: &[ByteRange]) -> Result<bool> {
-        self.found_damaged(file, id, damaged);
+        self.repair.found_damaged(file, id, damaged);
         let mut cut = false;
         for range in damaged {
             cut |= self.store.dmt.cut_dirty(id, *range)?;
@@ -147,7 +147,7 @@ impl Parts {
             // A cache that cannot be synced delays room, not the flush; the rebuilder mends it.
             match self.store.barrier() {
                 Ok(()) => self.room.was_made(),
-                Err(error) => self.cache_failed(&error),
+                Err(error) => self.mappings.cache_failed(&error),
             }
         }
         Ok(cleaned)
@@ -179,7 +179,7 @@ impl Parts {
             return Ok(());
         }
         self.give_time_at_rest(file)?;
-        self.rest(file)?;
+        self.own.rest(file)?;
         if !file.is_open() {
             *file.mover.lock() = None;
         }
@@ -212,7 +212,7 @@ impl Parts {
     fn give_time_at_rest(&self, file: &CachedFile) -> Result<()> {
         let _times = file.times.lock();
         if let Some(held) = file.held_mtime_ns() {
-            let changing = self.changing(file, None)?;
+            let changing = self.own.changing(file, None)?;
             if changing.foreign {
                 return Ok(());
             }
@@ -244,7 +244,7 @@ impl Parts {
         change: &SetAttr,
     ) -> Result<Stat> {
         let _times = file.times.lock();
-        let changing = self.changing(file, None)?;
+        let changing = self.own.changing(file, None)?;
         let stat = self.namespace.set_attr(node, change)?;
         drop(changing);
         if file.mover.lock().is_some() {

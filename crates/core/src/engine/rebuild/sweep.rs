@@ -14,7 +14,6 @@ use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
 use super::flush::Flushed;
-use crate::engine::changes;
 use crate::engine::parts::Parts;
 use crate::error::Result;
 use crate::extent::file::{CachedFile, WHOLE, tail};
@@ -103,7 +102,9 @@ impl Parts {
         if self.store.dmt.usable().is_ok() {
             match self.sweep_and_record(file, id, which, go_on) {
                 // From now on the store refuses changes: the first to notice goes around it.
-                Err(error) if self.store.dmt.usable().is_err() => self.cache_failed(&error),
+                Err(error) if self.store.dmt.usable().is_err() => {
+                    self.mappings.cache_failed(&error);
+                }
                 done => return done,
             }
         }
@@ -136,11 +137,11 @@ impl Parts {
             }
             work();
         });
-        if self.is_foreign(file) {
-            changes::meet(self, file)?;
+        if self.own.is_foreign(file) {
+            self.external.meet(file)?;
         }
         self.settle(file, id)?;
-        self.rest(file)?;
+        self.own.rest(file)?;
         self.forget_idle(file);
         let swept = total.into_inner().map_err(|error| self.explain_no_room(file, id, error))?;
         if which == Which::All && swept > 0 {
@@ -171,7 +172,7 @@ impl Parts {
 
     /// Lets go of a file whose name leads nowhere: if others took it, its record alone leads on.
     fn forget_removed(&self, file: &Arc<CachedFile>) {
-        if !file.is_open() && !self.is_naming() {
+        if !file.is_open() && !self.own.is_naming() {
             *file.mover.lock() = None;
             file.let_mtime_go(None);
             self.forget_idle(file);

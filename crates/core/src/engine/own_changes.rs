@@ -4,26 +4,29 @@
 //! - before our first change of a file that the cache knows, its record says that we change it
 //!   ([`Stamp::Writing`]), and the lease covers the time of every change;
 //! - before our first change since we last looked, the file is as it was then, or it is marked as changed
-//!   by others, and its dirty bytes go nowhere until that was dealt with (`changes`);
+//!   by others, and its dirty bytes go nowhere until that was dealt with (`external_changes`);
 //! - when we leave it alone for a while, it is looked at, and its record says how it looks.
 //!
 //! So many changes in a row cost one look and two records, and a request that changes the origin
 //! neither.
 
-use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
-use super::parts::Parts;
-use crate::control::Skipped;
+use super::foundation::Foundation;
+use super::mappings::Mappings;
+use crate::clock::Clock;
 use crate::error::Result;
 use crate::extent::file::CachedFile;
 use crate::extent::look::{Look, Since};
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
 use crate::meta::lease::{Evidence, Lease};
 use crate::meta::{FileId, Stamp};
-use crate::namespace::stat_of;
+use crate::namespace::{Namespace, stat_of};
 use crate::volume::origin::OriginFile;
 
 /// A file that we left alone for this long is at rest.
@@ -32,6 +35,11 @@ const REST_MS: u64 = 100;
 /// What tells our own changes from those of others.
 #[derive(Debug)]
 pub(crate) struct OwnChanges {
+    namespace: Arc<Namespace>,
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    mappings: Arc<Mappings>,
+    clock: Clock,
     /// Until when we may be making some.
     pub(crate) lease: Lease,
     /// What the last session left to tell its own by, until all that it left is judged.
@@ -41,22 +49,27 @@ pub(crate) struct OwnChanges {
     /// Changes of names and attributes that were begun, and those of them that have ended.
     pub(crate) names_changing: AtomicU64,
     names_changed: AtomicU64,
-    /// Conflicts that no command was told of yet.
-    pub(crate) conflicts: Mutex<Vec<Skipped>>,
 }
 
 impl OwnChanges {
-    /// Opens what the last session on the cache left; see [`Lease::open`].
-    pub(crate) fn tell(cache_dir: &Path, boot_id: Option<&str>) -> Result<Self> {
-        let (lease, evidence) = Lease::open(cache_dir, boot_id)?;
-        Ok(Self {
+    /// Tells them by what the last session on the cache left; see [`Lease::open`].
+    pub(crate) fn tell(
+        base: &Foundation,
+        mappings: &Arc<Mappings>,
+        (lease, evidence): (Lease, Evidence),
+    ) -> Self {
+        Self {
+            namespace: Arc::clone(&base.namespace),
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            clock: base.clock.clone(),
+            mappings: Arc::clone(mappings),
             lease,
             evidence: Mutex::new(evidence),
             restless: Mutex::default(),
             names_changing: AtomicU64::new(0),
             names_changed: AtomicU64::new(0),
-            conflicts: Mutex::default(),
-        })
+        }
     }
 }
 
@@ -64,7 +77,7 @@ impl OwnChanges {
 #[derive(Debug)]
 #[must_use = "the change is over when it is dropped"]
 pub(crate) struct Changing<'a> {
-    parts: &'a Parts,
+    own: &'a OwnChanges,
     file: &'a CachedFile,
     /// Others changed the file: what is dirty must not go home.
     pub(crate) foreign: bool,
@@ -74,25 +87,25 @@ impl Drop for Changing<'_> {
     fn drop(&mut self) {
         let mut look = self.file.look.lock();
         look.under_way -= 1;
-        look.ours_ms = self.parts.clock.now_ms();
+        look.ours_ms = self.own.clock.now_ms();
         drop(look);
         // One that took long may have ended behind the lease.
-        self.parts.own.lease.extend();
+        self.own.lease.extend();
     }
 }
 
 /// A change of names or attributes while it is under way: it moves the times of change of files.
 #[derive(Debug)]
 #[must_use = "the change is over when it is dropped"]
-pub(crate) struct Naming<'a>(&'a Parts);
+pub(crate) struct Naming<'a>(&'a OwnChanges);
 
 impl Drop for Naming<'_> {
     fn drop(&mut self) {
-        self.0.own.names_changed.fetch_add(1, Ordering::SeqCst);
+        self.0.names_changed.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-impl Parts {
+impl OwnChanges {
     /// We are about to change the origin's file, which is open as `via`, if it is. An error says that
     /// this could not be recorded, and the file must be left alone.
     pub(crate) fn changing<'a>(
@@ -110,12 +123,12 @@ impl Parts {
                 self.note_restless(&mut look, id);
             }
         }
-        self.own.lease.extend();
+        self.lease.extend();
         if !look.is_foreign() {
             look.since = Since::Ours;
         }
         look.under_way += 1;
-        Ok(Changing { parts: self, file, foreign: look.is_foreign() })
+        Ok(Changing { own: self, file, foreign: look.is_foreign() })
     }
 
     /// Whether others changed the origin's file since we last left it alone; `false` also where our own
@@ -169,7 +182,7 @@ impl Parts {
         let raw = self.origin_stat(file, via)?;
         file.node.read().note_look(&raw);
         look.see(Stamp::of_stat(&raw));
-        self.own.lease.observe(look.seen);
+        self.lease.observe(look.seen);
         Ok(())
     }
 
@@ -192,21 +205,21 @@ impl Parts {
     pub(crate) fn record(&self, id: FileId, stamp: Stamp) -> Result<()> {
         let recorded = self.store.dmt.stamp(id, stamp);
         if recorded.is_err() {
-            self.own.lease.fall_behind();
+            self.lease.fall_behind();
         }
-        self.advisory(recorded)
+        self.mappings.advisory(recorded)
     }
 
     /// The rebuilder is to record how the file looks as soon as it rests.
     pub(crate) fn note_restless(&self, look: &mut Look, id: FileId) {
         if !std::mem::replace(&mut look.restless, true) {
-            self.own.restless.lock().push(id);
+            self.restless.lock().push(id);
         }
     }
 
     /// Records all files that rest; those that do not are looked at again the next time.
     pub(crate) fn record_resting(&self, all: bool) {
-        let noted = std::mem::take(&mut *self.own.restless.lock());
+        let noted = std::mem::take(&mut *self.restless.lock());
         let now_ms = self.clock.now_ms();
         for id in noted {
             let Some(file) = self.files.by_id(id) else { continue };
@@ -228,13 +241,13 @@ impl Parts {
 
     /// We are about to change names or attributes.
     pub(crate) fn name_change(&self) -> Naming<'_> {
-        self.own.names_changing.fetch_add(1, Ordering::SeqCst);
+        self.names_changing.fetch_add(1, Ordering::SeqCst);
         Naming(self)
     }
 
     /// Whether a time of change may be ours although no look has followed it yet.
     pub(crate) fn is_naming(&self) -> bool {
-        let ended = self.own.names_changed.load(Ordering::SeqCst);
-        self.own.names_changing.load(Ordering::SeqCst) != ended
+        let ended = self.names_changed.load(Ordering::SeqCst);
+        self.names_changing.load(Ordering::SeqCst) != ended
     }
 }

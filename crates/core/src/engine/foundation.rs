@@ -1,0 +1,65 @@
+//! What all components of an extent engine stand on: the two sides, the tables, and where they count and tell.
+
+use std::sync::Arc;
+
+use super::counters::Counters;
+use super::damage::Damage;
+use super::health::Health;
+use super::notes::Notes;
+use super::origin_access::OriginAccess;
+use super::pressure::Pressure;
+use super::settings::Settings;
+use crate::clock::Clock;
+use crate::extent::mover::Movers;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use crate::namespace::Namespace;
+use crate::volume::origin::Origin;
+
+/// The lowest components. Each other component is handed this once, when it is made, and keeps of it what it
+/// needs.
+#[derive(Debug)]
+pub(crate) struct Foundation {
+    pub(crate) namespace: Arc<Namespace>,
+    pub(crate) origin: Arc<OriginAccess>,
+    pub(crate) store: Arc<ExtentStore>,
+    pub(crate) files: Arc<FileTable>,
+    /// Files that can be flushed.
+    pub(crate) movers: Arc<Movers>,
+    pub(crate) pressure: Arc<Pressure>,
+    pub(crate) damage: Arc<Damage>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) notes: Arc<Notes>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) clock: Clock,
+}
+
+impl Foundation {
+    /// Both sides, which were just opened.
+    pub(crate) fn new(
+        (namespace, origin): (Namespace, Origin),
+        store: ExtentStore,
+        movers: Arc<Movers>,
+        settings: Settings,
+    ) -> Self {
+        let (namespace, clock) = (Arc::new(namespace), Clock);
+        let (store, settings) = (Arc::new(store), Arc::new(settings));
+        let dir = &settings.origin_dir;
+        let origin = OriginAccess::new(Arc::clone(&namespace), origin, dir, clock.clone());
+        Self {
+            namespace,
+            origin: Arc::new(origin),
+            pressure: Arc::new(Pressure::new(&store, &movers, &settings)),
+            store,
+            files: Arc::default(),
+            movers,
+            damage: Arc::default(),
+            health: Arc::new(Health::new(settings.config.health_retry)),
+            counters: Arc::default(),
+            notes: Arc::default(),
+            settings,
+            clock,
+        }
+    }
+}
