@@ -18,4 +18,5 @@ pub mod query;
 pub mod request;
 pub mod striping;
 pub mod tier;
+pub mod token;
 pub mod units;

@@ -13,12 +13,32 @@ pub enum Direction {
 }
 
 /// A half-open byte range `[start, end)` of a file; `start <= end` always holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "(u64, u64)", into = "(u64, u64)")]
 pub struct ByteRange {
     /// First byte.
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
+}
+
+impl From<ByteRange> for (u64, u64) {
+    fn from(range: ByteRange) -> Self {
+        (range.start, range.end)
+    }
+}
+
+/// What others wrote down may say anything.
+impl TryFrom<(u64, u64)> for ByteRange {
+    type Error = &'static str;
+
+    fn try_from((start, end): (u64, u64)) -> Result<Self, Self::Error> {
+        if start <= end {
+            Ok(Self { start, end })
+        } else {
+            Err("a byte range ends before it starts")
+        }
+    }
 }
 
 impl ByteRange {
@@ -62,9 +82,10 @@ impl ByteRange {
         (start < end).then_some(Self { start, end })
     }
 
-    /// The smallest range of whole `unit`-byte blocks that covers this one.
+    /// The smallest range of whole `unit`-byte blocks that covers this one, up to the last address.
     #[must_use]
     pub const fn widen_to(self, unit: u64) -> Self {
-        Self { start: self.start / unit * unit, end: self.end.div_ceil(unit) * unit }
+        let end = self.end.div_ceil(unit).saturating_mul(unit);
+        Self { start: self.start / unit * unit, end }
     }
 }

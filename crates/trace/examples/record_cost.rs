@@ -64,10 +64,10 @@ fn main() -> io::Result<()> {
         let bare = run(threads, spin, None);
         let recorder = Recorder::start(File::create(&file)?, &Source::new(Kind::Mount));
         let recorder = recorder.map_err(io::Error::other)?;
-        let recorded = run(threads, spin, Some(&recorder));
-        let (cost, lost) = (recorded - bare, recorder.finish().lost);
+        let with = run(threads, spin, Some(&recorder));
+        let (cost, lost) = (with - bare, recorder.finish().lost);
         println!(
-            "| {threads} | {bare:.0} ns | {recorded:.0} ns | {cost:.0} ns | {lost} of {REQUESTS} |"
+            "| {threads} | {bare:.0} ns | {with:.0} ns | {cost:.0} ns | {lost} of {REQUESTS} |"
         );
     }
     Ok(())

@@ -1,0 +1,142 @@
+//! Ranges that nodes take from each other again and again: nobody caches there until it calms down.
+
+use serde::{Deserialize, Serialize};
+
+use crate::request::ByteRange;
+
+/// Contention is told apart, and ended, in regions of this many bytes.
+pub const REGION: u64 = 16 << 20;
+
+/// A region is contended after this many handovers, each within [`PAUSE_MS`] of the one before.
+const HANDOVERS: u32 = 8;
+/// A longer pause between handovers, in milliseconds, begins to count anew.
+const PAUSE_MS: u64 = 1_000;
+/// How long a region stays contended the first time, in milliseconds; twice as long each next time.
+const CALM_MS: u64 = 5_000;
+/// How often that is doubled: up to 5 minutes.
+const DOUBLINGS: u32 = 6;
+/// Regions that are remembered for a file; the one that was quiet longest makes way.
+const REGIONS: usize = 64;
+
+/// How hot the regions of one file are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Heat {
+    regions: Vec<Region>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct Region {
+    /// Offset in the file in units of [`REGION`].
+    number: u64,
+    handovers: u32,
+    last_ms: u64,
+    /// Until when nobody caches there, in milliseconds.
+    until_ms: u64,
+    /// How often it was contended.
+    times: u32,
+}
+
+impl Heat {
+    /// Nothing was ever contended.
+    pub const NONE: Self = Self { regions: Vec::new() };
+
+    /// Counts that somebody had to give up `range` for somebody else, at `now_ms`.
+    pub fn note_handover(&mut self, range: ByteRange, now_ms: u64) {
+        let first = range.start / REGION;
+        let last = range.end.saturating_sub(1).max(range.start) / REGION;
+        // A wider one is no sign of interleaving.
+        for number in first..=last.min(first + 1) {
+            let region = self.region(number, now_ms);
+            if now_ms.saturating_sub(region.last_ms) > PAUSE_MS {
+                region.handovers = 0;
+            }
+            region.last_ms = now_ms;
+            region.handovers += 1;
+            if region.handovers >= HANDOVERS {
+                let wait_ms = CALM_MS << region.times.min(DOUBLINGS);
+                region.handovers = 0;
+                region.times += 1;
+                region.until_ms = now_ms.saturating_add(wait_ms);
+            }
+        }
+    }
+
+    /// Whether `range` touches a contended region.
+    #[must_use]
+    pub fn is_contended(&self, range: ByteRange, now_ms: u64) -> bool {
+        self.regions.iter().any(|region| {
+            let start = region.number.saturating_mul(REGION);
+            now_ms < region.until_ms && ByteRange::at(start, REGION).overlaps(range)
+        })
+    }
+
+    fn region(&mut self, number: u64, now_ms: u64) -> &mut Region {
+        let at = self.regions.iter().position(|region| region.number == number);
+        let at = at.unwrap_or_else(|| {
+            if self.regions.len() >= REGIONS {
+                let quietest = (0..REGIONS).min_by_key(|at| self.regions[*at].last_ms);
+                self.regions.swap_remove(quietest.expect("there are some"));
+            }
+            let times = 0;
+            self.regions.push(Region { number, handovers: 0, last_ms: now_ms, until_ms: 0, times });
+            self.regions.len() - 1
+        });
+        &mut self.regions[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: ByteRange = ByteRange::new(4096, 8192);
+
+    fn heated(heat: &mut Heat, begin_ms: u64, step_ms: u64) {
+        for step in 0..u64::from(HANDOVERS) {
+            heat.note_handover(BLOCK, begin_ms + step * step_ms);
+        }
+    }
+
+    #[test]
+    fn what_changes_hands_all_the_time_is_contended_for_a_while() {
+        let mut heat = Heat::default();
+        heated(&mut heat, 1_000, 10);
+        assert!(heat.is_contended(ByteRange::new(0, 1), 1_100), "all of the region");
+        assert!(!heat.is_contended(ByteRange::at(REGION, 1), 1_100), "not the next");
+        assert!(!heat.is_contended(BLOCK, 1_070 + CALM_MS));
+    }
+
+    #[test]
+    fn what_changes_hands_now_and_then_is_not() {
+        let mut heat = Heat::default();
+        heated(&mut heat, 1_000, PAUSE_MS + 1);
+        assert!(!heat.is_contended(BLOCK, 1_000 + PAUSE_MS * u64::from(HANDOVERS)));
+    }
+
+    #[test]
+    fn each_time_it_stays_so_for_longer_up_to_a_bound() {
+        let mut heat = Heat::default();
+        let mut now_ms = 0;
+        let mut lengths = Vec::new();
+        for _ in 0..10 {
+            heated(&mut heat, now_ms, 0);
+            let begun = now_ms;
+            while heat.is_contended(BLOCK, now_ms) {
+                now_ms += 1_000;
+            }
+            lengths.push(now_ms - begun);
+        }
+        assert_eq!(lengths[..3], [5_000, 10_000, 20_000]);
+        assert_eq!(lengths[7..], [320_000; 3]);
+    }
+
+    #[test]
+    fn a_file_of_any_size_takes_bounded_room() {
+        let mut heat = Heat::default();
+        for number in 0..10_000 {
+            heat.note_handover(ByteRange::at(number * REGION, 4096), number);
+        }
+        heat.note_handover(ByteRange::new(0, u64::MAX), 10_000);
+        assert_eq!(heat.regions.len(), REGIONS);
+    }
+}

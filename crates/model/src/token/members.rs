@@ -1,0 +1,107 @@
+//! Who takes part: sessions, whether they are there, and whether the store knows what they hold.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Epoch, Session};
+
+/// What the store knows of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Life {
+    /// Its lease runs.
+    Live,
+    /// Its lease is over. What it held exclusively is nobody's until its cache was recovered or given
+    /// up, because dirty bytes may lie there; all else that it held is void.
+    Gone,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct Member {
+    life: Life,
+    /// The last epoch in which it said what it holds.
+    asserted: Epoch,
+}
+
+/// The sessions, as one value in the store. It may be forgotten or an older one may come back: the list
+/// of sessions that counts is the registry on the origin, which each session enters before it joins
+/// here, and leaves, or is taken from after its recovery, when nothing of it is left.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Members {
+    confirmed: Option<Epoch>,
+    sessions: BTreeMap<Session, Member>,
+}
+
+impl Members {
+    /// A session without tokens takes part from now on.
+    pub fn join(&mut self, session: Session, epoch: Epoch) {
+        self.sessions.insert(session, Member { life: Life::Live, asserted: epoch });
+    }
+
+    /// A session has said, file by file, what it holds.
+    pub fn assert(&mut self, session: Session, epoch: Epoch) {
+        self.join(session, epoch);
+    }
+
+    /// Lets tokens be granted in `epoch`.
+    ///
+    /// # Errors
+    /// The sessions of the `registry` that have not said yet what they hold: those that live will, and
+    /// those that do not must be recovered or given up first, because the store may have forgotten
+    /// under which tokens they have dirty bytes.
+    pub fn confirm(&mut self, epoch: Epoch, registry: &[Session]) -> Result<(), Vec<Session>> {
+        let asserted = |session: &&Session| {
+            self.sessions.get(*session).is_some_and(|member| member.asserted == epoch)
+        };
+        let missing: Vec<_> =
+            registry.iter().filter(|session| !asserted(session)).copied().collect();
+        if !missing.is_empty() {
+            return Err(missing);
+        }
+        // What an older table brought back.
+        self.sessions.retain(|session, _| registry.contains(session));
+        self.confirmed = Some(epoch);
+        Ok(())
+    }
+
+    /// Whether tokens are granted in `epoch`.
+    #[must_use]
+    pub fn grants(&self, epoch: Epoch) -> bool {
+        self.confirmed == Some(epoch)
+    }
+
+    /// What is known of a session; nothing is known of one whose tokens are all void.
+    #[must_use]
+    pub fn life(&self, session: Session) -> Option<Life> {
+        self.sessions.get(&session).map(|member| member.life)
+    }
+
+    /// The lease of a session is over by the store's clock, which is later than by its own.
+    pub fn lease_is_over(&mut self, session: Session) {
+        if let Some(member) = self.sessions.get_mut(&session) {
+            member.life = Life::Gone;
+        }
+    }
+
+    /// Renews the lease of a session. `false`: the store does not know what it holds now, and it must
+    /// [`assert`](Self::assert) that first, or it was recovered and must begin anew.
+    pub fn renew(&mut self, session: Session, epoch: Epoch) -> bool {
+        match self.sessions.get_mut(&session) {
+            Some(member) if member.asserted == epoch => {
+                member.life = Life::Live;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A session ended or was recovered: nothing of it is left.
+    pub fn remove(&mut self, session: Session) {
+        self.sessions.remove(&session);
+    }
+
+    /// All sessions.
+    pub fn sessions(&self) -> impl Iterator<Item = (Session, Life)> {
+        self.sessions.iter().map(|(session, member)| (*session, member.life))
+    }
+}

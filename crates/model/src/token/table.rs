@@ -1,0 +1,335 @@
+//! The tokens of one file: who holds which bytes, and who waits for some.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Demand, Epoch, Heat, Held, Life, Members, Mode, REGION, Session};
+use crate::request::{ByteRange, Direction};
+
+/// Tokens and waiters of one file beyond which it is treated as contended, whatever its ranges.
+pub const CROWD: usize = 1024;
+
+/// The tokens of one file. A change of it is computed with the members as the store has them, and is
+/// taken by the store if version and epoch are still those that it was computed from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Tokens {
+    /// Counts changes.
+    pub version: u64,
+    epoch: Epoch,
+    held: Vec<Held>,
+    /// In the order of their coming.
+    waiting: Vec<Waiting>,
+    heat: Heat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct Waiting {
+    session: Session,
+    direction: Direction,
+    range: ByteRange,
+}
+
+/// What a demand is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The session holds what it requires, and all this of the file.
+    Granted(Vec<Held>),
+    /// The session stands in the queue. These must give up these ranges; none if only others that
+    /// came earlier are in its way.
+    Waits(Vec<Held>),
+    /// A session that is gone may have dirty bytes there: an error until it was recovered.
+    Lost(Held),
+}
+
+impl Tokens {
+    /// Of a file that nobody uses.
+    #[must_use]
+    pub const fn new(epoch: Epoch) -> Self {
+        Self { version: 0, epoch, held: Vec::new(), waiting: Vec::new(), heat: Heat::NONE }
+    }
+
+    /// A session wants a token at `now_ms`, of the store's clock. Asking again is harmless: who waits
+    /// keeps its place, and who holds it gets it confirmed.
+    pub fn ask(
+        &mut self,
+        session: Session,
+        demand: Demand,
+        (epoch, members): (Epoch, &Members),
+        now_ms: u64,
+    ) -> Answer {
+        self.begin(epoch);
+        self.drop_void(members);
+        let Demand { direction, required, mut desired } = demand;
+        let gaps = self.not_allowed(session, direction, required);
+        if gaps.is_empty() {
+            self.leave_queue(session, direction, required);
+            return Answer::Granted(self.of(session));
+        }
+        let mut mode = match direction {
+            Direction::Read => Mode::Shared,
+            Direction::Write => Mode::Exclusive,
+        };
+        if self.heat.is_contended(required, now_ms) || self.is_crowded() {
+            mode = Mode::Direct;
+            desired = required.widen_to(REGION);
+        }
+        let in_the_way: Vec<Held> = self
+            .conflicting(session, mode)
+            .flat_map(|held| {
+                let cut = move |gap: &ByteRange| {
+                    held.range.intersect(*gap).map(|range| Held { range, ..held })
+                };
+                gaps.iter().filter_map(cut)
+            })
+            .collect();
+        let is_gone = |held: &&Held| members.life(held.session) == Some(Life::Gone);
+        if let Some(lost) = in_the_way.iter().find(is_gone) {
+            self.leave_queue(session, direction, required);
+            return Answer::Lost(*lost);
+        }
+        if !in_the_way.is_empty() || self.others_come_first(session, direction, required) {
+            if !in_the_way.is_empty() {
+                self.heat.note_handover(required, now_ms);
+            }
+            self.queue(session, direction, required);
+            return Answer::Waits(in_the_way);
+        }
+        self.leave_queue(session, direction, required);
+        let granted = self.widened(session, mode, required, desired);
+        self.set(session, mode, granted);
+        Answer::Granted(self.of(session))
+    }
+
+    /// A session gives up `range`, of which its dirty bytes are home and nothing is cached, or keeps
+    /// `Shared` of what was exclusive. What it only seemed to hold goes with it.
+    pub fn give_up(
+        &mut self,
+        session: Session,
+        range: ByteRange,
+        keep: Option<Mode>,
+        epoch: Epoch,
+    ) {
+        self.begin(epoch);
+        let (mine, others): (Vec<Held>, Vec<Held>) =
+            self.held.drain(..).partition(|held| held.session == session);
+        self.held = others;
+        for held in mine {
+            for outside in without(held.range, range) {
+                self.held.push(Held { range: outside, ..held });
+            }
+            if let (Some(inside), Some(mode)) = (held.range.intersect(range), keep) {
+                // Nothing grows by being given up.
+                let mode = if held.mode == Mode::Exclusive { mode } else { held.mode };
+                self.held.push(Held { mode, range: inside, ..held });
+            }
+        }
+        self.tidy();
+    }
+
+    /// What a session says that it holds, and nothing else: at the beginning of an epoch, or after its
+    /// lease lapsed.
+    pub fn assert(&mut self, session: Session, holds: &[Held], epoch: Epoch) {
+        self.begin(epoch);
+        self.held.retain(|held| held.session != session);
+        self.waiting.retain(|waiting| waiting.session != session);
+        self.held.extend(holds.iter().map(|held| Held { session, ..*held }));
+        self.tidy();
+    }
+
+    /// A session does not wait any more.
+    pub fn withdraw(
+        &mut self,
+        session: Session,
+        direction: Direction,
+        range: ByteRange,
+        epoch: Epoch,
+    ) {
+        self.begin(epoch);
+        self.leave_queue(session, direction, range);
+    }
+
+    /// What `session` is to give up now, and the mode that it may keep: others wait for it.
+    #[must_use]
+    pub fn wanted_from(&self, session: Session) -> Option<(ByteRange, Option<Mode>)> {
+        // In the order of the queue, and only what nobody else must give first: who gave up something
+        // that is of no use to anybody yet would only have to fetch it again.
+        self.waiting.iter().find_map(|waiting| {
+            if waiting.session == session {
+                return None;
+            }
+            let in_the_way = |held: &&Held| {
+                held.session == session
+                    && held.range.overlaps(waiting.range)
+                    && !(held.mode == Mode::Shared && waiting.direction == Direction::Read)
+            };
+            let held = self.held.iter().find(in_the_way)?;
+            let keep = match waiting.direction {
+                Direction::Read if held.mode == Mode::Exclusive => Some(Mode::Shared),
+                _ => None,
+            };
+            Some((held.range.intersect(waiting.range)?, keep))
+        })
+    }
+
+    /// Ends all contention: who asks next caches again.
+    pub fn calm(&mut self) {
+        self.heat = Heat::NONE;
+    }
+
+    /// Whether the value says nothing that an empty one would not.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.waiting.is_empty()
+    }
+
+    /// What `session` holds.
+    #[must_use]
+    pub fn of(&self, session: Session) -> Vec<Held> {
+        self.held.iter().filter(|held| held.session == session).copied().collect()
+    }
+
+    /// All tokens.
+    #[must_use]
+    pub fn all(&self) -> &[Held] {
+        &self.held
+    }
+
+    /// Every change makes a new version, and the first one of an epoch forgets what was said in earlier
+    /// ones: what still holds of that is asserted.
+    fn begin(&mut self, epoch: Epoch) {
+        self.version += 1;
+        if self.epoch != epoch {
+            let version = self.version;
+            *self = Self { version, ..Self::new(epoch) };
+        }
+    }
+
+    /// Tokens of sessions that are not there, except those under which dirty bytes may lie.
+    fn drop_void(&mut self, members: &Members) {
+        self.held.retain(|held| match members.life(held.session) {
+            Some(Life::Live) => true,
+            Some(Life::Gone) => held.mode == Mode::Exclusive,
+            None => false,
+        });
+        self.waiting.retain(|waiting| members.life(waiting.session) == Some(Life::Live));
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.held.len() + self.waiting.len() >= CROWD
+    }
+
+    /// Parts of `range` for which `session` has no token of the direction.
+    fn not_allowed(
+        &self,
+        session: Session,
+        direction: Direction,
+        range: ByteRange,
+    ) -> Vec<ByteRange> {
+        let mine = self.held.iter().filter(|held| held.session == session);
+        mine.filter(|held| held.mode.allows(direction)).fold(vec![range], |gaps, held| {
+            gaps.into_iter().flat_map(|gap| without(gap, held.range)).collect()
+        })
+    }
+
+    fn conflicting(&self, session: Session, mode: Mode) -> impl Iterator<Item = Held> {
+        let others = self.held.iter().filter(move |held| held.session != session);
+        others.filter(move |held| held.mode.conflicts(mode)).copied()
+    }
+
+    /// Whether somebody waits since before `session` for what conflicts with its demand.
+    fn others_come_first(&self, session: Session, direction: Direction, range: ByteRange) -> bool {
+        let is_mine = |waiting: &&Waiting| {
+            waiting.session == session && waiting.direction == direction && waiting.range == range
+        };
+        self.waiting.iter().take_while(|waiting| !is_mine(waiting)).any(|waiting| {
+            waiting.session != session
+                && waiting.range.overlaps(range)
+                && !(waiting.direction == Direction::Read && direction == Direction::Read)
+        })
+    }
+
+    /// Who finds too many others there asks again later.
+    fn queue(&mut self, session: Session, direction: Direction, range: ByteRange) {
+        let waiting = Waiting { session, direction, range };
+        if !self.waiting.contains(&waiting) && self.waiting.len() < CROWD {
+            self.waiting.push(waiting);
+        }
+    }
+
+    fn leave_queue(&mut self, session: Session, direction: Direction, range: ByteRange) {
+        self.waiting.retain(|waiting| *waiting != Waiting { session, direction, range });
+    }
+
+    /// As much of `desired` around `required` as nobody else holds or waits for.
+    fn widened(
+        &self,
+        session: Session,
+        mode: Mode,
+        required: ByteRange,
+        desired: ByteRange,
+    ) -> ByteRange {
+        let held = self.conflicting(session, mode).map(|held| held.range);
+        let others = self.waiting.iter().filter(|waiting| waiting.session != session);
+        let limits = held.chain(others.map(|waiting| waiting.range));
+        let wide = ByteRange {
+            start: desired.start.min(required.start),
+            end: desired.end.max(required.end),
+        };
+        limits.fold(wide, |wide, limit| {
+            if limit.end <= required.start {
+                ByteRange { start: wide.start.max(limit.end), ..wide }
+            } else if limit.start >= required.end {
+                ByteRange { end: wide.end.min(limit.start), ..wide }
+            } else {
+                // Within the required range the session already has what it needs there.
+                required
+            }
+        })
+    }
+
+    /// Gives `session` `mode` over the parts of `range` where it has nothing that allows as much.
+    fn set(&mut self, session: Session, mode: Mode, range: ByteRange) {
+        let direction = if mode == Mode::Shared { Direction::Read } else { Direction::Write };
+        for gap in self.not_allowed(session, direction, range) {
+            let (mine, others): (Vec<Held>, Vec<Held>) =
+                self.held.drain(..).partition(|held| held.session == session);
+            self.held = others;
+            for held in mine {
+                let outside = without(held.range, gap);
+                self.held.extend(outside.map(|range| Held { range, ..held }));
+            }
+            self.held.push(Held { session, mode, range: gap });
+        }
+        self.tidy();
+    }
+
+    /// Tokens of one session and mode that touch are one; the order says nothing.
+    fn tidy(&mut self) {
+        self.held.sort_unstable_by_key(|held| (held.session, held.range.start));
+        self.held.dedup_by(|next, last| {
+            let joins = (next.session, next.mode, next.range.start)
+                == (last.session, last.mode, last.range.end);
+            if joins {
+                last.range.end = next.range.end;
+            }
+            joins
+        });
+        debug_assert!(
+            self.held.windows(2).all(|pair| {
+                pair[0].session != pair[1].session || pair[0].range.end <= pair[1].range.start
+            }),
+            "a session holds each byte once"
+        );
+    }
+}
+
+/// What is left of `range` without `hole`.
+fn without(range: ByteRange, hole: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let before = ByteRange { start: range.start, end: hole.start.clamp(range.start, range.end) };
+    let after = ByteRange { start: hole.end.clamp(range.start, range.end), end: range.end };
+    let parts =
+        if range.overlaps(hole) { [Some(before), Some(after)] } else { [Some(range), None] };
+    parts.into_iter().flatten().filter(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

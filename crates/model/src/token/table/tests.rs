@@ -1,0 +1,172 @@
+//! Demands and answers, by hand.
+
+use super::*;
+
+const A: Session = Session(1);
+const B: Session = Session(2);
+const C: Session = Session(3);
+const EPOCH: Epoch = Epoch(1);
+const ALL: ByteRange = ByteRange::new(0, u64::MAX);
+
+struct File {
+    tokens: Tokens,
+    members: Members,
+}
+
+impl File {
+    fn new() -> Self {
+        let mut members = Members::default();
+        for session in [A, B, C] {
+            members.join(session, EPOCH);
+        }
+        Self { tokens: Tokens::new(EPOCH), members }
+    }
+
+    fn ask(&mut self, session: Session, direction: Direction, range: (u64, u64)) -> Answer {
+        let required = ByteRange::new(range.0, range.1);
+        let demand = Demand { direction, required, desired: ALL };
+        self.tokens.ask(session, demand, (EPOCH, &self.members), 0)
+    }
+
+    fn read(&mut self, session: Session, range: (u64, u64)) -> Answer {
+        self.ask(session, Direction::Read, range)
+    }
+
+    fn write(&mut self, session: Session, range: (u64, u64)) -> Answer {
+        self.ask(session, Direction::Write, range)
+    }
+
+    fn give_up(&mut self, session: Session, range: (u64, u64), keep: Option<Mode>) {
+        self.tokens.give_up(session, ByteRange::new(range.0, range.1), keep, EPOCH);
+    }
+}
+
+fn held(session: Session, mode: Mode, start: u64, end: u64) -> Held {
+    Held { session, mode, range: ByteRange::new(start, end) }
+}
+
+#[test]
+fn the_first_gets_the_whole_file_and_the_next_its_part() {
+    let mut file = File::new();
+    let granted = file.write(A, (100, 200));
+    assert_eq!(granted, Answer::Granted(vec![held(A, Mode::Exclusive, 0, u64::MAX)]));
+    let waits = file.write(B, (500, 600));
+    assert_eq!(waits, Answer::Waits(vec![held(A, Mode::Exclusive, 500, 600)]));
+    // It uses nothing above 200.
+    file.give_up(A, (200, u64::MAX), None);
+    let granted = file.write(B, (500, 600));
+    assert_eq!(granted, Answer::Granted(vec![held(B, Mode::Exclusive, 200, u64::MAX)]));
+    assert_eq!(file.tokens.all().len(), 2);
+}
+
+#[test]
+fn readers_share_and_a_writer_takes_it_from_all_of_them() {
+    let mut file = File::new();
+    file.read(A, (0, 10));
+    assert!(matches!(file.read(B, (5, 10)), Answer::Granted(_)));
+    let Answer::Waits(on) = file.write(C, (0, 10)) else { panic!("two hold it") };
+    assert_eq!(on.len(), 2);
+    assert_eq!(file.tokens.wanted_from(A), Some((ByteRange::new(0, 10), None)));
+    file.give_up(A, (0, 10), None);
+    file.give_up(B, (0, 10), None);
+    assert!(matches!(file.write(C, (0, 10)), Answer::Granted(_)));
+}
+
+#[test]
+fn a_writer_that_somebody_wants_to_read_from_may_go_on_reading() {
+    let mut file = File::new();
+    file.write(A, (0, 10));
+    file.read(B, (4, 6));
+    let wanted = file.tokens.wanted_from(A);
+    assert_eq!(wanted, Some((ByteRange::new(4, 6), Some(Mode::Shared))));
+    file.give_up(A, (4, 6), Some(Mode::Shared));
+    assert!(matches!(file.read(B, (4, 6)), Answer::Granted(_)));
+    assert_eq!(file.tokens.of(A).len(), 3);
+    assert!(matches!(file.read(A, (0, 10)), Answer::Granted(_)), "all in one");
+}
+
+#[test]
+fn nobody_overtakes_who_waits() {
+    let mut file = File::new();
+    file.read(A, (0, 10));
+    file.write(B, (0, 10));
+    assert_eq!(file.read(C, (0, 10)), Answer::Waits(Vec::new()), "B came first");
+    file.give_up(A, (0, 10), None);
+    assert!(matches!(file.write(B, (0, 10)), Answer::Granted(_)));
+    assert!(matches!(file.read(C, (0, 10)), Answer::Waits(on) if on.len() == 1));
+}
+
+#[test]
+fn what_is_asked_twice_is_queued_once_and_each_answer_is_a_version() {
+    let mut file = File::new();
+    file.write(A, (0, 10));
+    let before = file.tokens.version;
+    file.write(B, (0, 10));
+    file.write(B, (0, 10));
+    assert_eq!(file.tokens.waiting.len(), 1);
+    file.write(A, (0, 10));
+    assert_eq!(file.tokens.version, before + 3, "also where nothing changed");
+    file.tokens.withdraw(B, Direction::Write, ByteRange::new(0, 10), EPOCH);
+    assert!(file.tokens.waiting.is_empty());
+}
+
+#[test]
+fn i13_dirty_bytes_of_a_lost_node_are_nobodys() {
+    let mut file = File::new();
+    file.write(A, (0, 10));
+    file.give_up(A, (10, u64::MAX), None);
+    file.read(A, (20, 30));
+    file.give_up(A, (30, u64::MAX), None);
+    file.members.lease_is_over(A);
+    assert_eq!(file.read(B, (5, 15)), Answer::Lost(held(A, Mode::Exclusive, 5, 10)));
+    assert!(matches!(file.write(B, (10, 30)), Answer::Granted(_)), "the rest goes on");
+    file.members.remove(A);
+    assert!(matches!(file.read(B, (5, 15)), Answer::Granted(_)), "it was recovered");
+}
+
+#[test]
+fn i14_in_a_new_epoch_only_what_is_asserted_holds() {
+    let mut file = File::new();
+    file.write(A, (0, 10));
+    let mine = file.tokens.of(A);
+    let next = Epoch(2);
+    file.tokens.assert(B, &[held(B, Mode::Shared, 50, 60)], next);
+    assert_eq!(file.tokens.all(), [held(B, Mode::Shared, 50, 60)]);
+    file.tokens.assert(A, &[Held { range: ByteRange::new(0, 10), ..mine[0] }], next);
+    assert_eq!(file.tokens.all().len(), 2);
+}
+
+#[test]
+fn what_changes_hands_all_the_time_is_written_by_all_directly() {
+    let mut file = File::new();
+    for round in 0..20 {
+        let (one, other) = if round % 2 == 0 { (A, B) } else { (B, A) };
+        file.write(one, (0, 8));
+        file.give_up(other, (0, 8), None);
+        file.write(one, (0, 8));
+    }
+    file.give_up(A, (0, u64::MAX), None);
+    file.give_up(B, (0, u64::MAX), None);
+    let direct = |session| Answer::Granted(vec![held(session, Mode::Direct, 0, REGION)]);
+    assert_eq!(file.write(A, (0, 8)), direct(A));
+    assert_eq!(file.read(B, (8, 16)), direct(B));
+    file.tokens.calm();
+    assert!(matches!(file.write(C, (0, 8)), Answer::Waits(on) if on.len() == 2));
+}
+
+#[test]
+fn a_crowd_takes_bounded_room() {
+    let mut file = File::new();
+    for at in 0..10 * CROWD as u64 {
+        let required = ByteRange::at(at * 10, 1);
+        let demand = Demand { direction: Direction::Write, required, desired: required };
+        let session = if at % 2 == 0 { A } else { B };
+        file.tokens.ask(session, demand, (EPOCH, &file.members), 0);
+    }
+    assert!(file.tokens.all().len() <= 2 * CROWD, "then in wide ranges");
+    file.write(C, (0, u64::MAX));
+    for at in 0..10 * CROWD as u64 {
+        file.write(B, (at, at + 1));
+    }
+    assert!(file.tokens.waiting.len() <= CROWD);
+}
