@@ -58,10 +58,10 @@ fn start(disk: &Disk) -> Recorder {
 
 #[test]
 fn requests_of_many_threads_are_all_there_in_order() {
-    let disk = Disk::new(usize::MAX);
-    let recorder = start(&disk);
     const THREADS: u64 = 4;
     const EACH: u64 = 500;
+    let disk = Disk::new(usize::MAX);
+    let recorder = start(&disk);
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let recorder = &recorder;
@@ -73,7 +73,7 @@ fn requests_of_many_threads_are_all_there_in_order() {
                     // Some take long, so that those of others overtake them.
                     let serve = || {
                         if i % 100 == 0 {
-                            thread::sleep(Duration::from_millis(30))
+                            thread::sleep(Duration::from_millis(30));
                         }
                     };
                     recorder.request((file, op, i * 4096, by), serve, |()| 4096);

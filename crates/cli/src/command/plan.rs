@@ -31,7 +31,7 @@ use source::Seen;
 pub(crate) struct PlanArgs {
     /// The trace
     trace: PathBuf,
-    /// The servers: a [[server]] table for each, with name, profile and capacity
+    /// The servers: a `server` table for each, with name, profile and capacity
     #[arg(long)]
     servers: PathBuf,
     /// The plan to write

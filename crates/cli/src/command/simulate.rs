@@ -27,7 +27,7 @@ const SERVERS_BYTES_MAX: u64 = 1 << 24;
 pub(crate) struct SimulateArgs {
     /// The trace
     trace: PathBuf,
-    /// The servers: a file with a [[server]] table for each
+    /// The servers: a file with a `server` table for each
     #[arg(long)]
     servers: PathBuf,
     /// Stripe on servers that --width does not name

@@ -32,7 +32,7 @@ impl Parts {
     }
 
     /// Our own change of names or attributes moved the file's ctime: what we know of it follows, so that
-    /// it is not taken for somebody else's change (I9). The caller holds a [`Parts::name_change`].
+    /// it is not taken for somebody else's change (I9). The caller holds a `Naming`.
     pub(crate) fn restamp(&self, node: &Node) -> Result<()> {
         let stat = self.namespace.stat(node)?;
         if stat.kind() != libc::S_IFREG {

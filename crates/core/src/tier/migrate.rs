@@ -1,6 +1,6 @@
 //! Moving a file between tiers.
 //!
-//! Copy, fsync, place, and then the [`cutover`](super::switch): see
+//! Copy, fsync, place, and then the [`cutover`](super::cutover): see
 //! `docs/decisions/0001-file-tier.md`. What must hold (I10): a copy is durable, and has its place
 //! durably, before it can become the file; one that does not is taken back.
 

@@ -6,7 +6,7 @@
 //! before they are closed (I5): so a handle that may write is ours. Beside handles that were passed
 //! through it must be, too; then the kernel serves its mappings alone, and reads and writes come to
 //! us. With `passthrough_writes` it is passed through where it is not expected to make the file
-//! grow, and while the SSD has ample room. Mappings outlive handles: see [`super::sole`].
+//! grow, and while the SSD has ample room. Mappings outlive handles: see [`super::mapped`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
