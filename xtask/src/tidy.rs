@@ -10,6 +10,7 @@ mod citations;
 mod direction;
 mod forbidden;
 mod options;
+mod ownership;
 mod promises;
 mod records;
 mod size;
@@ -70,6 +71,7 @@ pub(crate) fn run() -> Result<(), String> {
     findings.extend(forbidden::check(&sources));
     findings.extend(records::check(&sources));
     findings.extend(options::check(&sources));
+    findings.extend(ownership::check(&sources));
     findings.extend(promises::check(&sources));
     findings.extend(citations::check(&sources));
     findings.extend(source_paths::check(&sources));

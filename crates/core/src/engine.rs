@@ -4,20 +4,25 @@
 //! answer. The extent engine and the file tier both implement [`Engine`], so every front end
 //! serves both.
 
+mod barriers;
 mod blocks;
 pub mod counters;
 mod damage;
 mod degrade;
+mod discard;
 mod explain;
 pub mod extents;
 mod external_changes;
+mod fetch;
 mod fill;
+mod flush;
 mod foundation;
 mod globs;
 mod handle;
 mod health;
 mod hints;
 mod identify;
+mod known_files;
 mod lifecycle;
 mod mappings;
 mod movers;
@@ -42,6 +47,7 @@ mod segments;
 mod settings;
 mod sides;
 mod space;
+mod times;
 mod warm;
 
 pub use sides::Decorations;

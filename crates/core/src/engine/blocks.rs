@@ -6,8 +6,8 @@
 use halocline_model::request::ByteRange;
 
 use super::Seek;
-use super::parts::Parts;
 use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::store::ExtentStore;
 use crate::meta::{BLOCK, FileId};
 use crate::volume::origin::OriginFile;
 
@@ -17,37 +17,35 @@ const SECTOR: u64 = 512;
 /// missing there.
 const COMPARED_MAX: usize = 64;
 
-impl Parts {
-    /// Blocks of 512 bytes of a file with `size` bytes of which the origin holds `below` blocks: those
-    /// and what dirty bytes take that lie in the origin's holes. Asks the origin about holes only
-    /// where it has some and there are dirty bytes.
-    pub(super) fn blocks(&self, file: &CachedFile, size: u64, below: u64) -> u64 {
-        let whole = size.div_ceil(BLOCK) * (BLOCK / SECTOR);
-        let Some(id) = file.id().filter(|_| below.saturating_mul(SECTOR) < size) else {
-            return below;
-        };
-        let dirty = self.store.dmt.dirty_bytes(id);
-        if dirty == 0 {
-            return below;
-        }
-        let mover = file.mover.lock().as_ref().map(|mover| mover.origin.clone());
-        let missing = self.missing_below(id, dirty, mover.as_deref().filter(|_| below > 0));
-        (below + missing.div_ceil(SECTOR)).min(whole)
+/// Blocks of 512 bytes of a file with `size` bytes of which the origin holds `below` blocks: those
+/// and what dirty bytes take that lie in the origin's holes. Asks the origin about holes only
+/// where it has some and there are dirty bytes.
+pub(super) fn blocks(store: &ExtentStore, file: &CachedFile, size: u64, below: u64) -> u64 {
+    let whole = size.div_ceil(BLOCK) * (BLOCK / SECTOR);
+    let Some(id) = file.id().filter(|_| below.saturating_mul(SECTOR) < size) else {
+        return below;
+    };
+    let dirty = store.dmt.dirty_bytes(id);
+    if dirty == 0 {
+        return below;
     }
+    let mover = file.mover.lock().as_ref().map(|mover| mover.origin.clone());
+    let missing = missing_below(store, id, dirty, mover.as_deref().filter(|_| below > 0));
+    (below + missing.div_ceil(SECTOR)).min(whole)
+}
 
-    /// Bytes, in whole blocks, that `dirty` dirty bytes take in the holes of `origin`; without it
-    /// the whole file is a hole.
-    fn missing_below(&self, id: FileId, dirty: u64, origin: Option<&OriginFile>) -> u64 {
-        let (mut missing, mut compared, mut reached) = (0, 0, 0);
-        for extent in self.store.dmt.dirty(id, WHOLE, COMPARED_MAX) {
-            compared += extent.range.len();
-            let blocks = extent.range.widen_to(BLOCK);
-            let blocks = ByteRange::new(blocks.start.max(reached), blocks.end.max(reached));
-            reached = blocks.end;
-            missing += origin.map_or(blocks.len(), |origin| holes_in(origin, blocks));
-        }
-        missing + dirty.saturating_sub(compared)
+/// Bytes, in whole blocks, that `dirty` dirty bytes take in the holes of `origin`; without it
+/// the whole file is a hole.
+fn missing_below(store: &ExtentStore, id: FileId, dirty: u64, origin: Option<&OriginFile>) -> u64 {
+    let (mut missing, mut compared, mut reached) = (0, 0, 0);
+    for extent in store.dmt.dirty(id, WHOLE, COMPARED_MAX) {
+        compared += extent.range.len();
+        let blocks = extent.range.widen_to(BLOCK);
+        let blocks = ByteRange::new(blocks.start.max(reached), blocks.end.max(reached));
+        reached = blocks.end;
+        missing += origin.map_or(blocks.len(), |origin| holes_in(origin, blocks));
     }
+    missing + dirty.saturating_sub(compared)
 }
 
 /// Bytes of new blocks that a write to `part` of `origin` needs. Where it does not tell its holes, as

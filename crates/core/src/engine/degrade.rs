@@ -16,15 +16,37 @@ use std::sync::Arc;
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
-use super::parts::Parts;
+use crate::engine::counters::Counters;
+use crate::engine::damage::Damage;
+use crate::engine::external_changes::ExternalChanges;
+use crate::engine::foundation::Foundation;
+use crate::engine::known_files::KnownFiles;
+use crate::engine::mappings::Mappings;
+use crate::engine::notes::Notes;
+use crate::engine::own_changes::OwnChanges;
+use crate::engine::repair::Repair;
+use crate::engine::settings::Settings;
+use crate::engine::times::Times;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::store::ExtentStore;
 use crate::meta::{Extent, FileId};
 use crate::volume::origin::OriginFile;
 
-/// What cannot be stated about outdated bytes any more.
-#[derive(Debug, Default)]
+/// What goes on where a store refuses changes, and what cannot be stated any more.
+#[derive(Debug)]
 pub(crate) struct Relief {
+    store: Arc<ExtentStore>,
+    damage: Arc<Damage>,
+    counters: Arc<Counters>,
+    notes: Arc<Notes>,
+    settings: Arc<Settings>,
+    mappings: Arc<Mappings>,
+    repair: Arc<Repair>,
+    own: Arc<OwnChanges>,
+    external: Arc<ExternalChanges>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
     /// Files that were removed and of which there is no statement.
     pub(crate) removed: Mutex<HashSet<FileId>>,
     /// Held while the whole cache is given up.
@@ -34,7 +56,32 @@ pub(crate) struct Relief {
 /// Dirty extents that are at home as they are: with their generations.
 type Copied = HashSet<(FileId, ByteRange, u64)>;
 
-impl Parts {
+impl Relief {
+    /// The store takes changes yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        (mappings, repair): (&Arc<Mappings>, &Arc<Repair>),
+        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
+        known: &Arc<KnownFiles>,
+        times: &Arc<Times>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            damage: Arc::clone(&base.damage),
+            counters: Arc::clone(&base.counters),
+            notes: Arc::clone(&base.notes),
+            settings: Arc::clone(&base.settings),
+            mappings: Arc::clone(mappings),
+            repair: Arc::clone(repair),
+            own: Arc::clone(own),
+            external: Arc::clone(external),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            removed: Mutex::default(),
+            giving_up: Mutex::default(),
+        }
+    }
+
     /// Does `work`, which may have to state that bytes are outdated. Where that cannot be stated
     /// any more, because there are too many of them or nothing takes it, the whole cache is given
     /// up and the work done again: programs do not fail for it (D11). The caller holds no lock of a
@@ -76,8 +123,8 @@ impl Parts {
         if dirty.is_empty() {
             return Ok(0);
         }
-        let mover = self.mover_of(file)?;
-        self.hold_origin_time(file)?;
+        let mover = self.known.mover_of(file)?;
+        self.times.hold_origin_time(file)?;
         let changing = self.own.changing(file, Some(&mover))?;
         if changing.foreign {
             drop(changing);
@@ -101,7 +148,7 @@ impl Parts {
     /// trusted: for a store that refuses changes, when single statements do not fit any more.
     /// Programs wait for what changed while most of it was copied only.
     pub(crate) fn give_up(&self) -> Result<()> {
-        let _one = self.relief.giving_up.lock();
+        let _one = self.giving_up.lock();
         let mut copied = Copied::new();
         for (id, file) in self.dirty_or_err()? {
             let _range = file.range.exclusive(WHOLE);
@@ -120,7 +167,7 @@ impl Parts {
                 self.copy_home(file, *id, &mut copied)?;
             }
             let dirty = self.store.dmt.dirty_files();
-            let gone = self.relief.removed.lock().clone();
+            let gone = self.removed.lock().clone();
             let ours = |id| files.iter().any(|(file, _)| *file == id) || gone.contains(&id);
             if !dirty.iter().all(|(id, _)| ours(*id)) {
                 // Another became dirty meanwhile.
@@ -140,7 +187,7 @@ impl Parts {
             }
             drop(guards);
             for (_, file) in &files {
-                self.give_time(file)?;
+                self.times.give_time(file)?;
             }
             return Ok(());
         }
@@ -148,12 +195,12 @@ impl Parts {
 
     /// The files with dirty bytes, but for removed ones, whose bytes nobody needs.
     fn dirty_or_err(&self) -> Result<Vec<(FileId, Arc<CachedFile>)>> {
-        let gone = self.relief.removed.lock().clone();
+        let gone = self.removed.lock().clone();
         let dirty = self.store.dmt.dirty_files();
         let needed = dirty.iter().filter(|(id, _)| !gone.contains(id));
-        let found = needed.map(|(id, _)| match self.file_by_id(*id)? {
+        let found = needed.map(|(id, _)| match self.known.file_by_id(*id)? {
             Some(file) => Ok(Some((*id, file))),
-            None => self.record_of_missing(*id).map_or(Ok(None), |record| {
+            None => self.known.record_of_missing(*id).map_or(Ok(None), |record| {
                 Err(Error::invalid(
                     format!("{} is not there any more and has dirty bytes", record.path.display()),
                     "mount again: it is searched for then",
@@ -190,13 +237,13 @@ impl Parts {
         let files = self.store.dmt.dirty_files();
         let mut failed = None;
         for (id, _) in &files {
-            let drained = match self.file_by_id(*id) {
+            let drained = match self.known.file_by_id(*id) {
                 Err(error) => Err(error),
                 Ok(Some(file)) => self
                     .relieved(|| self.bring_home(&file, *id))
-                    .and_then(|_| self.give_time(&file)),
-                Ok(None) if self.relief.removed.lock().contains(id) => Ok(()),
-                Ok(None) => self.record_of_missing(*id).map_or(Ok(()), |record| {
+                    .and_then(|_| self.times.give_time(&file)),
+                Ok(None) if self.removed.lock().contains(id) => Ok(()),
+                Ok(None) => self.known.record_of_missing(*id).map_or(Ok(()), |record| {
                     Err(Error::invalid(
                         format!(
                             "{} is not there any more and has dirty bytes",
@@ -220,65 +267,6 @@ impl Parts {
                 Ok(())
             }
         }
-    }
-
-    /// Makes what the cache holds of a file durable: on the cache, or, if its store is sick, at
-    /// home.
-    pub(crate) fn make_durable(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
-        match self.barrier() {
-            Err(error) if self.store.dmt.usable().is_err() => {
-                self.mappings.cache_failed(&error);
-                self.relieved(|| self.bring_home(file, id)).map(drop)
-            }
-            done => done,
-        }
-    }
-
-    /// A barrier. Objects that their device refused to sync are replaced first: a second sync
-    /// that succeeds would not mean that their bytes are there. The caller holds no lock of a file.
-    pub(crate) fn barrier(&self) -> Result<()> {
-        let Err(error) = self.store.barrier() else { return Ok(()) };
-        let unsyncable = self.store.objects.unsyncable();
-        if unsyncable.is_empty() || self.store.dmt.usable().is_err() {
-            return Err(error);
-        }
-        self.mappings.cache_failed(&error);
-        for number in unsyncable {
-            let id = FileId(number);
-            if let Some(file) = self.file_by_id(id)? {
-                self.replace_object(&file, id)?;
-            }
-        }
-        self.store.barrier()
-    }
-
-    /// After a flush: what went home is recorded as clean, durably, and evictable. A device that
-    /// cannot be synced keeps the second from happening and nothing else: the bytes are at home.
-    pub(crate) fn settle_flush(&self) -> Result<()> {
-        let settled = self.barrier().and_then(|()| self.discard_queued().map(drop));
-        self.mappings.advisory(settled.or_else(|error| {
-            self.mappings.cache_failed(&error);
-            self.store.dmt.persist()
-        }))
-    }
-
-    /// Brings a file's dirty bytes home, forgets all that is cached of it, and removes its objects.
-    fn replace_object(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
-        self.flush_file(file)?;
-        let _range = file.range.exclusive(WHOLE);
-        if !self.store.dmt.dirty(id, WHOLE, 1).is_empty() {
-            return Err(Error::invalid(
-                format!(
-                    "{} was written while its cache object was replaced",
-                    self.namespace.path_of(&file.node.read()).display()
-                ),
-                "sync again",
-            ));
-        }
-        self.mappings.let_go(id, WHOLE)?;
-        // Before the object goes: a record that came back would find nothing.
-        self.store.dmt.persist()?;
-        Ok(self.store.objects.remove(id.0)?)
     }
 }
 

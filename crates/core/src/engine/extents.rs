@@ -12,17 +12,19 @@ use std::sync::atomic::Ordering;
 
 use halocline_model::request::ByteRange;
 
+use super::blocks::blocks;
 use super::fill::Filler;
 use super::handle::Handle;
-use super::parts::{NS, Parts};
+use super::parts::Parts;
 use super::reach::origin_key;
 use super::rebuild::Rebuilder;
 use super::sides::Meters;
+use super::times::NS;
 use super::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 use crate::control::{SOCKET_NAME, SOCKET_XATTR};
 use crate::device::Allocate;
 use crate::error::Result;
-use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::file::WHOLE;
 use crate::meta::OriginKey;
 use crate::namespace::{Namespace, Node, Removed};
 use crate::volume::origin::{hidden_xattr, shown_xattrs};
@@ -53,7 +55,7 @@ impl ExtentEngine {
             }
         }
         let (size, below) = (stat.raw.st_size.unsigned_abs(), stat.raw.st_blocks.unsigned_abs());
-        stat.raw.st_blocks = self.parts.blocks(&file, size, below).cast_signed();
+        stat.raw.st_blocks = blocks(&self.parts.store, &file, size, below).cast_signed();
         stat
     }
 
@@ -84,13 +86,15 @@ impl ExtentEngine {
                 return Ok(());
             }
             let forgotten = match file.id() {
-                Some(id) => self.parts.relieved(|| self.parts.forget_file(&file, id)),
-                None => self.parts.forget_data(&file),
+                Some(id) => {
+                    self.parts.relief.relieved(|| self.parts.lifecycle.forget_file(&file, id))
+                }
+                None => self.parts.lifecycle.forget_data(&file),
             };
-            self.parts.forget_idle(&file);
+            self.parts.known.forget_idle(&file);
             return forgotten;
         }
-        self.parts.forget_key(key, removed)
+        self.parts.lifecycle.forget_key(key, removed)
     }
 
     /// Before one of several names of a file goes: the records know the file by one name, so what
@@ -101,8 +105,8 @@ impl ExtentEngine {
             return Ok(());
         }
         if self.parts.store.dmt.find(origin_key(&stat)).is_some() {
-            let file = self.parts.file_of(&node)?;
-            self.parts.flush_file(&file)?;
+            let file = self.parts.known.file_of(&node)?;
+            self.parts.sweeper.flush_file(&file)?;
         }
         Ok(())
     }
@@ -115,9 +119,9 @@ impl ExtentEngine {
             (Arc::clone(&handle.file), &handle.origin)
         } else {
             opened = self.parts.origin.open(node, libc::O_WRONLY)?;
-            (self.parts.file_of(node)?, &opened)
+            (self.parts.known.file_of(node)?, &opened)
         };
-        self.parts.relieved(|| self.parts.truncate(&file, origin, size))
+        self.parts.relief.relieved(|| self.parts.resizer.truncate(&file, origin, size))
     }
 
     fn path_under(&self, parent: &Node, name: &OsStr) -> std::path::PathBuf {
@@ -132,7 +136,7 @@ impl ExtentEngine {
             self.parts.origin.node_of(&record).ok().flatten()
         });
         if let Some(node) = node
-            && let Err(error) = self.parts.restamp(&node)
+            && let Err(error) = self.parts.lifecycle.restamp(&node)
         {
             tracing::debug!("{}: {error}", self.parts.namespace.path_of(&node).display());
         }
@@ -141,7 +145,7 @@ impl ExtentEngine {
     /// Lets the record of the file behind a name follow our own change of its ctime.
     fn restamp_name(&self, parent: &Node, name: &OsStr) -> Result<()> {
         match self.parts.namespace.lookup(parent, name) {
-            Ok((node, stat)) if Self::is_regular(&stat) => self.parts.restamp(&node),
+            Ok((node, stat)) if Self::is_regular(&stat) => self.parts.lifecycle.restamp(&node),
             _ => Ok(()),
         }
     }
@@ -180,21 +184,22 @@ impl Engine for ExtentEngine {
             self.truncate(node, handle, size)?;
         }
         let _naming = self.parts.own.name_change();
-        let timed = if change.mtime.is_some() { self.parts.file_of_known(node)? } else { None };
+        let timed =
+            if change.mtime.is_some() { self.parts.known.file_of_known(node)? } else { None };
         let stat = match timed {
             Some(file) => {
-                let stat = self.parts.take_time(&file, node, &change)?;
-                self.parts.forget_idle(&file);
+                let stat = self.parts.times.take_time(&file, node, &change)?;
+                self.parts.known.forget_idle(&file);
                 stat
             }
             None => self.parts.namespace.set_attr(node, &change)?,
         };
-        self.parts.restamp(node)?;
+        self.parts.lifecycle.restamp(node)?;
         Ok(self.shown(stat))
     }
 
     fn make(&self, place: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
-        let _space = self.parts.take_name(0)?;
+        let _space = self.parts.space.take_name(0)?;
         self.parts.namespace.make(place, what, by)
     }
 
@@ -207,9 +212,9 @@ impl Engine for ExtentEngine {
     ) -> Result<(Node, Stat, Handle)> {
         // O_TRUNC of a file that exists is ours to do: the cache may hold bytes of it.
         let below = flags & !(libc::O_TRUNC | libc::O_APPEND);
-        let _space = self.parts.take_name(0)?;
+        let _space = self.parts.space.take_name(0)?;
         let (node, stat, file) = self.parts.namespace.create(place, mode, below, by)?;
-        let handle = Handle::created(&self.parts, &node, file, flags, by.caller)?;
+        let handle = self.parts.opener.created(&node, file, flags, by.caller)?;
         if flags & libc::O_TRUNC != 0 && stat.raw.st_size > 0 {
             self.truncate(&node, Some(&handle), 0)?;
         }
@@ -218,10 +223,10 @@ impl Engine for ExtentEngine {
     }
 
     fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
-        let _space = self.parts.take_name(0)?;
+        let _space = self.parts.space.take_name(0)?;
         let _naming = self.parts.own.name_change();
         let stat = self.parts.namespace.link(node, parent, name)?;
-        self.parts.restamp(node)?;
+        self.parts.lifecycle.restamp(node)?;
         Ok(self.shown(stat))
     }
 
@@ -251,7 +256,7 @@ impl Engine for ExtentEngine {
     }
 
     fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
-        let handle = self.parts.relieved(|| Handle::open(&self.parts, node, flags, caller))?;
+        let handle = self.parts.relief.relieved(|| self.parts.opener.open(node, flags, caller))?;
         if flags & libc::O_TRUNC != 0 {
             self.truncate(node, Some(&handle), 0)?;
         }
@@ -268,7 +273,7 @@ impl Engine for ExtentEngine {
         must: bool,
         register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
     ) -> bool {
-        self.parts.pass_through(handle, must, register)
+        self.parts.warm.pass_through(handle, must, register)
     }
 
     fn open_mode(&self, handle: &Handle) -> OpenMode {
@@ -276,12 +281,14 @@ impl Engine for ExtentEngine {
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], caller: Caller) -> Result<usize> {
-        self.parts.read(handle, offset, buf, caller.pid)
+        self.parts.redirector.read(handle, offset, buf, caller.pid)
     }
 
     fn write(&self, handle: &Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()> {
-        self.parts.relieved(|| self.parts.write(handle, offset, data, caller.pid))?;
-        self.rebuilder.maybe_wake(&self.parts);
+        self.parts
+            .relief
+            .relieved(|| self.parts.redirector.write(handle, offset, data, caller.pid))?;
+        self.rebuilder.maybe_wake();
         Ok(())
     }
 
@@ -289,18 +296,18 @@ impl Engine for ExtentEngine {
         // The origin first: its size and its share of the bytes; then what the cache holds.
         handle.origin.sync(data_only)?;
         match handle.file.id() {
-            Some(id) => self.parts.make_durable(&handle.file, id),
+            Some(id) => self.parts.barriers.make_durable(&handle.file, id),
             None => Ok(()),
         }
     }
 
     fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
         let range = ByteRange::at(offset, len);
-        self.parts.relieved(|| self.parts.allocate(handle, range, how))
+        self.parts.relief.relieved(|| self.parts.resizer.allocate(handle, range, how))
     }
 
     fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
-        self.parts.seek(handle, offset, what)
+        self.parts.resizer.seek(handle, offset, what)
     }
 
     fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
@@ -322,10 +329,10 @@ impl Engine for ExtentEngine {
         if hidden_xattr(name) {
             return Err(rustix::io::Errno::PERM.into());
         }
-        let _space = self.parts.take_name(value.len() as u64)?;
+        let _space = self.parts.space.take_name(value.len() as u64)?;
         let _naming = self.parts.own.name_change();
         self.parts.namespace.set_xattr(node, name, value, flags)?;
-        self.parts.restamp(node)
+        self.parts.lifecycle.restamp(node)
     }
 
     fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
@@ -334,17 +341,6 @@ impl Engine for ExtentEngine {
         }
         let _naming = self.parts.own.name_change();
         self.parts.namespace.remove_xattr(node, name)?;
-        self.parts.restamp(node)
-    }
-}
-
-impl Parts {
-    /// The file of a node that the cache or an open handle knows.
-    pub(super) fn file_of_known(&self, node: &Node) -> Result<Option<Arc<CachedFile>>> {
-        let (key, _) = self.origin.key_of(node)?;
-        match self.files.by_key(key) {
-            None if self.store.dmt.find(key).is_some() => self.file_of(node).map(Some),
-            known => Ok(known),
-        }
+        self.parts.lifecycle.restamp(node)
     }
 }

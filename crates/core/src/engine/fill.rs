@@ -23,10 +23,17 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 use parking_lot::{Condvar, Mutex};
 
-use crate::engine::parts::Parts;
+use crate::clock::Clock;
+use crate::engine::counters::Counters;
+use crate::engine::fetch::Fetcher;
+use crate::engine::foundation::Foundation;
+use crate::engine::health::Health;
+use crate::engine::known_files::KnownFiles;
 use crate::error::Result;
 use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
 use crate::meta::{FileId, Stamp, Wanted};
+use crate::namespace::Namespace;
 use crate::sync::range_lock::Watch;
 
 /// Bytes that wait to be filled, at most, and a request of more than a quarter of this does not.
@@ -81,6 +88,13 @@ struct Fill {
 /// What waits to be filled.
 #[derive(Debug)]
 pub(crate) struct Fills {
+    store: Arc<ExtentStore>,
+    counters: Arc<Counters>,
+    health: Arc<Health>,
+    namespace: Arc<Namespace>,
+    clock: Clock,
+    known: Arc<KnownFiles>,
+    fetcher: Arc<Fetcher>,
     seen: Seen,
     enabled: bool,
     queue: Mutex<Queue>,
@@ -98,11 +112,18 @@ struct Queue {
 }
 
 impl Fills {
-    /// Fills of a cache of so many bytes; `enabled` is false where nothing moves by itself.
-    pub(crate) fn new(cache_bytes: u64, enabled: bool) -> Self {
+    /// Nothing waits yet, nor ever will where nothing moves by itself.
+    pub(crate) fn new(base: &Foundation, known: &Arc<KnownFiles>, fetcher: &Arc<Fetcher>) -> Self {
         Self {
-            seen: Seen::for_cache(cache_bytes),
-            enabled,
+            store: Arc::clone(&base.store),
+            counters: Arc::clone(&base.counters),
+            health: Arc::clone(&base.health),
+            namespace: Arc::clone(&base.namespace),
+            clock: base.clock.clone(),
+            known: Arc::clone(known),
+            fetcher: Arc::clone(fetcher),
+            seen: Seen::for_cache(base.store.dmt.limit()),
+            enabled: base.settings.config.fill,
             queue: Mutex::default(),
             more: Condvar::new(),
             filled: AtomicU64::new(0),
@@ -153,31 +174,31 @@ impl Fills {
 /// The thread that fills.
 #[derive(Debug)]
 pub(crate) struct Filler {
-    parts: Arc<Parts>,
+    fills: Arc<Fills>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Filler {
     /// Starts it where fills are enabled.
-    pub(crate) fn start(parts: &Arc<Parts>) -> Self {
-        let thread = parts.fills.enabled.then(|| {
-            let parts = Arc::clone(parts);
+    pub(crate) fn start(fills: &Arc<Fills>) -> Self {
+        let thread = fills.enabled.then(|| {
+            let fills = Arc::clone(fills);
             thread::Builder::new()
                 .name("filler".to_owned())
-                .spawn(move || parts.fill_all())
+                .spawn(move || fills.fill_all())
                 .expect("the system can start one more thread")
         });
-        Self { parts: Arc::clone(parts), thread: Mutex::new(thread) }
+        Self { fills: Arc::clone(fills), thread: Mutex::new(thread) }
     }
 
     /// Ends it; what still waits is dropped.
     pub(crate) fn stop(&self) {
-        self.parts.fills.queue.lock().stop = true;
-        self.parts.fills.more.notify_all();
+        self.fills.queue.lock().stop = true;
+        self.fills.more.notify_all();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-        let left = std::mem::take(&mut self.parts.fills.queue.lock().fills);
+        let left = std::mem::take(&mut self.fills.queue.lock().fills);
         drop(left);
     }
 }
@@ -196,7 +217,7 @@ struct Allowance {
     read: u64,
 }
 
-impl Parts {
+impl Fills {
     /// A critical read missed bytes of `range`, and `data` is the whole of it. The caller holds the
     /// range against writers. The bytes are handed to the filler if they were missed before, and
     /// else wanted: the rebuilder fetches them when it may.
@@ -207,9 +228,9 @@ impl Parts {
         range: ByteRange,
         data: &[u8],
     ) -> Result<()> {
-        let id = self.id_of(file)?;
+        let id = self.known.id_of(file)?;
         let wanted = Wanted { file: id, range, placement };
-        let fills = &self.fills;
+        let fills = self;
         if fills.enabled && data.len() <= QUEUE_BYTES_MAX / 4 && fills.seen.mark(id, range) {
             let watch = file.range.watch(range);
             let data = data.to_vec();
@@ -217,13 +238,13 @@ impl Parts {
                 return Ok(());
             }
         }
-        self.want(wanted);
+        self.fetcher.want(wanted);
         Ok(())
     }
 
     fn fill_all(&self) {
         let mut allowance = Allowance { bytes: self.store.dmt.limit(), read: 0 };
-        while let Some(fill) = self.fills.next() {
+        while let Some(fill) = self.next() {
             let limit = self.store.dmt.limit();
             let read = self.counters.bytes_read();
             let earned = read.saturating_sub(allowance.read) / READ_PER_EVICTED;
@@ -235,7 +256,7 @@ impl Parts {
             let _ = self.fill(&fill, &mut allowance);
             let Fill { file, watch, .. } = fill;
             drop(watch);
-            self.forget_idle(&file);
+            self.known.forget_idle(&file);
         }
     }
 
@@ -249,16 +270,16 @@ impl Parts {
             return Ok(());
         }
         let evict = allowance.bytes >= wanted.range.len();
-        let Some((brought, evicted)) = self.put(file, wanted, evict, Some(data))? else {
-            self.fills.without_room.store(true, Ordering::Relaxed);
-            self.want(*wanted);
+        let Some((brought, evicted)) = self.fetcher.put(file, wanted, evict, Some(data))? else {
+            self.without_room.store(true, Ordering::Relaxed);
+            self.fetcher.want(*wanted);
             return Ok(());
         };
-        self.fills.without_room.store(false, Ordering::Relaxed);
+        self.without_room.store(false, Ordering::Relaxed);
         if evicted > 0 {
             allowance.bytes = allowance.bytes.saturating_sub(brought);
         }
-        self.fills.filled.fetch_add(brought, Ordering::Relaxed);
+        self.filled.fetch_add(brought, Ordering::Relaxed);
         self.health.worked();
         Ok(())
     }

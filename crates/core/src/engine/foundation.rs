@@ -8,6 +8,7 @@ use super::health::Health;
 use super::notes::Notes;
 use super::origin_access::OriginAccess;
 use super::pressure::Pressure;
+use super::room::Room;
 use super::settings::Settings;
 use crate::clock::Clock;
 use crate::extent::mover::Movers;
@@ -27,6 +28,8 @@ pub(crate) struct Foundation {
     /// Files that can be flushed.
     pub(crate) movers: Arc<Movers>,
     pub(crate) pressure: Arc<Pressure>,
+    /// Where writes wait for room.
+    pub(crate) room: Arc<Room>,
     pub(crate) damage: Arc<Damage>,
     pub(crate) health: Arc<Health>,
     pub(crate) counters: Arc<Counters>,
@@ -54,6 +57,7 @@ impl Foundation {
             store,
             files: Arc::default(),
             movers,
+            room: Arc::default(),
             damage: Arc::default(),
             health: Arc::new(Health::new(settings.config.health_retry)),
             counters: Arc::default(),

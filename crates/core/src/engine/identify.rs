@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use halocline_model::admit::{self, Admission, Observation, Query, Setting, Verdict};
 use halocline_model::layout::Placement;
@@ -140,6 +140,38 @@ impl Identifier {
 
     fn named(&self, name: &str) -> Option<Arc<dyn Admission>> {
         self.by_name.read().get(name).cloned()
+    }
+
+    /// Runs I/O on one side and tells the policy how long it took.
+    pub(crate) fn timed<T, E>(
+        &self,
+        on_cache: bool,
+        direction: Direction,
+        identified: Option<&Identified>,
+        bytes: u64,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let Some(identified) = identified.filter(|request| self.learns(request)) else {
+            return work();
+        };
+        let begun = Instant::now();
+        let done = work()?;
+        let verdict = &identified.verdict;
+        self.observe(
+            identified,
+            &Observation {
+                on_cache,
+                direction,
+                sequential: identified.sequential,
+                bytes,
+                parts: 1,
+                predicted_ps: if on_cache { verdict.cache_ps } else { verdict.origin_ps },
+                measured_ps: u64::try_from(begun.elapsed().as_nanos())
+                    .unwrap_or(u64::MAX)
+                    .saturating_mul(1000),
+            },
+        );
+        Ok(done)
     }
 }
 

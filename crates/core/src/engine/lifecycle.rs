@@ -3,32 +3,63 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::parts::Parts;
 use super::reach::origin_key;
+use crate::engine::degrade::Relief;
+use crate::engine::external_changes::ExternalChanges;
+use crate::engine::foundation::Foundation;
+use crate::engine::known_files::KnownFiles;
+use crate::engine::mappings::Mappings;
+use crate::engine::origin_access::OriginAccess;
+use crate::engine::own_changes::OwnChanges;
+use crate::engine::times::Times;
+use crate::engine::warm::Warm;
 use crate::error::Result;
 use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
 use crate::meta::{FileId, OriginKey, Stamp};
+use crate::namespace::Namespace;
 use crate::namespace::{Node, Removed};
 use crate::volume::origin::OriginFile;
 
-impl Parts {
-    /// The file behind a record, reached by its path; `None` when the path names another file now
-    /// or nothing at all. An error says that nobody knows, or why the file cannot be used.
-    pub(crate) fn file_by_id(&self, id: FileId) -> Result<Option<Arc<CachedFile>>> {
-        if let Some(file) = self.files.by_id(id) {
-            return Ok(Some(file));
-        }
-        let Some(record) = self.store.dmt.file(id) else { return Ok(None) };
-        self.origin.node_of(&record)?.map(|node| self.file_of(&node)).transpose()
-    }
+/// What follows names that change, and forgets what is gone.
+#[derive(Debug)]
+pub(crate) struct Lifecycle {
+    namespace: Arc<Namespace>,
+    origin: Arc<OriginAccess>,
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    own: Arc<OwnChanges>,
+    external: Arc<ExternalChanges>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
+    mappings: Arc<Mappings>,
+    relief: Arc<Relief>,
+    warm: Arc<Warm>,
+}
 
-    /// A descriptor that can read the origin's file.
-    pub(crate) fn reader_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
-        if let Some(open) = file.mover.lock().as_ref() {
-            return Ok(Arc::clone(&open.origin));
+impl Lifecycle {
+    /// Nothing is open yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
+        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
+        mappings: &Arc<Mappings>,
+        (relief, warm): (&Arc<Relief>, &Arc<Warm>),
+    ) -> Self {
+        Self {
+            namespace: Arc::clone(&base.namespace),
+            origin: Arc::clone(&base.origin),
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            own: Arc::clone(own),
+            external: Arc::clone(external),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            mappings: Arc::clone(mappings),
+            relief: Arc::clone(relief),
+            warm: Arc::clone(warm),
         }
-        let node = file.node.read().clone();
-        Ok(Arc::new(self.origin.open(&node, libc::O_RDONLY)?))
     }
 
     /// Our own change of names or attributes moved the file's ctime: what we know of it follows, so that
@@ -119,7 +150,7 @@ impl Parts {
         Ok(())
     }
 
-    /// As [`Parts::forget_file`] for a file that nothing in memory knows.
+    /// As [`Lifecycle::forget_file`] for a file that nothing in memory knows.
     pub(crate) fn forget_key(&self, key: OriginKey, removed: &Removed) -> Result<()> {
         let forgetting = self.store.forgetting.lock();
         if let Some(id) = self.store.dmt.find(key) {
@@ -141,6 +172,37 @@ impl Parts {
             self.origin.data.remove_data(&*descriptor)?;
         }
         Ok(())
+    }
+
+    /// The last handle of a file goes; `origin` is its descriptor.
+    pub(crate) fn closed(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
+        let unlinked = file.unlinked.load(Ordering::SeqCst);
+        let done = match file.id() {
+            Some(id) if unlinked => self.relief.relieved(|| self.forget_file(file, id)),
+            Some(id) => self
+                .times
+                .settle(file, id)
+                .and_then(|()| self.times.give_time(file))
+                .and_then(|()| self.leave_alone(file)),
+            None if unlinked => self.forget_data(file),
+            None => self.leave_alone(file),
+        };
+        if let Err(error) = done {
+            tracing::warn!(
+                "closing {}: {error}",
+                self.namespace.path_of(&file.node.read()).display()
+            );
+        }
+        self.warm.closed(file, origin);
+        self.known.forget_idle(file);
+    }
+
+    /// Nobody has the file open any more: what it looks like now is what its next opener is to find.
+    fn leave_alone(&self, file: &CachedFile) -> Result<()> {
+        if file.look.lock().is_foreign() {
+            return self.external.meet(file);
+        }
+        self.own.rest(file)
     }
 }
 
@@ -228,7 +290,7 @@ mod tests {
         engine.write(&handle, 0, &[1; 4096], ME).unwrap();
         drop(handle);
         flush();
-        let seen = engine.parts.see(&node).unwrap();
+        let seen = engine.parts.known.see(&node).unwrap();
         let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
         engine.write(&handle, 0, &[2; 8192], ME).unwrap();
         let key = handle.file.key;
@@ -236,7 +298,7 @@ mod tests {
         flush();
         assert!(engine.parts.files.by_key(key).is_none(), "let go of");
 
-        let (file, _) = engine.parts.file_seen(&node, seen).unwrap().unwrap();
+        let (file, _) = engine.parts.known.file_seen(&node, seen).unwrap().unwrap();
         assert_eq!(file.size(), 8192);
         let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
         engine.write(&handle, 0, &[3; 4096], ME).unwrap();
@@ -254,6 +316,6 @@ mod tests {
         let file = Arc::clone(&handle.file);
         drop(handle);
         engine.unlink(&engine.root(), OsStr::new("file")).unwrap();
-        engine.parts.forget_file(&file, file.id().unwrap()).unwrap();
+        engine.parts.lifecycle.forget_file(&file, file.id().unwrap()).unwrap();
     }
 }

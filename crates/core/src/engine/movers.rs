@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 
 use super::DirEntry;
 use super::extents::ExtentEngine;
+use super::fetch::Fetched;
 use super::parts::Parts;
 use super::reach::says_not_there;
-use super::rebuild::Fetched;
 use crate::control::{MoveReport, Progress, ProgressSink, Skipped};
 use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
@@ -149,7 +149,7 @@ impl<'a> Walk<'a> {
     fn step(&mut self, node: &Node, path: &Path, left: &mut Vec<(Node, PathBuf)>) -> Result<()> {
         let parts = self.parts;
         match parts.namespace.stat(node)?.kind() {
-            libc::S_IFREG => self.found.push((path.to_owned(), parts.file_of(node)?)),
+            libc::S_IFREG => self.found.push((path.to_owned(), parts.known.file_of(node)?)),
             libc::S_IFDIR => {
                 for DirEntry { name, .. } in parts.namespace.entries(node)?.into_iter().rev() {
                     match parts.namespace.lookup(node, &name) {
@@ -171,7 +171,7 @@ impl<'a> Walk<'a> {
 impl Drop for Walk<'_> {
     fn drop(&mut self) {
         for (_, file) in &self.found {
-            self.parts.forget_idle(file);
+            self.parts.known.forget_idle(file);
         }
     }
 }
@@ -204,13 +204,13 @@ impl ExtentEngine {
             moving.skip(name, "an exclude glob keeps it off the cache".to_owned(), missing);
             return Ok(ControlFlow::Continue(()));
         }
-        let id = self.parts.id_of(file)?;
+        let id = self.parts.known.id_of(file)?;
         let placement = self.parts.store.geometry.place(Layout::OneDh, 0);
         let mut start = 0;
         while start < file.size() {
             let range = ByteRange::at(start, WARM_PIECE_BYTES.min(file.size() - start));
             let wanted = Wanted { file: id, range, placement };
-            match self.parts.fetch(&wanted, true) {
+            match self.parts.fetcher.fetch(&wanted, true) {
                 Ok(Fetched::Bytes(bytes)) => {
                     if moving.shared(name).advance(bytes).is_break() {
                         return Ok(ControlFlow::Break(()));
@@ -244,7 +244,7 @@ impl ExtentEngine {
         if dry_run || mapped == 0 {
             return Ok(moving.file(name, mapped));
         }
-        if let Err(error) = self.parts.flush_file(file) {
+        if let Err(error) = self.parts.sweeper.flush_file(file) {
             moving.skip(name, error.to_string(), mapped);
             return Ok(ControlFlow::Continue(()));
         }
@@ -261,7 +261,7 @@ impl ExtentEngine {
     /// Unmaps every clean extent of a file, each while nobody uses it.
     fn drop_clean(&self, file: &CachedFile, id: crate::meta::FileId) -> Result<()> {
         // Dirty records of flushed extents may still be the durable ones (I4): a barrier first.
-        self.parts.barrier()?;
+        self.parts.barriers.barrier()?;
         for extent in self.parts.store.dmt.extents(id) {
             let _guard = file.range.exclusive(extent.range);
             let mut segments = Vec::new();
@@ -279,14 +279,14 @@ impl ExtentEngine {
     /// Takes what a new exclude glob names off the cache.
     pub(super) fn evict_excluded(&self) -> Result<()> {
         for record in self.parts.store.dmt.files() {
-            if !self.parts.globs.read().excludes(&record.path) {
+            if !self.parts.known.globs.read().excludes(&record.path) {
                 continue;
             }
-            match self.parts.file_by_id(record.id) {
+            match self.parts.known.file_by_id(record.id) {
                 Ok(Some(file)) => {
-                    self.parts.flush_file(&file)?;
+                    self.parts.sweeper.flush_file(&file)?;
                     self.drop_clean(&file, record.id)?;
-                    self.parts.forget_idle(&file);
+                    self.parts.known.forget_idle(&file);
                 }
                 Ok(None) => {}
                 Err(error) => self.parts.notes.note(format!(
@@ -295,8 +295,8 @@ impl ExtentEngine {
                 )),
             }
         }
-        self.parts.barrier()?;
-        self.parts.discard_queued().map(drop)
+        self.parts.barriers.barrier()?;
+        self.parts.discards.discard_queued().map(drop)
     }
 
     /// A pin that is larger than the cache could never be kept (USERS 8).

@@ -9,7 +9,7 @@ use halocline_model::layout::CacheGeometry;
 
 use super::extents::ExtentEngine;
 use super::external_changes;
-use super::fill::{Filler, Fills};
+use super::fill::Filler;
 use super::foundation::Foundation;
 use super::globs::Globs;
 use super::identify::Identifier;
@@ -17,7 +17,6 @@ use super::parts::Parts;
 use super::rebuild::Rebuilder;
 use super::settings::Settings;
 use super::sides::{self, Decorations, Meters};
-use super::warm::Warm;
 use crate::config::{Binding, Config, Shares};
 use crate::error::{Error, Result};
 use crate::extent::mover::Movers;
@@ -80,21 +79,19 @@ impl ExtentEngine {
         };
         let settings = settings_of(config, &setting, origin_dir, cache_dir);
         let (objects, movers) = within_open_files(cache, geometry, &origin)?;
-        let warm = Warm::new(config, &origin);
         let store = ExtentStore::new(dmt, objects, geometry);
         let base = Foundation::new((namespace, origin), store, movers, settings);
         let lease = Lease::open(cache_dir, boot_id)?;
         let identifier = Identifier::new(setting, &config.policy)?;
         let globs = Globs::load(cache_dir, &config.pin, &config.exclude)?;
-        let fills = Fills::new(shares.data, config.fill);
-        let parts = Arc::new(Parts::new(base, lease, identifier, globs, (fills, warm)));
+        let parts = Arc::new(Parts::new(base, lease, identifier, globs));
         Self::begin(parts, meters, &recovery)
     }
 
     /// Takes over what the last session left, then starts what works in the background.
     fn begin(parts: Arc<Parts>, meters: Meters, recovery: &Recovery) -> Result<Self> {
-        parts.take_over(recovery)?;
-        let (rebuilder, filler) = (Rebuilder::start(&parts), Filler::start(&parts));
+        take_over(&parts, recovery)?;
+        let (rebuilder, filler) = (Rebuilder::start(&parts.rounds), Filler::start(&parts.fills));
         Ok(Self { parts, rebuilder, filler, meters })
     }
 
@@ -105,7 +102,7 @@ impl ExtentEngine {
         self.rebuilder.stop();
         if self.parts.store.dmt.usable().is_err() {
             // Not in order, but nothing is lost: what was dirty is on the origin.
-            return self.parts.drain();
+            return self.parts.relief.drain();
         }
         match self.leave_in_order() {
             // The next mount takes it for a crashed one.
@@ -118,12 +115,12 @@ impl ExtentEngine {
     }
 
     fn leave_in_order(&self) -> Result<()> {
-        self.parts.stamp_dirty_files();
+        self.parts.recoverer.stamp_dirty_files();
         self.parts.own.record_resting(true);
-        self.parts.discard_queued()?;
-        self.parts.barrier()?;
-        self.parts.discard_queued()?;
-        self.parts.forget_hollow()?;
+        self.parts.discards.discard_queued()?;
+        self.parts.barriers.barrier()?;
+        self.parts.discards.discard_queued()?;
+        self.parts.discards.forget_hollow()?;
         self.parts.store.dmt.close()?;
         self.parts.own.lease.close()
     }
@@ -136,41 +133,39 @@ impl ExtentEngine {
     /// Fetches wanted ranges (`C_flag`) until none is left or the cache has no room; returns the
     /// bytes fetched. The rebuilder does the same by itself whenever the origin is idle.
     pub fn fetch_wanted(&self) -> Result<u64> {
-        self.parts.fetch_all()
+        self.parts.fetcher.fetch_all()
     }
 }
 
-impl Parts {
-    /// Before the first request: what the last session left is put in order, what it lost is told.
-    fn take_over(&self, recovery: &Recovery) -> Result<()> {
-        external_changes::close_saved(&self.settings.cache_dir);
-        if *self.own.evidence.lock() == Evidence::Copy {
-            self.notes.note(format!(
-                "{} is a copy of a cache, or was moved to another file system: dirty data of it goes \
-                 home only where the origin's files are as they were",
-                self.settings.cache_dir.display()
-            ));
-        }
-        if recovery.trim {
-            self.store.trim()?;
-        }
-        for dropped in recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0) {
-            self.notes.note(format!(
-                "{}: the machine lost power; {} bytes that no fsync had covered are lost",
-                dropped.path.display(),
-                dropped.dirty_bytes
-            ));
-        }
-        self.recover()?;
-        self.own.lease.begin()?;
-        // All that was left is judged: what is found from now on is of this session.
-        *self.own.evidence.lock() = Evidence::Nothing;
-        for id in self.store.dmt.hollow_files() {
-            self.store.note_emptied(id);
-        }
-        self.check_space();
-        Ok(())
+/// Before the first request: what the last session left is put in order, what it lost is told.
+fn take_over(parts: &Parts, recovery: &Recovery) -> Result<()> {
+    external_changes::close_saved(&parts.settings.cache_dir);
+    if *parts.own.evidence.lock() == Evidence::Copy {
+        parts.notes.note(format!(
+            "{} is a copy of a cache, or was moved to another file system: dirty data of it goes \
+             home only where the origin's files are as they were",
+            parts.settings.cache_dir.display()
+        ));
     }
+    if recovery.trim {
+        parts.store.trim()?;
+    }
+    for dropped in recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0) {
+        parts.notes.note(format!(
+            "{}: the machine lost power; {} bytes that no fsync had covered are lost",
+            dropped.path.display(),
+            dropped.dirty_bytes
+        ));
+    }
+    parts.recoverer.recover()?;
+    parts.own.lease.begin()?;
+    // All that was left is judged: what is found from now on is of this session.
+    *parts.own.evidence.lock() = Evidence::Nothing;
+    for id in parts.store.dmt.hollow_files() {
+        parts.store.note_emptied(id);
+    }
+    parts.space.check();
+    Ok(())
 }
 
 fn geometry(config: &Config) -> CacheGeometry {

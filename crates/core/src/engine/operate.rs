@@ -16,8 +16,8 @@ use crate::control::{
     RuleChange, Rules, Side, Status, Totals,
 };
 use crate::engine::counters::Distribution;
+use crate::engine::flush::{Swept, Which};
 use crate::engine::health::HealthState;
-use crate::engine::rebuild::{Swept, Which};
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, FileHint, WHOLE};
 use crate::meta::{FileId, Segment};
@@ -47,7 +47,7 @@ impl Controlled for ExtentEngine {
             oldest_dirty_age_ms: oldest.map(|since| now_ms.saturating_sub(since)),
             extents: usage.extents,
             dirty_extents: usage.dirty_extents,
-            wanted_ranges: parts.wanted_ranges(),
+            wanted_ranges: parts.fetcher.wanted_ranges(),
             damaged_bytes: parts.damage.dirty_bytes(),
             repaired_bytes: parts.counters.snapshot().damaged_clean_bytes,
             warm_opens: parts.warm.opens(),
@@ -110,7 +110,7 @@ impl Controlled for ExtentEngine {
         let file = self.regular(path)?;
         let all = ByteRange::new(0, file.size());
         let id = file.id();
-        self.parts.forget_idle(&file);
+        self.parts.known.forget_idle(&file);
         let Some(range) = range.map_or(Some(all), |range| range.intersect(all)) else {
             return Ok(Vec::new());
         };
@@ -168,13 +168,19 @@ impl Controlled for ExtentEngine {
         explanation.note = self.parts.notes.of_sides();
         let critical = terms.critical;
         if cached_bytes < range.len() {
-            explanation.now = self.parts.why_not_now(&file, range, question.direction, critical);
+            explanation.now = super::explain::why_not_now(
+                &self.parts,
+                &file,
+                range,
+                question.direction,
+                critical,
+            );
         }
         if file.excluded.load(std::sync::atomic::Ordering::Relaxed) {
             explanation.decision = Side::Origin;
             "an exclude glob keeps the file off the cache".clone_into(&mut explanation.reason);
         }
-        self.parts.forget_idle(&file);
+        self.parts.known.forget_idle(&file);
         Ok(explanation)
     }
 
@@ -187,7 +193,7 @@ impl Controlled for ExtentEngine {
         let mut moving = Moving::new(progress, self.parts.store.dmt.usage().dirty);
         let (dirty, obstacle) = self.dirty_files(path, dry_run);
         for id in dirty {
-            let file = match self.parts.file_by_id(id) {
+            let file = match self.parts.known.file_by_id(id) {
                 Ok(Some(file)) => file,
                 Ok(None) => {
                     self.skip_missing(id, path, obstacle.as_ref(), &mut moving);
@@ -206,7 +212,7 @@ impl Controlled for ExtentEngine {
                 break;
             }
         }
-        if !dry_run && let Err(error) = self.parts.settle_flush() {
+        if !dry_run && let Err(error) = self.parts.barriers.settle_flush() {
             // All that is told as flushed is on the origin, durably; the next mount flushes it once more.
             self.parts.notes.note(format!("what was flushed is not recorded as that: {error}"));
         }
@@ -240,8 +246,8 @@ impl Controlled for ExtentEngine {
             }
         }
         if !dry_run {
-            self.parts.barrier()?;
-            self.parts.discard_queued()?;
+            self.parts.barriers.barrier()?;
+            self.parts.discards.discard_queued()?;
         }
         Ok(self.with_conflicts(moving.report_with(&files.skipped), dry_run))
     }
@@ -250,7 +256,7 @@ impl Controlled for ExtentEngine {
         if let RuleChange::Pin(glob) = change {
             self.check_pin(glob)?;
         }
-        let mut globs = self.parts.globs.write();
+        let mut globs = self.parts.known.globs.write();
         match change {
             RuleChange::Pin(glob) => globs.add_pin(glob)?,
             RuleChange::Unpin(glob) => globs.remove_pin(glob)?,
@@ -260,10 +266,10 @@ impl Controlled for ExtentEngine {
         globs.save(&self.parts.settings.cache_dir)?;
         drop(globs);
         for file in self.parts.files.all() {
-            self.parts.apply_globs(&file);
+            self.parts.known.apply_globs(&file);
         }
         for record in self.parts.store.dmt.files() {
-            let pinned = self.parts.globs.read().pins(&record.path);
+            let pinned = self.parts.known.globs.read().pins(&record.path);
             self.parts.store.dmt.pin(record.id, pinned);
         }
         if matches!(change, RuleChange::Exclude(_)) {
@@ -286,7 +292,7 @@ impl Controlled for ExtentEngine {
                 policy: hint.policy.clone(),
                 direct: hint.direct,
             };
-            self.parts.hints.note(&hint.path, wish);
+            self.parts.opener.hints.note(&hint.path, wish);
         }
         Ok(())
     }
@@ -294,7 +300,7 @@ impl Controlled for ExtentEngine {
 
 impl ExtentEngine {
     fn rules(&self) -> Rules {
-        let globs = self.parts.globs.read();
+        let globs = self.parts.known.globs.read();
         Rules { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
     }
 
@@ -313,7 +319,7 @@ impl ExtentEngine {
                 "name a regular file",
             ));
         }
-        self.parts.file_of(&node)
+        self.parts.known.file_of(&node)
     }
 
     /// The dirty files, those that are below a path at least. What of them was renamed or removed behind the
@@ -325,13 +331,13 @@ impl ExtentEngine {
             let meant = dmt
                 .file(*id)
                 .is_some_and(|record| below.is_none_or(|below| record.path.starts_with(below)));
-            meant && matches!(self.parts.file_by_id(*id), Ok(None))
+            meant && matches!(self.parts.known.file_by_id(*id), Ok(None))
         };
         let missing: Vec<_> = all().filter(|_| !dry_run).filter(is_missing).collect();
         let obstacle = if missing.is_empty() {
             None
         } else {
-            self.parts.search_missing(&missing, &|| true).unwrap_or_else(Some)
+            self.parts.recoverer.search_missing(&missing, &|| true).unwrap_or_else(Some)
         };
         (all().collect(), obstacle)
     }
@@ -345,7 +351,7 @@ impl ExtentEngine {
         why: Option<&Error>,
         moving: &mut Moving<'_>,
     ) {
-        let Some(record) = self.parts.record_of_missing(id) else { return };
+        let Some(record) = self.parts.known.record_of_missing(id) else { return };
         if below.is_none_or(|below| record.path.starts_with(below)) {
             let unknown = || {
                 "the origin has it under another name or not at all; the next mount searches it"
@@ -380,8 +386,10 @@ impl ExtentEngine {
         }
         let begun = Instant::now();
         let shared = moving.shared(name);
-        let flushed =
-            self.parts.sweep(file, id, Which::All, &|bytes| shared.advance(bytes).is_continue());
+        let flushed = self
+            .parts
+            .sweeper
+            .sweep(file, id, Which::All, &|bytes| shared.advance(bytes).is_continue());
         self.parts.counters.flush_time(begun.elapsed());
         match flushed {
             Ok(Swept::Removed) => {

@@ -1,6 +1,7 @@
 //! How much of the cache dirty bytes fill, and whether programs wait for them to go home.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::settings::Settings;
 use crate::extent::mover::Movers;
@@ -12,6 +13,8 @@ pub(crate) struct Pressure {
     store: Arc<ExtentStore>,
     movers: Arc<Movers>,
     settings: Arc<Settings>,
+    /// When a program last wrote to the cache, in nanoseconds since the epoch.
+    written_ns: AtomicI64,
 }
 
 impl Pressure {
@@ -22,7 +25,7 @@ impl Pressure {
         settings: &Arc<Settings>,
     ) -> Self {
         let (store, movers) = (Arc::clone(store), Arc::clone(movers));
-        Self { store, movers, settings: Arc::clone(settings) }
+        Self { store, movers, settings: Arc::clone(settings), written_ns: AtomicI64::new(0) }
     }
 
     /// Share of the cache that dirty bytes fill, 0 to 1.
@@ -62,5 +65,15 @@ impl Pressure {
     )]
     pub(crate) fn dirty_high_bytes(&self) -> u64 {
         (self.store.dmt.limit() as f64 * self.settings.config.dirty_high / 100.0) as u64
+    }
+
+    /// A program wrote to the cache at `now_ns`.
+    pub(crate) fn note_write(&self, now_ns: i64) {
+        self.written_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// When a program last wrote to the cache, in nanoseconds since the epoch.
+    pub(crate) fn written_ns(&self) -> i64 {
+        self.written_ns.load(Ordering::Relaxed)
     }
 }

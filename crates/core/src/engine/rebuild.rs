@@ -6,13 +6,7 @@
 //! are in too many files) it works without rest, because the programs wait for its room
 //! (docs/ALGORITHMS.md, section 5).
 
-mod discard;
-mod fetch;
-mod flush;
 mod missing;
-mod sieve;
-mod snapshot;
-mod sweep;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,13 +16,35 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-pub(crate) use self::fetch::Fetched;
-pub(crate) use self::missing::Missing;
-pub(crate) use self::sweep::{Swept, Which};
-use crate::engine::parts::Parts;
+use self::missing::Missing;
+use crate::clock::Clock;
+use crate::engine::barriers::Barriers;
+use crate::engine::counters::Counters;
+use crate::engine::damage::Damage;
+use crate::engine::degrade::Relief;
+use crate::engine::discard::Discards;
+use crate::engine::fetch::Fetcher;
+use crate::engine::flush::Sweeper;
+use crate::engine::flush::{Swept, Which};
+use crate::engine::foundation::Foundation;
+use crate::engine::health::Health;
+use crate::engine::known_files::KnownFiles;
+use crate::engine::notes::Notes;
+use crate::engine::origin_access::OriginAccess;
+use crate::engine::own_changes::OwnChanges;
+use crate::engine::pressure::Pressure;
+use crate::engine::recover::Recoverer;
+use crate::engine::repair::Repair;
+use crate::engine::room::Room;
+use crate::engine::settings::Settings;
+use crate::engine::space::OriginSpace;
 use crate::error::{Error, Result};
-use crate::extent::file::{CachedFile, WHOLE};
-use crate::meta::{FileId, FileRecord};
+use crate::extent::file::CachedFile;
+use crate::extent::mover::Movers;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use crate::meta::FileId;
+use crate::namespace::Namespace;
 
 /// How often the rebuilder looks around when nobody wakes it.
 const TICK: Duration = Duration::from_millis(100);
@@ -63,6 +79,7 @@ pub(crate) enum Doing {
 /// The rebuilder's thread.
 #[derive(Debug)]
 pub(crate) struct Rebuilder {
+    pressure: Arc<Pressure>,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -90,21 +107,21 @@ enum Reason {
 
 impl Rebuilder {
     /// Starts the rebuilder unless the options keep it still.
-    pub(crate) fn start(parts: &Arc<Parts>) -> Self {
+    pub(crate) fn start(rounds: &Arc<Rounds>) -> Self {
         let shared = Arc::new(Shared::default());
-        let thread = parts.settings.config.rebuild.then(|| {
-            let (parts, shared) = (Arc::clone(parts), Arc::clone(&shared));
+        let thread = rounds.settings.config.rebuild.then(|| {
+            let (rounds, shared) = (Arc::clone(rounds), Arc::clone(&shared));
             thread::Builder::new()
                 .name("rebuilder".to_owned())
-                .spawn(move || run(&parts, &shared))
+                .spawn(move || rounds.run(&shared))
                 .expect("the system can start one more thread")
         });
-        Self { shared, thread: Mutex::new(thread) }
+        Self { pressure: Arc::clone(&rounds.pressure), shared, thread: Mutex::new(thread) }
     }
 
     /// Wakes the rebuilder if dirty bytes press. Cheap: called after every write.
-    pub(crate) fn maybe_wake(&self, parts: &Parts) {
-        if parts.pressure.is_pressed() && !*self.shared.woken.lock() {
+    pub(crate) fn maybe_wake(&self) {
+        if self.pressure.is_pressed() && !*self.shared.woken.lock() {
             *self.shared.woken.lock() = true;
             self.shared.wake.notify_one();
         }
@@ -156,70 +173,137 @@ struct Pace {
     fetch: Instant,
 }
 
-fn run(parts: &Parts, shared: &Shared) {
-    let mut pace = Pace { barrier: Instant::now(), fetch: Instant::now() };
-    let mut housekeeping = Instant::now();
-    while !shared.stopping() {
-        if housekeeping.elapsed() >= Duration::from_secs(1) {
-            housekeeping = Instant::now();
-            parts.check_space();
+/// What the rebuilder does in its rounds.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    namespace: Arc<Namespace>,
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    movers: Arc<Movers>,
+    pressure: Arc<Pressure>,
+    origin: Arc<OriginAccess>,
+    room: Arc<Room>,
+    damage: Arc<Damage>,
+    health: Arc<Health>,
+    counters: Arc<Counters>,
+    notes: Arc<Notes>,
+    settings: Arc<Settings>,
+    clock: Clock,
+    known: Arc<KnownFiles>,
+    own: Arc<OwnChanges>,
+    repair: Arc<Repair>,
+    space: Arc<OriginSpace>,
+    relief: Arc<Relief>,
+    sweeper: Arc<Sweeper>,
+    discards: Arc<Discards>,
+    barriers: Arc<Barriers>,
+    fetcher: Arc<Fetcher>,
+    recoverer: Arc<Recoverer>,
+    /// Dirty files that a flush did not find.
+    missing: Missing,
+}
+
+impl Rounds {
+    /// No round was made yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        (known, own): (&Arc<KnownFiles>, &Arc<OwnChanges>),
+        (repair, space): (&Arc<Repair>, &Arc<OriginSpace>),
+        (relief, sweeper): (&Arc<Relief>, &Arc<Sweeper>),
+        (discards, barriers): (&Arc<Discards>, &Arc<Barriers>),
+        (fetcher, recoverer): (&Arc<Fetcher>, &Arc<Recoverer>),
+    ) -> Self {
+        Self {
+            namespace: Arc::clone(&base.namespace),
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            movers: Arc::clone(&base.movers),
+            pressure: Arc::clone(&base.pressure),
+            origin: Arc::clone(&base.origin),
+            room: Arc::clone(&base.room),
+            damage: Arc::clone(&base.damage),
+            health: Arc::clone(&base.health),
+            counters: Arc::clone(&base.counters),
+            notes: Arc::clone(&base.notes),
+            settings: Arc::clone(&base.settings),
+            clock: base.clock.clone(),
+            known: Arc::clone(known),
+            own: Arc::clone(own),
+            repair: Arc::clone(repair),
+            space: Arc::clone(space),
+            relief: Arc::clone(relief),
+            sweeper: Arc::clone(sweeper),
+            discards: Arc::clone(discards),
+            barriers: Arc::clone(barriers),
+            fetcher: Arc::clone(fetcher),
+            recoverer: Arc::clone(recoverer),
+            missing: Missing::default(),
         }
-        let worked = round(parts, shared, &mut pace);
-        if let Err(error) = &worked {
-            parts.notes.note(format!("rebuilder: {error}; tried again"));
-            shared.set(Doing::Waiting);
-        }
-        if !matches!(worked, Ok(true)) {
-            let mut woken = shared.woken.lock();
-            if !*woken {
-                shared.wake.wait_for(&mut woken, TICK);
+    }
+
+    fn run(&self, shared: &Shared) {
+        let mut pace = Pace { barrier: Instant::now(), fetch: Instant::now() };
+        let mut housekeeping = Instant::now();
+        while !shared.stopping() {
+            if housekeeping.elapsed() >= Duration::from_secs(1) {
+                housekeeping = Instant::now();
+                self.space.check();
             }
-            *woken = false;
+            let worked = self.round(shared, &mut pace);
+            if let Err(error) = &worked {
+                self.notes.note(format!("rebuilder: {error}; tried again"));
+                shared.set(Doing::Waiting);
+            }
+            if !matches!(worked, Ok(true)) {
+                let mut woken = shared.woken.lock();
+                if !*woken {
+                    shared.wake.wait_for(&mut woken, TICK);
+                }
+                *woken = false;
+            }
         }
     }
-}
 
-/// One look around; `true` when there is more to do at once.
-fn round(parts: &Parts, shared: &Shared, pace: &mut Pace) -> Result<bool> {
-    if parts.store.dmt.usable().is_err() {
-        shared.set(Doing::Waiting);
-        return parts.drain().map(|()| false);
-    }
-    parts.own.record_resting(false);
-    parts.own.lease.keep();
-    parts.discard_queued()?;
-    parts.forget_hollow()?;
-    parts.make_way_for_records()?;
-    parts.note_wants();
-    let reason = parts.reason_to_flush();
-    if let Some(reason) = reason {
-        shared.set(Doing::Flushing);
-        let flushed = parts.flush_pass(shared, reason)?;
-        parts.barrier()?;
-        parts.room.was_made();
-        pace.barrier = Instant::now();
-        parts.discard_queued()?;
-        return Ok(flushed > 0);
-    }
-    if pace.barrier.elapsed() >= BARRIER_EVERY && parts.changed_since_barrier() {
-        parts.barrier()?;
-        pace.barrier = Instant::now();
-    }
-    if parts.origin.is_idle() {
-        let fetched = parts.fetch_pass(shared)?;
-        if fetched {
-            return Ok(true);
+    /// One look around; `true` when there is more to do at once.
+    fn round(&self, shared: &Shared, pace: &mut Pace) -> Result<bool> {
+        if self.store.dmt.usable().is_err() {
+            shared.set(Doing::Waiting);
+            return self.relief.drain().map(|()| false);
         }
-    } else if pace.fetch <= Instant::now() {
-        let worked = parts.fetch_beside_programs(shared)?;
-        pace.fetch = Instant::now() + worked * (BUSY_SHARE - 1);
+        self.own.record_resting(false);
+        self.own.lease.keep();
+        self.discards.discard_queued()?;
+        self.discards.forget_hollow()?;
+        self.make_way_for_records()?;
+        self.fetcher.note_wants();
+        let reason = self.reason_to_flush();
+        if let Some(reason) = reason {
+            shared.set(Doing::Flushing);
+            let flushed = self.flush_pass(shared, reason)?;
+            self.barriers.barrier()?;
+            self.room.was_made();
+            pace.barrier = Instant::now();
+            self.discards.discard_queued()?;
+            return Ok(flushed > 0);
+        }
+        if pace.barrier.elapsed() >= BARRIER_EVERY && self.barriers.are_due() {
+            self.barriers.barrier()?;
+            pace.barrier = Instant::now();
+        }
+        if self.origin.is_idle() {
+            let fetched = self.fetch_pass(shared)?;
+            if fetched {
+                return Ok(true);
+            }
+        } else if pace.fetch <= Instant::now() {
+            let worked = self.fetch_beside_programs(shared)?;
+            pace.fetch = Instant::now() + worked * (BUSY_SHARE - 1);
+        }
+        let dirty = self.store.dmt.usage().dirty > 0;
+        shared.set(if dirty { Doing::Waiting } else { Doing::Idle });
+        Ok(false)
     }
-    let dirty = parts.store.dmt.usage().dirty > 0;
-    shared.set(if dirty { Doing::Waiting } else { Doing::Idle });
-    Ok(false)
-}
 
-impl Parts {
     /// Evicts what the records need, where they outgrew what is set aside for them (I5).
     fn make_way_for_records(&self) -> Result<()> {
         let excess = self.store.excess();
@@ -255,9 +339,7 @@ impl Parts {
 
     /// Whether nobody minds a flush: the origin is idle, and the cache is too or fills up.
     fn may_use_idle_origin(&self) -> bool {
-        let rested =
-            self.clock.now_ns().saturating_sub(self.cache_written_ns.load(Ordering::Relaxed))
-                >= REST_NS;
+        let rested = self.clock.now_ns().saturating_sub(self.pressure.written_ns()) >= REST_NS;
         let fills = self.store.dmt.usage().dirty > self.pressure.dirty_high_bytes() / 4 * 3;
         self.origin.is_idle() && (rested || fills)
     }
@@ -281,14 +363,14 @@ impl Parts {
             if !go_on() || (reason == Reason::Age && self.is_young(since)) {
                 break;
             }
-            let file = match self.file_by_id(id) {
+            let file = match self.known.file_by_id(id) {
                 Ok(Some(file)) => file,
                 Ok(None) => {
                     missing.extend(self.due_missing(id));
                     continue;
                 }
                 Err(error) => {
-                    let record = self.record_of_missing(id);
+                    let record = self.known.record_of_missing(id);
                     failed = failed.or(record.map(|record| unflushed(&record.path, &error)));
                     continue;
                 }
@@ -299,7 +381,7 @@ impl Parts {
                 }
                 Reason::Room | Reason::Age | Reason::Idle | Reason::Short => Which::All,
             };
-            match self.sweep(&file, id, which, &|_| go_on()) {
+            match self.sweeper.sweep(&file, id, which, &|_| go_on()) {
                 Ok(Swept::Home(flushed)) => total += flushed,
                 Ok(Swept::Removed) => missing.extend(self.due_missing(id)),
                 // One file that cannot be flushed must not hold up the others.
@@ -317,7 +399,7 @@ impl Parts {
     /// A dirty file was not found under its name; `Some` where it is to be searched for. Most were removed
     /// since the flush began.
     fn due_missing(&self, id: FileId) -> Option<FileId> {
-        self.record_of_missing(id)?;
+        self.known.record_of_missing(id)?;
         self.missing.note(id, self.clock.now_ms()).then_some(id)
     }
 
@@ -326,12 +408,12 @@ impl Parts {
         if ids.is_empty() {
             return Ok(());
         }
-        if let Some(obstacle) = self.search_missing(ids, go_on)? {
+        if let Some(obstacle) = self.recoverer.search_missing(ids, go_on)? {
             self.notes.note(format!("dirty files are not where they were: {obstacle}"));
         }
         for id in ids {
-            if let Some(record) = self.record_of_missing(*id)
-                && matches!(self.file_by_id(*id), Ok(None))
+            if let Some(record) = self.known.record_of_missing(*id)
+                && matches!(self.known.file_by_id(*id), Ok(None))
             {
                 self.notes.note(format!(
                     "{}: not there any more, with dirty bytes on the cache; it is searched for again",
@@ -340,12 +422,6 @@ impl Parts {
             }
         }
         Ok(())
-    }
-
-    /// The record of a dirty file that was not found; `None` if nothing is dirty of it by now.
-    pub(crate) fn record_of_missing(&self, id: FileId) -> Option<FileRecord> {
-        let record = self.store.dmt.file(id)?;
-        (!self.store.dmt.dirty(id, WHOLE, 1).is_empty()).then_some(record)
     }
 
     fn is_young(&self, dirty_since_ms: u64) -> bool {
@@ -367,7 +443,7 @@ impl Parts {
         }
         shared.set(Doing::Fetching);
         let go_on = || !shared.stopping() && self.origin.is_idle();
-        Ok(self.fetch_batch(&go_on, true)?.unwrap_or(0) > 0)
+        Ok(self.fetcher.fetch_batch(&go_on, true)?.unwrap_or(0) > 0)
     }
 
     /// Fetches for a short while although programs use the origin, so that no wish waits for ever,
@@ -380,7 +456,7 @@ impl Parts {
         shared.set(Doing::Fetching);
         let begun = Instant::now();
         let go_on = || !shared.stopping() && begun.elapsed() < BUSY_SLICE;
-        let bytes = self.fetch_batch(&go_on, false)?.unwrap_or(0);
+        let bytes = self.fetcher.fetch_batch(&go_on, false)?.unwrap_or(0);
         let worked = begun.elapsed();
         let limit = self.settings.config.rebuild_rate;
         if limit == 0 {
@@ -389,15 +465,6 @@ impl Parts {
         #[expect(clippy::cast_precision_loss, reason = "a pause, not an amount")]
         let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
         Ok(worked.max(due / (BUSY_SHARE - 1)))
-    }
-
-    /// Fetches batch after batch until nothing is wanted or there is no room.
-    pub(crate) fn fetch_all(&self) -> Result<u64> {
-        let mut total = 0;
-        while let Some(bytes) = self.fetch_batch(&|| true, true)? {
-            total += bytes;
-        }
-        Ok(total)
     }
 }
 

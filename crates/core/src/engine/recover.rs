@@ -6,13 +6,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::DirEntry;
-use super::parts::Parts;
 use super::reach::origin_key;
 use super::reach::says_not_there;
 use crate::counted::counted_with;
+use crate::engine::external_changes::ExternalChanges;
+use crate::engine::foundation::Foundation;
+use crate::engine::known_files::KnownFiles;
+use crate::engine::mappings::Mappings;
+use crate::engine::notes::Notes;
+use crate::engine::origin_access::OriginAccess;
+use crate::engine::own_changes::OwnChanges;
+use crate::engine::times::Times;
 use crate::error::{Error, Result};
 use crate::extent::file::WHOLE;
+use crate::extent::mover::Movers;
+use crate::extent::store::ExtentStore;
 use crate::meta::{FileId, FileRecord, Stamp};
+use crate::namespace::Namespace;
 use crate::namespace::Node;
 
 /// What a search of the whole origin did not bring.
@@ -24,14 +34,50 @@ pub(crate) struct Unfound {
     obstacle: Option<Error>,
 }
 
-impl Parts {
+/// What finds dirty files that are not under their names.
+#[derive(Debug)]
+pub(crate) struct Recoverer {
+    namespace: Arc<Namespace>,
+    origin: Arc<OriginAccess>,
+    store: Arc<ExtentStore>,
+    movers: Arc<Movers>,
+    notes: Arc<Notes>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
+    own: Arc<OwnChanges>,
+    external: Arc<ExternalChanges>,
+    mappings: Arc<Mappings>,
+}
+
+impl Recoverer {
+    /// Nothing was looked for yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
+        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
+        mappings: &Arc<Mappings>,
+    ) -> Self {
+        Self {
+            namespace: Arc::clone(&base.namespace),
+            origin: Arc::clone(&base.origin),
+            store: Arc::clone(&base.store),
+            movers: Arc::clone(&base.movers),
+            notes: Arc::clone(&base.notes),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            own: Arc::clone(own),
+            external: Arc::clone(external),
+            mappings: Arc::clone(mappings),
+        }
+    }
+
     /// Finds every file with dirty extents. A file that was renamed while the mount was down, or
     /// in the instant before it was killed, is searched for by its inode in the whole tree. One that cannot
     /// be looked at, or whose bytes cannot be saved, keeps them and stands in nobody's way.
     pub(crate) fn recover(&self) -> Result<()> {
         let mut missing = Vec::new();
         for (id, _) in self.store.dmt.dirty_files() {
-            match (self.file_by_id(id), self.store.dmt.file(id)) {
+            match (self.known.file_by_id(id), self.store.dmt.file(id)) {
                 (Ok(Some(file)), _) => self.keep_for_flush(&file, id),
                 (Ok(None), Some(record)) => missing.push(record),
                 (Err(error), Some(record)) => self.leave_dirty(&record, &error)?,
@@ -63,7 +109,7 @@ impl Parts {
         let names = self.own.names_changing.load(Ordering::SeqCst);
         let settled =
             || !self.own.is_naming() && self.own.names_changing.load(Ordering::SeqCst) == names;
-        let is_missing = |id: &&FileId| matches!(self.file_by_id(**id), Ok(None));
+        let is_missing = |id: &&FileId| matches!(self.known.file_by_id(**id), Ok(None));
         let missing = ids.iter().filter(is_missing).filter_map(|id| self.store.dmt.file(*id));
         let unfound = self.search(missing.collect(), go_on)?;
         if let Some(obstacle) = unfound.obstacle {
@@ -111,7 +157,7 @@ impl Parts {
         }
         // Of more than may be open a flush opens each when its turn comes.
         if !self.movers.are_all_kept()
-            && let Err(error) = self.mover_of(file)
+            && let Err(error) = self.known.mover_of(file)
         {
             let path = self.namespace.path_of(&file.node.read());
             self.notes.note(format!(
@@ -172,7 +218,7 @@ impl Parts {
 
     fn found_again(&self, record: &FileRecord, node: &Node) -> Result<()> {
         self.store.dmt.rename(&record.path, &self.namespace.path_of(node))?;
-        match self.file_of(node) {
+        match self.known.file_of(node) {
             Ok(file) => {
                 self.keep_for_flush(&file, record.id);
                 Ok(())
@@ -188,8 +234,8 @@ impl Parts {
             if record.stamp != Stamp::Writing {
                 continue;
             }
-            match self.file_by_id(record.id) {
-                Ok(Some(file)) => self.forget_idle(&file),
+            match self.known.file_by_id(record.id) {
+                Ok(Some(file)) => self.known.forget_idle(&file),
                 // Clean bytes of a file that is not where it was are not worth a search.
                 _ if self.store.dmt.dirty(record.id, WHOLE, 1).is_empty() => {
                     self.mappings.let_go(record.id, WHOLE)?;
@@ -205,10 +251,10 @@ impl Parts {
     pub(crate) fn stamp_dirty_files(&self) {
         for (id, _) in self.store.dmt.dirty_files() {
             // What cannot be looked at is as it was, as far as this session knows.
-            let Ok(Some(file)) = self.file_by_id(id) else { continue };
+            let Ok(Some(file)) = self.known.file_by_id(id) else { continue };
             let met = if self.own.is_foreign(&file) { self.external.meet(&file) } else { Ok(()) };
             let stamped =
-                met.and_then(|()| self.give_time(&file)).and_then(|()| self.own.rest(&file));
+                met.and_then(|()| self.times.give_time(&file)).and_then(|()| self.own.rest(&file));
             if let Err(error) = stamped {
                 let path = self.namespace.path_of(&file.node.read());
                 self.notes.note(format!(

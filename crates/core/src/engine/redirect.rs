@@ -4,19 +4,37 @@
 //! Identify first, then redirect. Every path keeps I1: the caller of a read gets the newest byte
 //! of either side, because both directions hold the file's range lock while they look and move.
 
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::sync::Arc;
 
-use halocline_model::admit::Observation;
 use halocline_model::request::{ByteRange, Direction};
 
+use crate::clock::Clock;
 use crate::config::Mode;
-use crate::engine::identify::Identified;
-use crate::engine::open_file::OpenFile;
-use crate::engine::parts::Parts;
-use crate::engine::segments::{missing_spans, run, with_segments};
+use crate::engine::{
+    counters::Counters,
+    damage::Damage,
+    fill::Fills,
+    foundation::Foundation,
+    health::Health,
+    identify::Identified,
+    identify::Identifier,
+    known_files::KnownFiles,
+    mappings::Mappings,
+    open_file::OpenFile,
+    origin_access::OriginAccess,
+    own_changes::OwnChanges,
+    pressure::Pressure,
+    repair::Repair,
+    resize::Resizer,
+    room::Room,
+    segments::{index, missing_spans, run, segments_of, slice, slice_mut, with_segments},
+    settings::Settings,
+    space::OriginSpace,
+};
 use crate::error::Result;
 use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
 use crate::meta::{Extent, FileId, Segment};
 
 /// Where the bytes of a read came from.
@@ -28,20 +46,60 @@ struct Served {
     whole: bool,
 }
 
-/// The bytes of `data`, which begins at file offset `start`, that belong to `part`.
-fn slice(data: &[u8], start: u64, part: ByteRange) -> &[u8] {
-    &data[index(part.start - start)..index(part.end - start)]
+/// What serves the reads and writes of programs.
+#[derive(Debug)]
+pub(crate) struct Redirector {
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    origin: Arc<OriginAccess>,
+    damage: Arc<Damage>,
+    counters: Arc<Counters>,
+    health: Arc<Health>,
+    pressure: Arc<Pressure>,
+    room: Arc<Room>,
+    settings: Arc<Settings>,
+    clock: Clock,
+    mappings: Arc<Mappings>,
+    own: Arc<OwnChanges>,
+    repair: Arc<Repair>,
+    space: Arc<OriginSpace>,
+    known: Arc<KnownFiles>,
+    resizer: Arc<Resizer>,
+    fills: Arc<Fills>,
+    identifier: Arc<Identifier>,
 }
 
-fn slice_mut(data: &mut [u8], start: u64, part: ByteRange) -> &mut [u8] {
-    &mut data[index(part.start - start)..index(part.end - start)]
-}
+impl Redirector {
+    /// Over both sides.
+    pub(crate) fn new(
+        base: &Foundation,
+        (mappings, own): (&Arc<Mappings>, &Arc<OwnChanges>),
+        (repair, space): (&Arc<Repair>, &Arc<OriginSpace>),
+        (known, resizer): (&Arc<KnownFiles>, &Arc<Resizer>),
+        (fills, identifier): (&Arc<Fills>, &Arc<Identifier>),
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            origin: Arc::clone(&base.origin),
+            damage: Arc::clone(&base.damage),
+            counters: Arc::clone(&base.counters),
+            health: Arc::clone(&base.health),
+            pressure: Arc::clone(&base.pressure),
+            room: Arc::clone(&base.room),
+            settings: Arc::clone(&base.settings),
+            clock: base.clock.clone(),
+            mappings: Arc::clone(mappings),
+            own: Arc::clone(own),
+            repair: Arc::clone(repair),
+            space: Arc::clone(space),
+            known: Arc::clone(known),
+            resizer: Arc::clone(resizer),
+            fills: Arc::clone(fills),
+            identifier: Arc::clone(identifier),
+        }
+    }
 
-fn index(offset: u64) -> usize {
-    usize::try_from(offset).expect("an offset inside a buffer fits a usize")
-}
-
-impl Parts {
     /// Serves a write of thread `tid`. On success every byte is on the side that the records name,
     /// handed to the operating system there (I4).
     pub(crate) fn write(
@@ -66,12 +124,12 @@ impl Parts {
         let grows = (range.end > file.size()).then(|| file.growth.lock());
         let growing = grows.is_some() && range.end > file.size();
         let cached = with_segments(|segments| {
-            self.segments(file, range, segments);
+            segments_of(&self.store, file, range, segments);
             self.write_segments(handle, &identified, range, data, segments, growing)
         })
         .inspect_err(|_| {
             if growing {
-                self.undo_growth(handle);
+                self.resizer.undo_growth(handle);
             }
         })?;
         if growing {
@@ -80,7 +138,7 @@ impl Parts {
         let now_ns = self.clock.now_ns();
         file.note_write(now_ns, cached > 0);
         if cached > 0 {
-            self.cache_written_ns.store(now_ns, Ordering::Relaxed);
+            self.pressure.note_write(now_ns);
         }
         self.counters.request(Direction::Write, range.len(), cached);
         Ok(())
@@ -111,11 +169,11 @@ impl Parts {
         let buf = &mut buf[..index(range.len())];
         let identified = self.identify(file, Direction::Read, range, tid);
         let Served { cached, whole } = with_segments(|segments| {
-            self.segments(file, range, segments);
+            segments_of(&self.store, file, range, segments);
             self.read_segments(handle, &identified, range, buf, segments)
         })?;
         if identified.verdict.critical && cached < range.len() && whole {
-            self.mappings.advisory(self.missed(file, identified.placement, range, buf))?;
+            self.mappings.advisory(self.fills.missed(file, identified.placement, range, buf))?;
         }
         self.counters.request(Direction::Read, range.len(), cached);
         Ok(buf.len())
@@ -198,7 +256,7 @@ impl Parts {
             // Of the dirty ones it is taken already. Where there is not enough each is dealt with alone.
             let is_dirty = |s: &Segment| s.extent.is_some_and(|extent| extent.dirty);
             let all_taken = segments[..count].iter().all(is_dirty);
-            let space = if all_taken { None } else { self.take_space(handle, range) };
+            let space = if all_taken { None } else { self.space.take_dirty(handle, range) };
             if (all_taken || space.is_some()) && self.store.dmt.mark_dirty(id, range).is_ok() {
                 let extent = Some(Extent { dirty: true, ..extent });
                 return (Segment { range, extent }, &segments[count..]);
@@ -229,7 +287,7 @@ impl Parts {
             return Ok(false);
         }
         // A clean extent may be that of a hole.
-        let space = if extent.dirty { None } else { self.take_space(handle, part) };
+        let space = if extent.dirty { None } else { self.space.take_dirty(handle, part) };
         if !extent.dirty && space.is_none() {
             self.mappings.let_go(id, part)?;
             return Ok(false);
@@ -242,7 +300,7 @@ impl Parts {
             self.mappings.let_go(id, part)?;
             return Ok(false);
         }
-        match self.timed(true, Direction::Write, None, part.len(), || {
+        match self.identifier.timed(true, Direction::Write, None, part.len(), || {
             self.store.write(id, extent.placement, part.start, data)
         }) {
             Ok(()) => {
@@ -271,22 +329,23 @@ impl Parts {
         data: &[u8],
     ) -> Result<bool> {
         let file = &handle.file;
-        if !self.may_become_dirty(file) {
+        if !self.known.may_become_dirty(file) {
             self.counters.no_room(part.len());
             return Ok(false);
         }
         let through = self.settings.config.mode == Mode::WriteThrough;
         let space = if through {
-            Some(self.take_home(handle, part)?)
+            Some(self.space.take_for_origin(handle, part)?)
         } else {
-            self.take_space(handle, part)
+            self.space.take_dirty(handle, part)
         };
         let Some(_space) = space else {
             self.counters.no_room(part.len());
             return Ok(false);
         };
         let placement = identified.placement;
-        let room = self.id_of(file).and_then(|id| Ok((id, self.make_room(identified, id, part)?)));
+        let room =
+            self.known.id_of(file).and_then(|id| Ok((id, self.make_room(identified, id, part)?)));
         let (id, evicted) = match room {
             Ok((id, Some(evicted))) => (id, evicted),
             Ok((_, None)) => {
@@ -303,9 +362,10 @@ impl Parts {
             self.store.dmt.release(id, part, placement);
             return Err(error);
         }
-        let written = self.timed(true, Direction::Write, Some(identified), part.len(), || {
-            self.store.write(id, placement, part.start, data)
-        });
+        let written =
+            self.identifier.timed(true, Direction::Write, Some(identified), part.len(), || {
+                self.store.write(id, placement, part.start, data)
+            });
         if let Err(error) = written {
             self.store.dmt.release(id, part, placement);
             // Files there may be shorter than on the origin (16 TiB on ext4): no fault of the device.
@@ -349,8 +409,8 @@ impl Parts {
         part: ByteRange,
         data: &[u8],
     ) -> Result<()> {
-        let _space = self.take_home(handle, part)?;
-        self.timed(false, Direction::Write, Some(identified), part.len(), || {
+        let _space = self.space.take_for_origin(handle, part)?;
+        self.identifier.timed(false, Direction::Write, Some(identified), part.len(), || {
             self.write_origin(handle, part, data)
         })
     }
@@ -375,9 +435,13 @@ impl Parts {
         // The origin first, in few large pieces that may run over cached bytes; then the cached
         // bytes on top, which are at least as new.
         for span in missing_spans(segments) {
-            whole &= self.timed(false, Direction::Read, Some(identified), span.len(), || {
-                self.origin.read(&handle.origin, span, slice_mut(buf, range.start, span))
-            })?;
+            whole &= self.identifier.timed(
+                false,
+                Direction::Read,
+                Some(identified),
+                span.len(),
+                || self.origin.read(&handle.origin, span, slice_mut(buf, range.start, span)),
+            )?;
         }
         let Some(id) = handle.file.id() else { return Ok(Served { cached: 0, whole }) };
         let (mut cached, mut rest) = (0, segments);
@@ -388,7 +452,7 @@ impl Parts {
             let all = ByteRange::new(first.range.start, segments[segments.len() - 1].range.end);
             let read = |part: ByteRange, buf: &mut [u8]| {
                 let into = slice_mut(buf, range.start, part);
-                self.timed(true, Direction::Read, Some(identified), part.len(), || {
+                self.identifier.timed(true, Direction::Read, Some(identified), part.len(), || {
                     self.repair.read_cache(id, extent.placement, part.start, into)
                 })
             };
@@ -423,37 +487,5 @@ impl Parts {
             self.store.dmt.touch(id, range);
         }
         Ok(Served { cached, whole })
-    }
-
-    /// Runs I/O on one side and tells the policy how long it took.
-    fn timed<T, E>(
-        &self,
-        on_cache: bool,
-        direction: Direction,
-        identified: Option<&Identified>,
-        bytes: u64,
-        work: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
-        let Some(identified) = identified.filter(|request| self.identifier.learns(request)) else {
-            return work();
-        };
-        let begun = Instant::now();
-        let done = work()?;
-        let verdict = &identified.verdict;
-        self.identifier.observe(
-            identified,
-            &Observation {
-                on_cache,
-                direction,
-                sequential: identified.sequential,
-                bytes,
-                parts: 1,
-                predicted_ps: if on_cache { verdict.cache_ps } else { verdict.origin_ps },
-                measured_ps: u64::try_from(begun.elapsed().as_nanos())
-                    .unwrap_or(u64::MAX)
-                    .saturating_mul(1000),
-            },
-        );
-        Ok(done)
     }
 }

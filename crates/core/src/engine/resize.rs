@@ -7,17 +7,51 @@ use halocline_model::request::ByteRange;
 
 use super::Seek;
 use super::open_file::OpenFile;
-use super::parts::Parts;
+use crate::clock::Clock;
 use crate::device::Allocate;
+use crate::engine::foundation::Foundation;
+use crate::engine::mappings::Mappings;
+use crate::engine::origin_access::OriginAccess;
+use crate::engine::own_changes::OwnChanges;
+use crate::engine::space::OriginSpace;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, tail};
+use crate::extent::store::ExtentStore;
 use crate::meta::Segment;
 use crate::volume::origin::OriginFile;
 
 /// Segments looked at in one go while seeking for data or a hole.
 const SEEK_WINDOW_BYTES: u64 = 64 << 20;
 
-impl Parts {
+/// What changes sizes and holes of files, and finds holes.
+#[derive(Debug)]
+pub(crate) struct Resizer {
+    store: Arc<ExtentStore>,
+    origin: Arc<OriginAccess>,
+    clock: Clock,
+    own: Arc<OwnChanges>,
+    mappings: Arc<Mappings>,
+    space: Arc<OriginSpace>,
+}
+
+impl Resizer {
+    /// Over both sides.
+    pub(crate) fn new(
+        base: &Foundation,
+        own: &Arc<OwnChanges>,
+        mappings: &Arc<Mappings>,
+        space: &Arc<OriginSpace>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            origin: Arc::clone(&base.origin),
+            clock: base.clock.clone(),
+            own: Arc::clone(own),
+            mappings: Arc::clone(mappings),
+            space: Arc::clone(space),
+        }
+    }
+
     /// Sets a file's size; cached bytes past a smaller size are dropped, dirty or not.
     pub(crate) fn truncate(
         &self,
@@ -80,7 +114,7 @@ impl Parts {
         let _space = match how {
             Allocate::PunchHole => None,
             Allocate::Reserve | Allocate::ReserveKeepSize | Allocate::Zero { .. } => {
-                Some(self.take_reserved(handle, range)?)
+                Some(self.space.take_reserved(handle, range)?)
             }
         };
         let _changing = self.own.changing(file, Some(&handle.origin))?;

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use halocline_model::request::ByteRange;
 
-use crate::engine::parts::Parts;
 use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
 use crate::meta::Segment;
 
 /// Missing parts of a read that lie at most this far apart are fetched from the origin in one
@@ -26,33 +26,31 @@ pub(super) fn with_segments<T>(work: impl FnOnce(&mut Vec<Segment>) -> T) -> T {
     })
 }
 
-impl Parts {
-    /// What of `range` is where. Neighbours in one object that are both clean or both dirty come as
-    /// one segment, whose extent stands for all of them: one request for the device.
-    pub(super) fn segments(
-        &self,
-        file: &CachedFile,
-        range: ByteRange,
-        segments: &mut Vec<Segment>,
-    ) {
-        segments.clear();
-        match file.id() {
-            Some(id) => self.store.dmt.lookup(id, range, segments),
-            None => segments.push(Segment { range, extent: None }),
-        }
-        segments.dedup_by(|next, kept| {
-            let together = match (&kept.extent, &next.extent) {
-                (Some(one), Some(other)) => {
-                    one.placement == other.placement && one.dirty == other.dirty
-                }
-                _ => false,
-            };
-            if together {
-                kept.range.end = next.range.end;
-            }
-            together
-        });
+/// What of `range` is where. Neighbours in one object that are both clean or both dirty come as
+/// one segment, whose extent stands for all of them: one request for the device.
+pub(super) fn segments_of(
+    store: &ExtentStore,
+    file: &CachedFile,
+    range: ByteRange,
+    segments: &mut Vec<Segment>,
+) {
+    segments.clear();
+    match file.id() {
+        Some(id) => store.dmt.lookup(id, range, segments),
+        None => segments.push(Segment { range, extent: None }),
     }
+    segments.dedup_by(|next, kept| {
+        let together = match (&kept.extent, &next.extent) {
+            (Some(one), Some(other)) => {
+                one.placement == other.placement && one.dirty == other.dirty
+            }
+            _ => false,
+        };
+        if together {
+            kept.range.end = next.range.end;
+        }
+        together
+    });
 }
 
 /// How many segments from the first on lie side by side in one object; at least one.
@@ -73,4 +71,19 @@ pub(super) fn missing_spans(segments: &[Segment]) -> impl Iterator<Item = ByteRa
         }
         Some(span)
     })
+}
+
+/// The bytes of `data`, which begins at file offset `start`, that belong to `part`.
+pub(super) fn slice(data: &[u8], start: u64, part: ByteRange) -> &[u8] {
+    &data[index(part.start - start)..index(part.end - start)]
+}
+
+/// The same to be written.
+pub(super) fn slice_mut(data: &mut [u8], start: u64, part: ByteRange) -> &mut [u8] {
+    &mut data[index(part.start - start)..index(part.end - start)]
+}
+
+/// An offset inside a buffer.
+pub(super) fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset inside a buffer fits a usize")
 }

@@ -14,6 +14,7 @@
 //! Other processes on the origin take from the same space and are seen at the next look: they, and
 //! the file system's own blocks, are what the reserve is for.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,10 +23,17 @@ use parking_lot::Mutex;
 
 use super::blocks::new_bytes_in;
 use super::open_file::OpenFile;
-use super::parts::Parts;
+use crate::engine::foundation::Foundation;
+use crate::engine::health::Health;
+use crate::engine::notes::Notes;
+use crate::engine::origin_access::OriginAccess;
+use crate::engine::settings::Settings;
 use crate::error::{Error, Result};
 use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
 use crate::meta::{BLOCK, FileId};
+use crate::namespace::Namespace;
 use crate::volume::origin::OriginFile;
 
 /// The cache's file system keeps at least this much, or 1 % if that is less, for records and for
@@ -45,8 +53,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const COMPARED_MAX: usize = 16 << 10;
 
 /// Free space of the origin that writes may take.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OriginSpace {
+    health: Arc<Health>,
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    origin: Arc<OriginAccess>,
+    namespace: Arc<Namespace>,
+    notes: Arc<Notes>,
+    settings: Arc<Settings>,
     /// Bytes taken so far, in whole blocks.
     taken: AtomicU64,
     /// Those of them whose writes have ended: a look sees them, dirty or on the origin.
@@ -93,6 +108,26 @@ impl Drop for Taken<'_> {
 }
 
 impl OriginSpace {
+    /// Nothing may be taken before the first look.
+    pub(crate) fn new(base: &Foundation) -> Self {
+        Self {
+            health: Arc::clone(&base.health),
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            origin: Arc::clone(&base.origin),
+            namespace: Arc::clone(&base.namespace),
+            notes: Arc::clone(&base.notes),
+            settings: Arc::clone(&base.settings),
+            taken: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            limit: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
+            short: AtomicBool::new(false),
+            looked: Mutex::default(),
+        }
+    }
+
     fn take(&self, bytes: u64, limit: &AtomicU64) -> Option<Taken<'_>> {
         let limit = limit.load(Ordering::Acquire);
         let fits = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= limit);
@@ -106,11 +141,11 @@ impl OriginSpace {
     }
 }
 
-impl Parts {
+impl OriginSpace {
     /// Looks at both file systems; closes or reopens admission.
-    pub(crate) fn check_space(&self) {
+    pub(crate) fn check(&self) {
         self.health.set_full(self.lack_of_space());
-        self.look_at_origin(&mut self.space.looked.lock());
+        self.look_at_origin(&mut self.looked.lock());
     }
 
     fn lack_of_space(&self) -> Option<String> {
@@ -136,23 +171,22 @@ impl Parts {
 
     /// Takes space on the origin for a part that is to become dirty. `None` says that the origin may
     /// not have it later: the part belongs there at once.
-    pub(crate) fn take_space(&self, handle: &OpenFile, part: ByteRange) -> Option<Taken<'_>> {
-        let space = &self.space;
+    pub(crate) fn take_dirty(&self, handle: &OpenFile, part: ByteRange) -> Option<Taken<'_>> {
         let bytes = part.widen_to(BLOCK).len();
-        let taken = space.take(bytes, &space.limit);
+        let taken = self.take(bytes, &self.limit);
         if taken.is_some() {
             return taken;
         }
         if new_bytes_in(&handle.origin, part) == 0 {
-            return Some(Taken { space, bytes: 0 });
+            return Some(Taken { space: self, bytes: 0 });
         }
-        let mut looked = space.looked.try_lock()?;
+        let mut looked = self.looked.try_lock()?;
         if looked.at.is_some_and(|at| at.elapsed() < LOOK_AGAIN) {
             return None;
         }
         self.look_at_origin(&mut looked);
         drop(looked);
-        space.take(bytes, &space.limit)
+        self.take(bytes, &self.limit)
     }
 
     /// Takes space for a part that goes to the origin now.
@@ -160,7 +194,7 @@ impl Parts {
     /// # Errors
     ///
     /// `ENOSPC` where dirty bytes need what the origin has left.
-    pub(crate) fn take_home(&self, handle: &OpenFile, part: ByteRange) -> Result<Taken<'_>> {
+    pub(crate) fn take_for_origin(&self, handle: &OpenFile, part: ByteRange) -> Result<Taken<'_>> {
         self.take_now(part, &|| new_bytes_in(&handle.origin, part))
     }
 
@@ -191,11 +225,10 @@ impl Parts {
 
     /// Takes space for new blocks in `range`, of which `needed` knows how many bytes they have.
     fn take_now(&self, range: ByteRange, needed: &dyn Fn() -> u64) -> Result<Taken<'_>> {
-        let space = &self.space;
-        if let Some(taken) = space.take(range.widen_to(BLOCK).len(), &space.last) {
+        if let Some(taken) = self.take(range.widen_to(BLOCK).len(), &self.last) {
             return Ok(taken);
         }
-        let nobodys = || Ok(Taken { space, bytes: 0 });
+        let nobodys = || Ok(Taken { space: self, bytes: 0 });
         if self.store.dmt.usage().dirty == 0 {
             return nobodys();
         }
@@ -203,12 +236,12 @@ impl Parts {
         if needed == 0 {
             return nobodys();
         }
-        let mut looked = space.looked.lock();
+        let mut looked = self.looked.lock();
         self.look_at_origin(&mut looked);
-        if let Some(taken) = space.take(needed, &space.last) {
+        if let Some(taken) = self.take(needed, &self.last) {
             return Ok(taken);
         }
-        if space.promised.load(Ordering::Acquire) == 0 {
+        if self.promised.load(Ordering::Acquire) == 0 {
             return nobodys();
         }
         Err(rustix::io::Errno::NOSPC.into())
@@ -222,17 +255,16 @@ impl Parts {
         span: ByteRange,
         bytes: u64,
     ) -> Option<Taken<'_>> {
-        let space = &self.space;
         let gaps = span.widen_to(BLOCK).len().saturating_sub(bytes);
-        let nobodys = || (new_bytes_in(origin, span) == 0).then_some(Taken { space, bytes: 0 });
-        space.take(gaps, &space.limit).or_else(nobodys)
+        let nobodys =
+            || (new_bytes_in(origin, span) == 0).then_some(Taken { space: self, bytes: 0 });
+        self.take(gaps, &self.limit).or_else(nobodys)
     }
 
     /// Sets what may be taken from now on.
     fn look_at_origin(&self, looked: &mut Looked) {
-        let space = &self.space;
         // First: what ends from now on counts as taken although it may be seen below, too.
-        let ended = space.ended.load(Ordering::Acquire);
+        let ended = self.ended.load(Ordering::Acquire);
         let usage = self.store.dmt.usage();
         // An extent may begin and end inside a block.
         let mut promised = usage.dirty + usage.dirty_extents * 2 * BLOCK;
@@ -254,11 +286,11 @@ impl Parts {
         let left = available.saturating_sub(promised);
         let open = if looked.refusal.is_some() { 0 } else { left.saturating_sub(reserve) };
         let limit = if open == 0 { 0 } else { ended.saturating_add(open) };
-        space.limit.store(limit, Ordering::Release);
-        space.last.store(ended.saturating_add(left), Ordering::Release);
-        space.promised.store(promised, Ordering::Release);
+        self.limit.store(limit, Ordering::Release);
+        self.last.store(ended.saturating_add(left), Ordering::Release);
+        self.promised.store(promised, Ordering::Release);
         let short = left < reserve;
-        space.short.store(short && looked.refusal.is_none(), Ordering::Relaxed);
+        self.short.store(short && looked.refusal.is_none(), Ordering::Relaxed);
         looked.at = Some(Instant::now());
         self.health.set_origin_short(match &looked.refusal {
             Some(refusal) if refusal.is_quota => Some(format!(
@@ -333,7 +365,7 @@ impl Parts {
                 "no space is left on the origin {origin}: free some, then run `halocline flush`"
             )
         };
-        let mut looked = self.space.looked.lock();
+        let mut looked = self.looked.lock();
         let available = self.free_on_origin().0;
         let before = looked.refusal.replace(Refusal { file: id, is_quota, available });
         self.look_at_origin(&mut looked);
@@ -347,17 +379,10 @@ impl Parts {
 
     /// All of a file was flushed.
     pub(crate) fn had_room(&self, id: FileId) {
-        let mut looked = self.space.looked.lock();
+        let mut looked = self.looked.lock();
         if looked.refusal.as_ref().is_some_and(|refusal| refusal.file == id) {
             looked.refusal = None;
             self.look_at_origin(&mut looked);
         }
-    }
-
-    /// Whether anything was written to the cache since this was last asked.
-    pub(crate) fn changed_since_barrier(&self) -> bool {
-        let counts = self.counters.snapshot();
-        let now = counts.ssd_bytes_written + counts.flushed_bytes + counts.evicted_bytes;
-        self.barrier_mark.swap(now, Ordering::Relaxed) != now
     }
 }

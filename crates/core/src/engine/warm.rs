@@ -22,20 +22,29 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::open_file::OpenFile;
-use super::parts::Parts;
-use crate::config::Config;
 use crate::device::lease::is_sole;
 use crate::device::passing;
+use crate::engine::foundation::Foundation;
+use crate::engine::known_files::KnownFiles;
+use crate::engine::mappings::Mappings;
+use crate::engine::notes::Notes;
+use crate::engine::origin_access::OriginAccess;
 use crate::error::Result;
 use crate::extent::file::{CachedFile, WHOLE};
-use crate::volume::origin::{Origin, OriginFile};
+use crate::extent::store::ExtentStore;
+use crate::volume::origin::OriginFile;
 
 /// One page in so many may be missing from memory.
 const MISSING_SHARE: u64 = 64;
 
 /// What is known of passthrough so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Warm {
+    store: Arc<ExtentStore>,
+    notes: Arc<Notes>,
+    origin: Arc<OriginAccess>,
+    known: Arc<KnownFiles>,
+    mappings: Arc<Mappings>,
     wanted: AtomicBool,
     opens: AtomicU64,
     /// Files that nobody has open, but somebody may have mapped.
@@ -43,11 +52,26 @@ pub(crate) struct Warm {
 }
 
 impl Warm {
-    /// As `config` wants it, where the kernel can read `origin` as we do: a plain one, without
+    /// As the configuration wants it, where the kernel can read the origin as we do: a plain one, without
     /// emulated devices.
-    pub(crate) fn new(config: &Config, origin: &Origin) -> Self {
-        let can = !origin.is_striped() && config.emulate.is_none() && !config.direct;
-        Self { wanted: AtomicBool::new(config.warm_passthrough && can), ..Self::default() }
+    pub(crate) fn new(
+        base: &Foundation,
+        known: &Arc<KnownFiles>,
+        mappings: &Arc<Mappings>,
+    ) -> Self {
+        let config = &base.settings.config;
+        let plain = !base.origin.data.is_striped();
+        let can = plain && config.emulate.is_none() && !config.direct;
+        Self {
+            store: Arc::clone(&base.store),
+            notes: Arc::clone(&base.notes),
+            origin: Arc::clone(&base.origin),
+            known: Arc::clone(known),
+            mappings: Arc::clone(mappings),
+            wanted: AtomicBool::new(config.warm_passthrough && can),
+            opens: AtomicU64::new(0),
+            mapped: Mutex::default(),
+        }
     }
 
     /// Whether files are offered to the kernel.
@@ -61,7 +85,7 @@ impl Warm {
     }
 }
 
-impl Parts {
+impl Warm {
     /// Hands an open file to the kernel if that is wise; see `Engine::pass_through`.
     pub(crate) fn pass_through(
         &self,
@@ -84,14 +108,14 @@ impl Parts {
             return false;
         };
         if let Err(error) = taken {
-            if self.warm.wanted.swap(false, Ordering::Relaxed) {
+            if self.wanted.swap(false, Ordering::Relaxed) {
                 self.notes.note(format!("warm_passthrough is off: {}", passing::explain(&error)));
             }
             return false;
         }
         if reads {
             handle.reads_below.store(true, Ordering::Release);
-            self.warm.opens.fetch_add(1, Ordering::Relaxed);
+            self.opens.fetch_add(1, Ordering::Relaxed);
         }
         true
     }
@@ -105,7 +129,7 @@ impl Parts {
     }
 
     /// A handle was opened: on a file that is read without us, perhaps.
-    pub(crate) fn opened_warm(&self, handle: &OpenFile) -> Result<()> {
+    pub(crate) fn opened(&self, handle: &OpenFile) -> Result<()> {
         let file = &handle.file;
         if !file.read_below.load(Ordering::Acquire) {
             return Ok(());
@@ -122,22 +146,22 @@ impl Parts {
     }
 
     /// The last handle of a file was closed; `origin` is still open.
-    pub(crate) fn closed_warm(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
+    pub(crate) fn closed(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
         if !file.read_below.load(Ordering::Acquire) {
             return;
         }
         if !end_read_below(file, Some(origin)) {
-            self.warm.mapped.lock().push_back(Arc::downgrade(file));
+            self.mapped.lock().push_back(Arc::downgrade(file));
         }
         // One that was mapped when it was closed may be free by now.
-        let other = self.warm.mapped.lock().pop_front().and_then(|file| file.upgrade());
+        let other = self.mapped.lock().pop_front().and_then(|file| file.upgrade());
         let Some(other) = other.filter(|other| !Arc::ptr_eq(other, file)) else { return };
         let node = other.node.read().clone();
         let origin = self.origin.open(&node, libc::O_RDONLY).ok();
         if end_read_below(&other, origin.as_ref()) {
-            self.forget_idle(&other);
+            self.known.forget_idle(&other);
         } else {
-            self.warm.mapped.lock().push_back(Arc::downgrade(&other));
+            self.mapped.lock().push_back(Arc::downgrade(&other));
         }
     }
 }

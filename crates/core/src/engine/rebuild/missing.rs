@@ -88,7 +88,7 @@ mod tests {
         drop((node, handle));
         *file.mover.lock() = None;
         file.let_mtime_go(None);
-        engine.parts.forget_idle(&file);
+        engine.parts.known.forget_idle(&file);
         assert!(engine.parts.files.by_id(file.id().unwrap()).is_none());
         engine
     }
@@ -96,9 +96,9 @@ mod tests {
     /// Flushes as the rebuilder does, long after dirty files were missed first.
     fn pass(engine: &ExtentEngine) {
         for (id, _) in engine.parts.store.dmt.dirty_files() {
-            engine.parts.missing.note(id, 0);
+            engine.parts.rounds.missing.note(id, 0);
         }
-        engine.parts.flush_pass(&Shared::default(), Reason::Short).unwrap();
+        engine.parts.rounds.flush_pass(&Shared::default(), Reason::Short).unwrap();
     }
 
     /// Only a flush or an unmount on request looked for them; `status` said that the next mount would.

@@ -3,14 +3,22 @@
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use halocline_model::request::ByteRange;
+use parking_lot::Mutex;
 
-use crate::engine::parts::Parts;
+use crate::engine::counters::Counters;
+use crate::engine::foundation::Foundation;
+use crate::engine::known_files::KnownFiles;
+use crate::engine::mappings::Mappings;
+use crate::engine::times::Times;
 use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
 use crate::meta::{Segment, Wanted};
+use crate::namespace::Namespace;
 
 /// Entries taken from the CDT at once: sorted among themselves, so that the origin is read in
 /// file order.
@@ -30,7 +38,52 @@ pub(crate) enum Fetched {
 /// Wants that wait in memory at most for the rebuilder to record them.
 const WANTS_MAX: usize = 16 << 10;
 
-impl Parts {
+/// What brings wanted ranges to the cache.
+#[derive(Debug)]
+pub(crate) struct Fetcher {
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    counters: Arc<Counters>,
+    namespace: Arc<Namespace>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
+    mappings: Arc<Mappings>,
+    /// What programs wanted and the CDT does not have yet.
+    wants: Mutex<Vec<Wanted>>,
+    /// Ranges that programs wanted so far.
+    wants_noted: AtomicU64,
+    /// `wants_noted` when fetching last ran out of room: until programs want more, fetching
+    /// evicts nothing, or two halves of a working set would push each other out for ever.
+    wants_without_room: AtomicU64,
+}
+
+impl Fetcher {
+    /// Nothing is wanted yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
+        mappings: &Arc<Mappings>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            counters: Arc::clone(&base.counters),
+            namespace: Arc::clone(&base.namespace),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            mappings: Arc::clone(mappings),
+            wants: Mutex::default(),
+            wants_noted: AtomicU64::new(1),
+            wants_without_room: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether fetching ran out of room, and nobody wanted more since.
+    pub(crate) fn lacks_room(&self) -> bool {
+        let noted = self.wants_noted.load(Ordering::Relaxed);
+        self.wants_without_room.load(Ordering::Relaxed) == noted
+    }
+
     /// Notes that a critical read missed bytes (`C_flag`): the rebuilder fetches them. It also
     /// records them, because a program shall not wait for a record; a crash before that costs a
     /// hint.
@@ -101,16 +154,16 @@ impl Parts {
     /// to leave for it.
     pub(crate) fn fetch(&self, wanted: &Wanted, evict: bool) -> Result<Fetched> {
         // What is not there or cannot be looked at is not wanted any more: it would fail for ever.
-        let Ok(Some(file)) = self.file_by_id(wanted.file) else {
+        let Ok(Some(file)) = self.known.file_by_id(wanted.file) else {
             self.store.dmt.drop_critical(wanted.file, wanted.range);
             return Ok(Fetched::Gone);
         };
         if !file.is_open() {
             // No close will tell what the origin's file looked like when its bytes were read (I9).
-            self.settle(&file, wanted.file)?;
+            self.times.settle(&file, wanted.file)?;
         }
         let fetched = self.fetch_into(&file, wanted, evict);
-        self.forget_idle(&file);
+        self.known.forget_idle(&file);
         fetched
     }
 
@@ -230,7 +283,7 @@ impl Parts {
     /// has none to be cached there.
     fn read_whole(&self, file: &CachedFile, range: ByteRange) -> Result<Vec<u8>> {
         let mut data = vec![0; usize::try_from(range.len()).expect("a request fits in memory")];
-        if self.reader_of(file)?.read_at(range.start, &mut data)? < data.len() {
+        if self.known.reader_of(file)?.read_at(range.start, &mut data)? < data.len() {
             let path = self.namespace.path_of(&file.node.read());
             return Err(Error::invalid(
                 format!("{} became shorter on the origin while it was in use", path.display()),
@@ -238,6 +291,15 @@ impl Parts {
             ));
         }
         Ok(data)
+    }
+
+    /// Fetches batch after batch until nothing is wanted or there is no room.
+    pub(crate) fn fetch_all(&self) -> Result<u64> {
+        let mut total = 0;
+        while let Some(bytes) = self.fetch_batch(&|| true, true)? {
+            total += bytes;
+        }
+        Ok(total)
     }
 }
 

@@ -3,15 +3,18 @@
 //! Neighbours in one cache object are read together, and pieces at the same time: reading the
 //! cache extent by extent would take longer than writing a dense region home.
 
+use std::sync::Arc;
 use std::thread;
 
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
-use crate::engine::parts::Parts;
+use crate::engine::damage::Damage;
+use crate::engine::foundation::Foundation;
 use crate::error::Result;
 use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
 use crate::meta::{Extent, FileId, Segment};
 use crate::volume::rewrite::Runs;
 
@@ -54,10 +57,22 @@ impl Snapshot {
     }
 }
 
-impl Parts {
+/// What takes snapshots.
+#[derive(Debug)]
+pub(super) struct Snapshots {
+    store: Arc<ExtentStore>,
+    damage: Arc<Damage>,
+}
+
+impl Snapshots {
+    /// Snapshots of what is in the store.
+    pub(super) fn new(base: &Foundation) -> Self {
+        Self { store: Arc::clone(&base.store), damage: Arc::clone(&base.damage) }
+    }
+
     /// Copies the dirty extents that nobody is writing to right now and that are what was written;
     /// `None` where there are none.
-    pub(super) fn snapshot(
+    pub(super) fn take(
         &self,
         file: &CachedFile,
         id: FileId,

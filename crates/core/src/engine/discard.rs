@@ -1,9 +1,24 @@
 //! Discarding: blocks whose mapping is durably gone return to the cache's file system.
 
-use crate::engine::parts::Parts;
+use crate::engine::foundation::Foundation;
 use crate::error::Result;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use std::sync::Arc;
 
-impl Parts {
+/// What frees blocks and forgets files that have nothing on the cache.
+#[derive(Debug)]
+pub(crate) struct Discards {
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+}
+
+impl Discards {
+    /// Nothing is to be freed yet.
+    pub(crate) fn new(base: &Foundation) -> Self {
+        Self { store: Arc::clone(&base.store), files: Arc::clone(&base.files) }
+    }
+
     /// Frees the queued ranges; what was claimed again meanwhile stays.
     pub(crate) fn discard_queued(&self) -> Result<u64> {
         let mut freed = 0;

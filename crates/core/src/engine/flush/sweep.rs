@@ -13,11 +13,24 @@ use std::time::{Duration, Instant};
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 
-use super::flush::Flushed;
-use crate::engine::parts::Parts;
+use super::{Flushed, Flusher};
+use crate::engine::degrade::Relief;
+use crate::engine::external_changes::ExternalChanges;
+use crate::engine::foundation::Foundation;
+use crate::engine::known_files::KnownFiles;
+use crate::engine::mappings::Mappings;
+use crate::engine::origin_access::OriginAccess;
+use crate::engine::own_changes::OwnChanges;
+use crate::engine::pressure::Pressure;
+use crate::engine::room::Room;
+use crate::engine::settings::Settings;
+use crate::engine::space::OriginSpace;
+use crate::engine::times::Times;
 use crate::error::Result;
 use crate::extent::file::{CachedFile, WHOLE, tail};
+use crate::extent::store::ExtentStore;
 use crate::meta::FileId;
+use crate::namespace::Namespace;
 
 /// Dirty extents looked at in one go.
 const LOOK: usize = 4096;
@@ -70,7 +83,53 @@ struct DirtyRegion {
     dirty: u64,
 }
 
-impl Parts {
+/// What flushes whole files, region by region.
+#[derive(Debug)]
+pub(crate) struct Sweeper {
+    store: Arc<ExtentStore>,
+    namespace: Arc<Namespace>,
+    pressure: Arc<Pressure>,
+    origin: Arc<OriginAccess>,
+    room: Arc<Room>,
+    settings: Arc<Settings>,
+    mappings: Arc<Mappings>,
+    own: Arc<OwnChanges>,
+    external: Arc<ExternalChanges>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
+    space: Arc<OriginSpace>,
+    relief: Arc<Relief>,
+    flusher: Arc<Flusher>,
+}
+
+impl Sweeper {
+    /// No sweep is under way yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        mappings: &Arc<Mappings>,
+        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
+        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
+        space: &Arc<OriginSpace>,
+        (relief, flusher): (&Arc<Relief>, &Arc<Flusher>),
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            namespace: Arc::clone(&base.namespace),
+            pressure: Arc::clone(&base.pressure),
+            origin: Arc::clone(&base.origin),
+            room: Arc::clone(&base.room),
+            settings: Arc::clone(&base.settings),
+            mappings: Arc::clone(mappings),
+            own: Arc::clone(own),
+            external: Arc::clone(external),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            space: Arc::clone(space),
+            relief: Arc::clone(relief),
+            flusher: Arc::clone(flusher),
+        }
+    }
+
     /// One sweep over a file, several regions at a time. `go_on` is told the bytes of each region
     /// flushed and ends the sweep with `false`. The caller holds no lock of the file's bytes.
     pub(crate) fn sweep(
@@ -108,8 +167,8 @@ impl Parts {
                 done => return done,
             }
         }
-        let bytes = self.relieved(|| self.bring_home(file, id))?;
-        self.settle(file, id).map(|()| bytes)
+        let bytes = self.relief.relieved(|| self.relief.bring_home(file, id))?;
+        self.times.settle(file, id).map(|()| bytes)
     }
 
     fn sweep_and_record(
@@ -140,12 +199,13 @@ impl Parts {
         if self.own.is_foreign(file) {
             self.external.meet(file)?;
         }
-        self.settle(file, id)?;
+        self.times.settle(file, id)?;
         self.own.rest(file)?;
-        self.forget_idle(file);
-        let swept = total.into_inner().map_err(|error| self.explain_no_room(file, id, error))?;
+        self.known.forget_idle(file);
+        let swept =
+            total.into_inner().map_err(|error| self.space.explain_no_room(file, id, error))?;
         if which == Which::All && swept > 0 {
-            self.had_room(id);
+            self.space.had_room(id);
         }
         Ok(swept)
     }
@@ -175,7 +235,7 @@ impl Parts {
         if !file.is_open() && !self.own.is_naming() {
             *file.mover.lock() = None;
             file.let_mtime_go(None);
-            self.forget_idle(file);
+            self.known.forget_idle(file);
         }
     }
 
@@ -194,11 +254,11 @@ impl Parts {
             let begun = Instant::now();
             let Some(region) = regions.lock().pop_front() else { break };
             let before = home.bytes;
-            self.flush_region(file, id, region, &mut home)?;
+            self.flusher.flush_region(file, id, region, &mut home)?;
             let bytes = home.bytes - before;
             let limit = if self.pressure.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
             if home.bytes >= limit || self.room.is_wanted() {
-                total += self.finish_flush(file, id, &std::mem::take(&mut home))?;
+                total += self.flusher.finish_flush(file, id, &std::mem::take(&mut home))?;
             }
             if !go_on(bytes) || file.look.lock().is_foreign() {
                 regions.lock().clear();
@@ -206,12 +266,12 @@ impl Parts {
             }
             self.be_courteous(begun.elapsed(), bytes, workers);
         }
-        Ok(total + self.finish_flush(file, id, &home)?)
+        Ok(total + self.flusher.finish_flush(file, id, &home)?)
     }
 
     /// The file's regions with dirty extents, in offset order.
     fn dirty_regions(&self, id: FileId) -> Vec<DirtyRegion> {
-        let bytes = self.region_bytes();
+        let bytes = self.flusher.region_bytes();
         let mut regions: Vec<DirtyRegion> = Vec::new();
         let mut from = 0;
         loop {
@@ -254,6 +314,14 @@ impl Parts {
                 break;
             }
             thread::sleep(left.min(LOOK_UP));
+        }
+    }
+
+    /// Flushes the whole file now; returns the bytes flushed.
+    pub(crate) fn flush_file(&self, file: &Arc<CachedFile>) -> Result<u64> {
+        match file.id() {
+            Some(id) => self.sweep(file, id, Which::All, &|_| true).map(Swept::bytes),
+            None => Ok(0),
         }
     }
 }
