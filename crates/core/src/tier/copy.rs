@@ -288,7 +288,7 @@ pub(super) fn mode_and_times(stat: &Stat, to: &File) -> Result<()> {
 }
 
 /// Whether a file belongs to the owner and group of another.
-pub(super) fn owned(file: &impl AsFd, wanted: &libc::stat64) -> Result<bool> {
+fn owned(file: &impl AsFd, wanted: &libc::stat64) -> Result<bool> {
     let now = stat_descriptor(file)?.raw;
     Ok((now.st_uid, now.st_gid) == (wanted.st_uid, wanted.st_gid))
 }

@@ -8,11 +8,12 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use super::copy::owned;
+use rustix::io::Errno;
+
 use super::inode::Place;
 use super::tiers::Tiers;
 use crate::engine::SetAttr;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::namespace::attributes::set_attr_on;
 use crate::namespace::{stat_descriptor, xattr};
 
@@ -20,6 +21,8 @@ use crate::namespace::{stat_descriptor, xattr};
 pub(super) const ACL: &str = "system.posix_acl_access";
 /// Permissions of a directory's group.
 const GROUP: u32 = 0o070;
+/// How often permissions that change meanwhile are given again.
+const LOOKS_MAX: usize = 100;
 
 /// Makes `to`, a directory on a lower tier, as open as the one of the tree at `path`, if there
 /// is one.
@@ -54,28 +57,98 @@ pub(super) fn permissions_changed(tiers: &Tiers, place: &Place, before: u32) -> 
     Ok(())
 }
 
-/// Gives a directory owner, mode and access ACL of another.
+/// What decides who may enter a directory.
+#[derive(Debug, PartialEq, Eq)]
+struct Permissions {
+    owner: (u32, u32),
+    mode: u32,
+    acl: Option<Vec<u8>>,
+}
+
+impl Permissions {
+    fn of(fd: &impl AsFd) -> Result<Self> {
+        let raw = stat_descriptor(fd)?.raw;
+        let acl = match xattr::get_on(fd, OsStr::new(ACL)) {
+            Err(error) if has_none(&error) => None,
+            other => Some(other?),
+        };
+        Ok(Self { owner: (raw.st_uid, raw.st_gid), mode: raw.st_mode & 0o7777, acl })
+    }
+
+    fn give(&self, to: &impl AsFd) -> Result<()> {
+        let (uid, gid) = self.owner;
+        match set_attr_on(to, &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }) {
+            // An unprivileged daemon's directories are its own.
+            Err(error) if error.errno() == libc::EPERM && owner(to)? == self.owner => {}
+            other => drop(other?),
+        }
+        let mut mode = self.mode;
+        match &self.acl {
+            Some(acl) => match xattr::set_on(to, OsStr::new(ACL), acl, 0) {
+                // What looks like the group's permissions is the most that anybody named has.
+                Err(error) if error.errno() == libc::EOPNOTSUPP => mode &= !GROUP,
+                other => other?,
+            },
+            None => match xattr::remove_on(to, OsStr::new(ACL)) {
+                Err(error) if !has_none(&error) => return Err(error),
+                _ => {}
+            },
+        }
+        set_attr_on(to, &SetAttr { mode: Some(mode), ..SetAttr::default() }).map(drop)
+    }
+}
+
+fn owner(fd: &impl AsFd) -> Result<(u32, u32)> {
+    let raw = stat_descriptor(fd)?.raw;
+    Ok((raw.st_uid, raw.st_gid))
+}
+
+fn has_none(error: &Error) -> bool {
+    matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP)
+}
+
+/// Gives a directory owner, mode and access ACL of another. Several may do so at once, after changes
+/// of the other one: what was looked at too early does not stay.
 pub(super) fn make_like(from: &impl AsFd, to: &impl AsFd) -> Result<()> {
-    let raw = stat_descriptor(from)?.raw;
-    let owner = SetAttr { uid: Some(raw.st_uid), gid: Some(raw.st_gid), ..SetAttr::default() };
-    match set_attr_on(to, &owner) {
-        // An unprivileged daemon's directories are its own.
-        Err(error) if error.errno() == libc::EPERM && owned(to, &raw)? => {}
-        other => drop(other?),
+    let mut wanted = Permissions::of(from)?;
+    for _ in 0..LOOKS_MAX {
+        wanted.give(to)?;
+        let now = Permissions::of(from)?;
+        if now == wanted {
+            return Ok(());
+        }
+        wanted = now;
     }
-    let mut mode = raw.st_mode & 0o7777;
-    let has_none = |errno| matches!(errno, libc::ENODATA | libc::EOPNOTSUPP);
-    match xattr::get_on(from, OsStr::new(ACL)) {
-        Ok(acl) => match xattr::set_on(to, OsStr::new(ACL), &acl, 0) {
-            // What looks like the group's permissions is the most that anybody named has.
-            Err(error) if error.errno() == libc::EOPNOTSUPP => mode &= !GROUP,
-            other => other?,
-        },
-        Err(error) if has_none(error.errno()) => match xattr::remove_on(to, OsStr::new(ACL)) {
-            Err(error) if !has_none(error.errno()) => return Err(error),
-            _ => {}
-        },
-        Err(error) => return Err(error),
+    Err(Errno::AGAIN.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, Permissions as Mode};
+    use std::os::unix::fs::PermissionsExt;
+    use std::thread;
+
+    use super::*;
+
+    /// A move that had looked at a directory before its mode changed opened its mirror again.
+    #[test]
+    fn the_last_permissions_stay_whoever_gives_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            File::open(dir.path().join(name)).unwrap()
+        };
+        let (from, to) = (make("from"), make("to"));
+        for round in 0..300 {
+            let mode = if round % 2 == 0 { 0o700 } else { 0o755 };
+            thread::scope(|scope| {
+                scope.spawn(|| make_like(&from, &to).unwrap());
+                scope.spawn(|| {
+                    from.set_permissions(Mode::from_mode(mode)).unwrap();
+                    make_like(&from, &to).unwrap();
+                });
+            });
+            assert_eq!(to.metadata().unwrap().permissions().mode() & 0o7777, mode, "{round}");
+        }
     }
-    set_attr_on(to, &SetAttr { mode: Some(mode), ..SetAttr::default() }).map(drop)
 }
