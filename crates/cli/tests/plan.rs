@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use halocline_core::control::metrics::Section;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 
@@ -44,6 +45,8 @@ fn a_plan_is_told_and_written_and_the_same_each_time() {
     let output = halocline(dir, &[&plan[..], &["one.toml"]].concat());
     assert!(output.status.success(), "{}", said(&output));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let section = Section::find("halocline plan").unwrap();
+    assert_eq!(section.undescribed(&json), [""; 0]);
     assert_eq!(json["requests"], 256);
     // All fits on the SSD, which the paper's layout finds as well.
     let chosen = json["chosen"].as_str().unwrap();

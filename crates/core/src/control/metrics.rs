@@ -5,6 +5,7 @@
 //! its meaning. Tests compare the table with what is printed, in both directions.
 
 mod offline;
+mod plan;
 mod sections;
 mod simulate;
 mod table;

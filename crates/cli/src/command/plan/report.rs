@@ -37,7 +37,7 @@ struct LayoutJson {
     ssd_bytes: Option<u64>,
     /// Seconds of the trace until the SSDs are full.
     full_after_seconds: Option<f64>,
-    stripes: Option<Vec<FileJson>>,
+    stripes: Vec<FileJson>,
     /// Why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     unavailable: Option<String>,
@@ -95,7 +95,7 @@ fn layout_json(seen: &Seen, judged: &Judged) -> LayoutJson {
         predicted_seconds: Some(judged.predicted_seconds),
         ssd_bytes: Some(judged.ssd_bytes),
         full_after_seconds: judged.full_after_seconds,
-        stripes: Some(stripes.collect()),
+        stripes: stripes.collect(),
         unavailable: None,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Section;
 use super::offline::{BENCH_TIER, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE};
+use super::plan::{PLAN, PLANNED_LAYOUT};
 use super::simulate::SIMULATE;
 use super::table::{
     CACHED, EXPLAIN, EXPLAIN_FILE, FILES, JOBS, MOVE, REPORT, RULES, STATUS, TIER, WHERE,
@@ -116,6 +117,23 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline simulate FILE --json`",
         about: "How long the requests of a trace take on simulated servers; [SIMULATOR.md](SIMULATOR.md) says what is modelled.",
         metrics: SIMULATE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline plan FILE --json`",
+        about: "What stripes would serve a trace best; [PLANNING.md](PLANNING.md) says what is compared. `layouts` has `def`, `pa`, `psa` and `ours`: the next section says what is in each.",
+        metrics: PLAN,
+        within: &[
+            ("layouts.def.", PLANNED_LAYOUT),
+            ("layouts.pa.", PLANNED_LAYOUT),
+            ("layouts.psa.", PLANNED_LAYOUT),
+            ("layouts.ours.", PLANNED_LAYOUT),
+        ],
+    },
+    Section {
+        commands: "`layouts` of `halocline plan FILE --json`",
+        about: "One layout; one that could not be planned has nulls, no stripes, and the reason.",
+        metrics: PLANNED_LAYOUT,
         within: &[],
     },
     Section {

@@ -1,0 +1,54 @@
+//! The keys of what `halocline plan` answers.
+
+use super::Metric;
+use super::table::metric;
+
+pub(super) const PLAN: &[Metric] = &[
+    metric("requests", "number", "Requests of the trace."),
+    metric("sampled_requests", "number", "Those that were replayed on simulated servers."),
+    metric("partial", "yes or no", "The trace is not whole, so less can be said."),
+    metric("chosen", "text", "The recommended layout; `def` where nothing is to be gained."),
+    metric(
+        "gain_over_def",
+        "share",
+        "Throughput of the chosen layout over that of `def`, less one.",
+    ),
+    metric("best_gain", "share", "The same of the best layout, also where it is below the spread."),
+    metric(
+        "spread",
+        "share",
+        "How far gains differ between parts of the trace: below it none is one.",
+    ),
+    metric(
+        "ties[].file",
+        "text",
+        "A file for which `psa` finds several stripe pairs equally good.",
+    ),
+    metric(
+        "ties[].candidates[][]",
+        "bytes, bytes, number",
+        "Stripe on disks, stripe on SSDs, rounds.",
+    ),
+    metric("replays", "number", "Layouts that were judged by a replay."),
+];
+
+/// Of each of the four layouts.
+pub(super) const PLANNED_LAYOUT: &[Metric] = &[
+    metric("simulated_seconds", "seconds or null", "Time of a replay on simulated servers."),
+    metric("predicted_seconds", "seconds or null", "Time by the cost model."),
+    metric(
+        "ssd_bytes",
+        "bytes or null",
+        "Bytes of the files on servers that are not of the slowest class.",
+    ),
+    metric(
+        "full_after_seconds",
+        "seconds or null",
+        "When the trace goes past what fits there; null if never.",
+    ),
+    metric("stripes[].file", "text", "A file."),
+    metric("stripes[].parts[].begin", "bytes", "Where a part of it begins."),
+    metric("stripes[].parts[].end", "bytes", "Where it ends; absent of the last."),
+    metric("stripes[].parts[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
+    metric("unavailable", "text", "Why there is no such layout; absent where there is one."),
+];
