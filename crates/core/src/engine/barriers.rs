@@ -96,7 +96,7 @@ impl Barriers {
 
     /// Brings a file's dirty bytes home, forgets all that is cached of it, and removes its objects.
     fn replace_object(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
-        self.sweeper.flush_file(file)?;
+        self.sweeper.flush_whole(file, &|_| true)?;
         let _range = file.range.exclusive(WHOLE);
         if !self.store.dmt.dirty(id, WHOLE, 1).is_empty() {
             return Err(Error::invalid(

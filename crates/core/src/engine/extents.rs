@@ -106,7 +106,7 @@ impl ExtentEngine {
         }
         if self.parts.store.dmt.find(origin_key(&stat)).is_some() {
             let file = self.parts.known.file_of(&node)?;
-            self.parts.sweeper.flush_file(&file)?;
+            self.parts.sweeper.flush_whole(&file, &|_| true)?;
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use halocline_model::request::ByteRange;
 
 use self::sieve::OriginCost;
 use self::snapshot::Snapshots;
-pub(crate) use self::sweep::{Sweeper, Swept, Which};
+pub(crate) use self::sweep::{FlushedWhole, Sweeper, Swept, Which};
 use crate::engine::counters::Counters;
 use crate::engine::foundation::Foundation;
 use crate::engine::known_files::KnownFiles;
@@ -32,7 +32,7 @@ use crate::engine::times::Times;
 use crate::error::Result;
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
-use crate::meta::FileId;
+use crate::meta::{Extent, FileId};
 
 /// Bytes of file that one region covers on each server of the origin.
 pub(crate) const REGION_BYTES_PER_SERVER: u64 = 2 << 20;
@@ -49,6 +49,16 @@ pub(crate) struct Flushed {
     pub(crate) bytes: u64,
     /// The file's failed syncs when the first of them was written.
     syncs_failed: u64,
+}
+
+/// How a flush deals with requests that hold what it is to bring home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// It leaves what they hold to a later one, and holds up no writer to the cache.
+    PassedOver,
+    /// It waits for them and has the region for itself then: it ends however busy a file is. Writers to the
+    /// region wait meanwhile.
+    WaitedFor,
 }
 
 /// What writes dirty regions to the origin.
@@ -107,10 +117,13 @@ impl Flusher {
         file: &CachedFile,
         id: FileId,
         region: ByteRange,
+        held: Held,
         all: &mut Flushed,
     ) -> Result<()> {
         let mut from = region.start;
-        while let Some(next) = self.flush_some(file, id, ByteRange::new(from, region.end), all)? {
+        while let Some(next) =
+            self.flush_some(file, id, ByteRange::new(from, region.end), held, all)?
+        {
             from = next;
         }
         Ok(())
@@ -123,20 +136,26 @@ impl Flusher {
         file: &CachedFile,
         id: FileId,
         region: ByteRange,
+        held: Held,
         all: &mut Flushed,
     ) -> Result<Option<u64>> {
-        let mut dirty = self.store.dmt.dirty(id, region, EXTENTS_PER_REGION);
-        let rest = (dirty.len() == EXTENTS_PER_REGION).then(|| dirty[dirty.len() - 1].range.end);
-        dirty.retain(|extent| extent.range.start >= region.start);
-        let (Some(first), Some(last)) = (dirty.first(), dirty.last()) else { return Ok(None) };
-        let span = ByteRange::new(first.range.start, last.range.end);
+        let (mut dirty, mut rest) = self.dirty_in(id, region);
+        let Some(mut span) = span(&dirty) else { return Ok(None) };
         let mover = self.known.mover_of(file)?;
         self.times.hold_origin_time(file)?;
+        // Before `home`, as requests do: one that holds the range may wait for that.
+        let alone = (held == Held::WaitedFor).then(|| file.range.shared(span));
+        if alone.is_some() {
+            (dirty, rest) = self.dirty_in(id, region);
+            dirty.retain(|extent| span.contains(extent.range));
+            let Some(now) = self::span(&dirty) else { return Ok(rest) };
+            span = now;
+        }
         let _home = file.home.exclusive(span);
         if all.extents.is_empty() {
             all.syncs_failed = file.syncs_failed.load(Ordering::Acquire);
         }
-        if let Some(snapshot) = self.snapshots.take(file, id, &dirty)? {
+        if let Some(snapshot) = self.snapshots.take(file, id, &dirty, alone.as_ref())? {
             let origin = &self.settings.setting.origin;
             let cost = OriginCost::new(&origin.profile, self.origin.data.servers_below());
             let changing = self.own.changing(file, Some(&mover))?;
@@ -161,7 +180,16 @@ impl Flusher {
                 return Ok(Some(region.start));
             }
         }
-        Ok(rest.filter(|&next| next < region.end))
+        Ok(rest)
+    }
+
+    /// At most [`EXTENTS_PER_REGION`] dirty extents that begin in `region`, and where the rest begins, if there
+    /// is one.
+    fn dirty_in(&self, id: FileId, region: ByteRange) -> (Vec<Extent>, Option<u64>) {
+        let mut dirty = self.store.dmt.dirty(id, region, EXTENTS_PER_REGION);
+        let rest = (dirty.len() == EXTENTS_PER_REGION).then(|| dirty[dirty.len() - 1].range.end);
+        dirty.retain(|extent| extent.range.start >= region.start);
+        (dirty, rest.filter(|&next| next < region.end))
     }
 
     /// Cuts what is damaged off the dirty extents that it is part of; whether there is now more
@@ -176,15 +204,16 @@ impl Flusher {
     }
 
     /// After the origin has the bytes: makes them durable there, then clears `D_flag` of what did
-    /// not change (I3). Returns the bytes that became clean.
+    /// not change (I3). Returns the bytes that became clean; `None` where nothing is known to be durable,
+    /// because nothing was written or another was told of a sync that failed.
     pub(crate) fn finish_flush(
         &self,
         file: &CachedFile,
         id: FileId,
         home: &Flushed,
-    ) -> Result<u64> {
+    ) -> Result<Option<u64>> {
         if home.extents.is_empty() {
-            return Ok(0);
+            return Ok(None);
         }
         let mover = self.known.mover_of(file)?;
         // A clean extent may be evicted, so the origin's copy must be durable before (I4).
@@ -195,7 +224,7 @@ impl Flusher {
         }
         if file.syncs_failed.load(Ordering::Acquire) != home.syncs_failed {
             // Somebody else was told of a failure after we wrote: all is written again.
-            return Ok(0);
+            return Ok(None);
         }
         let cleaned = self.store.dmt.mark_clean(id, &home.extents)?;
         self.counters.flushed(cleaned);
@@ -207,6 +236,12 @@ impl Flusher {
                 Err(error) => self.mappings.cache_failed(&error),
             }
         }
-        Ok(cleaned)
+        Ok(Some(cleaned))
     }
+}
+
+/// From the first byte of sorted extents to the last; `None` where there are none.
+fn span(extents: &[Extent]) -> Option<ByteRange> {
+    let (first, last) = (extents.first()?, extents.last()?);
+    Some(ByteRange::new(first.range.start, last.range.end))
 }

@@ -67,10 +67,12 @@ impl<'a> Moving<'a> {
         ControlFlow::Continue(())
     }
 
-    /// A file was moved, `left` bytes of it were not.
-    pub(super) fn end_file(&mut self, left: u64) -> ControlFlow<()> {
+    /// A file was moved, `left` bytes of it were not, if any because of `why`.
+    pub(super) fn end_file(&mut self, path: &Path, left: u64, why: &str) -> ControlFlow<()> {
         self.report.files += 1;
-        self.report.left_bytes += left;
+        if left > 0 {
+            self.skip(path, why.to_owned(), left);
+        }
         ControlFlow::Continue(())
     }
 
@@ -229,7 +231,8 @@ impl ExtentEngine {
             }
             start = range.end;
         }
-        Ok(moving.end_file(self.missing_bytes(file)))
+        let why = "programs changed it meanwhile; warm it again";
+        Ok(moving.end_file(name, self.missing_bytes(file), why))
     }
 
     pub(super) fn evict_one(
@@ -244,7 +247,7 @@ impl ExtentEngine {
         if dry_run || mapped == 0 {
             return Ok(moving.file(name, mapped));
         }
-        if let Err(error) = self.parts.sweeper.flush_file(file) {
+        if let Err(error) = self.parts.sweeper.flush_whole(file, &|_| true) {
             moving.skip(name, error.to_string(), mapped);
             return Ok(ControlFlow::Continue(()));
         }
@@ -255,7 +258,12 @@ impl ExtentEngine {
             return Ok(ControlFlow::Continue(()));
         }
         let flow = moving.shared(name).advance(mapped.saturating_sub(left));
-        if moving.end_file(left).is_break() { Ok(ControlFlow::Break(())) } else { Ok(flow) }
+        let why = "programs used it meanwhile; evict it again";
+        if moving.end_file(name, left, why).is_break() {
+            Ok(ControlFlow::Break(()))
+        } else {
+            Ok(flow)
+        }
     }
 
     /// Unmaps every clean extent of a file, each while nobody uses it.
@@ -284,7 +292,7 @@ impl ExtentEngine {
             }
             match self.parts.known.file_by_id(record.id) {
                 Ok(Some(file)) => {
-                    self.parts.sweeper.flush_file(&file)?;
+                    self.parts.sweeper.flush_whole(&file, &|_| true)?;
                     self.drop_clean(&file, record.id)?;
                     self.parts.known.forget_idle(&file);
                 }

@@ -16,10 +16,10 @@ use crate::control::{
     RuleChange, Rules, Side, Status, Totals,
 };
 use crate::engine::counters::Distribution;
-use crate::engine::flush::{Swept, Which};
+use crate::engine::flush::FlushedWhole;
 use crate::engine::health::HealthState;
 use crate::error::{Error, Result};
-use crate::extent::file::{CachedFile, FileHint, WHOLE};
+use crate::extent::file::{CachedFile, FileHint};
 use crate::meta::{FileId, Segment};
 
 impl Controlled for ExtentEngine {
@@ -377,31 +377,33 @@ impl ExtentEngine {
         moving: &mut Moving<'_>,
     ) -> ControlFlow<()> {
         let Some(id) = file.id() else { return ControlFlow::Continue(()) };
-        let dirty = || -> u64 {
-            let extents = self.parts.store.dmt.dirty(id, WHOLE, usize::MAX);
-            extents.iter().map(|extent| extent.range.len()).sum()
-        };
+        let dirty = || self.parts.store.dmt.dirty_bytes(id);
         if dry_run {
             return moving.file(name, dirty());
         }
         let begun = Instant::now();
         let shared = moving.shared(name);
-        let flushed = self
-            .parts
-            .sweeper
-            .sweep(file, id, Which::All, &|bytes| shared.advance(bytes).is_continue());
+        let go_on = |bytes| shared.advance(bytes).is_continue();
+        let flushed = self.parts.sweeper.flush_whole(file, &go_on);
         self.parts.counters.flush_time(begun.elapsed());
         match flushed {
-            Ok(Swept::Removed) => {
+            Ok(FlushedWhole::Removed) => {
                 self.skip_missing(id, None, None, moving);
                 ControlFlow::Continue(())
             }
-            Ok(Swept::Home(_)) => {
+            Ok(flushed) => {
                 if let Some(why) = self.parts.repair.damage_left(id) {
                     moving.skip(name, why, dirty());
                     return ControlFlow::Continue(());
                 }
-                moving.end_file(dirty())
+                let (left, why) = match flushed {
+                    FlushedWhole::Held(left) => {
+                        (left, "requests of programs were in the way; flush it again")
+                    }
+                    FlushedWhole::Stopped(left) => (left, "the flush was stopped before"),
+                    FlushedWhole::Home | FlushedWhole::Removed => (0, ""),
+                };
+                moving.end_file(name, left, why)
             }
             Err(error) => {
                 moving.skip(name, error.to_string(), dirty());

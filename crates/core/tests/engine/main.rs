@@ -3,6 +3,7 @@
 mod age;
 mod behind;
 mod binding;
+mod busy;
 mod canary;
 mod conflicts;
 mod faults;

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::extent::file::CachedFile;
 use crate::extent::store::ExtentStore;
 use crate::meta::{Extent, FileId, Segment};
+use crate::sync::range_lock::RangeGuard;
 use crate::volume::rewrite::Runs;
 
 /// Longest piece read at once: its range stays locked for writers meanwhile.
@@ -71,18 +72,19 @@ impl Snapshots {
     }
 
     /// Copies the dirty extents that nobody is writing to right now and that are what was written;
-    /// `None` where there are none.
+    /// `None` where there are none. Nobody writes to any of them while the caller holds them all: `held`.
     pub(super) fn take(
         &self,
         file: &CachedFile,
         id: FileId,
         dirty: &[Extent],
+        held: Option<&RangeGuard<'_>>,
     ) -> Result<Option<Snapshot>> {
         let (Some(first), Some(last)) = (dirty.first(), dirty.last()) else { return Ok(None) };
         let start = first.range.start;
         let mut data = vec![0; index(last.range.end - start)];
         let Copied { mut extents, damaged } =
-            self.copy(file, id, pieces(dirty, start, &mut data))?;
+            self.copy((file, id), pieces(dirty, start, &mut data), held)?;
         extents.sort_unstable_by_key(|(range, _)| range.start);
         let mut runs: Vec<ByteRange> = Vec::new();
         for (range, _) in &extents {
@@ -96,14 +98,19 @@ impl Snapshots {
     }
 
     /// Copies pieces with several threads, in any order.
-    fn copy(&self, file: &CachedFile, id: FileId, pieces: Vec<Piece<'_>>) -> Result<Copied> {
+    fn copy(
+        &self,
+        file: (&CachedFile, FileId),
+        pieces: Vec<Piece<'_>>,
+        held: Option<&RangeGuard<'_>>,
+    ) -> Result<Copied> {
         let readers = READERS.min(pieces.len());
         let rest = Mutex::new(pieces.into_iter());
         let work = || {
             let (mut copied, mut segments) = (Copied::default(), Vec::new());
             loop {
                 let Some(mut piece) = rest.lock().next() else { return Ok(copied) };
-                self.copy_piece(file, id, &mut piece, &mut segments, &mut copied)?;
+                self.copy_piece(file, &mut piece, held, &mut segments, &mut copied)?;
             }
         };
         thread::scope(|scope| {
@@ -124,14 +131,17 @@ impl Snapshots {
 
     fn copy_piece(
         &self,
-        file: &CachedFile,
-        id: FileId,
+        (file, id): (&CachedFile, FileId),
         piece: &mut Piece<'_>,
+        held: Option<&RangeGuard<'_>>,
         segments: &mut Vec<Segment>,
         copied: &mut Copied,
     ) -> Result<()> {
         // Only tried: a program may hold the range and wait for `home`, which we hold.
-        let Some(_guard) = file.range.try_shared(piece.range) else { return Ok(()) };
+        let tried = if held.is_none() { file.range.try_shared(piece.range) } else { None };
+        if held.is_none() && tried.is_none() {
+            return Ok(());
+        }
         self.store.dmt.lookup(id, piece.range, segments);
         let placement = piece.placement;
         let still = |segment: &Segment| {

@@ -7,13 +7,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
+use rangemap::RangeSet;
 
-use super::{Flushed, Flusher};
+use super::{Flushed, Flusher, Held};
+use crate::engine::damage::Damage;
 use crate::engine::degrade::Relief;
 use crate::engine::external_changes::ExternalChanges;
 use crate::engine::foundation::Foundation;
@@ -56,6 +59,10 @@ pub(crate) enum Which {
     Densest(u64),
 }
 
+/// Sweeps in a row that bring nothing home of what a flush of the whole file still owes, although each waits for
+/// the requests that are in the way, until the flush gives up.
+const FRUITLESS_SWEEPS: u32 = 16;
+
 /// How a sweep ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Swept {
@@ -66,14 +73,27 @@ pub(crate) enum Swept {
     Removed,
 }
 
-impl Swept {
-    /// Bytes that became clean at the end of the sweep.
-    pub(crate) fn bytes(self) -> u64 {
-        match self {
-            Self::Home(bytes) => bytes,
-            Self::Removed => 0,
-        }
-    }
+/// How a flush of a whole file ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FlushedWhole {
+    /// All that was dirty when it began is on the origin, durably.
+    Home,
+    /// All but so many bytes: requests were in the way every time.
+    Held(u64),
+    /// All but so many bytes: the caller ended it.
+    Stopped(u64),
+    /// The file's last name is gone, see [`Swept::Removed`].
+    Removed,
+}
+
+/// What a sweep tells while it goes on, from several threads, and how it deals with requests in its way.
+#[derive(Clone, Copy)]
+struct Watcher<'a> {
+    /// Is told the bytes of each region flushed; ends the sweep with `false`.
+    go_on: &'a (dyn Fn(u64) -> bool + Sync),
+    /// Is told what is on the origin now, durably: as it was when the sweep began, or newer.
+    home: &'a (dyn Fn(ByteRange) + Sync),
+    held: Held,
 }
 
 /// A region with dirty extents that begin in it.
@@ -87,6 +107,7 @@ struct DirtyRegion {
 #[derive(Debug)]
 pub(crate) struct Sweeper {
     store: Arc<ExtentStore>,
+    damage: Arc<Damage>,
     namespace: Arc<Namespace>,
     pressure: Arc<Pressure>,
     origin: Arc<OriginAccess>,
@@ -114,6 +135,7 @@ impl Sweeper {
     ) -> Self {
         Self {
             store: Arc::clone(&base.store),
+            damage: Arc::clone(&base.damage),
             namespace: Arc::clone(&base.namespace),
             pressure: Arc::clone(&base.pressure),
             origin: Arc::clone(&base.origin),
@@ -139,8 +161,23 @@ impl Sweeper {
         which: Which,
         go_on: &(dyn Fn(u64) -> bool + Sync),
     ) -> Result<Swept> {
+        self.sweep_watched(
+            file,
+            id,
+            which,
+            Watcher { go_on, home: &|_| (), held: Held::PassedOver },
+        )
+    }
+
+    fn sweep_watched(
+        &self,
+        file: &Arc<CachedFile>,
+        id: FileId,
+        which: Which,
+        watcher: Watcher<'_>,
+    ) -> Result<Swept> {
         let _one = file.flushing.lock();
-        match self.sweep_alone(file, id, which, go_on) {
+        match self.sweep_alone(file, id, which, watcher) {
             Ok(bytes) => Ok(Swept::Home(bytes)),
             Err(_) if self.is_removed(file, id) => {
                 self.forget_removed(file);
@@ -156,10 +193,10 @@ impl Sweeper {
         file: &Arc<CachedFile>,
         id: FileId,
         which: Which,
-        go_on: &(dyn Fn(u64) -> bool + Sync),
+        watcher: Watcher<'_>,
     ) -> Result<u64> {
         if self.store.dmt.usable().is_ok() {
-            match self.sweep_and_record(file, id, which, go_on) {
+            match self.sweep_and_record(file, id, which, watcher) {
                 // From now on the store refuses changes: the first to notice goes around it.
                 Err(error) if self.store.dmt.usable().is_err() => {
                     self.mappings.cache_failed(&error);
@@ -168,6 +205,7 @@ impl Sweeper {
             }
         }
         let bytes = self.relief.relieved(|| self.relief.bring_home(file, id))?;
+        (watcher.home)(WHOLE);
         self.times.settle(file, id).map(|()| bytes)
     }
 
@@ -176,13 +214,13 @@ impl Sweeper {
         file: &Arc<CachedFile>,
         id: FileId,
         which: Which,
-        go_on: &(dyn Fn(u64) -> bool + Sync),
+        watcher: Watcher<'_>,
     ) -> Result<u64> {
         let regions = Mutex::new(chosen(self.dirty_regions(id), which));
         let total = Mutex::new(Ok(0));
         let workers = self.settings.config.flush_workers.max(1);
         let work = || {
-            let swept = self.sweep_some(file, id, &regions, workers, go_on);
+            let swept = self.sweep_some(file, id, &regions, workers, watcher);
             let mut total = total.lock();
             match (swept, total.as_mut()) {
                 (Ok(bytes), Ok(sum)) => *sum += bytes,
@@ -246,7 +284,7 @@ impl Sweeper {
         id: FileId,
         regions: &Mutex<VecDeque<ByteRange>>,
         workers: u32,
-        go_on: &(dyn Fn(u64) -> bool + Sync),
+        watcher: Watcher<'_>,
     ) -> Result<u64> {
         let mut home = Flushed::default();
         let mut total = 0;
@@ -254,19 +292,32 @@ impl Sweeper {
             let begun = Instant::now();
             let Some(region) = regions.lock().pop_front() else { break };
             let before = home.bytes;
-            self.flusher.flush_region(file, id, region, &mut home)?;
+            self.flusher.flush_region(file, id, region, watcher.held, &mut home)?;
             let bytes = home.bytes - before;
             let limit = if self.pressure.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
             if home.bytes >= limit || self.room.is_wanted() {
-                total += self.flusher.finish_flush(file, id, &std::mem::take(&mut home))?;
+                total += self.finish(file, id, &std::mem::take(&mut home), watcher)?;
             }
-            if !go_on(bytes) || file.look.lock().is_foreign() {
+            if !(watcher.go_on)(bytes) || file.look.lock().is_foreign() {
                 regions.lock().clear();
                 break;
             }
             self.be_courteous(begun.elapsed(), bytes, workers);
         }
-        Ok(total + self.flusher.finish_flush(file, id, &home)?)
+        Ok(total + self.finish(file, id, &home, watcher)?)
+    }
+
+    /// Makes durable on the origin what was written there, and tells of it.
+    fn finish(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        home: &Flushed,
+        watcher: Watcher<'_>,
+    ) -> Result<u64> {
+        let Some(cleaned) = self.flusher.finish_flush(file, id, home)? else { return Ok(0) };
+        home.extents.iter().for_each(|&(range, _)| (watcher.home)(range));
+        Ok(cleaned)
     }
 
     /// The file's regions with dirty extents, in offset order.
@@ -317,11 +368,73 @@ impl Sweeper {
         }
     }
 
-    /// Flushes the whole file now; returns the bytes flushed.
-    pub(crate) fn flush_file(&self, file: &Arc<CachedFile>) -> Result<u64> {
-        match file.id() {
-            Some(id) => self.sweep(file, id, Which::All, &|_| true).map(Swept::bytes),
-            None => Ok(0),
+    /// Flushes all of a file that is dirty now; `go_on` as in [`Self::sweep`].
+    ///
+    /// The first sweep passes over what a request holds at that moment, and holds up no writer to the cache. The
+    /// next ones wait for what it left: that would count as failed, and most requests are there for an instant.
+    pub(crate) fn flush_whole(
+        &self,
+        file: &Arc<CachedFile>,
+        go_on: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<FlushedWhole> {
+        let Some(id) = file.id() else { return Ok(FlushedWhole::Home) };
+        let stopped = AtomicBool::new(false);
+        let go_on = |bytes| {
+            let goes_on = go_on(bytes);
+            stopped.fetch_or(!goes_on, Ordering::Relaxed);
+            goes_on
+        };
+        if self.sweep(file, id, Which::All, &go_on)? == Swept::Removed {
+            return Ok(FlushedWhole::Removed);
+        }
+        // More than was dirty at the beginning, where programs write: nothing of that is missing in it.
+        let owed = Mutex::new(self.dirty_ranges(id));
+        let mut fruitless = 0;
+        loop {
+            let left = self.still_owed(id, &owed);
+            if left == 0 {
+                return Ok(FlushedWhole::Home);
+            }
+            if stopped.load(Ordering::Relaxed) {
+                return Ok(FlushedWhole::Stopped(left));
+            }
+            if fruitless == FRUITLESS_SWEEPS {
+                return Ok(FlushedWhole::Held(left));
+            }
+            let home = |range: ByteRange| owed.lock().remove(range.start..range.end);
+            let watcher = Watcher { go_on: &go_on, home: &home, held: Held::WaitedFor };
+            if self.sweep_watched(file, id, Which::All, watcher)? == Swept::Removed {
+                return Ok(FlushedWhole::Removed);
+            }
+            let progress = self.still_owed(id, &owed) < left;
+            fruitless = if progress { 0 } else { fruitless + 1 };
+        }
+    }
+
+    /// The bytes of `owed` that are dirty yet; what is not leaves it. What is damaged goes home in no way.
+    fn still_owed(&self, id: FileId, owed: &Mutex<RangeSet<u64>>) -> u64 {
+        let dirty = self.dirty_ranges(id);
+        let mut owed = owed.lock();
+        if !owed.is_empty() {
+            *owed = owed.intersection(&dirty).collect();
+        }
+        for damaged in self.damage.of(id, WHOLE) {
+            owed.remove(damaged.start..damaged.end);
+        }
+        owed.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// What of a file is dirty.
+    fn dirty_ranges(&self, id: FileId) -> RangeSet<u64> {
+        let mut ranges = RangeSet::new();
+        let mut from = 0;
+        loop {
+            let extents = self.store.dmt.dirty(id, tail(from), LOOK);
+            ranges.extend(extents.iter().map(|extent| extent.range.start..extent.range.end));
+            match extents.last() {
+                Some(last) if extents.len() == LOOK => from = last.range.end,
+                _ => return ranges,
+            }
         }
     }
 }
