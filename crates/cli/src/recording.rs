@@ -90,6 +90,11 @@ impl Recording {
         &self.recorder
     }
 
+    /// Its file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Ends the trace. No request follows.
     pub(crate) fn end(&self) {
         let done = self.recorder.finish();

@@ -134,7 +134,7 @@ fn real_logs_of_darshan_are_imported() {
 
 /// What `trace show --json` answers; docs/METRICS.md has its keys.
 fn shown(dir: &Path, name: &str) -> Value {
-    let output = trace(dir, &["show", name, "--json"]);
+    let output = trace(dir, &["show", name, "--json", "--cache-sizes", "auto"]);
     assert!(output.status.success(), "{}", said(&output));
     let answer = serde_json::from_slice(&output.stdout).unwrap();
     let section = Section::find("halocline trace show").unwrap();
@@ -158,6 +158,30 @@ fn has(value: &Value, key: &str) -> bool {
     };
     let elements = value.get(list).and_then(Value::as_array);
     elements.is_some_and(|all| all.iter().any(|value| rest.is_empty() || has(value, rest)))
+}
+
+/// 800 KiB written once, then 100 MiB read once: all misses, whatever the cache.
+fn curve_of(dir: &Path, answer: &Value) {
+    let curve = &answer["curve"];
+    assert_eq!(curve["accesses"], 200 + 100 * 256);
+    assert_eq!(curve["footprint_bytes"], (200 + 100 * 256) * 4096);
+    let last = curve["points"].as_array().unwrap().last().unwrap();
+    for policy in ["lru", "s3fifo", "ours", "optimum"] {
+        assert_eq!(last[policy], 1.0, "{policy}");
+    }
+    let sizes = ["show", "t.hct", "--cache-sizes", "1M,64K", "--plot", "curve.svg"];
+    let output = trace(dir, &sizes);
+    assert!(output.status.success(), "{}", said(&output));
+    fits(&written(&output));
+    let at = |size: &str| written(&output).find(&format!("{size}  100.00 %")).unwrap();
+    assert!(at("64.0 KiB") < at("1.00 MiB"));
+    let picture = fs::read_to_string(dir.join("curve.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.contains("S3-FIFO"));
+    let without = trace(dir, &["show", "t.hct", "--json"]);
+    let without: Value = serde_json::from_slice(&without.stdout).unwrap();
+    assert_eq!(without["curve"], Value::Null);
+    let output = trace(dir, &["show", "t.hct", "--cache-sizes", "much"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
 }
 
 #[test]
@@ -198,6 +222,7 @@ fn what_is_in_a_trace_is_shown() {
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
+    curve_of(dir, &answer);
     // Cut off: what is whole is shown, and that it is not all.
     let whole = fs::read(dir.join("t.hct")).unwrap();
     fs::write(dir.join("cut.hct"), &whole[..whole.len() - 10]).unwrap();

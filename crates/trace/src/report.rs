@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::analysis::{Analysis, FileSummary, Mix, Pattern, Phase, Region, StreamCounts, Summary};
 use crate::error::Error;
 use crate::reader::Reader;
-use crate::request::Kind;
+use crate::request::{Kind, Request};
 
 /// A name: text, or its bytes if it is not UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -126,12 +126,16 @@ pub struct RegionReport {
     pub mix: Mix,
 }
 
-/// Reads a trace to its end and sums it up.
-pub fn report<R: Read>(reader: &mut Reader<R>) -> Result<Report, Error> {
+/// Reads a trace to its end and sums it up; `also` sees each request, too.
+pub fn report<R: Read>(
+    reader: &mut Reader<R>,
+    mut also: impl FnMut(&Request),
+) -> Result<Report, Error> {
     let mut analysis = Analysis::default();
     while let Some(block) = reader.next_block()? {
         for request in block {
             analysis.push(request);
+            also(request);
         }
     }
     Ok(of_summary(analysis.finish(), reader))

@@ -19,7 +19,7 @@ mod claimed;
 mod content;
 mod crew;
 mod ior;
-mod plot;
+pub(super) mod plot;
 mod record;
 mod scratch;
 mod table;

@@ -18,6 +18,7 @@ use halocline_fuse::{PrivateView, private_namespace};
 use joining::Found;
 
 use super::moving::{conflicts, tell_left};
+use super::trace::curve::{self, Sizes};
 use super::write_json;
 use crate::assemble;
 use crate::child::Signals;
@@ -151,6 +152,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let status = ran?;
     if let Some(recording) = recording.filter(|_| !args.quiet || args.is_recording) {
         tell!("halocline: {}", recording.state());
+        tell_curve(args, &recording);
     }
     let (mut report, flushed) = match finished {
         Ok(finished) => finished,
@@ -169,6 +171,17 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
         say::lines_aside(&text::report(&report));
     }
     conclude(&plan, status, &report, &flushed)
+}
+
+/// Says what caches of other sizes would have missed of what was recorded, where a report was asked for.
+fn tell_curve(args: &RunArgs, recording: &Recording) {
+    if args.report.is_none() {
+        return;
+    }
+    match curve::of_trace(recording.path(), &Sizes::Footprint) {
+        Ok(curve) => say::lines_aside(&curve.table()),
+        Err(failure) => tell!("halocline: {}", failure.message()),
+    }
 }
 
 /// Checks all that can be wrong before anything changes.

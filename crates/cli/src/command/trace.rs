@@ -1,5 +1,6 @@
 //! `halocline trace`: traces of requests (docs/TRACES.md).
 
+pub(super) mod curve;
 mod import;
 mod make;
 mod record;

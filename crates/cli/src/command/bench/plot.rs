@@ -33,7 +33,7 @@ const COLOURS: [RGBColor; 8] = [
 
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Chart<'a, 'b> = ChartContext<'b, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
+pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// What a panel shows of a run.
 struct Measure {
@@ -62,7 +62,7 @@ fn plain(phase: &Phase) -> Throughput {
 }
 
 /// Checks, before anything is measured, that a plot can be written to `file`.
-pub(super) fn check(file: &Path) -> Result<(), Failure> {
+pub(crate) fn check(file: &Path) -> Result<(), Failure> {
     if file.extension().is_none_or(|extension| extension != "svg") {
         return Err(Failure::refused(format!(
             "--plot {}: plots are SVG; give a name that ends in .svg",
@@ -73,7 +73,7 @@ pub(super) fn check(file: &Path) -> Result<(), Failure> {
 }
 
 /// Writes what `draw` draws, an SVG document, to `file`.
-pub(super) fn save(file: &Path, draw: impl FnOnce(&mut String) -> Drawn) -> Result<(), Failure> {
+pub(crate) fn save(file: &Path, draw: impl FnOnce(&mut String) -> Drawn) -> Result<(), Failure> {
     let mut svg = String::new();
     draw(&mut svg)
         .map_err(|error| Failure::failed(format!("the plot cannot be drawn: {error}")))?;
@@ -239,11 +239,11 @@ fn label(chart: &mut Chart<'_, '_>, at: (f64, f64), down: i32, what: String, siz
 }
 
 /// The colour of a series; the first is for what others are compared with.
-pub(super) fn colour(series: usize) -> RGBColor {
+pub(crate) fn colour(series: usize) -> RGBColor {
     COLOURS[series % COLOURS.len()]
 }
 
 /// As many, for coordinates.
-pub(super) fn count(len: usize) -> u32 {
+pub(crate) fn count(len: usize) -> u32 {
     u32::try_from(len).expect("a handful of cases")
 }

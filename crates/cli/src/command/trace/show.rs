@@ -11,10 +11,13 @@ use halocline_core::error::Error;
 use halocline_trace::Reader;
 use halocline_trace::analysis::{Mix, Pattern, StreamCounts};
 use halocline_trace::report::{FileReport, Report, SizeReport, report};
+use serde::Serialize;
 
+use super::curve::{self, Curve, Curves, Sizes};
+use crate::command::bench::plot;
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::say::{say, tell};
+use crate::say::{self, say, tell};
 use crate::text;
 
 /// Files that a person is shown, the ones with the most bytes.
@@ -31,6 +34,12 @@ const NAMES: usize = 12;
 pub(crate) struct ShowArgs {
     /// The trace
     file: PathBuf,
+    /// Say what caches of these sizes would have missed: LRU, S3-FIFO, ours, the optimum. `64M,1G`, or `auto`
+    #[arg(long, value_name = "SIZES", value_parser = curve::sizes)]
+    cache_sizes: Option<Sizes>,
+    /// Draw that as an SVG, too
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
     /// JSON for scripts
     #[arg(long)]
     json: bool,
@@ -38,19 +47,44 @@ pub(crate) struct ShowArgs {
 
 /// Shows it.
 pub(crate) fn execute(args: &ShowArgs) -> Outcome {
+    args.plot.as_deref().map_or(Ok(()), plot::check)?;
     let name = text::path(&args.file);
     let file = File::open(&args.file).map_err(Error::at(&args.file, "open"))?;
     let failed = |error: halocline_trace::Error| Failure::failed(format!("{name}: {error}"));
     let mut reader = Reader::new(BufReader::new(file)).map_err(failed)?;
-    let report = report(&mut reader).map_err(failed)?;
+    let sizes = args.cache_sizes.clone().or_else(|| args.plot.as_ref().map(|_| Sizes::Footprint));
+    let mut curves = sizes.as_ref().map(|_| Curves::new());
+    let report = report(&mut reader, |request| {
+        if let Some(curves) = &mut curves {
+            curves.push(request);
+        }
+    });
+    let report = report.map_err(failed)?;
+    let curve = curves.zip(sizes).map(|(curves, sizes)| curves.finish(&sizes));
+    if let (Some(file), Some(curve)) = (&args.plot, &curve) {
+        plot::save(file, |out| curve.draw(out))?;
+    }
     if args.json {
-        return print_json(&report);
+        return print_json(&WithCurve { report: &report, curve: curve.as_ref() });
     }
     print(&report);
+    if let Some(curve) = curve {
+        say!("");
+        say::lines(&curve.table());
+    }
     if report.completeness.partial {
         tell!("{name}: partial: {}", missing(&report));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What scripts get.
+#[derive(Serialize)]
+struct WithCurve<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    /// Null where it was not asked for.
+    curve: Option<&'a Curve>,
 }
 
 fn missing(report: &Report) -> String {

@@ -1,0 +1,204 @@
+//! Miss-ratio curves of a trace: for people, for scripts, and as a picture.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use halocline_core::config::parse_bytes;
+use halocline_core::error::Error;
+use halocline_model::curve::{Point, Sampler, curve};
+use halocline_model::evict::POLICIES;
+use halocline_trace::{Reader, Request};
+use plotters::prelude::*;
+use serde::Serialize;
+
+use crate::command::bench::plot::{Drawn, colour, count};
+use crate::failure::Failure;
+use crate::text;
+
+/// Bytes of a block: what the extent cache counts in.
+const BLOCK: u64 = 4096;
+/// Accesses that are looked at, at most: some 100 MiB of memory, and a few seconds for a dozen sizes.
+const ACCESSES_MAX: usize = 1 << 21;
+/// Cache sizes that can be asked for.
+const SIZES_MAX: usize = 64;
+/// Sizes where none are asked for: the footprint, its half, and so on.
+const HALVINGS: u32 = 8;
+
+/// Cache sizes that the user wants a curve at.
+#[derive(Debug, Clone)]
+pub(crate) enum Sizes {
+    /// Fractions of the bytes that the trace touches.
+    Footprint,
+    /// These, in bytes.
+    Given(Vec<u64>),
+}
+
+/// Reads `auto`, or sizes such as `64M,1G`.
+pub(super) fn sizes(text: &str) -> Result<Sizes, String> {
+    if text == "auto" {
+        return Ok(Sizes::Footprint);
+    }
+    let refused = |what: &str| format!("{what:?} is not a size such as 64M or 1G, or auto");
+    let one = |word: &str| parse_bytes(word).filter(|b| *b >= BLOCK).ok_or_else(|| refused(word));
+    let mut sizes = text.split(',').map(|word| one(word.trim())).collect::<Result<Vec<_>, _>>()?;
+    sizes.sort_unstable();
+    sizes.dedup();
+    if sizes.len() > SIZES_MAX {
+        return Err(format!("more than {SIZES_MAX} sizes"));
+    }
+    Ok(Sizes::Given(sizes))
+}
+
+/// A curve as scripts read it (docs/METRICS.md has the keys).
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Curve {
+    block_bytes: u64,
+    accesses: u64,
+    footprint_bytes: u64,
+    sampled_share: f64,
+    policy: &'static str,
+    points: Vec<PointReport>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct PointReport {
+    cache_bytes: u64,
+    lru: f64,
+    s3fifo: f64,
+    ours: f64,
+    optimum: f64,
+    error: f64,
+}
+
+/// Takes requests for a curve.
+pub(crate) struct Curves(Sampler);
+
+impl Curves {
+    pub(crate) fn new() -> Self {
+        Self(Sampler::new(ACCESSES_MAX))
+    }
+
+    pub(crate) fn push(&mut self, request: &Request) {
+        for block in request.offset / BLOCK..request.end().div_ceil(BLOCK) {
+            self.0.push(request.file, block);
+        }
+    }
+
+    pub(crate) fn finish(self, sizes: &Sizes) -> Curve {
+        let accesses = self.0.finish();
+        let footprint_bytes = accesses.footprint() * BLOCK;
+        let sizes = match sizes {
+            Sizes::Given(sizes) => sizes.clone(),
+            Sizes::Footprint => {
+                let halves = (0..=HALVINGS).rev().map(|times| footprint_bytes >> times);
+                halves.filter(|bytes| *bytes >= BLOCK).collect()
+            }
+        };
+        let blocks: Vec<u64> = sizes.iter().map(|bytes| bytes / BLOCK).collect();
+        let report = |(&cache_bytes, point): (&u64, Point)| PointReport {
+            cache_bytes,
+            lru: point.lru,
+            s3fifo: point.s3fifo,
+            ours: point.ours,
+            optimum: point.optimum,
+            error: point.error,
+        };
+        Curve {
+            block_bytes: BLOCK,
+            accesses: accesses.all(),
+            footprint_bytes,
+            sampled_share: accesses.share(),
+            policy: POLICIES[0].name,
+            points: sizes.iter().zip(curve(&accesses, &blocks)).map(report).collect(),
+        }
+    }
+}
+
+/// The curve of a whole trace.
+pub(crate) fn of_trace(path: &Path, sizes: &Sizes) -> Result<Curve, Failure> {
+    let file = File::open(path).map_err(Error::at(path, "open"))?;
+    let failed = |error| Failure::failed(format!("{}: {error}", text::path(path)));
+    let mut reader = Reader::new(BufReader::new(file)).map_err(failed)?;
+    let mut curves = Curves::new();
+    while let Some(block) = reader.next_block().map_err(failed)? {
+        block.iter().for_each(|request| curves.push(request));
+    }
+    Ok(curves.finish(sizes))
+}
+
+impl Curve {
+    /// As a table of a terminal's width.
+    pub(crate) fn table(&self) -> String {
+        let mut out = format!(
+            "What caches would have missed of {} accesses to blocks of {},\n{} of them different",
+            self.accesses,
+            text::bytes(self.block_bytes),
+            text::bytes(self.footprint_bytes),
+        );
+        if self.sampled_share < 1.0 {
+            let _ =
+                write!(out, "; estimated from {:.2} % of the blocks", self.sampled_share * 100.0);
+        }
+        out.push_str(":\n");
+        let ours = format!("ours ({})", self.policy);
+        let [cache, lru, s3fifo, optimum] = ["cache", "LRU", "S3-FIFO", "optimum"];
+        let sampled = self.sampled_share < 1.0;
+        let error = if sampled { "     error" } else { "" };
+        let _ = writeln!(out, "{cache:>12}{lru:>10}{s3fifo:>10}{ours:>15}{optimum:>10}{error}");
+        for point in &self.points {
+            let percent = |share: f64| format!("{:.2} %", share * 100.0);
+            let size = text::bytes(point.cache_bytes);
+            let [lru, s3fifo, ours, optimum, error] =
+                [point.lru, point.s3fifo, point.ours, point.optimum, point.error].map(percent);
+            let error = if sampled { format!("{error:>10}") } else { String::new() };
+            let _ = writeln!(out, "{size:>12}{lru:>10}{s3fifo:>10}{ours:>15}{optimum:>10}{error}");
+        }
+        out
+    }
+
+    /// As a picture.
+    pub(crate) fn draw(&self, out: &mut String) -> Drawn {
+        let root = SVGBackend::with_string(out, (720, 420)).into_drawing_area();
+        root.fill(&WHITE)?;
+        let [first, last] = [self.points.first(), self.points.last()]
+            .map(|point| point.map_or(1.0, |point| mib(point.cache_bytes)));
+        let mut chart = ChartBuilder::on(&root)
+            .caption("miss ratio by size of the cache", ("sans-serif", 16))
+            .margin(12)
+            .x_label_area_size(40)
+            .y_label_area_size(56)
+            .build_cartesian_2d((first..last.max(first * 2.0)).log_scale(), 0.0..1.0)?;
+        chart
+            .configure_mesh()
+            .max_light_lines(0)
+            .x_desc("cache, MiB")
+            .y_desc("misses of all accesses")
+            .draw()?;
+        let ours = format!("ours ({})", self.policy);
+        let series: [(&str, fn(&PointReport) -> f64); 4] = [
+            ("the optimum", |point| point.optimum),
+            (&ours, |point| point.ours),
+            ("LRU", |point| point.lru),
+            ("S3-FIFO", |point| point.s3fifo),
+        ];
+        for (number, (name, of)) in series.into_iter().enumerate() {
+            let points: Vec<_> =
+                self.points.iter().map(|point| (mib(point.cache_bytes), of(point))).collect();
+            let style = colour(number).stroke_width(6_u32.saturating_sub(2 * count(number)).max(2));
+            chart
+                .draw_series([PathElement::new(points, style)])?
+                .label(name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        }
+        chart.configure_series_labels().border_style(BLACK).background_style(WHITE).draw()?;
+        root.present()?;
+        Ok(())
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a coordinate")]
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
