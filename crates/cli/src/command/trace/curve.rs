@@ -51,6 +51,9 @@ pub(super) fn sizes(text: &str) -> Result<Sizes, String> {
     Ok(Sizes::Given(sizes))
 }
 
+/// What a line of the picture shows of a point.
+type Measure = fn(&PointReport) -> f64;
+
 /// A curve as scripts read it (docs/METRICS.md has the keys).
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Curve {
@@ -123,7 +126,9 @@ pub(crate) fn of_trace(path: &Path, sizes: &Sizes) -> Result<Curve, Failure> {
     let mut reader = Reader::new(BufReader::new(file)).map_err(failed)?;
     let mut curves = Curves::new();
     while let Some(block) = reader.next_block().map_err(failed)? {
-        block.iter().for_each(|request| curves.push(request));
+        for request in block {
+            curves.push(request);
+        }
     }
     Ok(curves.finish(sizes))
 }
@@ -177,7 +182,7 @@ impl Curve {
             .y_desc("misses of all accesses")
             .draw()?;
         let ours = format!("ours ({})", self.policy);
-        let series: [(&str, fn(&PointReport) -> f64); 4] = [
+        let series: [(&str, Measure); 4] = [
             ("the optimum", |point| point.optimum),
             (&ours, |point| point.ours),
             ("LRU", |point| point.lru),
