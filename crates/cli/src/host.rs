@@ -22,6 +22,7 @@ use halocline_core::control::{
 };
 use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
+use halocline_core::unpanicked::unpanicked;
 use halocline_fuse::{MountOptions, MountedSession, PrivateView, Transport, Unmounted};
 use parking_lot::Mutex;
 
@@ -198,7 +199,7 @@ impl<E: Hosted> Host<E> {
         if told {
             tracing::info!("told to stop: flushing");
             let mut silent = |_| ControlFlow::Continue(());
-            match Controlled::flush(&*self.engine, None, false, &mut silent) {
+            match flushed(&*self.engine, &mut silent) {
                 Ok(flushed) => self.untold.lock().extend(flushed.conflicts),
                 Err(error) => tracing::warn!(%error, "cannot flush"),
             }
@@ -316,7 +317,7 @@ fn finish<E: Hosted>(
     };
     // While the mount is served the engine stays open: the process ends as if it were killed.
     ended?;
-    if let Err(error) = engine.close() {
+    if let Err(error) = unpanicked(|| engine.close()) {
         let left = not_flushed(&**engine, error)?;
         report.left_bytes = left.left_bytes;
         report.skipped.extend(left.skipped);
@@ -327,7 +328,8 @@ fn finish<E: Hosted>(
 
 /// Flushes. What fails as a whole leaves what is dirty on the cache, and is told as that.
 fn flushed<E: Hosted>(engine: &E, progress: ProgressSink<'_>) -> Result<MoveReport> {
-    Controlled::flush(engine, None, false, progress).or_else(|error| not_flushed(engine, error))
+    unpanicked(|| Controlled::flush(engine, None, false, progress))
+        .or_else(|error| not_flushed(engine, error))
 }
 
 /// That dirty data stays on the cache; the error itself if there is none.

@@ -8,6 +8,7 @@ mod barriers;
 mod blocks;
 pub mod counters;
 mod damage;
+mod defects;
 mod degrade;
 mod discard;
 mod explain;

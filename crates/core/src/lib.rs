@@ -25,4 +25,5 @@ mod open_files;
 pub mod private;
 pub mod sync;
 pub mod tier;
+pub mod unpanicked;
 pub mod volume;

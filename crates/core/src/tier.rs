@@ -81,13 +81,14 @@ mod watermarks;
 mod why;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
 use crate::meta::owner::Owner;
+use crate::unpanicked::Panicked;
 
 pub use inode::Node;
 pub use opener::JOB_VARIABLE;
@@ -123,6 +124,9 @@ use watermarks::Watermarks;
 /// Directory of the engine's own in each tier; programs do not see it.
 pub const PRIVATE: &str = ".halocline";
 
+/// Notes of defects are added to fewer notes than these.
+const NOTES_MAX: usize = 100;
+
 /// The extended attribute of a migrated copy that keeps the number programs know the file by.
 const NUMBER_XATTR: &str = "user.halocline.inode";
 
@@ -150,6 +154,8 @@ pub(crate) struct Core {
     begun: Instant,
     /// What a person should know.
     notes: Mutex<Vec<String>>,
+    /// The first panic of background work.
+    defect: OnceLock<String>,
     passing: Passing,
     watermarks: Watermarks,
     lost: Lost,
@@ -181,7 +187,7 @@ impl FileTier {
             tracing::warn!("{problem}");
             core.notes.lock().push(problem.to_string());
         }
-        let background = Background::start(&core)?;
+        let background = Background::start(&core, background::WORK)?;
         Ok(Self { core, background })
     }
 
@@ -262,6 +268,7 @@ impl Core {
             uses: AllUses::default(),
             begun: Instant::now(),
             notes: Mutex::default(),
+            defect: OnceLock::new(),
             passing: Passing::new(&options),
             watermarks: Watermarks::new(limit, &options),
             lost: Lost::default(),
@@ -280,6 +287,16 @@ impl Core {
     /// Removes the data of files whose names are gone; see [`Leftovers::finish`].
     fn finish_removals(&self) -> Result<()> {
         self.leftovers.finish(&self.tiers, &self.intents)
+    }
+
+    /// Tells of background work that panicked.
+    fn defect(&self, whose: &str, panicked: &Panicked) {
+        let what = format!("{whose}: {panicked}");
+        let mut notes = self.notes.lock();
+        if !notes.contains(&what) && notes.len() < NOTES_MAX {
+            notes.push(what.clone());
+        }
+        self.defect.get_or_init(|| what);
     }
 
     /// What is known in memory of the files on the SSD.

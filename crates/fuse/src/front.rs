@@ -22,7 +22,6 @@ mod timeouts;
 pub(crate) mod xattrs;
 
 use std::os::fd::AsFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +29,7 @@ use fuser::{Errno, FileAttr, FileHandle, FopenFlags, INodeNo};
 use halocline_core::engine::{Engine, OpenMode, Stat};
 use halocline_core::error::Error;
 use halocline_core::namespace::Directory;
+use halocline_core::unpanicked::Panicked;
 
 use crate::inode_table::{Inode, InodeTable};
 use backing::Connection;
@@ -87,14 +87,12 @@ impl From<Errno> for Refused {
 
 pub(crate) type Answer<T> = Result<T, Refused>;
 
-/// What `call` answers, EIO where it panics: a defect in one request must leave neither its program
-/// waiting for ever nor the mount without a thread. Locks are released as the stack unwinds.
-pub(crate) fn unpanicked<T>(call: impl FnOnce() -> Answer<T>) -> Answer<T> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
-        // The panic itself, with its place, has been written by the panic hook.
-        tracing::error!("a defect of this program: a request panicked and was answered with EIO");
-        Err(Refused(Errno::EIO))
-    })
+/// A defect in one request must leave neither its program waiting for ever nor the mount without a
+/// thread.
+impl From<Panicked> for Refused {
+    fn from(_told: Panicked) -> Self {
+        Self(Errno::EIO)
+    }
 }
 
 impl<E: Engine> Front<E> {

@@ -206,3 +206,34 @@ fn files_that_the_kernel_serves_make_a_trace_partial() {
     assert_eq!(recorder.finish().unseen_opens, 1);
     assert!(disk.read().1.incomplete_source);
 }
+
+/// A file whose writes panic once that is set.
+struct Defective(Disk, Arc<AtomicBool>);
+
+impl Write for Defective {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        assert!(!self.1.load(Ordering::Relaxed), "on purpose");
+        self.0.write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The thread ended, nothing was recorded any more, and nobody was told.
+#[test]
+fn a_recorder_that_panics_says_so_and_counts_what_is_missing() {
+    const REQUESTS: u64 = 20_000;
+    let panics = Arc::<AtomicBool>::default();
+    let out = Defective(Disk::new(usize::MAX), panics.clone());
+    let recorder = Recorder::start(out, &Source::new(Kind::Mount)).unwrap();
+    panics.store(true, Ordering::Relaxed);
+    let file = recorder.file((1, 1), || b"/f".to_vec());
+    for number in 0..REQUESTS {
+        recorder.request((file, Op::Read, number * 4096, 7), || (), |()| 4096);
+    }
+    let done = recorder.finish();
+    assert!(done.error.is_some_and(|error| error.contains("panicked")));
+    assert_eq!((done.requests, done.lost), (0, REQUESTS));
+}

@@ -7,7 +7,6 @@ use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,6 +26,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::private::{PrivateDir, Use};
+use crate::unpanicked::{caught, unpanicked};
 
 /// What a longer line may ask, as it begins: lists of paths and job files.
 const LONG_REQUESTS: [&[u8]; 2] = [b"{\"warm\"", b"{\"jobs\""];
@@ -220,9 +220,8 @@ fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, ending: &AtomicBool
             let kept = stream.try_clone().map(|copy| shared.open.lock().push((number, copy)));
             // Whatever happens, the other descriptor of the connection must not stay open: the
             // peer would wait for ever.
-            let served =
-                catch_unwind(AssertUnwindSafe(|| kept.and_then(|()| serve(&stream, &shared))));
-            if let Ok(Err(error)) = served {
+            let served = unpanicked(|| kept.and_then(|()| serve(&stream, &shared)));
+            if let Err(error) = served {
                 tracing::debug!("control socket: peer left: {error}");
             }
             shared.open.lock().retain(|(other, _)| *other != number);
@@ -282,8 +281,7 @@ fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
                 send(&mut out, &Answer::from(told))?;
             }
             Ok(request) => {
-                let answered =
-                    catch_unwind(AssertUnwindSafe(|| answer(request, peer, shared, &mut out)));
+                let answered = caught(|| answer(request, peer, shared, &mut out));
                 answered.unwrap_or_else(|_| send(&mut out, &Answer::<()>::from(Err(defect()))))?;
             }
             Err(error) => send(&mut out, &Answer::<()>::from(Err(error)))?,
@@ -292,9 +290,8 @@ fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
     }
 }
 
-/// What a client is told whose request panicked. The panic hook has written where.
+/// What a client is told whose request panicked.
 fn defect() -> Error {
-    tracing::error!("a defect of this program: a request on the control socket panicked");
     Error::invalid(
         "the mount process has a defect: it could not carry the request out",
         "its log says where; please report it",

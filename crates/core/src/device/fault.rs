@@ -38,6 +38,8 @@ pub enum Effect {
     /// The operation does nothing and says that it did: no real device is allowed to. A test that
     /// passes on such a device tests nothing.
     Lie,
+    /// The operation panics, as a defect of ours in it would.
+    Panic,
 }
 
 /// Which of the matching operations are hit.
@@ -140,6 +142,8 @@ impl Faults {
             self.wait(&mut state, clears);
             due = None;
         }
+        drop(state);
+        assert!(due != Some(Effect::Panic), "a panic on purpose");
         Due { effect: due, clears }
     }
 
@@ -164,7 +168,9 @@ impl Faults {
     fn run(&self, operation: Operation, below: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let due = self.due(operation);
         match due.effect {
-            None | Some(Effect::Stall | Effect::Linger) => self.answer(due, below()),
+            None | Some(Effect::Stall | Effect::Linger | Effect::Panic) => {
+                self.answer(due, below())
+            }
             Some(Effect::Lie) => Ok(()),
             Some(Effect::Short) => Err(io::Error::from_raw_os_error(libc::EIO)),
             Some(Effect::Errno(errno)) => Err(io::Error::from_raw_os_error(errno)),
@@ -207,7 +213,7 @@ impl Device for FaultyDevice {
                 self.below.read_at(file, offset, &mut cut)
             }
             Some(Effect::Lie) => Ok(bufs.iter().map(|buf| buf.len()).sum()),
-            None | Some(Effect::Stall | Effect::Linger) => {
+            None | Some(Effect::Stall | Effect::Linger | Effect::Panic) => {
                 self.faults.answer(due, self.below.read_at(file, offset, bufs))
             }
         }
@@ -229,7 +235,7 @@ impl Device for FaultyDevice {
                 Err(io::Error::from_raw_os_error(libc::ENOSPC))
             }
             Some(Effect::Lie) => Ok(()),
-            None | Some(Effect::Stall | Effect::Linger) => {
+            None | Some(Effect::Stall | Effect::Linger | Effect::Panic) => {
                 self.faults.answer(due, self.below.write_at(file, offset, bufs))
             }
         }

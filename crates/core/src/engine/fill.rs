@@ -25,6 +25,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::clock::Clock;
 use crate::engine::counters::Counters;
+use crate::engine::defects::Defects;
 use crate::engine::fetch::Fetcher;
 use crate::engine::foundation::Foundation;
 use crate::engine::health::Health;
@@ -91,6 +92,7 @@ pub(crate) struct Fills {
     store: Arc<ExtentStore>,
     counters: Arc<Counters>,
     health: Arc<Health>,
+    defects: Arc<Defects>,
     namespace: Arc<Namespace>,
     clock: Clock,
     known: Arc<KnownFiles>,
@@ -118,6 +120,7 @@ impl Fills {
             store: Arc::clone(&base.store),
             counters: Arc::clone(&base.counters),
             health: Arc::clone(&base.health),
+            defects: Arc::clone(&base.defects),
             namespace: Arc::clone(&base.namespace),
             clock: base.clock.clone(),
             known: Arc::clone(known),
@@ -253,10 +256,13 @@ impl Fills {
                 allowance.bytes = (allowance.bytes + earned).min(limit);
             }
             // What it costs is counted and said by the health of the cache; nobody waits for it.
-            let _ = self.fill(&fill, &mut allowance);
+            let _ = self.defects.guard("filler", || self.fill(&fill, &mut allowance));
             let Fill { file, watch, .. } = fill;
             drop(watch);
-            self.known.forget_idle(&file);
+            let _ = self.defects.guard("filler", || {
+                self.known.forget_idle(&file);
+                Ok(())
+            });
         }
     }
 

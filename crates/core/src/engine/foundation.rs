@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::counters::Counters;
 use super::damage::Damage;
+use super::defects::Defects;
 use super::health::Health;
 use super::notes::Notes;
 use super::origin_access::OriginAccess;
@@ -34,6 +35,7 @@ pub(crate) struct Foundation {
     pub(crate) health: Arc<Health>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) notes: Arc<Notes>,
+    pub(crate) defects: Arc<Defects>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) clock: Clock,
 }
@@ -50,6 +52,8 @@ impl Foundation {
         let (store, settings) = (Arc::new(store), Arc::new(settings));
         let dir = &settings.origin_dir;
         let origin = OriginAccess::new(Arc::clone(&namespace), origin, dir, clock.clone());
+        let health = Arc::new(Health::new(settings.config.health_retry));
+        let notes = Arc::<Notes>::default();
         Self {
             namespace,
             origin: Arc::new(origin),
@@ -59,9 +63,10 @@ impl Foundation {
             movers,
             room: Arc::default(),
             damage: Arc::default(),
-            health: Arc::new(Health::new(settings.config.health_retry)),
+            defects: Arc::new(Defects::new(&health, &notes, clock.clone())),
+            health,
             counters: Arc::default(),
-            notes: Arc::default(),
+            notes,
             settings,
             clock,
         }

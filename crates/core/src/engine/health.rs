@@ -55,6 +55,8 @@ struct Detail {
     error: Option<String>,
     full: Option<String>,
     short: Option<String>,
+    /// The first defect that was met.
+    defect: Option<String>,
 }
 
 impl Health {
@@ -94,6 +96,14 @@ impl Health {
             detail.rest_ms / 1000
         );
         detail.error = Some(what.to_owned());
+    }
+
+    /// A defect of this program was met: the cache rests as after a failure, and goes on afterwards; that it was
+    /// met is told until the end of the mount.
+    pub(crate) fn defect(&self, what: &str, now_ms: u64) {
+        let remedy = "it goes on without what was being done; unmount and mount again, and report it with the log";
+        self.detail.lock().defect.get_or_insert_with(|| format!("{what}; {remedy}"));
+        self.failed(what, now_ms);
     }
 
     /// The metadata store refuses changes: nothing is admitted until it is opened again.
@@ -152,6 +162,9 @@ impl Health {
         if self.closed.load(Ordering::Relaxed) {
             return HealthReport { state: HealthState::Degraded, reason: detail.error.clone() };
         }
+        if let Some(defect) = &detail.defect {
+            return HealthReport { state: HealthState::Degraded, reason: Some(defect.clone()) };
+        }
         let reason = detail.full.as_ref().or(detail.short.as_ref()).cloned();
         let state = if reason.is_some() { HealthState::Full } else { HealthState::Healthy };
         HealthReport { state, reason }
@@ -198,6 +211,18 @@ mod tests {
         let health = Health::new(Duration::ZERO);
         health.failed("/ssd: input/output error", 1000);
         assert!(health.admits(1000));
+    }
+
+    #[test]
+    fn a_defect_is_told_although_the_cache_works_again() {
+        let health = Health::new(Duration::from_secs(3));
+        health.defect("filler: it panicked", 1000);
+        assert!(!health.admits(3999));
+        health.worked();
+        assert!(health.admits(3999));
+        let report = health.report();
+        assert_eq!(report.state, HealthState::Degraded);
+        assert!(report.reason.unwrap().contains("filler: it panicked"));
     }
 
     #[test]

@@ -52,7 +52,11 @@ impl Controlled for ExtentEngine {
             repaired_bytes: parts.counters.snapshot().damaged_clean_bytes,
             warm_opens: parts.warm.opens(),
             health: match (health.state, health.reason) {
-                (HealthState::Healthy, _) => Health::Ok,
+                (HealthState::Healthy, _) => match parts.store.dmt.usable() {
+                    Ok(()) => Health::Ok,
+                    // Nobody has needed it since it failed.
+                    Err(store) => Health::Degraded { reason: store.to_string() },
+                },
                 (HealthState::Full, reason) => Health::Full { reason: reason.unwrap_or_default() },
                 (HealthState::Degraded, reason) => {
                     Health::Degraded { reason: reason.unwrap_or_default() }
@@ -212,7 +216,8 @@ impl Controlled for ExtentEngine {
                 break;
             }
         }
-        if !dry_run && let Err(error) = self.parts.barriers.settle_flush() {
+        let settle = || self.parts.barriers.settle_flush();
+        if !dry_run && let Err(error) = self.parts.defects.guard("barrier", settle) {
             // All that is told as flushed is on the origin, durably; the next mount flushes it once more.
             self.parts.notes.note(format!("what was flushed is not recorded as that: {error}"));
         }

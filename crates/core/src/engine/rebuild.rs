@@ -7,20 +7,22 @@
 //! (docs/ALGORITHMS.md, section 5).
 
 mod missing;
+mod signal;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use self::missing::Missing;
+use self::signal::Signal;
 use crate::clock::Clock;
 use crate::engine::barriers::Barriers;
 use crate::engine::counters::Counters;
 use crate::engine::damage::Damage;
+use crate::engine::defects::Defects;
 use crate::engine::degrade::Relief;
 use crate::engine::discard::Discards;
 use crate::engine::fetch::Fetcher;
@@ -45,9 +47,6 @@ use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::meta::FileId;
 use crate::namespace::Namespace;
-
-/// How often the rebuilder looks around when nobody wakes it.
-const TICK: Duration = Duration::from_millis(100);
 
 /// Fetches get one part in this many of the time of an origin that programs keep busy (D11), and
 /// this much of it at once.
@@ -80,16 +79,8 @@ pub(crate) enum Doing {
 #[derive(Debug)]
 pub(crate) struct Rebuilder {
     pressure: Arc<Pressure>,
-    shared: Arc<Shared>,
+    signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    stop: AtomicBool,
-    doing: AtomicU8,
-    woken: Mutex<bool>,
-    wake: Condvar,
 }
 
 /// Why dirty bytes are flushed now.
@@ -108,40 +99,32 @@ enum Reason {
 impl Rebuilder {
     /// Starts the rebuilder unless the options keep it still.
     pub(crate) fn start(rounds: &Arc<Rounds>) -> Self {
-        let shared = Arc::new(Shared::default());
+        let signal = Arc::new(Signal::default());
         let thread = rounds.settings.config.rebuild.then(|| {
-            let (rounds, shared) = (Arc::clone(rounds), Arc::clone(&shared));
+            let (rounds, signal) = (Arc::clone(rounds), Arc::clone(&signal));
             thread::Builder::new()
                 .name("rebuilder".to_owned())
-                .spawn(move || rounds.run(&shared))
+                .spawn(move || rounds.run(&signal))
                 .expect("the system can start one more thread")
         });
-        Self { pressure: Arc::clone(&rounds.pressure), shared, thread: Mutex::new(thread) }
+        Self { pressure: Arc::clone(&rounds.pressure), signal, thread: Mutex::new(thread) }
     }
 
     /// Wakes the rebuilder if dirty bytes press. Cheap: called after every write.
     pub(crate) fn maybe_wake(&self) {
-        if self.pressure.is_pressed() && !*self.shared.woken.lock() {
-            *self.shared.woken.lock() = true;
-            self.shared.wake.notify_one();
+        if self.pressure.is_pressed() {
+            self.signal.wake();
         }
     }
 
     /// What the rebuilder is doing.
     pub(crate) fn doing(&self) -> Doing {
-        match self.shared.doing.load(Ordering::Relaxed) {
-            1 => Doing::Waiting,
-            2 => Doing::Flushing,
-            3 => Doing::Fetching,
-            _ => Doing::Idle,
-        }
+        self.signal.doing()
     }
 
     /// Stops the rebuilder after the region it is at.
     pub(crate) fn stop(&self) {
-        self.shared.stop.store(true, Ordering::Release);
-        *self.shared.woken.lock() = true;
-        self.shared.wake.notify_all();
+        self.signal.stop();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
@@ -151,16 +134,6 @@ impl Rebuilder {
 impl Drop for Rebuilder {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-impl Shared {
-    fn stopping(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
-    }
-
-    fn set(&self, doing: Doing) {
-        self.doing.store(doing as u8, Ordering::Relaxed);
     }
 }
 
@@ -187,6 +160,7 @@ pub(crate) struct Rounds {
     health: Arc<Health>,
     counters: Arc<Counters>,
     notes: Arc<Notes>,
+    defects: Arc<Defects>,
     settings: Arc<Settings>,
     clock: Clock,
     known: Arc<KnownFiles>,
@@ -225,6 +199,7 @@ impl Rounds {
             health: Arc::clone(&base.health),
             counters: Arc::clone(&base.counters),
             notes: Arc::clone(&base.notes),
+            defects: Arc::clone(&base.defects),
             settings: Arc::clone(&base.settings),
             clock: base.clock.clone(),
             known: Arc::clone(known),
@@ -241,33 +216,36 @@ impl Rounds {
         }
     }
 
-    fn run(&self, shared: &Shared) {
+    fn run(&self, signal: &Signal) {
         let mut pace = Pace { barrier: Instant::now(), fetch: Instant::now() };
         let mut housekeeping = Instant::now();
-        while !shared.stopping() {
-            if housekeeping.elapsed() >= Duration::from_secs(1) {
-                housekeeping = Instant::now();
-                self.space.check();
-            }
-            let worked = self.round(shared, &mut pace);
+        let mut panics = 0;
+        while !signal.stopping() {
+            let met = self.defects.met();
+            let worked = self.defects.guard("rebuilder", || {
+                if housekeeping.elapsed() >= Duration::from_secs(1) {
+                    housekeeping = Instant::now();
+                    self.space.check();
+                }
+                self.round(signal, &mut pace)
+            });
             if let Err(error) = &worked {
                 self.notes.note(format!("rebuilder: {error}; tried again"));
-                shared.set(Doing::Waiting);
+                signal.set(Doing::Waiting);
             }
-            if !matches!(worked, Ok(true)) {
-                let mut woken = shared.woken.lock();
-                if !*woken {
-                    shared.wake.wait_for(&mut woken, TICK);
-                }
-                *woken = false;
+            panics = if self.defects.met() == met { 0 } else { panics + 1 };
+            match worked {
+                _ if panics > 0 => signal.rest(panics),
+                Ok(true) => {}
+                Ok(false) | Err(_) => signal.wait(),
             }
         }
     }
 
     /// One look around; `true` when there is more to do at once.
-    fn round(&self, shared: &Shared, pace: &mut Pace) -> Result<bool> {
+    fn round(&self, signal: &Signal, pace: &mut Pace) -> Result<bool> {
         if self.store.dmt.usable().is_err() {
-            shared.set(Doing::Waiting);
+            signal.set(Doing::Waiting);
             return self.relief.drain().map(|()| false);
         }
         self.own.record_resting(false);
@@ -278,8 +256,8 @@ impl Rounds {
         self.fetcher.note_wants();
         let reason = self.reason_to_flush();
         if let Some(reason) = reason {
-            shared.set(Doing::Flushing);
-            let flushed = self.flush_pass(shared, reason)?;
+            signal.set(Doing::Flushing);
+            let flushed = self.flush_pass(signal, reason)?;
             self.barriers.barrier()?;
             self.room.was_made();
             pace.barrier = Instant::now();
@@ -291,16 +269,16 @@ impl Rounds {
             pace.barrier = Instant::now();
         }
         if self.origin.is_idle() {
-            let fetched = self.fetch_pass(shared)?;
+            let fetched = self.fetch_pass(signal)?;
             if fetched {
                 return Ok(true);
             }
         } else if pace.fetch <= Instant::now() {
-            let worked = self.fetch_beside_programs(shared)?;
+            let worked = self.fetch_beside_programs(signal)?;
             pace.fetch = Instant::now() + worked * (BUSY_SHARE - 1);
         }
         let dirty = self.store.dmt.usage().dirty > 0;
-        shared.set(if dirty { Doing::Waiting } else { Doing::Idle });
+        signal.set(if dirty { Doing::Waiting } else { Doing::Idle });
         Ok(false)
     }
 
@@ -345,13 +323,13 @@ impl Rounds {
     }
 
     /// Flushes file after file, the longest dirty first, until the reason is gone.
-    fn flush_pass(&self, shared: &Shared, reason: Reason) -> Result<u64> {
+    fn flush_pass(&self, signal: &Signal, reason: Reason) -> Result<u64> {
         let mut files = self.store.dmt.dirty_files();
         self.missing.keep_only(&files);
         files.retain(|(id, _)| !self.repair.is_stuck(*id));
         files.sort_by_key(|(_, since)| *since);
         let go_on = || {
-            !shared.stopping()
+            !signal.stopping()
                 && match reason {
                     Reason::Room => self.pressure.too_dirty_bytes() > 0 || self.movers.are_many(),
                     Reason::Age | Reason::Short => true,
@@ -389,7 +367,7 @@ impl Rounds {
             }
         }
         // Not while a program waits for room: the search walks the whole tree.
-        self.find_missing(&missing, &|| !shared.stopping() && !self.room.is_wanted())?;
+        self.find_missing(&missing, &|| !signal.stopping() && !self.room.is_wanted())?;
         match failed {
             Some(error) if total == 0 => Err(error),
             _ => Ok(total),
@@ -437,25 +415,25 @@ impl Rounds {
     }
 
     /// Fetches one batch of wanted ranges while the origin is idle; whether it got any.
-    fn fetch_pass(&self, shared: &Shared) -> Result<bool> {
+    fn fetch_pass(&self, signal: &Signal) -> Result<bool> {
         if self.store.dmt.wanted(1).is_empty() || !self.health.admits(self.clock.now_ms()) {
             return Ok(false);
         }
-        shared.set(Doing::Fetching);
-        let go_on = || !shared.stopping() && self.origin.is_idle();
+        signal.set(Doing::Fetching);
+        let go_on = || !signal.stopping() && self.origin.is_idle();
         Ok(self.fetcher.fetch_batch(&go_on, true)?.unwrap_or(0) > 0)
     }
 
     /// Fetches for a short while although programs use the origin, so that no wish waits for ever,
     /// and only as long as there is free room. Returns the time that took, or as much of it as
     /// `rebuild_rate` makes it count for.
-    fn fetch_beside_programs(&self, shared: &Shared) -> Result<Duration> {
+    fn fetch_beside_programs(&self, signal: &Signal) -> Result<Duration> {
         if self.store.dmt.wanted(1).is_empty() || !self.health.admits(self.clock.now_ms()) {
             return Ok(Duration::ZERO);
         }
-        shared.set(Doing::Fetching);
+        signal.set(Doing::Fetching);
         let begun = Instant::now();
-        let go_on = || !shared.stopping() && begun.elapsed() < BUSY_SLICE;
+        let go_on = || !signal.stopping() && begun.elapsed() < BUSY_SLICE;
         let bytes = self.fetcher.fetch_batch(&go_on, false)?.unwrap_or(0);
         let worked = begun.elapsed();
         let limit = self.settings.config.rebuild_rate;

@@ -145,6 +145,11 @@ impl Log {
     /// Opens the log in `dir`. `torn` says that a power loss may have left anything unwritten that
     /// was not synced.
     pub(crate) fn open(dir: PrivateDir, torn: bool, pace: Pace) -> Result<Self> {
+        Self::open_with(dir, torn, pace, Shared::keep)
+    }
+
+    /// The same with another thing to do for the thread.
+    fn open_with(dir: PrivateDir, torn: bool, pace: Pace, keep: fn(&Shared)) -> Result<Self> {
         let mut found = recover::recover(&dir, torn)?;
         let segment = if let Some(segment) = go_on(&mut found, pace) {
             segment
@@ -182,7 +187,7 @@ impl Log {
             failed: OnceLock::new(),
             bell: Bell::default(),
         });
-        Ok(Self { _background: Background::start(&shared), shared })
+        Ok(Self { _background: Background::start(&shared, keep), shared })
     }
 }
 
@@ -247,6 +252,12 @@ impl Shared {
         self.recount(tail);
         self.bell.ring();
         Ok(())
+    }
+
+    /// What the thread beside the log does.
+    fn keep(&self) {
+        self.prepare();
+        self.keep_small();
     }
 
     /// Has the next file ready.
@@ -330,6 +341,12 @@ impl Shared {
         tail.dying = 0;
         self.recount(&tail);
         Ok(())
+    }
+
+    /// Has those who wait look again. They ring before they wait, and hold the lock in between.
+    fn tell(&self) {
+        let _tail = self.tail.lock();
+        self.changed.notify_all();
     }
 
     /// Nobody is left to make room.

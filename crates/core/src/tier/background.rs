@@ -8,11 +8,35 @@ use parking_lot::Mutex;
 use super::Core;
 use super::signal::Signal;
 use crate::error::Result;
+use crate::unpanicked::caught;
 
-/// A background thread: its name, and what it does until it is time to stop.
-type Work = (&'static str, fn(&Core));
+/// A background thread: its name, what it waits for until it is time to stop, and what it does then.
+pub(super) struct Work {
+    pub(super) name: &'static str,
+    pub(super) wait: fn(&Signal, Done) -> bool,
+    pub(super) round: fn(&Core, Done) -> Done,
+}
 
-const WORK: [Work; 3] = [("tier-reaper", reap), ("tier-mover", demote), ("tier-archiver", archive)];
+/// What came of the last round, for the next one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Done {
+    #[default]
+    Worked,
+    /// There was nothing that could be done.
+    InVain,
+}
+
+pub(super) const WORK: [Work; 3] = [
+    Work { name: "tier-reaper", wait: |signal, _| signal.wait_to_reap(), round: reap },
+    Work {
+        name: "tier-mover",
+        // Each write to a full SSD calls. Where all that is there is pinned or in use, looking at all
+        // of it again, or copying what changes meanwhile, is of no use before some time has passed.
+        wait: |signal, last| signal.wait_to_demote(last == Done::InVain),
+        round: demote,
+    },
+    Work { name: "tier-archiver", wait: |signal, _| signal.wait_a_tick(), round: archive },
+];
 
 /// The running threads.
 #[derive(Debug)]
@@ -23,14 +47,14 @@ pub(super) struct Background {
 
 impl Background {
     /// Starts the threads of `core`.
-    pub(super) fn start(core: &Arc<Core>) -> Result<Self> {
+    pub(super) fn start(core: &Arc<Core>, all: impl IntoIterator<Item = Work>) -> Result<Self> {
         let signal = core.signal.clone();
         let mut threads = Vec::new();
-        for (name, work) in WORK {
+        for work in all {
             let core = core.clone();
-            let thread = thread::Builder::new().name(name.into()).spawn(move || {
+            let thread = thread::Builder::new().name(work.name.into()).spawn(move || {
                 yield_to_programs();
-                work(&core);
+                work.run(&core);
             })?;
             threads.push(thread);
         }
@@ -58,32 +82,40 @@ impl Drop for Background {
     }
 }
 
-fn reap(core: &Core) {
-    let mut failed = false;
-    while core.signal.wait_to_reap() {
-        let done = core.finish_removals();
-        if let Err(error) = &done
-            && !failed
-        {
-            tracing::warn!(%error, "data of removed files stays for now");
+impl Work {
+    /// Round after round. One that panics moved its files to the step at which it did, as a kill does: they are
+    /// where their names say, and what is left over is finished at the next mount.
+    fn run(&self, core: &Core) {
+        let mut last = Done::default();
+        let mut panics = 0;
+        while (self.wait)(&core.signal, last) {
+            match caught(|| (self.round)(core, last)) {
+                Ok(done) => (last, panics) = (done, 0),
+                Err(panicked) => {
+                    core.defect(self.name, &panicked);
+                    panics += 1;
+                    core.signal.rest(panics);
+                }
+            }
         }
-        failed = done.is_err();
     }
 }
 
-fn demote(core: &Core) {
-    // Each write to a full SSD calls. Where all that is there is pinned or in use, looking at all
-    // of it again, or copying what changes meanwhile, is of no use before some time has passed.
-    let mut in_vain = false;
-    while core.signal.wait_to_demote(in_vain) {
-        in_vain = core.keep_below_marks();
+fn reap(core: &Core, last: Done) -> Done {
+    let Err(error) = core.finish_removals() else { return Done::Worked };
+    if last == Done::Worked {
+        tracing::warn!(%error, "data of removed files stays for now");
     }
+    Done::InVain
 }
 
-fn archive(core: &Core) {
-    while core.signal.wait_a_tick() {
-        core.archive_due(&|| core.signal.is_stopping());
-    }
+fn demote(core: &Core, _last: Done) -> Done {
+    if core.keep_below_marks() { Done::InVain } else { Done::Worked }
+}
+
+fn archive(core: &Core, _last: Done) -> Done {
+    core.archive_due(&|| core.signal.is_stopping());
+    Done::Worked
 }
 
 /// The lowest priority for processor and disk.

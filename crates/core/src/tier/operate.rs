@@ -350,6 +350,12 @@ impl Core {
                 return Health::Degraded { reason: format!("{path}: {failure}; {remedy}") };
             }
         }
+        if let Some(what) = self.defect.get() {
+            let reason = format!(
+                "{what}; files stay where they are for now; unmount and mount again, and report it with the log"
+            );
+            return Health::Degraded { reason };
+        }
         let ssd = &self.tiers.ssd();
         if ssd.totals().is_ok_and(|totals| totals.f_files > 0 && totals.f_favail == 0) {
             let reason = format!(

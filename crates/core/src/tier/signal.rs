@@ -71,6 +71,16 @@ impl Signal {
         !state.stop
     }
 
+    /// Rests after `panics` rounds in a row that panicked, however often others call: what panics is likely to
+    /// do so again, and each time is told in the log.
+    pub(super) fn rest(&self, panics: u32) {
+        for _ in 0..(1_u32 << panics.min(6)) {
+            if !self.wait_a_tick() {
+                return;
+            }
+        }
+    }
+
     pub(super) fn is_stopping(&self) -> bool {
         self.state.lock().stop
     }

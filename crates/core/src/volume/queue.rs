@@ -7,10 +7,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::unpanicked::unpanicked;
 
 /// Parts of requests that one server works on at once, besides those that run in their callers'
 /// threads. An emulated disk has one head and flash a handful of channels; real devices gain
@@ -154,7 +155,7 @@ where
     R: Send,
     F: Fn(P) -> io::Result<R> + Sync,
 {
-    let mut results: Vec<_> = parts.iter().map(|_| Err(panicked())).collect();
+    let mut results: Vec<_> = parts.iter().map(|_| Err(dropped())).collect();
     {
         let all = WaitForAll(Arc::default());
         let mut pairs = parts.into_iter().zip(&mut results);
@@ -163,9 +164,7 @@ where
             let (pending, work) = (Pending::new(&all.0), &work);
             let job: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
                 let pending = pending;
-                if let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| work(part))) {
-                    *result = outcome;
-                }
+                *result = unpanicked(|| work(part));
                 drop(pending);
             });
             // SAFETY: only the lifetime changes. The job borrows `work`, `results` and what the
@@ -180,8 +179,9 @@ where
     results
 }
 
-fn panicked() -> io::Error {
-    io::Error::other("a worker thread panicked during the request")
+/// Of a job that was dropped before it ran.
+fn dropped() -> io::Error {
+    io::Error::other("the server's queue ended before the request")
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod idle;
 mod kills;
 mod limits;
 mod lost;
+mod panics;
 mod power;
 mod reach;
 mod reference;

@@ -19,6 +19,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
+use halocline_core::unpanicked::unpanicked;
 
 /// How long a write waits at most. Only where all threads wait does it last so long, and then its
 /// pages are dropped as soon as they are free again.
@@ -109,8 +110,9 @@ impl Dropper {
 
 fn drop_pages(notifier: &Notifier, asked: &Receiver<Part>) {
     for Part { number, offset, len, gone } in asked {
-        let dropped =
-            notifier.inval_inode(INodeNo(number), offset.cast_signed(), len.cast_signed());
+        let dropped = unpanicked(|| {
+            notifier.inval_inode(INodeNo(number), offset.cast_signed(), len.cast_signed())
+        });
         if let Err(error) = dropped {
             // The kernel has forgotten the inode, and its pages with it; or the mount is gone.
             tracing::debug!(number, %error, "pages were not dropped");

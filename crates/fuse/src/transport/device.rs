@@ -9,10 +9,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Generation, ReplyEntry, ReplyXattr, Request, TimeOrNow};
 use halocline_core::engine::{Caller, Engine, Maker, SetTime};
+use halocline_core::unpanicked::unpanicked;
 
 use crate::front::names::Entry;
 use crate::front::xattrs::Value;
-use crate::front::{Answer, Front, Refused, unpanicked};
+use crate::front::{Answer, Front, Refused};
 use negotiation::Agreed;
 use turns::Turns;
 

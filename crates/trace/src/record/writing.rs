@@ -1,7 +1,8 @@
 //! The thread that takes what threads have served, and writes it in the order of its start.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -30,6 +31,8 @@ pub(super) struct Writing<W: Write> {
     held: Vec<Served>,
     spare: Vec<Served>,
     lost: u64,
+    /// While requests are being written: those of the trace when that is done, and those that are held back.
+    at_stake: u64,
     /// Requests of the trace that are in the file for sure.
     flushed: u64,
     /// Start of the last request written.
@@ -52,6 +55,7 @@ impl<W: Write> Writing<W> {
             held: Vec::new(),
             spare: Slot::spare(),
             lost: 0,
+            at_stake: 0,
             flushed: 0,
             last_ns: 0,
             complete_ns: 0,
@@ -62,29 +66,35 @@ impl<W: Write> Writing<W> {
         }
     }
 
-    /// Writes until the recorder ends.
+    /// Writes until the recorder ends. A round that panics ends the trace as a file that takes no more does: the
+    /// thread goes on counting what is missing.
     pub(super) fn run(mut self) {
         let mut flushed = Instant::now();
         loop {
             let ending = self.shared.ending.load(Ordering::Acquire);
-            self.take();
-            if ending {
-                self.complete_ns = u64::MAX;
-            }
-            let written = self.write().and_then(|()| {
-                if flushed.elapsed() >= FLUSH_EVERY {
-                    flushed = Instant::now();
-                    self.flush()?;
-                }
-                Ok(())
-            });
+            let round = panic::catch_unwind(AssertUnwindSafe(|| self.round(ending, &mut flushed)));
+            let written = round.unwrap_or_else(|_| Err(self.defect()));
             self.note(written);
             if ending {
-                let ended = self.end();
+                let ended = panic::catch_unwind(AssertUnwindSafe(|| self.end()));
+                let ended = ended.unwrap_or_else(|_| Err(self.defect()));
                 return self.note(ended);
             }
             thread::park_timeout(LOOK_EVERY);
         }
+    }
+
+    fn round(&mut self, ending: bool, flushed: &mut Instant) -> Result<(), Error> {
+        self.take();
+        if ending {
+            self.complete_ns = u64::MAX;
+        }
+        self.write()?;
+        if flushed.elapsed() >= FLUSH_EVERY {
+            *flushed = Instant::now();
+            self.flush()?;
+        }
+        Ok(())
     }
 
     /// Takes all buffers. A request that starts before `complete_ns` and is not in service was in one of them.
@@ -117,13 +127,14 @@ impl<W: Write> Writing<W> {
             // A request takes very long: it will be missing.
             ready = self.held.len() - HELD_MAX / 2;
         }
+        self.at_stake = self.in_trace() + self.held.len() as u64;
         let mut held = std::mem::take(&mut self.held);
         let mut left = ready as u64;
         let written = held.drain(..ready).try_for_each(|served| {
             left -= 1;
             self.put(&served)
         });
-        self.held = held;
+        (self.held, self.at_stake) = (held, 0);
         // What waits in the writer is counted where the error is noted.
         self.lost += left;
         written
@@ -206,6 +217,18 @@ impl<W: Write> Writing<W> {
             self.writer = None;
         }
         progress.lost = self.lost;
+    }
+
+    /// Requests that the writer has taken.
+    fn in_trace(&self) -> u64 {
+        self.writer.as_ref().map_or(0, Writer::requests)
+    }
+
+    /// What is told of a panic; the panic hook has said where it was.
+    fn defect(&mut self) -> Error {
+        self.lost += std::mem::take(&mut self.at_stake).saturating_sub(self.in_trace());
+        let what = "a defect of this program: what writes it panicked; the log says where";
+        io::Error::other(what).into()
     }
 
     fn end(&mut self) -> Result<(), Error> {

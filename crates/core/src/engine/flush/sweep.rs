@@ -17,6 +17,7 @@ use rangemap::RangeSet;
 
 use super::{Flushed, Flusher, Held};
 use crate::engine::damage::Damage;
+use crate::engine::defects::Defects;
 use crate::engine::degrade::Relief;
 use crate::engine::external_changes::ExternalChanges;
 use crate::engine::foundation::Foundation;
@@ -120,6 +121,7 @@ pub(crate) struct Sweeper {
     times: Arc<Times>,
     space: Arc<OriginSpace>,
     relief: Arc<Relief>,
+    defects: Arc<Defects>,
     flusher: Arc<Flusher>,
 }
 
@@ -148,6 +150,7 @@ impl Sweeper {
             times: Arc::clone(times),
             space: Arc::clone(space),
             relief: Arc::clone(relief),
+            defects: Arc::clone(&base.defects),
             flusher: Arc::clone(flusher),
         }
     }
@@ -177,7 +180,8 @@ impl Sweeper {
         watcher: Watcher<'_>,
     ) -> Result<Swept> {
         let _one = file.flushing.lock();
-        match self.sweep_alone(file, id, which, watcher) {
+        // A defect that one file meets keeps none of the others from the origin, nor the mount from its end.
+        match self.defects.guard("flush", || self.sweep_alone(file, id, which, watcher)) {
             Ok(bytes) => Ok(Swept::Home(bytes)),
             Err(_) if self.is_removed(file, id) => {
                 self.forget_removed(file);
@@ -220,7 +224,10 @@ impl Sweeper {
         let total = Mutex::new(Ok(0));
         let workers = self.settings.config.flush_workers.max(1);
         let work = || {
-            let swept = self.sweep_some(file, id, &regions, workers, watcher);
+            // Here, because a scope does not say what its threads panicked with.
+            let swept = self
+                .defects
+                .guard("flush", || self.sweep_some(file, id, &regions, workers, watcher));
             let mut total = total.lock();
             match (swept, total.as_mut()) {
                 (Ok(bytes), Ok(sum)) => *sum += bytes,

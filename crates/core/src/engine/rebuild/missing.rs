@@ -56,7 +56,7 @@ mod tests {
     use crate::config::Config;
     use crate::control::Controlled;
     use crate::engine::extents::ExtentEngine;
-    use crate::engine::rebuild::{Reason, Shared};
+    use crate::engine::rebuild::{Reason, Signal};
     use crate::engine::{Caller, Decorations, Engine, Maker};
 
     const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
@@ -98,7 +98,7 @@ mod tests {
         for (id, _) in engine.parts.store.dmt.dirty_files() {
             engine.parts.rounds.missing.note(id, 0);
         }
-        engine.parts.rounds.flush_pass(&Shared::default(), Reason::Short).unwrap();
+        engine.parts.rounds.flush_pass(&Signal::default(), Reason::Short).unwrap();
     }
 
     /// Only a flush or an unmount on request looked for them; `status` said that the next mount would.

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
+use crate::unpanicked::caught;
 
 /// The thread; it ends when this is dropped.
 #[derive(Debug)]
@@ -58,7 +59,9 @@ impl Bell {
 }
 
 impl Background {
-    pub(super) fn start(shared: &Arc<Shared>) -> Self {
+    /// Does `work` whenever the bell rings. What panics may have left the tables of the files half changed: the log
+    /// takes nothing from then on, as after a failed write.
+    pub(super) fn start(shared: &Arc<Shared>, work: fn(&Shared)) -> Self {
         let shared = Arc::clone(shared);
         let thread = thread::Builder::new()
             .name("records".to_owned())
@@ -68,8 +71,10 @@ impl Background {
                     // Whoever waits for room makes it alone once there is nobody to wait for.
                     let _alone = OnEnd(&shared);
                     while shared.bell.wait() {
-                        shared.prepare();
-                        shared.keep_small();
+                        if let Err(panicked) = caught(|| work(&shared)) {
+                            shared.fail(&panicked);
+                        }
+                        shared.tell();
                     }
                 }
             })

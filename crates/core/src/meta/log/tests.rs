@@ -436,3 +436,30 @@ fn i5_what_a_log_takes_is_counted_before_it_is_there() {
     }
     assert!(log.shared.tail.lock().snapshot.number > 10, "snapshots were written");
 }
+
+/// The thread ended while others waited for the file that it was making.
+#[test]
+fn i4_a_thread_that_panics_ends_the_log_and_keeps_nobody_waiting() {
+    let (_dir, live, _) = scratch();
+    let panicking = |shared: &Shared| {
+        shared.tail.lock().making = Some(4096);
+        panic!("on purpose");
+    };
+    Log::create(&live).unwrap();
+    let log = Log::open_with(PrivateDir::open(&live).unwrap(), false, QUIET, panicking).unwrap();
+    let mut all = Records::new();
+    let refused = (0_u32..).find_map(|number| {
+        let mut batch = Batch::default();
+        batch.put(&number.to_be_bytes(), &[7; 64]);
+        let committed = log.commit(&batch);
+        if committed.is_ok() {
+            all.insert(number.to_be_bytes().to_vec(), vec![7; 64]);
+        }
+        committed.err()
+    });
+    assert!(refused.unwrap().to_string().contains("panicked"));
+    assert!(log.usable().is_err());
+    drop(log);
+    let log = open(&live, false).unwrap();
+    assert_eq!(scanned(&log).unwrap(), all, "all that was taken, and nothing else");
+}

@@ -6,6 +6,8 @@ use std::path::Path;
 use super::*;
 use crate::control::tier::{MoveNow, Served};
 use crate::control::{FileExplanation, JobChange, Progress, RuleChange};
+use crate::tier::background::{Done, WORK, Work};
+use crate::tier::steps::watch::{self, Watch};
 
 impl Fixture {
     fn why(&self, path: &str) -> FileExplanation {
@@ -130,4 +132,40 @@ fn a_move_that_failed_is_remembered_until_one_succeeds() {
     held.0.inode.passed.store(0, std::sync::atomic::Ordering::Release);
     assert_eq!(fixture.demote("file").files, 1);
     assert_eq!(fixture.why("file").stayed, None);
+}
+
+/// A mover that panics at its first copy.
+fn panic_once(core: &Core, last: Done) -> Done {
+    struct Panics;
+    impl Watch for Panics {
+        fn before(&mut self, tier: usize, what: &'static str) -> Option<rustix::io::Errno> {
+            panic!("on purpose, before: {what} on tier {tier}")
+        }
+    }
+    thread_local! { static PANICS: std::cell::Cell<bool> = const { std::cell::Cell::new(true) }; }
+    watch::set(PANICS.replace(false).then(|| Box::new(Panics) as Box<dyn Watch>));
+    (WORK[1].round)(core, last)
+}
+
+/// The thread ended, nothing was demoted any more, and `status` said that all was well.
+#[test]
+fn a_mover_that_panics_is_told_and_goes_on() {
+    use crate::control::Health;
+
+    let mut fixture = Fixture::new(limited(1 << 20));
+    fixture.write("old", &vec![1; 600 << 10]);
+    fixture.write("new", &vec![2; 400 << 10]);
+    let tier = fixture.tier.as_mut().unwrap();
+    let mover = Work { round: panic_once, ..WORK[1] };
+    tier.background = Background::start(&tier.core, [mover]).unwrap();
+    let status = || fixture.tier().status();
+    halocline_testkit::waiting::eventually(
+        "the panic is told",
+        || matches!(status().health, Health::Degraded { reason } if reason.contains("on purpose")),
+    );
+    let notes = status().notes;
+    assert!(notes.iter().any(|note| note.contains("tier-mover: a defect")), "{notes:?}");
+    halocline_testkit::waiting::eventually("a demotion", || fixture.hdd("old").exists());
+    assert_eq!(fixture.read(&fixture.open_file("old", libc::O_RDONLY)), vec![1; 600 << 10]);
+    fixture.tier().close().unwrap();
 }

@@ -17,12 +17,13 @@ use fuser::{
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use halocline_core::engine::{Engine, Make, SetAttr};
+use halocline_core::unpanicked::{caught, unpanicked};
 
 use super::{Device, caller, maker, named, set_time, valued};
+use crate::front::Refused;
 use crate::front::directories::Listed;
 use crate::front::files::ReadFor;
 use crate::front::names::Entry;
-use crate::front::{Refused, unpanicked};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -56,10 +57,7 @@ impl<E: Engine> Filesystem for Device<E> {
 
     fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
         let _turn = self.turns.begin();
-        let _ = unpanicked(|| {
-            self.front.forget(number, lookups);
-            Ok(())
-        });
+        let _ = caught(|| self.front.forget(number, lookups));
     }
 
     fn getattr(

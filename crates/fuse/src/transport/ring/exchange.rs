@@ -10,6 +10,7 @@ use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
 
+use halocline_core::unpanicked::unpanicked;
 use io_uring::cqueue::Entry as Completion;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, opcode, types};
@@ -18,7 +19,7 @@ use zerocopy::IntoBytes;
 
 use super::busy_poll::BusyPoll;
 use super::wire::{Command, InHeader, OutHeader, RequestHeader};
-use crate::front::{Answer, unpanicked};
+use crate::front::Answer;
 use crate::transport::device::negotiation::REQUEST_MAX;
 
 const REGISTER: u32 = 1;
