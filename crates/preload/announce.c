@@ -217,6 +217,20 @@ static int connect_until(int fd, const struct sockaddr_un *address, long deadlin
     return 0;
 }
 
+/* Whether this user or root serves the socket: who else does could have named any socket as the mount's. */
+static int is_trusted(int fd)
+{
+    struct ucred peer;
+    socklen_t length = sizeof peer;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) || length != sizeof peer)
+        return 0;
+    if (peer.uid == 0 || peer.uid == geteuid())
+        return 1;
+    errno = EPERM;
+    return 0;
+}
+
 static int exchange(int fd, const char *line, size_t length, long deadline)
 {
     char answer[512];
@@ -257,7 +271,7 @@ static void send_line(char *socket_path, const char *line, size_t length, long d
         return;
     debug("to %s: %.*s", socket_path, (int)length - 1, line);
     if (name_socket(socket_path, &address, &directory_fd) ||
-        connect_until(fd, &address, deadline) || exchange(fd, line, length, deadline))
+        connect_until(fd, &address, deadline) || !is_trusted(fd) || exchange(fd, line, length, deadline))
         debug("%s: no answer: %s", socket_path, strerror(errno));
     close(fd);
     if (directory_fd >= 0)

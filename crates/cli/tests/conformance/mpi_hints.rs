@@ -15,7 +15,10 @@ use crate::programs::{self, Mpi};
 
 /// Answers each line with `answer`, or never when it is `None`; hands on what arrived.
 fn listen(socket: &Path, answer: Option<&'static str>) -> Receiver<String> {
-    let listener = UnixListener::bind(socket).expect("bind");
+    answer_on(UnixListener::bind(socket).expect("bind"), answer)
+}
+
+fn answer_on(listener: UnixListener, answer: Option<&'static str>) -> Receiver<String> {
     let (sender, lines) = channel();
     thread::spawn(move || {
         let mut silent = Vec::new();
@@ -27,7 +30,8 @@ fn listen(socket: &Path, answer: Option<&'static str>) -> Receiver<String> {
                 return;
             }
             match answer {
-                Some(answer) => stream.write_all(answer.as_bytes()).expect("answer"),
+                // Who told nothing is gone.
+                Some(answer) => drop(stream.write_all(answer.as_bytes())),
                 None => silent.push(stream),
             }
         }
@@ -164,6 +168,35 @@ fn a_silent_dead_or_absent_mount_does_no_harm() {
     programs::run(plain.arg(root.path().join("plain")).env("LD_PRELOAD", &shim));
     let output = programs::run(std::process::Command::new("ls").env("LD_PRELOAD", &shim));
     assert!(output.stderr.is_empty());
+}
+
+/// Whoever serves the file system that a program opens a file on names the socket: not any that a user reaches.
+#[test]
+fn a_socket_of_another_user_is_told_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        return programs::skip("only root can listen as another user");
+    }
+    let root = TempDir::new().expect("scratch");
+    let aside = TempDir::new().expect("scratch");
+    let socket = aside.path().join("control.sock");
+    let listener = UnixListener::bind(&socket).expect("bind");
+    let lines = thread::spawn(move || {
+        // Of this thread alone; the socket is of whom last listened.
+        let other = rustix::process::Uid::from_raw(54_321);
+        let own = rustix::process::Uid::ROOT;
+        rustix::thread::set_thread_res_uid(own, other, own).expect("become another");
+        rustix::net::listen(&listener, 16).expect("listen");
+        rustix::thread::set_thread_res_uid(own, own, own).expect("become root again");
+        answer_on(listener, Some("{\"ok\":null}\n"))
+    });
+    let lines = lines.join().expect("listening");
+    if !run(Mpi::Mpich, root.path(), &socket, "data.bin", &[]) {
+        return programs::skip("no MPICH");
+    }
+    for _ in 0..2 {
+        let line = lines.recv_timeout(Duration::from_mins(1)).expect("a connection");
+        assert_eq!(line, "", "told to a process of another user");
+    }
 }
 
 #[test]

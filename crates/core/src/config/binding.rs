@@ -12,7 +12,7 @@ use halocline_model::layout::CacheGeometry;
 use serde::{Deserialize, Serialize};
 
 use super::Config;
-use super::values::SERVERS_MAX;
+use super::values::{SERVERS_MAX, STRIPE_BYTES_MAX};
 use crate::counted::counted;
 use crate::error::{Error, Result};
 use crate::private::{self, PrivateDir};
@@ -70,6 +70,13 @@ impl Binding {
             toml::from_str(&text).map_err(|error: toml::de::Error| wrong(error.message()))?;
         if !(1..=SERVERS_MAX).contains(&binding.cache_servers) {
             return Err(wrong(&format!("cache_servers is not from 1 to {SERVERS_MAX}")));
+        }
+        let striped = binding.cache_servers > 1;
+        if striped && !(1..=STRIPE_BYTES_MAX).contains(&binding.cache_stripe) {
+            return Err(wrong(&format!("cache_stripe is not from 1 to {STRIPE_BYTES_MAX}")));
+        }
+        if binding.groups > binding.cache_servers {
+            return Err(wrong("there are more groups than cache_servers"));
         }
         Ok(Some(binding))
     }
@@ -193,6 +200,31 @@ mod tests {
         moved.check(&cache).unwrap();
         moved.record(&cache).unwrap();
         assert_eq!(Binding::load(&cache).unwrap(), Some(moved));
+    }
+
+    #[test]
+    fn a_shape_that_no_cache_has_is_refused_with_the_remedy() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (origin, cache) = (scratch.path().join("origin"), scratch.path().join("cache"));
+        fs::create_dir(&origin).unwrap();
+        fs::create_dir(&cache).unwrap();
+        let mut striped = Config::default();
+        striped.set(crate::config::OptionSpec::find("emulate").unwrap(), "8xhdd+4xssd").unwrap();
+        Binding::of(&origin, &striped).unwrap().record(&cache).unwrap();
+        let sound = fs::read_to_string(cache.join(BINDING_FILE)).unwrap();
+        for (key, value) in [
+            ("cache_servers", "0"),
+            ("cache_servers", "4294967295"),
+            ("cache_stripe", "0"),
+            ("cache_stripe", "9223372036854775807"),
+            ("groups", "5"),
+        ] {
+            let line = sound.lines().find(|line| line.starts_with(key)).unwrap();
+            let broken = sound.replace(line, &format!("{key} = {value}"));
+            fs::write(cache.join(BINDING_FILE), broken).unwrap();
+            let error = Binding::load(&cache).unwrap_err().to_string();
+            assert!(error.contains(BINDING_FILE) && error.contains(key), "{key}: {error}");
+        }
     }
 
     #[test]
