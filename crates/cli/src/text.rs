@@ -213,13 +213,18 @@ fn row(out: &mut String, name: &str, totals: &RequestTotals) {
 pub(crate) fn moved(verb: &str, done: &MoveReport, dry_run: bool) -> String {
     let would = if dry_run { "would be " } else { "" };
     let already = counted_with(done.already_files, "file", ("was", "were"));
-    if done.files == 0 && done.already_files > 0 && done.left_bytes == 0 {
-        return format!("nothing {would}{verb}: {already} there already{}", skipped(done));
-    }
-    let mut out = format!("{} in {} {would}{verb}", bytes(done.bytes), counted(done.files, "file"));
-    if !dry_run {
-        let _ = write!(out, " in {} ({})", seconds(done.seconds), rate(done.bytes, done.seconds));
-    }
+    let mut out = if done.files == 0 && done.bytes == 0 {
+        format!("nothing {would}{verb}")
+    } else {
+        let mut out =
+            format!("{} in {} {would}{verb}", bytes(done.bytes), counted(done.files, "file"));
+        // Empty files, and clean copies that were there, have no rate.
+        if !dry_run && done.bytes > 0 {
+            let (took, at) = (seconds(done.seconds), rate(done.bytes, done.seconds));
+            let _ = write!(out, " in {took} ({at})");
+        }
+        out
+    };
     if done.already_files > 0 {
         let _ = write!(out, "; {already} there already");
     }
@@ -290,6 +295,26 @@ mod tests {
         let told = report(&all);
         assert_eq!(told.lines().count(), 12, "{told}");
         assert_eq!(lines(&told), told);
+    }
+
+    /// `0 B in 0 files flushed in 1.93 ms (0 B/s)` was said.
+    #[test]
+    fn a_move_of_nothing_says_so() {
+        let told = |done: MoveReport| moved("flushed", &MoveReport { seconds: 1.0, ..done }, false);
+        let nothing = MoveReport::default();
+        assert_eq!(told(nothing.clone()), "nothing flushed");
+        assert_eq!(
+            told(MoveReport { left_bytes: 1024, ..nothing.clone() }),
+            "nothing flushed; 1.00 KiB left"
+        );
+        let already = MoveReport { already_files: 3, ..nothing.clone() };
+        assert_eq!(told(already), "nothing flushed; 3 files were there already");
+        let empty = MoveReport { files: 1, ..nothing.clone() };
+        assert_eq!(told(empty), "0 B in 1 file flushed");
+        assert_eq!(
+            told(MoveReport { files: 1, bytes: 1024, ..nothing }),
+            "1.00 KiB in 1 file flushed in 1.00 s (1.00 KiB/s)"
+        );
     }
 
     /// A mount that flushed in the background alone said "104 MiB in 0 s (-)", and after a short

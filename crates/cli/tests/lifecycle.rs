@@ -113,6 +113,22 @@ fn a_report_says_that_its_devices_are_emulated() {
     let report = fs::read(scratch.path("r.json")).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
     assert_eq!(report["emulated"], "2xhdd+2xssd");
+    let output = scratch.halocline(&["unstripe", "nowhere", "out"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("give the directory"), "{}", said(&output));
+    for what in [&["new"][..], &[]] {
+        let dry = [&["unstripe", "--dry-run", "origin"][..], what, &["out"]].concat();
+        let output = scratch.halocline(&dry);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(told, "3 B would be copied to out\n");
+        assert!(!scratch.path("out").exists() && !scratch.path("out.incomplete").exists());
+    }
+    fs::write(scratch.path("out.incomplete"), "").unwrap();
+    let output = scratch.halocline(&["unstripe", "-n", "origin", "out"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("out.incomplete exists"), "{}", said(&output));
+    fs::remove_file(scratch.path("out.incomplete")).unwrap();
     let output = scratch.halocline(&["unstripe", "origin", "new", "out"]);
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(

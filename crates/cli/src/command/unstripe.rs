@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use halocline_core::control::{Claim, Progress, Wanted};
 use halocline_core::error::Error;
-use halocline_core::volume::unstripe::{tree_bytes, unstripe, unstripe_tree};
+use halocline_core::volume::unstripe::{planned_bytes, unstripe, unstripe_tree};
 
 use crate::failure::{Failure, Outcome};
 use crate::places;
@@ -28,6 +28,9 @@ pub(crate) struct UnstripeArgs {
     /// The new file or directory
     #[arg(required = true)]
     out: PathBuf,
+    /// Only tell how much would be copied
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Copies.
@@ -40,14 +43,20 @@ pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
         let out = out.display();
         return Err(Failure::refused(format!("{out} exists; name a new file or directory")));
     }
-    let dir = fs::canonicalize(&args.origin).map_err(Error::at(&args.origin, "find the origin"))?;
+    let dir = fs::canonicalize(&args.origin).map_err(|error| {
+        let origin = text::path(&args.origin);
+        Failure::refused(format!(
+            "{origin}: {error}; give the directory that `mount` had as origin"
+        ))
+    })?;
     // Until the copy is made: what is dirty on a cache would not be in it.
     let wanted = Wanted { dirs: &[&dir], cache: Path::new(""), writes: false };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
-    let total_bytes = match path {
-        Some(_) => 0,
-        None => tree_bytes(&args.origin)?,
-    };
+    let total_bytes = planned_bytes(&args.origin, path, out).map_err(Failure::refused)?;
+    if args.dry_run {
+        say!("{} would be copied to {}", text::bytes(total_bytes), text::path(out));
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut meter = Meter::new("copying", false);
     let mut done_bytes = 0;
     let mut tell = |bytes: u64| {

@@ -52,25 +52,8 @@ pub fn unstripe(
     out: &Path,
     progress: Progress<'_>,
 ) -> Result<()> {
-    if relative.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
-        return Err(Error::invalid(
-            format!("{}: not a path below the origin", relative.display()),
-            "give the path as it was below the mount point, without .. and without a leading /",
-        ));
-    }
     let origin = Origin::open_volume(origin_dir)?;
-    let shown = origin.namespace_dir().join(relative);
-    let from = match beneath::open(tree(&origin)?, relative, OFlags::PATH, Mode::empty()) {
-        Err(Errno::LOOP) => None,
-        other => Some(other.map_err(at(&shown, "find"))?),
-    };
-    let from = from.map(|from| Node::of(from, shown.clone())).transpose()?;
-    let Some(from) = from.filter(|from| from.found.is_file()) else {
-        return Err(Error::invalid(
-            format!("{}: not a regular file", shown.display()),
-            "give a file below directories that are no links, or take the whole tree",
-        ));
-    };
+    let from = file(&origin, relative)?;
     let copy = Copy::begin(out)?;
     let made = copy_file(&origin, &from, (&copy.dir, &copy.name, &copy.shown), progress)?;
     copy_attributes(&from, &made, &copy.shown)?;
@@ -92,6 +75,39 @@ pub fn unstripe_tree(origin_dir: &Path, out: &Path, progress: Progress<'_>) -> R
     };
     tree.directory(&from, &top, Path::new(""))?;
     copy.finish(&top, out)
+}
+
+/// Bytes that a copy of the file at `relative`, or of the whole tree, to `out` passes, after the checks that the copy
+/// begins with. Makes nothing.
+pub fn planned_bytes(origin_dir: &Path, relative: Option<&Path>, out: &Path) -> Result<u64> {
+    let bytes = match relative {
+        Some(relative) => file(&Origin::open_volume(origin_dir)?, relative)?.found.len(),
+        None => tree_bytes(origin_dir)?,
+    };
+    Copy::begin(out)?;
+    Ok(bytes)
+}
+
+/// The regular file at `relative`, its path below the mount.
+fn file(origin: &Origin, relative: &Path) -> Result<Node> {
+    if relative.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
+        return Err(Error::invalid(
+            format!("{}: not a path below the origin", relative.display()),
+            "give the path as it was below the mount point, without .. and without a leading /",
+        ));
+    }
+    let shown = origin.namespace_dir().join(relative);
+    let from = match beneath::open(tree(origin)?, relative, OFlags::PATH, Mode::empty()) {
+        Err(Errno::LOOP) => None,
+        other => Some(other.map_err(at(&shown, "find"))?),
+    };
+    let from = from.map(|from| Node::of(from, shown.clone())).transpose()?;
+    from.filter(|from| from.found.is_file()).ok_or_else(|| {
+        Error::invalid(
+            format!("{}: not a regular file", shown.display()),
+            "give a file below directories that are no links, or take the whole tree",
+        )
+    })
 }
 
 /// The root of a volume's tree.
@@ -145,6 +161,7 @@ struct Copy {
 }
 
 impl Copy {
+    /// Looks whether the copy can be made; nothing is made yet.
     fn begin(out: &Path) -> Result<Self> {
         let taken = |path: &Path, remedy: &str| {
             let is_there = path.symlink_metadata().is_ok();
