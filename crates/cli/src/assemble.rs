@@ -9,6 +9,7 @@ use halocline_core::control::{Claim, Client, Request, SOCKET_NAME, Taken, Wanted
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::{Error, Result};
 use halocline_core::one_device::{Common, common};
+use halocline_core::reserves::leave_to_root;
 use halocline_core::tier::{FileTier, TierOptions, TierSet};
 use halocline_model::tier;
 
@@ -86,6 +87,7 @@ pub(crate) fn tier_options(config: &Config) -> Result<TierOptions> {
 /// Opens the file tier of a mount.
 pub(crate) fn open_tier(root: &Path, config: &Config) -> Result<FileTier> {
     let set = tier_set(root, config)?;
+    leave_to_root()?;
     let tier = FileTier::open(&set, tier_options(config)?)?;
     if let [first, second, ..] = set.roots.as_slice()
         && let Some(common) = common(first, second)
@@ -161,6 +163,7 @@ pub(crate) fn open(place: &Where, config: &Config) -> Result<ExtentEngine> {
             "use it with `mount --tier`, or choose an admission policy",
         ));
     }
+    leave_to_root()?;
     let engine = ExtentEngine::open(&place.origin, &place.cache, config)?;
     if let Some(note) = one_device(&place.origin, &place.cache, config) {
         engine.note_of_sides(note.of_a_cache());

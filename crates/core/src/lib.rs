@@ -23,6 +23,7 @@ pub mod namespace;
 pub mod one_device;
 mod open_files;
 pub mod private;
+pub mod reserves;
 pub mod sync;
 pub mod tier;
 pub mod unpanicked;

@@ -17,6 +17,7 @@ mod ordinary_user;
 mod pjdfstest;
 mod programs;
 mod read_only_cache;
+mod reserves;
 mod set_id;
 mod source_tree;
 mod sqlite;
