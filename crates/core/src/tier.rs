@@ -21,7 +21,7 @@
 //!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`pass`] tells what the kernel may serve, [`mapped`] which mappings stay.
 //!
 //! What follows shares the [`Core`] and is not in layers yet: [`copy`], [`migrate`], [`cutover`], [`names`] and [`many_names`] change places and names;
-//! [`clean`] keeps copies below, which [`judge`] believes or not and [`archive`] makes; the [`executor`] carries plans out, several files at once
+//! [`clean`] keeps copies below, which [`judge`] believes or not, [`archive`] makes and [`permissions`] closes with their files; the [`executor`] carries plans out, several files at once
 //! ([`in_flight`]) or in a [`batch`]; [`files`] are files in use. On top, [`scan`] reads the tiers at mount and tells of each [`problem`]; [`background`] demotes before
 //! the SSD is full and [`moving`] for a command; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`].
 
@@ -61,6 +61,7 @@ mod operate;
 mod options;
 mod owed;
 mod pass;
+mod permissions;
 mod placement;
 mod problem;
 mod residents;
@@ -111,6 +112,7 @@ use marks::Marks;
 use numbers::Numbers;
 use owed::Owed;
 use pass::Passing;
+use permissions::Unmarked;
 use placement::Placement;
 use residents::Residents;
 use side::Side;
@@ -147,6 +149,7 @@ pub(crate) struct Core {
     intents: Intents,
     marks: Marks,
     archive: Archive,
+    unmarked: Unmarked,
     placement: Placement,
     counters: Counters,
     under_way: UnderWay,
@@ -208,6 +211,7 @@ impl FileTier {
     pub fn close(&self) -> Result<()> {
         self.background.stop();
         self.core.placement.jobs().note_places();
+        self.core.mark_anew(&|| false);
         if let Err(error) = self.core.finish_removals() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");
         }
@@ -262,6 +266,7 @@ impl Core {
             intents,
             marks,
             archive: Archive::default(),
+            unmarked: Unmarked::default(),
             placement: Placement::new(&private, &options, limit)?,
             counters: Counters::default(),
             under_way: UnderWay::default(),

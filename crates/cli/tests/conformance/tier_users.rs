@@ -98,3 +98,50 @@ fn one_user_cannot_get_at_the_files_of_another() {
     assert_eq!(fs::read(victim.join("f")).expect("it is there"), b"precious");
     assert_eq!(fs::metadata(&victim).expect("it is there").permissions().mode() & 0o777, 0o755);
 }
+
+/// What others may read of a file's copy below, past the mount: nothing once the file is closed.
+#[test]
+fn a_copy_below_is_closed_when_a_call_that_closes_its_file_returns() {
+    if let Some(reason) = mount::obstacle() {
+        return programs::skip(reason);
+    }
+    let mut mount = Mount::tier_prepared(&["--copies", "keep", "--passthrough=false"]);
+    chmod(&mount.root(), 0o755);
+    mount.start();
+    let (mnt, hdd) = (mount.path(), mount.root().join("hdd"));
+    let reads = |uid: u32, name: &str| {
+        let read = shell_as(uid, &hdd, &format!("cat {name}"));
+        String::from_utf8(read.stdout).expect("text")
+    };
+    let with_copy = |name: &str, content: &str| {
+        fs::write(mnt.join(name), content).expect("write");
+        chmod(&mnt.join(name), 0o644);
+        for way in ["demote", "warm"] {
+            programs::run(programs::halocline().arg(way).arg(mnt.join(name)));
+        }
+        assert_eq!(reads(MALLORY, name), content, "{name} has an open copy");
+    };
+    with_copy("chmod", "secret");
+    chmod(&mnt.join("chmod"), 0o600);
+    assert_eq!(reads(MALLORY, "chmod"), "");
+    with_copy("chown", "secret");
+    chown(mnt.join("chown"), Some(BOB), Some(BOB)).expect("owner");
+    chmod(&mnt.join("chown"), 0o640);
+    assert_eq!((reads(MALLORY, "chown").as_str(), reads(BOB, "chown").as_str()), ("", "secret"));
+    with_copy("written", "secret");
+    fs::write(mnt.join("written"), "other").expect("write");
+    chmod(&mnt.join("written"), 0o600);
+    assert_eq!(reads(MALLORY, "written"), "");
+    chmod(&mnt.join("chmod"), 0o604);
+    assert_eq!(reads(MALLORY, "chmod"), "secret", "whoever may read the file may read its copy");
+    chmod(&mnt.join("chmod"), 0o600);
+    mount.unmount();
+    assert_eq!(reads(MALLORY, "chmod") + &reads(MALLORY, "chown"), "");
+    programs::run(programs::halocline().arg("fsck").arg(mount.root()));
+    mount.start();
+    let told = programs::run(programs::halocline().args(["where", "--json"]).arg(&mnt));
+    let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("JSON");
+    let copies = told.as_array().expect("a list").iter().filter(|file| file["clean_copy"] == "hdd");
+    assert_eq!(copies.count(), 2, "copies outlive a change of permissions: {told}");
+    mount.unmount();
+}

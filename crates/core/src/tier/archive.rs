@@ -142,6 +142,7 @@ impl Core {
 
     /// Archives what is due, until `stops` says so.
     pub(super) fn archive_due(&self, stops: &(dyn Fn() -> bool + Sync)) {
+        self.mark_anew(stops);
         self.straighten(stops);
         let now = Instant::now();
         let mut due: Vec<(Entry, Arc<Resident>)> = Vec::new();
@@ -379,6 +380,7 @@ impl Core {
             disk_bytes: copy.disk_bytes(),
             retired: None,
             stale: false,
+            unmarked: None,
         };
         if !self.mark_clean(resident, mark, (&file, &copy)) {
             return Err(Stayed::Changed);
@@ -415,9 +417,15 @@ impl Core {
         let Some(resident) = self.residents.get(entry) else { return Ok(()) };
         let Some(inode) = self.inode_of(entry, &resident) else { return Ok(()) };
         let _moving = inode.moving.lock();
-        let Some(mark) = resident.clean.with(|slot| slot.clone()) else { return Ok(()) };
-        let own = self.view().path_of(&resident);
-        if own == mark.place || mark.stale || is_private_path(&own) {
+        self.mark_one_anew(&resident);
+        resident.clean.with(|slot| self.straighten_slot(&resident, slot))
+    }
+
+    /// The same of the copy in a slot: nobody changes its permissions meanwhile.
+    fn straighten_slot(&self, resident: &Resident, slot: &mut Option<Mark>) -> Result<(), Error> {
+        let Some(mark) = slot.clone().filter(|mark| mark.retired.is_none()) else { return Ok(()) };
+        let own = self.view().path_of(resident);
+        if own == mark.place || is_private_path(&own) {
             return Ok(());
         }
         let side = &self.tiers.sides()[mark.tier];
@@ -433,38 +441,31 @@ impl Core {
             self.intents.clear(&intent);
             return Err(error);
         }
-        let moved = || -> Result<Stamp, Error> {
+        let moved = || -> Result<Mark, Error> {
             side.sync_parent("syncing a place", &own)?;
             side.sync_parent("syncing what is removed", &mark.place)?;
-            Ok(Stamp::of(&stat_descriptor(side.look(&own)?)?))
-        };
-        let kept = moved().is_ok_and(|copy| {
+            let copy = Stamp::of(&stat_descriptor(side.look(&own)?)?);
             let next = Mark { copy, place: own.clone(), ..mark.clone() };
-            resident.clean.with(|slot| {
-                let is_same = slot.as_ref().is_some_and(|now| {
-                    let same_place = (now.tier, &now.place) == (mark.tier, &mark.place);
-                    now.retired.is_none() && same_place
-                });
-                let Some(now) = slot.as_mut().filter(|_| is_same) else { return false };
-                let next = Mark { file: now.file, ..next };
-                if self.marks.note(&next).is_err() {
-                    return false;
-                }
+            self.marks.note(&next)?;
+            Ok(next)
+        };
+        match moved() {
+            Ok(next) => {
                 // It names nothing any more.
-                let _ = self.marks.forget(now);
-                self.marks.discount(now);
-                *now = next;
-                true
-            })
-        });
-        if kept {
-            self.intents.clear(&intent);
-            if let Some(dir) = mark.place.parent() {
-                self.tiers.drop_empty_directories(mark.tier, dir);
+                let _ = self.marks.forget(&mark);
+                self.marks.discount(&mark);
+                *slot = Some(next);
+                self.intents.clear(&intent);
+                if let Some(dir) = mark.place.parent() {
+                    self.tiers.drop_empty_directories(mark.tier, dir);
+                }
             }
-        } else {
-            // The file changed, or goes: so does its copy, at whichever place.
-            self.intents.later(Removal::Nameless(intent));
+            // The copy goes, whichever place it has after a power loss.
+            Err(error) => {
+                tracing::debug!(%error, "a clean copy is lost");
+                let _ = side.remove(&own);
+                self.intents.later(Removal::Nameless(intent));
+            }
         }
         Ok(())
     }

@@ -45,7 +45,7 @@ impl Core {
     pub(super) fn will_change(&self, place: &Place) -> Result<()> {
         let Some(resident) = &place.resident else { return Ok(()) };
         if resident.clean.is_clean() {
-            resident.clean.with(|slot| self.end(slot, Until::Durable))?;
+            resident.clean.with(|slot| self.end(resident, slot, Until::Durable))?;
         }
         self.archive_later(place.entry.key(), resident);
         Ok(())
@@ -58,11 +58,11 @@ impl Core {
         if !resident.clean.has_copy() {
             return Ok(());
         }
-        resident.clean.with(|slot| self.end(slot, Until::Next))
+        resident.clean.with(|slot| self.end(&resident, slot, Until::Next))
     }
 
     /// Ends that a copy is clean. Where it is to be archived anew it stays what it was before.
-    fn end(&self, slot: &mut Option<Mark>, until: Until) -> Result<()> {
+    fn end(&self, resident: &Resident, slot: &mut Option<Mark>, until: Until) -> Result<()> {
         let Some(mark) = slot else { return Ok(()) };
         let retired = self.retire(mark).and_then(|intent| match until {
             Until::Durable => self.intents.sync_retired().map(|()| intent),
@@ -70,30 +70,40 @@ impl Core {
         });
         match retired {
             Ok(_) if until == Until::Durable && self.options.copies == Copies::Archive => {
-                mark.stale = true;
+                (mark.stale, mark.unmarked) = (true, None);
             }
             Ok(intent) => {
                 self.marks.discount(mark);
-                self.intents.later(Removal::Copy(intent, mark.copy));
-                self.signal.wake_reaper();
+                self.remove_later(resident, intent, mark.copy);
                 *slot = None;
             }
             // A mark that names nothing is not believed.
-            Err(error) => {
-                let named = mark.as_intent(String::new());
-                let side = &self.tiers.sides()[mark.tier];
-                leftovers::remove_copy(&self.tiers, &named, &mark.copy)
-                    .and_then(|()| side.sync_parent("syncing what is removed", &mark.place))
-                    .map_err(|_| error)?;
-                self.marks.discount(mark);
-                match &mark.retired {
-                    Some(intent) => self.intents.clear(intent),
-                    None => drop(self.marks.forget(mark)),
-                }
-                *slot = None;
-            }
+            Err(error) => self.remove_marked(slot).map_err(|_| error)?,
         }
         Ok(())
+    }
+
+    /// Removes a copy that its mark names durably still, or an intent.
+    pub(super) fn remove_marked(&self, slot: &mut Option<Mark>) -> Result<()> {
+        let Some(mark) = slot else { return Ok(()) };
+        let named = mark.as_intent(String::new());
+        let side = &self.tiers.sides()[mark.tier];
+        leftovers::remove_copy(&self.tiers, &named, &mark.copy)?;
+        side.sync_parent("syncing what is removed", &mark.place)?;
+        self.marks.discount(mark);
+        match &mark.retired {
+            Some(intent) => self.intents.clear(intent),
+            None => drop(self.marks.forget(mark)),
+        }
+        *slot = None;
+        Ok(())
+    }
+
+    /// Leaves the removal of a copy to the background.
+    fn remove_later(&self, resident: &Resident, intent: Intent, copy: Stamp) {
+        *resident.clean.ended.lock() = Some(Box::new((intent.clone(), copy)));
+        self.intents.later(Removal::Copy(intent, copy));
+        self.signal.wake_reaper();
     }
 
     /// Removes a file's copy now, for the room that it has or because it is not believed. Bytes on
@@ -102,19 +112,31 @@ impl Core {
         if !resident.clean.has_copy() {
             return 0;
         }
-        let taken = resident.clean.with(|slot| {
-            let intent = slot.as_mut().map(|mark| self.retire(mark)).transpose();
-            let intent = intent.inspect_err(|error| tracing::warn!(%error, "a clean copy stays"));
-            intent.ok().flatten().and_then(|intent| Some((slot.take()?, intent)))
-        });
-        let Some((mark, intent)) = taken else { return 0 };
+        let taken = resident.clean.with(|slot| self.take_retired(slot));
+        taken.map_or(0, |taken| self.drop_taken(resident, taken))
+    }
+
+    /// The same of the copy in a slot.
+    pub(super) fn drop_slot(&self, resident: &Resident, slot: &mut Option<Mark>) {
+        if let Some(taken) = self.take_retired(slot) {
+            self.drop_taken(resident, taken);
+        }
+    }
+
+    fn take_retired(&self, slot: &mut Option<Mark>) -> Option<(Mark, Intent)> {
+        let intent = self.retire(slot.as_mut()?);
+        let intent = intent.inspect_err(|error| tracing::warn!(%error, "a clean copy stays"));
+        intent.ok().and_then(|intent| Some((slot.take()?, intent)))
+    }
+
+    fn drop_taken(&self, resident: &Resident, (mark, intent): (Mark, Intent)) -> u64 {
         self.marks.discount(&mark);
         match leftovers::remove_copy(&self.tiers, &intent, &mark.copy) {
             // Should a power loss bring the mark back, it names nothing.
             Ok(()) => self.intents.later(Removal::Done(intent)),
             Err(error) => {
                 tracing::warn!(%error, "a clean copy is removed later");
-                self.intents.later(Removal::Copy(intent, mark.copy));
+                self.remove_later(resident, intent, mark.copy);
                 return 0;
             }
         }
@@ -122,7 +144,7 @@ impl Core {
     }
 
     /// Makes the mark an intent, not durably yet.
-    fn retire(&self, mark: &mut Mark) -> Result<Intent> {
+    pub(super) fn retire(&self, mark: &mut Mark) -> Result<Intent> {
         if mark.retired.is_none() {
             let id = format!("{}-clean", self.tiers.fresh_name());
             mark.retired = Some(self.marks.retire(mark, &self.intents, id)?);
@@ -161,10 +183,14 @@ impl Core {
 
     /// A file that looked as `before` looks as `now`, with the same bytes.
     fn restamp(&self, slot: &mut Option<Mark>, before: &Stat, now: &Stat) {
-        let live = slot.as_ref().filter(|mark| mark.retired.is_none() && mark.file.is(before));
+        let live = slot.as_ref().filter(|mark| mark.is_live() && mark.file.is(before));
         let Some(mark) = live else { return };
         let next = Mark { file: Stamp::of(now), ..mark.clone() };
         if next == *mark || next.file.size != mark.file.size {
+            return;
+        }
+        if mark.unmarked.is_some() {
+            *slot = Some(next);
             return;
         }
         match self.marks.restamp(mark, &next) {
@@ -207,6 +233,7 @@ impl Core {
             disk_bytes: copy.disk_bytes(),
             retired: None,
             stale: false,
+            unmarked: None,
         };
         self.mark_clean(resident, mark, (&file, &copy))
     }
@@ -279,7 +306,7 @@ impl Core {
 
     /// The copy, open, if it has the bytes of its file.
     fn believed(&self, mark: &Mark, source: &Source) -> Option<File> {
-        if mark.retired.is_some() || !mark.file.is(&source.stat) {
+        if !mark.is_live() || !mark.file.is(&source.stat) {
             return None;
         }
         let fd = self.tiers.sides()[mark.tier].look(&mark.place).ok()?;

@@ -17,6 +17,7 @@ use super::link_owner;
 use super::migrate::{Manner, Stayed};
 use super::mirror;
 use super::mirror::ACL;
+use super::permissions;
 use super::serve::Handle;
 use super::steps::Steps;
 use crate::device::Allocate;
@@ -82,6 +83,7 @@ impl Core {
             change.size = None;
         }
         let fd = inode.physical(&self.tiers, &place)?;
+        let permissions = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
         // Of a directory; others have no mirrors.
         let before = match change.uid {
             Some(_) if place.may_be_directory() => Some(stat_descriptor(&*fd)?.raw.st_uid),
@@ -91,14 +93,17 @@ impl Core {
             let _names = place.may_be_directory().then(|| self.names.read());
             let set = || set_attr_on(&*fd, &change);
             let step = || self.tiers.steps(place.tier()).step("setting attributes", set);
-            let stat = self.restamping(&place, &*fd, step)?;
+            let stat = if permissions {
+                self.changing_permissions(&place, (&*fd, None), step)?
+            } else {
+                self.restamping(&place, &*fd, step)?
+            };
             self.dir_times.changed(stat.key());
             stat
         };
         if let Some(resident) = &place.resident {
             resident.settle(&*fd);
         }
-        let permissions = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
         if permissions && stat.kind() == libc::S_IFDIR {
             mirror::permissions_changed(&self.tiers, &place, before.unwrap_or(stat.raw.st_uid))?;
         }
@@ -119,7 +124,11 @@ impl Core {
         {
             let _names = place.may_be_directory().then(|| self.names.read());
             let step = || self.tiers.steps(place.tier()).step(what, || change(&fd));
-            self.restamping(&place, &*fd, step)?;
+            if permissions::guards(name) {
+                self.changing_permissions(&place, (&*fd, Some(name)), step)?;
+            } else {
+                self.restamping(&place, &*fd, step)?;
+            }
             self.dir_times.changed(place.entry.key());
         }
         if name == ACL {

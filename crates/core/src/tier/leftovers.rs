@@ -179,7 +179,7 @@ fn sync_parents(tiers: &Tiers, removals: &[Removal]) -> Result<()> {
 pub(super) fn remove_copy(tiers: &Tiers, intent: &Intent, stamp: &Stamp) -> Result<()> {
     let side = &tiers.sides()[intent.tier];
     match side.look(&intent.place) {
-        Ok(fd) if stamp.is(&stat_descriptor(&fd)?) => side.remove(&intent.place),
+        Ok(fd) if stamp.is_or_closed(&stat_descriptor(&fd)?) => side.remove(&intent.place),
         Ok(_) => {
             let path = side.path.join(&intent.place);
             tracing::warn!("{}: was changed past the mount and stays", path.display());

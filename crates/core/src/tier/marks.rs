@@ -59,6 +59,13 @@ impl Stamp {
         stat.kind() == libc::S_IFREG && stat.raw.st_nlink == 1 && *self == Self::of(stat)
     }
 
+    /// The same, also where nobody may use the file since, which is how we close copies.
+    pub(super) fn is_or_closed(&self, stat: &Stat) -> bool {
+        let is_closed = stat.raw.st_mode == libc::S_IFREG;
+        let was = if is_closed { Self { changed: Self::of(stat).changed, ..*self } } else { *self };
+        was.is(stat)
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.').map(|part| u64::from_str_radix(part, 16).ok());
         let mut next = || parts.next().flatten();
@@ -96,12 +103,20 @@ pub(super) struct Mark {
     pub(super) retired: Option<Intent>,
     /// That is durable, and the file may have other bytes by now: the copy is what it was before.
     pub(super) stale: bool,
+    /// That is durable, and the copy is clean all the same: it is marked anew once its permissions
+    /// are durable ([`super::permissions`]), which have changed so often since.
+    pub(super) unmarked: Option<u32>,
 }
 
 impl Mark {
     /// The copy as an intent of this name names it.
     pub(super) fn as_intent(&self, name: String) -> Intent {
         Intent { name, tier: self.tier, place: self.place.clone() }
+    }
+
+    /// Whether file and copy are equal, as far as we know.
+    pub(super) const fn is_live(&self) -> bool {
+        self.unmarked.is_some() || self.retired.is_none()
     }
 
     /// The name of its link: 190 bytes at most.
@@ -115,8 +130,17 @@ impl Mark {
         let (file, copy) = (Stamp::parse(parts.next()?)?, Stamp::parse(parts.next()?)?);
         let era = u64::from_str_radix(parts.next()?, 16).ok()?;
         let (tier, place) = intents::parse(target)?;
-        let mark =
-            Self { file, copy, era, tier, place, disk_bytes: 0, retired: None, stale: false };
+        let mark = Self {
+            file,
+            copy,
+            era,
+            tier,
+            place,
+            disk_bytes: 0,
+            retired: None,
+            stale: false,
+            unmarked: None,
+        };
         parts.next().is_none().then_some(mark)
     }
 }
@@ -127,9 +151,12 @@ pub(super) struct Slot {
     /// Told without the lock: there is a copy, and it is clean.
     has_copy: AtomicBool,
     is_clean: AtomicBool,
+    is_unmarked: AtomicBool,
     /// The file waits to be archived.
     pub(super) waits: AtomicBool,
     mark: Mutex<Option<Mark>>,
+    /// The last copy that ended: by when it is removed is left to the background.
+    pub(super) ended: Mutex<Option<Box<(Intent, Stamp)>>>,
 }
 
 impl Slot {
@@ -143,12 +170,19 @@ impl Slot {
         self.is_clean.load(Ordering::Acquire)
     }
 
+    /// Whether the copy is to be marked anew.
+    pub(super) fn is_unmarked(&self) -> bool {
+        self.is_unmarked.load(Ordering::Acquire)
+    }
+
     /// The mark, while nobody else looks at it or changes it.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Option<Mark>) -> T) -> T {
         let mut mark = self.mark.lock();
         let done = act(&mut mark);
         self.has_copy.store(mark.is_some(), Ordering::Release);
         self.is_clean.store(mark.as_ref().is_some_and(|mark| !mark.stale), Ordering::Release);
+        self.is_unmarked
+            .store(mark.as_ref().is_some_and(|mark| mark.unmarked.is_some()), Ordering::Release);
         done
     }
 }
@@ -246,6 +280,13 @@ impl Marks {
         Ok(retired)
     }
 
+    /// The intent that a mark became is a mark again.
+    pub(super) fn revive(&self, intent: &Intent, intents: &Intents, mark: &Mark) -> Result<()> {
+        let from = intents.dir();
+        let rename = || Ok(renameat(from, &intent.name, &self.dir, mark.name())?);
+        self.steps.step("marking a clean copy anew", rename)
+    }
+
     /// Takes a mark away and leaves what it names alone.
     pub(super) fn forget(&self, mark: &Mark) -> Result<()> {
         let forget = || Ok(unlinkat(&self.dir, mark.name(), AtFlags::empty())?);
@@ -318,6 +359,7 @@ mod tests {
                 disk_bytes: 0,
                 retired: None,
                 stale: false,
+                unmarked: None,
             };
             prop_assert!(mark.name().len() < 255);
             let target = intents::target(mark.tier, &mark.place);

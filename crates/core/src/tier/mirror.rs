@@ -57,7 +57,7 @@ pub(super) fn permissions_changed(tiers: &Tiers, place: &Place, before: u32) -> 
     Ok(())
 }
 
-/// What decides who may enter a directory.
+/// What decides who may enter a directory or open a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Permissions {
     owner: (u32, u32),
@@ -76,11 +76,10 @@ impl Permissions {
     }
 
     fn give(&self, to: &impl AsFd) -> Result<()> {
-        let (uid, gid) = self.owner;
-        match set_attr_on(to, &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }) {
-            // An unprivileged daemon's directories are its own.
-            Err(error) if error.errno() == libc::EPERM && owner(to)? == self.owner => {}
-            other => drop(other?),
+        // A change of owner drops capabilities, also where it is none.
+        if owner(to)? != self.owner {
+            let (uid, gid) = self.owner;
+            set_attr_on(to, &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() })?;
         }
         let mut mode = self.mode;
         match &self.acl {
@@ -107,7 +106,7 @@ fn has_none(error: &Error) -> bool {
     matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP)
 }
 
-/// Gives a directory owner, mode and access ACL of another. Several may do so at once, after changes
+/// Gives a file or directory owner, mode and access ACL of another. Several may do so at once, after changes
 /// of the other one: what was looked at too early does not stay.
 pub(super) fn make_like(from: &impl AsFd, to: &impl AsFd) -> Result<()> {
     let mut wanted = Permissions::of(from)?;

@@ -50,9 +50,9 @@ impl Core {
             passed_through: file.inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0,
             lost,
             clean_copy: place.resident.as_ref().and_then(|resident| {
-                let tier = resident.clean.with(|slot| {
-                    slot.as_ref().filter(|mark| mark.retired.is_none()).map(|mark| mark.tier)
-                });
+                let tier = resident
+                    .clean
+                    .with(|slot| slot.as_ref().filter(|mark| mark.is_live()).map(|mark| mark.tier));
                 tier.map(|tier| self.tiers.sides()[tier].name())
             }),
             path: file.path,

@@ -209,7 +209,11 @@ impl Engine for FileTier {
             } else {
                 steps.sync("syncing", file)?;
             }
-            self.core.owed.settle(handle.0.inode.number, &self.core.tiers)
+            self.core.owed.settle(handle.0.inode.number, &self.core.tiers)?;
+            if let Some(resident) = place.resident.as_ref().filter(|_| !data_only) {
+                self.core.mark_one_anew(resident);
+            }
+            Ok(())
         })
     }
 

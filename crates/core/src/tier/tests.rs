@@ -12,6 +12,7 @@ mod lost;
 mod many_names;
 mod ordinary;
 mod passing;
+mod permissions;
 mod power;
 mod room;
 mod rules;
@@ -167,6 +168,12 @@ impl Fixture {
             return;
         }
         let before = self.tree();
+        for path in before.keys() {
+            let mode = |path: PathBuf| Some(path.symlink_metadata().ok()?.mode() & 0o7777);
+            let (file, copy) = (mode(self.ssd(path)), mode(self.hdd(path)));
+            let (Some(file), Some(copy), 0) = (file, copy, self.where_is(path)) else { continue };
+            assert_eq!(copy & !file, 0, "{}: the copy of {path} is more open", context());
+        }
         self.demote("");
         self.check_places();
         assert_eq!(self.tree(), before, "{}: demoted", context());
@@ -175,6 +182,7 @@ impl Fixture {
     /// I10 on disk: every link of ours leads to a file, every file below has one link, and nothing
     /// is left in the private directories.
     fn check_places(&self) {
+        self.tier().core.mark_anew(&|| false);
         self.tier().core.finish_removals().unwrap();
         let mut links = links_below(&self.ssd(""));
         links.extend(self.copies());

@@ -11,34 +11,34 @@ use crate::engine::{SetAttr, SetTime};
 use crate::tier::Problem;
 use crate::tier::marks::{Mark, Stamp};
 
-fn keeping() -> Fixture {
+pub(super) fn keeping() -> Fixture {
     Fixture::new(TierOptions { copies: Copies::Keep, ..limited(64 << 20) })
 }
 
-fn archiving() -> Fixture {
+pub(super) fn archiving() -> Fixture {
     let archive_after = Duration::ZERO;
     Fixture::new(TierOptions { copies: Copies::Archive, archive_after, ..limited(64 << 20) })
 }
 
 impl Fixture {
     /// Makes a file on the SSD that has a clean copy.
-    fn with_copy(&self, path: &str, bytes: &[u8]) {
+    pub(super) fn with_copy(&self, path: &str, bytes: &[u8]) {
         self.write(path, bytes);
         assert_eq!(self.demote(path).files, 1);
         assert_eq!(self.warm(path).files, 1);
         assert!(self.has_copy(path), "{path}");
     }
 
-    fn has_copy(&self, path: &str) -> bool {
+    pub(super) fn has_copy(&self, path: &str) -> bool {
         self.tier().files(Path::new(path)).unwrap()[0].clean_copy.is_some()
     }
 
-    fn archive(&self) {
+    pub(super) fn archive(&self) {
         self.tier().core.archive_due(&|| false);
     }
 
     /// The SSD is lost: an empty one takes its place, and the disk forgets the set.
-    fn loses_the_ssd(&mut self) {
+    pub(super) fn loses_the_ssd(&mut self) {
         self.held.lock().clear();
         self.tier = None;
         fs::remove_dir_all(self.ssd("")).unwrap();
@@ -182,6 +182,7 @@ fn other_attributes_go_to_the_copy_when_it_is_the_file() {
     fixture.tier().set_xattr(&node, "user.new".as_ref(), b"2", 0).unwrap();
     fixture.tier().remove_xattr(&node, "user.gone".as_ref()).unwrap();
     drop(node);
+    fixture.tier().close().unwrap();
     fixture.open();
     let report = fixture.demote("file");
     assert_eq!((report.bytes, report.clean_bytes), (0, 7), "{report:?}");

@@ -176,6 +176,7 @@ fn syncs_that_are_none_are_noticed() {
         ("syncing what is removed", lose_power_at_each_step),
         ("syncing what is kept", lose_power_at_each_step),
         ("syncing the end of a clean copy", lose_power_at_each_step),
+        ("syncing a copy's permissions", lose_power_at_each_step),
         ("syncing", lose_power_at_each_step),
         ("syncing the file system", lose_power_in_recovery),
     ] {

@@ -11,6 +11,22 @@ const fn archives(tree: &'static str) -> Act {
     moves(does, tree)
 }
 
+const fn marks_anew(tree: &'static str) -> Act {
+    let does = |tier: &Fixture| {
+        tier.tier().core.mark_anew(&|| false);
+        Ok(())
+    };
+    moves(does, tree)
+}
+
+impl Fixture {
+    /// Takes a file's permissions away from everybody but its owner.
+    fn closes(&self, path: &str) -> Result<()> {
+        let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        self.tier().set_attr(&self.node(path)?, None, &change, CALLER).map(drop)
+    }
+}
+
 /// Those in which copies are kept.
 pub(in crate::tier::tests) const STORIES_OF_COPIES: &[Story] = &[
     Story {
@@ -73,6 +89,42 @@ pub(in crate::tier::tests) const STORIES_OF_COPIES: &[Story] = &[
                 BEGIN,
             ),
             moves(|tier| tier.moves_down("away"), BEGIN),
+        ],
+    },
+    Story {
+        name: "promoted, closed, marked anew, and demoted",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            writes(|tier| tier.closes("away"), BEGIN),
+            marks_anew(BEGIN),
+            moves(|tier| tier.moves_down("away"), BEGIN),
+        ],
+    },
+    Story {
+        name: "promoted, closed, and synced",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            writes(
+                |tier| {
+                    let handle = tier.tier().open(&tier.node("away")?, libc::O_RDWR, CALLER)?;
+                    tier.held.lock().push(handle);
+                    tier.closes("away")
+                },
+                BEGIN,
+            ),
+            syncs(Fixture::syncs, BEGIN),
+        ],
+    },
+    Story {
+        name: "promoted, written, and closed before its copy is removed",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            writes(|tier| tier.overwrites("away", b"WRIT"), "away=WRIT dir/deep=deep here=here"),
+            writes(|tier| tier.closes("away"), "away=WRIT dir/deep=deep here=here"),
+            copies_go(
+                |tier| tier.tier().core.finish_removals(),
+                "away=WRIT dir/deep=deep here=here",
+            ),
         ],
     },
     Story {
@@ -154,6 +206,24 @@ pub(in crate::tier::tests) const STORIES_OF_ARCHIVING: &[Story] = &[
             writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
             archives("away=away dir/deep=deep here=WRIT"),
             moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=WRIT"),
+        ],
+    },
+    Story {
+        name: "archived, written, closed, and archived again",
+        acts: &[
+            archives(BEGIN),
+            writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
+            writes(|tier| tier.closes("here"), "away=away dir/deep=deep here=WRIT"),
+            archives("away=away dir/deep=deep here=WRIT"),
+        ],
+    },
+    Story {
+        name: "archived, closed, renamed, and straightened",
+        acts: &[
+            archives(BEGIN),
+            writes(|tier| tier.closes("here"), BEGIN),
+            names(|tier| tier.renames("here", "dir/new"), "away=away dir/deep=deep dir/new=here"),
+            archives("away=away dir/deep=deep dir/new=here"),
         ],
     },
     Story {
