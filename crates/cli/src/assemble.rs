@@ -172,9 +172,10 @@ pub(crate) fn open(place: &Where, config: &Config) -> Result<ExtentEngine> {
 }
 
 /// Says in a line that a cache is of no use on its origin's device: else nothing says why little is
-/// cached.
-pub(crate) fn tell_one_device(place: &Where, config: &Config) {
-    if let Some(common) = one_device(&place.origin, &place.cache, config) {
+/// cached. `common` is what [`one_device`] found before the mount, which may lie over the origin; it is
+/// told behind all that may refuse the mount, because in front it looks like the reason.
+pub(crate) fn tell_one_device(common: Option<Common>) {
+    if let Some(common) = common {
         tell!("halocline: note: {}", common.of_a_cache());
     }
 }

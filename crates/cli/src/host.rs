@@ -232,7 +232,10 @@ impl<E: Hosted> Host<E> {
         }
         Err(Error::invalid(
             "programs use the mount",
-            "end them (`fuser -vm MOUNTPOINT` lists them), or detach it with --force",
+            format!(
+                "end them (`fuser -vm {}` lists them), or detach it with --force",
+                crate::text::path(self.session.mountpoint())
+            ),
         ))
     }
 

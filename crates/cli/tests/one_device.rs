@@ -25,6 +25,10 @@ fn everything_that_tells_of_a_cache_says_so() {
     assert!(scratch.status("mnt")["notes"][0].as_str().unwrap().contains(SAID));
     assert!(scratch.succeed(&["explain", "mnt/data", "0", "4K"]).contains(SAID));
     scratch.succeed(&["umount", "mnt"]);
+    // Over the origin itself, which is another device then.
+    let output = scratch.halocline(&["mount", "origin", "origin", "--cache", "cache"]);
+    assert!(output.status.success() && said(&output).contains(SAID), "{}", said(&output));
+    scratch.succeed(&["umount", "origin"]);
     let doctor = scratch.halocline(&["doctor", "--origin", "origin", "--cache", "cache"]);
     assert!(written(&doctor).contains(SAID), "{}", written(&doctor));
 }

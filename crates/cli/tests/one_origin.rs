@@ -49,6 +49,7 @@ impl TwoCaches {
             assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
             let parts = ["is in use", "process", "end that mount first"];
             assert!(parts.iter().all(|part| said(&output).contains(part)), "{}", said(&output));
+            assert!(!said(&output).contains("one file system"), "a note first: {}", said(&output));
             assert_eq!(fs::read_dir(self.path("cache2")).unwrap().count(), 0, "{args:?}");
         }
     }
@@ -199,4 +200,31 @@ fn a_striped_origin_in_use_is_not_copied_from() {
     scratch.succeed(&["umount", "mnt"]);
     scratch.succeed(&["unstripe", "origin", "file", "out"]);
     assert_eq!(fs::read(scratch.path("out")).unwrap(), b"bytes");
+}
+
+/// One cache was called two.
+#[test]
+fn i8_a_cache_has_one_mount() {
+    let Some(scratch) = TwoCaches::new() else { return };
+    scratch.mount("origin");
+    let output = scratch.halocline(&["mount", "origin", "mnt2", "--cache", "cache"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("with this cache already"), "{}", said(&output));
+    assert!(!said(&output).contains("two caches"), "{}", said(&output));
+    assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));
+}
+
+/// It said to type `fuser -vm MOUNTPOINT`.
+#[test]
+fn a_busy_unmount_says_what_can_be_typed() {
+    let Some(scratch) = TwoCaches::new() else { return };
+    scratch.mount("origin");
+    let open = fs::File::open(scratch.path("mnt/data")).unwrap();
+    let output = scratch.halocline(&["umount", "mnt"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let point = fs::canonicalize(scratch.path("mnt")).unwrap();
+    let remedy = format!("`fuser -vm {}`", point.display());
+    assert!(said(&output).contains(&remedy), "{}", said(&output));
+    drop(open);
+    scratch.succeed(&["umount", "mnt"]);
 }

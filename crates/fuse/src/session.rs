@@ -263,6 +263,11 @@ impl MountedSession {
         self.serving.as_ref().is_none_or(Serving::is_finished)
     }
 
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> &Path {
+        &self.place.path
+    }
+
     /// Unmounts unless programs use the mount; `false` when they do, and then nothing changed.
     /// After `true`, [`MountedSession::wait`] returns soon.
     pub fn unmount_if_unused(&self) -> Result<bool> {

@@ -76,10 +76,13 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
     let config = args.config.load().map_err(Failure::refused)?;
     let plan = plan(args, &config)?;
     if !args.foreground && !args.background_process {
-        if let Plan::Extents(place) = &plan {
-            assemble::tell_one_device(place, &config);
-        }
-        return start_in_background();
+        let common = match &plan {
+            Plan::Extents(place) => assemble::one_device(&place.origin, &place.cache, &config),
+            Plan::Tier(..) => None,
+        };
+        let code = start_in_background()?;
+        assemble::tell_one_device(common.filter(|_| code == ExitCode::SUCCESS));
+        return Ok(code);
     }
     match plan {
         Plan::Extents(place) => serve(args, &config, &place, || {
@@ -169,6 +172,10 @@ fn serve<E: Hosted>(
     // What a library makes in the cache is private, too.
     rustix::process::umask(Mode::from_raw_mode(0o077));
     let mut signals = Signals::catch()?;
+    let common = match args.tier {
+        None => assemble::one_device(&place.origin, &place.cache, config),
+        Some(_) => None,
+    };
     let (engine, claim) = open().map_err(Failure::refused)?;
     let begin = |file| Recording::begin(file, place, config);
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
@@ -178,9 +185,7 @@ fn serve<E: Hosted>(
     } else {
         tell!("mounted {} on {}", text::path(&place.origin), text::path(&place.mountpoint));
         // Behind the line that says that the mount works, for which others wait.
-        if args.tier.is_none() {
-            assemble::tell_one_device(place, config);
-        }
+        assemble::tell_one_device(common);
     }
     let done = host.serve(|| signals.stop_requested())?;
     tell_left(&done);

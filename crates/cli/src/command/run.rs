@@ -129,11 +129,12 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let begin = |file| Recording::begin(file, &plan.place, &plan.config);
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
     let engine = assemble::open(&plan.place, &plan.config).map_err(Failure::refused)?;
-    if !args.quiet {
-        assemble::tell_one_device(&plan.place, &plan.config);
-    }
+    let common = assemble::one_device(&plan.place.origin, &plan.place.cache, &plan.config);
     let host = (Arc::new(engine), claim);
     let host = Host::start(host, &plan.config, (&plan.place, recording.clone()), false)?;
+    if !args.quiet {
+        assemble::tell_one_device(common);
+    }
     let mut command = Command::new(&plan.program);
     command.args(&args.command[1..]);
     enter(&mut command, &plan)?;

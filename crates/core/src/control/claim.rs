@@ -93,6 +93,8 @@ struct Told {
 pub struct Taken {
     /// The directory that was wanted.
     pub wanted: PathBuf,
+    /// With which cache it was wanted.
+    pub wanted_cache: PathBuf,
     /// What is used: the same directory, or one above or below it. Empty where it is not said.
     pub dir: PathBuf,
     /// With which cache; empty where it is not said.
@@ -221,19 +223,20 @@ impl Claim {
             let Some(Claimant { peer, stream }) = Claimant::of(&entry) else { continue };
             if standing::may_write(&peer, &meets.path) {
                 let told = read_answer(stream, Instant::now() + ANSWER_TIMEOUT);
-                return Some(taken(dir, &peer, told));
+                return Some(taken((dir, &self.cache), &peer, told));
             }
             strangers.add(entry.kind, meets, Claimant { peer, stream });
         }
-        strangers.user_of_one_below(dir)
+        strangers.user_of_one_below(dir, &self.cache)
     }
 }
 
-fn taken(dir: &Path, peer: &UCred, told: Option<Told>) -> Taken {
+fn taken((dir, cache): (&Path, &Path), peer: &UCred, told: Option<Told>) -> Taken {
     let answers = told.is_some();
     let told = told.unwrap_or_default();
     let (pid, uid) = (peer.pid.as_raw_nonzero().get().unsigned_abs(), peer.uid.as_raw());
-    Taken { wanted: dir.to_owned(), dir: told.dir, cache: told.cache, pid, uid, answers }
+    let (wanted, wanted_cache) = (dir.to_owned(), cache.to_owned());
+    Taken { wanted, wanted_cache, dir: told.dir, cache: told.cache, pid, uid, answers }
 }
 
 impl Drop for Claim {

@@ -110,7 +110,10 @@ pub(super) fn unmount(place: &Place) -> Result<bool> {
             let said = String::from_utf8_lossy(&detached.stderr);
             Err(Error::invalid(
                 format!("{}: {}", place.path.display(), said.trim()),
-                "close what uses the mount and run: fusermount3 -u MOUNTPOINT",
+                format!(
+                    "close what uses the mount and run: fusermount3 -u {}",
+                    place.path.display()
+                ),
             ))
         }
         Err(errno) => Err(Error::at(&place.path, "detach")(errno.into())),

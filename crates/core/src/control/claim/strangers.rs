@@ -36,7 +36,7 @@ impl<'a> Strangers<'a> {
         }
     }
 
-    pub(super) fn user_of_one_below(mut self, dir: &Path) -> Option<Taken> {
+    pub(super) fn user_of_one_below(mut self, dir: &Path, cache: &Path) -> Option<Taken> {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut found = None;
         for (meets, Claimant { peer, stream }) in self.listened_to {
@@ -44,7 +44,7 @@ impl<'a> Strangers<'a> {
             let inside = told.as_ref().map_or(Path::new(""), |told| &told.inside);
             if standing::may_write_below(&peer, &meets.path, inside) {
                 self.users.remove(&peer.uid.as_raw());
-                found = found.or_else(|| Some(taken(dir, &peer, told)));
+                found = found.or_else(|| Some(taken((dir, cache), &peer, told)));
             }
         }
         for (uid, (count, pid, path)) in self.users {

@@ -7,7 +7,7 @@ use crate::error::Error;
 
 impl From<Taken> for Error {
     fn from(taken: Taken) -> Self {
-        let Taken { wanted, dir, cache, pid, uid, .. } = taken;
+        let Taken { wanted, wanted_cache, dir, cache, pid, uid, .. } = taken;
         // What a stranger says of itself may hold anything.
         let shown = |path: &Path| path.to_string_lossy().escape_debug().to_string();
         let what = match dir {
@@ -28,6 +28,17 @@ impl From<Taken> for Error {
                     wanted.display()
                 ),
                 "end that mount first, or wait until it ends",
+            );
+        }
+        if cache == wanted_cache && !cache.as_os_str().is_empty() {
+            return Self::invalid(
+                format!(
+                    "{} is in use: process {pid} of user {uid} serves {what} with this cache already, \
+                     and a cache is mounted at one place",
+                    wanted.display()
+                ),
+                "use that mount, or end it first; `halocline run` with the same --origin and --cache \
+                 joins it",
             );
         }
         Self::invalid(
@@ -53,9 +64,25 @@ mod tests {
     fn a_file_tier_in_use_is_not_called_a_cache() {
         let (wanted, dir) = (PathBuf::from("/t/ssd"), PathBuf::from("/t/ssd"));
         let cache = dir.join(crate::tier::PRIVATE);
-        let taken = Taken { wanted, dir, cache, pid: 7, uid: 8, answers: true };
+        let wanted_cache = cache.clone();
+        let taken = Taken { wanted, wanted_cache, dir, cache, pid: 7, uid: 8, answers: true };
         let error = Error::from(taken).to_string();
         assert!(error.contains("is in use: process 7 of user 8"), "{error}");
         assert!(error.contains("file tier") && !error.contains("cache"), "{error}");
+    }
+
+    /// One cache that was mounted at a second place was told of two.
+    #[test]
+    fn one_cache_is_not_called_two() {
+        let told = |wanted_cache: &str| {
+            let (wanted, dir) = (PathBuf::from("/data"), PathBuf::from("/data"));
+            let (wanted_cache, cache) = (wanted_cache.into(), PathBuf::from("/ssd/cache"));
+            let taken = Taken { wanted, wanted_cache, dir, cache, pid: 7, uid: 8, answers: true };
+            Error::from(taken).to_string()
+        };
+        let same = told("/ssd/cache");
+        assert!(same.contains("with this cache already") && !same.contains("two caches"), "{same}");
+        let other = told("/ssd/other");
+        assert!(other.contains("cache /ssd/cache, and two caches"), "{other}");
     }
 }
