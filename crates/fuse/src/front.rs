@@ -21,6 +21,7 @@ pub(crate) mod stale_pages;
 mod timeouts;
 pub(crate) mod xattrs;
 
+use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,12 +72,16 @@ pub(crate) struct Refused(pub(crate) Errno);
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        let errno = error.errno();
-        if matches!(errno, libc::EIO | libc::ENOSPC | libc::EDQUOT | libc::EMFILE | libc::ENFILE) {
+        if is_told(&error) {
             tracing::warn!(%error, "a request failed");
         }
-        Self(Errno::from_i32(errno))
+        Self(Errno::from_i32(error.errno()))
     }
+}
+
+/// Whether somebody should look into it: a device, a limit of the machine, or a defect.
+fn is_told(error: &Error) -> bool {
+    matches!(error.errno(), libc::EIO | libc::ENOSPC | libc::EDQUOT | libc::EMFILE | libc::ENFILE)
 }
 
 impl From<Errno> for Refused {
@@ -115,6 +120,43 @@ impl<E: Engine> Front<E> {
     /// Whether programs have files or directories open.
     pub(crate) fn is_used(&self) -> bool {
         !self.files.is_empty() || !self.dirs.is_empty()
+    }
+
+    /// For `map_err`, where a `request` about `inode` fails: the log says about which file.
+    fn failed(
+        &self,
+        inode: &Inode<E::Node>,
+        request: &'static str,
+    ) -> impl FnOnce(Error) -> Refused {
+        move |error| self.refusal(inode, OsStr::new(""), request, &error)
+    }
+
+    /// The same of a request about the name `name` in the directory `parent`.
+    fn failed_at(
+        &self,
+        parent: &Inode<E::Node>,
+        name: &OsStr,
+        request: &'static str,
+    ) -> impl FnOnce(Error) -> Refused {
+        move |error| self.refusal(parent, name, request, &error)
+    }
+
+    fn refusal(
+        &self,
+        inode: &Inode<E::Node>,
+        name: &OsStr,
+        request: &'static str,
+        error: &Error,
+    ) -> Refused {
+        if is_told(error) {
+            let (tree, node) = self.engine.below(&inode.node);
+            let mut file = tree.path_of(&node);
+            if !name.is_empty() {
+                file.push(name);
+            }
+            tracing::warn!(?file, request, %error, "a request failed");
+        }
+        Refused(Errno::from_i32(error.errno()))
     }
 
     fn inode(&self, number: INodeNo) -> Answer<Arc<Inode<E::Node>>> {

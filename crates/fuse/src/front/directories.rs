@@ -21,7 +21,8 @@ pub(crate) struct Listed<'a> {
 impl<E: Engine> Front<E> {
     pub(crate) fn open_dir(&self, number: INodeNo, caller: Caller) -> Answer<FileHandle> {
         let place = self.place_for(caller.uid)?;
-        let dir = self.engine.open_dir(&self.inode(number)?.node)?;
+        let inode = self.inode(number)?;
+        let dir = self.engine.open_dir(&inode.node).map_err(self.failed(&inode, "opendir"))?;
         Ok(self.dirs.insert(OpenDir { dir, _place: place }))
     }
 

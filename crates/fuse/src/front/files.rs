@@ -34,7 +34,8 @@ impl<E: Engine> Front<E> {
         if flags & libc::O_TRUNC != 0 && caller.uid != 0 {
             self.drop_privileges(&inode, None, caller)?;
         }
-        let handle = self.engine.open(&inode.node, flags, caller)?;
+        let handle = self.engine.open(&inode.node, flags, caller);
+        let handle = handle.map_err(self.failed(&inode, "open"))?;
         Ok(self.admit(inode, handle, flags, place))
     }
 
@@ -57,7 +58,7 @@ impl<E: Engine> Front<E> {
             Err(error) if error.errno() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
                 return Err(Refused(Errno::ESTALE));
             }
-            created => created?,
+            created => created.map_err(self.failed_at(&parent, name, "create"))?,
         };
         let (inode, attr) = self.remember(node, &stat);
         let opened = self.admit(inode.clone(), handle, flags, taken);
@@ -85,7 +86,8 @@ impl<E: Engine> Front<E> {
         }
         let read = || self.engine.read(&file.handle, offset, room, caller);
         let bytes = |read: &Result<usize, _>| read.as_ref().map_or(0, |&bytes| bytes as u64);
-        Ok(self.recorded((&file, Op::Read), (offset, caller), read, bytes)?)
+        let read = self.recorded((&file, Op::Read), (offset, caller), read, bytes);
+        read.map_err(self.failed(&file.inode, "read"))
     }
 
     /// Writes all of `data`; how many bytes that is.
@@ -106,7 +108,8 @@ impl<E: Engine> Front<E> {
         let len = data.len() as u64;
         let write = || self.engine.write(target, offset, data, caller);
         let bytes = |written: &Result<(), _>| if written.is_ok() { len } else { 0 };
-        self.recorded((&file, Op::Write), (offset, caller), write, bytes)?;
+        let written = self.recorded((&file, Op::Write), (offset, caller), write, bytes);
+        written.map_err(self.failed(&file.inode, "write"))?;
         if file.direct && !of_pages {
             self.stale_pages.written(file.inode.number, &file.inode.pages, offset, len);
         }
@@ -122,7 +125,8 @@ impl<E: Engine> Front<E> {
             // The kernel does not ask again.
             return Err(Refused(Errno::ENOSYS));
         }
-        Ok(self.engine.flush(&self.file(handle)?.handle)?)
+        let file = self.file(handle)?;
+        self.engine.flush(&file.handle).map_err(self.failed(&file.inode, "flush"))
     }
 
     pub(crate) fn release(&self, handle: FileHandle) {
@@ -130,7 +134,9 @@ impl<E: Engine> Front<E> {
     }
 
     pub(crate) fn sync(&self, handle: FileHandle, data_only: bool) -> Answer<()> {
-        Ok(self.engine.fsync(&self.file(handle)?.handle, data_only)?)
+        let file = self.file(handle)?;
+        let synced = self.engine.fsync(&file.handle, data_only);
+        synced.map_err(self.failed(&file.inode, "fsync"))
     }
 
     /// `mode` is `fallocate(2)`'s.
@@ -146,7 +152,8 @@ impl<E: Engine> Front<E> {
         if caller.uid != 0 {
             self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
         }
-        self.engine.allocate(&file.handle, offset, len, how)?;
+        let allocated = self.engine.allocate(&file.handle, offset, len, how);
+        allocated.map_err(self.failed(&file.inode, "fallocate"))?;
         if caller.uid != 0 {
             self.drop_privileges(&file.inode, Some(&file.handle), caller)?;
         }
@@ -162,7 +169,8 @@ impl<E: Engine> Front<E> {
             _ => return Err(Refused(Errno::EINVAL)),
         };
         let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-        Ok(self.engine.seek(&file.handle, offset, what)?.cast_signed())
+        let found = self.engine.seek(&file.handle, offset, what);
+        Ok(found.map_err(self.failed(&file.inode, "lseek"))?.cast_signed())
     }
 }
 

@@ -32,7 +32,8 @@ impl<E: Engine> Front<E> {
 
     pub(crate) fn lookup(&self, (parent, name): Place<'_>) -> Answer<Entry> {
         let parent = self.inode(parent)?;
-        Ok(self.entry(self.engine.lookup(&parent.node, name)?))
+        let found = self.engine.lookup(&parent.node, name);
+        Ok(self.entry(found.map_err(self.failed_at(&parent, name, "look-up"))?))
     }
 
     pub(crate) fn forget(&self, number: INodeNo, lookups: u64) {
@@ -41,31 +42,37 @@ impl<E: Engine> Front<E> {
 
     pub(crate) fn make(&self, place: Place<'_>, what: Make<'_>, by: Maker) -> Answer<Entry> {
         let parent = self.inode(place.0)?;
-        Ok(self.entry(self.engine.make((&parent.node, place.1), what, by)?))
+        let made = self.engine.make((&parent.node, place.1), what, by);
+        Ok(self.entry(made.map_err(self.failed_at(&parent, place.1, "make"))?))
     }
 
     pub(crate) fn link(&self, number: INodeNo, (parent, name): Place<'_>) -> Answer<Entry> {
         let (inode, parent) = (self.inode(number)?, self.inode(parent)?);
-        let stat = self.engine.link(&inode.node, &parent.node, name)?;
+        let stat = self.engine.link(&inode.node, &parent.node, name);
+        let stat = stat.map_err(self.failed_at(&parent, name, "link"))?;
         Ok(self.entry((inode.node.clone(), stat)))
     }
 
     pub(crate) fn unlink(&self, (parent, name): Place<'_>) -> Answer<()> {
-        Ok(self.engine.unlink(&self.inode(parent)?.node, name)?)
+        let parent = self.inode(parent)?;
+        self.engine.unlink(&parent.node, name).map_err(self.failed_at(&parent, name, "unlink"))
     }
 
     pub(crate) fn remove_dir(&self, (parent, name): Place<'_>) -> Answer<()> {
-        Ok(self.engine.remove_dir(&self.inode(parent)?.node, name)?)
+        let parent = self.inode(parent)?;
+        self.engine.remove_dir(&parent.node, name).map_err(self.failed_at(&parent, name, "rmdir"))
     }
 
     /// `flags` are `renameat2(2)`'s.
     pub(crate) fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Answer<()> {
         let (old, new) = (self.inode(from.0)?, self.inode(to.0)?);
-        Ok(self.engine.rename((&old.node, from.1), (&new.node, to.1), flags)?)
+        let renamed = self.engine.rename((&old.node, from.1), (&new.node, to.1), flags);
+        renamed.map_err(self.failed_at(&old, from.1, "rename"))
     }
 
     pub(crate) fn read_link(&self, number: INodeNo) -> Answer<OsString> {
-        Ok(self.engine.read_link(&self.inode(number)?.node)?)
+        let inode = self.inode(number)?;
+        self.engine.read_link(&inode.node).map_err(self.failed(&inode, "readlink"))
     }
 
     pub(crate) fn attributes(
@@ -75,7 +82,8 @@ impl<E: Engine> Front<E> {
     ) -> Answer<(Duration, FileAttr)> {
         let inode = self.inode(number)?;
         let file = handle.and_then(|handle| self.files.get(handle));
-        let stat = self.engine.stat(&inode.node, file.as_ref().map(|file| &file.handle))?;
+        let stat = self.engine.stat(&inode.node, file.as_ref().map(|file| &file.handle));
+        let stat = stat.map_err(self.failed(&inode, "stat"))?;
         let attr = Self::attr(&inode, &stat);
         Ok((self.timeout(&inode, &attr), attr))
     }
@@ -94,7 +102,8 @@ impl<E: Engine> Front<E> {
             self.drop_privileges(&inode, handle, caller)?;
         }
         privileges::forget(&inode);
-        let stat = self.engine.set_attr(&inode.node, handle, change, caller)?;
+        let stat = self.engine.set_attr(&inode.node, handle, change, caller);
+        let stat = stat.map_err(self.failed(&inode, "change of attributes"))?;
         privileges::forget(&inode);
         let attr = Self::attr(&inode, &stat);
         Ok((self.timeout(&inode, &attr), attr))

@@ -20,12 +20,16 @@ pub(crate) enum Value {
 impl<E: Engine> Front<E> {
     /// A value; `room` is the caller's, in bytes, 0 to ask for the size.
     pub(crate) fn xattr(&self, number: INodeNo, name: &OsStr, room: u32) -> Answer<Value> {
-        sized(room, self.engine.get_xattr(&self.inode(number)?.node, name)?)
+        let inode = self.inode(number)?;
+        let value = self.engine.get_xattr(&inode.node, name);
+        sized(room, value.map_err(self.failed(&inode, "getxattr"))?)
     }
 
     /// NUL-terminated names; `room` as in [`Self::xattr`].
     pub(crate) fn xattrs(&self, number: INodeNo, room: u32, caller: Caller) -> Answer<Value> {
-        let names = self.engine.list_xattr(&self.inode(number)?.node)?;
+        let inode = self.inode(number)?;
+        let names = self.engine.list_xattr(&inode.node);
+        let names = names.map_err(self.failed(&inode, "listxattr"))?;
         sized(room, if caller.uid == 0 { names } else { untrusted(&names) })
     }
 
@@ -40,7 +44,8 @@ impl<E: Engine> Front<E> {
         let inode = self.inode(number)?;
         self.may_change(&inode, name, caller)?;
         privileges::forget(&inode);
-        self.engine.set_xattr(&inode.node, name, value, flags)?;
+        let set = self.engine.set_xattr(&inode.node, name, value, flags);
+        set.map_err(self.failed(&inode, "setxattr"))?;
         privileges::forget(&inode);
         if name == "system.posix_acl_access" {
             self.after_acl_change(&inode, caller)?;
@@ -51,7 +56,8 @@ impl<E: Engine> Front<E> {
     pub(crate) fn remove_xattr(&self, number: INodeNo, name: &OsStr, caller: Caller) -> Answer<()> {
         let inode = self.inode(number)?;
         self.may_change(&inode, name, caller)?;
-        Ok(self.engine.remove_xattr(&inode.node, name)?)
+        let removed = self.engine.remove_xattr(&inode.node, name);
+        removed.map_err(self.failed(&inode, "removexattr"))
     }
 
     /// Refuses ACLs of other kinds than POSIX's (`system.nfs4_acl` and the like) to whom the file does not
