@@ -1,5 +1,6 @@
 //! Exit statuses, and what is said with them.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -15,7 +16,7 @@ Exit status:
   0    done
   1    the operation failed
   2    refused before anything was changed: wrong arguments, configuration
-       or directories
+       or directories, or a path that is not there
   3    dirty data stays on the cache; it is flushed after the next mount
   4    a file with dirty data had been changed behind the mount: it stays as
        others made it, and the data is saved in `conflicts` in the cache
@@ -43,6 +44,26 @@ impl Failure {
     /// Nothing was changed.
     pub(crate) fn refused(error: impl std::fmt::Display) -> Self {
         Self { status: 2, message: error.to_string() }
+    }
+
+    /// A file that was named cannot be read.
+    pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Self {
+        let path = text::path(path);
+        Self::refused(match error.kind() {
+            ErrorKind::NotFound => format!("{path}: there is no such file; correct the path"),
+            _ => format!("{path}: cannot be read: {error}; correct the path or its permissions"),
+        })
+    }
+
+    /// A directory that was named cannot be used.
+    pub(crate) fn unusable(path: &Path, error: &std::io::Error) -> Self {
+        let path = text::path(path);
+        Self::refused(match error.kind() {
+            ErrorKind::NotFound => {
+                format!("{path}: there is no such directory; create it, or correct the path")
+            }
+            _ => format!("{path}: {error}; correct the path or its permissions"),
+        })
     }
 
     /// Dirty data stays on the cache.

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use halocline_core::control::Place;
 use halocline_core::control::place::{self, Directly, Look};
-use halocline_core::error::Result;
+use halocline_core::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 
 /// How long a look may take: far longer than a busy machine needs.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,10 +29,20 @@ pub(crate) fn find(path: &Path) -> Result<Place> {
     Place::find_by(path, &Aside::default())
 }
 
+/// The same of a path that a person named.
+pub(crate) fn named(path: &Path) -> Result<Place, Failure> {
+    find(path).map_err(not_found)
+}
+
 /// The same of many paths, with one process that looks for all.
-pub(crate) fn find_all(paths: &[PathBuf]) -> Result<Vec<Place>> {
+pub(crate) fn all_named(paths: &[PathBuf]) -> Result<Vec<Place>, Failure> {
     let aside = Aside::default();
-    paths.iter().map(|path| Place::find_by(path, &aside)).collect()
+    paths.iter().map(|path| Place::find_by(path, &aside).map_err(not_found)).collect()
+}
+
+/// Why a path that a person named is on no mount: one that is not there is a wrong argument.
+pub(crate) fn not_found(error: Error) -> Failure {
+    if error.errno() == libc::ENOENT { Failure::refused(error) } else { error.into() }
 }
 
 /// The mount point at `path` if its process has ended.

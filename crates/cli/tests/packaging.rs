@@ -65,6 +65,27 @@ fn the_shim_is_built_anew_when_another_mpi_appears() {
     assert!(!knows("openmpi"), "Open MPI is gone again");
 }
 
+/// The commands that build it stood in the Makefile alone, which installs packages of Debian first.
+#[test]
+fn the_readme_has_the_commands_that_the_makefile_runs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let (readme, makefile) = (read("README.md"), read("Makefile"));
+    let commands: Vec<_> =
+        makefile.lines().filter_map(|line| line.strip_prefix("\t$(CARGO) ")).collect();
+    assert!(commands.len() > 2, "{commands:?}");
+    for command in commands.into_iter().filter(|command| *command != "clean") {
+        assert!(readme.contains(&format!("cargo {command}")), "{command}");
+    }
+    for target in ["build", "demo", "test", "preload", "install", "install-files"] {
+        assert!(makefile.contains(&format!("\n{target}:")), "{target}");
+        assert!(readme.contains(&format!("make {target}")), "{target}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(readme.contains(shell), "completions for {shell}");
+    }
+}
+
 #[test]
 fn an_installation_has_man_pages_and_completions() {
     let scratch = TempDir::new().unwrap();

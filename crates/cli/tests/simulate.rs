@@ -77,7 +77,11 @@ fn what_cannot_be_simulated_is_refused() {
     let made = halocline(dir, &["trace", "make", "hpio", "-p", "2", "--count", "4", "-o", "t.hct"]);
     assert!(made.status.success(), "{}", said(&made));
     refused(&["simulate", "t.hct", "--servers", "bad.toml"], 2, "bad.toml, line 9: ");
-    refused(&["simulate", "t.hct", "--servers", "none.toml"], 1, "none.toml");
+    refused(
+        &["simulate", "t.hct", "--servers", "none.toml"],
+        2,
+        "none.toml: there is no such file",
+    );
     refused(&["simulate", "servers.toml", "--servers", "servers.toml"], 1, "not a trace");
     let simulate = ["simulate", "t.hct", "--servers", "servers.toml"];
     refused(&[&simulate[..], &["--width", "tape=4K"]].concat(), 2, "tape");

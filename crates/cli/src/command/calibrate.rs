@@ -81,10 +81,7 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
     let mut measured = Vec::new();
     for dir in &args.dirs {
         places::check_answers(dir).map_err(Failure::refused)?;
-        let dir = fs::canonicalize(dir).map_err(|error| {
-            let dir = text::path(dir);
-            Failure::refused(format!("{dir}: {error}; give a directory on the device to measure"))
-        })?;
+        let dir = fs::canonicalize(dir).map_err(|error| Failure::unusable(dir, &error))?;
         let found = measure(args, &dir, emulated)?;
         if !found.direct && emulated.is_none() {
             tell!(

@@ -52,14 +52,14 @@ pub(super) fn find(path: &Path) -> Result<(Place, PathBuf), Failure> {
         }
         // A name may look like a glob, and a glob like a name that is not there.
         Err(error) if error.errno() == libc::ETIMEDOUT || !path.iter().any(is_glob) => {
-            return Err(error.into());
+            return Err(places::not_found(error));
         }
         Err(error) => error,
     };
     let plain: PathBuf = path.iter().take_while(|part| !is_glob(part)).collect();
     let base = if plain.as_os_str().is_empty() { Path::new(".") } else { &plain };
     // Where neither is on a mount, what was typed is told of.
-    let Ok(place) = places::find(base) else { return Err(literal.into()) };
+    let Ok(place) = places::find(base) else { return Err(places::not_found(literal)) };
     let rest: PathBuf = path.iter().skip_while(|part| !is_glob(part)).collect();
     let inside = place.inside.join(rest);
     Ok((place, inside))

@@ -61,7 +61,8 @@ fn finding(what: &'static str, verdict: Verdict, detail: impl Into<String>) -> F
     Finding { what, verdict, detail: detail.into() }
 }
 
-/// Looks at everything. The status is 1 when something will not work.
+/// Looks at everything. The status is 1 when something will not work, and 2 where a mount would refuse the options,
+/// the configuration or the directories, too.
 pub(crate) fn execute(args: &DoctorArgs) -> Outcome {
     let mut findings = vec![
         fuse_device(),
@@ -74,6 +75,7 @@ pub(crate) fn execute(args: &DoctorArgs) -> Outcome {
         shim(),
         open_files(),
     ];
+    let this_machine = findings.len();
     match args.config.load() {
         Ok(config) => {
             findings.push(finding("configuration", Verdict::Ok, source(&config)));
@@ -97,8 +99,13 @@ pub(crate) fn execute(args: &DoctorArgs) -> Outcome {
             say!("{mark}  {:<20} {}", finding.what, finding.detail);
         }
     }
-    let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let fails = |some: &[Finding]| some.iter().any(|finding| finding.verdict == Verdict::Fail);
+    let (machine, given) = findings.split_at(this_machine);
+    Ok(match (fails(given), fails(machine)) {
+        (true, _) => ExitCode::from(2),
+        (false, true) => ExitCode::FAILURE,
+        (false, false) => ExitCode::SUCCESS,
+    })
 }
 
 fn source(config: &Config) -> String {

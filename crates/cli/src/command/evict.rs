@@ -24,7 +24,7 @@ pub(crate) struct EvictArgs {
 
 /// Evicts.
 pub(crate) fn execute(args: &EvictArgs) -> Outcome {
-    let place = places::find(&args.path)?;
+    let place = places::named(&args.path)?;
     only_on_a_tier(false, &place, "`halocline demote` moves files off the SSD")?;
     let request = Request::Evict { path: place.inside.clone(), dry_run: args.dry_run };
     let telling = Telling {

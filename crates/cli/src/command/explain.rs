@@ -49,7 +49,7 @@ enum Way {
 
 /// Explains.
 pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
-    let place = places::find(&args.path)?;
+    let place = places::named(&args.path)?;
     if place.inside.as_os_str().is_empty() {
         return Err(Failure::refused("the mount's root has no bytes; name a file on it"));
     }

@@ -28,7 +28,7 @@ pub(crate) struct FlushArgs {
 
 /// Flushes.
 pub(crate) fn execute(args: &FlushArgs) -> Outcome {
-    let place = places::find(&args.path)?;
+    let place = places::named(&args.path)?;
     let request = Request::Flush { path: place.inside.clone(), dry_run: args.dry_run };
     let telling = Telling {
         doing: "flushing",

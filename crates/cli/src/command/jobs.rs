@@ -13,7 +13,6 @@ use clap::{Args, Subcommand};
 use halocline_core::bounded;
 use halocline_core::control::{JobChange, JobInfo, Place, Request};
 use halocline_core::counted::counted;
-use halocline_core::error::Error;
 use halocline_core::tier::JOB_VARIABLE;
 use serde_json::json;
 
@@ -96,7 +95,7 @@ pub(crate) fn execute(args: &JobsArgs) -> Outcome {
     match &args.what {
         What::Add { file, on } => {
             let text = bounded::read_to_string(file, FILE_BYTES_MAX);
-            let text = text.map_err(Error::at(file, "read the job file"))?;
+            let text = text.map_err(|error| Failure::unreadable(file, &error))?;
             ask(on, JobChange::Add(text))
         }
         What::List { on } => ask(on, JobChange::List),
@@ -123,7 +122,7 @@ fn ask(on: &On, change: JobChange) -> Outcome {
 
 /// The mount, which only a file tier can be.
 fn tier_at(on: &On) -> Result<Place, Failure> {
-    let place = places::find(&on.path)?;
+    let place = places::named(&on.path)?;
     only_on_a_tier(true, &place, "jobs are announced to one, see `halocline mount --tier ROOT`")?;
     Ok(place)
 }
@@ -149,7 +148,7 @@ pub(super) fn line(job: &JobInfo) -> String {
 
 fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
     let text = bounded::read_to_string(list, LIST_BYTES_MAX);
-    let text = text.map_err(Error::at(list, "read the list"))?;
+    let text = text.map_err(|error| Failure::unreadable(list, &error))?;
     let names = names(&text, list)?;
     let references: Vec<PathBuf> =
         names.iter().filter_map(|path| relative(path, mountpoint)).collect();

@@ -1,6 +1,7 @@
 //! A cache that no mount has, open to be checked, repaired or rescued from.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use halocline_core::config::{Binding, Config};
@@ -17,6 +18,7 @@ use halocline_model::request::ByteRange;
 
 use super::fsck::names::Names;
 use crate::failure::Failure;
+use crate::text;
 
 /// A cache that is open, with what its opening found.
 pub(super) struct Offline {
@@ -32,14 +34,24 @@ pub(super) struct Offline {
 
 /// The real path of a directory that is a cache.
 pub(super) fn cache_dir(named: &Path) -> Result<PathBuf, Failure> {
-    let dir = fs::canonicalize(named).map_err(|error| {
-        Failure::refused(format!("cache {}: {error}; correct the path", named.display()))
+    const REMEDY: &str = "name the directory that `mount` or `run` had as --cache, or the root of a \
+                          file tier";
+    let shown = text::path(named);
+    let dir = fs::canonicalize(named).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            Failure::refused(format!("cache {shown}: there is no such directory; {REMEDY}"))
+        }
+        _ => Failure::refused(format!("cache {shown}: {error}; correct the path")),
     })?;
+    if !dir.is_dir() {
+        return Err(Failure::refused(format!("{shown} is not a directory; {REMEDY}")));
+    }
     let mark = dir.join(CACHE_FILE);
     if mark.try_exists().map_err(Error::at(&mark, "look at")).map_err(Failure::refused)? {
         return Ok(dir);
     }
-    Err(Failure::refused(format!("{} is no cache: nothing was ever cached here", dir.display())))
+    let dir = text::path(&dir);
+    Err(Failure::refused(format!("{dir} is no cache: nothing was ever cached here; {REMEDY}")))
 }
 
 impl Offline {

@@ -67,7 +67,7 @@ impl FileSystem {
 /// Plans.
 pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let text_of = std::fs::read_to_string(&args.servers);
-    let text_of = text_of.map_err(Error::at(&args.servers, "read"))?;
+    let text_of = text_of.map_err(|error| Failure::unreadable(&args.servers, &error))?;
     let set = ServerSet::parse(&text_of, &args.servers).map_err(Failure::refused)?;
     let servers = judge::servers(&set).map_err(Failure::refused)?;
     let seen = source::look(&args.trace)?;

@@ -65,7 +65,7 @@ pub(crate) fn exclude(args: &ExcludeArgs) -> Outcome {
 }
 
 fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
-    let place = places::find(&args.on)?;
+    let place = places::named(&args.on)?;
     let here = std::env::current_dir().unwrap_or_default();
     let glob = relative(&args.glob, &place.mountpoint, &here);
     let rules: Rules = place.connect()?.call(&Request::Rules(how(glob)), |_| {})?;

@@ -9,7 +9,6 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use halocline_core::config::{format_bytes, parse_bytes};
 use halocline_core::counted::counted;
-use halocline_core::error::Error;
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, replay};
 use halocline_trace::{Reader, Request};
 use serde::Serialize;
@@ -90,7 +89,7 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     let options = Options { seed: args.seed, pace };
     let name = text::path(&args.trace);
     let failed = |error: String| Failure::failed(format!("{name}: {error}"));
-    let file = File::open(&args.trace).map_err(Error::at(&args.trace, "open"))?;
+    let file = File::open(&args.trace).map_err(|error| Failure::unreadable(&args.trace, &error))?;
     let reader = Reader::new(BufReader::new(file)).map_err(|error| failed(error.to_string()))?;
     let mut requests = Requests { reader, block: Vec::new().into_iter(), error: None };
     let replayed = replay(&mut requests, &servers, |_| &layout, &options).map_err(&failed)?;
@@ -115,11 +114,12 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
 }
 
 fn servers(path: &Path) -> Result<ServerSet, Failure> {
-    let size = fs::metadata(path).map_err(Error::at(path, "read"))?.len();
+    let unreadable = |error| Failure::unreadable(path, &error);
+    let size = fs::metadata(path).map_err(unreadable)?.len();
     if size > SERVERS_BYTES_MAX {
         return Err(Failure::refused(format!("{}: too long", text::path(path))));
     }
-    let content = fs::read_to_string(path).map_err(Error::at(path, "read"))?;
+    let content = fs::read_to_string(path).map_err(unreadable)?;
     ServerSet::parse(&content, path).map_err(Failure::refused)
 }
 

@@ -21,7 +21,7 @@ use crate::text;
 /// Show the state of a mount: space, dirty data, health, traffic
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// A path on the mount, or its cache directory; all mounts when left out
+    /// A path on the mount, its cache directory, or the root of its tiers; all mounts when left out
     path: Option<PathBuf>,
     /// Answer in JSON: one status, or a list of them without PATH
     #[arg(long)]
@@ -31,7 +31,7 @@ pub(crate) struct StatusArgs {
 /// Shows it.
 pub(crate) fn execute(args: &StatusArgs) -> Outcome {
     if let Some(path) = &args.path {
-        let status = ask(&places::find(path)?)?;
+        let status = ask(&places::named(path)?)?;
         if args.json {
             return print_json(&status);
         }

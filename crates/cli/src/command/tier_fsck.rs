@@ -4,14 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use halocline_core::config::Config;
+use halocline_core::control::place::mountpoint_of;
 use halocline_core::counted::counted;
 use halocline_core::tier::{FileTier, Found, PRIVATE, Problem, TierSet};
 
-use super::print_json;
-use crate::assemble;
+use super::{print_json, status};
 use crate::failure::{Failure, Outcome};
 use crate::say::say;
-use crate::text;
+use crate::{assemble, places, text};
 
 /// Checks `root` if it is the root of a file tier.
 pub(super) fn execute(root: &Path, repair: bool, json: bool) -> Option<Outcome> {
@@ -26,6 +26,7 @@ pub(super) fn execute(root: &Path, repair: bool, json: bool) -> Option<Outcome> 
 }
 
 fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
+    not_mounted(root)?;
     let set = assemble::tier_set(root, config).map_err(Failure::refused)?;
     let found = FileTier::check(&set, repair).map_err(Failure::refused)?;
     if json {
@@ -48,6 +49,23 @@ fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
     };
     let clean = found.problems.iter().filter(wrong).count() == 0;
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Refuses tiers that are mounted, saying where.
+fn not_mounted(root: &Path) -> Result<(), Failure> {
+    let Ok(found) = places::find(root) else { return Ok(()) };
+    let Ok(status) = status::ask(&found) else { return Ok(()) };
+    let (root, pid) = (text::path(root), status.status.pid);
+    let point = Some(found.mountpoint).filter(|point| !point.as_os_str().is_empty());
+    Err(Failure::refused(match point.or_else(|| mountpoint_of(&found.socket)) {
+        Some(point) => {
+            let point = text::path(&point);
+            format!(
+                "{root} is mounted at {point} by process {pid}; first run `halocline umount {point}`"
+            )
+        }
+        None => format!("{root} is in use by process {pid}; first run `halocline umount {root}`"),
+    }))
 }
 
 fn tell(found: &Found, repaired: bool) {

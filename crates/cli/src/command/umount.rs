@@ -27,7 +27,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Flush everything to the origin, then unmount
 #[derive(Debug, Args)]
 pub(crate) struct UmountArgs {
-    /// The mount point, or the cache directory of a running mount
+    /// The mount point, or the cache directory or root of the tiers of a running mount
     mountpoint: PathBuf,
     /// Detach even while programs use the mount, or although not everything can be flushed
     #[arg(long)]
@@ -43,7 +43,8 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
         Ok(place) => place,
         Err(error) if error.errno() == libc::ETIMEDOUT => return Err(error.into()),
         Err(error) => {
-            let dead = places::dead_mount(&args.mountpoint)?.ok_or(error)?;
+            let dead = places::dead_mount(&args.mountpoint)?;
+            let dead = dead.ok_or_else(|| places::not_found(error))?;
             return detach_dead(&dead);
         }
     };

@@ -39,7 +39,7 @@ pub(crate) fn execute(args: &WarmArgs) -> Outcome {
     if let Some(list) = &args.list {
         paths.extend(read_list(list)?);
     }
-    let places = places::find_all(&paths)?;
+    let places = places::all_named(&paths)?;
     let Some(first) = places.first() else {
         return Err(Failure::refused("the list names no file"));
     };

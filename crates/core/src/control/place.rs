@@ -20,6 +20,7 @@ use super::claim::{self, Owner};
 use super::mount::{self, MountLine, fuse_mount_of, tells_of_end};
 use super::{Client, SOCKET_NAME, SOCKET_XATTR};
 use crate::error::{Error, Result};
+use crate::tier::PRIVATE;
 
 /// Most links on one path, as in the kernel.
 const LINKS_MAX: u32 = 40;
@@ -119,13 +120,17 @@ impl Place {
     /// The place that `whole` stands for, which is on no mount that was found before.
     fn off_mounts(table: &[u8], path: &Path, whole: &Path, look: &dyn Look) -> Result<Self> {
         let socket = whole.join(SOCKET_NAME);
-        let cache = |socket| {
-            let seen = fs::metadata(whole).map_err(Error::at(whole, "look at the directory"))?;
+        let cache = |socket: PathBuf| {
+            let dir = socket.parent().unwrap_or(whole);
+            let seen = fs::metadata(dir).map_err(Error::at(dir, "look at the directory"))?;
             let (mountpoint, inside) = Default::default();
-            Ok(Self { mountpoint, socket, user: seen.uid(), inside })
+            Ok(Self { mountpoint, user: seen.uid(), socket, inside })
         };
         let Some(mountpoint) = fuse_mount_of(table, whole) else {
-            return if socket.exists() { cache(socket) } else { Err(not_ours(path)) };
+            if socket.exists() {
+                return cache(socket);
+            }
+            return cache(socket_of_tiers(table, whole, look).ok_or_else(|| not_ours(path))?);
         };
         // A cache, too, may lie on a FUSE mount of others.
         if look.resolve(&socket).is_ok() {
@@ -152,6 +157,39 @@ impl Place {
         }
         Client::connect_to(&self.socket, self.user)
     }
+}
+
+/// The control socket of the file tier whose root, or one of whose directories, is `root`. Directories
+/// with a server of their own, which may not answer, are not looked into.
+fn socket_of_tiers(table: &[u8], root: &Path, look: &dyn Look) -> Option<PathBuf> {
+    let of_tier = |tier: &Path| {
+        let private = match follow(table, &tier.join(PRIVATE), look).ok()? {
+            Followed::Whole(private) => private,
+            Followed::Mount(..) => return None,
+        };
+        Some(private.join(SOCKET_NAME)).filter(|socket| socket.exists())
+    };
+    let may_hang = |dir: &Path| MountLine::on(table, dir).is_some_and(|line| line.has_server());
+    let below = || {
+        let dirs = fs::read_dir(root).ok()?.filter_map(|entry| {
+            let entry = entry.ok()?;
+            // A tier may be a link to a place elsewhere.
+            entry.file_type().ok().filter(|kind| kind.is_dir() || kind.is_symlink())?;
+            Some(entry.path())
+        });
+        dirs.filter(|dir| !may_hang(dir)).find_map(|dir| of_tier(&dir))
+    };
+    of_tier(root).or_else(below)
+}
+
+/// Where the mount with the control socket `socket` is; `None` where it is in another namespace, or does not
+/// answer.
+pub fn mountpoint_of(socket: &Path) -> Option<PathBuf> {
+    let table = mount::table().ok()?;
+    mount::mountpoints().ok()?.into_iter().find(|point| {
+        let owner = MountLine::on(&table, point).and_then(|line| claim::owner_of(&line));
+        owner.and_then(|owner| owner.cache).is_some_and(|cache| cache.join(SOCKET_NAME) == socket)
+    })
 }
 
 /// The halocline mount that is on top at `path`, which need not be there, if its process has ended;
@@ -311,7 +349,8 @@ fn missing(path: &Path, place: &str, error: &io::Error) -> Option<Error> {
 fn not_ours(path: &Path) -> Error {
     Error::invalid(
         format!("{} is not on a halocline mount", path.display()),
-        "give a path below a mount point, or the cache directory of a running mount",
+        "give a path below a mount point, the cache directory of a running mount, or the root of a \
+         file tier",
     )
 }
 

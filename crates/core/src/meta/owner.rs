@@ -258,7 +258,11 @@ fn owned(dir: &Path, holder: Option<&Holder>, ending: bool) -> Error {
         ("", "unmount it there first, or name another cache directory")
     };
     // What a file tier keeps of itself, which is locked as a cache is.
-    let what = if dir.ends_with(".halocline") { "file tier" } else { "cache" };
+    let (what, remedy) = match dir.ends_with(".halocline") {
+        true if !ending => ("file tier", "unmount it first"),
+        true => ("file tier", remedy),
+        false => ("cache", remedy),
+    };
     Error::invalid(
         format!("the {what} {} is in use by process {who}{state}", dir.display()),
         remedy,

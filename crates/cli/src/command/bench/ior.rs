@@ -283,8 +283,7 @@ fn make_scratch(args: &IorArgs, plan: &Plan) -> Result<Scratch, Failure> {
     let cache = args.cache_size.iter().map(|limit| limit.bytes(data)).max().unwrap_or(0);
     let absolute = |dir: &Path| {
         places::check_answers(dir).map_err(Failure::refused)?;
-        fs::canonicalize(dir)
-            .map_err(|error| Failure::refused(format!("{}: {error}", dir.display())))
+        fs::canonicalize(dir).map_err(|error| Failure::unusable(dir, &error))
     };
     let dir = absolute(&args.dir.clone().unwrap_or_else(std::env::temp_dir))?;
     let cache_dir = args.cache_dir.as_deref().map(absolute).transpose()?;

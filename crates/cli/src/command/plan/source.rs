@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
-use halocline_core::error::Error;
 use halocline_plan::workload::{Aggregator, Workload};
 use halocline_trace::analysis::Analysis;
 use halocline_trace::{Completeness, Reader, Request};
@@ -70,7 +69,7 @@ type Summed = Reader<Summing<BufReader<File>>>;
 
 /// Tells `each` request; answers the reader at its end, and the sum of all bytes.
 fn pass(path: &Path, mut each: impl FnMut(&Request)) -> Result<(Summed, String), Failure> {
-    let file = File::open(path).map_err(Error::at(path, "open"))?;
+    let file = File::open(path).map_err(|error| Failure::unreadable(path, &error))?;
     let name = text::path(path);
     let wrong = |error: halocline_trace::Error| Failure::refused(format!("{name}: {error}"));
     let sum = std::rc::Rc::new(std::cell::RefCell::new(Xxh3::new()));

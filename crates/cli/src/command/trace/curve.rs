@@ -6,7 +6,6 @@ use std::io::BufReader;
 use std::path::Path;
 
 use halocline_core::config::parse_bytes;
-use halocline_core::error::Error;
 use halocline_model::curve::{Point, Sampler, curve};
 use halocline_model::evict::POLICIES;
 use halocline_trace::{Reader, Request};
@@ -121,7 +120,7 @@ impl Curves {
 
 /// The curve of a whole trace.
 pub(crate) fn of_trace(path: &Path, sizes: &Sizes) -> Result<Curve, Failure> {
-    let file = File::open(path).map_err(Error::at(path, "open"))?;
+    let file = File::open(path).map_err(|error| Failure::unreadable(path, &error))?;
     let failed = |error| Failure::failed(format!("{}: {error}", text::path(path)));
     let mut reader = Reader::new(BufReader::new(file)).map_err(failed)?;
     let mut curves = Curves::new();

@@ -67,8 +67,9 @@ enum Level {
 /// Imports. A trace that was there is replaced when the new one is whole.
 pub(crate) fn execute(args: &ImportArgs) -> Outcome {
     let name = text::path(&args.file);
-    let mut input = BufReader::new(File::open(&args.file).map_err(at(&args.file, "open"))?);
-    let begin = input.fill_buf().map_err(at(&args.file, "read"))?;
+    let unreadable = |error| Failure::unreadable(&args.file, &error);
+    let mut input = BufReader::new(File::open(&args.file).map_err(unreadable)?);
+    let begin = input.fill_buf().map_err(unreadable)?;
     let format = args.format.or_else(|| recognise(&args.file, begin)).ok_or_else(|| {
         Failure::refused(format!(
             "{name}: neither CSV nor text of darshan-dxt-parser nor a log of Darshan; say --format"

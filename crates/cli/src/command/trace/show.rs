@@ -7,7 +7,6 @@ use std::process::ExitCode;
 
 use clap::Args;
 use halocline_core::counted::{counted, counted_with};
-use halocline_core::error::Error;
 use halocline_trace::Reader;
 use halocline_trace::analysis::{Mix, Pattern, StreamCounts};
 use halocline_trace::report::{FileReport, Report, SizeReport, report};
@@ -49,7 +48,7 @@ pub(crate) struct ShowArgs {
 pub(crate) fn execute(args: &ShowArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
     let name = text::path(&args.file);
-    let file = File::open(&args.file).map_err(Error::at(&args.file, "open"))?;
+    let file = File::open(&args.file).map_err(|error| Failure::unreadable(&args.file, &error))?;
     let failed = |error: halocline_trace::Error| Failure::failed(format!("{name}: {error}"));
     let mut reader = Reader::new(BufReader::new(file)).map_err(failed)?;
     let sizes = args.cache_sizes.clone().or_else(|| args.plot.as_ref().map(|_| Sizes::Footprint));

@@ -34,15 +34,15 @@ const LOG: &str = "mount.log";
 
 /// Runs this command again with [`INSIDE`] and a new directory in `dir`, everything mounted.
 pub(super) fn supervise(dir: &Path) -> Outcome {
+    // Mount points are known by their whole paths.
+    places::check_answers(dir).map_err(Failure::refused)?;
+    let dir = fs::canonicalize(dir).map_err(|error| Failure::unusable(dir, &error))?;
     let mut signals = Signals::catch()?;
     if geteuid().is_root() {
         // Mounts that nobody else sees end with us even where all of us are killed at once. An
         // ordinary user's mounts cannot be made by a child in a namespace.
         halocline_fuse::private_namespace().map_err(Failure::refused)?;
     }
-    // Mount points are known by their whole paths.
-    places::check_answers(dir)?;
-    let dir = fs::canonicalize(dir).map_err(Error::at(dir, "use the directory"))?;
     clear_away_in(&dir)?;
     let scratch = Claimed::make_in(&dir)?;
     let measured = measure(scratch.path(), &mut signals);

@@ -1,0 +1,157 @@
+//! What a person names: paths that are not there, files where directories belong, roots of file tiers.
+
+use std::fs;
+use std::process::Command;
+
+use halocline_testkit::place::{Place, said};
+use halocline_testkit::program;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::skipping::skip;
+
+/// Expects a refusal whose message has `parts`.
+#[track_caller]
+fn refused(place: &Place, args: &[&str], parts: &[&str]) {
+    let output = place.halocline(args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {}", said(&output));
+    for part in parts {
+        assert!(said(&output).contains(part), "{args:?} without {part:?}: {}", said(&output));
+    }
+}
+
+/// Some commands ended with status 1, and some had no remedy.
+#[test]
+fn a_path_that_is_not_there_is_refused_by_every_command() {
+    let place = Place::new(program!());
+    let on_mounts: [&[&str]; 14] = [
+        &["status", "nowhere"],
+        &["umount", "nowhere"],
+        &["where", "nowhere"],
+        &["explain", "nowhere", "0", "4K"],
+        &["flush", "nowhere"],
+        &["warm", "nowhere"],
+        &["evict", "nowhere"],
+        &["demote", "nowhere"],
+        &["pin", "*.x", "--on", "nowhere"],
+        &["unpin", "*.x", "--on", "nowhere"],
+        &["exclude", "*.x", "--on", "nowhere"],
+        &["jobs", "list", "--on", "nowhere"],
+        &["jobs", "remove", "j", "--on", "nowhere"],
+        &["jobs", "run", "j", "--on", "nowhere", "--", "true"],
+    ];
+    for args in on_mounts {
+        refused(&place, args, &["nowhere: there is no such file or directory", "correct the path"]);
+    }
+    let directories: [&[&str]; 9] = [
+        &["mount", "nowhere", "mnt", "--cache", "cache"],
+        &["mount", "origin", "mnt", "--cache", "nowhere"],
+        &["mount", "origin", "nowhere", "--cache", "cache"],
+        &["mount", "--tier", "nowhere", "mnt"],
+        &["run", "--origin", "nowhere", "--cache", "cache", "--", "true"],
+        &["calibrate", "--dry-run", "nowhere"],
+        &["bench", "ior", "--quick", "--dir", "nowhere"],
+        &["bench", "tier", "--dir", "nowhere"],
+        &["bench", "ior", "--quick", "--dir", "origin", "--cache-dir", "nowhere"],
+    ];
+    for args in directories {
+        refused(&place, args, &["nowhere: there is no such directory", "create it"]);
+    }
+    for args in [&["fsck", "nowhere"][..], &["rescue", "nowhere", "--to", "out"]] {
+        refused(&place, args, &["nowhere: there is no such directory", "name the directory"]);
+    }
+    refused(&place, &["unstripe", "nowhere", "out"], &["nowhere", "give the directory"]);
+    fs::write(place.path("servers.toml"), "").unwrap();
+    let files: [&[&str]; 7] = [
+        &["trace", "show", "nowhere"],
+        &["trace", "show", "nowhere", "--cache-sizes", "auto"],
+        &["trace", "import", "nowhere", "-o", "out"],
+        &["plan", "nowhere", "--servers", "nowhere"],
+        &["simulate", "nowhere", "--servers", "nowhere"],
+        &["jobs", "add", "nowhere"],
+        &["jobs", "make", "j", "--files-from", "nowhere"],
+    ];
+    for args in files {
+        refused(&place, args, &["nowhere: there is no such file", "correct the path"]);
+    }
+}
+
+/// `fsck FILE` told of `FILE/halocline-cache.toml`.
+#[test]
+fn what_is_no_cache_is_told_with_a_remedy() {
+    let place = Place::new(program!());
+    for command in [&["fsck"][..], &["rescue", "--to", "out"]] {
+        let of = |path| [command, &[path]].concat();
+        refused(&place, &of("origin/data"), &["data is not a directory", "name the directory"]);
+        refused(&place, &of("origin"), &["origin is no cache", "name the directory"]);
+    }
+    assert!(!place.path("out").exists());
+}
+
+/// The status was that of a machine on which something does not work.
+#[test]
+fn doctor_refuses_what_mount_refuses() {
+    let place = Place::new(program!());
+    for flags in [
+        &["--policy", "best"][..],
+        &["--config", "none.toml"],
+        &["--origin", "nowhere", "--cache", "cache"],
+    ] {
+        let output = place.halocline(&[&["doctor"], flags].concat());
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {}", said(&output));
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(told.contains("FUSE device") && told.contains("FAIL"), "{told}");
+    }
+}
+
+/// `status` and `umount` said that it is on no mount, `fsck` not where it is mounted.
+#[test]
+fn the_root_of_a_file_tier_stands_for_its_mount() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    for dir in ["root", "root/ssd", "root/hdd"] {
+        fs::create_dir(scratch.path(dir)).unwrap();
+    }
+    refused_as_elsewhere(&scratch, "root");
+    scratch.succeed(&["mount", "--tier", "root", "mnt"]);
+    let pid = scratch.status("mnt")["pid"].clone();
+    for named in ["root", "root/ssd"] {
+        assert_eq!(scratch.status(named)["pid"], pid, "{named}");
+    }
+    let point = fs::canonicalize(scratch.path("mnt")).unwrap();
+    let point = point.to_str().unwrap();
+    let remedy = format!("halocline umount {point}");
+    refused(&scratch, &["fsck", "root"], &["is mounted at", point, &remedy, &pid.to_string()]);
+    scratch.succeed(&["umount", "root"]);
+    refused_as_elsewhere(&scratch, "root");
+    scratch.succeed(&["fsck", "root"]);
+}
+
+#[track_caller]
+fn refused_as_elsewhere(scratch: &Scratch, named: &str) {
+    let output = scratch.halocline(&["status", named]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("is not on a halocline mount"), "{}", said(&output));
+}
+
+/// The log said "a request failed", and not of which file.
+#[test]
+fn the_log_says_of_which_file_a_request_failed() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can make a small file system");
+    }
+    let script = "mount -t tmpfs -o size=1M small origin && exec \"$0\" \"$@\"";
+    let fill = "mkdir origin/d && head -c 4194304 /dev/zero > origin/d/big";
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .arg(scratch.program())
+        .args(["run", "--origin", "origin", "--cache", "cache", "--policy", "never"])
+        .args(["--", "sh", "-c", fill])
+        .current_dir(scratch.root())
+        .output()
+        .unwrap();
+    let told = said(&output);
+    let line = told.lines().find(|line| line.contains("a request failed"));
+    let line = line.unwrap_or_else(|| panic!("{told}"));
+    for part in ["d/big", "write", "No space left"] {
+        assert!(line.contains(part), "{line}");
+    }
+}
