@@ -20,6 +20,8 @@ use crate::text;
 const BLOCK: u64 = 4096;
 /// Accesses that are looked at, at most: some 100 MiB of memory, and a few seconds for a dozen sizes.
 const ACCESSES_MAX: usize = 1 << 21;
+/// Accesses that are counted, at most: minutes. A trace of others may claim requests of exbibytes.
+const COUNTED_MAX: u64 = 1 << 36;
 /// Cache sizes that can be asked for.
 const SIZES_MAX: usize = 64;
 /// Sizes where none are asked for: the footprint, its half, and so on.
@@ -75,21 +77,35 @@ struct PointReport {
 }
 
 /// Takes requests for a curve.
-pub(crate) struct Curves(Sampler);
+pub(crate) struct Curves {
+    sampler: Sampler,
+    /// Accesses so far, beyond [`COUNTED_MAX`] those that were not looked at, too.
+    counted: u64,
+}
 
 impl Curves {
     pub(crate) fn new() -> Self {
-        Self(Sampler::new(ACCESSES_MAX))
+        Self { sampler: Sampler::new(ACCESSES_MAX), counted: 0 }
     }
 
     pub(crate) fn push(&mut self, request: &Request) {
-        for block in request.offset / BLOCK..request.end().div_ceil(BLOCK) {
-            self.0.push(request.file, block);
+        let blocks = request.offset / BLOCK..request.end().div_ceil(BLOCK);
+        self.counted = self.counted.saturating_add(blocks.end - blocks.start);
+        if self.counted > COUNTED_MAX {
+            return;
+        }
+        for block in blocks {
+            self.sampler.push(request.file, block);
         }
     }
 
-    pub(crate) fn finish(self, sizes: &Sizes) -> Curve {
-        let accesses = self.0.finish();
+    /// The curve at `sizes`; why there is none of a trace that moves too much.
+    pub(crate) fn finish(self, sizes: &Sizes) -> Result<Curve, String> {
+        if self.counted > COUNTED_MAX {
+            let most = text::bytes(COUNTED_MAX * BLOCK);
+            return Err(format!("its requests are of more than {most}: too much for a curve"));
+        }
+        let accesses = self.sampler.finish();
         let footprint_bytes = accesses.footprint() * BLOCK;
         let sizes = match sizes {
             Sizes::Given(sizes) => sizes.clone(),
@@ -107,14 +123,14 @@ impl Curves {
             optimum: point.optimum,
             error: point.error,
         };
-        Curve {
+        Ok(Curve {
             block_bytes: BLOCK,
             accesses: accesses.all(),
             footprint_bytes,
             sampled_share: accesses.share(),
             policy: POLICIES[0].name,
             points: sizes.iter().zip(curve(&accesses, &blocks)).map(report).collect(),
-        }
+        })
     }
 }
 
@@ -129,7 +145,8 @@ pub(crate) fn of_trace(path: &Path, sizes: &Sizes) -> Result<Curve, Failure> {
             curves.push(request);
         }
     }
-    Ok(curves.finish(sizes))
+    let shown = text::path(path);
+    curves.finish(sizes).map_err(|why| Failure::failed(format!("{shown}: {why}")))
 }
 
 impl Curve {
@@ -205,4 +222,33 @@ impl Curve {
 #[expect(clippy::cast_precision_loss, reason = "a coordinate")]
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_trace::Op;
+
+    use super::*;
+
+    /// Each block of it would have been counted: for days.
+    #[test]
+    fn a_request_of_exbibytes_is_not_counted_block_by_block() {
+        let request = |length| Request {
+            start_ns: 0,
+            duration_ns: None,
+            process: 0,
+            file: 0,
+            op: Op::Read,
+            offset: 1,
+            length,
+        };
+        let mut curves = Curves::new();
+        curves.push(&request(BLOCK));
+        curves.push(&request(1 << 62));
+        curves.push(&request(1 << 62));
+        assert!(curves.finish(&Sizes::Footprint).unwrap_err().contains("too much for a curve"));
+        let mut curves = Curves::new();
+        curves.push(&request(BLOCK));
+        assert_eq!(curves.finish(&Sizes::Footprint).unwrap().accesses, 2);
+    }
 }

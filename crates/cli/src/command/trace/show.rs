@@ -59,7 +59,8 @@ pub(crate) fn execute(args: &ShowArgs) -> Outcome {
         }
     });
     let report = report.map_err(failed)?;
-    let curve = curves.zip(sizes).map(|(curves, sizes)| curves.finish(&sizes));
+    let curve = curves.zip(sizes).map(|(curves, sizes)| curves.finish(&sizes)).transpose();
+    let curve = curve.map_err(|why| Failure::failed(format!("{name}: {why}")))?;
     if let (Some(file), Some(curve)) = (&args.plot, &curve) {
         plot::save(file, |out| curve.draw(out))?;
     }
