@@ -6,5 +6,4 @@ pub(crate) mod file;
 pub(crate) mod look;
 pub(crate) mod mover;
 pub(crate) mod store;
-pub(crate) mod streams;
 pub(crate) mod table;

@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use halocline_model::request::ByteRange;
+use halocline_model::streams::Streams;
 use parking_lot::{Mutex, RwLock};
 
 use crate::extent::look::Look;
 use crate::extent::mover::Mover;
-use crate::extent::streams::Streams;
 use crate::meta::{FileId, OriginKey, Stamp};
 use crate::namespace::Node;
 use crate::sync::range_lock::RangeLock;

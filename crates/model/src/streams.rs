@@ -1,11 +1,11 @@
 //! What each process does on one file: where its last request ended, how long its stream is, and
-//! how many processes are active at all (p of the cost model).
+//! how many processes are active at all (p of the cost model). The engine and the simulator ask the same code.
 
-use halocline_model::request::ByteRange;
+use crate::request::ByteRange;
 use rustc_hash::FxHashMap;
 
 /// A process counts towards p for this long after its last request on the file.
-pub(crate) const WINDOW_MS: u64 = 10_000;
+pub const WINDOW_MS: u64 = 10_000;
 
 /// Processes remembered per file; idle ones leave first.
 const PROCESSES_MAX: usize = 4096;
@@ -16,7 +16,7 @@ const ENDS: usize = 64;
 
 /// The streams of one file by process and direction-less position, as the papers define distance.
 #[derive(Debug)]
-pub(crate) struct Streams {
+pub struct Streams {
     by_process: FxHashMap<u32, Stream>,
     ends: [u64; ENDS],
     next_end: usize,
@@ -45,23 +45,23 @@ struct Stream {
 
 /// What a request looks like beside the earlier ones of its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pattern {
+pub struct Pattern {
     /// `|f_i - (f_{i-1} + r_{i-1})|` (S4D-Cache), 0 also where another process's request ended
     /// lately; `None` for the first request.
-    pub(crate) distance: Option<u64>,
+    pub distance: Option<u64>,
     /// Bytes of the contiguous run that ends with this request.
-    pub(crate) run_bytes: u64,
+    pub run_bytes: u64,
     /// Length that the run is expected to reach: what it has, or what the last one had.
-    pub(crate) expected_run_bytes: u64,
+    pub expected_run_bytes: u64,
     /// Longest request of the run.
-    pub(crate) longest_request: u64,
+    pub longest_request: u64,
     /// Processes with requests on the file within [`WINDOW_MS`], this one included.
-    pub(crate) processes: u32,
+    pub processes: u32,
 }
 
 impl Streams {
     /// Notes a request and says how it continues its process's stream.
-    pub(crate) fn note(&mut self, pid: u32, range: ByteRange, now_ms: u64) -> Pattern {
+    pub fn note(&mut self, pid: u32, range: ByteRange, now_ms: u64) -> Pattern {
         let pattern = self.peek(pid, range);
         let last = self.by_process.get(&pid);
         let last_run_bytes = match last {
@@ -86,7 +86,7 @@ impl Streams {
     }
 
     /// What [`Streams::note`] would answer, without noting anything: for `explain`.
-    pub(crate) fn peek(&self, pid: u32, range: ByteRange) -> Pattern {
+    pub fn peek(&self, pid: u32, range: ByteRange) -> Pattern {
         let last = self.by_process.get(&pid);
         let shared = self.ends.contains(&range.start);
         let distance = last.map(|stream| range.start.abs_diff(stream.end));
