@@ -94,3 +94,43 @@ fn what_cannot_be_planned_is_refused_and_nothing_written() {
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("servers.toml, line 3"), "{}", said(&output));
 }
+
+#[test]
+fn a_plan_is_simulated_beside_the_default_layout() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    trace(dir);
+    servers(dir, &[("hdd", "1T"), ("hdd", "1T"), ("ssd", "1G")]);
+    let planned = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml", "-o", "p.toml"]);
+    assert!(planned.status.success(), "{}", said(&planned));
+    let simulate = ["simulate", "t.hct", "--servers", "servers.toml"];
+    let json = |more: &[&str]| -> serde_json::Value {
+        let output = halocline(dir, &[&simulate[..], &["--json"], more].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let both = json(&["--plan", "p.toml"]);
+    let section = Section::find("halocline simulate").unwrap();
+    assert_eq!(section.undescribed(&both), [""; 0]);
+    assert_eq!((&both["plan"]["files"], &both["plan"]["other_files"]), (&1.into(), &0.into()));
+    assert_eq!(both["plan"]["default"]["seconds"], json(&[])["seconds"], "the same replay");
+    assert_eq!(both["plan"]["default"]["bytes"], both["bytes"]);
+    let gain = both["plan"]["gain_over_default"].as_f64().unwrap();
+    let promised = both["plan"]["promised_gain"].as_f64().unwrap();
+    // The trace is short enough for the planner to replay all of it.
+    assert!(gain > 1.0 && (gain - promised).abs() < 0.01 * promised, "{both}");
+
+    let told = halocline(dir, &[&simulate[..], &["--plan", "p.toml"]].concat());
+    assert!(written(&told).contains("SIMULATED"), "{}", written(&told));
+
+    let refused = |text: &str, what: &str| {
+        fs::write(dir.join("wrong.toml"), text).unwrap();
+        let output = halocline(dir, &[&simulate[..], &["--plan", "wrong.toml"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains(what), "{}", said(&output));
+    };
+    let plan = fs::read_to_string(dir.join("p.toml")).unwrap();
+    refused(&plan.replace("/data/a", "/data/b"), "none of the files of the trace");
+    refused(&plan.replace("name = \"s2\"", "name = \"s3\""), "other servers");
+    refused("version = 1", "not a plan");
+}

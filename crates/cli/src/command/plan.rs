@@ -1,6 +1,6 @@
 //! `halocline plan`: stripes for servers of several kinds, from a trace (docs/PLANNING.md).
 
-mod judge;
+pub(crate) mod judge;
 mod report;
 mod source;
 

@@ -1,22 +1,27 @@
 //! `halocline simulate`: how long a trace takes on servers that need not exist (docs/SIMULATOR.md).
 
+mod planned;
+mod traced;
+
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::BufReader;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use halocline_core::config::{format_bytes, parse_bytes};
 use halocline_core::counted::counted;
+use halocline_plan::planner;
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, replay};
-use halocline_trace::{Reader, Request};
 use serde::Serialize;
 
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::say::{say, tell};
+use crate::say::say;
 use crate::text;
+
+use planned::{Comparison, PlannedLayouts};
+use traced::{Traced, failed, tell_if_partial};
 
 /// Bytes of a description of servers at most.
 const SERVERS_BYTES_MAX: u64 = 1 << 24;
@@ -35,6 +40,9 @@ pub(crate) struct SimulateArgs {
     /// Stripe on the servers of a profile; 0 leaves them out
     #[arg(long, value_name = "PROFILE=BYTES", value_parser = width)]
     width: Vec<(String, u64)>,
+    /// Replay under the layouts of a plan, too, and compare them with the default one
+    #[arg(long, conflicts_with = "width")]
+    plan: Option<PathBuf>,
     /// When requests are issued
     #[arg(long, default_value = "closed")]
     pace: PaceName,
@@ -72,6 +80,9 @@ struct Report {
     stripes: Vec<u64>,
     /// Share of what happened that the trace is known to have, 0 to 1.
     trace_weight: f64,
+    /// With a plan: the replay under the default layout. Then the rest is the replay under the plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<Comparison>,
     #[serde(flatten)]
     replayed: Replayed,
 }
@@ -87,25 +98,38 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
         PaceName::Open => Pace::OpenLoop,
     };
     let options = Options { seed: args.seed, pace };
-    let name = text::path(&args.trace);
-    let failed = |error: String| Failure::failed(format!("{name}: {error}"));
-    let file = File::open(&args.trace).map_err(|error| Failure::unreadable(&args.trace, &error))?;
-    let reader = Reader::new(BufReader::new(file)).map_err(|error| failed(error.to_string()))?;
-    let mut requests = Requests { reader, block: Vec::new().into_iter(), error: None };
-    let replayed = replay(&mut requests, &servers, |_| &layout, &options).map_err(&failed)?;
-    if let Some(error) = requests.error {
-        return Err(failed(error));
-    }
-    let completeness = requests.reader.completeness();
-    if completeness.is_partial() {
-        let why = completeness.cut.as_deref().unwrap_or("its source lacks requests");
-        tell!("{name}: not whole: {why}");
-    }
+    let planned =
+        args.plan.as_ref().map(|path| PlannedLayouts::read(path, &servers)).transpose()?;
+    let wrong = |error: String| failed(&args.trace, &error);
+    let mut requests = Traced::open(&args.trace)?;
+    let mut replayed = replay(&mut requests, &servers, |_| &layout, &options).map_err(wrong)?;
+    let trace = requests.end()?;
+    tell_if_partial(&args.trace, trace.completeness());
     if replayed.requests == 0 {
-        return Err(failed("there are no requests in it".into()));
+        return Err(wrong("there are no requests in it".into()));
     }
-    let trace_weight = completeness.weight();
-    let report = Report { stripes, trace_weight, replayed };
+    let mut plan = None;
+    if let Some(planned) = planned {
+        let layouts = planned.by_number(&trace);
+        let files = layouts.iter().flatten().count();
+        if files == 0 {
+            return Err(Failure::refused("the plan has none of the files of the trace"));
+        }
+        let of = |file| layouts.get(file as usize).copied().flatten().unwrap_or(&layout);
+        let mut requests = Traced::open(&args.trace)?;
+        let under_plan = replay(&mut requests, &servers, of, &options).map_err(wrong)?;
+        requests.end()?;
+        let default = std::mem::replace(&mut replayed, under_plan);
+        plan = Some(Comparison {
+            files,
+            other_files: layouts.len() - files,
+            gain_over_default: planner::gain(default.seconds, replayed.seconds),
+            promised_gain: planned.promised_gain,
+            default,
+        });
+    }
+    let trace_weight = trace.completeness().weight();
+    let report = Report { stripes, trace_weight, plan, replayed };
     if args.json {
         return print_json(&report);
     }
@@ -137,38 +161,11 @@ fn stripes(args: &SimulateArgs, servers: &ServerSet) -> Result<Vec<u64>, Failure
     Ok(profiles.iter().map(|server| of(&server.profile_name)).collect())
 }
 
-/// The requests of a trace, until it ends or cannot be read.
-struct Requests {
-    reader: Reader<BufReader<File>>,
-    block: std::vec::IntoIter<Request>,
-    error: Option<String>,
-}
-
-impl Iterator for Requests {
-    type Item = Request;
-
-    fn next(&mut self) -> Option<Request> {
-        loop {
-            if let Some(request) = self.block.next() {
-                return Some(request);
-            }
-            match self.reader.next_block() {
-                Ok(Some(block)) => {
-                    let requests: Vec<_> = block.to_vec();
-                    self.block = requests.into_iter();
-                }
-                Ok(None) => return None,
-                Err(error) => {
-                    self.error = Some(error.to_string());
-                    return None;
-                }
-            }
-        }
-    }
-}
-
 fn tell_of(report: &Report) {
     let replayed = &report.replayed;
+    if let Some(plan) = &report.plan {
+        tell_of_plan(plan, replayed);
+    }
     let requests = counted(usize::try_from(replayed.requests).unwrap_or(0), "request");
     say!("{requests} in {:.3} s: {:.1} MB/s", replayed.seconds, replayed.mb_per_s);
     for (what, op) in [("read", &replayed.read), ("written", &replayed.write)] {
@@ -183,7 +180,7 @@ fn tell_of(report: &Report) {
     say!(
         "{:16}{:>10}{:>12}{:>14}{:>14}{:>8}",
         "server",
-        "stripe",
+        if report.plan.is_some() { "" } else { "stripe" },
         "requests",
         "read",
         "written",
@@ -195,7 +192,7 @@ fn tell_of(report: &Report) {
         say!(
             "{:16}{:>10}{:>12}{:>14}{:>14}{:>7.0}%",
             text::line(&server.name),
-            format_bytes(*stripe),
+            if report.plan.is_some() { String::new() } else { format_bytes(*stripe) },
             server.requests,
             server.read_bytes,
             server.written_bytes,
@@ -205,4 +202,17 @@ fn tell_of(report: &Report) {
             say!("{:16}full after {at:.3} s", "");
         }
     }
+}
+
+fn tell_of_plan(plan: &Comparison, replayed: &Replayed) {
+    let gain = |share: f64| format!("{:+.1} %", share * 100.0);
+    say!("{:16}{:>12}{:>12}   SIMULATED", "layout", "seconds", "MB/s");
+    let default = &plan.default;
+    say!("{:16}{:>12.3}{:>12.1}", "default", default.seconds, default.mb_per_s);
+    say!("{:16}{:>12.3}{:>12.1}", "plan", replayed.seconds, replayed.mb_per_s);
+    let (is, promised) = (gain(plan.gain_over_default), gain(plan.promised_gain));
+    say!("gain of the plan: {is}; the plan promised {promised} for its own trace");
+    let (files, others) = (counted(plan.files, "file"), counted(plan.other_files, "file"));
+    say!("{files} of the trace are in the plan, {others} keep the default");
+    say!("under the plan:");
 }

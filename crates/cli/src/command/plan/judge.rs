@@ -26,6 +26,15 @@ pub(crate) fn servers(set: &ServerSet) -> Result<Servers, halocline_plan::Error>
     Servers::new(set.servers().iter().map(server).collect(), network)
 }
 
+/// A planned layout as the simulator has it.
+pub(crate) fn file_layout(layout: &halocline_plan::layout::Layout) -> Result<FileLayout, String> {
+    let regions = layout
+        .parts()
+        .iter()
+        .map(|part| Region { offset: part.begin, stripes: vec![(None, part.widths.clone())] });
+    FileLayout::new(&regions.collect::<Vec<_>>())
+}
+
 /// Replays on simulated servers.
 #[derive(Debug)]
 pub(crate) struct Replay<'a> {
@@ -45,18 +54,11 @@ impl<'a> Replay<'a> {
     }
 
     fn run(&self, requests: &[Request], layouts: &Layouts) -> Result<f64, String> {
-        let simulated = |layout: &halocline_plan::layout::Layout| {
-            let regions = layout.parts().iter().map(|part| Region {
-                offset: part.begin,
-                stripes: vec![(None, part.widths.clone())],
-            });
-            FileLayout::new(&regions.collect::<Vec<_>>())
-        };
-        let default = simulated(&layouts.default)?;
+        let default = file_layout(&layouts.default)?;
         let files: Result<std::collections::HashMap<u32, FileLayout>, String> = layouts
             .files
             .iter()
-            .map(|(number, layout)| Ok((*number, simulated(layout)?)))
+            .map(|(number, layout)| Ok((*number, file_layout(layout)?)))
             .collect();
         let files = files?;
         let of = |file| files.get(&file).unwrap_or(&default);

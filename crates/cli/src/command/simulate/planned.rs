@@ -1,0 +1,72 @@
+//! The layouts of a plan, for a replay of a trace that may be another one than the plan was made from.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use halocline_core::error::Error;
+use halocline_plan::plan_file::Plan;
+use halocline_sim::{FileLayout, Outcome as Replayed, ServerSet};
+use halocline_trace::Reader;
+use serde::Serialize;
+
+use crate::command::plan::judge;
+use crate::failure::Failure;
+use crate::text;
+
+/// Bytes of a plan at most.
+const PLAN_BYTES_MAX: u64 = 1 << 28;
+
+/// What `simulate --plan --json` says beside the replay under the plan.
+#[derive(Debug, Serialize)]
+pub(super) struct Comparison {
+    /// Files of the trace that the plan has a layout for.
+    pub(super) files: usize,
+    /// Files of the trace that keep the default layout.
+    pub(super) other_files: usize,
+    /// Throughput that the plan gains, as a share of the default layout's.
+    pub(super) gain_over_default: f64,
+    /// What the plan promised for its own trace.
+    pub(super) promised_gain: f64,
+    /// The replay under the default layout.
+    pub(super) default: Replayed,
+}
+
+/// Layouts by the path of the file.
+#[derive(Debug)]
+pub(super) struct PlannedLayouts {
+    by_path: HashMap<Vec<u8>, FileLayout>,
+    pub(super) promised_gain: f64,
+}
+
+impl PlannedLayouts {
+    /// The layouts of the plan at `path`. Refused: what is no plan, or one for other servers than `set`.
+    pub(super) fn read(path: &Path, set: &ServerSet) -> Result<Self, Failure> {
+        let refused = |what: String| Failure::refused(format!("{}: {what}", text::path(path)));
+        let file = fs::File::open(path).map_err(|error| Failure::unreadable(path, &error))?;
+        let mut content = String::new();
+        file.take(PLAN_BYTES_MAX + 1)
+            .read_to_string(&mut content)
+            .map_err(Error::at(path, "read"))?;
+        if content.len() as u64 > PLAN_BYTES_MAX {
+            return Err(refused("too long".into()));
+        }
+        let plan = Plan::parse(&content).map_err(|error| refused(error.to_string()))?;
+        let there = judge::servers(set).map_err(Failure::refused)?;
+        plan.check_servers(there.all()).map_err(|error| refused(error.to_string()))?;
+        let mut by_path = HashMap::new();
+        for file in &plan.file {
+            let name = file.path_bytes().ok_or_else(|| refused("a file has no path".into()))?;
+            let layout = file.layout(set.len()).and_then(|layout| judge::file_layout(&layout));
+            by_path.insert(name, layout.map_err(&refused)?);
+        }
+        Ok(Self { by_path, promised_gain: plan.expected.gain_over_def })
+    }
+
+    /// The layout of each file of the trace, by its number; `None` keeps the default.
+    pub(super) fn by_number<R: Read>(&self, trace: &Reader<R>) -> Vec<Option<&FileLayout>> {
+        let files = u32::try_from(trace.files()).unwrap_or(u32::MAX);
+        (0..files).map(|number| self.by_path.get(trace.file(number)?)).collect()
+    }
+}

@@ -1,0 +1,70 @@
+//! The requests of a trace file, one after the other, for a replay.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use halocline_trace::{Completeness, Reader, Request};
+
+use crate::failure::Failure;
+use crate::say::tell;
+use crate::text;
+
+/// The requests of a trace, until it ends or cannot be read.
+pub(super) struct Traced<'a> {
+    path: &'a Path,
+    reader: Reader<BufReader<File>>,
+    block: std::vec::IntoIter<Request>,
+    error: Option<String>,
+}
+
+impl<'a> Traced<'a> {
+    /// The trace at `path`, from its beginning.
+    pub(super) fn open(path: &'a Path) -> Result<Self, Failure> {
+        let file = File::open(path).map_err(|error| Failure::unreadable(path, &error))?;
+        let reader =
+            Reader::new(BufReader::new(file)).map_err(|error| failed(path, &error.to_string()))?;
+        Ok(Self { path, reader, block: Vec::new().into_iter(), error: None })
+    }
+
+    /// The reader at the trace's end, which knows all names. Fails if the trace could not be read to its end.
+    pub(super) fn end(self) -> Result<Reader<BufReader<File>>, Failure> {
+        self.error.map_or(Ok(self.reader), |error| Err(failed(self.path, &error)))
+    }
+}
+
+impl Iterator for Traced<'_> {
+    type Item = Request;
+
+    fn next(&mut self) -> Option<Request> {
+        loop {
+            if let Some(request) = self.block.next() {
+                return Some(request);
+            }
+            match self.reader.next_block() {
+                Ok(Some(block)) => {
+                    let requests: Vec<_> = block.to_vec();
+                    self.block = requests.into_iter();
+                }
+                Ok(None) => return None,
+                Err(error) => {
+                    self.error = Some(error.to_string());
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+/// What went wrong with the trace at `path`.
+pub(super) fn failed(path: &Path, what: &str) -> Failure {
+    Failure::failed(format!("{}: {what}", text::path(path)))
+}
+
+/// Says where a trace lacks requests.
+pub(super) fn tell_if_partial(path: &Path, completeness: &Completeness) {
+    if completeness.is_partial() {
+        let why = completeness.cut.as_deref().unwrap_or("its source lacks requests");
+        tell!("{}: not whole: {why}", text::path(path));
+    }
+}
