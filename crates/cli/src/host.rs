@@ -5,6 +5,7 @@
 //! taken away unless somebody said `--force`.
 
 mod door;
+mod hanging;
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -189,7 +190,10 @@ impl<E: Hosted> Host<E> {
                 let _ = ending.done.send(Err(refused));
                 continue;
             }
-            let Ending { keep_dirty, done, .. } = ending;
+            let Ending { keep_dirty, hangs, done, .. } = ending;
+            if hangs {
+                return Ok(self.leave(&done));
+            }
             return self.end_telling(keep_dirty, &done);
         }
     }

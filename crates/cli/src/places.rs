@@ -14,12 +14,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use halocline_core::control::Place;
 use halocline_core::control::place::{self, Directly, Look};
+use halocline_core::control::{Client, Place};
 use halocline_core::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::{Failure, Outcome};
+use crate::say::tell;
+use crate::text;
 
 /// How long a look may take: far longer than a busy machine needs.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,6 +60,19 @@ pub(crate) fn check_answers(path: &Path) -> Result<()> {
 /// Look into mounts for another process of ours
 #[derive(Debug, Args)]
 pub(crate) struct LookArgs {}
+
+/// Connects to a mount's process. Once that has worked on a request for a while without a word, this says so: it
+/// waits as long as a disk or a server lets it wait, and a signal ends this wait.
+pub(crate) fn connect(place: &Place) -> Result<Client> {
+    let tell = |socket: &Path| {
+        tell!(
+            "halocline: {}: the mount process works, and waits for a disk or a server, such as the origin's; what was \
+             asked for goes on when that answers (interrupt this to stop waiting)",
+            text::path(socket)
+        );
+    };
+    Ok(place.connect()?.telling_silence(tell))
+}
 
 /// What is looked for, the first byte of a question; the rest is the path.
 const RESOLVE: u8 = b'r';

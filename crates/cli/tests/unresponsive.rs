@@ -2,8 +2,9 @@
 //! time, say what is wrong, and take neither for a mount whose own process has ended.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::ops::Deref;
-use std::process::Stdio;
+use std::process::{Child, Output, Stdio};
 
 use halocline_testkit::place::said;
 use halocline_testkit::program;
@@ -106,6 +107,51 @@ fn a_stopped_mount_keeps_no_command_waiting_for_ever() {
     assert!(line.is_some_and(|line| line.contains("does not answer")), "{problems}");
     scratch.go_on();
     scratch.succeed(&["umount", "mnt"]);
+}
+
+/// `status` asked the origin for its device, and `umount --force` asked for the status and then flushed: both
+/// waited for ever, and `flush` without a word.
+#[test]
+fn a_running_mount_whose_origin_hangs_is_told_of_and_ended_by_force() {
+    let Some(mut scratch) = Stopped::new() else { return };
+    let lower = ["mount", "origin", "mnt", "--cache", "cache", "--policy", "always"];
+    // Each look is a question to the process that will be stopped.
+    scratch.succeed(&[&lower[..], &["--rebuild=false", "--attr-timeout=0s"]].concat());
+    scratch.mount("mnt", "upper", "cache2");
+    fs::write(scratch.path("upper/new"), "dirty").unwrap();
+    scratch.stop("mnt");
+    scratch.succeed(&["status", "cache2"]);
+    let mut flush = scratch.command(&["flush", "cache2"]);
+    let mut flush = flush.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    BufReader::new(flush.stderr.take().unwrap()).read_line(&mut told).unwrap();
+    assert!(told.contains("waits for a disk or a server"), "{told}");
+    let pid = i32::try_from(flush.id()).ok().and_then(Pid::from_raw).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    assert!(!flush.wait().unwrap().success(), "a signal ends the wait");
+    let mut forced = scratch.command(&["umount", "cache2", "--force"]);
+    let forced = forced.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Bounded by itself; the limit is this test's.
+    let forced = waited_for("the forced unmount", forced);
+    assert_eq!(forced.status.code(), Some(3), "{}", said(&forced));
+    assert!(said(&forced).contains("stay on the cache"), "{}", said(&forced));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(scratch.path("upper").to_str().unwrap()), "it is gone");
+    scratch.go_on();
+    // Its process ends when the kernel lets go of it.
+    eventually("the next mount", || {
+        let mount = ["mount", "mnt", "upper", "--cache", "cache2", "--policy", "always"];
+        scratch.halocline(&mount).status.success()
+    });
+    assert_eq!(fs::read(scratch.path("upper/new")).unwrap(), b"dirty", "nothing is lost");
+    scratch.succeed(&["umount", "upper"]);
+    scratch.succeed(&["umount", "mnt"]);
+    assert_eq!(fs::read(scratch.path("origin/new")).unwrap(), b"dirty");
+}
+
+fn waited_for(what: &str, mut child: Child) -> Output {
+    eventually(&format!("the end of {what}"), || child.try_wait().unwrap().is_some());
+    child.wait_with_output().unwrap()
 }
 
 /// A file system whose server never answers, as one that is stopped.

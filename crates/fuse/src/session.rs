@@ -352,6 +352,11 @@ impl MountedSession {
         Ok(())
     }
 
+    /// Takes the mount out of sight, in use or not, and waits for nobody.
+    pub fn detach(&self) -> Result<()> {
+        unmounting::unmount(&self.place).map(drop)
+    }
+
     /// Unmounts. A busy mount is detached: gone from the tree at once, ended when it is unused.
     pub fn unmount(mut self) -> Result<Unmounted> {
         if unmounting::unmount(&self.place)? {

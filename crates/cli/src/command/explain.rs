@@ -78,7 +78,7 @@ pub(crate) fn execute(args: &ExplainArgs) -> Outcome {
         },
         processes: args.processes,
     };
-    let told: Explanation = place.connect()?.call(&Request::Explain(question), |_| {})?;
+    let told: Explanation = places::connect(&place)?.call(&Request::Explain(question), |_| {})?;
     if args.json {
         return print_json(&told);
     }
@@ -121,7 +121,7 @@ fn decision(told: &Explanation) -> String {
 /// Why a file of a file tier is where it is.
 fn why(place: &Place, json: bool) -> Outcome {
     let request = Request::ExplainFile { path: place.inside.clone() };
-    let told: FileExplanation = place.connect()?.call(&request, |_| {})?;
+    let told: FileExplanation = places::connect(place)?.call(&request, |_| {})?;
     if json {
         return print_json(&told);
     }

@@ -107,7 +107,7 @@ pub(crate) fn execute(args: &JobsArgs) -> Outcome {
 
 fn ask(on: &On, change: JobChange) -> Outcome {
     let place = tier_at(on)?;
-    let jobs: Vec<JobInfo> = place.connect()?.call(&Request::Jobs(change), |_| {})?;
+    let jobs: Vec<JobInfo> = places::connect(&place)?.call(&Request::Jobs(change), |_| {})?;
     if on.json {
         return print_json(&jobs);
     }
@@ -131,7 +131,7 @@ fn tier_at(on: &On) -> Result<Place, Failure> {
 fn run(name: &str, on: &On, command: &[OsString]) -> Outcome {
     find_program(&command[0], "the job stays where it is")?;
     let begin = Request::Jobs(JobChange::Begin(name.to_owned()));
-    let _: Vec<JobInfo> = tier_at(on)?.connect()?.call(&begin, |_| {})?;
+    let _: Vec<JobInfo> = places::connect(&tier_at(on)?)?.call(&begin, |_| {})?;
     let error = Command::new(&command[0]).args(&command[1..]).env(JOB_VARIABLE, name).exec();
     let status = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
     let program = command[0].to_string_lossy();

@@ -10,6 +10,7 @@ use halocline_core::counted::counted;
 use super::print_json;
 use crate::failure::Outcome;
 use crate::options::byte_count;
+use crate::places;
 use crate::say::{self, say};
 use crate::text;
 
@@ -35,7 +36,7 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
     let (place, inside) = super::demote::find(&args.path)?;
     if super::tier_text::is_tier(&place)? {
         let files: Vec<FileInfo> =
-            place.connect()?.call(&Request::Files { path: inside }, |_| {})?;
+            places::connect(&place)?.call(&Request::Files { path: inside }, |_| {})?;
         if args.json {
             return print_json(&files);
         }
@@ -47,7 +48,7 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
     }
     let range = args.offset.zip(args.length);
     let request = Request::Locate { path: place.inside.clone(), range };
-    let extents: Vec<ExtentInfo> = place.connect()?.call(&request, |_| {})?;
+    let extents: Vec<ExtentInfo> = places::connect(&place)?.call(&request, |_| {})?;
     if args.json {
         return print_json(&extents);
     }
@@ -78,7 +79,7 @@ pub(crate) fn execute(args: &LocateArgs) -> Outcome {
 /// Shows what is on the cache of the files below a directory.
 fn below(place: &Place, json: bool) -> Outcome {
     let request = Request::Cached { path: place.inside.clone() };
-    let tree: CachedTree = place.connect()?.call(&request, |_| {})?;
+    let tree: CachedTree = places::connect(place)?.call(&request, |_| {})?;
     if json {
         return print_json(&tree);
     }

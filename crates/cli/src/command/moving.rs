@@ -7,6 +7,7 @@ use halocline_core::counted::counted_with;
 
 use super::{print_json, status};
 use crate::failure::{Failure, Outcome};
+use crate::places;
 use crate::progress::Meter;
 use crate::say::{self, tell};
 use crate::text;
@@ -40,7 +41,7 @@ impl Telling {
     /// Asks the mount at `place` for a move and waits for its end.
     pub(super) fn ask(&self, place: &Place, request: &Request) -> Outcome {
         let mut meter = Meter::new(self.doing, self.json || self.dry_run);
-        let report: MoveReport = place.connect()?.call(request, |now| meter.tell(&now))?;
+        let report: MoveReport = places::connect(place)?.call(request, |now| meter.tell(&now))?;
         drop(meter);
         if self.json {
             print_json(&report)?;

@@ -68,7 +68,7 @@ fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
     let place = places::named(&args.on)?;
     let here = std::env::current_dir().unwrap_or_default();
     let glob = relative(&args.glob, &place.mountpoint, &here);
-    let rules: Rules = place.connect()?.call(&Request::Rules(how(glob)), |_| {})?;
+    let rules: Rules = places::connect(&place)?.call(&Request::Rules(how(glob)), |_| {})?;
     if args.json {
         return print_json(&rules);
     }

@@ -54,7 +54,7 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
             "{path} is inside the mount at {mountpoint}; unmount that"
         )));
     }
-    let mut client = place.connect()?;
+    let mut client = places::connect(&place)?;
     let AnyStatus { status, tier } = client.call(&Request::Status {}, |_| {})?;
     let process = process(status.pid);
     tell_copies(&place.mountpoint);
@@ -62,17 +62,19 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     let mut meter = Meter::new("flushing", false);
     let done: MoveReport = client.call(&request, |now| meter.tell(&now))?;
     drop(meter);
-    if let Some(process) = process {
-        wait_for_end(&process, status.pid)?;
-    }
+    let ended = process.map_or(Ok(()), |process| wait_for_end(&process, status.pid));
     match tier {
         // Its files are where they are: there is nothing to flush.
         Some(_) => say::lines(&format!("unmounted{}", text::skipped(&done))),
         None => say::lines(&format!("unmounted; {}", text::moved("flushed", &done, false))),
     }
     if done.left_bytes > 0 {
+        if let Err(lives) = &ended {
+            tell!("halocline: {lives}");
+        }
         return Err(Failure::mount_again(done.left_bytes, &status.cache));
     }
+    ended.map_err(Failure::failed)?;
     conflicts(&done).map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
@@ -89,15 +91,15 @@ fn process(pid: u32) -> Option<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Waits until the mount process has let go of the cache, so that it can be mounted again.
-fn wait_for_end(process: &OwnedFd, pid: u32) -> Result<(), Failure> {
+/// Waits until the mount process has let go of the cache, so that it can be mounted again; else why it has not.
+fn wait_for_end(process: &OwnedFd, pid: u32) -> Result<(), String> {
     let timeout = Timespec::try_from(END_TIMEOUT).ok();
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     match poll(&mut fds, timeout.as_ref()) {
-        Ok(0) => Err(Failure::failed(format!(
+        Ok(0) => Err(format!(
             "the mount is gone, but its process {pid} has not ended yet; programs may still have \
-             files open"
-        ))),
+             files open, or the kernel waits for the origin"
+        )),
         _ => Ok(()),
     }
 }

@@ -17,6 +17,7 @@ use halocline_core::control::{Joined, Mounted, MoveReport, ProcessHint, Progress
 use halocline_core::error::{Error, Result};
 use halocline_fuse::{Sights, Transport};
 
+use super::hanging::{self, ANSWER_TIMEOUT};
 use super::{Hosted, Untold, Where, flushed};
 use crate::recording::Recording;
 use crate::text;
@@ -25,6 +26,8 @@ use crate::text;
 pub(super) struct Ending {
     pub(super) force: bool,
     pub(super) keep_dirty: bool,
+    /// The origin does not answer: nothing is waited for that may wait for it.
+    pub(super) hangs: bool,
     pub(super) done: Sender<Result<MoveReport>>,
 }
 
@@ -143,8 +146,12 @@ impl<E: Hosted> Mounted for Door<E> {
                 "it ends when its command does",
             ));
         };
-        let mut first =
-            if keep_dirty { MoveReport::default() } else { flushed(&*self.engine, progress)? };
+        let hangs = force && hanging::hangs(&self.engine);
+        let mut first = if keep_dirty || hangs {
+            MoveReport::default()
+        } else {
+            flushed(&*self.engine, progress)?
+        };
         // Whoever ends the mount is told of them, even if that is not yet the end.
         self.untold.lock().append(&mut first.conflicts);
         if first.left_bytes > 0 && !force {
@@ -159,9 +166,14 @@ impl<E: Hosted> Mounted for Door<E> {
         let (done, answer) = channel();
         let gone = |_| Error::from(std::io::Error::from_raw_os_error(libc::ESHUTDOWN));
         endings
-            .send(Ending { force, keep_dirty, done })
+            .send(Ending { force, keep_dirty: keep_dirty || hangs, hangs, done })
             .map_err(|_| std::io::Error::from_raw_os_error(libc::ESHUTDOWN))?;
-        let last = answer.recv().map_err(gone)?;
+        let last = if hangs {
+            // The owner's thread may wait for the origin itself, since a signal told it to stop.
+            answer.recv_timeout(ANSWER_TIMEOUT).map_err(|_| hanging::stuck())?
+        } else {
+            answer.recv().map_err(gone)?
+        };
         if last.is_err() {
             self.members.reopen();
         }

@@ -30,6 +30,8 @@ pub struct Client {
     user: u32,
     /// How long is waited, as [`SILENCE`] says.
     pub(super) silence: Duration,
+    /// Told once where the process works, and says nothing of what it was asked for.
+    on_silence: Option<fn(&Path)>,
     lines: BufReader<UnixStream>,
 }
 
@@ -87,7 +89,14 @@ impl Client {
             });
         }
         let (socket, lines) = (socket.to_owned(), BufReader::new(stream));
-        Ok(Self { socket, user, silence: SILENCE, lines })
+        Ok(Self { socket, user, silence: SILENCE, on_silence: None, lines })
+    }
+
+    /// Has `tell` say that this waits, once the process has said nothing for [`SILENCE`] although it works: what it
+    /// was asked for waits for a disk or a server.
+    #[must_use]
+    pub fn telling_silence(self, tell: fn(&Path)) -> Self {
+        Self { on_silence: Some(tell), ..self }
     }
 
     /// Reads a line, which comes whole within [`SILENCE`] of its first byte. Long work may be silent
@@ -95,6 +104,7 @@ impl Client {
     /// tells at once or is stopped.
     fn read_line(&mut self, line: &mut Vec<u8>, is_status: bool) -> Result<()> {
         let mut deadline = is_status.then(|| Instant::now() + self.silence);
+        let mut ending = false;
         loop {
             self.limit_to(deadline)?;
             let (used, ends) = match self.lines.fill_buf() {
@@ -111,9 +121,21 @@ impl Client {
                 }
                 Err(_) if deadline.is_some() => return Err(silent(&self.socket)),
                 Err(_) => {
-                    let ask = &Request::Status {};
-                    let _: IgnoredAny =
-                        Self::connect_to(&self.socket, self.user)?.call(ask, |_| {})?;
+                    let asked = Self::connect_to(&self.socket, self.user).and_then(|mut other| {
+                        other.call::<IgnoredAny>(&Request::Status {}, |_| {})
+                    });
+                    match asked {
+                        Ok(_) => {}
+                        // It is ending, and takes no more connections: what it says last comes on this one.
+                        Err(error) if error.errno() != libc::ETIMEDOUT && !ending => {
+                            ending = true;
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                    if let Some(tell) = self.on_silence.take() {
+                        tell(&self.socket);
+                    }
                     continue;
                 }
             };

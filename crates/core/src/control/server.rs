@@ -41,6 +41,8 @@ const UNREAD: Duration =
     if cfg!(test) { Duration::from_millis(100) } else { Duration::from_mins(1) };
 /// How long a server that ends waits for clients to take their answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
+/// The same where nothing else is waited for.
+const LEAVING: Duration = Duration::from_secs(3);
 /// Shortest time between two progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -167,6 +169,25 @@ impl Server {
         Ok(Self { dir, socket, listener, accepting: Some(accepting), ending })
     }
 
+    /// Ends as a drop does, but leaves requests that do not end soon to the end of the process.
+    pub fn leave(mut self) {
+        self.shut();
+        let begun = Instant::now();
+        let accepting = self.accepting.take();
+        while accepting.as_ref().is_some_and(|thread| !thread.is_finished())
+            && begun.elapsed() < LEAVING
+        {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn shut(&self) {
+        self.ending.store(true, Ordering::Release);
+        // Shutting a listening socket down makes its `accept` return; so do the connections'
+        // reads, while answers in work can still be written.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+    }
+
     /// Path of the socket.
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -175,10 +196,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.ending.store(true, Ordering::Release);
-        // Shutting a listening socket down makes its `accept` return; so do the connections'
-        // reads, while answers in work can still be written.
-        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        self.shut();
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
         }

@@ -301,3 +301,25 @@ fn a_request_that_panics_is_answered() {
     let report: Report = client.call(&Request::Report {}, |_| {}).unwrap();
     assert_eq!(report.ssd_bytes_written, 7);
 }
+
+/// `umount` said that no mount process answers, when that was ending and about to say what it had done.
+#[test]
+fn a_process_that_is_ending_is_heard_to_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let mut client = Client::connect(&socket).unwrap();
+    client.silence = Duration::from_secs(2);
+    let ending = std::thread::spawn(move || {
+        let (mut first, _) = listener.accept().unwrap();
+        // Whether it works is asked on another connection.
+        drop(listener.accept().unwrap());
+        drop(listener);
+        first.write_all(b"{\"ok\":7}\n").unwrap();
+        // Until the client has read it.
+        let _ = first.read(&mut [0; 1024]);
+    });
+    assert_eq!(client.call::<u32>(&Request::Report {}, |_| {}).unwrap(), 7);
+    drop(client);
+    ending.join().unwrap();
+}

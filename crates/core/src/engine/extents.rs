@@ -36,6 +36,8 @@ pub struct ExtentEngine {
     pub(super) rebuilder: Rebuilder,
     pub(super) filler: Filler,
     pub(super) meters: Meters,
+    /// Names of the servers' profiles, the origin's first. Looked up once: the look waits for a device that hangs.
+    pub(super) profiles: Vec<String>,
 }
 
 impl ExtentEngine {

@@ -91,8 +91,9 @@ impl ExtentEngine {
     /// Takes over what the last session left, then starts what works in the background.
     fn begin(parts: Arc<Parts>, meters: Meters, recovery: &Recovery) -> Result<Self> {
         take_over(&parts, recovery)?;
+        let profiles = sides::profile_names(&parts);
         let (rebuilder, filler) = (Rebuilder::start(&parts.rounds), Filler::start(&parts.fills));
-        Ok(Self { parts, rebuilder, filler, meters })
+        Ok(Self { parts, rebuilder, filler, meters, profiles })
     }
 
     /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as

@@ -8,6 +8,7 @@ use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
 
 use super::extents::ExtentEngine;
+use super::parts::Parts;
 use crate::config::{Config, EmulatedGroup, Shares};
 use crate::control::{ServerStatus, Side};
 use crate::device::emulate::{self, EmulatedServer};
@@ -171,46 +172,54 @@ fn profile(
     }
 }
 
+/// What `status` calls the profiles of both sides' servers, the origin's first.
+pub(crate) fn profile_names(parts: &Parts) -> Vec<String> {
+    let of = |side, servers: &[Arc<Server>]| -> Vec<String> {
+        servers.iter().map(|server| profile_name(&parts.settings.config, side, server)).collect()
+    };
+    let mut names = of(Side::Origin, parts.origin.data.servers());
+    names.extend(of(Side::Cache, parts.store.objects.volume().servers()));
+    names
+}
+
+fn profile_name(config: &Config, side: Side, server: &Server) -> String {
+    if let Some(emulation) = &config.emulate {
+        let group = if side == Side::Origin { &emulation.origin } else { &emulation.cache };
+        return format!("emulated {}", group.name);
+    }
+    if config.device(server.dir()).is_some() {
+        return "calibrated".to_owned();
+    }
+    match crate::calibrate::rotational(server.dir()) {
+        Some(true) => "hdd, not calibrated".to_owned(),
+        Some(false) => "ssd, not calibrated".to_owned(),
+        None => "not calibrated".to_owned(),
+    }
+}
+
 impl ExtentEngine {
-    /// State of every server of both sides.
+    /// State of every server of both sides. Waits for no device.
     pub(super) fn server_states(&self) -> Vec<ServerStatus> {
         let origin = self.parts.origin.data.servers().iter().zip(&self.meters.origin);
         let cache = self.parts.store.objects.volume().servers().iter().zip(&self.meters.cache);
-        let state = |side, server: &Arc<Server>, meter: &Meter| self.state(side, server, meter);
-        origin
-            .map(|(server, meter)| state(Side::Origin, server, meter))
-            .chain(cache.map(|(server, meter)| state(Side::Cache, server, meter)))
-            .collect()
+        let servers = origin.map(|(server, meter)| (Side::Origin, server, meter));
+        let servers = servers.chain(cache.map(|(server, meter)| (Side::Cache, server, meter)));
+        let named = servers.zip(&self.profiles);
+        named.map(|((side, server, meter), profile)| state(side, server, meter, profile)).collect()
     }
+}
 
-    fn state(&self, side: Side, server: &Server, meter: &Meter) -> ServerStatus {
-        let (read, write) = (meter.traffic(Direction::Read), meter.traffic(Direction::Write));
-        ServerStatus {
-            side,
-            path: server.dir().to_owned(),
-            profile: self.profile_name(side, server),
-            reads: read.requests,
-            read_bytes: read.bytes,
-            writes: write.requests,
-            written_bytes: write.bytes,
-            errors: read.errors + write.errors + meter.other().errors,
-            queued: meter.under_way() + server.waiting(),
-        }
-    }
-
-    fn profile_name(&self, side: Side, server: &Server) -> String {
-        let config = &self.parts.settings.config;
-        if let Some(emulation) = &config.emulate {
-            let group = if side == Side::Origin { &emulation.origin } else { &emulation.cache };
-            return format!("emulated {}", group.name);
-        }
-        if config.device(server.dir()).is_some() {
-            return "calibrated".to_owned();
-        }
-        match crate::calibrate::rotational(server.dir()) {
-            Some(true) => "hdd, not calibrated".to_owned(),
-            Some(false) => "ssd, not calibrated".to_owned(),
-            None => "not calibrated".to_owned(),
-        }
+fn state(side: Side, server: &Server, meter: &Meter, profile: &str) -> ServerStatus {
+    let (read, write) = (meter.traffic(Direction::Read), meter.traffic(Direction::Write));
+    ServerStatus {
+        side,
+        path: server.dir().to_owned(),
+        profile: profile.to_owned(),
+        reads: read.requests,
+        read_bytes: read.bytes,
+        writes: write.requests,
+        written_bytes: write.bytes,
+        errors: read.errors + write.errors + meter.other().errors,
+        queued: meter.under_way() + server.waiting(),
     }
 }
