@@ -89,3 +89,40 @@ fn what_cannot_be_simulated_is_refused() {
     refused(&["trace", "make", "btio", "-p", "5", "-o", "x.hct"], 2, "square");
     assert!(!dir.join("x.hct").exists());
 }
+
+#[test]
+fn policies_of_a_simulated_cache_are_compared() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    fs::write(dir.join("servers.toml"), SERVERS.replace("\"1M\"", "\"1G\"")).unwrap();
+    let make = [
+        "trace", "make", "ior", "-p", "4", "-b", "1M", "-t", "64K", "--random", "1", "-o", "t.hct",
+    ];
+    let output = halocline(dir, &make);
+    assert!(output.status.success(), "{}", said(&output));
+    let answer = simulated(dir, &["--cache-size", "1G"]);
+    let section = Section::find("halocline simulate").unwrap();
+    assert_eq!(section.undescribed(&answer), [""; 0]);
+    let policies = answer["policies"].as_array().unwrap();
+    let names: Vec<_> = policies.iter().map(|row| row["policy"].as_str().unwrap()).collect();
+    assert_eq!(names, ["adaptive", "sla", "s4d", "always", "never"]);
+    let seconds = |row: &Value| row["foreground_seconds"].as_f64().unwrap();
+    assert!(seconds(&policies[0]) < seconds(&policies[4]) / 2.0, "{answer}");
+    assert_eq!(policies[4]["cache_written_bytes"], 0);
+    let bare = simulated(dir, &["--width", "ssd=0"]);
+    assert!((seconds(&policies[4]) - bare["seconds"].as_f64().unwrap()).abs() < 1e-9, "{bare}");
+
+    let simulate = ["simulate", "t.hct", "--servers", "servers.toml"];
+    let told = halocline(dir, &[&simulate[..], &["--cache-size", "1G"]].concat());
+    let text = written(&told);
+    assert!(text.starts_with("SIMULATED: a cache of "), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for (more, what) in [
+        (&["--cache-size", "2G"][..], "hold"),
+        (&["--cache-size", "1G", "--policy", "sometimes"], "sometimes"),
+        (&["--policy", "never"], "--cache-size"),
+    ] {
+        let output = halocline(dir, &[&simulate[..], more].concat());
+        assert!(!output.status.success() && said(&output).contains(what), "{}", said(&output));
+    }
+}

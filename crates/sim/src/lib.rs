@@ -16,5 +16,5 @@ pub mod servers;
 pub mod workload;
 
 pub use layout::FileLayout;
-pub use replay::{Options, Outcome, Pace, replay};
+pub use replay::{CacheOutcome, Options, Outcome, Pace, replay, replay_cached};
 pub use servers::{Server, ServerSet};

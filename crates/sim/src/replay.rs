@@ -4,6 +4,7 @@
 //! between, if that shall be kept. Open loop: a request is issued at its recorded time. Each server has the queue of
 //! its device, first come, first served.
 
+mod cached;
 mod issue;
 mod station;
 
@@ -11,6 +12,8 @@ use halocline_model::request::{ByteRange, Direction};
 use halocline_trace::{Op, Request};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
+
+pub use cached::{CacheOutcome, replay_cached};
 
 use crate::layout::FileLayout;
 use crate::servers::ServerSet;
@@ -119,6 +122,11 @@ pub fn replay<'l>(
     Ok(simulation.outcome(servers))
 }
 
+/// Where file `number` lies on a disk.
+fn inode_of(seed: u64, number: u32) -> u64 {
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(number)
+}
+
 /// A file of the replay.
 #[derive(Debug)]
 struct File<'l> {
@@ -184,7 +192,7 @@ impl<'l> Simulation<'l> {
                 "the layout of file {number} is for {wanted} servers, and there are {there}"
             ));
         }
-        let inode = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(number);
+        let inode = inode_of(self.seed, number);
         let index = self.files.len();
         self.files.push(File { layout, len: 0, inode });
         self.by_number.insert(number, index);

@@ -1,5 +1,6 @@
 //! `halocline simulate`: how long a trace takes on servers that need not exist (docs/SIMULATOR.md).
 
+mod cached;
 mod planned;
 mod traced;
 
@@ -8,9 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use halocline_core::config::{format_bytes, parse_bytes};
 use halocline_core::counted::counted;
+use halocline_model::admit;
 use halocline_plan::planner;
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, replay};
 use serde::Serialize;
@@ -43,6 +46,18 @@ pub(crate) struct SimulateArgs {
     /// Replay under the layouts of a plan, too, and compare them with the default one
     #[arg(long, conflicts_with = "width")]
     plan: Option<PathBuf>,
+    /// Simulate an extent cache of so many bytes, on all servers but those of the slowest class
+    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["width", "plan", "stripe"])]
+    cache_size: Option<u64>,
+    /// Admission policies to compare
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values = ["adaptive", "sla", "s4d", "always", "never"],
+        value_parser = PossibleValuesParser::new(admit::POLICIES.iter().map(|policy| policy.name)),
+        requires = "cache_size"
+    )]
+    policy: Vec<String>,
     /// When requests are issued
     #[arg(long, default_value = "closed")]
     pace: PaceName,
@@ -90,14 +105,17 @@ struct Report {
 /// Simulates.
 pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     let servers = servers(&args.servers)?;
-    let stripes = stripes(args, &servers)?;
-    let layout = FileLayout::uniform(stripes.clone()).map_err(Failure::refused)?;
     let pace = match args.pace {
         PaceName::Closed => Pace::ClosedLoop { think: false },
         PaceName::Think => Pace::ClosedLoop { think: true },
         PaceName::Open => Pace::OpenLoop,
     };
     let options = Options { seed: args.seed, pace };
+    if let Some(cache_size) = args.cache_size {
+        return cached::execute(args, cache_size, &servers, &options);
+    }
+    let stripes = stripes(args, &servers)?;
+    let layout = FileLayout::uniform(stripes.clone()).map_err(Failure::refused)?;
     let planned =
         args.plan.as_ref().map(|path| PlannedLayouts::read(path, &servers)).transpose()?;
     let wrong = |error: String| failed(&args.trace, &error);

@@ -1,0 +1,84 @@
+//! `halocline simulate --cache-size`: the extent cache under several admission policies, side by side.
+
+use std::process::ExitCode;
+
+use halocline_core::config::format_bytes;
+use halocline_sim::{CacheOutcome, Options, ServerSet, replay_cached};
+use serde::Serialize;
+
+use super::SimulateArgs;
+use super::traced::{Traced, failed, tell_if_partial};
+use crate::command::print_json;
+use crate::failure::Outcome;
+use crate::say::say;
+
+/// What `simulate --cache-size --json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Bytes of the cache.
+    cache_size: u64,
+    /// Share of what happened that the trace is known to have, 0 to 1.
+    trace_weight: f64,
+    /// Each policy, in the order in which they were asked for.
+    policies: Vec<CacheOutcome>,
+}
+
+/// Simulates a cache of `cache_size` bytes under each policy.
+pub(super) fn execute(
+    args: &SimulateArgs,
+    cache_size: u64,
+    servers: &ServerSet,
+    options: &Options,
+) -> Outcome {
+    let wrong = |error: String| failed(&args.trace, &error);
+    let mut trace_weight = 1.0;
+    let mut policies = Vec::new();
+    for policy in &args.policy {
+        let mut requests = Traced::open(&args.trace)?;
+        let done = replay_cached(&mut requests, servers, cache_size, policy, options);
+        let done = done.map_err(wrong)?;
+        let trace = requests.end()?;
+        if policies.is_empty() {
+            tell_if_partial(&args.trace, trace.completeness());
+        }
+        if done.requests == 0 {
+            return Err(wrong("there are no requests in it".into()));
+        }
+        trace_weight = trace.completeness().weight();
+        policies.push(done);
+    }
+    if args.json {
+        return print_json(&Report { cache_size, trace_weight, policies });
+    }
+    say!("SIMULATED: a cache of {}", format_bytes(cache_size));
+    say!(
+        "{:10}{:>11}{:>11}{:>10}{:>12}{:>12}{:>12}",
+        "policy",
+        "seconds",
+        "drained s",
+        "MB/s",
+        "on cache",
+        "MB filled",
+        "MB evicted"
+    );
+    for done in &policies {
+        tell_of(done);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shares and megabytes for people")]
+fn tell_of(done: &CacheOutcome) {
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let served = (done.cache_read_bytes + done.cache_written_bytes) as f64;
+    say!(
+        "{:10}{:>11.3}{:>11.3}{:>10.1}{:>11.1}%{:>12.1}{:>12.1}",
+        done.policy,
+        done.foreground_seconds,
+        done.total_seconds,
+        megabytes(done.bytes) / done.foreground_seconds.max(1e-12),
+        served / done.bytes.max(1) as f64 * 100.0,
+        megabytes(done.filled_bytes),
+        megabytes(done.evicted_bytes)
+    );
+}

@@ -1,0 +1,419 @@
+//! The requests of a trace through a simulated extent cache (docs/SIMULATOR.md, The extent cache).
+//!
+//! The servers of the slowest class are the origin, all others the cache's. Which requests deserve the cache, in which
+//! layout, and which extents leave is decided by the policies of [`halocline_model`] that a mount runs, from the
+//! patterns that the same code tells.
+
+mod extents;
+
+use halocline_model::admit::{
+    self, Admission, CacheSide, Observation, Query, Setting, Side, Verdict,
+};
+use halocline_model::evict;
+use halocline_model::layout::{CacheGeometry, Placement};
+use halocline_model::request::{ByteRange, Direction};
+use halocline_model::streams::Streams;
+use halocline_trace::{Op, Request};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
+
+use super::issue::Issuer;
+use super::station::Station;
+use super::{Options, inode_of, seconds};
+use crate::layout::FileLayout;
+use crate::servers::ServerSet;
+use extents::{Extents, Key};
+
+/// Stripe on both sides, bytes.
+const STRIPE: u64 = 64 << 10;
+/// Random requests of a cost model are within so many bytes.
+const SPAN: u64 = 16 << 30;
+/// Longest write of a flush, bytes.
+const FLUSH_BYTES: u64 = 4 << 20;
+/// A flush begins when dirty bytes are more than one part in so many of the cache.
+const FLUSH_BEGINS_AT_ONE_IN: u64 = 2;
+/// Programs must have read so many bytes for each one that a fill evicts, as on a mount.
+const READ_PER_EVICTED: u64 = 8;
+/// Places of missed reads that are remembered; then all are forgotten.
+const MISSED_MAX: usize = 1 << 21;
+
+/// What the requests saw with one policy.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CacheOutcome {
+    /// The admission policy.
+    pub policy: String,
+    /// From the first issue to the last completion, seconds.
+    pub foreground_seconds: f64,
+    /// The same with all dirty bytes written back, seconds.
+    pub total_seconds: f64,
+    /// Requests.
+    pub requests: u64,
+    /// Their bytes: the sum of the next four.
+    pub bytes: u64,
+    /// Bytes that reads got from the cache.
+    pub cache_read_bytes: u64,
+    /// Bytes that writes put on the cache.
+    pub cache_written_bytes: u64,
+    /// Bytes that reads got from the origin.
+    pub origin_read_bytes: u64,
+    /// Bytes that writes put on the origin.
+    pub origin_written_bytes: u64,
+    /// Bytes of reads that came to the cache for the next time.
+    pub filled_bytes: u64,
+    /// Bytes that left the cache to make room.
+    pub evicted_bytes: u64,
+    /// Dirty bytes that were written back.
+    pub written_back_bytes: u64,
+    /// Most bytes on the cache at any time.
+    pub most_used_bytes: u64,
+}
+
+/// Replays `requests` through a cache of `capacity` bytes with the admission policy called `policy` and the eviction
+/// policy of a mount.
+///
+/// # Errors
+/// As [`super::replay`]; a policy that does not exist; servers of one class only; more capacity than the cache's
+/// servers have.
+pub fn replay_cached(
+    requests: impl Iterator<Item = Request>,
+    servers: &ServerSet,
+    capacity: u64,
+    policy: &str,
+    options: &Options,
+) -> Result<CacheOutcome, String> {
+    let mut cache = Cache::new(servers, capacity, policy, options.seed)?;
+    let mut issuer = Issuer::new(requests, options.pace)?;
+    while let Some((now_ns, request)) = issuer.next()? {
+        cache.flush_until(now_ns);
+        let done_ns = cache.serve(now_ns, &request);
+        issuer.done(&request, done_ns)?;
+    }
+    Ok(cache.outcome())
+}
+
+/// The servers of the slowest class of `set`, and all others.
+///
+/// # Errors
+/// There is one class only.
+fn sides(set: &ServerSet) -> Result<(Vec<usize>, Vec<usize>), String> {
+    let mut classes = set.classes();
+    let random_ps = |class: &crate::servers::Class| {
+        let service = class.profile.service(SPAN).read;
+        service.startup_random_ps.saturating_add(service.per_byte_ps.saturating_mul(STRIPE))
+    };
+    classes.sort_by_key(|class| std::cmp::Reverse(random_ps(class)));
+    if classes.len() < 2 {
+        return Err("all servers are of one class: there are none for a cache".into());
+    }
+    let mut fast: Vec<usize> =
+        classes[1..].iter().flat_map(|class| class.servers.clone()).collect();
+    fast.sort_unstable();
+    Ok((classes.swap_remove(0).servers, fast))
+}
+
+#[derive(Debug)]
+struct Cache {
+    stations: Vec<Station>,
+    /// Places of the cache's servers in the set.
+    fast: Vec<usize>,
+    origin: FileLayout,
+    layouts: FxHashMap<Placement, FileLayout>,
+    geometry: CacheGeometry,
+    admission: Box<dyn Admission>,
+    extents: Extents,
+    streams: FxHashMap<u32, Streams>,
+    missed: FxHashSet<Key>,
+    pieces: Vec<(ByteRange, Option<Placement>)>,
+    flush: Flush,
+    seed: u64,
+    capacity: u64,
+    fill_evicted: u64,
+    first_ns: Option<u64>,
+    end_ns: u64,
+    sums: CacheOutcome,
+}
+
+/// A flush writes one run after the other, in the order of files and offsets, beside the programs.
+#[derive(Debug, Default)]
+struct Flush {
+    running: bool,
+    next: Key,
+    ready_ns: u64,
+}
+
+impl Cache {
+    fn new(set: &ServerSet, capacity: u64, policy: &str, seed: u64) -> Result<Self, String> {
+        let (slow, fast) = sides(set)?;
+        let servers = set.servers();
+        let room = fast.iter().map(|server| servers[*server].capacity).fold(0, u64::saturating_add);
+        if capacity > room {
+            return Err(format!("the servers of the cache hold {room} bytes, not {capacity}"));
+        }
+        let count = |side: &[usize]| u32::try_from(side.len()).map_err(|_| "too many servers");
+        let geometry = CacheGeometry::new(count(&fast)?, STRIPE, 2);
+        let setting = Setting {
+            origin: Side {
+                servers: count(&slow)?,
+                stripe: STRIPE,
+                profile: servers[slow[0]].profile.service(SPAN),
+            },
+            cache: CacheSide { geometry, profile: servers[fast[0]].profile.service(SPAN) },
+        };
+        let admission = admit::by_name(policy, &setting).map_err(|error| error.to_string())?;
+        Ok(Self {
+            stations: servers.iter().map(Station::new).collect(),
+            origin: FileLayout::uniform(widths(servers.len(), &slow))?,
+            fast,
+            layouts: FxHashMap::default(),
+            geometry,
+            admission,
+            extents: Extents::new(capacity, (evict::POLICIES[0].make)()),
+            streams: FxHashMap::default(),
+            missed: FxHashSet::default(),
+            pieces: Vec::new(),
+            flush: Flush::default(),
+            seed,
+            capacity,
+            fill_evicted: 0,
+            first_ns: None,
+            end_ns: 0,
+            sums: CacheOutcome {
+                policy: policy.to_owned(),
+                foreground_seconds: 0.0,
+                total_seconds: 0.0,
+                requests: 0,
+                bytes: 0,
+                cache_read_bytes: 0,
+                cache_written_bytes: 0,
+                origin_read_bytes: 0,
+                origin_written_bytes: 0,
+                filled_bytes: 0,
+                evicted_bytes: 0,
+                written_back_bytes: 0,
+                most_used_bytes: 0,
+            },
+        })
+    }
+
+    /// When the request, issued at `now_ns`, is done.
+    fn serve(&mut self, now_ns: u64, request: &Request) -> u64 {
+        let (file, range) = (request.file, ByteRange::at(request.offset, request.length));
+        let direction = match request.op {
+            Op::Read => Direction::Read,
+            Op::Write => Direction::Write,
+        };
+        let (verdict, sequential) = self.judge(now_ns, request, range, direction);
+        let placement = self.geometry.place(verdict.layout, request.process);
+        let mut pieces = std::mem::take(&mut self.pieces);
+        self.extents.pieces(file, range, &mut pieces);
+        if direction == Direction::Write && verdict.critical {
+            self.admit_missing(file, range, placement, &mut pieces);
+        }
+        let mut done_ns = now_ns;
+        for on_cache in [true, false] {
+            let of_side = pieces.iter().filter(|piece| piece.1.is_some() == on_cache);
+            let (mut bytes, mut parts, mut side_ns) = (0, 0, now_ns);
+            for (piece, place) in of_side {
+                side_ns = side_ns.max(self.transfer(now_ns, file, *piece, *place, direction));
+                bytes += piece.len();
+                parts += 1;
+            }
+            if bytes > 0 && self.admission.learns() {
+                let predicted_ps = if on_cache { verdict.cache_ps } else { verdict.origin_ps };
+                let measured_ps = (side_ns - now_ns).saturating_mul(1000);
+                self.admission.observe(&Observation {
+                    on_cache,
+                    direction,
+                    sequential,
+                    bytes,
+                    parts,
+                    predicted_ps,
+                    measured_ps,
+                });
+            }
+            *self.sum(on_cache, direction) += bytes;
+            done_ns = done_ns.max(side_ns);
+        }
+        match direction {
+            Direction::Write => self.extents.write(file, range),
+            Direction::Read => {
+                self.extents.touch(file, range);
+                if verdict.critical {
+                    self.fill(done_ns, file, range, placement, &pieces);
+                }
+            }
+        }
+        self.pieces = pieces;
+        self.sums.requests += 1;
+        self.sums.bytes += request.length;
+        self.first_ns.get_or_insert(now_ns);
+        self.end_ns = self.end_ns.max(done_ns);
+        done_ns
+    }
+
+    fn judge(
+        &mut self,
+        now_ns: u64,
+        request: &Request,
+        range: ByteRange,
+        direction: Direction,
+    ) -> (Verdict, bool) {
+        let streams = self.streams.entry(request.file).or_default();
+        let pattern = streams.note(request.process, range, now_ns / 1_000_000);
+        let verdict = self.admission.judge(&Query {
+            direction,
+            range,
+            processes: pattern.processes,
+            owner: request.process,
+            distance: pattern.distance,
+            run_bytes: pattern.run_bytes,
+            expected_run_bytes: pattern.expected_run_bytes,
+            longest_request: pattern.longest_request,
+            cache_pressure: self.extents.pressure(),
+        });
+        (verdict, pattern.distance == Some(0))
+    }
+
+    /// Gives each missing piece of a critical write room on the cache, if there is any.
+    fn admit_missing(
+        &mut self,
+        file: u32,
+        range: ByteRange,
+        placement: Placement,
+        pieces: &mut [(ByteRange, Option<Placement>)],
+    ) {
+        for (piece, place) in pieces.iter_mut().filter(|piece| piece.1.is_none()) {
+            if self.extents.make_room(piece.len(), (file, range), u64::MAX) {
+                self.extents.put(file, *piece, placement, true);
+                *place = Some(placement);
+            }
+        }
+    }
+
+    /// Brings what a critical read missed for the second time to the cache, from the bytes that it got.
+    fn fill(
+        &mut self,
+        now_ns: u64,
+        file: u32,
+        range: ByteRange,
+        placement: Placement,
+        pieces: &[(ByteRange, Option<Placement>)],
+    ) {
+        for (piece, _) in pieces.iter().filter(|piece| piece.1.is_none()) {
+            if self.missed.insert((file, piece.start)) {
+                if self.missed.len() > MISSED_MAX {
+                    self.missed.clear();
+                }
+                continue;
+            }
+            let read = self.sums.cache_read_bytes + self.sums.origin_read_bytes;
+            let earned = read.saturating_sub(self.capacity) / READ_PER_EVICTED;
+            let may_evict = earned.saturating_sub(self.fill_evicted);
+            let before = self.extents.evicted_bytes;
+            if self.extents.make_room(piece.len(), (file, range), may_evict) {
+                self.fill_evicted += self.extents.evicted_bytes - before;
+                self.extents.put(file, *piece, placement, false);
+                self.transfer(now_ns, file, *piece, Some(placement), Direction::Write);
+                self.sums.filled_bytes += piece.len();
+            }
+        }
+    }
+
+    /// When `range` is read or written on the cache, or without a place on the origin.
+    fn transfer(
+        &mut self,
+        now_ns: u64,
+        file: u32,
+        range: ByteRange,
+        place: Option<Placement>,
+        direction: Direction,
+    ) -> u64 {
+        let layout = match place {
+            None => &self.origin,
+            Some(place) => {
+                let (geometry, fast, all) = (self.geometry, &self.fast, self.stations.len());
+                self.layouts
+                    .entry(place)
+                    .or_insert_with(|| cache_layout(geometry, place, fast, all))
+            }
+        };
+        let (stations, inode) = (&mut self.stations, inode_of(self.seed, file));
+        let mut done_ns = now_ns;
+        layout.split(range, |server, local| {
+            done_ns = done_ns.max(stations[server].serve(now_ns, inode, local, direction));
+        });
+        done_ns
+    }
+
+    fn sum(&mut self, on_cache: bool, direction: Direction) -> &mut u64 {
+        match (on_cache, direction) {
+            (true, Direction::Read) => &mut self.sums.cache_read_bytes,
+            (true, Direction::Write) => &mut self.sums.cache_written_bytes,
+            (false, Direction::Read) => &mut self.sums.origin_read_bytes,
+            (false, Direction::Write) => &mut self.sums.origin_written_bytes,
+        }
+    }
+
+    /// Lets a flush do what it can before `now_ns`.
+    fn flush_until(&mut self, now_ns: u64) {
+        let flush = &mut self.flush;
+        if !flush.running && self.extents.dirty_bytes > self.capacity / FLUSH_BEGINS_AT_ONE_IN {
+            *flush = Flush { running: true, next: (0, 0), ready_ns: now_ns };
+        }
+        while self.flush.running && self.flush.ready_ns <= now_ns {
+            self.flush.running = self.flush_one();
+        }
+    }
+
+    /// Flushes the next run; false where there is none.
+    fn flush_one(&mut self) -> bool {
+        let Some((file, range, placement)) = self.extents.flush_next(self.flush.next, FLUSH_BYTES)
+        else {
+            return false;
+        };
+        let at = self.flush.ready_ns;
+        let read_ns = self.transfer(at, file, range, Some(placement), Direction::Read);
+        let written_ns = self.transfer(at, file, range, None, Direction::Write);
+        self.flush.ready_ns = read_ns.max(written_ns);
+        self.flush.next = (file, range.end);
+        self.sums.written_back_bytes += range.len();
+        true
+    }
+
+    fn outcome(mut self) -> CacheOutcome {
+        let first_ns = self.first_ns.unwrap_or(0);
+        let ready_ns = self.end_ns.max(self.flush.ready_ns);
+        self.flush = Flush { running: true, next: (0, 0), ready_ns };
+        while self.flush_one() {}
+        CacheOutcome {
+            foreground_seconds: seconds(self.end_ns - first_ns),
+            total_seconds: seconds(self.flush.ready_ns - first_ns),
+            evicted_bytes: self.extents.evicted_bytes,
+            most_used_bytes: self.extents.most_used,
+            ..self.sums
+        }
+    }
+}
+
+fn cache_layout(
+    geometry: CacheGeometry,
+    place: Placement,
+    fast: &[usize],
+    all: usize,
+) -> FileLayout {
+    let (first, striping) = geometry.resolve(place);
+    let (first, count) = (first as usize, striping.servers() as usize);
+    FileLayout::uniform(widths(all, &fast[first..first + count])).expect("a server has a width")
+}
+
+/// [`STRIPE`] on these of `all` servers.
+fn widths(all: usize, these: &[usize]) -> Vec<u64> {
+    let mut widths = vec![0; all];
+    for server in these {
+        widths[*server] = STRIPE;
+    }
+    widths
+}
+
+#[cfg(test)]
+mod tests;
