@@ -172,7 +172,10 @@ impl Health {
 
     fn rest_over(&self, now_ms: u64) -> bool {
         let reopen_ms = self.reopen_ms.load(Ordering::Relaxed);
-        reopen_ms != NEVER_MS && now_ms >= reopen_ms
+        // Further away than any rest is long: the clock was set back.
+        let longest_ms = self.retry_ms.saturating_mul(RESTS_MAX);
+        let jumped = reopen_ms > now_ms.saturating_add(longest_ms);
+        reopen_ms != NEVER_MS && (now_ms >= reopen_ms || jumped)
     }
 }
 
@@ -193,6 +196,16 @@ mod tests {
         health.worked();
         assert!(health.admits(5000));
         assert_eq!(health.report().state, HealthState::Healthy);
+    }
+
+    /// The cache admitted nothing for as long as the clock had been set back.
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_rest_longer() {
+        let health = Health::new(Duration::from_secs(3));
+        let year_ms = 365 * 86_400_000;
+        health.failed("/ssd: input/output error", 2 * year_ms);
+        assert!(!health.admits(2 * year_ms));
+        assert!(health.admits(year_ms));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use halocline_model::request::ByteRange;
 
 use super::reach;
-use crate::clock::Clock;
+use crate::clock::{Clock, age_ms};
 use crate::error::{Error, Result};
 use crate::meta::{FileRecord, OriginKey};
 use crate::namespace::{Namespace, Node};
@@ -64,7 +64,7 @@ impl OriginAccess {
     /// Whether no program uses it, nor did lately.
     pub(crate) fn is_idle(&self) -> bool {
         self.busy.load(Ordering::Relaxed) == 0
-            && self.clock.now_ms().saturating_sub(self.used_ms.load(Ordering::Relaxed)) >= IDLE_MS
+            && age_ms(self.clock.now_ms(), self.used_ms.load(Ordering::Relaxed)) >= IDLE_MS
     }
 
     /// The node at a path below the origin, if there is one. An error says that nobody knows, and what

@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::foundation::Foundation;
 use super::mappings::Mappings;
-use crate::clock::Clock;
+use crate::clock::{Clock, age_ms};
 use crate::error::Result;
 use crate::extent::file::CachedFile;
 use crate::extent::look::{Look, Since};
@@ -225,7 +225,7 @@ impl OwnChanges {
             let Some(file) = self.files.by_id(id) else { continue };
             let rests = {
                 let look = file.look.lock();
-                look.under_way == 0 && (all || now_ms.saturating_sub(look.ours_ms) >= REST_MS)
+                look.under_way == 0 && (all || age_ms(now_ms, look.ours_ms) >= REST_MS)
             };
             let rested = if rests { self.rest(&file) } else { Ok(()) };
             if let Err(error) = rested {

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use self::missing::Missing;
 use self::signal::Signal;
-use crate::clock::Clock;
+use crate::clock::{Clock, age_ms};
 use crate::engine::barriers::Barriers;
 use crate::engine::counters::Counters;
 use crate::engine::damage::Damage;
@@ -307,7 +307,7 @@ impl Rounds {
         let files = self.store.dmt.dirty_files();
         let files = files.iter().filter(|(id, _)| !self.repair.is_stuck(*id));
         let oldest = files.map(|(_, since)| *since).min()?;
-        if now_ms.saturating_sub(oldest) >= self.max_dirty_age_ms() {
+        if age_ms(now_ms, oldest) >= self.max_dirty_age_ms() {
             return Some(Reason::Age);
         }
         let window = self.settings.config.flush_window;
@@ -317,7 +317,9 @@ impl Rounds {
 
     /// Whether nobody minds a flush: the origin is idle, and the cache is too or fills up.
     fn may_use_idle_origin(&self) -> bool {
-        let rested = self.clock.now_ns().saturating_sub(self.pressure.written_ns()) >= REST_NS;
+        let since_ns = self.clock.now_ns().saturating_sub(self.pressure.written_ns());
+        // Before the clock was set back is long ago.
+        let rested = !(-REST_NS..REST_NS).contains(&since_ns);
         let fills = self.store.dmt.usage().dirty > self.pressure.dirty_high_bytes() / 4 * 3;
         self.origin.is_idle() && (rested || fills)
     }
@@ -403,7 +405,7 @@ impl Rounds {
     }
 
     fn is_young(&self, dirty_since_ms: u64) -> bool {
-        self.clock.now_ms().saturating_sub(dirty_since_ms) < self.max_dirty_age_ms()
+        age_ms(self.clock.now_ms(), dirty_since_ms) < self.max_dirty_age_ms()
     }
 
     fn max_dirty_age_ms(&self) -> u64 {

@@ -28,7 +28,8 @@ impl Missing {
     pub(crate) fn note(&self, id: FileId, now_ms: u64) -> bool {
         let mut due_ms = self.due_ms.lock();
         let due = due_ms.entry(id).or_insert(now_ms.saturating_add(GRACE_MS));
-        let is_due = *due <= now_ms;
+        // Further away than any wait is long: the clock was set back.
+        let is_due = *due <= now_ms || *due > now_ms.saturating_add(AGAIN_MS.max(GRACE_MS));
         if is_due {
             *due = now_ms.saturating_add(AGAIN_MS);
         }
