@@ -418,7 +418,8 @@ impl Core {
         let Some(inode) = self.inode_of(entry, &resident) else { return Ok(()) };
         let _moving = inode.moving.lock();
         self.mark_one_anew(&resident);
-        resident.clean.with(|slot| self.straighten_slot(&resident, slot))
+        resident.clean.with(|slot| self.straighten_slot(&resident, slot))?;
+        self.open_astray(&inode, &resident)
     }
 
     /// The same of the copy in a slot: nobody changes its permissions meanwhile.

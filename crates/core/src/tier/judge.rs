@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::Core;
 use super::intents::Intent;
-use super::marks::Mark;
+use super::marks::{Mark, is_closed};
 use super::problem::Problem;
 use super::scan::Survey;
 use crate::config::Copies;
@@ -26,10 +26,18 @@ pub(super) struct Marked {
     pub(super) has_copy: bool,
 }
 
+/// A copy that is clean.
+struct CleanCopy {
+    /// On disk.
+    bytes: u64,
+    /// It lies elsewhere than at the path of its file's name, or is closed because it did.
+    astray: bool,
+}
+
 /// What a mark is worth.
 enum Verdict {
-    /// Both are what they were; the copy has so many bytes on disk.
-    Clean(u64),
+    /// Both are what they were.
+    Clean(CleanCopy),
     /// The file is not what it was, or has another copy.
     Stale,
     /// The copy is gone.
@@ -63,13 +71,13 @@ impl Core {
                 file.map_or_else(PathBuf::new, |file| file.path.clone())
             };
             match verdict {
-                Verdict::Clean(disk_bytes) => {
+                Verdict::Clean(CleanCopy { bytes: disk_bytes, astray }) => {
                     survey.copies.insert(place);
                     if let Some(Some(file)) = survey.marked.get_mut(&mark.file.inode) {
                         file.has_copy = true;
                     }
                     if mend {
-                        self.attach(Mark { disk_bytes, ..mark });
+                        self.attach(Mark { disk_bytes, ..mark }, astray);
                     }
                 }
                 // Gone is what may not be gone durably.
@@ -109,18 +117,22 @@ impl Core {
             None => Verdict::Void,
             Some(_) if !mark.copy.is(&copy) => Verdict::Void,
             Some(file) if mark.file.is(&file.stat) && !file.has_copy => {
-                Verdict::Clean(copy.disk_bytes())
+                let astray = file.path != mark.place || is_closed(&copy);
+                Verdict::Clean(CleanCopy { bytes: copy.disk_bytes(), astray })
             }
             Some(_) => Verdict::Stale,
         }
     }
 
     /// Gives a file its copy.
-    fn attach(&self, mark: Mark) {
+    fn attach(&self, mark: Mark, astray: bool) {
         let entry = (self.tiers.ssd().device, mark.file.inode);
         let Some(resident) = self.residents.get(entry) else { return };
         self.marks.count(&mark);
         resident.clean.with(|slot| *slot = Some(mark));
         self.archived(entry, &resident);
+        if astray {
+            self.copy_strayed(entry);
+        }
     }
 }

@@ -61,8 +61,8 @@ impl Stamp {
 
     /// The same, also where nobody may use the file since, which is how we close copies.
     pub(super) fn is_or_closed(&self, stat: &Stat) -> bool {
-        let is_closed = stat.raw.st_mode == libc::S_IFREG;
-        let was = if is_closed { Self { changed: Self::of(stat).changed, ..*self } } else { *self };
+        let was =
+            if is_closed(stat) { Self { changed: Self::of(stat).changed, ..*self } } else { *self };
         was.is(stat)
     }
 
@@ -85,6 +85,11 @@ impl fmt::Display for Stamp {
         }
         Ok(())
     }
+}
+
+/// Whether nobody but root may use a regular file.
+pub(super) const fn is_closed(stat: &Stat) -> bool {
+    stat.raw.st_mode == libc::S_IFREG
 }
 
 /// A copy that had the bytes of its file.

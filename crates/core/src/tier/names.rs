@@ -17,6 +17,8 @@ use super::link_owner;
 use super::link_owner::Said;
 use super::lost;
 use super::mirror;
+use super::residents::Resident;
+use super::tiers::Entry;
 use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::{self, Removed, stat_descriptor};
@@ -201,15 +203,18 @@ impl Core {
                 return Err(error);
             }
         }
-        self.renamed((&moved, &moved_stat), to);
+        let mut astray = vec![self.renamed((&moved, &moved_stat), to)];
         let mut strayed = vec![self.meaning(to.0, to.1, &moved, &moved_stat)];
         let mut of_many = moved_stat.kind() == libc::S_IFDIR;
         if let Some((other, stat)) = other.filter(|_| exchange) {
             of_many |= stat.kind() == libc::S_IFDIR;
-            self.renamed((&other, &stat), from);
+            astray.push(self.renamed((&other, &stat), from));
             strayed.push(self.meaning(from.0, from.1, &other, &stat));
         }
         drop((counted, names));
+        for (entry, resident) in astray.into_iter().flatten() {
+            self.close_astray(entry, &resident);
+        }
         if of_many {
             self.all_copies_strayed();
         }
@@ -228,18 +233,24 @@ impl Core {
         Ok(())
     }
 
-    /// A regular file on the SSD is found by its new name from now on.
-    fn renamed(&self, (entry, before): (&namespace::Node, &Stat), to: (&namespace::Node, &OsStr)) {
-        if let Some(resident) = self.residents.get(entry.key()) {
-            if let Ok(now) = self.tiers.tree().stat(entry) {
-                self.restamp_renamed(&resident, before, &now);
-            }
-            *resident.name.lock() = (to.0.clone(), to.1.to_owned());
-            if resident.clean.has_copy() {
-                self.copy_strayed(entry.key());
-            }
-            self.placement.changed(resident.number);
+    /// A regular file on the SSD is found by its new name from now on. Its account and key, if it is
+    /// in another directory now.
+    fn renamed(
+        &self,
+        (entry, before): (&namespace::Node, &Stat),
+        to: (&namespace::Node, &OsStr),
+    ) -> Option<(Entry, Arc<Resident>)> {
+        let resident = self.residents.get(entry.key())?;
+        if let Ok(now) = self.tiers.tree().stat(entry) {
+            self.restamp_renamed(&resident, before, &now);
         }
+        let name = (to.0.clone(), to.1.to_owned());
+        let (was_in, _) = std::mem::replace(&mut *resident.name.lock(), name);
+        if resident.clean.has_copy() {
+            self.copy_strayed(entry.key());
+        }
+        self.placement.changed(resident.number);
+        (was_in.key() != to.0.key()).then(|| (entry.key(), resident))
     }
 
     /// If `name` stands for a file on a lower tier: notes that its data is about to have no link.

@@ -21,8 +21,8 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::Core;
-use super::inode::Place;
-use super::marks::{Mark, Stamp};
+use super::inode::{Inode, Place};
+use super::marks::{Mark, Stamp, is_closed};
 use super::mirror::{ACL, make_like};
 use super::residents::Resident;
 use super::tiers::Entry;
@@ -92,6 +92,40 @@ impl Core {
             self.unmarked.0.lock().insert(place.entry.key());
         }
         done
+    }
+
+    /// A file is in another directory: until its copy is there, too, nobody may use the copy, since
+    /// the directory that it lies in may let others in.
+    pub(super) fn close_astray(&self, entry: Entry, resident: &Resident) {
+        let closed = self.remove_ended(resident).and_then(|()| {
+            let has_copy = resident.clean.has_copy();
+            let close = || resident.clean.with(|slot| self.close_copy(slot).map(drop));
+            if has_copy { close() } else { Ok(()) }
+        });
+        if let Err(error) = closed {
+            tracing::warn!(%error, "the copy of a renamed file stays as open as it was");
+        }
+        // It may have been moved there and opened before it was closed here.
+        self.copy_strayed(entry);
+        if resident.clean.is_unmarked() {
+            self.unmarked.0.lock().insert(entry);
+        }
+    }
+
+    /// Opens the copy of a file again that is where its file is.
+    pub(super) fn open_astray(&self, inode: &Inode, resident: &Resident) -> Result<()> {
+        let place = inode.place.read();
+        let own = self.view().path_of(resident);
+        let mark = resident.clean.with(|slot| slot.clone());
+        let Some(mark) = mark.filter(|mark| !mark.stale && mark.place == own) else {
+            return Ok(());
+        };
+        let file = inode.physical(&self.tiers, &place)?;
+        let copy = self.tiers.sides()[mark.tier].look(&mark.place)?;
+        if is_closed(&stat_descriptor(&copy)?) && !is_closed(&stat_descriptor(&*file)?) {
+            self.changing_permissions(&place, (&*file, None), || Ok(()))?;
+        }
+        Ok(())
     }
 
     /// Removes a copy that ended, and that the background has perhaps not removed yet.

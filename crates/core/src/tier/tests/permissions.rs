@@ -217,3 +217,36 @@ fn a_change_of_permissions_waits_for_no_sync_of_the_disk() {
     let steps = noting(&[], || fixture.mark_anew());
     assert_eq!(steps, ["syncing a copy's permissions", "marking a clean copy anew"]);
 }
+
+/// The directory in which the copy of a renamed file lies may let in whom the file's keeps out.
+#[test]
+fn the_copy_of_a_file_in_another_directory_is_closed_until_it_is_there() {
+    for (remount, back) in [(false, false), (false, true), (true, false)] {
+        let mut fixture = keeping();
+        let (root, name) = fixture.at("closed");
+        fixture.tier().make((&root, name), crate::engine::Make::Directory(0o700), BY).unwrap();
+        fixture.with_copy("file", b"content");
+        let rename = |from: &str, to: &str| {
+            let ((from_dir, from), (to_dir, to)) = (fixture.at(from), fixture.at(to));
+            fixture.tier().rename((&from_dir, from), (&to_dir, to), 0).unwrap();
+        };
+        rename("file", "same-directory");
+        assert_eq!(mode(fixture.hdd("file")), 0o640);
+        rename("same-directory", "closed/file");
+        assert_eq!(mode(fixture.hdd("file")), 0);
+        let own = if back { "file" } else { "closed/file" };
+        if back {
+            rename("closed/file", "file");
+        }
+        if remount {
+            fixture.tier().close().unwrap();
+            fixture.open();
+        }
+        fixture.archive();
+        assert_eq!(mode(fixture.hdd(own)), 0o640);
+        assert!(back || mode(fixture.hdd("closed")) == 0o700);
+        assert!(back || !fixture.hdd("file").exists());
+        assert_eq!(fixture.demote(own).clean_bytes, 7);
+        fixture.check_places();
+    }
+}
