@@ -1,5 +1,6 @@
 //! Discarding: blocks whose mapping is durably gone return to the cache's file system.
 
+use crate::engine::fetch::Fetcher;
 use crate::engine::foundation::Foundation;
 use crate::error::Result;
 use crate::extent::store::ExtentStore;
@@ -37,15 +38,20 @@ impl Discards {
     }
 
     /// Forgets files that have nothing on the cache any more and that nobody has open, and removes
-    /// the objects that they left empty: both would stay for as long as the origin has the file.
-    pub(crate) fn forget_hollow(&self) -> Result<()> {
+    /// the objects that they left empty: both would stay for as long as the origin has the file. One of which
+    /// programs want something stays, also where that is not recorded yet: by `fetcher`.
+    pub(crate) fn forget_hollow(&self, fetcher: &Fetcher) -> Result<()> {
         for id in self.store.take_emptied() {
             {
                 let _alone = self.store.forgetting.lock();
                 // Nobody opens it meanwhile and finds its number.
                 let frozen = self.files.freeze();
-                if frozen.by_id(id).is_none() && self.store.dmt.is_hollow(id) {
-                    self.store.dmt.forget(id)?;
+                if frozen.by_id(id).is_none() {
+                    // Who read it has closed it, so all that was wanted of it waits there.
+                    fetcher.note_wants();
+                    if self.store.dmt.is_hollow(id) {
+                        self.store.dmt.forget(id)?;
+                    }
                 }
             }
             if self.store.dmt.file(id).is_none() {

@@ -50,6 +50,8 @@ pub(crate) struct Fetcher {
     mappings: Arc<Mappings>,
     /// What programs wanted and the CDT does not have yet.
     wants: Mutex<Vec<Wanted>>,
+    /// Held while wants are recorded: who looks into the CDT meanwhile would miss some.
+    noting: Mutex<()>,
     /// Ranges that programs wanted so far.
     wants_noted: AtomicU64,
     /// `wants_noted` when fetching last ran out of room: until programs want more, fetching
@@ -73,6 +75,7 @@ impl Fetcher {
             times: Arc::clone(times),
             mappings: Arc::clone(mappings),
             wants: Mutex::default(),
+            noting: Mutex::default(),
             wants_noted: AtomicU64::new(1),
             wants_without_room: AtomicU64::new(0),
         }
@@ -104,8 +107,10 @@ impl Fetcher {
         self.store.dmt.wanted(usize::MAX).len() as u64
     }
 
-    /// Records in the CDT what critical reads missed since the last time.
+    /// Records in the CDT what critical reads missed since the last time; at its end all of it is recorded,
+    /// whoever does it.
     pub(crate) fn note_wants(&self) {
+        let _noting = self.noting.lock();
         for wanted in std::mem::take(&mut *self.wants.lock()) {
             self.store.dmt.note_critical(wanted, true);
         }

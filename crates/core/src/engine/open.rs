@@ -121,7 +121,8 @@ impl ExtentEngine {
         self.parts.discards.discard_queued()?;
         self.parts.barriers.barrier()?;
         self.parts.discards.discard_queued()?;
-        self.parts.discards.forget_hollow()?;
+        self.parts.fetcher.note_wants();
+        self.parts.discards.forget_hollow(&self.parts.fetcher)?;
         self.parts.store.dmt.close()?;
         self.parts.own.lease.close()
     }

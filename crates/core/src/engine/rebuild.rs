@@ -251,7 +251,7 @@ impl Rounds {
         self.own.record_resting(false);
         self.own.lease.keep();
         self.discards.discard_queued()?;
-        self.discards.forget_hollow()?;
+        self.discards.forget_hollow(&self.fetcher)?;
         self.make_way_for_records()?;
         self.fetcher.note_wants();
         let reason = self.reason_to_flush();

@@ -55,6 +55,18 @@ fn files_that_were_evicted_leave_nothing_behind() {
     });
 }
 
+/// What a program missed and wanted lay in memory until the rebuilder looked; a file that was closed before that was
+/// forgotten, and its next reader missed again.
+#[test]
+fn what_is_wanted_of_a_file_that_was_closed_is_fetched() {
+    let mut fixture = Fixture::new(still(BLOCKS * BLOCK as u64, "always"));
+    fs::write(fixture.origin.path().join("file"), [7; 4 * BLOCK]).unwrap();
+    assert_eq!(fixture.read("file", 0, 4 * BLOCK), [7; 4 * BLOCK]);
+    fixture.close();
+    fixture.open();
+    assert_eq!(fixture.engine().fetch_wanted().unwrap(), 4 * BLOCK as u64);
+}
+
 /// One whose bytes had left the cache before its name went kept an empty object for ever: nothing
 /// was left to be freed, and with that nobody who looked.
 #[test]
