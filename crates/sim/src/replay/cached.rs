@@ -5,6 +5,7 @@
 //! patterns that the same code tells.
 
 mod extents;
+mod flush;
 
 use halocline_model::admit::{
     self, Admission, CacheSide, Observation, Query, Setting, Side, Verdict,
@@ -23,15 +24,12 @@ use super::{Options, inode_of, seconds};
 use crate::layout::FileLayout;
 use crate::servers::ServerSet;
 use extents::{Extents, Key};
+use flush::Flush;
 
 /// Stripe on both sides, bytes.
 const STRIPE: u64 = 64 << 10;
 /// Random requests of a cost model are within so many bytes.
 const SPAN: u64 = 16 << 30;
-/// Longest write of a flush, bytes.
-const FLUSH_BYTES: u64 = 4 << 20;
-/// A flush begins when dirty bytes are more than one part in so many of the cache.
-const FLUSH_BEGINS_AT_ONE_IN: u64 = 2;
 /// Programs must have read so many bytes for each one that a fill evicts, as on a mount.
 const READ_PER_EVICTED: u64 = 8;
 /// Places of missed reads that are remembered; then all are forgotten.
@@ -133,14 +131,6 @@ struct Cache {
     sums: CacheOutcome,
 }
 
-/// A flush writes one run after the other, in the order of files and offsets, beside the programs.
-#[derive(Debug, Default)]
-struct Flush {
-    running: bool,
-    next: Key,
-    ready_ns: u64,
-}
-
 impl Cache {
     fn new(set: &ServerSet, capacity: u64, policy: &str, seed: u64) -> Result<Self, String> {
         let (slow, fast) = sides(set)?;
@@ -171,7 +161,7 @@ impl Cache {
             streams: FxHashMap::default(),
             missed: FxHashSet::default(),
             pieces: Vec::new(),
-            flush: Flush::default(),
+            flush: Flush::new(slow.len()),
             seed,
             capacity,
             fill_evicted: 0,
@@ -354,40 +344,12 @@ impl Cache {
         }
     }
 
-    /// Lets a flush do what it can before `now_ns`.
-    fn flush_until(&mut self, now_ns: u64) {
-        let flush = &mut self.flush;
-        if !flush.running && self.extents.dirty_bytes > self.capacity / FLUSH_BEGINS_AT_ONE_IN {
-            *flush = Flush { running: true, next: (0, 0), ready_ns: now_ns };
-        }
-        while self.flush.running && self.flush.ready_ns <= now_ns {
-            self.flush.running = self.flush_one();
-        }
-    }
-
-    /// Flushes the next run; false where there is none.
-    fn flush_one(&mut self) -> bool {
-        let Some((file, range, placement)) = self.extents.flush_next(self.flush.next, FLUSH_BYTES)
-        else {
-            return false;
-        };
-        let at = self.flush.ready_ns;
-        let read_ns = self.transfer(at, file, range, Some(placement), Direction::Read);
-        let written_ns = self.transfer(at, file, range, None, Direction::Write);
-        self.flush.ready_ns = read_ns.max(written_ns);
-        self.flush.next = (file, range.end);
-        self.sums.written_back_bytes += range.len();
-        true
-    }
-
     fn outcome(mut self) -> CacheOutcome {
         let first_ns = self.first_ns.unwrap_or(0);
-        let ready_ns = self.end_ns.max(self.flush.ready_ns);
-        self.flush = Flush { running: true, next: (0, 0), ready_ns };
-        while self.flush_one() {}
+        let drained_ns = self.drain(self.end_ns);
         CacheOutcome {
             foreground_seconds: seconds(self.end_ns - first_ns),
-            total_seconds: seconds(self.flush.ready_ns - first_ns),
+            total_seconds: seconds(drained_ns - first_ns),
             evicted_bytes: self.extents.evicted_bytes,
             most_used_bytes: self.extents.most_used,
             ..self.sums

@@ -18,7 +18,17 @@ pub(super) struct Extent {
     pub(super) end: u64,
     pub(super) placement: Placement,
     dirty: bool,
+    /// It is being flushed, and was not written to since that began.
+    flushing: bool,
     slot: u32,
+}
+
+/// Dirty bytes that follow each other in a file, in one placement.
+#[derive(Debug, Clone)]
+pub(super) struct Run {
+    pub(super) file: u32,
+    pub(super) range: ByteRange,
+    pub(super) placement: Placement,
 }
 
 #[derive(Debug)]
@@ -106,9 +116,15 @@ impl Extents {
 
     /// Makes what is on the cache of `range` dirty; the clean bytes beside it stay clean.
     pub(super) fn write(&mut self, file: u32, range: ByteRange) {
-        let clean: Vec<_> =
-            self.overlapping(file, range).filter(|(_, extent)| !extent.dirty).collect();
-        for (key, extent) in clean {
+        let changed: Vec<_> = self
+            .overlapping(file, range)
+            .filter(|(_, extent)| !extent.dirty || extent.flushing)
+            .collect();
+        for (key, extent) in changed {
+            if extent.dirty {
+                self.by_place.get_mut(&key).expect("an extent").flushing = false;
+                continue;
+            }
             self.remove(key);
             let written = ByteRange::new(key.1.max(range.start), extent.end.min(range.end));
             if key.1 < written.start {
@@ -135,7 +151,8 @@ impl Extents {
             slot = self.slot(key);
             self.order.inserted(slot, range.len());
         }
-        self.by_place.insert(key, Extent { end: range.end, placement, dirty, slot });
+        self.by_place
+            .insert(key, Extent { end: range.end, placement, dirty, flushing: false, slot });
     }
 
     fn slot(&mut self, key: Key) -> u32 {
@@ -200,28 +217,33 @@ impl Extents {
         true
     }
 
-    /// Dirty bytes that follow each other in a file, from the first at or after `from`, of one placement and at most
-    /// `most` bytes if more than one extent: they are clean from now on.
-    pub(super) fn flush_next(
-        &mut self,
-        from: Key,
-        most: u64,
-    ) -> Option<(u32, ByteRange, Placement)> {
-        let first = *self.dirty.range(from..).next()?;
-        let Extent { mut end, placement, .. } = self.by_place[&first];
-        let mut keys = vec![first];
-        for key in self.dirty.range((first.0, end)..) {
-            let next = self.by_place[key];
-            if *key != (first.0, end) || next.placement != placement || next.end - first.1 > most {
-                break;
+    /// Begins to flush the dirty extents of the first region, `most` bytes of a file, that has any at or after
+    /// `from`; tells their `runs`, ascending.
+    pub(super) fn flush_next(&mut self, from: Key, most: u64, runs: &mut Vec<Run>) {
+        let Some(&(file, first)) = self.dirty.range(from..).next() else { return };
+        let region = (file, first)..(file, (first / most + 1).saturating_mul(most));
+        for key in self.dirty.range(region) {
+            let extent = self.by_place.get_mut(key).expect("an extent");
+            extent.flushing = true;
+            match runs.last_mut() {
+                Some(run) if run.range.end == key.1 && run.placement == extent.placement => {
+                    run.range.end = extent.end;
+                }
+                _ => {
+                    let range = ByteRange::new(key.1, extent.end);
+                    runs.push(Run { file, range, placement: extent.placement });
+                }
             }
-            keys.push(*key);
-            end = next.end;
         }
-        for key in keys {
-            let extent = self.remove(key);
-            self.put(key.0, ByteRange::new(key.1, extent.end), placement, false);
+    }
+
+    /// Marks clean what of `range` was not written to since its flush began.
+    pub(super) fn flushed(&mut self, file: u32, range: ByteRange) {
+        let home: Vec<_> =
+            self.overlapping(file, range).filter(|(_, extent)| extent.flushing).collect();
+        for (key, extent) in home {
+            self.remove(key);
+            self.put(file, ByteRange::new(key.1, extent.end), extent.placement, false);
         }
-        Some((first.0, ByteRange::new(first.1, end), placement))
     }
 }

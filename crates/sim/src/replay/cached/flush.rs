@@ -1,0 +1,163 @@
+//! How dirty bytes go home: as the flusher of a mount does it (docs/ALGORITHMS.md, section 5).
+//!
+//! Several workers take region after region in the order of files and offsets. Each reads what is dirty of its region
+//! in pieces, several at a time, then writes it to the origin, and only then is clean what did not change meanwhile.
+
+use halocline_model::request::{ByteRange, Direction};
+
+use super::Cache;
+use super::extents::{Key, Run};
+
+/// Bytes of a file that a region covers on each server of the origin.
+const REGION_BYTES_PER_SERVER: u64 = 2 << 20;
+/// Regions under way at once: `flush_workers` of a mount.
+const WORKERS: usize = 3;
+/// Longest read of a region's bytes from the cache, and how many of them at once.
+const PIECE_BYTES: u64 = 1 << 20;
+const READERS: usize = 8;
+/// A flush begins when dirty bytes are more than one part in so many of the cache, and ends below half of that.
+const BEGINS_AT_ONE_IN: u64 = 2;
+
+/// A flush under way, beside the programs.
+#[derive(Debug)]
+pub(super) struct Flush {
+    /// Whether workers take further regions.
+    running: bool,
+    /// Dirty bytes with which it ends.
+    until_dirty: u64,
+    next: Key,
+    region_bytes: u64,
+    workers: [Worker; WORKERS],
+}
+
+/// A worker does its next step when its last one is done.
+#[derive(Debug, Clone, Default)]
+struct Worker {
+    ready_ns: u64,
+    step: Step,
+}
+
+#[derive(Debug, Clone, Default)]
+enum Step {
+    /// Read the next region.
+    #[default]
+    Next,
+    /// Write to the origin what was read.
+    Write(Vec<Run>),
+    /// It is on the origin.
+    Clean(Vec<Run>),
+}
+
+impl Flush {
+    /// None is under way; the origin has so many servers.
+    pub(super) fn new(origin_servers: usize) -> Self {
+        Self {
+            running: false,
+            until_dirty: 0,
+            next: (0, 0),
+            region_bytes: REGION_BYTES_PER_SERVER * origin_servers as u64,
+            workers: Default::default(),
+        }
+    }
+
+    fn begin(&mut self, now_ns: u64, until_dirty: u64) {
+        (self.running, self.until_dirty, self.next) = (true, until_dirty, (0, 0));
+        for worker in &mut self.workers {
+            worker.ready_ns = worker.ready_ns.max(now_ns);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.running && self.workers.iter().all(|worker| matches!(worker.step, Step::Next))
+    }
+}
+
+impl Cache {
+    /// Lets a flush do what it does before `now_ns`.
+    pub(super) fn flush_until(&mut self, now_ns: u64) {
+        let most = self.capacity / BEGINS_AT_ONE_IN;
+        if self.flush.is_idle() && self.extents.dirty_bytes > most {
+            self.flush.begin(now_ns, most / 2);
+        }
+        while self.flush_step(now_ns) {}
+    }
+
+    /// Flushes all that is dirty from `now_ns` on; answers when that is home.
+    pub(super) fn drain(&mut self, now_ns: u64) -> u64 {
+        while self.flush_step(u64::MAX) {}
+        let busy_ns = self.flush.workers.iter().map(|worker| worker.ready_ns).max();
+        let mut end_ns = now_ns;
+        if self.extents.dirty_bytes > 0 {
+            self.flush.begin(now_ns, 0);
+            while self.flush_step(u64::MAX) {}
+        }
+        for worker in &self.flush.workers {
+            end_ns = end_ns.max(worker.ready_ns);
+        }
+        end_ns.max(busy_ns.unwrap_or(0))
+    }
+
+    /// The next step of the worker that is ready first, if that is until `now_ns` and there is one.
+    fn flush_step(&mut self, now_ns: u64) -> bool {
+        let running = self.flush.running;
+        let due = self.flush.workers.iter().enumerate();
+        let due = due.filter(|(_, worker)| running || !matches!(worker.step, Step::Next));
+        let Some((index, _)) = due
+            .filter(|(_, worker)| worker.ready_ns <= now_ns)
+            .min_by_key(|(index, worker)| (worker.ready_ns, *index))
+        else {
+            return false;
+        };
+        let at_ns = self.flush.workers[index].ready_ns;
+        let step = match std::mem::take(&mut self.flush.workers[index].step) {
+            Step::Next => self.read_region(index),
+            Step::Write(runs) => {
+                let mut done_ns = at_ns;
+                for run in &runs {
+                    let written_ns =
+                        self.transfer(at_ns, run.file, run.range, None, Direction::Write);
+                    done_ns = done_ns.max(written_ns);
+                    self.sums.written_back_bytes += run.range.len();
+                }
+                self.flush.workers[index].ready_ns = done_ns;
+                Step::Clean(runs)
+            }
+            Step::Clean(runs) => {
+                for run in &runs {
+                    self.extents.flushed(run.file, run.range);
+                }
+                Step::Next
+            }
+        };
+        self.flush.workers[index].step = step;
+        true
+    }
+
+    fn read_region(&mut self, index: usize) -> Step {
+        let at_ns = self.flush.workers[index].ready_ns;
+        let enough = self.extents.dirty_bytes <= self.flush.until_dirty;
+        let mut runs = Vec::new();
+        if !enough {
+            self.extents.flush_next(self.flush.next, self.flush.region_bytes, &mut runs);
+        }
+        let Some(last) = runs.last() else {
+            self.flush.running = false;
+            return Step::Next;
+        };
+        self.flush.next = (last.file, last.range.end);
+        let mut readers = [at_ns; READERS];
+        for run in &runs {
+            let mut start = run.range.start;
+            while start < run.range.end {
+                let piece = ByteRange::new(start, run.range.end.min(start + PIECE_BYTES));
+                let reader = readers.iter_mut().min().expect("there are readers");
+                let begun_ns = *reader;
+                *reader =
+                    self.transfer(begun_ns, run.file, piece, Some(run.placement), Direction::Read);
+                start = piece.end;
+            }
+        }
+        self.flush.workers[index].ready_ns = readers.into_iter().fold(at_ns, u64::max);
+        Step::Write(runs)
+    }
+}
