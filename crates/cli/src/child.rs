@@ -1,8 +1,10 @@
 //! The command that `run` starts: its environment, its signals, its status.
 
 use std::io::ErrorKind;
+use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
+use std::ptr;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -15,7 +17,8 @@ use crate::failure::Failure;
 /// Signals that the command gets, too.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// From its making on, signals no longer end this process.
+/// From its making on, these signals no longer end this process. What was ignored when it started stays ignored, by
+/// the command too: `nohup` and jobs in the background rely on that.
 pub(crate) struct Signals {
     events: SignalsInfo<WithOrigin>,
     /// The limit of open files that the command shall have: this process raises its own.
@@ -25,7 +28,8 @@ pub(crate) struct Signals {
 impl Signals {
     /// Starts to catch signals.
     pub(crate) fn catch() -> Result<Self, Failure> {
-        let signals = FORWARDED.iter().chain([&SIGCHLD]);
+        let heard = FORWARDED.iter().filter(|signal| !is_ignored(**signal));
+        let signals = heard.chain([&SIGCHLD]);
         let open_files = getrlimit(Resource::Nofile);
         Ok(Self { events: SignalsInfo::new(signals)?, open_files })
     }
@@ -66,6 +70,17 @@ impl Signals {
         let mut signals = self.events.pending().map(|event| event.signal);
         signals.find(|signal| [SIGINT, SIGTERM, SIGHUP].contains(signal))
     }
+}
+
+/// Whether a signal was ignored when this process started. SIGTERM never counts as that: it is meant for one process,
+/// and the way to end a mount that loses nothing.
+fn is_ignored(signal: i32) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: nothing is changed, and what is there is written to a whole `sigaction`.
+    let asked = unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) };
+    // SAFETY: zeroes are a `sigaction`, too.
+    let now = unsafe { now.assume_init() };
+    signal != SIGTERM && asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
 /// Sends a signal on. What the terminal sent went to its whole foreground group already.

@@ -9,6 +9,7 @@ use halocline_core::control::metrics::Section;
 use halocline_testkit::fuse_device;
 use halocline_testkit::plot::Plot;
 use halocline_testkit::program;
+use halocline_testkit::signals;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::within;
 use rustix::process::{Pid, Signal, kill_process};
@@ -267,8 +268,9 @@ fn an_interrupted_run_leaves_nothing_behind() {
 }
 
 fn interrupt(scratch: &Scratch, signal: Signal, status: i32) {
-    let child = scratch
-        .command(&["--emulate", "hdd+ssd", "--data", "256M", "--request-size", "4K"])
+    let mut command =
+        scratch.command(&["--emulate", "hdd+ssd", "--data", "256M", "--request-size", "4K"]);
+    let child = signals::by_default(&mut command)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()

@@ -9,6 +9,7 @@ use halocline_core::control::metrics::Section;
 use halocline_testkit::fuse_device;
 use halocline_testkit::plot::Plot;
 use halocline_testkit::program;
+use halocline_testkit::signals;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
 use rustix::process::{Pid, Signal, kill_process};
@@ -90,7 +91,7 @@ fn entries(dir: &Path) -> Vec<String> {
 /// A benchmark in `dir` that has begun to read and write through its mount.
 fn benchmark_at_work(dir: &Path) -> Child {
     let before = entries(dir);
-    let child = bench_in(dir)
+    let child = signals::by_default(&mut bench_in(dir))
         .args(["--part", "files", "--size", "4M"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

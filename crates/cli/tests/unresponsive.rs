@@ -127,7 +127,8 @@ fn a_running_mount_whose_origin_hangs_is_told_of_and_ended_by_force() {
     BufReader::new(flush.stderr.take().unwrap()).read_line(&mut told).unwrap();
     assert!(told.contains("waits for a disk or a server"), "{told}");
     let pid = i32::try_from(flush.id()).ok().and_then(Pid::from_raw).unwrap();
-    kill_process(pid, Signal::INT).unwrap();
+    // Not SIGINT, which who started the tests may ignore.
+    kill_process(pid, Signal::TERM).unwrap();
     assert!(!flush.wait().unwrap().success(), "a signal ends the wait");
     let mut forced = scratch.command(&["umount", "cache2", "--force"]);
     let forced = forced.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

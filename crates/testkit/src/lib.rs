@@ -8,5 +8,6 @@ pub mod place;
 pub mod plot;
 pub mod program;
 pub mod scratch;
+pub mod signals;
 pub mod skipping;
 pub mod waiting;
