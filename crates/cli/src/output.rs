@@ -1,72 +1,161 @@
-//! Files that a person names to be written: reports, plots, pages.
+//! Files that a person names to be written: reports, plots, pages, traces, the configuration.
 //!
 //! Where anybody may make names, as in `/tmp`, one that somebody else made beforehand is not
 //! written through: a link, a file, a FIFO. (Kernels can be told to see to that, and not all are.)
 
-use std::fs::{self, File, Metadata, OpenOptions};
+mod walk;
+
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, openat};
+use tempfile::NamedTempFile;
 
-/// Anybody may make names, and only their owners may take them away.
-const STICKY_FOR_ALL: u32 = 0o1002;
+use walk::{End, is_a, is_for_all, walk};
+
+/// Only their owners may take names away.
+const STICKY: u32 = 0o1000;
+/// What the umask leaves of it is a new file's mode.
+pub(crate) const FOR_ALL: u32 = 0o666;
 
 /// Writes `text` to `file`, which is made or emptied before.
 pub(crate) fn write(file: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
-    open(file)?.write_all(text.as_ref())
+    emptied(file)?.write_all(text.as_ref())
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    let dir = match path.parent() {
-        Some(dir) if dir.as_os_str().is_empty() => fs::metadata("."),
-        dir => fs::metadata(dir.unwrap_or(path)),
-    }?;
-    let shared = dir.mode() & STICKY_FOR_ALL == STICKY_FOR_ALL;
-    let own = rustix::process::geteuid().as_raw();
-    let strange = |found: &Metadata| shared && ![own, dir.uid()].contains(&found.uid());
-    let refused =
-        |what: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, what.to_owned()));
-    let mut flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    // One's own link is followed, and what it names may have several names.
-    let followed = match fs::symlink_metadata(path) {
-        Ok(found) if strange(&found) => return refused("another user made a file of this name"),
-        found => found.is_ok_and(|found| found.is_symlink()),
-    };
-    if !followed {
-        // Whatever comes there meanwhile.
-        flags |= OFlags::NOFOLLOW;
-    }
-    let flags = i32::from_ne_bytes(flags.bits().to_ne_bytes());
-    // Not emptied yet: it may turn out to be somebody else's.
-    let options = OpenOptions::new().write(true).create(true).custom_flags(flags).clone();
-    let file = options.open(path)?;
-    let found = file.metadata()?;
-    if found.is_file() {
-        if strange(&found) || shared && !followed && found.nlink() > 1 {
-            return refused("another user made a file of this name");
-        }
+fn emptied(path: &Path) -> io::Result<File> {
+    let file = open(path, OFlags::WRONLY, FOR_ALL)?;
+    if file.metadata()?.is_file() {
         file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// Opens a file for writing with `access`, or makes it with `mode`. What is in it stays: it may turn out to
+/// be something else than the caller may empty.
+///
+/// # Errors
+/// `PermissionDenied` for what another user made, and those of the system.
+pub(crate) fn open(path: &Path, access: OFlags, mode: u32) -> io::Result<File> {
+    let End { dir, dir_stat, name, followed, is_open_file } = walk(path)?;
+    let (own, owner) = (rustix::process::geteuid().as_raw(), dir_stat.st_uid);
+    let mut flags = access | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    // Whatever comes there meanwhile.
+    flags.set(OFlags::NOFOLLOW, !is_open_file);
+    let file = openat(&dir, &name, flags, Mode::from_raw_mode(mode))?;
+    let found = fstat(&file)?;
+    let strange = is_for_all(&dir_stat) && ![own, owner].contains(&found.st_uid);
+    let refused = if is_open_file {
+        false
+    } else if is_a(&found, FileType::RegularFile) {
+        let is_sticky = dir_stat.st_mode & STICKY != 0;
+        strange && is_sticky || is_for_all(&dir_stat) && !followed && found.st_nlink > 1
+    } else {
+        strange
+    };
+    if refused {
+        let what = "another user made a file of this name";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     let waiting = fcntl_getfl(&file)?.difference(OFlags::NONBLOCK);
     fcntl_setfl(&file, waiting)?;
-    Ok(file)
+    Ok(file.into())
+}
+
+/// A file that is there under its name only once it is whole, unless what has the name is no file: a
+/// terminal, a pipe, `/dev/null`.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    place: Place,
+    path: PathBuf,
+}
+
+#[derive(Debug)]
+enum Place {
+    Renamed(NamedTempFile),
+    Written(File),
+}
+
+impl Replacement {
+    /// Begins one for `path`. A file that is replaced leaves its mode.
+    pub(crate) fn begin(path: &Path) -> io::Result<Self> {
+        walk(path)?;
+        // What one's own link names is replaced, not the link.
+        let path = match fs::symlink_metadata(path) {
+            Ok(found) if found.is_symlink() => match path.canonicalize() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
+                real => real?,
+            },
+            _ => path.to_owned(),
+        };
+        let mode = match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_file() => Some(found.permissions().mode() & 0o777),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Ok(found) if !found.file_type().is_socket() => {
+                return Ok(Self { place: Place::Written(emptied(&path)?), path });
+            }
+            found => return Err(found.err().unwrap_or_else(|| io::ErrorKind::InvalidInput.into())),
+        };
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let file = tempfile::Builder::new()
+            .permissions(Permissions::from_mode(FOR_ALL))
+            .tempfile_in(dir.unwrap_or(Path::new(".")))?;
+        if let Some(mode) = mode {
+            file.as_file().set_permissions(Permissions::from_mode(mode))?;
+        }
+        Ok(Self { place: Place::Renamed(file), path })
+    }
+
+    /// What is written to.
+    pub(crate) fn file(&self) -> &File {
+        match &self.place {
+            Place::Renamed(file) => file.as_file(),
+            Place::Written(file) => file,
+        }
+    }
+
+    /// Gives the file its name.
+    pub(crate) fn finish(self) -> io::Result<()> {
+        match self.place {
+            Place::Renamed(file) => {
+                Ok(file.persist(self.path).map(drop).map_err(|error| error.error)?)
+            }
+            Place::Written(_) => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::os::unix::fs::{chown, lchown, symlink};
+
+    use rustix::fs::{CWD, mkfifoat};
+    use tempfile::TempDir;
 
     use super::*;
 
+    /// A directory with a file `victim`, and a directory `shared` where anybody may make names.
+    fn scratch(mode: u32) -> TempDir {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::write(scratch.path().join("victim"), "precious").unwrap();
+        let shared = scratch.path().join("shared");
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(shared, Permissions::from_mode(mode)).unwrap();
+        scratch
+    }
+
+    fn replace(path: &Path, text: &str) -> io::Result<()> {
+        let replacement = Replacement::begin(path)?;
+        replacement.file().write_all(text.as_bytes())?;
+        replacement.finish()
+    }
+
     #[test]
     fn names_that_others_made_where_anybody_may_are_refused() {
-        let scratch = tempfile::tempdir().unwrap();
+        let scratch = scratch(0o1777);
         let at = |name: &str| scratch.path().join(name);
-        fs::write(at("victim"), "precious").unwrap();
-        fs::create_dir(at("shared")).unwrap();
-        fs::set_permissions(at("shared"), fs::Permissions::from_mode(0o1777)).unwrap();
         symlink(at("victim"), at("shared/link")).unwrap();
         fs::write(at("shared/file"), "old and long").unwrap();
         fs::hard_link(at("victim"), at("shared/second")).unwrap();
@@ -82,13 +171,83 @@ mod tests {
             return;
         }
         for name in ["shared/link", "shared/file"] {
-            std::os::unix::fs::lchown(at(name), Some(12_345), None).unwrap();
+            lchown(at(name), Some(12_345), None).unwrap();
             write(&at(name), "lost").unwrap_err();
         }
         assert_eq!(fs::read(at("victim")).unwrap(), b"through");
         // Where the directory is one's own, its files are one's own affair.
-        fs::set_permissions(at("shared"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(at("shared"), Permissions::from_mode(0o755)).unwrap();
         chown(at("shared/file"), Some(12_345), None).unwrap();
         write(&at("shared/file"), "changed").unwrap();
+    }
+
+    #[test]
+    fn links_of_others_are_followed_nowhere_on_the_way() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        // Linux itself looks after those in sticky directories at most.
+        for mode in [0o1777, 0o777] {
+            let scratch = scratch(mode);
+            let at = |name: &str| scratch.path().join(name);
+            symlink(at("victim"), at("shared/theirs")).unwrap();
+            symlink(at(""), at("shared/up")).unwrap();
+            for theirs in ["shared/theirs", "shared/up"] {
+                lchown(at(theirs), Some(12_345), None).unwrap();
+            }
+            // One's own link, outside, to theirs.
+            symlink(at("shared/theirs"), at("mine")).unwrap();
+            mkfifoat(CWD, at("shared/fifo"), Mode::RWXU).unwrap();
+            lchown(at("shared/fifo"), Some(12_345), None).unwrap();
+            // So that it can be opened without a wait.
+            let reader = fs::OpenOptions::new().read(true).write(true).open(at("shared/fifo"));
+            for name in
+                ["shared/theirs", "shared/up/victim", "shared/up/new", "mine", "shared/fifo"]
+            {
+                let each: [&dyn Fn() -> io::Result<()>; 3] = [
+                    &|| write(&at(name), "lost"),
+                    &|| open(&at(name), OFlags::RDWR, 0o600).map(drop),
+                    &|| replace(&at(name), "lost"),
+                ];
+                for call in each {
+                    let error = call().expect_err(name);
+                    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{name}: {error}");
+                }
+            }
+            assert_eq!(fs::read(at("victim")).unwrap(), b"precious");
+            assert!(!at("new").exists());
+            drop(reader);
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_written_and_not_replaced() {
+        let scratch = scratch(0o755);
+        let at = |name: &str| scratch.path().join(name);
+        mkfifoat(CWD, at("pipe"), Mode::RWXU).unwrap();
+        let mut reader = fs::OpenOptions::new().read(true).write(true).open(at("pipe")).unwrap();
+        replace(&at("pipe"), "through").unwrap();
+        let mut got = [0; 7];
+        io::Read::read_exact(&mut reader, &mut got).unwrap();
+        assert_eq!(&got, b"through");
+        assert!(fs::symlink_metadata(at("pipe")).unwrap().file_type().is_fifo());
+        // What a link names is replaced, and keeps its mode; so does what it does not name yet.
+        fs::set_permissions(at("victim"), Permissions::from_mode(0o600)).unwrap();
+        symlink("victim", at("link")).unwrap();
+        symlink("missing", at("dangling")).unwrap();
+        for (link, names) in [("link", "victim"), ("dangling", "missing")] {
+            replace(&at(link), "new").unwrap();
+            assert_eq!(fs::read(at(names)).unwrap(), b"new");
+            assert!(fs::symlink_metadata(at(link)).unwrap().is_symlink());
+        }
+        assert_eq!(fs::metadata(at("victim")).unwrap().permissions().mode() & 0o777, 0o600);
+        // An open file of this process.
+        let open_file = File::create(at("open")).unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&open_file);
+        write(Path::new(&format!("/proc/self/fd/{number}")), "there").unwrap();
+        assert_eq!(fs::read(at("open")).unwrap(), b"there");
+        write(&at("shared"), "no").unwrap_err();
+        write(&at("new/"), "no").unwrap_err();
+        replace(&at("shared"), "no").unwrap_err();
     }
 }

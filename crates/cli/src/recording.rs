@@ -1,10 +1,9 @@
 //! The trace of a mount's requests: its file, and what is told of it.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,9 +12,10 @@ use halocline_core::counted::counted;
 use halocline_core::error::{Error, Result};
 use halocline_trace::record::{Progress, Recorder};
 use halocline_trace::{Kind, Source};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 
 use crate::host::Where;
+use crate::output;
 use crate::text;
 
 /// First bytes of every trace.
@@ -41,9 +41,8 @@ pub(crate) fn check(path: &Path) -> Result<()> {
 /// Opens it; what is there stays. What is neither empty nor a trace is not replaced.
 fn open(path: &Path) -> Result<File> {
     let at = |error| Error::at(path, "write the trace")(error);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o666);
-    let mut file = options.open(path).map_err(at)?;
+    // Names of files in directories that are closed to others may be in it.
+    let mut file = output::open(path, OFlags::RDWR, 0o600).map_err(at)?;
     let known = file.metadata().map_err(at)?;
     let refused =
         |what: &str, remedy| Err(Error::invalid(format!("{}: {what}", text::path(path)), remedy));

@@ -1,7 +1,7 @@
 //! Requests of programs on a mount, recorded as a trace.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt, lchown, symlink};
 use std::thread;
 use std::time::Duration;
 
@@ -117,4 +117,27 @@ fn a_file_tier_is_recorded_at_the_same_place() {
     let answer = shown(&scratch, "t.hct");
     assert_eq!((&answer["writes"], &answer["completeness"]["lost"]), (&4.into(), &0.into()));
     assert_eq!(answer["files"][0]["name"], scratch.path("mnt/new").to_str().unwrap());
+}
+
+/// Linux itself looks after links in sticky directories, where it is told to, and not after files.
+#[test]
+fn no_trace_goes_where_another_user_leads_it() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    fs::create_dir(scratch.path("shared")).unwrap();
+    fs::set_permissions(scratch.path("shared"), Permissions::from_mode(0o1777)).unwrap();
+    symlink(scratch.path("made"), scratch.path("shared/link")).unwrap();
+    lchown(scratch.path("shared/link"), Some(12_345), None).unwrap();
+    fs::write(scratch.path("shared/file"), "").unwrap();
+    lchown(scratch.path("shared/file"), Some(12_345), None).unwrap();
+    for name in ["shared/link", "shared/file"] {
+        let mount = ["mount", "origin", "mnt", "--cache", "cache", "--trace", name];
+        let output = scratch.halocline(&[&mount[..], &SIZE].concat());
+        assert_ne!(output.status.code(), Some(0));
+        assert!(said(&output).contains("another user made"), "{}", said(&output));
+        assert!(!scratch.path("made").exists());
+    }
+    assert_eq!(fs::metadata(scratch.path("shared/file")).unwrap().len(), 0);
 }

@@ -1,11 +1,13 @@
 //! `halocline calibrate`: measure devices and remember them in the configuration.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
+use halocline_core::bounded;
 use halocline_core::calibrate::{Calibration, Effort, calibrate};
 use halocline_core::config::{Config, EmulatedDevice};
 use halocline_core::control::{Progress, path_as_json};
@@ -20,11 +22,14 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::options::{bytes_within, user_file};
-use crate::output;
+use crate::output::Replacement;
 use crate::places;
 use crate::progress::Meter;
 use crate::say::{self, say, tell};
 use crate::text;
+
+/// Longest configuration that is added to, as the longest that is read.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// Measure startup and per-byte time of devices, and write them to the configuration
 ///
@@ -161,7 +166,11 @@ fn describe(dir: &Path, profile: &DeviceProfile) -> String {
 
 /// Puts the measured devices into the file and leaves the rest of it, comments too, as it is.
 fn write(file: &Path, measured: &[(PathBuf, DeviceProfile)]) -> Result<(), Failure> {
-    let text = fs::read_to_string(file).unwrap_or_default();
+    let text = match bounded::read_to_string(file, CONFIG_BYTES_MAX) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        // What cannot be read is not replaced.
+        text => text.map_err(Error::at(file, "read"))?,
+    };
     let mut document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
         Failure::failed(format!("{}: {}", file.display(), error.message()))
     })?;
@@ -177,9 +186,12 @@ fn write(file: &Path, measured: &[(PathBuf, DeviceProfile)]) -> Result<(), Failu
         fs::create_dir_all(parent).map_err(Error::at(parent, "create the directory"))?;
     }
     // A reader sees the old file or the new one.
-    let new = file.with_extension("toml.new");
-    output::write(&new, document.to_string()).map_err(Error::at(&new, "write"))?;
-    Ok(fs::rename(&new, file).map_err(Error::at(file, "replace"))?)
+    let replace = || -> io::Result<()> {
+        let new = Replacement::begin(file)?;
+        new.file().write_all(document.to_string().as_bytes())?;
+        new.finish()
+    };
+    Ok(replace().map_err(Error::at(file, "write"))?)
 }
 
 fn table_of(profile: &DeviceProfile) -> Table {
@@ -201,6 +213,9 @@ fn table_of(profile: &DeviceProfile) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
     #[test]
@@ -225,5 +240,26 @@ mod tests {
         assert!(config.direct);
         assert_eq!(config.device(Path::new("/mnt/a b")), Some(&new));
         assert_eq!(config.device(Path::new("/mnt/c")), Some(&old));
+        // Nobody else could read it, and it is a link's.
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        let link = dir.path().join("link.toml");
+        symlink(&file, &link).unwrap();
+        write(&link, &[("/mnt/d".into(), new)]).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(Config::load(&file).unwrap().device(Path::new("/mnt/d")).is_some());
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_be_read_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.toml");
+        let text = b"# by J\xf6rg\ndirect = true\n";
+        fs::write(&file, text).unwrap();
+        let direction =
+            ServiceProfile { startup_sequential_ps: 1, startup_random_ps: 1, per_byte_ps: 1 };
+        let profile = DeviceProfile { read: direction, write: direction };
+        assert!(write(&file, &[("/mnt/a".into(), profile)]).is_err());
+        assert_eq!(fs::read(&file).unwrap(), text);
     }
 }

@@ -2,10 +2,9 @@
 
 mod convert;
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,6 +16,7 @@ use halocline_trace::import::{Imported, Sink, csv};
 use halocline_trace::{Kind, Source, Writer};
 
 use crate::failure::{Failure, Outcome};
+use crate::output::Replacement;
 use crate::say::{say, tell};
 use crate::text;
 
@@ -79,10 +79,7 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     };
-    let out = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(dir)
-        .map_err(at(dir, "make a file in"))?;
+    let out = Replacement::begin(&args.out).map_err(at(&args.out, "write"))?;
     let (kind, resolution_ns) = match format {
         Format::Csv => (Kind::Csv, 0),
         Format::Dxt => (Kind::DxtText, dxt::RESOLUTION_NS),
@@ -91,7 +88,7 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
     let source = args.file.file_name().map_or(Vec::new(), |name| name.as_bytes().to_vec());
     let source = Source { kind, resolution_ns, name: source };
     let failed = |error: halocline_trace::Error| Failure::failed(format!("{name}: {error}"));
-    let writer = Writer::new(BufWriter::new(out.as_file()), &source).map_err(failed)?;
+    let writer = Writer::new(BufWriter::new(out.file()), &source).map_err(failed)?;
     let ordered = format == Format::Csv && !args.sort;
     let mut sink = if ordered { Sink::ordered(writer) } else { Sink::sorted(writer, dir) };
     match format {
@@ -100,7 +97,7 @@ pub(crate) fn execute(args: &ImportArgs) -> Outcome {
         Format::Darshan => convert::import(args, &mut sink)?,
     }
     let (_, imported) = sink.finish().map_err(failed)?;
-    out.persist(&args.out).map_err(|error| at(&args.out, "write")(error.error))?;
+    out.finish().map_err(at(&args.out, "write"))?;
     tell_of(&imported, &args.out, &name);
     Ok(ExitCode::SUCCESS)
 }

@@ -1,8 +1,6 @@
 //! `halocline trace make`: the requests of a benchmark as a trace.
 
-use std::fs::Permissions;
 use std::io::{self, BufWriter};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,6 +12,7 @@ use halocline_sim::workload::{Btio, Class, Hpio, Ior, Tile, Variant, Workload};
 use halocline_trace::{Kind, Op, Process, Source, Writer};
 
 use crate::failure::{Failure, Outcome};
+use crate::output::Replacement;
 use crate::say::say;
 use crate::text;
 
@@ -216,14 +215,10 @@ fn write(name: &str, workload: &impl Workload, path: &Path) -> Outcome {
     if requests > REQUESTS_MAX {
         return Err(Failure::refused(format!("{requests} requests; at most {REQUESTS_MAX}")));
     }
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let out = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(dir)
-        .map_err(at(dir, "make a file in"))?;
+    let out = Replacement::begin(path).map_err(at(path, "write"))?;
     let failed = |error| Failure::failed(format!("{}: {error}", text::path(path)));
-    put(name, workload, BufWriter::new(out.as_file())).map_err(failed)?;
-    out.persist(path).map_err(|error| at(path, "write")(error.error))?;
+    put(name, workload, BufWriter::new(out.file())).map_err(failed)?;
+    out.finish().map_err(at(path, "write"))?;
     let requests = counted(usize::try_from(requests).unwrap_or(0), "request");
     say!("{requests} written to {}", text::path(path));
     Ok(ExitCode::SUCCESS)
