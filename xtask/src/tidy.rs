@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 mod citations;
+mod clocks;
 mod direction;
 mod forbidden;
 mod options;
@@ -69,6 +70,7 @@ pub(crate) fn run() -> Result<(), String> {
     let mut findings = direction::check(&sources);
     findings.extend(size::check(&sources, &ratchet));
     findings.extend(forbidden::check(&sources));
+    findings.extend(clocks::check(&sources));
     findings.extend(records::check(&sources));
     findings.extend(options::check(&sources));
     findings.extend(ownership::check(&sources));

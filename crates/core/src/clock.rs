@@ -1,28 +1,93 @@
-//! The clock of the engine and its records: one place that reads the time.
+//! Time, and waiting for it: one place that reads the machine's clocks, so that another time can be put in their place.
 //!
 //! Every request asks for it, mostly to tell seconds apart. The kernel keeps the time of its last
 //! tick (1 to 10 ms ago) where reading it costs a fifth.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+mod simulated;
 
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Condvar, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where the engine gets its time from.
+pub(crate) use simulated::Simulated;
+
+/// Where an engine and its emulated devices get their time from, and where they wait for it: the machine's clock, or
+/// a simulated one that all copies of this share.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Clock;
+pub struct Clock(Option<Arc<Simulated>>);
 
 impl Clock {
+    /// The machine's own.
+    pub const MACHINE: Self = Self(None);
+
+    /// A simulated one, which begins now and then stands still until somebody waits for it. Where all who might do
+    /// something wait, it goes to the earliest time that is waited for: waiting costs next to nothing.
+    #[must_use]
+    pub fn simulated() -> Self {
+        Self(Some(Arc::default()))
+    }
+
     /// Nanoseconds since the epoch.
-    #[expect(clippy::unused_self, reason = "the place where a simulated time will come in")]
     pub(crate) fn now_ns(&self) -> i64 {
+        if let Some(simulated) = &self.0 {
+            return simulated.now_ns();
+        }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
     }
 
     /// Milliseconds since the epoch, some milliseconds late.
-    #[expect(clippy::unused_self, reason = "the place where a simulated time will come in")]
     pub(crate) fn now_ms(&self) -> u64 {
-        coarse_ms()
+        self.0.as_ref().map_or_else(coarse_ms, |simulated| {
+            u64::try_from(simulated.now_ns() / 1_000_000).unwrap_or(0)
+        })
+    }
+
+    /// A time that never goes back, for durations.
+    pub fn instant(&self) -> Instant {
+        self.0.as_ref().map_or_else(Instant::now, |simulated| simulated.instant())
+    }
+
+    /// How long `since` is ago.
+    pub fn elapsed(&self, since: Instant) -> Duration {
+        self.instant().saturating_duration_since(since)
+    }
+
+    /// Waits for `duration`.
+    pub fn sleep(&self, duration: Duration) {
+        match &self.0 {
+            None => thread::sleep(duration),
+            Some(simulated) => simulated.sleep_until(simulated.instant() + duration),
+        }
+    }
+
+    /// Waits until `time`.
+    pub fn sleep_until(&self, time: Instant) {
+        match &self.0 {
+            None => thread::sleep(time.saturating_duration_since(Instant::now())),
+            Some(simulated) => simulated.sleep_until(time),
+        }
+    }
+
+    /// Waits until somebody notifies `changed`, and at most until `deadline`; `true` where that came first.
+    pub(crate) fn wait_until<T>(
+        &self,
+        changed: &Condvar,
+        guard: &mut MutexGuard<'_, T>,
+        deadline: Instant,
+    ) -> bool {
+        match &self.0 {
+            None => changed.wait_until(guard, deadline).timed_out(),
+            Some(simulated) => simulated.wait_until(changed, guard, deadline),
+        }
+    }
+
+    /// The simulated one, if it is.
+    pub(crate) fn as_simulated(&self) -> Option<&Simulated> {
+        self.0.as_deref()
     }
 }
 

@@ -1,5 +1,5 @@
 //! One server: a directory on one device. The trait carries the data operations on descriptors
-//! of files that live there; emulation, metering, throttling and faults are decorators of it.
+//! of files that live there; emulation, metering and faults are decorators of it.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -17,7 +17,6 @@ pub mod meter;
 pub mod null;
 pub(crate) mod passing;
 pub mod pieces;
-pub mod throttle;
 
 /// An open file on a server.
 #[derive(Debug)]

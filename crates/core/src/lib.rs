@@ -9,7 +9,7 @@ mod beneath;
 pub mod bound_process;
 pub mod bounded;
 pub mod calibrate;
-mod clock;
+pub mod clock;
 pub mod config;
 pub mod control;
 pub mod counted;

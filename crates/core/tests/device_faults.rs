@@ -1,4 +1,4 @@
-//! Faults, meters and throttles around a real directory, and what a striped volume makes of them.
+//! Faults and meters around a real directory, and what a striped volume makes of them.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -7,7 +7,6 @@ use halocline_core::device::fault::{Effect, Faults, FaultyDevice, Operation, Whe
 use halocline_core::device::local::LocalDevice;
 use halocline_core::device::meter::{Meter, MeteredDevice};
 use halocline_core::device::pieces::PiecewiseDevice;
-use halocline_core::device::throttle::{Throttle, ThrottledDevice};
 use halocline_core::device::{Device, ServerFile};
 use halocline_core::volume::{Volume, VolumeFile};
 use halocline_model::request::{ByteRange, Direction};
@@ -147,15 +146,6 @@ fn a_meter_counts_by_direction() {
     assert_eq!((read.requests, read.bytes, read.errors), (1, 2, 0));
     assert_eq!((write.requests, write.bytes, write.errors), (2, 5, 1));
     assert_eq!(meter.other().requests, 1);
-}
-
-#[test]
-fn a_throttle_at_zero_lets_all_pass() {
-    let Scratch { file, device, .. } = scratch();
-    let throttle = Arc::new(Throttle::new(1));
-    throttle.set_rate(0);
-    let device = ThrottledDevice::new(Arc::new(device), throttle);
-    device.write_at(&file, 0, &[IoSlice::new(&vec![0; 1 << 20])]).unwrap();
 }
 
 #[test]

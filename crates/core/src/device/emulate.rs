@@ -22,24 +22,40 @@ use parking_lot::Mutex;
 pub use halocline_model::emulated::expected;
 
 use super::{Allocate, Device, ServerFile, Space};
+use crate::clock::{Clock, Simulated};
 
 /// A real device that answers when an emulated one would.
 #[derive(Debug)]
 pub struct EmulatedServer {
     below: Arc<dyn Device>,
     mechanism: Mutex<Mechanism>,
+    clock: Clock,
 }
 
 impl EmulatedServer {
     /// Puts the emulation of `device` around the real device `below`.
     pub fn new(device: EmulatedDevice, below: Arc<dyn Device>) -> Self {
-        Self { below, mechanism: Mutex::new(Mechanism::new(device)) }
+        Self { below, mechanism: Mutex::new(Mechanism::new(device)), clock: Clock::MACHINE }
+    }
+
+    /// The same in the time of `clock`.
+    #[must_use]
+    pub fn timed_by(self, clock: &Clock) -> Self {
+        Self { clock: clock.clone(), ..self }
+    }
+
+    /// When a request of the calling thread arrives, in nanoseconds since some beginning.
+    fn arrival(&self) -> u64 {
+        self.clock.as_simulated().map_or_else(sleep::arrival, Simulated::elapsed_ns)
     }
 
     /// Passes the time that the device needs for `access`, beginning at `arrival`.
     fn pass_time(&self, arrival: u64, access: Access) {
         let done = self.mechanism.lock().serve(arrival, access);
-        sleep::until(done);
+        match self.clock.as_simulated() {
+            Some(simulated) => simulated.sleep_until_ns(done),
+            None => sleep::until(done),
+        }
     }
 }
 
@@ -50,7 +66,7 @@ impl Device for EmulatedServer {
         offset: u64,
         bufs: &mut [IoSliceMut<'_>],
     ) -> io::Result<usize> {
-        let arrival = sleep::arrival();
+        let arrival = self.arrival();
         let wanted = bufs.iter().any(|buf| !buf.is_empty());
         let len = self.below.read_at(file, offset, bufs)?;
         if wanted {
@@ -62,7 +78,7 @@ impl Device for EmulatedServer {
     }
 
     fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
-        let arrival = sleep::arrival();
+        let arrival = self.arrival();
         let len = bufs.iter().map(|buf| buf.len() as u64).sum::<u64>();
         self.below.write_at(file, offset, bufs)?;
         if len > 0 {

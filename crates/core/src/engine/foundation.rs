@@ -47,8 +47,9 @@ impl Foundation {
         store: ExtentStore,
         movers: Arc<Movers>,
         settings: Settings,
+        clock: &Clock,
     ) -> Self {
-        let (namespace, clock) = (Arc::new(namespace), Clock);
+        let (namespace, clock) = (Arc::new(namespace), clock.clone());
         let (store, settings) = (Arc::new(store), Arc::new(settings));
         let dir = &settings.origin_dir;
         let origin = OriginAccess::new(Arc::clone(&namespace), origin, dir, clock.clone());
@@ -61,7 +62,7 @@ impl Foundation {
             store,
             files: Arc::default(),
             movers,
-            room: Arc::default(),
+            room: Arc::new(Room::new(clock.clone())),
             damage: Arc::default(),
             defects: Arc::new(Defects::new(&health, &notes, clock.clone())),
             health,

@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use halocline_model::admit::{self, Admission, Observation, Query, Setting, Verdict};
 use halocline_model::layout::Placement;
 use halocline_model::request::{ByteRange, Direction};
 use parking_lot::RwLock;
 
+use crate::clock::Clock;
 use crate::engine::processes::{Process, Processes};
 use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
@@ -18,6 +19,7 @@ use crate::extent::file::CachedFile;
 #[derive(Debug)]
 pub(crate) struct Identifier {
     setting: Setting,
+    clock: Clock,
     default: Arc<dyn Admission>,
     /// Policies that hints asked for by name.
     by_name: RwLock<HashMap<String, Arc<dyn Admission>>>,
@@ -38,9 +40,10 @@ pub(crate) struct Identified {
 
 impl Identifier {
     /// An identifier with `policy` as its default.
-    pub(crate) fn new(setting: Setting, policy: &str) -> Result<Self> {
+    pub(crate) fn new(setting: Setting, policy: &str, clock: Clock) -> Result<Self> {
         let default = policy_by_name(policy, &setting)?;
-        Ok(Self { setting, default, by_name: RwLock::default(), processes: Processes::default() })
+        let (by_name, processes) = (RwLock::default(), Processes::default());
+        Ok(Self { setting, clock, default, by_name, processes })
     }
 
     /// Name of the default policy.
@@ -154,7 +157,7 @@ impl Identifier {
         let Some(identified) = identified.filter(|request| self.learns(request)) else {
             return work();
         };
-        let begun = Instant::now();
+        let begun = self.clock.instant();
         let done = work()?;
         let verdict = &identified.verdict;
         self.observe(
@@ -166,7 +169,7 @@ impl Identifier {
                 bytes,
                 parts: 1,
                 predicted_ps: if on_cache { verdict.cache_ps } else { verdict.origin_ps },
-                measured_ps: u64::try_from(begun.elapsed().as_nanos())
+                measured_ps: u64::try_from(self.clock.elapsed(begun).as_nanos())
                     .unwrap_or(u64::MAX)
                     .saturating_mul(1000),
             },

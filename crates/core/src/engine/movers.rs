@@ -14,6 +14,7 @@ use super::extents::ExtentEngine;
 use super::fetch::Fetched;
 use super::parts::Parts;
 use super::reach::says_not_there;
+use crate::clock::Clock;
 use crate::control::{MoveReport, Progress, ProgressSink, Skipped};
 use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
@@ -28,6 +29,7 @@ pub(super) struct Moving<'a> {
     sink: Mutex<ProgressSink<'a>>,
     done_bytes: Mutex<u64>,
     total_bytes: u64,
+    clock: Clock,
     begun: Instant,
     report: MoveReport,
 }
@@ -39,12 +41,13 @@ pub(super) struct FileProgress<'m, 'a> {
 }
 
 impl<'a> Moving<'a> {
-    pub(super) fn new(sink: ProgressSink<'a>, total_bytes: u64) -> Self {
+    pub(super) fn new(clock: &Clock, sink: ProgressSink<'a>, total_bytes: u64) -> Self {
         Self {
             sink: Mutex::new(sink),
             done_bytes: Mutex::new(0),
             total_bytes,
-            begun: Instant::now(),
+            clock: clock.clone(),
+            begun: clock.instant(),
             report: MoveReport::default(),
         }
     }
@@ -91,7 +94,7 @@ impl<'a> Moving<'a> {
     /// What was done; `left` bytes more were not.
     pub(super) fn report(mut self, left: u64) -> MoveReport {
         self.report.bytes = *self.done_bytes.lock();
-        self.report.seconds = self.begun.elapsed().as_secs_f64();
+        self.report.seconds = self.clock.elapsed(self.begun).as_secs_f64();
         self.report.left_bytes += left;
         self.report
     }

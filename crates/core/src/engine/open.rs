@@ -57,7 +57,7 @@ impl ExtentEngine {
         let binding = Binding::of(origin_dir, config)?;
         binding.check(cache_dir)?;
         let mut meters = Meters::default();
-        let origin = sides::open_origin(origin_dir, config, &mut meters, around.origin)?;
+        let origin = sides::open_origin(origin_dir, config, &mut meters, around)?;
         let namespace = Namespace::open(origin.namespace_dir())?;
         let geometry = geometry(config);
         let shares = sides::shares(cache_dir, config, around.data_bytes)?;
@@ -67,7 +67,7 @@ impl ExtentEngine {
         let (dmt, recovery) = open_tables(cache_dir, options, boot_id)?;
         binding.check(cache_dir)?;
         binding.record(cache_dir)?;
-        let cache = sides::open_cache(cache_dir, config, &mut meters, around.cache)?;
+        let cache = sides::open_cache(cache_dir, config, &mut meters, around)?;
         sides::check_servers(&cache, &dmt, cache_dir)?;
         let setting = Setting {
             origin: Side {
@@ -80,9 +80,9 @@ impl ExtentEngine {
         let settings = settings_of(config, &setting, origin_dir, cache_dir);
         let (objects, movers) = within_open_files(cache, geometry, &origin)?;
         let store = ExtentStore::new(dmt, objects, geometry);
-        let base = Foundation::new((namespace, origin), store, movers, settings);
+        let base = Foundation::new((namespace, origin), store, movers, settings, around.clock);
         let lease = Lease::open(cache_dir, boot_id)?;
-        let identifier = Identifier::new(setting, &config.policy)?;
+        let identifier = Identifier::new(setting, &config.policy, around.clock.clone())?;
         let globs = Globs::load(cache_dir, &config.pin, &config.exclude)?;
         let parts = Arc::new(Parts::new(base, lease, identifier, globs));
         Self::begin(parts, meters, &recovery)

@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use halocline_model::request::ByteRange;
 
@@ -86,7 +85,7 @@ impl Controlled for ExtentEngine {
         let layouts = counts.layout_bytes;
         let mut report = Report {
             policy: self.parts.identifier.policy_name().to_owned(),
-            elapsed_s: self.parts.begun.elapsed().as_secs_f64(),
+            elapsed_s: self.parts.clock.elapsed(self.parts.begun).as_secs_f64(),
             exit_status: None,
             read: totals(counts.read),
             write: totals(counts.write),
@@ -194,7 +193,8 @@ impl Controlled for ExtentEngine {
         dry_run: bool,
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport> {
-        let mut moving = Moving::new(progress, self.parts.store.dmt.usage().dirty);
+        let mut moving =
+            Moving::new(&self.parts.clock, progress, self.parts.store.dmt.usage().dirty);
         let (dirty, obstacle) = self.dirty_files(path, dry_run);
         for id in dirty {
             let file = match self.parts.known.file_by_id(id) {
@@ -232,7 +232,7 @@ impl Controlled for ExtentEngine {
     ) -> Result<MoveReport> {
         let files = Walk::below(&self.parts, paths)?;
         let total = files.found.iter().map(|(_, file)| self.missing_bytes(file)).sum();
-        let mut moving = Moving::new(progress, total);
+        let mut moving = Moving::new(&self.parts.clock, progress, total);
         for (name, file) in &files.found {
             if self.warm_one(file, name, dry_run, &mut moving)?.is_break() {
                 break;
@@ -244,7 +244,7 @@ impl Controlled for ExtentEngine {
     fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
         let files = Walk::below(&self.parts, &[path.to_owned()])?;
         let total = files.found.iter().map(|(_, file)| self.mapped_bytes(file)).sum();
-        let mut moving = Moving::new(progress, total);
+        let mut moving = Moving::new(&self.parts.clock, progress, total);
         for (name, file) in &files.found {
             if self.evict_one(file, name, dry_run, &mut moving)?.is_break() {
                 break;
@@ -386,11 +386,11 @@ impl ExtentEngine {
         if dry_run {
             return moving.file(name, dirty());
         }
-        let begun = Instant::now();
+        let begun = self.parts.clock.instant();
         let shared = moving.shared(name);
         let go_on = |bytes| shared.advance(bytes).is_continue();
         let flushed = self.parts.sweeper.flush_whole(file, &go_on);
-        self.parts.counters.flush_time(begun.elapsed());
+        self.parts.counters.flush_time(self.parts.clock.elapsed(begun));
         match flushed {
             Ok(FlushedWhole::Removed) => {
                 self.skip_missing(id, None, None, moving);

@@ -78,7 +78,7 @@ impl Parts {
         identifier: Identifier,
         globs: Globs,
     ) -> Self {
-        let identifier = Arc::new(identifier);
+        let (identifier, begun) = (Arc::new(identifier), base.clock.instant());
         let mappings = Arc::new(Mappings::new(&base));
         let own = Arc::new(OwnChanges::tell(&base, &mappings, lease));
         let repair = Arc::new(Repair::new(&base, &mappings));
@@ -124,7 +124,7 @@ impl Parts {
         let parts = Self {
             base, identifier, mappings, own, external, repair, known, space, times, relief, sweeper,
             discards, barriers, fetcher, fills, recoverer, rounds, resizer, redirector, warm,
-            lifecycle, opener, begun: Instant::now(),
+            lifecycle, opener, begun,
         };
         parts
     }

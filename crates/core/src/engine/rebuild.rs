@@ -99,7 +99,7 @@ enum Reason {
 impl Rebuilder {
     /// Starts the rebuilder unless the options keep it still.
     pub(crate) fn start(rounds: &Arc<Rounds>) -> Self {
-        let signal = Arc::new(Signal::default());
+        let signal = Arc::new(Signal::new(rounds.clock.clone()));
         let thread = rounds.settings.config.rebuild.then(|| {
             let (rounds, signal) = (Arc::clone(rounds), Arc::clone(&signal));
             thread::Builder::new()
@@ -217,14 +217,14 @@ impl Rounds {
     }
 
     fn run(&self, signal: &Signal) {
-        let mut pace = Pace { barrier: Instant::now(), fetch: Instant::now() };
-        let mut housekeeping = Instant::now();
+        let mut pace = Pace { barrier: self.clock.instant(), fetch: self.clock.instant() };
+        let mut housekeeping = self.clock.instant();
         let mut panics = 0;
         while !signal.stopping() {
             let met = self.defects.met();
             let worked = self.defects.guard("rebuilder", || {
-                if housekeeping.elapsed() >= Duration::from_secs(1) {
-                    housekeeping = Instant::now();
+                if self.clock.elapsed(housekeeping) >= Duration::from_secs(1) {
+                    housekeeping = self.clock.instant();
                     self.space.check();
                 }
                 self.round(signal, &mut pace)
@@ -260,22 +260,22 @@ impl Rounds {
             let flushed = self.flush_pass(signal, reason)?;
             self.barriers.barrier()?;
             self.room.was_made();
-            pace.barrier = Instant::now();
+            pace.barrier = self.clock.instant();
             self.discards.discard_queued()?;
             return Ok(flushed > 0);
         }
-        if pace.barrier.elapsed() >= BARRIER_EVERY && self.barriers.are_due() {
+        if self.clock.elapsed(pace.barrier) >= BARRIER_EVERY && self.barriers.are_due() {
             self.barriers.barrier()?;
-            pace.barrier = Instant::now();
+            pace.barrier = self.clock.instant();
         }
         if self.origin.is_idle() {
             let fetched = self.fetch_pass(signal)?;
             if fetched {
                 return Ok(true);
             }
-        } else if pace.fetch <= Instant::now() {
+        } else if pace.fetch <= self.clock.instant() {
             let worked = self.fetch_beside_programs(signal)?;
-            pace.fetch = Instant::now() + worked * (BUSY_SHARE - 1);
+            pace.fetch = self.clock.instant() + worked * (BUSY_SHARE - 1);
         }
         let dirty = self.store.dmt.usage().dirty > 0;
         signal.set(if dirty { Doing::Waiting } else { Doing::Idle });
@@ -434,10 +434,10 @@ impl Rounds {
             return Ok(Duration::ZERO);
         }
         signal.set(Doing::Fetching);
-        let begun = Instant::now();
-        let go_on = || !signal.stopping() && begun.elapsed() < BUSY_SLICE;
+        let begun = self.clock.instant();
+        let go_on = || !signal.stopping() && self.clock.elapsed(begun) < BUSY_SLICE;
         let bytes = self.fetcher.fetch_batch(&go_on, false)?.unwrap_or(0);
-        let worked = begun.elapsed();
+        let worked = self.clock.elapsed(begun);
         let limit = self.settings.config.rebuild_rate;
         if limit == 0 {
             return Ok(worked);

@@ -7,9 +7,11 @@
 //! (D11), and not at all for a while after waiting was in vain.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::clock::Clock;
 
 /// Writes that go home at once after one waited in vain.
 const DISCOURAGED: u32 = 16;
@@ -18,8 +20,9 @@ const DISCOURAGED: u32 = 16;
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Where writes wait for the rebuilder to make room.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Room {
+    clock: Clock,
     /// Counts the times at which room was made.
     made: Mutex<u64>,
     more: Condvar,
@@ -29,6 +32,12 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    /// Room for which is waited by `clock`.
+    pub(crate) fn new(clock: Clock) -> Self {
+        let (waiting, discouraged) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { clock, made: Mutex::new(0), more: Condvar::new(), waiting, discouraged }
+    }
+
     /// Tries `take` again whenever room was made, until it gets something or `patience` is over.
     pub(crate) fn wait<T, E>(
         &self,
@@ -38,14 +47,14 @@ impl Room {
         if patience.is_zero() || self.is_discouraged() {
             return Ok(None);
         }
-        let until = Instant::now() + patience.min(WAIT_MAX);
+        let until = self.clock.instant() + patience.min(WAIT_MAX);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let taken = loop {
             let mut made = self.made.lock();
             let before = *made;
             let mut late = false;
             while *made == before && !late {
-                late = self.more.wait_until(&mut made, until).timed_out();
+                late = self.clock.wait_until(&self.more, &mut made, until);
             }
             drop(made);
             match take() {
@@ -83,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_write_gets_the_room_that_is_made() {
-        let room = Room::default();
+        let room = Room::new(Clock::simulated());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !room.is_wanted() {
@@ -102,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_wait_in_vain_discourages_the_next_ones() {
-        let room = Room::default();
+        let room = Room::new(Clock::simulated());
         let mut tries = 0;
         for _ in 0..=DISCOURAGED {
             let taken = room.wait(Duration::from_millis(1), || {

@@ -9,6 +9,7 @@ use halocline_model::request::Direction;
 
 use super::extents::ExtentEngine;
 use super::parts::Parts;
+use crate::clock::Clock;
 use crate::config::{Config, EmulatedGroup, Shares};
 use crate::control::{ServerStatus, Side};
 use crate::device::emulate::{self, EmulatedServer};
@@ -38,6 +39,8 @@ pub struct Decorations<'a> {
     pub origin: Decorate<'a>,
     /// Around the cache's devices.
     pub cache: Decorate<'a>,
+    /// The time of the engine and of its emulated devices.
+    pub clock: &'a Clock,
     /// The machine's boot id, for playing a power loss; `None`: the real one.
     pub boot_id: Option<&'a str>,
     /// Room for data, however small, with records not counted; `None`: what the size leaves.
@@ -49,6 +52,7 @@ impl Decorations<'_> {
     pub const NONE: Decorations<'static> = Decorations {
         origin: &|_, device| device,
         cache: &|_, device| device,
+        clock: &Clock::MACHINE,
         boot_id: None,
         data_bytes: None,
     };
@@ -61,9 +65,13 @@ impl fmt::Debug for Decorations<'_> {
 }
 
 /// An emulated device where the configuration says so.
-fn emulated(group: Option<&EmulatedGroup>, below: Arc<dyn Device>) -> Arc<dyn Device> {
+fn emulated(
+    group: Option<&EmulatedGroup>,
+    clock: &Clock,
+    below: Arc<dyn Device>,
+) -> Arc<dyn Device> {
     match group {
-        Some(group) => Arc::new(EmulatedServer::new(group.device, below)),
+        Some(group) => Arc::new(EmulatedServer::new(group.device, below).timed_by(clock)),
         None => below,
     }
 }
@@ -81,13 +89,14 @@ pub(crate) fn open_origin(
     dir: &Path,
     config: &Config,
     meters: &mut Meters,
-    around: Decorate<'_>,
+    around: Decorations<'_>,
 ) -> Result<Origin> {
     let shape = config.origin_shape();
     meters.origin = new_meters(shape.servers);
     let group = config.emulate.as_ref().map(|emulation| &emulation.origin);
     Origin::open_or_create(dir, shape, &|index, device| {
-        metered(around(index, emulated(group, device)), &meters.origin[index])
+        let device = emulated(group, around.clock, device);
+        metered((around.origin)(index, device), &meters.origin[index])
     })
 }
 
@@ -96,14 +105,14 @@ pub(crate) fn open_cache(
     dir: &Path,
     config: &Config,
     meters: &mut Meters,
-    around: Decorate<'_>,
+    around: Decorations<'_>,
 ) -> Result<Volume> {
     let shape = config.cache_shape();
     meters.cache = new_meters(shape.servers);
     let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
     Volume::in_directory(dir, shape.servers, shape.stripe, &|index, device| {
-        let device = Arc::new(PiecewiseDevice::new(device));
-        metered(around(index, emulated(group, device)), &meters.cache[index])
+        let device = emulated(group, around.clock, Arc::new(PiecewiseDevice::new(device)));
+        metered((around.cache)(index, device), &meters.cache[index])
     })
 }
 

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 
 use super::blocks::new_bytes_in;
 use super::open_file::OpenFile;
+use crate::clock::Clock;
 use crate::engine::foundation::Foundation;
 use crate::engine::health::Health;
 use crate::engine::notes::Notes;
@@ -62,6 +63,7 @@ pub(crate) struct OriginSpace {
     namespace: Arc<Namespace>,
     notes: Arc<Notes>,
     settings: Arc<Settings>,
+    clock: Clock,
     /// Bytes taken so far, in whole blocks.
     taken: AtomicU64,
     /// Those of them whose writes have ended: a look sees them, dirty or on the origin.
@@ -118,6 +120,7 @@ impl OriginSpace {
             namespace: Arc::clone(&base.namespace),
             notes: Arc::clone(&base.notes),
             settings: Arc::clone(&base.settings),
+            clock: base.clock.clone(),
             taken: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             limit: AtomicU64::new(0),
@@ -181,7 +184,7 @@ impl OriginSpace {
             return Some(Taken { space: self, bytes: 0 });
         }
         let mut looked = self.looked.try_lock()?;
-        if looked.at.is_some_and(|at| at.elapsed() < LOOK_AGAIN) {
+        if looked.at.is_some_and(|at| self.clock.elapsed(at) < LOOK_AGAIN) {
             return None;
         }
         self.look_at_origin(&mut looked);
@@ -291,7 +294,7 @@ impl OriginSpace {
         self.promised.store(promised, Ordering::Release);
         let short = left < reserve;
         self.short.store(short && looked.refusal.is_none(), Ordering::Relaxed);
-        looked.at = Some(Instant::now());
+        looked.at = Some(self.clock.instant());
         self.health.set_origin_short(match &looked.refusal {
             Some(refusal) if refusal.is_quota => Some(format!(
                 "{}: a quota is used up; writes that need new space go straight there. Raise the \

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use halocline_core::clock::Clock;
 use halocline_core::config::{CacheSize, Config, SIZE_MIN};
 use halocline_core::control::{Controlled, MoveReport};
 use halocline_core::device::Device;
@@ -39,6 +40,8 @@ pub(crate) struct Fixture {
     pub(crate) origin_limit: Option<u64>,
     /// The machine's boot, where a test boots it.
     pub(crate) boot_id: Option<String>,
+    /// The engine's time.
+    pub(crate) clock: Clock,
     /// Whether somebody else changes the origin: else a conflict is a false one.
     pub(crate) others: bool,
     engine: Option<Arc<ExtentEngine>>,
@@ -82,6 +85,7 @@ impl Fixture {
             volatile: None,
             origin_limit: None,
             boot_id: None,
+            clock: Clock::MACHINE,
             others: false,
             engine: None,
         };
@@ -132,6 +136,7 @@ impl Fixture {
         let around = Decorations {
             origin: &|_, below| faulty(&self.origin_faults, limited(volatile(below))),
             cache: &|_, below| faulty(&self.cache_faults, volatile(below)),
+            clock: &self.clock,
             boot_id: self.boot_id.as_deref(),
             data_bytes: match self.config.size {
                 CacheSize::Bytes(size) if size < SIZE_MIN => Some(size - size / 128),

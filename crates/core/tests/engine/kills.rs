@@ -193,7 +193,7 @@ fn child() {
         Arc::new(KillingDevice { below, calls: Arc::clone(&calls), nth, after })
     };
     let data_bytes = Some(120 * KIB - 960);
-    let around = Decorations { origin: &killing, cache: &killing, boot_id: None, data_bytes };
+    let around = Decorations { origin: &killing, cache: &killing, data_bytes, ..Decorations::NONE };
     let config = still(120 * KIB, "always");
     let engine =
         ExtentEngine::open_decorated(Path::new(origin), Path::new(cache), &config, around).unwrap();

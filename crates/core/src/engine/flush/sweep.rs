@@ -9,13 +9,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 use rangemap::RangeSet;
 
 use super::{Flushed, Flusher, Held};
+use crate::clock::Clock;
 use crate::engine::damage::Damage;
 use crate::engine::defects::Defects;
 use crate::engine::degrade::Relief;
@@ -123,6 +124,7 @@ pub(crate) struct Sweeper {
     relief: Arc<Relief>,
     defects: Arc<Defects>,
     flusher: Arc<Flusher>,
+    clock: Clock,
 }
 
 impl Sweeper {
@@ -152,6 +154,7 @@ impl Sweeper {
             relief: Arc::clone(relief),
             defects: Arc::clone(&base.defects),
             flusher: Arc::clone(flusher),
+            clock: base.clock.clone(),
         }
     }
 
@@ -296,7 +299,7 @@ impl Sweeper {
         let mut home = Flushed::default();
         let mut total = 0;
         loop {
-            let begun = Instant::now();
+            let begun = self.clock.instant();
             let Some(region) = regions.lock().pop_front() else { break };
             let before = home.bytes;
             self.flusher.flush_region(file, id, region, watcher.held, &mut home)?;
@@ -309,7 +312,7 @@ impl Sweeper {
                 regions.lock().clear();
                 break;
             }
-            self.be_courteous(begun.elapsed(), bytes, workers);
+            self.be_courteous(self.clock.elapsed(begun), bytes, workers);
         }
         Ok(total + self.finish(file, id, &home, watcher)?)
     }
@@ -364,14 +367,14 @@ impl Sweeper {
             let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
             rest = rest.max(due.saturating_sub(worked));
         }
-        let until = Instant::now() + rest.min(REST_MAX);
+        let until = self.clock.instant() + rest.min(REST_MAX);
         // Nobody to be courteous to, once programs are done with the origin.
         while !self.pressure.is_pressed() && !self.room.is_wanted() && !self.origin.is_idle() {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(self.clock.instant());
             if left.is_zero() {
                 break;
             }
-            thread::sleep(left.min(LOOK_UP));
+            self.clock.sleep(left.min(LOOK_UP));
         }
     }
 

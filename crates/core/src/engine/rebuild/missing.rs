@@ -54,6 +54,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::clock::Clock;
     use crate::config::Config;
     use crate::control::Controlled;
     use crate::engine::extents::ExtentEngine;
@@ -99,7 +100,7 @@ mod tests {
         for (id, _) in engine.parts.store.dmt.dirty_files() {
             engine.parts.rounds.missing.note(id, 0);
         }
-        engine.parts.rounds.flush_pass(&Signal::default(), Reason::Short).unwrap();
+        engine.parts.rounds.flush_pass(&Signal::new(Clock::MACHINE), Reason::Short).unwrap();
     }
 
     /// Only a flush or an unmount on request looked for them; `status` said that the next mount would.

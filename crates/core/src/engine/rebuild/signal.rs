@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::Doing;
+use crate::clock::Clock;
 
 /// How often the rebuilder looks around when nobody wakes it.
 const TICK: Duration = Duration::from_millis(100);
@@ -13,8 +14,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// Longest rest after rounds that panicked.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Signal {
+    clock: Clock,
     stop: AtomicBool,
     doing: AtomicU8,
     woken: Mutex<bool>,
@@ -22,6 +24,12 @@ pub(super) struct Signal {
 }
 
 impl Signal {
+    /// One whose waits are those of `clock`.
+    pub(super) fn new(clock: Clock) -> Self {
+        let (stop, doing) = (AtomicBool::new(false), AtomicU8::new(0));
+        Self { clock, stop, doing, woken: Mutex::new(false), wake: Condvar::new() }
+    }
+
     /// Ends the thread's next wait, unless somebody did already.
     pub(super) fn wake(&self) {
         let mut woken = self.woken.lock();
@@ -59,7 +67,7 @@ impl Signal {
     pub(super) fn wait(&self) {
         let mut woken = self.woken.lock();
         if !*woken {
-            self.wake.wait_for(&mut woken, TICK);
+            self.clock.wait_until(&self.wake, &mut woken, self.clock.instant() + TICK);
         }
         *woken = false;
     }
@@ -69,7 +77,8 @@ impl Signal {
     pub(super) fn rest(&self, panics: u32) {
         let rest = TICK.saturating_mul(1 << panics.min(16)).min(REST_MAX);
         let mut woken = self.woken.lock();
-        self.wake.wait_while_for(&mut woken, |_| !self.stopping(), rest);
+        let until = self.clock.instant() + rest;
+        while !self.stopping() && !self.clock.wait_until(&self.wake, &mut woken, until) {}
         *woken = false;
     }
 }

@@ -1,0 +1,119 @@
+//! Time is handed in: below the extent engine nothing reads the machine's clock or waits for it, so that a simulated
+//! clock (`crates/core/src/clock.rs`) can stand in its place.
+
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+use super::{Finding, Source};
+
+/// Where the rule holds.
+const SCOPES: [&str; 5] = [
+    "crates/core/src/engine/",
+    "crates/core/src/extent/",
+    "crates/core/src/meta/",
+    "crates/core/src/volume/",
+    "crates/core/src/device/",
+];
+/// Waits for another process, which lives in the machine's time.
+const EXEMPT: [&str; 1] = ["crates/core/src/meta/owner.rs"];
+
+/// Functions of the standard library, by the last two parts of their paths.
+const FUNCTIONS: [[&str; 2]; 3] = [["Instant", "now"], ["SystemTime", "now"], ["thread", "sleep"]];
+/// Methods, and how many arguments they take.
+const METHODS: [(&str, usize); 5] = [
+    ("elapsed", 0),
+    ("recv_timeout", 1),
+    ("wait_for", 2),
+    ("wait_while_for", 3),
+    ("wait_timeout", 2),
+];
+
+/// Finds uses of the machine's clock.
+pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
+    let in_scope = |source: &&Source| {
+        SCOPES.iter().any(|scope| source.path.starts_with(scope))
+            && !EXEMPT.contains(&source.path.as_str())
+            && !source.path.contains("/tests")
+    };
+    let mut findings = Vec::new();
+    for source in sources.iter().filter(in_scope) {
+        let mut uses = Uses { source, findings: Vec::new() };
+        if let Some(tree) = &source.tree {
+            uses.visit_file(tree);
+        }
+        findings.extend(uses.findings);
+    }
+    findings
+}
+
+struct Uses<'a> {
+    source: &'a Source,
+    findings: Vec<Finding>,
+}
+
+impl Uses<'_> {
+    fn found(&mut self, at: proc_macro2::Span, what: &str) {
+        let what = format!("{what} is the machine's time: ask the Clock that was handed in");
+        self.findings.push(Finding::new(self.source, at.start().line, what));
+    }
+}
+
+impl<'ast> Visit<'ast> for Uses<'_> {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        let is_test = |attribute: &syn::Attribute| {
+            attribute.path().is_ident("cfg")
+                && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
+        };
+        if !module.attrs.iter().any(is_test) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_expr_path(&mut self, path: &'ast syn::ExprPath) {
+        let mut names = path.path.segments.iter().rev().map(|part| part.ident.to_string());
+        if let (Some(last), Some(before)) = (names.next(), names.next())
+            && FUNCTIONS.iter().any(|[of, name]| *of == before && *name == last)
+        {
+            self.found(path.span(), &format!("{before}::{last}"));
+        }
+        visit::visit_expr_path(self, path);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        let is = |(name, args): &(&str, usize)| call.method == name && call.args.len() == *args;
+        if METHODS.iter().any(is) {
+            self.found(call.method.span(), &format!(".{}()", call.method));
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, text: &str) -> usize {
+        check(&[Source::new(path, text)]).len()
+    }
+
+    #[test]
+    fn the_machines_time_is_found() {
+        let path = "crates/core/src/engine/a.rs";
+        assert_eq!(findings(path, "fn f() { let a = std::time::Instant::now(); }"), 1);
+        assert_eq!(findings(path, "fn f() { x.map_or_else(Instant::now, g); }"), 1);
+        assert_eq!(findings(path, "fn f() { thread::sleep(a); changed.wait_for(&mut b, a); }"), 2);
+        assert_eq!(findings(path, "fn f() { if begun.elapsed() > LIMIT { } }"), 1);
+        assert_eq!(findings("crates/core/src/control/a.rs", "fn f() { Instant::now(); }"), 0);
+    }
+
+    #[test]
+    fn what_was_handed_in_is_not() {
+        let path = "crates/core/src/engine/a.rs";
+        assert_eq!(
+            findings(path, "fn f() { let a = self.clock.elapsed(begun); clock.sleep(a) }"),
+            0
+        );
+        let test = "#[cfg(test)] mod tests { fn f() { thread::sleep(a) } }";
+        assert_eq!(findings(path, test), 0);
+    }
+}
