@@ -85,9 +85,45 @@ impl Clock {
         }
     }
 
+    /// Says that whoever [begins](Work::begin) what this returns works until it is dropped, but where it waits for the
+    /// time: a simulated time stands still meanwhile. For threads that work beside others.
+    pub(crate) fn work(&self) -> Work {
+        if let Some(simulated) = &self.0 {
+            simulated.add_work();
+        }
+        Work { clock: self.clone(), began: false }
+    }
+
     /// The simulated one, if it is.
     pub(crate) fn as_simulated(&self) -> Option<&Simulated> {
         self.0.as_deref()
+    }
+}
+
+/// Work that a simulated clock waits for.
+#[derive(Debug)]
+#[must_use = "the work has ended when it is dropped"]
+pub(crate) struct Work {
+    clock: Clock,
+    began: bool,
+}
+
+impl Work {
+    /// The calling thread does it.
+    pub(crate) fn begin(mut self) -> Self {
+        if self.clock.0.is_some() {
+            Simulated::begin_work();
+            self.began = true;
+        }
+        self
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Some(simulated) = &self.clock.0 {
+            simulated.end_work(self.began);
+        }
     }
 }
 

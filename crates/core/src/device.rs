@@ -7,39 +7,105 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::MetadataExt;
 
 use halocline_model::request::ByteRange;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
 
+use self::memory::MemoryFile;
+
+pub mod directory;
 pub mod emulate;
 pub mod fault;
 pub(crate) mod lease;
 pub mod local;
+pub mod memory;
 pub mod meter;
 pub mod null;
 pub(crate) mod passing;
 pub mod pieces;
 
-/// An open file on a server.
+pub use directory::Directory;
+
+/// The unit of `st_blocks`, whatever the file system's own block is.
+pub(crate) const SECTOR: u64 = 512;
+
+/// An open file on a server. Only the server's own device looks into it.
 #[derive(Debug)]
 pub struct ServerFile {
-    file: File,
+    content: Content,
     inode: u64,
+}
+
+/// Where a file's bytes are.
+#[derive(Debug)]
+enum Content {
+    /// On a mounted file system.
+    File(File),
+    /// On a [`memory::MemoryServer`].
+    Memory(MemoryFile),
 }
 
 impl ServerFile {
     /// Wraps an open file; its inode number is its identity on the server.
     pub fn new(file: File) -> io::Result<Self> {
         let inode = file.metadata()?.ino();
-        Ok(Self { file, inode })
+        Ok(Self { content: Content::File(file), inode })
     }
 
-    /// The descriptor.
-    pub fn file(&self) -> &File {
-        &self.file
+    const fn in_memory(file: MemoryFile, inode: u64) -> Self {
+        Self { content: Content::Memory(file), inode }
+    }
+
+    /// The descriptor; `EBADF` where the file is on no mounted file system.
+    pub fn file(&self) -> io::Result<&File> {
+        match &self.content {
+            Content::File(file) => Ok(file),
+            Content::Memory(_) => Err(Errno::BADF.into()),
+        }
+    }
+
+    fn memory(&self) -> io::Result<&MemoryFile> {
+        match &self.content {
+            Content::Memory(file) => Ok(file),
+            Content::File(_) => Err(Errno::BADF.into()),
+        }
+    }
+
+    /// Another handle of the same file.
+    fn again(&self) -> io::Result<Self> {
+        let content = match &self.content {
+            Content::File(file) => Content::File(file.try_clone()?),
+            Content::Memory(file) => Content::Memory(file.clone()),
+        };
+        Ok(Self { content, inode: self.inode })
     }
 
     /// Identity of the file on its server: what an emulated head uses as the file's place.
-    pub fn inode(&self) -> u64 {
+    pub const fn inode(&self) -> u64 {
         self.inode
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> io::Result<u64> {
+        match &self.content {
+            Content::File(file) => Ok(file.metadata()?.len()),
+            Content::Memory(file) => Ok(file.len()),
+        }
+    }
+
+    /// Bytes of blocks in use.
+    pub fn allocated(&self) -> io::Result<u64> {
+        match &self.content {
+            Content::File(file) => Ok(file.metadata()?.blocks() * SECTOR),
+            Content::Memory(file) => Ok(file.allocated()),
+        }
+    }
+
+    /// The next data or hole, as `lseek(2)`; `ENXIO` where there is none.
+    pub fn seek(&self, whence: SeekFrom) -> io::Result<u64> {
+        match &self.content {
+            Content::File(file) => Ok(rustix::fs::seek(file, whence)?),
+            Content::Memory(file) => file.seek(whence),
+        }
     }
 }
 

@@ -51,7 +51,7 @@ mod space;
 mod times;
 mod warm;
 
-pub use sides::Decorations;
+pub use sides::{CacheServers, Decorations};
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};

@@ -53,7 +53,7 @@ fn faults_from_the_nth_on_last_until_cleared() {
     assert_eq!(errno(device.truncate(file, 5)), Some(libc::ENOSPC));
     let punch = halocline_core::device::Allocate::PunchHole;
     assert_eq!(errno(device.allocate(file, ByteRange::at(0, 1), punch)), Some(libc::ENOSPC));
-    assert_eq!(file.file().metadata().unwrap().len(), 0, "a failed truncate did nothing");
+    assert_eq!(file.size().unwrap(), 0, "a failed truncate did nothing");
     faults.clear();
     assert_eq!(errno(device.truncate(file, 5)), None);
 }
@@ -82,11 +82,11 @@ fn a_stall_lasts_until_it_is_cleared() {
             std::thread::yield_now();
         }
         assert!(!write.is_finished());
-        assert_eq!(file.file().metadata().unwrap().len(), 0);
+        assert_eq!(file.size().unwrap(), 0);
         faults.clear();
         write.join().unwrap().unwrap();
     });
-    assert_eq!(file.file().metadata().unwrap().len(), 4);
+    assert_eq!(file.size().unwrap(), 4);
 }
 
 /// The fault was cleared between the decision to linger and the end of the operation, which then
@@ -121,7 +121,7 @@ fn writes_in_pieces_arrive_whole() {
         let mut back = vec![0; data.len()];
         device.read_at(&file, offset, &mut [IoSliceMut::new(&mut back)]).unwrap();
         assert!(back == data, "at {offset}");
-        assert_eq!(file.file().metadata().unwrap().len(), offset + 1_200_000);
+        assert_eq!(file.size().unwrap(), offset + 1_200_000);
     }
     // The second of two pieces fails: the first has arrived.
     faults.set(Some(Operation::Write), Effect::Errno(libc::EIO), When::Nth(1));

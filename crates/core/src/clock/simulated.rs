@@ -1,10 +1,11 @@
 //! A clock that goes on only where everybody waits for it.
 //!
-//! It cannot know who has work to do: the engine's threads do not sign in. So it watches whether anybody looks at
-//! the clock or begins or ends a wait. Where nobody does for a moment of real time, all wait, and the time goes to
-//! the earliest that is waited for. A thread that computes for longer than that looks slow, as on a busy machine.
+//! Threads that work beside others say so ([`Clock::work`](super::Clock::work)): while one of them computes, time stands
+//! still. The others do not sign in. So the clock watches whether anybody looks at it, or begins or ends a wait: where
+//! nobody does for a moment of real time, all are taken to wait, and the time goes to the earliest that is waited for.
 
-use std::collections::BTreeSet;
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +13,13 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Real time in which nobody uses the clock, after which all are taken to wait.
 const QUIET: Duration = Duration::from_micros(200);
+/// The same where some say that they work: they wait for a lock that one who waits for the time holds.
+const STUCK: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// How often the calling thread says that it works.
+    static WORKS: Cell<usize> = const { Cell::new(0) };
+}
 
 /// The clock's state, shared by all its users.
 #[derive(Debug)]
@@ -26,11 +34,16 @@ pub(crate) struct Simulated {
     passed: Condvar,
 }
 
-/// Who waits: the time that is waited for, and a number of the wait.
+/// The time that a wait is for, and its number.
+type Wait = (u64, u64);
+
 #[derive(Debug, Default)]
 struct Waits {
     next: u64,
-    all: BTreeSet<(u64, u64)>,
+    /// How often the waiting thread says that it works, when it waits for nothing.
+    all: BTreeMap<Wait, usize>,
+    /// The same of all threads that wait for nothing.
+    working: usize,
 }
 
 impl Default for Simulated {
@@ -65,18 +78,35 @@ impl Simulated {
         self.sleep_until_ns(self.ns_at(deadline));
     }
 
+    /// Counts one more that works, from now on and whichever thread it will be.
+    pub(super) fn add_work(&self) {
+        self.waits.lock().working += 1;
+    }
+
+    /// The calling thread is the one that was counted.
+    pub(super) fn begin_work() {
+        WORKS.set(WORKS.get() + 1);
+    }
+
+    /// One that was counted works no longer; `began`, where the calling thread is it.
+    pub(super) fn end_work(&self, began: bool) {
+        if began {
+            WORKS.set(WORKS.get() - 1);
+        }
+        self.waits.lock().working -= 1;
+        self.uses.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Waits until `deadline_ns` nanoseconds since the clock's beginning.
     pub(crate) fn sleep_until_ns(&self, deadline_ns: u64) {
-        let wait = self.begin(deadline_ns);
-        let mut waits = self.waits.lock();
-        while !self.is_over(wait) {
-            let before = self.uses.load(Ordering::Relaxed);
+        let (wait, mut waits) = self.begin(deadline_ns);
+        let mut quiet = Quiet::default();
+        while waits.all.contains_key(&wait) && !self.is_over(wait) {
             if self.passed.wait_for(&mut waits, QUIET).timed_out() {
-                self.go_on(&waits, wait, before);
+                self.go_on(&mut waits, wait, &mut quiet);
             }
         }
-        waits.all.remove(&wait);
-        self.uses.fetch_add(1, Ordering::Relaxed);
+        self.end(&mut waits, wait);
     }
 
     /// As [`Clock::wait_until`](super::Clock::wait_until).
@@ -86,47 +116,71 @@ impl Simulated {
         guard: &mut MutexGuard<'_, T>,
         deadline: Instant,
     ) -> bool {
-        let wait = self.begin(self.ns_at(deadline));
+        let (wait, waits) = self.begin(self.ns_at(deadline));
+        drop(waits);
+        let mut quiet = Quiet::default();
         let is_late = loop {
             if self.is_over(wait) {
                 break true;
             }
-            let before = self.uses.load(Ordering::Relaxed);
             if !changed.wait_for(guard, QUIET).timed_out() {
                 break false;
             }
-            self.go_on(&self.waits.lock(), wait, before);
+            self.go_on(&mut self.waits.lock(), wait, &mut quiet);
         };
-        self.waits.lock().all.remove(&wait);
-        self.uses.fetch_add(1, Ordering::Relaxed);
+        self.end(&mut self.waits.lock(), wait);
         is_late
     }
 
-    fn begin(&self, deadline_ns: u64) -> (u64, u64) {
+    fn begin(&self, deadline_ns: u64) -> (Wait, MutexGuard<'_, Waits>) {
         self.uses.fetch_add(1, Ordering::Relaxed);
         let mut waits = self.waits.lock();
         waits.next += 1;
-        let wait = (deadline_ns, waits.next);
-        waits.all.insert(wait);
-        wait
+        let (wait, works) = ((deadline_ns, waits.next), WORKS.get());
+        waits.working -= works;
+        waits.all.insert(wait, works);
+        (wait, waits)
     }
 
-    fn is_over(&self, (deadline_ns, _): (u64, u64)) -> bool {
+    /// The calling thread goes on. Whoever set the clock to its time counted it as working already.
+    fn end(&self, waits: &mut Waits, wait: Wait) {
+        waits.working += waits.all.remove(&wait).unwrap_or(0);
+        self.uses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_over(&self, (deadline_ns, _): Wait) -> bool {
         self.elapsed_ns.load(Ordering::Acquire) >= deadline_ns
     }
 
-    /// Sets the clock to the end of `wait` where that is the earliest, and nobody has used the clock since `before`.
-    fn go_on(&self, waits: &Waits, wait: (u64, u64), before: u64) {
-        if waits.all.first() == Some(&wait) && self.uses.load(Ordering::Relaxed) == before {
-            self.elapsed_ns.fetch_max(wait.0, Ordering::AcqRel);
-            self.passed.notify_all();
+    /// Sets the clock to the end of `wait` where that is the earliest, and nobody uses the clock.
+    fn go_on(&self, waits: &mut Waits, wait: Wait, quiet: &mut Quiet) {
+        let now = (Instant::now(), self.uses.load(Ordering::Relaxed));
+        if quiet.0.is_none_or(|(_, uses)| uses != now.1) {
+            quiet.0 = Some(now);
         }
+        let since = quiet.0.map_or(now.0, |(since, _)| since);
+        let long = if waits.working > 0 { STUCK } else { QUIET };
+        let first = waits.all.first_key_value().map(|(wait, _)| *wait);
+        if first != Some(wait) || now.0.duration_since(since) < long {
+            return;
+        }
+        self.elapsed_ns.fetch_max(wait.0, Ordering::AcqRel);
+        while let Some(entry) = waits.all.first_entry()
+            && entry.key().0 <= wait.0
+        {
+            waits.working += entry.remove();
+        }
+        self.passed.notify_all();
     }
 
     fn ns_at(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.begun.0).as_nanos()).unwrap_or(u64::MAX)
     }
 }
+
+/// Since when, in real time, one who waits has seen nobody use the clock, and the count of uses then.
+#[derive(Debug, Default)]
+struct Quiet(Option<(Instant, u64)>);
 
 #[cfg(test)]
 mod tests {
@@ -135,7 +189,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
 
-    const HOUR: Duration = Duration::from_secs(3600);
+    const HOUR: Duration = Duration::from_hours(1);
 
     #[test]
     fn a_wait_takes_its_time_and_no_real_time() {

@@ -34,14 +34,14 @@ impl Device for LocalDevice {
         offset: u64,
         bufs: &mut [IoSliceMut<'_>],
     ) -> io::Result<usize> {
-        let (mut rest, mut done) = (bufs, 0);
+        let (file, mut rest, mut done) = (file.file()?, bufs, 0);
         while !rest.is_empty() {
             let batch = rest.len().min(IOV_MAX);
             if rest[..batch].iter().all(|buf| buf.is_empty()) {
                 rest = &mut rest[batch..];
                 continue;
             }
-            match rustix::io::preadv(file.file(), &mut rest[..batch], offset + done as u64) {
+            match rustix::io::preadv(file, &mut rest[..batch], offset + done as u64) {
                 Ok(0) => break,
                 Ok(count) => {
                     done += count;
@@ -55,31 +55,28 @@ impl Device for LocalDevice {
     }
 
     fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
-        let mut at = offset;
+        let (file, mut at) = (file.file()?, offset);
         for batch in bufs.chunks(IOV_MAX) {
             let len = batch.iter().map(|buf| buf.len() as u64).sum::<u64>();
-            write_batch(file.file(), at, len, batch)?;
+            write_batch(file, at, len, batch)?;
             at += len;
         }
         Ok(())
     }
 
     fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
-        retry(|| rustix::fs::fallocate(file.file(), how.mode(), range.start, range.len()))
+        let file = file.file()?;
+        retry(|| rustix::fs::fallocate(file, how.mode(), range.start, range.len()))
     }
 
     fn truncate(&self, file: &ServerFile, len: u64) -> io::Result<()> {
-        retry(|| rustix::fs::ftruncate(file.file(), len))
+        let file = file.file()?;
+        retry(|| rustix::fs::ftruncate(file, len))
     }
 
     fn sync(&self, file: &ServerFile, data_only: bool) -> io::Result<()> {
-        retry(|| {
-            if data_only {
-                rustix::fs::fdatasync(file.file())
-            } else {
-                rustix::fs::fsync(file.file())
-            }
-        })
+        let file = file.file()?;
+        retry(|| if data_only { rustix::fs::fdatasync(file) } else { rustix::fs::fsync(file) })
     }
 
     fn space(&self) -> io::Result<Space> {
@@ -179,9 +176,9 @@ mod tests {
         let (_dir, device, file) = scratch();
         device.write_at(&file, 0, &[IoSlice::new(&[1; 3 * 4096])]).unwrap();
         device.sync(&file, true).unwrap();
-        let before = file.file().metadata().unwrap().blocks();
+        let before = file.file().unwrap().metadata().unwrap().blocks();
         device.allocate(&file, ByteRange::at(4096, 4096), Allocate::PunchHole).unwrap();
-        assert_eq!(file.file().metadata().unwrap().blocks(), before - 8);
+        assert_eq!(file.file().unwrap().metadata().unwrap().blocks(), before - 8);
         let mut back = [9; 3 * 4096];
         device.read_at(&file, 0, &mut [IoSliceMut::new(&mut back)]).unwrap();
         assert!(back[4096..8192].iter().all(|&byte| byte == 0));

@@ -15,7 +15,7 @@ use crate::control::{ServerStatus, Side};
 use crate::device::emulate::{self, EmulatedServer};
 use crate::device::meter::{Meter, MeteredDevice};
 use crate::device::pieces::PiecewiseDevice;
-use crate::device::{Device, local::LocalDevice};
+use crate::device::{Device, Directory, local::LocalDevice};
 use crate::error::{Error, Result};
 use crate::meta::table::ExtentTable;
 use crate::volume::origin::Origin;
@@ -31,6 +31,9 @@ pub(crate) struct Meters {
     cache: Vec<Arc<Meter>>,
 }
 
+/// Makes the server of a cache with the given number.
+pub type CacheServers<'a> = &'a dyn Fn(usize) -> (Arc<dyn Directory>, Arc<dyn Device>);
+
 /// What tests put between an engine and the machine. Decorators stand inside the meters that count
 /// requests and errors.
 #[derive(Clone, Copy)]
@@ -39,6 +42,9 @@ pub struct Decorations<'a> {
     pub origin: Decorate<'a>,
     /// Around the cache's devices.
     pub cache: Decorate<'a>,
+    /// Servers in the place of the cache's own directories, by number: their names and their bytes. The cache's
+    /// records stay where they are.
+    pub cache_servers: Option<CacheServers<'a>>,
     /// The time of the engine and of its emulated devices.
     pub clock: &'a Clock,
     /// The machine's boot id, for playing a power loss; `None`: the real one.
@@ -52,6 +58,7 @@ impl Decorations<'_> {
     pub const NONE: Decorations<'static> = Decorations {
         origin: &|_, device| device,
         cache: &|_, device| device,
+        cache_servers: None,
         clock: &Clock::MACHINE,
         boot_id: None,
         data_bytes: None,
@@ -110,10 +117,19 @@ pub(crate) fn open_cache(
     let shape = config.cache_shape();
     meters.cache = new_meters(shape.servers);
     let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
-    Volume::in_directory(dir, shape.servers, shape.stripe, &|index, device| {
+    let decorate = |index: usize, device| {
         let device = emulated(group, around.clock, Arc::new(PiecewiseDevice::new(device)));
         metered((around.cache)(index, device), &meters.cache[index])
-    })
+    };
+    let Some(server) = around.cache_servers else {
+        return Volume::in_directory(dir, shape.servers, shape.stripe, &decorate);
+    };
+    let servers = (0..shape.servers as usize).map(|index| {
+        let (directory, device) = server(index);
+        let name = format!("server-{index}");
+        Arc::new(Server::new(&name, dir, directory, decorate(index, device)))
+    });
+    Ok(Volume::new(servers.collect(), shape.stripe))
 }
 
 /// Refuses a cache one of whose servers is not what it was (I6).

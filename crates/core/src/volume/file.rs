@@ -179,9 +179,7 @@ impl VolumeFile {
         let outcome = self.on_each(|slot, server| {
             let local = self.striping.local_len(server, len);
             match slot.existing()? {
-                Some(file) if file.file().metadata()?.len() > local => {
-                    slot.server.device().truncate(file, local)
-                }
+                Some(file) if file.size()? > local => slot.server.device().truncate(file, local),
                 _ => Ok(()),
             }
         });
@@ -319,11 +317,11 @@ fn first_error<T>(outcomes: Vec<io::Result<T>>) -> io::Result<Vec<T>> {
 fn seek_local(file: &ServerFile, from: u64, data: bool) -> io::Result<Option<u64>> {
     use rustix::fs::SeekFrom;
     let whence = if data { SeekFrom::Data(from) } else { SeekFrom::Hole(from) };
-    match rustix::fs::seek(file.file(), whence) {
+    match file.seek(whence) {
         Ok(found) => Ok(Some(found)),
         // Past the local file's end: no more data, and nothing but hole.
-        Err(rustix::io::Errno::NXIO) => Ok((!data).then_some(from)),
-        Err(errno) => Err(errno.into()),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok((!data).then_some(from)),
+        Err(error) => Err(error),
     }
 }
 

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 use super::Volume;
 use crate::error::{Error, Result};
-use crate::private::{self, PrivateDir};
 
 /// Name of the mark in a server's directory.
 const NAME: &str = "halocline-server";
@@ -24,7 +23,7 @@ pub fn unmarked(volume: &Volume, cache_id: &str) -> Result<Vec<PathBuf>> {
     let mut unmarked = Vec::new();
     for (index, server) in servers.iter().enumerate().filter(|_| servers.len() > 1) {
         let path = server.dir().join(NAME);
-        let found = private::read(server.dir(), NAME)?;
+        let found = server.directory().mark(NAME)?;
         match found.map(|found| String::from_utf8_lossy(&found).into_owned()) {
             Some(found) if found == mark(cache_id, index) => {}
             Some(found) => {
@@ -44,7 +43,7 @@ pub fn unmarked(volume: &Volume, cache_id: &str) -> Result<Vec<PathBuf>> {
 pub fn write(volume: &Volume, cache_id: &str) -> Result<()> {
     let servers = volume.servers();
     for (index, server) in servers.iter().enumerate().filter(|_| servers.len() > 1) {
-        PrivateDir::open(server.dir())?.replace(NAME, mark(cache_id, index).as_bytes())?;
+        server.directory().set_mark(NAME, mark(cache_id, index).as_bytes())?;
     }
     Ok(())
 }

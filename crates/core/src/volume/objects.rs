@@ -124,9 +124,9 @@ impl CacheObjects {
         self.open.write().retain(|key, _| key.file != file);
         let dir = directory_of(file);
         for server in self.volume.servers() {
-            for name in server.names(&dir)? {
+            for name in server.directory().names(&dir)? {
                 if parse(&name).is_some_and(|key| key.file == file) {
-                    server.remove_object(&dir.join(name))?;
+                    server.directory().remove(&dir.join(name))?;
                 }
             }
         }
@@ -138,11 +138,12 @@ impl CacheObjects {
     pub fn remove_empty(&self, file: u64) -> io::Result<()> {
         let dir = directory_of(file);
         for server in self.volume.servers() {
-            for name in server.names(&dir)? {
+            for name in server.directory().names(&dir)? {
                 let path = dir.join(&name);
-                if parse(&name).is_some_and(|key| key.file == file) && server.blocks_of(&path)? == 0
+                if parse(&name).is_some_and(|key| key.file == file)
+                    && server.directory().allocated_of(&path)? == 0
                 {
-                    server.remove_object(&path)?;
+                    server.directory().remove(&path)?;
                 }
             }
         }
@@ -186,7 +187,7 @@ impl CacheObjects {
     pub fn allocated_bytes(&self) -> io::Result<u64> {
         let mut total = 0;
         self.each_name(|server, path, _| {
-            total += self.volume.servers()[server].blocks_of(path)?;
+            total += self.volume.servers()[server].directory().allocated_of(path)?;
             Ok(())
         })?;
         Ok(total)
@@ -197,9 +198,9 @@ impl CacheObjects {
         mut take: impl FnMut(usize, &Path, ObjectKey) -> io::Result<()>,
     ) -> io::Result<()> {
         for (index, server) in self.volume.servers().iter().enumerate() {
-            for dir in server.names(Path::new(ROOT))? {
+            for dir in server.directory().names(Path::new(ROOT))? {
                 let dir = Path::new(ROOT).join(dir);
-                for name in server.names(&dir)? {
+                for name in server.directory().names(&dir)? {
                     if let Some(key) = parse(&name) {
                         take(index, &dir.join(&name), key)?;
                     }

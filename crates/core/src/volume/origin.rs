@@ -226,7 +226,10 @@ impl Origin {
     pub fn remove_data(&self, node: impl AsFd) -> io::Result<()> {
         let Some(id) = self.object_of(node)? else { return Ok(()) };
         let path = id.path();
-        self.servers().iter().map(|server| server.remove_object(&path)).fold(Ok(()), Result::and)
+        self.servers()
+            .iter()
+            .map(|server| server.directory().remove(&path))
+            .fold(Ok(()), Result::and)
     }
 
     /// Corrects what the namespace alone says wrong about a regular file: a striped file's blocks

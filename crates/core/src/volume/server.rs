@@ -1,31 +1,24 @@
 //! One storage target: a directory, its device and its worker threads.
 
-use std::ffi::OsString;
 use std::fs::File;
-use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, renameat_with};
-use rustix::io::Errno;
-
 use super::queue::Queue;
 use super::{Decorate, objects};
-use crate::beneath;
+use crate::device::directory::LocalDirectory;
 use crate::device::local::LocalDevice;
-use crate::device::{Device, ServerFile};
+use crate::device::{Device, Directory};
 use crate::error::{Error, Result};
-use crate::private::{self, PrivateDir};
+use crate::private::PrivateDir;
 
-/// A storage target. The directory tree goes through descriptors; data goes through the device.
+/// A storage target: names go through its directory, data through its device.
 #[derive(Debug)]
 pub struct Server {
     name: String,
     dir: PathBuf,
-    root: File,
-    /// Whether everything here is to be ours alone.
-    is_private: bool,
+    directory: Arc<dyn Directory>,
     device: Arc<dyn Device>,
     queue: Queue,
 }
@@ -46,8 +39,8 @@ impl Server {
         let device = decorate(index, Arc::new(LocalDevice::open(path)?));
         let root = dir.as_fd().try_clone_to_owned();
         let root = root.map_err(Error::at(path, "open the server's directory"))?.into();
-        let (name, dir, queue) = (name.to_owned(), path.to_owned(), Queue::new(name));
-        Ok(Arc::new(Self { name, dir, root, is_private: true, device, queue }))
+        let directory = Arc::new(LocalDirectory::new(root, path.to_owned(), true));
+        Ok(Arc::new(Self::new(name, path, directory, device)))
     }
 
     /// The server `name` over the existing directory `dir`, on its file system's own device
@@ -66,8 +59,20 @@ impl Server {
             ));
         }
         let device = decorate(index, Arc::new(LocalDevice::open(dir)?));
+        let directory = Arc::new(LocalDirectory::new(root, dir.to_owned(), false));
+        Ok(Arc::new(Self::new(name, dir, directory, device)))
+    }
+
+    /// The server `name` whose names are in `directory` and whose bytes are on `device`; `dir` is where people look
+    /// for it.
+    pub fn new(
+        name: &str,
+        dir: &Path,
+        directory: Arc<dyn Directory>,
+        device: Arc<dyn Device>,
+    ) -> Self {
         let (name, dir, queue) = (name.to_owned(), dir.to_owned(), Queue::new(name));
-        Ok(Arc::new(Self { name, dir, root, is_private: false, device, queue }))
+        Self { name, dir, directory, device, queue }
     }
 
     /// Name, for reports and threads.
@@ -78,6 +83,11 @@ impl Server {
     /// The directory as it was given.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The server's names.
+    pub fn directory(&self) -> &dyn Directory {
+        self.directory.as_ref()
     }
 
     /// Where the data operations go.
@@ -93,115 +103,4 @@ impl Server {
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
     }
-
-    /// Opens the file at `path` below the server for reading and writing, or `None` where there
-    /// is none.
-    pub(super) fn open_object(&self, path: &Path) -> io::Result<Option<ServerFile>> {
-        self.open_with(path, OFlags::empty()).map_or_else(
-            |errno| if errno == Errno::NOENT { Ok(None) } else { Err(errno.into()) },
-            |file| self.checked(file).map(Some),
-        )
-    }
-
-    /// Opens the file at `path` below the server, creating it and its directories, private to
-    /// the owner.
-    pub(super) fn create_object(&self, path: &Path) -> io::Result<ServerFile> {
-        let file = match self.open_with(path, OFlags::CREATE) {
-            Err(Errno::NOENT) => {
-                self.create_directories(path.parent().unwrap_or(Path::new("")))?;
-                self.open_with(path, OFlags::CREATE)
-            }
-            other => other,
-        };
-        self.checked(file?)
-    }
-
-    /// Not a file that was put here to be written to in place of another.
-    fn checked(&self, file: File) -> io::Result<ServerFile> {
-        if self.is_private {
-            private::check_file(&file)?;
-        }
-        ServerFile::new(file)
-    }
-
-    fn open_with(&self, path: &Path, extra: OFlags) -> rustix::io::Result<File> {
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | extra;
-        let creates = extra.contains(OFlags::CREATE);
-        let mode = if creates { Mode::RUSR | Mode::WUSR } else { Mode::empty() };
-        beneath::open(&self.root, path, flags, mode).map(File::from)
-    }
-
-    fn create_directories(&self, path: &Path) -> io::Result<()> {
-        let mut made = PathBuf::new();
-        for part in path {
-            made.push(part);
-            let (parent, name) = beneath::parent(self.root.as_fd(), &made)?;
-            match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes the file at `path` below the server; it is no error where there is none.
-    pub(super) fn remove_object(&self, path: &Path) -> io::Result<()> {
-        let (parent, name) = match beneath::parent(self.root.as_fd(), path) {
-            Err(Errno::NOENT) => return Ok(()),
-            parent => parent?,
-        };
-        match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// Gives the file `from` below the server the name `to` in the same directory, unless that is
-    /// taken.
-    pub(super) fn rename_object(&self, from: &Path, to: &Path) -> io::Result<()> {
-        debug_assert_eq!(from.parent(), to.parent(), "one directory");
-        let (parent, name) = beneath::parent(self.root.as_fd(), from)?;
-        let to = to.file_name().ok_or(Errno::INVAL)?;
-        Ok(renameat_with(&parent, name, &parent, to, RenameFlags::NOREPLACE)?)
-    }
-
-    /// Makes everything on the server's file system durable.
-    pub(super) fn sync_all(&self) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(&self.root)?)
-    }
-
-    /// Makes the entries of every directory from the server's root down to `path`'s durable.
-    pub(super) fn sync_parents(&self, path: &Path) -> io::Result<()> {
-        for parent in path.ancestors().skip(1) {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            let dir = open_directory(&self.root, parent)?;
-            rustix::fs::fsync(&dir)?;
-        }
-        Ok(())
-    }
-
-    /// Names in the directory at `path` below the server; none where there is no directory.
-    pub(super) fn names(&self, path: &Path) -> io::Result<Vec<OsString>> {
-        let dir = match open_directory(&self.root, path) {
-            Err(Errno::NOENT) => return Ok(Vec::new()),
-            other => other?,
-        };
-        Ok(beneath::names(dir)?)
-    }
-
-    /// Bytes of blocks that the file at `path` below the server uses; 0 where there is none.
-    pub(super) fn blocks_of(&self, path: &Path) -> io::Result<u64> {
-        match rustix::fs::statat(&self.root, path, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(stat.st_blocks.cast_unsigned() * BLOCK),
-            Err(Errno::NOENT) => Ok(0),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-}
-
-/// The unit of `st_blocks`, whatever the file system's own block is.
-pub(super) const BLOCK: u64 = 512;
-
-fn open_directory(root: &File, path: &Path) -> rustix::io::Result<File> {
-    beneath::open(root, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map(File::from)
 }

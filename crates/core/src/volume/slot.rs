@@ -1,12 +1,11 @@
 //! The part of a striped file on one server: a local file that may not exist yet.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::server::{BLOCK, Server};
+use super::server::Server;
 use crate::device::ServerFile;
 
 /// One server's local file. It is opened when it is first read and created when it is first
@@ -38,7 +37,7 @@ impl Slot {
         if let Some(file) = self.file.get() {
             return Ok(Some(file));
         }
-        let opened = self.server.open_object(&self.path)?;
+        let opened = self.server.directory().open(&self.path)?;
         Ok(opened.map(|file| self.file.get_or_init(|| file)))
     }
 
@@ -47,7 +46,7 @@ impl Slot {
         if let Some(file) = self.existing()? {
             return Ok(file);
         }
-        let file = self.server.create_object(&self.path)?;
+        let file = self.server.directory().create(&self.path)?;
         Ok(self.file.get_or_init(|| file))
     }
 
@@ -56,7 +55,7 @@ impl Slot {
         let Some(file) = self.existing()? else { return Ok(()) };
         self.server.device().sync(file, data_only)?;
         if self.name_unsynced.load(Ordering::Acquire) {
-            self.server.sync_parents(&self.path)?;
+            self.server.directory().sync_parents(&self.path)?;
             self.name_unsynced.store(false, Ordering::Release);
         }
         Ok(())
@@ -65,6 +64,6 @@ impl Slot {
     /// Bytes of blocks that the local file uses.
     pub(super) fn allocated(&self) -> io::Result<u64> {
         let Some(file) = self.existing()? else { return Ok(0) };
-        Ok(file.file().metadata()?.blocks() * BLOCK)
+        file.allocated()
     }
 }

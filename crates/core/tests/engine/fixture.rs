@@ -8,12 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_core::clock::Clock;
-use halocline_core::config::{CacheSize, Config, SIZE_MIN};
+use halocline_core::config::{CacheSize, Config, OptionSpec, SIZE_MIN};
 use halocline_core::control::{Controlled, MoveReport};
-use halocline_core::device::Device;
 use halocline_core::device::fault::{Faults, FaultyDevice};
+use halocline_core::device::memory::MemoryServer;
+use halocline_core::device::{Device, Directory};
 use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::engine::{Caller, Decorations, Engine, Maker, SetAttr};
+use halocline_core::engine::{CacheServers, Caller, Decorations, Engine, Maker, SetAttr};
 use halocline_core::error::Result;
 use tempfile::TempDir;
 
@@ -40,6 +41,8 @@ pub(crate) struct Fixture {
     pub(crate) origin_limit: Option<u64>,
     /// The machine's boot, where a test boots it.
     pub(crate) boot_id: Option<String>,
+    /// The cache's servers, where they have no directories.
+    pub(crate) memory: Option<Vec<MemoryServer>>,
     /// The engine's time.
     pub(crate) clock: Clock,
     /// Whether somebody else changes the origin: else a conflict is a false one.
@@ -59,24 +62,42 @@ pub(crate) fn still(size: u64, policy: &str) -> Config {
     }
 }
 
+/// A directory in memory where that exists.
+fn memory_dir() -> TempDir {
+    let (fast, builder) = (Path::new("/dev/shm"), tempfile::Builder::new());
+    if fast.is_dir() { builder.tempdir_in(fast) } else { builder.tempdir() }.unwrap()
+}
+
 impl Fixture {
     pub(crate) fn new(config: Config) -> Self {
-        Self::in_directories(config, TempDir::new().unwrap(), TempDir::new().unwrap())
+        let dir = || TempDir::new().unwrap();
+        let mut fixture = Self::in_directories(config, dir(), dir());
+        fixture.open();
+        fixture
     }
 
     /// In memory where that exists: for tests that open very many engines, each with its syncs.
     pub(crate) fn in_memory(config: Config) -> Self {
-        let fast = Path::new("/dev/shm");
-        let dir = || {
-            let builder = tempfile::Builder::new();
-            if fast.is_dir() { builder.tempdir_in(fast) } else { builder.tempdir() }.unwrap()
-        };
-        Self::in_directories(config, dir(), dir())
+        let mut fixture = Self::in_directories(config, memory_dir(), memory_dir());
+        fixture.open();
+        fixture
     }
 
+    /// On emulated devices, in simulated time. The cache's servers have no directories.
+    pub(crate) fn simulated(mut config: Config, emulate: &str) -> Self {
+        config.set(OptionSpec::find("emulate").unwrap(), emulate).unwrap();
+        let servers = config.cache_shape().servers;
+        let mut fixture = Self::in_directories(config, memory_dir(), memory_dir());
+        fixture.memory = Some((0..servers).map(|_| MemoryServer::default()).collect());
+        fixture.clock = Clock::simulated();
+        fixture.open();
+        fixture
+    }
+
+    /// An engine that is not open yet.
     fn in_directories(config: Config, origin: TempDir, cache: TempDir) -> Self {
         let (origin_faults, cache_faults) = <(Arc<Faults>, Arc<Faults>)>::default();
-        let mut fixture = Self {
+        Self {
             origin,
             cache,
             config,
@@ -86,11 +107,10 @@ impl Fixture {
             origin_limit: None,
             boot_id: None,
             clock: Clock::MACHINE,
+            memory: None,
             others: false,
             engine: None,
-        };
-        fixture.open();
-        fixture
+        }
     }
 
     pub(crate) fn engine(&self) -> &Arc<ExtentEngine> {
@@ -133,9 +153,14 @@ impl Fixture {
                 None => below,
             }
         };
+        let in_memory = |index: usize| -> (Arc<dyn Directory>, Arc<dyn Device>) {
+            let server = &self.memory.as_ref().unwrap()[index];
+            (Arc::new(server.clone()), Arc::new(server.clone()))
+        };
         let around = Decorations {
             origin: &|_, below| faulty(&self.origin_faults, limited(volatile(below))),
             cache: &|_, below| faulty(&self.cache_faults, volatile(below)),
+            cache_servers: self.memory.as_ref().map(|_| &in_memory as CacheServers<'_>),
             clock: &self.clock,
             boot_id: self.boot_id.as_deref(),
             data_bytes: match self.config.size {

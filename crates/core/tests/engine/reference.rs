@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::time::Instant;
 
-use crate::fixture::{Fixture, still};
+use crate::fixture::{Fixture, ME, still};
 use halocline_core::config::Mode;
 use halocline_core::control::Controlled;
 use halocline_core::device::Allocate;
@@ -236,4 +237,31 @@ proptest! {
     fn read_only_equals_byte_arrays(ops in prop::collection::vec(op(), 1..40)) {
         run(Mode::ReadOnly, "always", &ops);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+
+    /// The whole engine on emulated devices, without their waiting and without files of the cache.
+    #[test]
+    fn simulated_devices_equal_byte_arrays(ops in prop::collection::vec(op(), 1..60)) {
+        let fixture = Fixture::simulated(still(LIMIT, "always"), "hdd+4xssd");
+        run_on(fixture, &ops);
+    }
+}
+
+/// A second of an emulated disk takes no second: a hundred writes that seek.
+#[test]
+fn simulated_devices_take_their_time_and_no_real_time() {
+    let fixture = Fixture::simulated(still(64 << 20, "never"), "hdd+ssd");
+    let (clock, real) = (fixture.clock.clone(), Instant::now());
+    let begun = clock.instant();
+    let handle = fixture.handle("a");
+    for at in 0..1000 {
+        let offset = (at * 7919 % 1000) << 20;
+        fixture.engine().write(&handle, offset, &[1; 4096], ME).unwrap();
+    }
+    let simulated = clock.elapsed(begun);
+    assert!(simulated.as_secs_f64() > 1.0, "a disk takes milliseconds for each: {simulated:?}");
+    assert!(real.elapsed() < simulated, "{:?} for {simulated:?}", real.elapsed());
 }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rangemap::RangeSet;
 
 use super::{Flushed, Flusher, Held};
-use crate::clock::Clock;
+use crate::clock::{Clock, Work};
 use crate::engine::damage::Damage;
 use crate::engine::defects::Defects;
 use crate::engine::degrade::Relief;
@@ -226,7 +226,8 @@ impl Sweeper {
         let regions = Mutex::new(chosen(self.dirty_regions(id), which));
         let total = Mutex::new(Ok(0));
         let workers = self.settings.config.flush_workers.max(1);
-        let work = || {
+        let sweep = |working: Work| {
+            let _working = working.begin();
             // Here, because a scope does not say what its threads panicked with.
             let swept = self
                 .defects
@@ -238,11 +239,14 @@ impl Sweeper {
                 (_, Err(_)) => {}
             }
         };
+        // All are counted before one of them waits.
+        let own = self.clock.work();
+        let others: Vec<Work> = (1..workers).map(|_| self.clock.work()).collect();
         thread::scope(|scope| {
-            for _ in 1..workers {
-                scope.spawn(work);
+            for working in others {
+                scope.spawn(|| sweep(working));
             }
-            work();
+            sweep(own);
         });
         if self.own.is_foreign(file) {
             self.external.meet(file)?;

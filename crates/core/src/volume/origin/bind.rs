@@ -77,7 +77,7 @@ pub(super) fn bind(
             if bound == id {
                 continue;
             }
-            match server.rename_object(&id.path(), &bound.path()) {
+            match server.directory().rename(&id.path(), &bound.path()) {
                 Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {
                     let path = server.dir().join(id.path());
                     tracing::warn!("{}: left as it is, its file has another", path.display());
@@ -85,7 +85,7 @@ pub(super) fn bind(
                 other => other.map_err(failed())?,
             }
         }
-        server.sync_all().map_err(failed())?;
+        server.directory().sync_all().map_err(failed())?;
     }
     Ok(())
 }

@@ -7,7 +7,6 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, OnceLock};
 
 use halocline_model::request::ByteRange;
@@ -17,10 +16,9 @@ use rustix::fs::{Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::identity::ObjectId;
-use crate::device::{Allocate, ServerFile};
+use crate::device::{Allocate, SECTOR, ServerFile};
 use crate::engine::Seek;
 use crate::volume::rewrite::{Plan, Runs, write_runs};
-use crate::volume::server::BLOCK;
 use crate::volume::{Server, Volume, VolumeFile};
 
 /// Locks that guard sizes, one for many objects: they are held for a system call or two.
@@ -69,10 +67,11 @@ fn of_another() -> io::Error {
 impl OriginFile {
     /// The open file that carries the attributes: the file itself where the origin is plain.
     pub fn node(&self) -> &File {
-        match &self.0 {
-            Data::Plain { file, .. } => file.file(),
-            Data::Striped(striped) => striped.node.file(),
-        }
+        let file = match &self.0 {
+            Data::Plain { file, .. } => file,
+            Data::Striped(striped) => &striped.node,
+        };
+        file.file().expect("the origin's files have names on a mounted file system")
     }
 
     /// Reads at `offset`; short only at the end of the file.
@@ -136,7 +135,7 @@ impl OriginFile {
     /// The next data or hole at or after `offset`; `ENXIO` where there is none, as `lseek(2)`.
     pub fn seek(&self, offset: u64, what: Seek) -> io::Result<u64> {
         match &self.0 {
-            Data::Plain { file, .. } => Ok(rustix::fs::seek(file.file(), what.at(offset))?),
+            Data::Plain { file, .. } => file.seek(what.at(offset)),
             Data::Striped(striped) => striped.seek(offset, what),
         }
     }
@@ -144,9 +143,9 @@ impl OriginFile {
     /// Blocks of 512 bytes in use.
     pub fn blocks(&self) -> io::Result<u64> {
         match &self.0 {
-            Data::Plain { file, .. } => Ok(file.file().metadata()?.blocks()),
+            Data::Plain { file, .. } => Ok(file.allocated()? / SECTOR),
             Data::Striped(striped) => match striped.find()? {
-                Found::Own(object) => Ok(object.allocated_bytes()? / BLOCK),
+                Found::Own(object) => Ok(object.allocated_bytes()? / SECTOR),
                 Found::None | Found::OfAnother => Ok(0),
             },
         }
@@ -155,7 +154,7 @@ impl OriginFile {
 
 impl Striped {
     fn size(&self) -> io::Result<u64> {
-        Ok(self.node.file().metadata()?.len())
+        self.node.size()
     }
 
     /// The object that the file has now.
@@ -163,7 +162,7 @@ impl Striped {
         if let Some((_, object)) = self.object.get() {
             return Ok(Found::Own(object));
         }
-        let Some(id) = ObjectId::of(self.node.file())? else { return Ok(Found::None) };
+        let Some(id) = ObjectId::of(self.node.file()?)? else { return Ok(Found::None) };
         let object = VolumeFile::lazy(&self.volume, 0, self.striping, &id.path());
         if !object.is_anywhere() && self.is_of_another(id)? {
             return Ok(Found::OfAnother);
@@ -175,7 +174,7 @@ impl Striped {
     fn is_of_another(&self, id: ObjectId) -> io::Result<bool> {
         let dir = id.number.directory();
         for server in self.volume.servers() {
-            let names = server.names(&dir)?;
+            let names = server.directory().names(&dir)?;
             let mut ids = names.iter().filter_map(|name| ObjectId::parse(name.to_str()?));
             if ids.any(|other| other.number == id.number && other != id) {
                 return Ok(true);
@@ -203,9 +202,9 @@ impl Striped {
         let _given_once = self.size_lock().lock();
         let id = match self.find()? {
             Found::Own(object) => return Ok(object),
-            Found::None => ObjectId::ensure(self.node.file())?,
+            Found::None => ObjectId::ensure(self.node.file()?)?,
             Found::OfAnother if self.size()? == 0 => {
-                ObjectId::give(self.node.file(), XattrFlags::REPLACE)?
+                ObjectId::give(self.node.file()?, XattrFlags::REPLACE)?
             }
             Found::OfAnother => return Err(of_another()),
         };
@@ -270,7 +269,7 @@ impl Striped {
     }
 
     fn set_size(&self, len: u64) -> io::Result<()> {
-        Ok(rustix::fs::ftruncate(self.node.file(), len)?)
+        Ok(rustix::fs::ftruncate(self.node.file()?, len)?)
     }
 
     /// Stamps the modification as a write to the namespace file would.
@@ -280,7 +279,7 @@ impl Striped {
             last_access: time(rustix::fs::UTIME_OMIT),
             last_modification: time(rustix::fs::UTIME_NOW),
         };
-        Ok(rustix::fs::futimens(self.node.file(), &times)?)
+        Ok(rustix::fs::futimens(self.node.file()?, &times)?)
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {

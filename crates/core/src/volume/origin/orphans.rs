@@ -26,7 +26,8 @@ impl Origin {
         for server in self.servers() {
             let failed = || Error::at(server.dir(), "list the objects in");
             for id in objects_on(server).map_err(failed())? {
-                *orphans.entry(id).or_default() += server.blocks_of(&id.path()).map_err(failed())?;
+                *orphans.entry(id).or_default() +=
+                    server.directory().allocated_of(&id.path()).map_err(failed())?;
             }
         }
         // The names come second: what is created meanwhile is named before it has an object.
@@ -39,7 +40,8 @@ impl Origin {
         let path = id.path();
         for server in self.servers() {
             server
-                .remove_object(&path)
+                .directory()
+                .remove(&path)
                 .map_err(Error::at(server.dir().join(&path), "remove the object"))?;
         }
         Ok(())
@@ -50,9 +52,9 @@ impl Origin {
 pub(super) fn objects_on(server: &Server) -> io::Result<Vec<ObjectId>> {
     let mut found = Vec::new();
     let root = Path::new(ObjectId::ROOT);
-    for dir in server.names(root)?.into_iter().filter(|dir| dir.len() == 2) {
+    for dir in server.directory().names(root)?.into_iter().filter(|dir| dir.len() == 2) {
         let dir = root.join(dir);
-        let names = server.names(&dir)?;
+        let names = server.directory().names(&dir)?;
         let ids = names.iter().filter_map(|name| Some((name, ObjectId::parse(name.to_str()?)?)));
         found.extend(ids.filter(|(name, id)| id.path() == dir.join(name)).map(|(_, id)| id));
     }

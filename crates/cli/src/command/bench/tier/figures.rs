@@ -165,10 +165,10 @@ impl Case {
             let slot = if self.random { random.below(slots) } else { number % slots };
             let at = slot * self.request_bytes;
             if self.write {
-                file.file().write_all_at(&buffer, at)?;
+                file.file()?.write_all_at(&buffer, at)?;
                 place.device.write_at(file, at, &[IoSlice::new(&buffer)])?;
             } else {
-                file.file().read_exact_at(&mut buffer, at)?;
+                file.file()?.read_exact_at(&mut buffer, at)?;
                 place.device.read_at(file, at, &mut [IoSliceMut::new(&mut buffer)])?;
             }
         }
