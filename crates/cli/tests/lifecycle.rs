@@ -244,6 +244,23 @@ fn mount_returns_when_the_mount_works_and_umount_when_it_is_gone() {
     }
 }
 
+/// A script that holds a lock, or reads what the command says to its end, does not mean the mount.
+#[test]
+fn a_mount_keeps_nothing_open_of_who_started_it() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let lock = scratch.path("lock");
+    let script = r#"exec 9>"$0" && exec "$@""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(&lock).arg(program!());
+    command.args(["mount", "origin", "mnt", "--cache", "cache", "--size", "64M"]);
+    let output = command.current_dir(scratch.path("")).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let open = fs::read_dir(format!("/proc/{}/fd", scratch.pid("mnt"))).unwrap();
+    let held =
+        open.filter(|fd| fs::read_link(fd.as_ref().unwrap().path()).is_ok_and(|to| to == lock));
+    assert_eq!(held.count(), 0);
+}
+
 #[test]
 fn writes_are_cached_then_flushed_and_both_are_told() {
     let Some(scratch) = Scratch::new(program!()) else { return };

@@ -142,6 +142,7 @@ fn in_background(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
 
 /// Starts this command again, waits until it says that the mount works, and leaves it alone.
 fn start_in_background() -> Outcome {
+    again::keep_descriptors().map_err(Failure::refused)?;
     let mut child = again::command()
         .args(in_background(std::env::args_os().skip(1)))
         .stdin(Stdio::null())
