@@ -126,3 +126,43 @@ fn policies_of_a_simulated_cache_are_compared() {
         assert!(!output.status.success() && said(&output).contains(what), "{}", said(&output));
     }
 }
+
+#[test]
+fn policies_of_a_simulated_tier_are_compared() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    fs::write(dir.join("servers.toml"), SERVERS.replace("\"1M\"", "\"1G\"")).unwrap();
+    let csv = |line: &str| {
+        let head = "time_s,process,file,op,offset,length\n";
+        let lines = (0..3).map(|turn| line.replace('T', &turn.to_string()));
+        fs::write(dir.join("t.csv"), head.to_owned() + &lines.collect::<String>()).unwrap();
+        let output = halocline(dir, &["trace", "import", "t.csv", "-o", "t.hct"]);
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    csv("T,1,a,read,0,1048576\nT,1,b,read,0,1048576\n");
+    let answer = simulated(dir, &["--tier-size", "4M"]);
+    let section = Section::find("halocline simulate").unwrap();
+    assert_eq!(section.undescribed(&answer), [""; 0]);
+    let policies = answer["policies"].as_array().unwrap();
+    let names: Vec<_> = policies.iter().map(|row| row["policy"].as_str().unwrap()).collect();
+    assert_eq!(names, ["foresight", "heuristic", "lru", "lfu"]);
+    for row in policies {
+        assert_eq!((&row["uses"], &row["uses_on_ssd"]), (&6.into(), &4.into()), "{row}");
+        assert_eq!((&row["promoted_bytes"], &row["demoted_bytes"]), (&(2 << 20).into(), &0.into()));
+    }
+    let simulate = ["simulate", "t.hct", "--servers", "servers.toml"];
+    let told = halocline(dir, &[&simulate[..], &["--tier-size", "4M"]].concat());
+    let text = written(&told);
+    assert!(text.starts_with("SIMULATED: a file tier of "), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for (more, what) in [
+        (&["--tier-size", "2G"][..], "hold"),
+        (&["--tier-size", "1G", "--policy", "adaptive"], "foresight"),
+        (&["--cache-size", "1G", "--policy", "lru"], "adaptive"),
+        (&["--tier-size", "1G", "--pace", "open"], "open loop"),
+        (&["--tier-size", "1G", "--cache-size", "1G"], "cannot be used with"),
+    ] {
+        let output = halocline(dir, &[&simulate[..], more].concat());
+        assert!(!output.status.success() && said(&output).contains(what), "{}", said(&output));
+    }
+}

@@ -16,5 +16,8 @@ pub mod servers;
 pub mod workload;
 
 pub use layout::FileLayout;
-pub use replay::{CacheOutcome, Options, Outcome, Pace, replay, replay_cached};
+pub use replay::{
+    CacheOutcome, FilesSeen, Options, Outcome, Pace, TierOutcome, replay, replay_cached,
+    replay_tiered,
+};
 pub use servers::{Server, ServerSet};

@@ -6,7 +6,9 @@
 
 mod cached;
 mod issue;
+mod sides;
 mod station;
+mod tiered;
 
 use halocline_model::request::{ByteRange, Direction};
 use halocline_trace::{Op, Request};
@@ -14,6 +16,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 pub use cached::{CacheOutcome, replay_cached};
+pub use tiered::{FilesSeen, TierOutcome, replay_tiered};
 
 use crate::layout::FileLayout;
 use crate::servers::ServerSet;

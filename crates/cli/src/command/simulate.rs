@@ -2,7 +2,8 @@
 
 mod cached;
 mod planned;
-mod traced;
+pub(crate) mod tiered;
+pub(crate) mod traced;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use halocline_core::config::{format_bytes, parse_bytes};
 use halocline_core::counted::counted;
-use halocline_model::admit;
+use halocline_model::{admit, tier};
 use halocline_plan::planner;
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, replay};
 use serde::Serialize;
@@ -31,6 +32,7 @@ const SERVERS_BYTES_MAX: u64 = 1 << 24;
 
 /// Simulate how long the requests of a trace take on servers
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("engine").args(["cache_size", "tier_size"])))]
 pub(crate) struct SimulateArgs {
     /// The trace
     trace: PathBuf,
@@ -49,13 +51,15 @@ pub(crate) struct SimulateArgs {
     /// Simulate an extent cache of so many bytes, on all servers but those of the slowest class
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["width", "plan", "stripe"])]
     cache_size: Option<u64>,
-    /// Admission policies to compare
+    /// Simulate a file tier whose SSD has so many bytes, on all servers but those of the slowest class
+    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["width", "plan", "stripe"])]
+    tier_size: Option<u64>,
+    /// Policies to compare: of admission to a cache, or of a tier; without it all that are in question
     #[arg(
         long,
         value_delimiter = ',',
-        default_values = ["adaptive", "sla", "s4d", "always", "never"],
-        value_parser = PossibleValuesParser::new(admit::POLICIES.iter().map(|policy| policy.name)),
-        requires = "cache_size"
+        value_parser = PossibleValuesParser::new(policies()),
+        requires = "engine"
     )]
     policy: Vec<String>,
     /// When requests are issued
@@ -77,6 +81,30 @@ enum PaceName {
     Think,
     /// At the times of the trace
     Open,
+}
+
+/// Names of all policies, those of the cache first.
+fn policies() -> impl Iterator<Item = &'static str> {
+    let tier = tier::POLICIES.iter().map(|policy| policy.name);
+    admit::POLICIES.iter().map(|policy| policy.name).chain(tier)
+}
+
+/// The policies that were asked for, or all of `known`.
+fn chosen(
+    asked: &[String],
+    known: impl Iterator<Item = &'static str>,
+) -> Result<Vec<String>, Failure> {
+    let known: Vec<_> = known.collect();
+    if asked.is_empty() {
+        return Ok(known.into_iter().map(str::to_owned).collect());
+    }
+    match asked.iter().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(Failure::refused(format!(
+            "--policy {name}: not of this kind; choose from {}",
+            known.join(", ")
+        ))),
+        None => Ok(asked.to_vec()),
+    }
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
@@ -113,6 +141,9 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     let options = Options { seed: args.seed, pace };
     if let Some(cache_size) = args.cache_size {
         return cached::execute(args, cache_size, &servers, &options);
+    }
+    if let Some(tier_size) = args.tier_size {
+        return tiered::execute(args, tier_size, &servers, &options);
     }
     let stripes = stripes(args, &servers)?;
     let layout = FileLayout::uniform(stripes.clone()).map_err(Failure::refused)?;
@@ -155,7 +186,8 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn servers(path: &Path) -> Result<ServerSet, Failure> {
+/// The servers that the file at `path` describes.
+pub(crate) fn servers(path: &Path) -> Result<ServerSet, Failure> {
     let unreadable = |error| Failure::unreadable(path, &error);
     let size = fs::metadata(path).map_err(unreadable)?.len();
     if size > SERVERS_BYTES_MAX {

@@ -19,6 +19,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use super::issue::Issuer;
+use super::sides::{SPAN, STRIPE, Sides, striped};
 use super::station::Station;
 use super::{Options, inode_of, seconds};
 use crate::layout::FileLayout;
@@ -26,10 +27,6 @@ use crate::servers::ServerSet;
 use extents::{Extents, Key};
 use flush::Flush;
 
-/// Stripe on both sides, bytes.
-const STRIPE: u64 = 64 << 10;
-/// Random requests of a cost model are within so many bytes.
-const SPAN: u64 = 16 << 30;
 /// Programs must have read so many bytes for each one that a fill evicts, as on a mount.
 const READ_PER_EVICTED: u64 = 8;
 /// Places of missed reads that are remembered; then all are forgotten.
@@ -89,26 +86,6 @@ pub fn replay_cached(
     Ok(cache.outcome())
 }
 
-/// The servers of the slowest class of `set`, and all others.
-///
-/// # Errors
-/// There is one class only.
-fn sides(set: &ServerSet) -> Result<(Vec<usize>, Vec<usize>), String> {
-    let mut classes = set.classes();
-    let random_ps = |class: &crate::servers::Class| {
-        let service = class.profile.service(SPAN).read;
-        service.startup_random_ps.saturating_add(service.per_byte_ps.saturating_mul(STRIPE))
-    };
-    classes.sort_by_key(|class| std::cmp::Reverse(random_ps(class)));
-    if classes.len() < 2 {
-        return Err("all servers are of one class: there are none for a cache".into());
-    }
-    let mut fast: Vec<usize> =
-        classes[1..].iter().flat_map(|class| class.servers.clone()).collect();
-    fast.sort_unstable();
-    Ok((classes.swap_remove(0).servers, fast))
-}
-
 #[derive(Debug)]
 struct Cache {
     stations: Vec<Station>,
@@ -133,12 +110,8 @@ struct Cache {
 
 impl Cache {
     fn new(set: &ServerSet, capacity: u64, policy: &str, seed: u64) -> Result<Self, String> {
-        let (slow, fast) = sides(set)?;
+        let Sides { slow, fast } = Sides::new(set, capacity, "cache")?;
         let servers = set.servers();
-        let room = fast.iter().map(|server| servers[*server].capacity).fold(0, u64::saturating_add);
-        if capacity > room {
-            return Err(format!("the servers of the cache hold {room} bytes, not {capacity}"));
-        }
         let count = |side: &[usize]| u32::try_from(side.len()).map_err(|_| "too many servers");
         let geometry = CacheGeometry::new(count(&fast)?, STRIPE, 2);
         let setting = Setting {
@@ -152,7 +125,7 @@ impl Cache {
         let admission = admit::by_name(policy, &setting).map_err(|error| error.to_string())?;
         Ok(Self {
             stations: servers.iter().map(Station::new).collect(),
-            origin: FileLayout::uniform(widths(servers.len(), &slow))?,
+            origin: striped(servers.len(), &slow),
             fast,
             layouts: FxHashMap::default(),
             geometry,
@@ -365,16 +338,7 @@ fn cache_layout(
 ) -> FileLayout {
     let (first, striping) = geometry.resolve(place);
     let (first, count) = (first as usize, striping.servers() as usize);
-    FileLayout::uniform(widths(all, &fast[first..first + count])).expect("a server has a width")
-}
-
-/// [`STRIPE`] on these of `all` servers.
-fn widths(all: usize, these: &[usize]) -> Vec<u64> {
-    let mut widths = vec![0; all];
-    for server in these {
-        widths[*server] = STRIPE;
-    }
-    widths
+    striped(all, &fast[first..first + count])
 }
 
 #[cfg(test)]

@@ -86,6 +86,13 @@ impl<I: Iterator<Item = Request>> Issuer<I> {
         Ok(())
     }
 
+    /// Takes back the request that [`Issuer::next`] answered last: it is issued again at `at_ns`. Not in an open loop.
+    pub(super) fn again(&mut self, request: Request, at_ns: u64) {
+        self.queues[self.serving].requests.push_front(request);
+        self.waiting += 1;
+        self.due.push(Reverse((at_ns.max(self.now_ns), self.serving)));
+    }
+
     /// Makes the process's next request due, if one was read.
     fn go_on(&mut self, process: usize) {
         let queue = &mut self.queues[process];

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use halocline_core::config::format_bytes;
+use halocline_model::admit;
 use halocline_sim::{CacheOutcome, Options, ServerSet, replay_cached};
 use serde::Serialize;
 
@@ -33,9 +34,14 @@ pub(super) fn execute(
     let wrong = |error: String| failed(&args.trace, &error);
     let mut trace_weight = 1.0;
     let mut policies = Vec::new();
-    for policy in &args.policy {
+    let mut known: Vec<_> = admit::POLICIES.iter().map(|policy| policy.name).collect();
+    if args.policy.is_empty() {
+        // The papers' formulas as printed are for comparisons with the papers.
+        known.retain(|name| *name != "sla-paper");
+    }
+    for policy in super::chosen(&args.policy, known.into_iter())? {
         let mut requests = Traced::open(&args.trace)?;
-        let done = replay_cached(&mut requests, servers, cache_size, policy, options);
+        let done = replay_cached(&mut requests, servers, cache_size, &policy, options);
         let done = done.map_err(wrong)?;
         let trace = requests.end()?;
         if policies.is_empty() {

@@ -11,7 +11,7 @@ use crate::say::tell;
 use crate::text;
 
 /// The requests of a trace, until it ends or cannot be read.
-pub(super) struct Traced<'a> {
+pub(crate) struct Traced<'a> {
     path: &'a Path,
     reader: Reader<BufReader<File>>,
     block: std::vec::IntoIter<Request>,
@@ -20,7 +20,7 @@ pub(super) struct Traced<'a> {
 
 impl<'a> Traced<'a> {
     /// The trace at `path`, from its beginning.
-    pub(super) fn open(path: &'a Path) -> Result<Self, Failure> {
+    pub(crate) fn open(path: &'a Path) -> Result<Self, Failure> {
         let file = File::open(path).map_err(|error| Failure::unreadable(path, &error))?;
         let reader =
             Reader::new(BufReader::new(file)).map_err(|error| failed(path, &error.to_string()))?;
@@ -28,7 +28,7 @@ impl<'a> Traced<'a> {
     }
 
     /// The reader at the trace's end, which knows all names. Fails if the trace could not be read to its end.
-    pub(super) fn end(self) -> Result<Reader<BufReader<File>>, Failure> {
+    pub(crate) fn end(self) -> Result<Reader<BufReader<File>>, Failure> {
         self.error.map_or(Ok(self.reader), |error| Err(failed(self.path, &error)))
     }
 }
@@ -57,12 +57,12 @@ impl Iterator for Traced<'_> {
 }
 
 /// What went wrong with the trace at `path`.
-pub(super) fn failed(path: &Path, what: &str) -> Failure {
+pub(crate) fn failed(path: &Path, what: &str) -> Failure {
     Failure::failed(format!("{}: {what}", text::path(path)))
 }
 
 /// Says where a trace lacks requests.
-pub(super) fn tell_if_partial(path: &Path, completeness: &Completeness) {
+pub(crate) fn tell_if_partial(path: &Path, completeness: &Completeness) {
     if completeness.is_partial() {
         let why = completeness.cut.as_deref().unwrap_or("its source lacks requests");
         tell!("{}: not whole: {why}", text::path(path));

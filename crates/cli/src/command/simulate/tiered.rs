@@ -1,0 +1,90 @@
+//! `halocline simulate --tier-size`: the file tier under several policies, side by side.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use halocline_core::config::format_bytes;
+use halocline_model::tier;
+use halocline_sim::{FilesSeen, Options, ServerSet, TierOutcome, replay_tiered};
+use serde::Serialize;
+
+use super::SimulateArgs;
+use super::traced::{Traced, failed, tell_if_partial};
+use crate::command::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::say::say;
+
+/// What `simulate --tier-size --json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// Bytes of the SSD.
+    tier_size: u64,
+    /// Share of what happened that the trace is known to have, 0 to 1.
+    trace_weight: f64,
+    /// Each policy, in the order in which they were asked for.
+    policies: Vec<TierOutcome>,
+}
+
+/// Simulates a tier whose SSD has `tier_size` bytes under each policy.
+pub(super) fn execute(
+    args: &SimulateArgs,
+    tier_size: u64,
+    servers: &ServerSet,
+    options: &Options,
+) -> Outcome {
+    let wrong = |error: String| failed(&args.trace, &error);
+    let asked = super::chosen(&args.policy, tier::POLICIES.iter().map(|policy| policy.name))?;
+    let (files, trace_weight) = files_seen(&args.trace)?;
+    let mut policies = Vec::new();
+    for policy in asked {
+        let mut requests = Traced::open(&args.trace)?;
+        let done = replay_tiered(&mut requests, &files, servers, tier_size, &policy, options);
+        let done = done.map_err(wrong)?;
+        requests.end()?;
+        if done.requests == 0 {
+            return Err(wrong("there are no requests in it".into()));
+        }
+        policies.push(done);
+    }
+    if args.json {
+        return print_json(&Report { tier_size, trace_weight, policies });
+    }
+    say!("SIMULATED: a file tier of {}", format_bytes(tier_size));
+    say!(
+        "{:10}{:>11}{:>11}{:>10}{:>11}{:>13}{:>13}",
+        "policy",
+        "seconds",
+        "moved s",
+        "MB/s",
+        "on SSD",
+        "MB promoted",
+        "MB demoted"
+    );
+    policies.iter().for_each(tell_of);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the trace at `path` tells of its files, and how far it is to be believed. Says where it lacks requests.
+pub(crate) fn files_seen(path: &Path) -> Result<(FilesSeen, f64), Failure> {
+    let (mut files, mut requests) = (FilesSeen::default(), Traced::open(path)?);
+    requests.by_ref().for_each(|request| files.push(&request));
+    let trace = requests.end()?;
+    tell_if_partial(path, trace.completeness());
+    Ok((files, trace.completeness().weight()))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shares and megabytes for people")]
+fn tell_of(done: &TierOutcome) {
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let served = (done.ssd_read_bytes + done.ssd_written_bytes) as f64;
+    say!(
+        "{:10}{:>11.3}{:>11.3}{:>10.1}{:>10.1}%{:>13.1}{:>13.1}",
+        done.policy,
+        done.foreground_seconds,
+        done.total_seconds,
+        megabytes(done.bytes) / done.foreground_seconds.max(1e-12),
+        served / done.bytes.max(1) as f64 * 100.0,
+        megabytes(done.promoted_bytes),
+        megabytes(done.demoted_bytes)
+    );
+}

@@ -1,0 +1,52 @@
+//! The two sides of a cache or tier: the servers of the slowest class, and all others.
+
+use crate::layout::FileLayout;
+use crate::servers::{Class, ServerSet};
+
+/// Stripe on both sides, bytes.
+pub(super) const STRIPE: u64 = 64 << 10;
+/// Random requests of a cost model are within so many bytes.
+pub(super) const SPAN: u64 = 16 << 30;
+
+/// Places of servers in the set.
+#[derive(Debug)]
+pub(super) struct Sides {
+    pub(super) slow: Vec<usize>,
+    pub(super) fast: Vec<usize>,
+}
+
+impl Sides {
+    /// Those of `set`, for a fast side that holds `capacity` bytes.
+    ///
+    /// # Errors
+    /// There is one class only, or the fast servers have less space.
+    pub(super) fn new(set: &ServerSet, capacity: u64, what: &str) -> Result<Self, String> {
+        let mut classes = set.classes();
+        let random_ps = |class: &Class| {
+            let service = class.profile.service(SPAN).read;
+            service.startup_random_ps.saturating_add(service.per_byte_ps.saturating_mul(STRIPE))
+        };
+        classes.sort_by_key(|class| std::cmp::Reverse(random_ps(class)));
+        if classes.len() < 2 {
+            return Err(format!("all servers are of one class: there are none for a {what}"));
+        }
+        let mut fast: Vec<usize> =
+            classes[1..].iter().flat_map(|class| class.servers.clone()).collect();
+        fast.sort_unstable();
+        let room = fast.iter().map(|server| set.servers()[*server].capacity);
+        let room = room.fold(0, u64::saturating_add);
+        if capacity > room {
+            return Err(format!("the servers of the {what} hold {room} bytes, not {capacity}"));
+        }
+        Ok(Self { slow: classes.swap_remove(0).servers, fast })
+    }
+}
+
+/// [`STRIPE`] on these of `all` servers.
+pub(super) fn striped(all: usize, these: &[usize]) -> FileLayout {
+    let mut widths = vec![0; all];
+    for server in these {
+        widths[*server] = STRIPE;
+    }
+    FileLayout::uniform(widths).expect("a server has a width")
+}

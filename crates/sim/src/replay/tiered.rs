@@ -1,0 +1,403 @@
+//! The requests of a trace through a simulated file tier (docs/SIMULATOR.md, The file tier).
+//!
+//! The servers of the slowest class are the disk, all others the SSD. Which files come and which leave is decided by
+//! the policies of [`halocline_model::tier`] that a mount runs.
+
+mod moves;
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use halocline_model::request::{ByteRange, Direction};
+use halocline_model::tier::{self, FileId, Keep, Outlook};
+use halocline_trace::{Op, Request};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
+
+use super::issue::Issuer;
+use super::sides::{Sides, striped};
+use super::station::Station;
+use super::{Options, Pace, inode_of, seconds};
+use crate::layout::FileLayout;
+use crate::servers::ServerSet;
+use moves::Move;
+
+/// Above this share of the SSD, percent, files are demoted, down to the other: as a mount does unless told otherwise.
+const HIGH_PERCENT: u64 = 95;
+const LOW_PERCENT: u64 = 90;
+
+/// What the requests saw with one policy.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TierOutcome {
+    /// The tier policy.
+    pub policy: String,
+    /// From the first issue to the last completion, seconds.
+    pub foreground_seconds: f64,
+    /// The same with all moves ended, seconds.
+    pub total_seconds: f64,
+    /// Requests.
+    pub requests: u64,
+    /// Their bytes: the sum of the next four.
+    pub bytes: u64,
+    /// Bytes that reads got from the SSD.
+    pub ssd_read_bytes: u64,
+    /// Bytes that writes put on the SSD.
+    pub ssd_written_bytes: u64,
+    /// Bytes that reads got from the disk.
+    pub disk_read_bytes: u64,
+    /// Bytes that writes put on the disk.
+    pub disk_written_bytes: u64,
+    /// Uses of files, which take the place of opens.
+    pub uses: u64,
+    /// Those that found the file on the SSD.
+    pub uses_on_ssd: u64,
+    /// Bytes that came to the SSD.
+    pub promoted_bytes: u64,
+    /// Bytes that left it.
+    pub demoted_bytes: u64,
+    /// Most bytes of files on the SSD at any time.
+    pub most_used_bytes: u64,
+}
+
+/// What a trace tells of its files: to be known before it is replayed, because a file moves whole.
+#[derive(Debug, Clone, Default)]
+pub struct FilesSeen {
+    by_number: FxHashMap<u32, Seen>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// End of the last byte that was touched.
+    len: u64,
+    /// The first request to it is a write: it is taken to be made then.
+    made: bool,
+}
+
+impl FilesSeen {
+    /// Notes a request; they come in their order.
+    pub fn push(&mut self, request: &Request) {
+        let made = request.op == Op::Write;
+        let seen = self.by_number.entry(request.file).or_insert(Seen { len: 0, made });
+        seen.len = seen.len.max(request.offset.saturating_add(request.length));
+    }
+}
+
+/// Replays `requests` on a tier whose SSD holds `capacity` bytes with the policy called `policy`. `files` were told
+/// of the same requests before.
+///
+/// # Errors
+/// As [`super::replay`]; a policy that does not exist; servers of one class only; more capacity than the SSD's servers
+/// have; an open loop, in which nobody would wait for a file that moves.
+pub fn replay_tiered(
+    requests: impl Iterator<Item = Request>,
+    files: &FilesSeen,
+    servers: &ServerSet,
+    capacity: u64,
+    policy: &str,
+    options: &Options,
+) -> Result<TierOutcome, String> {
+    if options.pace == Pace::OpenLoop {
+        return Err(
+            "a file tier is simulated with processes that wait: not with an open loop".into()
+        );
+    }
+    let mut tier = Tier::new(servers, capacity, policy, options.seed)?;
+    let mut issuer = Issuer::new(requests, options.pace)?;
+    while let Some((now_ns, request)) = issuer.next()? {
+        tier.move_until(now_ns);
+        match tier.serve(now_ns, &request, files) {
+            Served::Done(done_ns) => issuer.done(&request, done_ns)?,
+            Served::Waits(until_ns) => issuer.again(request, until_ns),
+        }
+    }
+    Ok(tier.outcome())
+}
+
+/// What became of a request.
+enum Served {
+    /// It is done at that time.
+    Done(u64),
+    /// A move of its file is in its way until then at least.
+    Waits(u64),
+}
+
+#[derive(Debug)]
+struct File {
+    len: u64,
+    on_ssd: bool,
+    /// What requests to it wait for.
+    moving: Option<Move>,
+}
+
+#[derive(Debug)]
+struct Tier {
+    stations: Vec<Station>,
+    /// The disk and the SSD.
+    layouts: [FileLayout; 2],
+    policy: Box<dyn Keep>,
+    /// In the order of their numbers, so that a replay can be repeated.
+    files: BTreeMap<u32, File>,
+    /// Where the use of a file by a process began.
+    uses: FxHashMap<(u32, u32), u64>,
+    /// Processes whose request waited already.
+    waited: FxHashSet<u32>,
+    demotion: Move,
+    capacity: u64,
+    used: u64,
+    seed: u64,
+    first_ns: Option<u64>,
+    end_ns: u64,
+    moved_ns: u64,
+    sums: TierOutcome,
+}
+
+/// What a policy may know: sizes. No trace announces anything.
+struct Sizes<'a>(&'a BTreeMap<u32, File>);
+
+impl Outlook for Sizes<'_> {
+    fn size(&self, file: FileId) -> u64 {
+        self.0.get(&number(file)).map_or(0, |file| file.len)
+    }
+
+    fn is_known(&self) -> bool {
+        false
+    }
+
+    fn later(&self, _file: FileId, _horizon: u64) -> u64 {
+        0
+    }
+
+    fn next(&self, _file: FileId) -> Option<u64> {
+        None
+    }
+
+    fn by_name(&self, one: FileId, other: FileId) -> Ordering {
+        one.cmp(&other)
+    }
+}
+
+fn number(file: FileId) -> u32 {
+    u32::try_from(file).expect("files of a trace have numbers of 32 bits")
+}
+
+/// Files that may leave: those on the SSD that nobody waits for.
+fn cached(files: &BTreeMap<u32, File>) -> Vec<FileId> {
+    let here =
+        files.iter().filter(|(_, file)| file.on_ssd && file.moving.is_none() && file.len > 0);
+    here.map(|(number, _)| FileId::from(*number)).collect()
+}
+
+impl Tier {
+    fn new(set: &ServerSet, capacity: u64, policy: &str, seed: u64) -> Result<Self, String> {
+        let sides = Sides::new(set, capacity, "tier")?;
+        let mut keep = tier::by_name(policy).map_err(|error| error.to_string())?;
+        keep.holds(capacity);
+        Ok(Self {
+            stations: set.servers().iter().map(Station::new).collect(),
+            layouts: [striped(set.len(), &sides.slow), striped(set.len(), &sides.fast)],
+            policy: keep,
+            files: BTreeMap::new(),
+            uses: FxHashMap::default(),
+            waited: FxHashSet::default(),
+            demotion: Move::default(),
+            capacity,
+            used: 0,
+            seed,
+            first_ns: None,
+            end_ns: 0,
+            moved_ns: 0,
+            sums: TierOutcome {
+                policy: policy.to_owned(),
+                foreground_seconds: 0.0,
+                total_seconds: 0.0,
+                requests: 0,
+                bytes: 0,
+                ssd_read_bytes: 0,
+                ssd_written_bytes: 0,
+                disk_read_bytes: 0,
+                disk_written_bytes: 0,
+                uses: 0,
+                uses_on_ssd: 0,
+                promoted_bytes: 0,
+                demoted_bytes: 0,
+                most_used_bytes: 0,
+            },
+        })
+    }
+
+    fn serve(&mut self, now_ns: u64, request: &Request, files: &FilesSeen) -> Served {
+        let number = request.file;
+        self.first_ns.get_or_insert(now_ns);
+        if !self.waited.remove(&request.process) && self.begins_use(request) {
+            self.used_file(now_ns, number, files);
+        }
+        let range = ByteRange::at(request.offset, request.length);
+        if let Some(until_ns) = self.wait_for(now_ns, number).or_else(|| self.grow(now_ns, request))
+        {
+            self.waited.insert(request.process);
+            return Served::Waits(until_ns);
+        }
+        let on_ssd = self.files[&number].on_ssd;
+        let direction = match request.op {
+            Op::Read => Direction::Read,
+            Op::Write => Direction::Write,
+        };
+        let done_ns = self.transfer(now_ns, number, range, on_ssd, direction);
+        *match (on_ssd, direction) {
+            (true, Direction::Read) => &mut self.sums.ssd_read_bytes,
+            (true, Direction::Write) => &mut self.sums.ssd_written_bytes,
+            (false, Direction::Read) => &mut self.sums.disk_read_bytes,
+            (false, Direction::Write) => &mut self.sums.disk_written_bytes,
+        } += request.length;
+        self.sums.requests += 1;
+        self.sums.bytes += request.length;
+        self.end_ns = self.end_ns.max(done_ns);
+        Served::Done(done_ns)
+    }
+
+    /// Whether the process uses the file anew: for the first time, or from where its last use began.
+    fn begins_use(&mut self, request: &Request) -> bool {
+        let began = self.uses.entry((request.process, request.file));
+        let mut first = false;
+        let at = *began.or_insert_with(|| {
+            first = true;
+            request.offset
+        });
+        first || at == request.offset
+    }
+
+    /// What an open does on a mount: tells the policy, and brings the file if that wants it.
+    fn used_file(&mut self, now_ns: u64, number: u32, files: &FilesSeen) {
+        let id = FileId::from(number);
+        let known = self.files.get(&number).map(|file| file.len);
+        let seen = files.by_number.get(&number).copied().unwrap_or(Seen { len: 0, made: true });
+        let len = known.unwrap_or(if seen.made { 0 } else { seen.len });
+        self.policy.referenced(id, len);
+        // Orders are not kept here: each is made when it is needed.
+        let _ = self.policy.is_reordered();
+        self.sums.uses += 1;
+        if known.is_none() {
+            let on_ssd = seen.made && self.used < self.capacity;
+            self.files.insert(number, File { len, on_ssd, moving: None });
+            if on_ssd {
+                self.policy.moved(id, true);
+            }
+        }
+        let file = &self.files[&number];
+        if file.on_ssd {
+            self.sums.uses_on_ssd += 1;
+        } else if file.moving.is_none() && 0 < len && len <= self.capacity {
+            self.promote(now_ns, number, len);
+        }
+    }
+
+    fn promote(&mut self, now_ns: u64, number: u32, len: u64) {
+        let (free, files) = (self.capacity - self.used, &self.files);
+        let here = || cached(files);
+        let id = FileId::from(number);
+        let Some(leaving) = self.policy.make_room(id, free, &here, &Sizes(files)) else { return };
+        let mut coming = Move::begun(now_ns);
+        for gone in leaving {
+            let gone = self::number(gone);
+            let bytes = self.leave(gone);
+            coming.add(gone, false, bytes);
+        }
+        coming.add(number, true, len);
+        self.hold(len);
+        self.sums.promoted_bytes += len;
+        self.policy.moved(id, true);
+        let file = self.files.get_mut(&number).expect("it is used");
+        (file.on_ssd, file.moving) = (true, Some(coming));
+    }
+
+    /// A file is served from the disk from now on; answers its bytes, which are to be copied there.
+    fn leave(&mut self, number: u32) -> u64 {
+        let file = self.files.get_mut(&number).expect("it is on the SSD");
+        file.on_ssd = false;
+        let len = file.len;
+        self.used -= len;
+        self.sums.demoted_bytes += len;
+        self.policy.moved(FileId::from(number), false);
+        len
+    }
+
+    fn hold(&mut self, bytes: u64) {
+        self.used += bytes;
+        self.sums.most_used_bytes = self.sums.most_used_bytes.max(self.used);
+        assert!(self.used <= self.capacity, "room was made for it");
+    }
+
+    /// Makes a file longer where the request goes beyond its end. Answers until when that waits: a file that outgrows
+    /// the SSD goes on on the disk.
+    fn grow(&mut self, now_ns: u64, request: &Request) -> Option<u64> {
+        let file = self.files.get_mut(&request.file).expect("it is used");
+        let end = request.offset.saturating_add(request.length);
+        let more = end.saturating_sub(file.len);
+        if more == 0 {
+            return None;
+        }
+        if file.on_ssd && more > self.capacity - self.used {
+            let bytes = self.leave(request.file);
+            if bytes > 0 {
+                let mut going = Move::begun(now_ns);
+                going.add(request.file, false, bytes);
+                self.files.get_mut(&request.file).expect("it is used").moving = Some(going);
+                return Some(now_ns);
+            }
+        }
+        let file = self.files.get_mut(&request.file).expect("it is used");
+        file.len = end;
+        if file.on_ssd {
+            self.hold(more);
+            self.keep_below_mark(now_ns);
+        }
+        None
+    }
+
+    /// Begins to demote files where the SSD is fuller than it shall be.
+    fn keep_below_mark(&mut self, now_ns: u64) {
+        if !self.demotion.is_done() || self.used <= self.capacity / 100 * HIGH_PERCENT {
+            return;
+        }
+        let order = self.policy.leaving(cached(&self.files), &Sizes(&self.files));
+        let mut going = Move::begun(now_ns);
+        for file in order {
+            if self.used <= self.capacity / 100 * LOW_PERCENT {
+                break;
+            }
+            let file = number(file);
+            let bytes = self.leave(file);
+            going.add(file, false, bytes);
+        }
+        self.demotion = going;
+    }
+
+    fn transfer(
+        &mut self,
+        now_ns: u64,
+        file: u32,
+        range: ByteRange,
+        on_ssd: bool,
+        direction: Direction,
+    ) -> u64 {
+        let (stations, inode) = (&mut self.stations, inode_of(self.seed, file));
+        let mut done_ns = now_ns;
+        self.layouts[usize::from(on_ssd)].split(range, |server, local| {
+            done_ns = done_ns.max(stations[server].serve(now_ns, inode, local, direction));
+        });
+        done_ns
+    }
+
+    fn outcome(mut self) -> TierOutcome {
+        self.move_until(u64::MAX);
+        let first_ns = self.first_ns.unwrap_or(0);
+        TierOutcome {
+            foreground_seconds: seconds(self.end_ns - first_ns),
+            total_seconds: seconds(self.end_ns.max(self.moved_ns) - first_ns),
+            ..self.sums
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
