@@ -5,8 +5,10 @@ use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
 use std::ptr;
+use std::sync::OnceLock;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::fs::Mode;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit, umask};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
@@ -16,6 +18,28 @@ use crate::failure::Failure;
 
 /// Signals that the command gets, too.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
+
+/// What a umask takes from others.
+const OF_OTHERS: u32 = 0o077;
+
+/// The umask that this process was started with, and does not have itself.
+static CALLERS_UMASK: OnceLock<Mode> = OnceLock::new();
+
+/// Lets the user of this process read and write what it makes, whatever umask it was started with: a cache
+/// that its owner may not open again would keep what is dirty on it. Called before there are threads, which
+/// may have umasks of their own.
+pub(crate) fn keep_own_files_open() {
+    let callers = umask(Mode::from_raw_mode(OF_OTHERS));
+    umask(Mode::from_raw_mode(callers.as_raw_mode() & OF_OTHERS));
+    let _ = CALLERS_UMASK.set(callers);
+}
+
+/// Gives this process back the umask that it was started with, for a command that takes its place.
+pub(crate) fn restore_umask() {
+    if let Some(callers) = CALLERS_UMASK.get() {
+        umask(*callers);
+    }
+}
 
 /// From its making on, these signals no longer end this process. What was ignored when it started stays ignored, by
 /// the command too: `nohup` and jobs in the background rely on that.
@@ -37,10 +61,13 @@ impl Signals {
     /// Runs `command` to its end and gives its status as a shell would: 128+N for signal N.
     pub(crate) fn run(&mut self, mut command: Command) -> Result<u8, Failure> {
         let open_files = self.open_files;
-        // SAFETY: between fork and exec the closure only makes one system call; it touches no
-        // lock and no heap.
+        // SAFETY: between fork and exec the closure only makes system calls; it touches no heap, and no
+        // lock: the umask was set before there were threads.
         unsafe {
-            command.pre_exec(move || Ok(setrlimit(Resource::Nofile, open_files)?));
+            command.pre_exec(move || {
+                restore_umask();
+                Ok(setrlimit(Resource::Nofile, open_files)?)
+            });
         }
         let mut child = command.spawn().map_err(|error| {
             let program = command.get_program().to_string_lossy().into_owned();

@@ -35,6 +35,7 @@ use crate::failure::Failure;
 
 fn main() -> ExitCode {
     again::name_this_process();
+    child::keep_own_files_open();
     let cli = match command::Cli::try_parse() {
         Ok(cli) => cli,
         // It repeats what was typed, which a shell may have made of others' names.

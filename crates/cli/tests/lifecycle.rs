@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use halocline_testkit::place::{said, written};
@@ -156,6 +158,35 @@ fn files_that_are_removed_while_others_are_flushed_are_not_missed() {
     let output = command.current_dir(scratch.root()).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(said(&output), "", "a job's output is its own");
+}
+
+/// Else what is dirty there stays there: root does not mind, and others cannot open it again.
+#[test]
+fn a_cache_is_its_owners_to_open_whatever_the_umask() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    for mask in ["0777", "0277", "0000"] {
+        let cache = format!("cache{mask}");
+        fs::create_dir(scratch.path(&cache)).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!(r#"umask {mask} && exec "$@""#), "sh"]).arg(program!());
+        command.args(["run", "--origin", "origin", "--cache", &cache, "--size", "64M", "-q"]);
+        command.args(["--policy", "always", "--", "sh", "-c", "umask && echo data > origin/file"]);
+        let output = command.current_dir(scratch.path("")).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(written(&output).trim(), mask, "the command has the caller's");
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+        let file = scratch.path("origin/file");
+        assert_eq!(mode(&file), 0o666 & !u32::from_str_radix(mask, 8).unwrap());
+        fs::remove_file(file).unwrap();
+        let mut left = vec![scratch.path(&cache)];
+        while let Some(path) = left.pop() {
+            let is_dir = path.is_dir();
+            assert_eq!(mode(&path), if is_dir { 0o700 } else { 0o600 }, "{}", path.display());
+            if is_dir {
+                left.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+    }
 }
 
 #[test]
