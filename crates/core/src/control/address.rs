@@ -1,9 +1,10 @@
 //! Socket addresses for paths of any length: the kernel takes at most 107 bytes.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::private::PrivateDir;
 
@@ -15,7 +16,7 @@ const ADDRESS_BYTES_MAX: usize = 107;
 pub(super) struct Address {
     path: PathBuf,
     /// Keeps the `/proc/self/fd` detour open.
-    _parent: Option<File>,
+    _parent: Option<OwnedFd>,
 }
 
 impl Address {
@@ -26,7 +27,10 @@ impl Address {
         if socket.as_os_str().len() <= ADDRESS_BYTES_MAX {
             return Ok(Self { path: socket.to_owned(), _parent: None });
         }
-        let parent = File::open(parent)?;
+        // The user of a mount says where its socket is, and root asks the mounts of all: of what is there
+        // nothing is opened, which might wait (a FIFO) or begin something (a device).
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = openat(CWD, parent, flags, Mode::empty())?;
         let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name);
         Ok(Self { path, _parent: Some(parent) })
     }
@@ -38,5 +42,22 @@ impl Address {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::mkfifoat;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_opened_where_somebody_says_that_a_socket_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        mkfifoat(CWD, &fifo, Mode::RWXU).unwrap();
+        // It would wait for a writer.
+        let error = Address::of(&fifo.join("s".repeat(ADDRESS_BYTES_MAX))).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTDIR));
     }
 }

@@ -23,6 +23,10 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// always trusted: root asks the mounts of all.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
 
+/// Longest status in bytes, many times one with as many jobs and paths as there may be: it is asked of
+/// mounts that nobody named, and what is made of it takes several times as much memory.
+const STATUS_BYTES_MAX: usize = 64 << 20;
+
 /// A connection to a mount process.
 #[derive(Debug)]
 pub struct Client {
@@ -103,6 +107,7 @@ impl Client {
     /// for long before: then the process is asked, on another connection, for its status, which it
     /// tells at once or is stopped.
     fn read_line(&mut self, line: &mut Vec<u8>, is_status: bool) -> Result<()> {
+        let most = if is_status { STATUS_BYTES_MAX } else { ANSWER_BYTES_MAX };
         let mut deadline = is_status.then(|| Instant::now() + self.silence);
         let mut ending = false;
         loop {
@@ -140,10 +145,10 @@ impl Client {
                 }
             };
             self.lines.consume(used);
-            if ends {
+            if line.len() <= most && ends {
                 return Ok(());
             }
-            if line.len() > ANSWER_BYTES_MAX {
+            if line.len() > most {
                 return Err(Error::invalid(
                     format!("{}: an answer without an end", self.socket.display()),
                     "see whose mount it is; ask for less at a time",

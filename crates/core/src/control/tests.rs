@@ -267,6 +267,26 @@ fn an_answer_that_trickles_ends() {
     trickling.join().unwrap();
 }
 
+/// Root asks the mounts of all users for their status, and would keep a gibibyte of each in memory.
+#[test]
+fn a_status_without_an_end_is_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join(SOCKET_NAME);
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let flood = std::thread::spawn(move || {
+        let mut peer = listener.accept().unwrap().0;
+        let piece = vec![b'['; 1 << 20];
+        (0..256).take_while(|_| peer.write_all(&piece).is_ok()).count()
+    });
+    let mut client = Client::connect(&socket).unwrap();
+    let answer: Result<serde_json::Value, _> = client.call(&Request::Status {}, |_| {});
+    let error = answer.unwrap_err().to_string();
+    assert!(error.contains("without an end"), "{error}");
+    drop(client);
+    let sent_mib = flood.join().unwrap();
+    assert!(sent_mib < 128, "{sent_mib}");
+}
+
 #[test]
 fn a_client_that_goes_away_stops_its_work() {
     let dir = tempfile::tempdir().unwrap();

@@ -23,6 +23,7 @@ use super::mapped;
 use super::options::TierOptions;
 use super::residents::{Resident, Residents};
 use super::tiers::Tiers;
+use crate::bounded::PATH_BYTES_MAX;
 use crate::control::tier::PassthroughStatus;
 use crate::device::passing;
 use crate::engine::Stat;
@@ -206,7 +207,7 @@ impl Passing {
             .passed_through()
             .iter()
             .take(NAMED_MAX)
-            .map(|inode| tiers.tree().path_of(&inode.entry()).display().to_string())
+            .map(|inode| end_of(&tiers.tree().path_of(&inode.entry()).display().to_string()))
             .collect();
         files.sort();
         let passing = self.state.lock();
@@ -216,6 +217,16 @@ impl Passing {
             .or_else(|| (!self.wanted).then(|| "switched off (--passthrough=false)".to_owned()));
         let refused = passing.refused.iter().map(|(why, count)| ((*why).to_owned(), *count));
         PassthroughStatus { works: passing.works, reason, files, refused: refused.collect() }
+    }
+}
+
+/// A path, or the end of a longer one than system calls take: whoever makes directories very deep would make a
+/// status longer than clients read.
+fn end_of(path: &str) -> String {
+    let from = path.len().saturating_sub(PATH_BYTES_MAX);
+    match (from..path.len()).find(|at| path.is_char_boundary(*at)) {
+        Some(at) if at > 0 => format!("...{}", &path[at..]),
+        _ => path.to_owned(),
     }
 }
 
@@ -237,4 +248,21 @@ fn has_privileges(file: &File) -> bool {
     let set_id = libc::S_ISUID | libc::S_ISGID;
     stat_descriptor(file).is_ok_and(|stat| stat.raw.st_mode & set_id != 0)
         || xattr::is_set(file, "security.capability".as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_any_length_is_told_in_short() {
+        assert_eq!(end_of("a/b"), "a/b");
+        assert_eq!(end_of(""), "");
+        // Two bytes a letter: whatever the end begins in.
+        for letters in [PATH_BYTES_MAX, PATH_BYTES_MAX + 1] {
+            let told = end_of(&format!("{}b", "\u{e4}".repeat(letters)));
+            assert!(told.starts_with("...\u{e4}") && told.ends_with('b'), "{told}");
+            assert!(told.len() <= PATH_BYTES_MAX + 3, "{}", told.len());
+        }
+    }
 }
