@@ -1,5 +1,6 @@
 //! The subcommands: one file each, one row each in [`Command`].
 
+mod advise;
 mod bench;
 mod calibrate;
 mod demote;
@@ -78,6 +79,7 @@ pub(crate) enum Command {
     Trace(trace::TraceArgs),
     Plan(plan::PlanArgs),
     Simulate(simulate::SimulateArgs),
+    Advise(advise::AdviseArgs),
     Unstripe(unstripe::UnstripeArgs),
     #[command(hide = true)]
     Docs(docs::DocsArgs),
@@ -116,6 +118,7 @@ impl Command {
             Self::Trace(args) => trace::execute(args),
             Self::Plan(args) => plan::execute(args),
             Self::Simulate(args) => simulate::execute(args),
+            Self::Advise(args) => advise::execute(args),
             Self::Calibrate(args) => calibrate::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),
             Self::Docs(args) => docs::execute(args),

@@ -17,7 +17,7 @@ pub mod workload;
 
 pub use layout::FileLayout;
 pub use replay::{
-    CacheOutcome, FilesSeen, Options, Outcome, Pace, TierOutcome, replay, replay_cached,
+    CacheOutcome, FilesSeen, Options, Outcome, Pace, Sides, TierOutcome, replay, replay_cached,
     replay_tiered,
 };
 pub use servers::{Server, ServerSet};

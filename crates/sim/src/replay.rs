@@ -16,6 +16,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 pub use cached::{CacheOutcome, replay_cached};
+pub use sides::Sides;
 pub use tiered::{FilesSeen, TierOutcome, replay_tiered};
 
 use crate::layout::FileLayout;

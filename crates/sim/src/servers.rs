@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use halocline_model::emulated::{EmulatedDevice, Mechanism, expected};
-use halocline_model::profile::DeviceProfile;
+use halocline_model::profile::{DeviceProfile, whole};
 use halocline_model::units::parse_bytes;
 use serde::Deserialize;
 use toml::Spanned;
@@ -45,6 +45,44 @@ impl Profile {
         match self {
             Self::Emulated(device) => expected(device, span),
             Self::Measured(profile) => *profile,
+        }
+    }
+
+    /// The same with all times multiplied by `factor`, above 0.
+    #[must_use]
+    pub fn slower(&self, factor: f64) -> Self {
+        match *self {
+            Self::Emulated(EmulatedDevice::Hdd(mut hdd)) => {
+                hdd.seek_ms_min *= factor;
+                hdd.seek_ms_max *= factor;
+                hdd.rpm /= factor;
+                hdd.mb_per_s /= factor;
+                Self::Emulated(EmulatedDevice::Hdd(hdd))
+            }
+            Self::Emulated(EmulatedDevice::Ssd(mut ssd)) => {
+                ssd.read_startup_us *= factor;
+                ssd.write_startup_us *= factor;
+                ssd.read_mb_per_s /= factor;
+                ssd.write_mb_per_s /= factor;
+                Self::Emulated(EmulatedDevice::Ssd(ssd))
+            }
+            Self::Measured(mut profile) => {
+                for service in [&mut profile.read, &mut profile.write] {
+                    for time in [
+                        &mut service.startup_sequential_ps,
+                        &mut service.startup_random_ps,
+                        &mut service.per_byte_ps,
+                    ] {
+                        #[expect(
+                            clippy::cast_precision_loss,
+                            reason = "times are far below 2^52 ps"
+                        )]
+                        let slower = *time as f64 * factor;
+                        *time = whole(slower);
+                    }
+                }
+                Self::Measured(profile)
+            }
         }
     }
 
@@ -193,6 +231,16 @@ impl ServerSet {
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.servers.len()
+    }
+
+    /// The same servers with other devices: `of` is told the place of each in the set, and its device.
+    #[must_use]
+    pub fn with_profiles(&self, of: impl Fn(usize, &Profile) -> Profile) -> Self {
+        let mut servers = self.servers.clone();
+        for (number, server) in servers.iter_mut().enumerate() {
+            server.profile = of(number, &server.profile);
+        }
+        Self { servers }
     }
 
     /// Servers by what they are like, in the order of each class's first server.
@@ -361,6 +409,23 @@ write = { startup_sequential_ps = 4, startup_random_ps = 5, per_byte_ps = 6 }
         let classes: Vec<_> = set.classes().into_iter().map(|class| class.servers).collect();
         assert_eq!(classes, [vec![0, 2], vec![1], vec![3]]);
         assert_eq!(set.servers()[3].profile.service(1).write.per_byte_ps, 6);
+    }
+
+    #[test]
+    fn a_slower_device_takes_all_its_times_longer() {
+        let set = parse(SERVERS).unwrap();
+        let slower = set.with_profiles(|_, profile| profile.slower(2.0));
+        let ratio = |one: u64, other: u64| other.abs_diff(2 * one) <= 2;
+        for (before, after) in set.servers().iter().zip(slower.servers()) {
+            assert_eq!((&before.name, before.capacity), (&after.name, after.capacity));
+            let (before, after) = (before.profile.service(1 << 30), after.profile.service(1 << 30));
+            for (one, other) in [(before.read, after.read), (before.write, after.write)] {
+                assert!(ratio(one.startup_sequential_ps, other.startup_sequential_ps));
+                assert!(ratio(one.startup_random_ps, other.startup_random_ps), "{one:?} {other:?}");
+                assert!(ratio(one.per_byte_ps, other.per_byte_ps), "{one:?} {other:?}");
+            }
+        }
+        assert_eq!(slower.classes().len(), set.classes().len());
     }
 
     #[test]

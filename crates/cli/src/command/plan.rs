@@ -2,7 +2,7 @@
 
 pub(crate) mod judge;
 mod report;
-mod source;
+pub(crate) mod source;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -8,19 +8,21 @@ pub(super) const STRIPE: u64 = 64 << 10;
 /// Random requests of a cost model are within so many bytes.
 pub(super) const SPAN: u64 = 16 << 30;
 
-/// Places of servers in the set.
+/// Places of servers in the set, ascending.
 #[derive(Debug)]
-pub(super) struct Sides {
-    pub(super) slow: Vec<usize>,
-    pub(super) fast: Vec<usize>,
+pub struct Sides {
+    /// Those of the slowest class.
+    pub slow: Vec<usize>,
+    /// All others.
+    pub fast: Vec<usize>,
 }
 
 impl Sides {
-    /// Those of `set`, for a fast side that holds `capacity` bytes.
+    /// Those of `set`, for a fast side that holds `capacity` bytes; `what` it is stands in errors.
     ///
     /// # Errors
     /// There is one class only, or the fast servers have less space.
-    pub(super) fn new(set: &ServerSet, capacity: u64, what: &str) -> Result<Self, String> {
+    pub fn new(set: &ServerSet, capacity: u64, what: &str) -> Result<Self, String> {
         let mut classes = set.classes();
         let random_ps = |class: &Class| {
             let service = class.profile.service(SPAN).read;

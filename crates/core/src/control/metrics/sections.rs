@@ -1,6 +1,7 @@
 //! Which commands answer with which keys, in the order of the page.
 
 use super::Section;
+use super::advise::{ADVISE, ADVISED_USE};
 use super::offline::{BENCH_TIER, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE};
 use super::plan::{PLAN, PLANNED_LAYOUT};
 use super::simulate::SIMULATE;
@@ -117,6 +118,23 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline simulate FILE --json`",
         about: "How long the requests of a trace take on simulated servers; [SIMULATOR.md](SIMULATOR.md) says what is modelled.",
         metrics: SIMULATE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline advise FILE --json`",
+        about: "What an SSD is best used for; [PLANNING.md](PLANNING.md) says what is compared. `uses` has `none`, `stripes`, `cache` and `tier`: the next section says what is in each.",
+        metrics: ADVISE,
+        within: &[
+            ("uses.none.", ADVISED_USE),
+            ("uses.stripes.", ADVISED_USE),
+            ("uses.cache.", ADVISED_USE),
+            ("uses.tier.", ADVISED_USE),
+        ],
+    },
+    Section {
+        commands: "`uses` of `halocline advise FILE --json`",
+        about: "One use, simulated on the servers as they are described.",
+        metrics: ADVISED_USE,
         within: &[],
     },
     Section {

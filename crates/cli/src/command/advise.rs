@@ -1,0 +1,142 @@
+//! `halocline advise`: what an SSD is best used for, from a trace (docs/PLANNING.md).
+
+mod decide;
+mod simulated;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_core::config::{format_bytes, parse_bytes};
+use serde::Serialize;
+
+use super::{print_json, simulate};
+use crate::failure::Outcome as Ended;
+use crate::say::say;
+use decide::{Advice, Use, gain};
+use simulated::{Case, Outcome, Variant};
+
+/// Advise what an SSD is best used for: stripe target, extent cache, file tier, or nothing
+///
+/// Simulates the requests of a trace with each use, on the servers as they are described and on devices that are a
+/// fifth faster or slower, and says which use is fastest, by how much, and how sure that is.
+#[derive(Debug, Args)]
+pub(crate) struct AdviseArgs {
+    /// The trace
+    trace: PathBuf,
+    /// The servers: a `server` table for each; those of the slowest class are the disks, all others the SSD
+    #[arg(long)]
+    servers: PathBuf,
+    /// Bytes of the SSD for a cache or tier; without it all that the servers have
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    size: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| "not bytes such as 64K, 8M or 2G".into())
+}
+
+/// What `advise --json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    requests: u64,
+    bytes: u64,
+    size: u64,
+    trace_weight: f64,
+    uses: BTreeMap<&'static str, Row>,
+    answer: &'static str,
+    best: &'static str,
+    gain: f64,
+    gain_over_next: f64,
+    spread: f64,
+    ties: Vec<&'static str>,
+    stays: f64,
+    variant_requests: u64,
+    variants: Vec<Variant>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    #[serde(flatten)]
+    outcome: Outcome,
+    /// Throughput gained over no use.
+    gain: Option<f64>,
+}
+
+/// Advises.
+pub(crate) fn execute(args: &AdviseArgs) -> Ended {
+    let set = simulate::servers(&args.servers)?;
+    let case = Case::new(&args.trace, &set, args.size)?;
+    let outcomes = case.base()?;
+    let base = outcomes.each_ref().map(|outcome| outcome.seconds);
+    let (variants, seconds): (Vec<_>, Vec<_>) = case.variants()?.into_iter().unzip();
+    let advice = decide::advise(&base, &seconds, case.trace_weight);
+    let rows = Use::ALL.into_iter().zip(outcomes).map(|(what, outcome)| {
+        let gain = base[0].zip(outcome.seconds).map(|(none, seconds)| gain(none, seconds));
+        (what, Row { outcome, gain })
+    });
+    let rows: Vec<_> = rows.collect();
+    if !args.json {
+        tell(&case, &rows, &advice, variants.len());
+        return Ok(ExitCode::SUCCESS);
+    }
+    print_json(&Report {
+        requests: case.requests,
+        bytes: case.bytes,
+        size: case.size(),
+        trace_weight: case.trace_weight,
+        uses: rows.into_iter().map(|(what, row)| (what.word(), row)).collect(),
+        answer: advice.answer.word(),
+        best: advice.best.word(),
+        gain: advice.gain,
+        gain_over_next: advice.gain_over_next,
+        spread: advice.spread,
+        ties: advice.ties.iter().map(|what| what.word()).collect(),
+        stays: advice.stays,
+        variant_requests: case.variant_requests(),
+        variants,
+    })
+}
+
+fn tell(case: &Case<'_>, rows: &[(Use, Row)], advice: &Advice, variants: usize) {
+    let percent = |share: f64| format!("{:.1} %", share * 100.0);
+    say!("SIMULATED: {} requests, an SSD of {}", case.requests, format_bytes(case.size()));
+    say!("{:14}{:>12}{:>12}{:>10}{:>12}", "use", "seconds", "drained s", "MB/s", "gain");
+    for (what, row) in rows {
+        let (Some(foreground), Some(seconds)) =
+            (row.outcome.foreground_seconds, row.outcome.seconds)
+        else {
+            let why = row.outcome.unavailable.as_deref().unwrap_or("not possible");
+            say!("{:14}not possible: {why}", what.text());
+            continue;
+        };
+        #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+        let rate = case.bytes as f64 / 1e6 / seconds.max(1e-12);
+        let gain = row.gain.map(percent).unwrap_or_default();
+        say!("{:14}{foreground:>12.3}{seconds:>12.3}{rate:>10.1}{gain:>12}", what.text());
+    }
+    say!("");
+    let (gain, spread) = (percent(advice.gain), percent(advice.spread));
+    match (advice.answer, advice.best) {
+        (Use::None, Use::None) => say!("advice: none of them; the disks alone are the fastest"),
+        (Use::None, best) => {
+            say!(
+                "advice: none of them; the gain of the {} is no more than its spread",
+                best.text()
+            );
+        }
+        (answer, _) => say!("advice: {}", answer.text()),
+    }
+    if advice.best != Use::None {
+        say!("gain: {gain} more throughput than the disks alone, give or take {spread}");
+        say!("{} more than the next best use", percent(advice.gain_over_next));
+    }
+    for tie in &advice.ties {
+        say!("{} and {} cannot be told apart", advice.best.text(), tie.text());
+    }
+    say!("the fastest use is the same in {} of {variants} variants", percent(advice.stays));
+}

@@ -1,0 +1,154 @@
+//! Which use is advised, and how sure that is: from seconds alone.
+
+/// What an SSD can be used for; the order breaks ties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Nothing: the slowest servers alone.
+    None,
+    /// Stripes of files lie on it.
+    Stripes,
+    /// An extent cache.
+    Cache,
+    /// A file tier.
+    Tier,
+}
+
+impl Use {
+    pub(super) const ALL: [Self; 4] = [Self::None, Self::Stripes, Self::Cache, Self::Tier];
+
+    /// In JSON.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Stripes => "stripes",
+            Self::Cache => "cache",
+            Self::Tier => "tier",
+        }
+    }
+
+    /// For people.
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Stripes => "stripe target",
+            Self::Cache => "extent cache",
+            Self::Tier => "file tier",
+        }
+    }
+}
+
+/// Seconds with each use, in the order of [`Use::ALL`]; `None` where it is not possible. That of no use is.
+pub(super) type Seconds = [Option<f64>; 4];
+
+/// A gain below this is none, and uses within it of the best one are ties.
+const LEAST_GAIN: f64 = 0.01;
+
+/// What is advised.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Advice {
+    /// The use that is advised; none where nothing is to be gained.
+    pub(super) answer: Use,
+    /// The fastest, whether it is advised or not.
+    pub(super) best: Use,
+    /// Throughput that the fastest gains over no use, as a share of that.
+    pub(super) gain: f64,
+    /// The same over the next fastest.
+    pub(super) gain_over_next: f64,
+    /// Half the distance between the least and the largest gain of the fastest in all variants, at least 1 %, more for
+    /// a trace that is not whole.
+    pub(super) spread: f64,
+    /// Share of the variants in which the same use is the fastest, or as here none gains anything.
+    pub(super) stays: f64,
+    /// Other uses that cannot be told from the fastest.
+    pub(super) ties: Vec<Use>,
+}
+
+/// Throughput gained by `seconds` over `other`, as a share of the latter's.
+pub(super) fn gain(other: f64, seconds: f64) -> f64 {
+    if seconds > 0.0 { other / seconds - 1.0 } else { 0.0 }
+}
+
+/// The fastest use.
+fn fastest(seconds: &Seconds) -> (Use, f64) {
+    let known = Use::ALL.into_iter().zip(seconds).filter_map(|(what, s)| Some((what, (*s)?)));
+    let first = known.min_by(|(_, one), (_, other)| one.total_cmp(other));
+    first.expect("no use is always possible")
+}
+
+/// The fastest use if it gains something, else none.
+pub(super) fn answer(seconds: &Seconds) -> Use {
+    let (best, least) = fastest(seconds);
+    let none = seconds[0].unwrap_or(least);
+    if gain(none, least) > LEAST_GAIN { best } else { Use::None }
+}
+
+/// Advises from the `base` and what came of `variants` of it; `weight`, 0 to 1, is how far the trace is to be trusted.
+pub(super) fn advise(base: &Seconds, variants: &[Seconds], weight: f64) -> Advice {
+    let (best, least) = fastest(base);
+    let of = |seconds: &Seconds| Some(gain(seconds[0]?, seconds[best as usize]?));
+    let gains = || variants.iter().filter_map(of).chain(of(base));
+    let (low, high) = gains().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), gain| {
+        (low.min(gain), high.max(gain))
+    });
+    let spread = ((high - low) / 2.0).max(LEAST_GAIN) / weight.max(1e-9);
+    let others = Use::ALL.into_iter().zip(base).filter(|(what, _)| *what != best);
+    let others: Vec<_> = others.filter_map(|(what, s)| Some((what, (*s)?))).collect();
+    let next = others.iter().map(|(_, s)| *s).fold(f64::INFINITY, f64::min);
+    let ties = others.iter().filter(|(_, s)| gain(*s, least) <= LEAST_GAIN);
+    let total_gain = of(base).unwrap_or(0.0);
+    let worth = best != Use::None && total_gain > spread;
+    let usual = answer(base);
+    let same = variants.iter().filter(|seconds| answer(seconds) == usual).count();
+    #[expect(clippy::cast_precision_loss, reason = "a share of a few")]
+    let stays = if variants.is_empty() { 1.0 } else { same as f64 / variants.len() as f64 };
+    Advice {
+        answer: if worth { best } else { Use::None },
+        best,
+        gain: total_gain,
+        gain_over_next: if next.is_finite() { gain(next, least) } else { 0.0 },
+        spread,
+        stays,
+        ties: ties.map(|(what, _)| *what).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(of: [f64; 4]) -> Seconds {
+        of.map(Some)
+    }
+
+    #[test]
+    fn the_fastest_is_advised_where_it_gains_more_than_the_spread() {
+        let base = seconds([10.0, 8.0, 4.0, 5.0]);
+        let sure = advise(&base, &[seconds([10.0, 8.0, 4.1, 5.0]); 4], 1.0);
+        assert_eq!((sure.answer, sure.best), (Use::Cache, Use::Cache));
+        assert!((sure.gain - 1.5).abs() < 1e-9 && (sure.gain_over_next - 0.25).abs() < 1e-9);
+        assert!((sure.stays - 1.0).abs() < 1e-9 && sure.ties.is_empty());
+        // In half of the variants another one is faster.
+        let variants = [seconds([10.0, 8.0, 4.0, 5.0]), seconds([10.0, 8.0, 4.0, 3.9])];
+        assert!((advise(&base, &variants, 1.0).stays - 0.5).abs() < 1e-9);
+        // A trace of which little is known makes no advice.
+        assert_eq!(advise(&base, &variants, 1e-3).answer, Use::None);
+    }
+
+    #[test]
+    fn nothing_is_advised_where_nothing_is_gained() {
+        let advice = advise(&seconds([4.0, 4.0, 5.0, 3.99]), &[], 1.0);
+        assert_eq!((advice.answer, advice.best), (Use::None, Use::Tier));
+        assert_eq!(advice.ties, [Use::None, Use::Stripes]);
+        let slower = advise(&seconds([4.0, 5.0, 5.0, 5.0]), &[], 1.0);
+        assert_eq!((slower.answer, slower.best, slower.gain), (Use::None, Use::None, 0.0));
+        // A gain that is as likely a loss.
+        let variants = [seconds([4.0, 4.0, 2.0, 4.0]), seconds([4.0, 4.0, 8.0, 4.0])];
+        assert_eq!(advise(&seconds([4.0, 4.0, 3.5, 4.0]), &variants, 1.0).answer, Use::None);
+    }
+
+    #[test]
+    fn what_is_not_possible_is_not_advised() {
+        let advice = advise(&[Some(4.0), None, Some(2.0), None], &[], 1.0);
+        assert_eq!((advice.answer, advice.ties.len()), (Use::Cache, 0));
+    }
+}

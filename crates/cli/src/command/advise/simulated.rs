@@ -1,0 +1,212 @@
+//! The uses of an SSD, simulated on the servers as they are described and on variants of them.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use halocline_model::{admit, tier};
+use halocline_plan::planner;
+use halocline_sim::servers::Profile;
+use halocline_sim::{
+    FileLayout, FilesSeen, Options, Pace, ServerSet, Sides, replay, replay_cached, replay_tiered,
+};
+use halocline_trace::Request;
+use serde::Serialize;
+
+use super::decide::{Seconds, Use};
+use crate::command::plan::judge::{self, Replay};
+use crate::command::plan::source;
+use crate::command::simulate::tiered::files_seen;
+use crate::command::simulate::traced::{Traced, failed};
+use crate::failure::Failure;
+
+/// Stripe of files where no plan says otherwise, bytes.
+const STRIPE: u64 = 64 << 10;
+/// Variants are judged by so many first requests of the trace.
+const VARIANT_REQUESTS: usize = 250_000;
+/// Times of a device in the variants, as a share of what is described: a fifth faster and slower.
+const FACTORS: [f64; 3] = [0.8, 1.0, 1.2];
+/// Further places of files on the disks.
+const SEEDS: [u64; 2] = [1, 2];
+
+/// What is simulated.
+pub(super) struct Case<'a> {
+    trace: &'a Path,
+    set: &'a ServerSet,
+    slow: Vec<usize>,
+    size: u64,
+    options: Options,
+    files: FilesSeen,
+    /// The layouts that the planner chose, with their default, or why there are none.
+    stripes: Result<(HashMap<u32, FileLayout>, FileLayout), String>,
+    slow_alone: FileLayout,
+    pub(super) trace_weight: f64,
+    pub(super) requests: u64,
+    pub(super) bytes: u64,
+}
+
+/// What came of one use.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Outcome {
+    /// From the first issue to the last completion.
+    pub(super) foreground_seconds: Option<f64>,
+    /// The same with dirty bytes written back and moves ended.
+    pub(super) seconds: Option<f64>,
+    /// Why it is not possible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unavailable: Option<String>,
+}
+
+/// The servers, a little otherwise.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Variant {
+    /// Times of the slowest servers' devices, as a share of what is described.
+    pub(super) disk_times: f64,
+    /// The same of all others.
+    pub(super) ssd_times: f64,
+    /// Where files lie on disks.
+    pub(super) seed: u64,
+    /// What would be the answer.
+    pub(super) answer: &'static str,
+}
+
+impl<'a> Case<'a> {
+    /// Reads the trace and plans stripes for it.
+    pub(super) fn new(
+        trace: &'a Path,
+        set: &'a ServerSet,
+        size: Option<u64>,
+    ) -> Result<Self, Failure> {
+        if set.classes().len() < 2 {
+            return Err(Failure::refused(
+                "all servers are of one class: describe an SSD beside the disks",
+            ));
+        }
+        let sides = Sides::new(set, 0, "SSD").map_err(Failure::refused)?;
+        let room = sides.fast.iter().map(|server| set.servers()[*server].capacity);
+        let room = room.fold(0, u64::saturating_add);
+        let size = size.unwrap_or(room);
+        if size == 0 || size > room {
+            return Err(Failure::refused(format!(
+                "--size {size}: choose from 1 to {room} bytes, which the faster servers hold"
+            )));
+        }
+        let (files, trace_weight) = files_seen(trace)?;
+        let seen = source::look(trace)?;
+        if seen.workload.requests == 0 {
+            return Err(failed(trace, "there are no requests in it"));
+        }
+        let there = judge::servers(set).map_err(Failure::refused)?;
+        let mut replays = Replay::new(set);
+        let plan = planner::plan(&there, &seen.workload, &mut replays, seen.completeness.weight());
+        let stripes = plan.map_err(|error| error.to_string()).and_then(|plan| {
+            let layouts = &plan.choice().layouts;
+            let files = layouts.files.iter();
+            let files: Result<_, String> =
+                files.map(|(number, it)| Ok((*number, judge::file_layout(it)?))).collect();
+            Ok((files?, judge::file_layout(&layouts.default)?))
+        });
+        let mut widths = vec![0; set.len()];
+        for server in &sides.slow {
+            widths[*server] = STRIPE;
+        }
+        Ok(Self {
+            trace,
+            set,
+            slow: sides.slow,
+            size,
+            options: Options { seed: 0, pace: Pace::ClosedLoop { think: false } },
+            files,
+            stripes,
+            slow_alone: FileLayout::uniform(widths).map_err(Failure::refused)?,
+            trace_weight,
+            requests: seen.workload.requests,
+            bytes: seen.workload.bytes,
+        })
+    }
+
+    /// Bytes of the SSD.
+    pub(super) const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The whole trace on the servers as they are described.
+    pub(super) fn base(&self) -> Result<[Outcome; 4], Failure> {
+        let mut outcomes = Vec::new();
+        for what in Use::ALL {
+            let mut requests = Traced::open(self.trace)?;
+            outcomes.push(match self.run(what, self.set, &self.options, &mut requests) {
+                Ok((foreground, seconds)) => Outcome {
+                    foreground_seconds: Some(foreground),
+                    seconds: Some(seconds),
+                    unavailable: None,
+                },
+                Err(why) if what == Use::Stripes => {
+                    Outcome { unavailable: Some(why), ..Outcome::default() }
+                }
+                Err(why) => return Err(failed(self.trace, &why)),
+            });
+            requests.end()?;
+        }
+        Ok(outcomes.try_into().expect("one for each use"))
+    }
+
+    /// The beginning of the trace on the variants of the servers, without those that are the base's.
+    pub(super) fn variants(&self) -> Result<Vec<(Variant, Seconds)>, Failure> {
+        let mut input = Traced::open(self.trace)?;
+        let requests: Vec<Request> = input.by_ref().take(VARIANT_REQUESTS).collect();
+        input.end()?;
+        let factors = FACTORS.into_iter().flat_map(|disk| FACTORS.map(|ssd| (disk, ssd, 0)));
+        let factors = factors.filter(|(disk, ssd, _)| (*disk, *ssd) != (1.0, 1.0));
+        let seeds = SEEDS.into_iter().map(|seed| (1.0, 1.0, seed));
+        let mut variants = Vec::new();
+        for (disk_times, ssd_times, seed) in factors.chain(seeds) {
+            let times = |server| if self.slow.contains(&server) { disk_times } else { ssd_times };
+            let set = self.set.with_profiles(|number, it: &Profile| it.slower(times(number)));
+            let options = Options { seed, ..self.options };
+            let seconds = Use::ALL.map(|what| {
+                let requests = &mut requests.iter().copied();
+                self.run(what, &set, &options, requests).ok().map(|(_, seconds)| seconds)
+            });
+            let answer = super::decide::answer(&seconds).word();
+            variants.push((Variant { disk_times, ssd_times, seed, answer }, seconds));
+        }
+        Ok(variants)
+    }
+
+    /// Requests that the variants are judged by.
+    pub(super) fn variant_requests(&self) -> u64 {
+        self.requests.min(VARIANT_REQUESTS as u64)
+    }
+
+    /// Seconds until the last request is done, and until all is where it belongs.
+    fn run(
+        &self,
+        what: Use,
+        set: &ServerSet,
+        options: &Options,
+        requests: &mut dyn Iterator<Item = Request>,
+    ) -> Result<(f64, f64), String> {
+        match what {
+            Use::None => {
+                let done = replay(requests, set, |_| &self.slow_alone, options)?;
+                Ok((done.seconds, done.seconds))
+            }
+            Use::Stripes => {
+                let (files, default) = self.stripes.as_ref().map_err(Clone::clone)?;
+                let of = |file| files.get(&file).unwrap_or(default);
+                let done = replay(requests, set, of, options)?;
+                Ok((done.seconds, done.seconds))
+            }
+            Use::Cache => {
+                let policy = admit::POLICIES[0].name;
+                let done = replay_cached(requests, set, self.size, policy, options)?;
+                Ok((done.foreground_seconds, done.total_seconds))
+            }
+            Use::Tier => {
+                let policy = tier::POLICIES[0].name;
+                let done = replay_tiered(requests, &self.files, set, self.size, policy, options)?;
+                Ok((done.foreground_seconds, done.total_seconds))
+            }
+        }
+    }
+}

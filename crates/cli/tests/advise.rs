@@ -1,0 +1,115 @@
+//! `halocline advise`: what an SSD is best used for, by simulation.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use halocline_core::control::metrics::Section;
+use halocline_testkit::place::{said, written};
+use halocline_testkit::program;
+use serde_json::Value;
+
+const SERVERS: &str = r#"
+[[server]]
+name = "disk"
+profile = "hdd"
+capacity = "1T"
+
+[[server]]
+name = "flash"
+profile = "ssd"
+capacity = "1G"
+"#;
+
+fn halocline(dir: &Path, args: &[&str]) -> Output {
+    Command::new(program!()).args(args).current_dir(dir).output().unwrap()
+}
+
+/// A directory with a trace of IOR and the description of servers.
+fn scratch(ior: &[&str], servers: &str) -> tempfile::TempDir {
+    let scratch = tempfile::tempdir().unwrap();
+    fs::write(scratch.path().join("servers.toml"), servers).unwrap();
+    let made = halocline(scratch.path(), &[&["trace", "make", "ior", "-o", "t.hct"], ior].concat());
+    assert!(made.status.success(), "{}", said(&made));
+    scratch
+}
+
+fn advised(dir: &Path, more: &[&str]) -> Value {
+    let args = [&["advise", "t.hct", "--servers", "servers.toml", "--json"], more].concat();
+    let output = halocline(dir, &args);
+    assert!(output.status.success(), "{}", said(&output));
+    let answer = serde_json::from_slice(&output.stdout).unwrap();
+    let section = Section::find("halocline advise").unwrap();
+    assert_eq!(section.undescribed(&answer), [""; 0]);
+    answer
+}
+
+#[test]
+fn random_requests_are_advised_an_ssd_and_told_how_sure_that_is() {
+    let scratch = scratch(&["-p", "4", "-b", "1M", "-t", "16K", "-z", "1"], SERVERS);
+    let dir = scratch.path();
+    let answer = advised(dir, &[]);
+    assert_ne!(answer["answer"], "none", "{answer}");
+    assert_eq!(answer["answer"], answer["best"]);
+    assert_eq!((&answer["requests"], &answer["variant_requests"]), (&256.into(), &256.into()));
+    assert_eq!(answer["size"], 1 << 30);
+    let number = |value: &Value| value.as_f64().unwrap();
+    assert!(number(&answer["gain"]) > number(&answer["spread"]), "{answer}");
+    for what in ["stripes", "cache", "tier"] {
+        let seconds = &answer["uses"][what]["seconds"];
+        assert!(number(seconds) < number(&answer["uses"]["none"]["seconds"]) / 2.0, "{answer}");
+    }
+    let variants = answer["variants"].as_array().unwrap();
+    let same = variants.iter().filter(|variant| variant["answer"] == answer["answer"]).count();
+    assert_eq!(variants.len(), 10);
+    assert!(
+        (number(&answer["stays"]) - f64::from(u32::try_from(same).unwrap()) / 10.0).abs() < 1e-9
+    );
+    assert_eq!(answer, advised(dir, &[]), "the same again");
+
+    // With next to no room the cache and the tier are no faster than the disk.
+    let small = advised(dir, &["--size", "4K"]);
+    for what in ["cache", "tier"] {
+        assert!(number(&small["uses"][what]["gain"]).abs() < 0.1, "{small}");
+    }
+    let told = halocline(dir, &["advise", "t.hct", "--servers", "servers.toml"]);
+    let text = written(&told);
+    assert!(text.starts_with("SIMULATED: 256 requests") && text.contains("\nadvice: "), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn nothing_is_advised_where_nothing_is_to_be_gained() {
+    // What stands for an SSD is a disk like the other one, and the way to it is long.
+    let servers = SERVERS.replace("\"ssd\"", "\"far\"")
+        + "network = { connect_us = 20000.0 }\n[profile.far]\nkind = \"hdd\"\nrpm = 7201\n";
+    let scratch = scratch(&["-p", "1", "-b", "4M", "-t", "16K"], &servers);
+    let answer = advised(scratch.path(), &[]);
+    assert_eq!(answer["answer"], "none", "{answer}");
+    let told = halocline(scratch.path(), &["advise", "t.hct", "--servers", "servers.toml"]);
+    assert!(written(&told).contains("advice: none of them"), "{}", written(&told));
+}
+
+#[test]
+fn what_cannot_be_advised_on_is_refused() {
+    let scratch = scratch(&["-p", "1", "-b", "1M", "-t", "256K"], SERVERS);
+    let dir = scratch.path();
+    fs::write(dir.join("disks.toml"), SERVERS.replace("\"ssd\"", "\"hdd\"")).unwrap();
+    fs::write(dir.join("full.toml"), SERVERS.replace("\"1G\"", "0")).unwrap();
+    fs::write(dir.join("empty.hct"), "").unwrap();
+    for (trace, more, what) in [
+        ("t.hct", &["--servers", "disks.toml"][..], "describe an SSD"),
+        ("t.hct", &["--servers", "full.toml"], "full.toml, line 10: capacity"),
+        ("t.hct", &["--servers", "none.toml"], "none.toml: there is no such file"),
+        ("t.hct", &["--servers", "servers.toml", "--size", "2G"], "--size 2147483648"),
+        ("t.hct", &["--servers", "servers.toml", "--size", "0"], "--size 0"),
+        ("empty.hct", &["--servers", "servers.toml"], "empty.hct: "),
+        ("servers.toml", &["--servers", "servers.toml"], "not a trace"),
+        ("none.hct", &["--servers", "servers.toml"], "none.hct: "),
+    ] {
+        let output = halocline(dir, &[&["advise", trace], more].concat());
+        let said = said(&output);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
+        assert!(said.contains(what), "{said}");
+    }
+}
