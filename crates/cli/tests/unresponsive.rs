@@ -120,7 +120,9 @@ fn a_running_mount_whose_origin_hangs_is_told_of_and_ended_by_force() {
     scratch.mount("mnt", "upper", "cache2");
     fs::write(scratch.path("upper/new"), "dirty").unwrap();
     scratch.stop("mnt");
-    scratch.succeed(&["status", "cache2"]);
+    let status = scratch.succeed(&["status", "cache2"]);
+    let silent = format!("{}: the origin does not answer", scratch.path("mnt").display());
+    assert!(status.contains(&silent), "{status}");
     let mut flush = scratch.command(&["flush", "cache2"]);
     let mut flush = flush.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut told = String::new();

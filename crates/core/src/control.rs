@@ -293,6 +293,11 @@ pub enum Health {
         /// Which one, and the remedy.
         reason: String,
     },
+    /// A directory does not answer: its device, or the server of a network file system, hangs. What needs it waits.
+    Silent {
+        /// Which one, and the remedy.
+        reason: String,
+    },
 }
 
 /// What the rebuilder does.

@@ -47,6 +47,7 @@ mod room;
 mod segments;
 mod settings;
 mod sides;
+mod sight;
 mod space;
 mod times;
 mod warm;

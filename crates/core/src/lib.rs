@@ -18,6 +18,7 @@ pub mod engine;
 pub mod error;
 mod extent;
 mod globs;
+pub mod looks;
 pub mod meta;
 pub mod namespace;
 pub mod one_device;

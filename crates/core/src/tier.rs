@@ -26,6 +26,7 @@
 //! the SSD is full and [`moving`] for a command; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`].
 
 mod adopt;
+mod answering;
 mod archive;
 mod background;
 mod batch;
@@ -88,6 +89,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
+use crate::looks::Looks;
 use crate::meta::owner::Owner;
 use crate::unpanicked::Panicked;
 
@@ -171,6 +173,7 @@ pub(crate) struct Core {
     /// Work for the background threads.
     signal: Arc<Signal>,
     options: TierOptions,
+    looks: Looks,
     /// Shared by whoever reads or changes names, exclusive for a switch (taken last).
     names: RwLock<()>,
     /// The lock of the set, while it is mounted (I8).
@@ -284,6 +287,7 @@ impl Core {
             dir_times: DirTimes::default(),
             signal,
             options,
+            looks: Looks::default(),
             names: RwLock::default(),
             _owner: owner,
         })

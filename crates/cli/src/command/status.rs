@@ -89,6 +89,7 @@ fn extents(status: &Status) -> String {
         Health::Ok => "ok".into(),
         Health::Degraded { reason } => format!("DEGRADED, nothing new is cached: {reason}"),
         Health::Full { reason } => format!("FULL: {reason}"),
+        Health::Silent { reason } => format!("NO ANSWER: {reason}"),
     };
     let rebuilder = match status.rebuilder {
         Rebuilder::Idle => "idle",

@@ -113,6 +113,7 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
         Health::Ok => "ok".into(),
         Health::Degraded { reason } => format!("DEGRADED: {reason}"),
         Health::Full { reason } => format!("FULL: {reason}"),
+        Health::Silent { reason } => format!("NO ANSWER: {reason}"),
     };
     lines.push(("policy", status.policy.clone()));
     lines.push(("health", health));

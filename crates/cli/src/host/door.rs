@@ -17,7 +17,7 @@ use halocline_core::control::{Joined, Mounted, MoveReport, ProcessHint, Progress
 use halocline_core::error::{Error, Result};
 use halocline_fuse::{Sights, Transport};
 
-use super::hanging::{self, ANSWER_TIMEOUT};
+use super::hanging;
 use super::{Hosted, Untold, Where, flushed};
 use crate::recording::Recording;
 use crate::text;
@@ -146,12 +146,18 @@ impl<E: Hosted> Mounted for Door<E> {
                 "it ends when its command does",
             ));
         };
-        let hangs = force && hanging::hangs(&self.engine);
-        let mut first = if keep_dirty || hangs {
-            MoveReport::default()
-        } else {
-            flushed(&*self.engine, progress)?
-        };
+        // Who lets dirty data stay waits for nobody else either.
+        let mut hangs = (force || keep_dirty) && hanging::hangs(&self.engine);
+        let mut first = MoveReport::default();
+        if !keep_dirty && !hangs {
+            let flushed = if force {
+                hanging::flushed_unless_it_hangs(&self.engine, progress)
+            } else {
+                Some(flushed(&*self.engine, progress))
+            };
+            hangs = flushed.is_none();
+            first = flushed.transpose()?.unwrap_or_default();
+        }
         // Whoever ends the mount is told of them, even if that is not yet the end.
         self.untold.lock().append(&mut first.conflicts);
         if first.left_bytes > 0 && !force {
@@ -164,16 +170,11 @@ impl<E: Hosted> Mounted for Door<E> {
             ));
         }
         let (done, answer) = channel();
-        let gone = |_| Error::from(std::io::Error::from_raw_os_error(libc::ESHUTDOWN));
         endings
             .send(Ending { force, keep_dirty: keep_dirty || hangs, hangs, done })
             .map_err(|_| std::io::Error::from_raw_os_error(libc::ESHUTDOWN))?;
-        let last = if hangs {
-            // The owner's thread may wait for the origin itself, since a signal told it to stop.
-            answer.recv_timeout(ANSWER_TIMEOUT).map_err(|_| hanging::stuck())?
-        } else {
-            answer.recv().map_err(gone)?
-        };
+        // The owner's thread may wait for the origin itself, since a signal told it to stop, or the origin hangs now.
+        let last = hanging::end(&self.engine, &answer, !force && !keep_dirty)?;
         if last.is_err() {
             self.members.reopen();
         }

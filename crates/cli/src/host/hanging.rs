@@ -1,42 +1,108 @@
-//! The end of a mount whose origin does not answer: `umount --force` waits for nothing that may wait for the origin.
+//! The end of a mount whose origin, or one of whose tiers, does not answer: `umount --force` waits for nothing that may
+//! wait for it, also where it stops answering in the middle of the flush; nor does `umount --keep-dirty`.
 //!
 //! What must hold: the cache is left as a kill leaves it, so that nothing acknowledged is lost (I4); the mount point is
 //! free, and whoever asked is told what stays on the cache, before the process ends.
 
+use std::io;
 use std::mem;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use halocline_core::control::{MoveReport, Skipped};
+use halocline_core::control::{Health, MoveReport, Progress, ProgressSink, Skipped};
 use halocline_core::error::{Error, Result};
+use halocline_core::looks::Looks;
 
-use super::{Host, Hosted};
+use super::{Host, Hosted, flushed};
 
 /// How long an origin may take to tell of its space: far longer than a busy one needs.
 const ORIGIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a flush may tell nothing until the origin is asked whether it answers.
+const FLUSH_SILENCE: Duration = Duration::from_secs(2);
 /// How long the mount may take to be detached.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the thread that owns the mount may take to end it.
-pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether the origin does not answer. The question is asked by a thread of its own, which is left behind then.
+/// Whether the origin does not answer.
 pub(super) fn hangs<E: Hosted>(engine: &Arc<E>) -> bool {
-    let (told, answer) = channel();
     let engine = Arc::clone(engine);
     let ask = move || {
         // An error is an answer.
         let _answered = engine.statfs(&engine.root());
-        let _gone = told.send(());
+        Some(())
     };
-    let asked = thread::Builder::new().name("origin".into()).spawn(ask);
-    asked.is_ok() && answer.recv_timeout(ORIGIN_TIMEOUT).is_err()
+    Looks::default().within(ORIGIN_TIMEOUT, ask).is_none()
+}
+
+/// What a flush tells who waits for it.
+enum Told {
+    Now(Progress),
+    Ended(Result<MoveReport>),
+}
+
+/// Flushes; `None` once the origin does not answer any more: the flush is left behind then.
+pub(super) fn flushed_unless_it_hangs<E: Hosted>(
+    engine: &Arc<E>,
+    progress: ProgressSink<'_>,
+) -> Option<Result<MoveReport>> {
+    let (tell, told) = channel();
+    let go_on = Arc::new(AtomicBool::new(true));
+    let (flushing, wanted) = (Arc::clone(engine), Arc::clone(&go_on));
+    let flush = move || {
+        let mut now = |now| {
+            let heard = tell.send(Told::Now(now)).is_ok() && wanted.load(Ordering::Relaxed);
+            if heard { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let ended = flushed(&*flushing, &mut now);
+        let _gone = tell.send(Told::Ended(ended));
+    };
+    if let Err(error) = thread::Builder::new().name("flush".into()).spawn(flush) {
+        return Some(Err(error.into()));
+    }
+    loop {
+        match told.recv_timeout(FLUSH_SILENCE) {
+            Ok(Told::Now(now)) => {
+                if progress(now).is_break() {
+                    go_on.store(false, Ordering::Relaxed);
+                }
+            }
+            Ok(Told::Ended(ended)) => return Some(ended),
+            Err(RecvTimeoutError::Timeout) if hangs(engine) => return None,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Some(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()));
+            }
+        }
+    }
+}
+
+/// What the thread that owns the mount says of its end, or that it waits for an origin that does not
+/// answer, where that shall not be waited for.
+pub(super) fn end<E: Hosted>(
+    engine: &Arc<E>,
+    answer: &Receiver<Result<MoveReport>>,
+    waits: bool,
+) -> Result<Result<MoveReport>> {
+    loop {
+        match answer.recv_timeout(ANSWER_TIMEOUT) {
+            Ok(ended) => return Ok(ended),
+            Err(RecvTimeoutError::Timeout) if !waits && hangs(engine) => return Err(stuck()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN).into());
+            }
+        }
+    }
 }
 
 /// What is told where the mount's process cannot even end.
-pub(super) fn stuck() -> Error {
+fn stuck() -> Error {
     let pid = std::process::id();
     Error::invalid(
         "the origin does not answer, and the mount process waits for it",
@@ -62,7 +128,10 @@ impl<E: Hosted> Host<E> {
         if let Some(recording) = recording {
             recording.end();
         }
-        let reason = "the origin does not answer: nothing was flushed to it".to_owned();
+        let reason = match engine.status().health {
+            Health::Silent { reason } => reason,
+            _ => "the origin does not answer: this was not flushed to it".to_owned(),
+        };
         let left_bytes = engine.report().dirty_bytes_left;
         let skipped = vec![Skipped { path: PathBuf::new(), reason }];
         let conflicts = mem::take(&mut *untold.lock());

@@ -118,7 +118,7 @@ pub struct TierState {
 }
 
 /// State of a file tier.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TierStatus {
     /// The tiers, fastest first.
     pub tiers: Vec<TierState>,

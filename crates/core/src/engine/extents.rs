@@ -19,6 +19,7 @@ use super::parts::Parts;
 use super::reach::origin_key;
 use super::rebuild::Rebuilder;
 use super::sides::Meters;
+use super::sight::Sight;
 use super::times::NS;
 use super::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 use crate::control::{SOCKET_NAME, SOCKET_XATTR};
@@ -38,6 +39,7 @@ pub struct ExtentEngine {
     pub(super) meters: Meters,
     /// Names of the servers' profiles, the origin's first. Looked up once: the look waits for a device that hangs.
     pub(super) profiles: Vec<String>,
+    pub(super) sight: Sight,
 }
 
 impl ExtentEngine {

@@ -17,6 +17,7 @@ use super::parts::Parts;
 use super::rebuild::Rebuilder;
 use super::settings::Settings;
 use super::sides::{self, Decorations, Meters};
+use super::sight::Sight;
 use crate::config::{Binding, Config, Shares};
 use crate::error::{Error, Result};
 use crate::extent::mover::Movers;
@@ -93,7 +94,8 @@ impl ExtentEngine {
         take_over(&parts, recovery)?;
         let profiles = sides::profile_names(&parts);
         let (rebuilder, filler) = (Rebuilder::start(&parts.rounds), Filler::start(&parts.fills));
-        Ok(Self { parts, rebuilder, filler, meters, profiles })
+        let sight = Sight::default();
+        Ok(Self { parts, rebuilder, filler, meters, profiles, sight })
     }
 
     /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as

@@ -27,7 +27,6 @@ impl Controlled for ExtentEngine {
         let usage = parts.store.dmt.usage();
         let now_ms = parts.clock.now_ms();
         let oldest = parts.store.dmt.dirty_files().iter().map(|(_, since)| *since).min();
-        let health = parts.health.report();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -50,17 +49,7 @@ impl Controlled for ExtentEngine {
             damaged_bytes: parts.damage.dirty_bytes(),
             repaired_bytes: parts.counters.snapshot().damaged_clean_bytes,
             warm_opens: parts.warm.opens(),
-            health: match (health.state, health.reason) {
-                (HealthState::Healthy, _) => match parts.store.dmt.usable() {
-                    Ok(()) => Health::Ok,
-                    // Nobody has needed it since it failed.
-                    Err(store) => Health::Degraded { reason: store.to_string() },
-                },
-                (HealthState::Full, reason) => Health::Full { reason: reason.unwrap_or_default() },
-                (HealthState::Degraded, reason) => {
-                    Health::Degraded { reason: reason.unwrap_or_default() }
-                }
-            },
+            health: self.health(),
             rebuilder: match self.rebuilder.doing() {
                 Doing::Idle => Rebuilder::Idle,
                 Doing::Waiting => Rebuilder::Waiting,
@@ -304,6 +293,25 @@ impl Controlled for ExtentEngine {
 }
 
 impl ExtentEngine {
+    /// Whether both sides answer, and whether the cache may be given more.
+    fn health(&self) -> Health {
+        if let Some(reason) = self.sight.silent(&self.parts) {
+            return Health::Silent { reason };
+        }
+        let health = self.parts.health.report();
+        match (health.state, health.reason) {
+            (HealthState::Healthy, _) => match self.parts.store.dmt.usable() {
+                Ok(()) => Health::Ok,
+                // Nobody has needed it since it failed.
+                Err(store) => Health::Degraded { reason: store.to_string() },
+            },
+            (HealthState::Full, reason) => Health::Full { reason: reason.unwrap_or_default() },
+            (HealthState::Degraded, reason) => {
+                Health::Degraded { reason: reason.unwrap_or_default() }
+            }
+        }
+    }
+
     fn rules(&self) -> Rules {
         let globs = self.parts.known.globs.read();
         Rules { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }

@@ -8,9 +8,7 @@
 //! environment is. Its owner can make that look last for ever.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -18,6 +16,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process_group};
 
 use crate::bounded;
+use crate::looks::Looks;
 
 /// The environment variable that names the job of a process.
 pub const JOB_VARIABLE: &str = "HALOCLINE_JOB";
@@ -25,10 +24,9 @@ pub const JOB_VARIABLE: &str = "HALOCLINE_JOB";
 const KNOWN_FOR: Duration = Duration::from_secs(2);
 /// The same of one without a mark: it may be about to execute a program that has one.
 const UNMARKED_FOR: Duration = Duration::from_millis(100);
-/// How long an open may wait for a look at its process: far longer than a busy machine needs.
+/// How long an open may wait for a look at its process: far longer than a busy machine needs. After that, and while
+/// many others last, a process is known by its group alone.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Looks at once, at most. While so many last, processes are known by their groups alone.
-const LOOKS_MAX: usize = 16;
 /// Processes known at most.
 const KNOWN_MAX: usize = 4096;
 /// Bytes of an environment that are looked at, at most; Linux allows more by option only.
@@ -69,48 +67,6 @@ impl Openers {
         }
         known.insert(tid, (now, opener.clone()));
         opener
-    }
-}
-
-/// Looks that may last for ever, each in a thread of its own.
-#[derive(Debug, Default)]
-struct Looks(Arc<AtomicUsize>);
-
-impl Looks {
-    /// What `look` finds within `timeout`; `None` after that, and while too many others last.
-    fn within<T: Send + 'static>(
-        &self,
-        timeout: Duration,
-        look: impl FnOnce() -> Option<T> + Send + 'static,
-    ) -> Option<T> {
-        let lasting = Lasting::one_more(&self.0)?;
-        let (found, is_found) = mpsc::sync_channel(1);
-        let look = move || {
-            let seen = look();
-            drop(lasting);
-            // Whoever asked may have gone on.
-            let _ = found.send(seen);
-        };
-        thread::Builder::new().name("job mark".into()).spawn(look).ok()?;
-        is_found.recv_timeout(timeout).ok().flatten()
-    }
-}
-
-/// One of the looks that last.
-struct Lasting(Arc<AtomicUsize>);
-
-impl Lasting {
-    fn one_more(count: &Arc<AtomicUsize>) -> Option<Self> {
-        let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
-            (count < LOOKS_MAX).then_some(count + 1)
-        });
-        counted.ok().map(|_| Self(Arc::clone(count)))
-    }
-}
-
-impl Drop for Lasting {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -176,25 +132,5 @@ mod tests {
         assert_eq!(openers.of_thread(me, now + Duration::from_millis(50)).group, 7);
         assert_eq!(openers.of_thread(me, now + Duration::from_secs(3)), opener);
         assert_eq!(openers.of_thread(u32::MAX, now), Opener::default());
-    }
-
-    /// One process that could not be looked at stopped the tier for all.
-    #[test]
-    fn looks_that_last_for_ever_are_few_and_keep_nobody() {
-        let looks = Looks::default();
-        let short = Duration::from_millis(20);
-        let (end, ended) = mpsc::channel::<()>();
-        let ended = Arc::new(Mutex::new(ended));
-        for _ in 0..LOOKS_MAX {
-            let ended = Arc::clone(&ended);
-            let lasting = move || ended.lock().recv().ok().map(|()| 1);
-            assert_eq!(looks.within(short, lasting), None);
-        }
-        assert_eq!(looks.within(Duration::MAX, || Some(2)), None, "no more of them");
-        drop(end);
-        while looks.0.load(Ordering::Relaxed) > 0 {
-            thread::yield_now();
-        }
-        assert_eq!(looks.within(Duration::from_mins(1), || Some(3)), Some(3));
     }
 }

@@ -15,7 +15,7 @@ use super::moving::{By, move_all};
 use super::tree::{LISTED_MAX, Named};
 use super::{Core, FileTier};
 use crate::config::Mode;
-use crate::control::tier::{CopiesStatus, Moved, TierState};
+use crate::control::tier::{CopiesStatus, Moved};
 use crate::control::{
     Controlled, Explanation, ExtentInfo, FileExplanation, FileInfo, Health, JobChange, JobInfo,
     MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side,
@@ -59,7 +59,7 @@ impl Core {
         })
     }
 
-    fn rules(&self) -> Rules {
+    pub(super) fn rules(&self) -> Rules {
         let globs = self.placement.rules();
         Rules { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
     }
@@ -81,18 +81,10 @@ impl Core {
         Ok(())
     }
 
-    fn tier_status(&self) -> TierStatus {
+    /// The state of the tiers, with what is free on them where that is to be looked at.
+    pub(super) fn tier_status(&self, free: bool) -> TierStatus {
         TierStatus {
-            tiers: self
-                .tiers
-                .sides()
-                .iter()
-                .map(|side| TierState {
-                    path: side.path.clone(),
-                    name: side.name(),
-                    free_bytes: side.room().ok(),
-                })
-                .collect(),
+            tiers: self.states(free),
             ssd_files: self.residents.len() as u64,
             high_bytes: self.watermarks.high(),
             low_bytes: self.watermarks.low(),
@@ -136,8 +128,9 @@ impl Core {
 impl Controlled for FileTier {
     fn status(&self) -> Status {
         let core = &self.core;
-        core.leftovers.free_old_copies();
-        let (files, used) = (core.residents.len() as u64, core.residents.used());
+        let told = core.told();
+        // In front of it what was freed would count.
+        let used = core.residents.used();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -154,23 +147,23 @@ impl Controlled for FileTier {
             mapped_bytes: used,
             dirty_bytes: 0,
             oldest_dirty_age_ms: None,
-            extents: files,
+            extents: told.files,
             dirty_extents: 0,
             wanted_ranges: 0,
             damaged_bytes: 0,
             repaired_bytes: 0,
             warm_opens: 0,
-            health: core.health(),
+            health: told.health,
             rebuilder: Rebuilder::Idle,
             servers: Vec::new(),
-            rules: core.rules(),
+            rules: told.rules,
             report: self.report(),
-            notes: core.notes.lock().iter().cloned().chain(core.lost.note()).collect(),
+            notes: told.notes,
         }
     }
 
     fn tier_status(&self) -> Option<TierStatus> {
-        Some(self.core.tier_status())
+        Some(self.core.told_of_tiers())
     }
 
     fn report(&self) -> Report {
@@ -182,11 +175,15 @@ impl Controlled for FileTier {
     }
 
     fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
-        let node = self.core.node_at(path)?;
-        let size = self.core.stat(&node.0)?.raw.st_size.unsigned_abs();
+        let path = path.to_owned();
+        let (size, away) = self.core.answered(move |core| {
+            let node = core.node_at(&path)?;
+            let size = core.stat(&node.0)?.raw.st_size.unsigned_abs();
+            let away = node.0.place.read().away.is_some();
+            Ok((size, away))
+        })?;
         let whole = range.unwrap_or(ByteRange::new(0, size));
         let (start, end) = (whole.start.min(size), whole.end.min(size));
-        let away = node.0.place.read().away.is_some();
         Ok(vec![ExtentInfo {
             offset: start,
             length: end - start,
@@ -297,15 +294,15 @@ impl Controlled for FileTier {
     }
 
     fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
-        self.core
-            .named(path, LISTED_MAX)?
-            .into_iter()
-            .map(|file| self.core.describe(file))
-            .collect()
+        let path = path.to_owned();
+        self.core.answered(move |core| {
+            core.named(&path, LISTED_MAX)?.into_iter().map(|file| core.describe(file)).collect()
+        })
     }
 
     fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
-        self.core.explain_file(path)
+        let path = path.to_owned();
+        self.core.answered(move |core| core.explain_file(&path))
     }
 
     fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {
@@ -338,7 +335,7 @@ fn once_each(files: &mut Vec<Named>) -> HashSet<u64> {
 
 impl Core {
     /// Whether all tiers answer, and have done so since the mount.
-    fn health(&self) -> Health {
+    pub(super) fn health(&self) -> Health {
         for side in self.tiers.sides() {
             if let Err(error) = side.is_there() {
                 return Health::Degraded { reason: error.to_string() };

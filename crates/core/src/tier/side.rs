@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, fstatfs, linkat, mkdirat, openat, renameat,
@@ -17,6 +18,7 @@ use super::PRIVATE;
 use super::steps::Steps;
 use crate::beneath::{self, Parent};
 use crate::error::{Error, Result};
+use crate::looks::Looks;
 use crate::meta::owner::Owner;
 use crate::namespace::Namespace;
 use crate::namespace::attributes::statfs;
@@ -25,6 +27,9 @@ use crate::private::{PrivateDir, own_uid};
 
 /// Bytes of a tier that stay free: its file system needs some for its own metadata.
 const MARGIN: u64 = 1 << 20;
+
+/// How long a tier's directory may take to tell of itself: far longer than a busy disk needs.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// A tier's directory.
 #[derive(Debug)]
@@ -39,6 +44,7 @@ pub(super) struct Side {
     pub(super) steps: Arc<Steps>,
     /// Device number of the root.
     pub(super) device: u64,
+    looks: Looks,
 }
 
 impl Side {
@@ -54,7 +60,8 @@ impl Side {
         let tmp = private.sub("tmp")?;
         let device = stat_descriptor(&root)?.raw.st_dev;
         let steps = Arc::new(Steps::new(tier));
-        Ok(Self { root, path: path.to_owned(), private, tmp, steps, device })
+        let looks = Looks::default();
+        Ok(Self { root, path: path.to_owned(), private, tmp, steps, device, looks })
     }
 
     /// Whether a sync of the whole file system makes everything on it durable, and is no more than
@@ -272,6 +279,27 @@ impl Side {
         Ok(())
     }
 
+    /// Whether its file system answers at all.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` where a look at it has not ended after [`ANSWER_TIMEOUT`].
+    pub(super) fn check_answers(&self) -> Result<()> {
+        let root = self.root.try_clone().map_err(Error::at(&self.path, "open the tier"))?;
+        let look = move || {
+            // An error is an answer.
+            let _answered = statfs(root.as_fd());
+            Some(())
+        };
+        self.looks.within(ANSWER_TIMEOUT, look).ok_or_else(|| Error::Refused {
+            message: format!(
+                "{}: the directory does not answer: its device or server hangs, and what needs it waits; \
+                 `umount --force` waits for nothing",
+                self.path.display()
+            ),
+            errno: libc::ETIMEDOUT,
+        })
+    }
+
     /// Bytes that can still be written here.
     pub(super) fn room(&self) -> Result<u64> {
         let totals = self.totals()?;
@@ -280,7 +308,7 @@ impl Side {
 
     /// Totals of its file system.
     pub(super) fn totals(&self) -> Result<libc::statvfs64> {
-        statfs(self.root.as_fd())
+        Ok(self.steps.room.shown(statfs(self.root.as_fd())?))
     }
 
     /// Removes every temporary file: copies that never got a place.

@@ -30,6 +30,21 @@ mod watch {
 
     pub(super) const fn synced_all(_tier: usize) {}
 
+    /// What is free is what the file system says.
+    #[derive(Debug)]
+    pub(in crate::tier) struct Room;
+
+    impl Room {
+        pub(super) const fn new() -> Self {
+            Self
+        }
+
+        pub(in crate::tier) const fn shown(&self, totals: libc::statvfs64) -> libc::statvfs64 {
+            let Self = self;
+            totals
+        }
+    }
+
     /// What threads of one change share.
     #[derive(Debug)]
     pub(in crate::tier) struct Inherited;
@@ -53,6 +68,8 @@ pub(super) use watch::inherit;
 pub(super) struct Steps {
     tier: usize,
     failed: Mutex<Failed>,
+    /// Tests say how much is free.
+    pub(super) room: watch::Room,
 }
 
 #[derive(Debug, Default)]
@@ -64,7 +81,7 @@ struct Failed {
 impl Steps {
     /// No steps yet.
     pub(super) fn new(tier: usize) -> Self {
-        Self { tier, failed: Mutex::default() }
+        Self { tier, failed: Mutex::default(), room: watch::Room::new() }
     }
 
     /// Does a step; `what` is for people, as in "failed at: renaming".

@@ -75,6 +75,10 @@ impl Fixture {
         self.held.lock().clear();
         self.tier = None;
         let core = std::sync::Arc::new(Core::open(&self.set(), self.options.clone()).unwrap());
+        // Whatever the machine's own disk has left.
+        for side in core.tiers.sides() {
+            side.steps.room.set(1 << 40);
+        }
         self.found = core.recover().unwrap();
         self.tier = Some(FileTier { core, background: Background::none() });
     }

@@ -58,7 +58,7 @@ pub(super) const STATUS: &[Metric] = &[
     metric(
         "health.state",
         "word",
-        "`ok`; `degraded`: a device failed lately and nothing new is admitted; `full`: the cache's file system is nearly full and nothing new is admitted, or the origin's is and nothing that needs new space there.",
+        "`ok`; `degraded`: a device failed lately and nothing new is admitted; `full`: the cache's file system is nearly full and nothing new is admitted, or the origin's is and nothing that needs new space there; `silent`: a directory does not answer, because its device or server hangs.",
     ),
     metric("health.reason", "text", "What happened, and the remedy; absent when `ok`."),
     metric("rebuilder", "word", "`idle`, `waiting`, `flushing` or `fetching`."),

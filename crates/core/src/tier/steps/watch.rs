@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::error::Result;
@@ -87,6 +88,29 @@ pub(in crate::tier) fn inherit() -> Option<Inherited> {
 
 fn with<T>(act: impl FnOnce(&mut Box<dyn Watch>) -> T) -> Option<T> {
     WATCH.with_borrow_mut(|watch| watch.as_mut().map(act))
+}
+
+/// What is free on a tier: what a test says, so that no machine's own disk decides.
+#[derive(Debug)]
+pub(in crate::tier) struct Room(Mutex<Option<u64>>);
+
+impl Room {
+    pub(super) const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// The file system has so many bytes from now on, all of them free.
+    pub(in crate::tier) fn set(&self, bytes: u64) {
+        *self.0.lock() = Some(bytes);
+    }
+
+    pub(in crate::tier) fn shown(&self, mut totals: libc::statvfs64) -> libc::statvfs64 {
+        if let Some(bytes) = *self.0.lock() {
+            let blocks = bytes / totals.f_frsize.max(1);
+            (totals.f_blocks, totals.f_bfree, totals.f_bavail) = (blocks, blocks, blocks);
+        }
+        totals
+    }
 }
 
 pub(super) fn before(tier: usize, what: &'static str) -> Result<()> {

@@ -415,6 +415,16 @@ fn what_is_written_now_is_archived_later() {
     assert_eq!((told.waiting.files, told.waiting_ms.is_some()), (1, true));
 }
 
+#[test]
+fn what_would_fill_the_disk_is_not_archived() {
+    let fixture = archiving();
+    fixture.write("file", &vec![7; 100_000]);
+    fixture.tier().core.tiers.sides()[1].steps.room.set(50_000);
+    fixture.archive();
+    assert!(!fixture.has_copy("file"));
+    assert_eq!(fixture.tier().tier_status().unwrap().copies.waiting.files, 1);
+}
+
 /// The kernel's writes, and those of mappings that outlive their handles, are not seen.
 #[test]
 fn what_the_kernel_may_write_is_not_archived() {

@@ -189,7 +189,9 @@ impl Fixture {
                 assert!(errno == Errno::IO && reason.contains("I/O errors"), "{}", context());
             }
             Health::Ok => assert_eq!(errno, Errno::NOSPC, "{}", context()),
-            other @ Health::Full { .. } => panic!("{}: {other:?}", context()),
+            other @ (Health::Full { .. } | Health::Silent { .. }) => {
+                panic!("{}: {other:?}", context())
+            }
         }
     }
 

@@ -1,0 +1,175 @@
+//! Mounts over directories that hang: the mount below them is stopped. Commands answer in time and say which directory
+//! it is, and the mount can be ended.
+
+use std::fs;
+use std::ops::Deref;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use halocline_testkit::place::{said, written};
+use halocline_testkit::program;
+use halocline_testkit::scratch::Scratch;
+use halocline_testkit::waiting::eventually;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A mount `below` that may be stopped until this is dropped, and directories for one over it.
+struct Stack {
+    scratch: Scratch,
+    stopped: Option<Pid>,
+}
+
+impl Deref for Stack {
+    type Target = Scratch;
+
+    fn deref(&self) -> &Scratch {
+        &self.scratch
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        self.go_on();
+    }
+}
+
+impl Stack {
+    /// `below` is mounted there, with these options; `None`, with the reason, where no mount can be made.
+    fn new(below: &'static str, options: &[&str]) -> Option<Self> {
+        let points: &[&str] = match below {
+            "tiers/hdd" => &["mnt", "tiers/hdd"],
+            _ => &["mnt", "below"],
+        };
+        let scratch = Scratch::with_mountpoints(program!(), points)?;
+        for name in ["tiers/ssd", "tiers/hdd", "cache2"] {
+            fs::create_dir_all(scratch.path(name)).unwrap();
+        }
+        // Each look is a question to the process that will be stopped.
+        let mount = ["mount", "origin", below, "--cache", "cache", "--attr-timeout=0s"];
+        scratch.succeed(&[&mount[..], options].concat());
+        Some(Self { scratch, stopped: None })
+    }
+
+    fn stop(&mut self, mountpoint: &str) {
+        let pid = self.pid(mountpoint);
+        kill_process(pid, Signal::STOP).unwrap();
+        self.stopped = Some(pid);
+        let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+        eventually("the stop", || fs::read_to_string(&stat).unwrap().contains(") T "));
+    }
+
+    fn go_on(&mut self) {
+        if let Some(pid) = self.stopped.take() {
+            kill_process(pid, Signal::CONT).unwrap();
+        }
+    }
+
+    /// The output of a command, which ends whatever hangs.
+    fn bounded(&self, args: &[&str]) -> Output {
+        let mut command = self.command(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut ended = || child.try_wait().unwrap().is_some();
+        eventually(&format!("the end of {args:?}"), &mut ended);
+        child.wait_with_output().unwrap()
+    }
+
+    fn is_mounted(&self, name: &str) -> bool {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let path = self.path(name);
+        mounts.lines().any(|line| line.split(' ').nth(4).map(Path::new) == Some(&path))
+    }
+}
+
+/// `status` waited for ever, and so did `umount --force`, which asks for it first.
+#[test]
+fn a_tier_that_hangs_is_told_of_and_the_mount_is_ended_by_force() {
+    let hung = "tiers/hdd";
+    let Some(mut stack) = Stack::new(hung, &["--policy", "never"]) else { return };
+    fs::write(stack.path("tiers/hdd/cold"), "content").unwrap();
+    stack.succeed(&["mount", "--tier", "tiers", "mnt", "--tier-attr-timeout=0s"]);
+    fs::write(stack.path("mnt/hot"), "content").unwrap();
+    stack.stop(hung);
+    let silent = format!("{}: the directory does not answer", stack.path(hung).display());
+    let status = stack.bounded(&["status", "tiers"]);
+    assert!(status.status.success(), "{}", said(&status));
+    assert!(written(&status).contains(&silent), "{}", written(&status));
+    let json: serde_json::Value =
+        serde_json::from_str(&written(&stack.bounded(&["status", "tiers", "--json"]))).unwrap();
+    assert_eq!(json["health"]["state"], "silent", "{json}");
+    assert_eq!(json["tier"]["tiers"].as_array().unwrap().len(), 2, "{json}");
+    for args in [["where", "tiers"], ["where", "mnt/cold"], ["explain", "mnt/cold"]] {
+        let output = stack.bounded(&args);
+        assert!(!output.status.success(), "{args:?}: {}", written(&output));
+        assert!(said(&output).contains("hangs"), "{args:?}: {}", said(&output));
+    }
+    let forced = stack.bounded(&["umount", "tiers", "--force"]);
+    assert!(written(&forced).contains(&silent), "{} {}", written(&forced), said(&forced));
+    assert!(!stack.is_mounted("mnt"));
+    stack.go_on();
+    // Its process ends when the kernel lets go of it.
+    eventually("the next mount", || {
+        stack.halocline(&["mount", "--tier", "tiers", "mnt"]).status.success()
+    });
+    for name in ["hot", "cold"] {
+        assert_eq!(fs::read(stack.path("mnt").join(name)).unwrap(), b"content");
+    }
+    stack.succeed(&["umount", "mnt"]);
+    stack.succeed(&["umount", hung]);
+}
+
+/// `umount --keep-dirty`, which flushes nothing, waited for an origin that hangs.
+#[test]
+fn who_keeps_dirty_data_waits_for_no_origin() {
+    let Some(mut stack) = Stack::new("below", &["--policy", "never"]) else { return };
+    let mount = ["mount", "below", "mnt", "--cache", "cache2", "--policy", "always"];
+    stack.succeed(&[&mount[..], &["--rebuild=false"]].concat());
+    fs::write(stack.path("mnt/new"), "dirty").unwrap();
+    stack.stop("below");
+    let kept = stack.bounded(&["umount", "cache2", "--keep-dirty"]);
+    assert_eq!(kept.status.code(), Some(3), "{}", said(&kept));
+    assert!(said(&kept).contains("stay on the cache"), "{}", said(&kept));
+    assert!(!stack.is_mounted("mnt"));
+    stack.go_on();
+    eventually("the next mount", || stack.halocline(&mount).status.success());
+    assert_eq!(fs::read(stack.path("mnt/new")).unwrap(), b"dirty");
+    stack.succeed(&["umount", "mnt"]);
+    assert_eq!(fs::read(stack.path("origin/new")).unwrap(), b"dirty");
+    stack.succeed(&["umount", "below"]);
+}
+
+/// A disk that is so slow that it is in the middle of a flush when the test stops it.
+const SLOW: &str = "
+[profile.slow]
+kind = \"hdd\"
+seek_ms_min = 0.1
+seek_ms_max = 0.2
+rpm = 60000.0
+mb_per_s = 1.0
+";
+const DIRTY: usize = 64 << 20;
+
+/// `umount --force` asked once, before its flush, whether the origin answers.
+#[test]
+fn an_origin_that_begins_to_hang_in_a_forced_flush_is_left() {
+    let Some(scratch) = Scratch::with_mountpoints(program!(), &[]) else { return };
+    drop(scratch);
+    let Some(mut stack) = Stack::new("below", &["--policy", "never"]) else { return };
+    stack.succeed(&["umount", "below"]);
+    fs::write(stack.path("slow.toml"), SLOW).unwrap();
+    let slow = ["mount", "origin", "below", "--cache", "cache", "--attr-timeout=0s"];
+    let emulated = ["--policy", "never", "--config", "slow.toml", "--emulate", "slow+ssd"];
+    stack.succeed(&[&slow[..], &emulated].concat());
+    let mount = ["mount", "below", "mnt", "--cache", "cache2", "--policy", "always"];
+    stack.succeed(&[&mount[..], &["--rebuild=false"]].concat());
+    fs::write(stack.path("mnt/new"), vec![7; DIRTY]).unwrap();
+    let mut command = stack.command(&["umount", "cache2", "--force"]);
+    let forced = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let new = stack.path("origin/new");
+    eventually("the flush", || fs::metadata(&new).is_ok_and(|new| new.len() > 0));
+    stack.stop("below");
+    let mut forced = Some(forced);
+    eventually("the end of the unmount", || forced.as_mut().unwrap().try_wait().unwrap().is_some());
+    let forced = forced.take().unwrap().wait_with_output().unwrap();
+    assert_eq!(forced.status.code(), Some(3), "{}", said(&forced));
+    assert!(said(&forced).contains("stay on the cache"), "{}", said(&forced));
+    assert!(!stack.is_mounted("mnt"));
+}

@@ -1,0 +1,146 @@
+//! Looks that may last for ever: at a directory whose device or server hangs, at a process whose owner can make a look
+//! at it last. Each is in a thread of its own, which is left behind where it does not end, and few are at once.
+//!
+//! What must hold: who asks goes on, whatever is looked at.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::unpanicked::caught;
+
+/// Looks at once, at most. While so many last, what is to be looked at counts as not answering.
+const LOOKS_MAX: usize = 16;
+/// How long something may last until it is asked whether what it needs answers.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The looks of one asker that last.
+#[derive(Debug, Default)]
+pub struct Looks(Arc<AtomicUsize>);
+
+impl Looks {
+    /// What `look` finds within `timeout`; `None` after that, and while too many others last.
+    pub fn within<T: Send + 'static>(
+        &self,
+        timeout: Duration,
+        look: impl FnOnce() -> Option<T> + Send + 'static,
+    ) -> Option<T> {
+        let lasting = Lasting::one_more(&self.0)?;
+        let (found, is_found) = mpsc::sync_channel(1);
+        let look = move || {
+            let seen = look();
+            drop(lasting);
+            // Whoever asked may have gone on.
+            let _ = found.send(seen);
+        };
+        thread::Builder::new().name("look".into()).spawn(look).ok()?;
+        is_found.recv_timeout(timeout).ok().flatten()
+    }
+
+    /// What `act` returns, however long it takes while `answers` says that all it needs does answer.
+    ///
+    /// # Errors
+    /// That of `answers`; `act` goes on by itself then. And that it panicked.
+    pub fn while_answered<T: Send + 'static>(
+        &self,
+        answers: impl Fn() -> Result<()>,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        let Some(lasting) = Lasting::one_more(&self.0) else {
+            answers()?;
+            return Ok(act());
+        };
+        let (done, is_done) = mpsc::sync_channel(1);
+        let act = move || {
+            let ended = caught(act);
+            drop(lasting);
+            let _ = done.send(ended);
+        };
+        thread::Builder::new().name("look".into()).spawn(act)?;
+        loop {
+            match is_done.recv_timeout(PATIENCE) {
+                Ok(ended) => return Ok(ended?),
+                Err(RecvTimeoutError::Timeout) => answers()?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into());
+                }
+            }
+        }
+    }
+}
+
+/// One of the looks that last.
+struct Lasting(Arc<AtomicUsize>);
+
+impl Lasting {
+    fn one_more(count: &Arc<AtomicUsize>) -> Option<Self> {
+        let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < LOOKS_MAX).then_some(count + 1)
+        });
+        counted.ok().map(|_| Self(Arc::clone(count)))
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// Looks that last until the sender is dropped.
+    fn lasting(looks: &Looks) -> mpsc::Sender<()> {
+        let (end, ended) = mpsc::channel::<()>();
+        let ended = Arc::new(Mutex::new(ended));
+        for _ in 0..LOOKS_MAX {
+            let ended = Arc::clone(&ended);
+            let lasting = move || ended.lock().recv().ok().map(|()| 1);
+            assert_eq!(looks.within(Duration::from_millis(20), lasting), None);
+        }
+        end
+    }
+
+    /// One process that could not be looked at stopped the tier for all.
+    #[test]
+    fn looks_that_last_for_ever_are_few_and_keep_nobody() {
+        let looks = Looks::default();
+        let end = lasting(&looks);
+        assert_eq!(looks.within(Duration::MAX, || Some(2)), None, "no more of them");
+        drop(end);
+        while looks.0.load(Ordering::Relaxed) > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(looks.within(Duration::from_mins(1), || Some(3)), Some(3));
+    }
+
+    #[test]
+    fn what_needs_something_that_does_not_answer_is_waited_for_no_longer() {
+        let looks = Looks::default();
+        let silent = || Err(rustix::io::Errno::TIMEDOUT.into());
+        let (end, ended) = mpsc::channel::<()>();
+        let waiting = looks.while_answered(silent, move || ended.recv().is_ok());
+        assert_eq!(waiting.unwrap_err().errno(), libc::ETIMEDOUT);
+        drop(end);
+        assert_eq!(looks.while_answered(|| Ok(()), || 7).unwrap(), 7);
+        let panicked: Result<()> = looks.while_answered(|| Ok(()), || panic!("on purpose"));
+        assert!(panicked.unwrap_err().to_string().contains("on purpose"));
+    }
+
+    #[test]
+    fn long_work_goes_on_while_many_others_last() {
+        let looks = Looks::default();
+        let end = lasting(&looks);
+        assert_eq!(looks.while_answered(|| Ok(()), || 7).unwrap(), 7);
+        let silent = || Err(rustix::io::Errno::TIMEDOUT.into());
+        looks.while_answered(silent, || 7).unwrap_err();
+        drop(end);
+    }
+}
