@@ -65,11 +65,9 @@ fn parse(line: &str) -> Option<Distrusted> {
         ["clean"] => Some(Distrusted::Clean),
         ["bytes", file, start, end] => {
             let (start, end) = (start.parse().ok()?, end.parse().ok()?);
-            let whole = start <= end;
-            whole.then_some(Distrusted::Bytes(
-                FileId(file.parse().ok()?),
-                ByteRange::new(start, end),
-            ))
+            let file = FileId(file.parse().ok()?);
+            // The range is made only if it is one.
+            (start <= end).then(|| Distrusted::Bytes(file, ByteRange::new(start, end)))
         }
         _ => None,
     }
@@ -260,7 +258,39 @@ fn whole_lines(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Whatever is in the block behind the header: nothing panics, and what is understood says the same
+        /// when it is said again in as few words.
+        #[test]
+        fn hostile_lines_are_refused_or_mean_one_thing(
+            lines in proptest::collection::vec(
+                prop_oneof![
+                    "(all|clean)",
+                    "bytes [0-9]{1,2} [0-9]{1,3} [0-9]{1,3}",
+                    "bytes (0|18446744073709551615) (0|7|18446744073709551615) 18446744073709551615",
+                    "[a-z0-9 -]{0,30}",
+                ],
+                0..40,
+            ),
+            cut in 0_usize..4,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let text = lines.join("\n") + "\n";
+            let file = lock_file(dir.path());
+            file.write_all_at(&text.as_bytes()[..text.len() - cut.min(text.len())], 256).unwrap();
+            let (_, said) = DistrustList::load(file, None, "id").unwrap();
+            let mut statements = Statements::default();
+            for what in said.iter().flatten() {
+                statements.add(*what);
+            }
+            let again: Option<Vec<_>> = statements.text().lines().map(parse).collect();
+            prop_assert_eq!(again, Some(said.unwrap_or_default()));
+        }
+    }
 
     fn lock_file(dir: &std::path::Path) -> File {
         let mut options = File::options();

@@ -348,6 +348,21 @@ mod tests {
     }
 
     proptest! {
+        /// Also numbers that are none, or larger than any, and places that lead elsewhere: whatever is taken
+        /// for a mark is one and the same mark when it is written again.
+        #[test]
+        fn hostile_links_are_no_marks_or_whole_ones(
+            name in "[0-9a-fx+.-]{0,60}|([0-9a-f]{1,17}[.-]){12}[0-9a-f]{1,17}",
+            target in proptest::collection::vec(prop_oneof![Just(b'/'), Just(b'1'), any::<u8>()], 0..12),
+            era in "[0-9 a-fx-]{0,24}",
+        ) {
+            if let Some(mark) = Mark::parse(&name, &target) {
+                let again = intents::target(mark.tier, &mark.place);
+                prop_assert_eq!(Mark::parse(&mark.name(), again.as_encoded_bytes()), Some(mark));
+            }
+            let _ = parse_era(&era);
+        }
+
         #[test]
         fn marks_come_back_from_their_names(
             one: (u64, u64, (i64, i64), (i64, i64)),
