@@ -242,8 +242,13 @@ impl Extents {
         let home: Vec<_> =
             self.overlapping(file, range).filter(|(_, extent)| extent.flushing).collect();
         for (key, extent) in home {
-            self.remove(key);
-            self.put(file, ByteRange::new(key.1, extent.end), extent.placement, false);
+            let bytes = extent.end - key.1;
+            self.dirty.remove(&key);
+            self.dirty_bytes -= bytes;
+            let slot = self.slot(key);
+            self.order.inserted(slot, bytes);
+            let clean = Extent { dirty: false, flushing: false, slot, ..extent };
+            *self.by_place.get_mut(&key).expect("an extent") = clean;
         }
     }
 }
