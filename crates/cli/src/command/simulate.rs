@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
-use clap::{ArgGroup, Args, ValueEnum};
+use clap::{Args, ValueEnum};
 use halocline_core::config::{format_bytes, parse_bytes};
 use halocline_core::counted::counted;
 use halocline_model::{admit, tier};
@@ -32,7 +32,6 @@ const SERVERS_BYTES_MAX: u64 = 1 << 24;
 
 /// Simulate how long the requests of a trace take on servers
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("engine").args(["cache_size", "tier_size"])))]
 pub(crate) struct SimulateArgs {
     /// The trace
     trace: PathBuf,
@@ -52,15 +51,10 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["width", "plan", "stripe"])]
     cache_size: Option<u64>,
     /// Simulate a file tier whose SSD has so many bytes, on all servers but those of the slowest class
-    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["width", "plan", "stripe"])]
+    #[arg(long, value_name = "BYTES", value_parser = bytes, conflicts_with_all = ["cache_size", "width", "plan", "stripe"])]
     tier_size: Option<u64>,
     /// Policies to compare: of admission to a cache, or of a tier; without it all that are in question
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_parser = PossibleValuesParser::new(policies()),
-        requires = "engine"
-    )]
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(policies()))]
     policy: Vec<String>,
     /// When requests are issued
     #[arg(long, default_value = "closed")]
@@ -144,6 +138,9 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
     }
     if let Some(tier_size) = args.tier_size {
         return tiered::execute(args, tier_size, &servers, &options);
+    }
+    if !args.policy.is_empty() {
+        return Err(Failure::refused("--policy is for --cache-size and --tier-size"));
     }
     let stripes = stripes(args, &servers)?;
     let layout = FileLayout::uniform(stripes.clone()).map_err(Failure::refused)?;
