@@ -10,7 +10,7 @@ pub enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A system call on a named path failed outside a program's request.
-    #[error("{path}: cannot {action}: {source}")]
+    #[error("{path}: cannot {action}: {source}{}", remedy(source))]
     Path {
         /// The path that was touched.
         path: PathBuf,
@@ -45,6 +45,17 @@ pub enum Error {
         /// The errno it gave.
         errno: i32,
     },
+}
+
+/// What to do where the system's answer alone leaves one way out.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC) => "; free some space (or inodes: df -i) there",
+        Some(libc::EDQUOT) => "; free some of the quota there, or have it raised",
+        Some(libc::EROFS) => "; mount that file system for writing, or name another directory",
+        Some(libc::EMFILE) => "; raise the limit of open files (ulimit -n)",
+        _ => "",
+    }
 }
 
 /// Result of the engine layer.
@@ -83,5 +94,21 @@ impl Error {
 impl From<rustix::io::Errno> for Error {
     fn from(errno: rustix::io::Errno) -> Self {
         Self::Io(errno.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tier on a full disk was refused without a word of what to do.
+    #[test]
+    fn a_full_disk_is_told_with_its_remedy() {
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        let said = Error::at("ssd/halocline.lock", "write the lock")(full).to_string();
+        assert!(said.starts_with("ssd/halocline.lock: cannot write the lock: No space"), "{said}");
+        assert!(said.ends_with("; free some space (or inodes: df -i) there"), "{said}");
+        let denied = Error::at("x", "open")(io::Error::from_raw_os_error(libc::EACCES)).to_string();
+        assert_eq!(denied, "x: cannot open: Permission denied (os error 13)");
     }
 }

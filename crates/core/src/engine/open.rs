@@ -18,6 +18,7 @@ use super::rebuild::Rebuilder;
 use super::settings::Settings;
 use super::sides::{self, Decorations, Meters};
 use super::sight::Sight;
+use crate::clock::Clock;
 use crate::config::{Binding, Config, Shares};
 use crate::error::{Error, Result};
 use crate::extent::mover::Movers;
@@ -62,7 +63,7 @@ impl ExtentEngine {
         let namespace = Namespace::open(origin.namespace_dir())?;
         let geometry = geometry(config);
         let shares = sides::shares(cache_dir, config, around.data_bytes)?;
-        let options = options(shares, origin_dir, config)?;
+        let options = options(shares, origin_dir, config, around.clock)?;
         // The store comes before the volume: it finds out whether the directory is ours (I8).
         let boot_id = around.boot_id;
         let (dmt, recovery) = open_tables(cache_dir, options, boot_id)?;
@@ -205,12 +206,18 @@ fn within_open_files(
     Ok((objects, Movers::new(open_files.movers / each)))
 }
 
-fn options(shares: Shares, origin_dir: &Path, config: &Config) -> Result<table::Options> {
-    let eviction = eviction(&config.eviction)?;
+fn options(
+    shares: Shares,
+    origin_dir: &Path,
+    config: &Config,
+    clock: &Clock,
+) -> Result<table::Options> {
+    let (eviction, clock) = (eviction(&config.eviction)?, clock.clone());
     Ok(table::Options {
         records_bytes: shares.records,
         witness: Some(origin_dir.to_owned()),
         checksums: config.checksums,
+        clock: Box::new(move || clock.now_ms()),
         ..table::Options::new(shares.data, eviction, config.cdt_entries)
     })
 }

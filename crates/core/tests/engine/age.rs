@@ -4,6 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use halocline_core::clock::Clock;
 use halocline_core::config::Config;
 use halocline_core::control::Controlled;
 
@@ -34,4 +35,30 @@ fn i3_dirty_bytes_go_home_at_their_age_whatever_programs_do() {
         thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(std::fs::read(fixture.origin.path().join("old")).unwrap(), pattern(1, 0, 40_000));
+}
+
+/// What was noted in a future that never came bars nothing and makes no conflict.
+#[test]
+fn i3_i9_a_clock_that_leaps_a_year_ahead_and_back_loses_nothing() {
+    let config = Config { rebuild: true, ..still(8 << 20, "always") };
+    let mut fixture = Fixture::simulated(config, "hdd+ssd");
+    fixture.write("a", 0, &pattern(1, 0, 40_000));
+    fixture.clock.sleep(Duration::from_hours(24 * 365));
+    fixture.write("a", 20_000, &pattern(2, 20_000, 40_000));
+    fixture.write("b", 0, &pattern(3, 0, 9000));
+    let newest = [pattern(1, 0, 20_000), pattern(2, 20_000, 40_000)].concat();
+    assert_eq!(fixture.read("a", 0, 60_000), newest);
+    fixture.crash();
+    fixture.clock = Clock::MACHINE;
+    fixture.open();
+    fixture.write("b", 9000, &pattern(4, 9000, 5000));
+    let begun = Instant::now();
+    while fixture.engine().status().dirty_bytes > 0 {
+        assert!(begun.elapsed() < PATIENCE, "dirty bytes of the future wait for it");
+        thread::sleep(Duration::from_millis(10));
+    }
+    fixture.close();
+    let home = |name: &str| std::fs::read(fixture.origin.path().join(name)).unwrap();
+    assert_eq!(home("a"), newest);
+    assert_eq!(home("b"), [pattern(3, 0, 9000), pattern(4, 9000, 5000)].concat());
 }
