@@ -9,6 +9,8 @@
 //! full disk takes them. Where the cache's device takes nothing at all they go to an extended
 //! attribute of the witness, a directory on other storage: the origin.
 
+mod witness;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -18,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
-use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 
+use self::witness::Witness;
 use super::FileId;
 
 /// The header of the lock file has this many bytes; what follows are lines.
@@ -31,9 +33,6 @@ const LINES_BYTES_MAX: usize = 4096 - 256;
 
 /// What all lines but one may take: room is kept for the one that says everything.
 const OTHERS_BYTES_MAX: usize = LINES_BYTES_MAX - "all\n".len();
-
-/// Prefix of the witness's attribute, before the cache's id. Programs on a mount do not see it.
-const ATTRIBUTE: &str = "user.halocline.distrust.";
 
 /// Something not to be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,8 +129,7 @@ struct Said {
 #[derive(Debug)]
 pub(crate) struct DistrustList {
     lock: File,
-    witness: Option<File>,
-    attribute: String,
+    witness: Option<Witness>,
     said: Mutex<Said>,
     /// Nothing more needs to be said: everything was, or there is no means to say anything.
     given_up: AtomicBool,
@@ -145,10 +143,10 @@ impl DistrustList {
         witness: Option<File>,
         cache_id: &str,
     ) -> io::Result<(Self, Result<Vec<Distrusted>, String>)> {
-        let attribute = format!("{ATTRIBUTE}{cache_id}");
+        let witness = witness.map(|dir| Witness::new(dir, cache_id)).transpose()?;
         let mut text = read_lines(&lock)?;
         if let Some(witness) = &witness {
-            text.push_str(&read_attribute(witness, &attribute)?);
+            text.push_str(&whole_lines(&witness.read(LINES_BYTES_MAX)?));
         }
         let lines = text
             .lines()
@@ -162,7 +160,7 @@ impl DistrustList {
         let parsed = parsed.map(|_| said.all().collect());
         let said = Mutex::new(Said { what: said, lines: text });
         let given_up = AtomicBool::new(false);
-        Ok((Self { lock, witness, attribute, said, given_up }, parsed))
+        Ok((Self { lock, witness, said, given_up }, parsed))
     }
 
     /// Adds to the list, durably; an error says that neither place took it, or that there is no room
@@ -184,11 +182,8 @@ impl DistrustList {
         if lines.len() > max {
             return Err(Errno::NOSPC.into());
         }
-        self.write_lock_file(&lines).or_else(|error| {
-            let witness = self.witness.as_ref().ok_or(error)?;
-            fsetxattr(witness, &*self.attribute, lines.as_bytes(), XattrFlags::empty())?;
-            witness.sync_all()
-        })?;
+        self.write_lock_file(&lines)
+            .or_else(|error| self.witness.as_ref().ok_or(error)?.write(lines.as_bytes()))?;
         *said = Said { what: all, lines };
         Ok(())
     }
@@ -210,10 +205,7 @@ impl DistrustList {
             return Ok(());
         }
         if let Some(witness) = &self.witness {
-            match fremovexattr(witness, &*self.attribute) {
-                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => witness.sync_all()?,
-                Err(errno) => return Err(errno.into()),
-            }
+            witness.clear()?;
         }
         self.lock.set_len(HEADER_BYTES)?;
         self.lock.sync_all()?;
@@ -240,15 +232,6 @@ fn read_lines(lock: &File) -> io::Result<String> {
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(0).min(LINES_BYTES_MAX)];
     lock.read_exact_at(&mut bytes, HEADER_BYTES)?;
     Ok(whole_lines(&bytes))
-}
-
-fn read_attribute(witness: &File, name: &str) -> io::Result<String> {
-    let mut value = vec![0; LINES_BYTES_MAX];
-    match fgetxattr(witness, name, &mut value) {
-        Ok(len) => Ok(whole_lines(&value[..len])),
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(String::new()),
-        Err(errno) => Err(errno.into()),
-    }
 }
 
 fn whole_lines(bytes: &[u8]) -> String {

@@ -1,0 +1,119 @@
+//! The second place of the list: an extended attribute of a directory on other storage, the origin's.
+//!
+//! Whoever may write to a directory may set its `user.` attributes, and what stands in this one drops bytes of the cache.
+//! A `trusted.` attribute is root's alone, and is used where it can be: for root, on file systems that have it. Beside it
+//! root believes a `user.` one, as earlier versions wrote it, of a directory that nobody else may write to.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+/// The attribute's name, before the cache's id. Programs on a mount do not see it.
+const NAME: &str = "halocline.distrust.";
+
+/// Permissions of others to write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// The attribute of one cache.
+#[derive(Debug)]
+pub(super) struct Witness {
+    dir: File,
+    /// Where the list is written.
+    attribute: String,
+    /// Where an earlier version may have written it.
+    earlier: Option<String>,
+}
+
+impl Witness {
+    /// The attribute of `dir` that belongs to the cache with this id.
+    pub(super) fn new(dir: File, cache_id: &str) -> io::Result<Self> {
+        let [trusted, user] = ["trusted", "user"].map(|class| format!("{class}.{NAME}{cache_id}"));
+        // Replaces what is not there: tells what may be written, and writes nothing.
+        let probe = fsetxattr(&dir, "trusted.halocline.probe", &[], XattrFlags::REPLACE);
+        let is_privileged = match probe {
+            Ok(()) | Err(Errno::NODATA) => true,
+            Err(Errno::PERM | Errno::OPNOTSUPP) => false,
+            // Such as of a file system that is read-only just now.
+            Err(_) => geteuid().is_root(),
+        };
+        if !is_privileged {
+            return Ok(Self { dir, attribute: user, earlier: None });
+        }
+        let found = dir.metadata()?;
+        let is_ours = found.uid() == geteuid().as_raw() && found.mode() & OTHERS_WRITE == 0;
+        Ok(Self { dir, attribute: trusted, earlier: is_ours.then_some(user) })
+    }
+
+    /// What is written there, at most `bytes_max`.
+    pub(super) fn read(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
+        let mut all = Vec::new();
+        for name in self.names() {
+            let mut value = vec![0; bytes_max];
+            match fgetxattr(&self.dir, name, &mut value) {
+                Ok(len) => all.extend_from_slice(&value[..len]),
+                Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Puts `lines` in place of what is written there, durably.
+    pub(super) fn write(&self, lines: &[u8]) -> io::Result<()> {
+        fsetxattr(&self.dir, &*self.attribute, lines, XattrFlags::empty())?;
+        self.dir.sync_all()
+    }
+
+    /// Removes it, durably.
+    pub(super) fn clear(&self) -> io::Result<()> {
+        for name in self.names() {
+            match fremovexattr(&self.dir, name) {
+                Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.dir.sync_all()
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.earlier.iter().chain([&self.attribute]).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn witness(dir: &tempfile::TempDir) -> Witness {
+        Witness::new(File::open(dir.path()).unwrap(), "id").unwrap()
+    }
+
+    /// One line dropped all dirty bytes of a cache of root, wherever others could write to the origin's directory.
+    #[test]
+    fn root_believes_nothing_that_others_can_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let is_privileged = witness(&dir).attribute.starts_with("trusted.");
+        let by_others = "user.halocline.distrust.id";
+        let plant = || {
+            let at = File::open(dir.path()).unwrap();
+            fsetxattr(&at, by_others, b"all\n", XattrFlags::empty()).unwrap();
+        };
+        plant();
+        assert_eq!(witness(&dir).read(100).unwrap(), b"all\n", "an earlier version's");
+        witness(&dir).clear().unwrap();
+        assert_eq!(witness(&dir).read(100).unwrap(), b"");
+        plant();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
+        let said: &[u8] = if is_privileged { b"" } else { b"all\n" };
+        assert_eq!(witness(&dir).read(100).unwrap(), said);
+        witness(&dir).write(b"clean\n").unwrap();
+        assert_eq!(witness(&dir).read(100).unwrap(), b"clean\n", "its own is read in any case");
+    }
+}
