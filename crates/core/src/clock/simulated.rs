@@ -100,7 +100,7 @@ impl Simulated {
     /// Waits until `deadline_ns` nanoseconds since the clock's beginning.
     pub(crate) fn sleep_until_ns(&self, deadline_ns: u64) {
         let (wait, mut waits) = self.begin(deadline_ns);
-        let mut quiet = Quiet::default();
+        let mut quiet = self.watch();
         while waits.all.contains_key(&wait) && !self.is_over(wait) {
             if self.passed.wait_for(&mut waits, QUIET).timed_out() {
                 self.go_on(&mut waits, wait, &mut quiet);
@@ -118,7 +118,7 @@ impl Simulated {
     ) -> bool {
         let (wait, waits) = self.begin(self.ns_at(deadline));
         drop(waits);
-        let mut quiet = Quiet::default();
+        let mut quiet = self.watch();
         let is_late = loop {
             if self.is_over(wait) {
                 break true;
@@ -154,14 +154,14 @@ impl Simulated {
 
     /// Sets the clock to the end of `wait` where that is the earliest, and nobody uses the clock.
     fn go_on(&self, waits: &mut Waits, wait: Wait, quiet: &mut Quiet) {
-        let now = (Instant::now(), self.uses.load(Ordering::Relaxed));
-        if quiet.0.is_none_or(|(_, uses)| uses != now.1) {
-            quiet.0 = Some(now);
+        let now = self.watch();
+        if quiet.uses != now.uses {
+            *quiet = now;
+            return;
         }
-        let since = quiet.0.map_or(now.0, |(since, _)| since);
         let long = if waits.working > 0 { STUCK } else { QUIET };
         let first = waits.all.first_key_value().map(|(wait, _)| *wait);
-        if first != Some(wait) || now.0.duration_since(since) < long {
+        if first != Some(wait) || now.since.duration_since(quiet.since) < long {
             return;
         }
         self.elapsed_ns.fetch_max(wait.0, Ordering::AcqRel);
@@ -173,14 +173,21 @@ impl Simulated {
         self.passed.notify_all();
     }
 
+    fn watch(&self) -> Quiet {
+        Quiet { since: Instant::now(), uses: self.uses.load(Ordering::Relaxed) }
+    }
+
     fn ns_at(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.begun.0).as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
 /// Since when, in real time, one who waits has seen nobody use the clock, and the count of uses then.
-#[derive(Debug, Default)]
-struct Quiet(Option<(Instant, u64)>);
+#[derive(Debug)]
+struct Quiet {
+    since: Instant,
+    uses: u64,
+}
 
 #[cfg(test)]
 mod tests {
