@@ -4,12 +4,14 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 
 use halocline_testkit::place::said;
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::eventually;
+use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Two mounts on their way, one of which may be stopped until this is dropped.
@@ -162,14 +164,33 @@ struct Silent;
 
 impl fuser::Filesystem for Silent {}
 
+/// A directory that does not answer until this is dropped, which ends all that wait and leaves no mount.
+struct Hung {
+    dir: PathBuf,
+    /// Nobody serves it.
+    _session: fuser::Session<Silent>,
+}
+
+impl Hung {
+    fn new(dir: PathBuf) -> Self {
+        fs::create_dir(&dir).unwrap();
+        let session = fuser::Session::new(Silent, &dir, &fuser::Config::default()).unwrap();
+        Self { dir, _session: session }
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        // The session alone would try it while commands that were ended still look, and leave the mount.
+        let _gone = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
+    }
+}
+
 /// `mount`, `run` and all others waited for ever in a look-up that no signal ends.
 #[test]
 fn a_directory_that_does_not_answer_keeps_no_command_waiting_for_ever() {
     let Some(scratch) = Stopped::new() else { return };
-    fs::create_dir(scratch.path("hung")).unwrap();
-    let options = fuser::Config::default();
-    // Nobody serves it until it is dropped, which ends all that wait.
-    let silent = fuser::Session::new(Silent, scratch.path("hung"), &options).unwrap();
+    let hung = Hung::new(scratch.path("hung"));
     let commands: [&[&str]; 20] = [
         &["mount", "hung", "mnt", "--cache", "cache"],
         &["mount", "hung/below", "mnt", "--cache", "cache"],
@@ -205,7 +226,9 @@ fn a_directory_that_does_not_answer_keeps_no_command_waiting_for_ever() {
         assert!(!output.status.success() && all.contains("does not answer"), "{args:?}: {all}");
         assert!(all.contains(scratch.path("hung").to_str().unwrap()), "{args:?}: {all}");
     }
-    drop(silent);
+    drop(hung);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(scratch.path("hung").to_str().unwrap()), "it leaves no mount");
 }
 
 /// `umount` said that the mount's process had ended before, and detached a living mount.
