@@ -10,6 +10,7 @@ pub mod bound_process;
 pub mod bounded;
 pub mod calibrate;
 pub mod clock;
+pub mod coherence;
 pub mod config;
 pub mod control;
 pub mod counted;
