@@ -13,6 +13,7 @@ mod forbidden;
 mod options;
 mod ownership;
 mod promises;
+mod reads;
 mod records;
 mod size;
 mod source_paths;
@@ -71,6 +72,7 @@ pub(crate) fn run() -> Result<(), String> {
     findings.extend(size::check(&sources, &ratchet));
     findings.extend(forbidden::check(&sources));
     findings.extend(clocks::check(&sources));
+    findings.extend(reads::check(&sources));
     findings.extend(records::check(&sources));
     findings.extend(options::check(&sources));
     findings.extend(ownership::check(&sources));

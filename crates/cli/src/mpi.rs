@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use halocline_core::bounded;
+
 /// The shim's file name.
 const SHIM: &str = "libhalocline_mpi.so";
 /// Programs that start MPI programs.
@@ -51,7 +53,10 @@ fn names_mpi(text: &str) -> bool {
 /// What is in a regular file, unless it is larger than `max` bytes.
 fn content(path: &Path, max: u64) -> Option<Vec<u8>> {
     let found = fs::metadata(path).ok()?;
-    (found.is_file() && found.len() <= max).then(|| fs::read(path).ok()).flatten()
+    if !found.is_file() {
+        return None;
+    }
+    bounded::read(path, max).ok()
 }
 
 /// The shim: in `$HALOCLINE_LIB_DIR`, beside this program, or where it is installed or built.

@@ -93,6 +93,12 @@ fn what_cannot_be_planned_is_refused_and_nothing_written() {
     let output = halocline(dir, &["plan", "t.hct", "--servers", "servers.toml"]);
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("servers.toml, line 3"), "{}", said(&output));
+    // A device has no size, and no end.
+    for command in [&["plan"][..], &["simulate"], &["advise"]] {
+        let output = halocline(dir, &[command, &["t.hct", "--servers", "/dev/zero"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {}", said(&output));
+        assert!(said(&output).contains("/dev/zero: it has more than"), "{}", said(&output));
+    }
 }
 
 #[test]

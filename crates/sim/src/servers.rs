@@ -278,6 +278,9 @@ impl Document {
         let mut servers: Vec<Server> = Vec::new();
         for table in self.server {
             end = table.span();
+            if servers.len() == SERVERS_MAX {
+                return Err((end, format!("more than {SERVERS_MAX} servers")));
+            }
             let server = table.into_inner().server(&profiles, common)?;
             if servers.iter().any(|other| other.name == server.name) {
                 return Err((end, format!("two servers are called {:?}", server.name)));

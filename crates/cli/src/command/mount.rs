@@ -8,6 +8,7 @@ use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 
 use clap::Args;
+use halocline_core::bounded::SMALL_FILE_BYTES_MAX;
 use halocline_core::config::Config;
 use halocline_core::control::Claim;
 use halocline_core::error::Result;
@@ -150,7 +151,7 @@ fn start_in_background() -> Outcome {
         .spawn()?;
     let mut said = Vec::new();
     if let Some(mut pipe) = child.stdout.take() {
-        pipe.read_to_end(&mut said)?;
+        pipe.by_ref().take(SMALL_FILE_BYTES_MAX).read_to_end(&mut said)?;
     }
     if said == READY {
         return Ok(ExitCode::SUCCESS);

@@ -7,18 +7,16 @@ pub(crate) mod source;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::{print_json, simulate};
+use crate::failure::{Failure, Outcome as Ended};
+use crate::output;
+use crate::say::{say, tell};
+use crate::text;
 use clap::Args;
 use halocline_core::error::Error;
 use halocline_plan::plan_file::{Expected, Plan, PlannedFile, Trace, VERSION};
 use halocline_plan::planner::{self, Name, Outcome};
 use halocline_plan::write::{self, Target};
-use halocline_sim::ServerSet;
-
-use super::print_json;
-use crate::failure::{Failure, Outcome as Ended};
-use crate::output;
-use crate::say::{say, tell};
-use crate::text;
 
 use judge::Replay;
 use source::Seen;
@@ -66,9 +64,7 @@ impl FileSystem {
 
 /// Plans.
 pub(crate) fn execute(args: &PlanArgs) -> Ended {
-    let text_of = std::fs::read_to_string(&args.servers);
-    let text_of = text_of.map_err(|error| Failure::unreadable(&args.servers, &error))?;
-    let set = ServerSet::parse(&text_of, &args.servers).map_err(Failure::refused)?;
+    let set = simulate::servers(&args.servers)?;
     let servers = judge::servers(&set).map_err(Failure::refused)?;
     let seen = source::look(&args.trace)?;
     let name = text::path(&args.trace);

@@ -6,12 +6,12 @@ pub(crate) mod tiered;
 pub(crate) mod traced;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
+use halocline_core::bounded;
 use halocline_core::config::{format_bytes, parse_bytes};
 use halocline_core::counted::counted;
 use halocline_model::{admit, tier};
@@ -185,12 +185,8 @@ pub(crate) fn execute(args: &SimulateArgs) -> Outcome {
 
 /// The servers that the file at `path` describes.
 pub(crate) fn servers(path: &Path) -> Result<ServerSet, Failure> {
-    let unreadable = |error| Failure::unreadable(path, &error);
-    let size = fs::metadata(path).map_err(unreadable)?.len();
-    if size > SERVERS_BYTES_MAX {
-        return Err(Failure::refused(format!("{}: too long", text::path(path))));
-    }
-    let content = fs::read_to_string(path).map_err(unreadable)?;
+    let content = bounded::read_to_string(path, SERVERS_BYTES_MAX);
+    let content = content.map_err(|error| Failure::unreadable(path, &error))?;
     ServerSet::parse(&content, path).map_err(Failure::refused)
 }
 

@@ -1,11 +1,10 @@
 //! The layouts of a plan, for a replay of a trace that may be another one than the plan was made from.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use halocline_core::error::Error;
+use halocline_core::bounded;
 use halocline_plan::plan_file::Plan;
 use halocline_sim::{FileLayout, Outcome as Replayed, ServerSet};
 use halocline_trace::Reader;
@@ -44,14 +43,8 @@ impl PlannedLayouts {
     /// The layouts of the plan at `path`. Refused: what is no plan, or one for other servers than `set`.
     pub(super) fn read(path: &Path, set: &ServerSet) -> Result<Self, Failure> {
         let refused = |what: String| Failure::refused(format!("{}: {what}", text::path(path)));
-        let file = fs::File::open(path).map_err(|error| Failure::unreadable(path, &error))?;
-        let mut content = String::new();
-        file.take(PLAN_BYTES_MAX + 1)
-            .read_to_string(&mut content)
-            .map_err(Error::at(path, "read"))?;
-        if content.len() as u64 > PLAN_BYTES_MAX {
-            return Err(refused("too long".into()));
-        }
+        let content = bounded::read_to_string(path, PLAN_BYTES_MAX);
+        let content = content.map_err(|error| Failure::unreadable(path, &error))?;
         let plan = Plan::parse(&content).map_err(|error| refused(error.to_string()))?;
         let there = judge::servers(set).map_err(Failure::refused)?;
         plan.check_servers(there.all()).map_err(|error| refused(error.to_string()))?;

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_core::bound_process::bind;
+use halocline_core::bounded::{self, SMALL_FILE_BYTES_MAX};
 use halocline_core::control::mount;
 use halocline_core::error::Error;
 use rustix::process::{Signal, geteuid};
@@ -88,7 +89,7 @@ impl Mounts {
         mergerfs.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let tier = Attached::start(&mut tier)?;
         if !self.has_appeared(TIER, tier, signals)? {
-            let said = fs::read_to_string(log).unwrap_or_default();
+            let said = bounded::read_to_string(&log, SMALL_FILE_BYTES_MAX).unwrap_or_default();
             return Err(Failure::from(Error::invalid(
                 format!("the tier mount did not appear: {}", said.trim()),
                 "`halocline doctor` tells what is missing",

@@ -1,0 +1,126 @@
+//! Whoever writes a file must not choose how much memory reading it takes: what is read whole is read through
+//! `crates/core/src/bounded.rs`, or through `take`.
+
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+use super::{Finding, Source};
+
+/// Functions of the standard library, by the last two parts of their paths.
+const FUNCTIONS: [[&str; 2]; 3] =
+    [["fs", "read"], ["fs", "read_to_string"], ["io", "read_to_string"]];
+/// Methods of one argument that read to the end.
+const METHODS: [&str; 2] = ["read_to_end", "read_to_string"];
+
+/// They read what the kernel or the machine's administrator writes.
+const EXEMPT: [&str; 13] = [
+    "crates/cli/src/command/doctor.rs",
+    "crates/core/src/calibrate/rotational.rs",
+    "crates/core/src/config/document.rs",
+    "crates/core/src/control/claim/standing.rs",
+    "crates/core/src/control/mount.rs",
+    "crates/core/src/engine/processes.rs",
+    "crates/core/src/meta/owner.rs",
+    "crates/core/src/meta/owner/holder.rs",
+    "crates/core/src/private.rs",
+    "crates/core/src/tier/batch.rs",
+    "crates/fuse/src/front/privileges.rs",
+    "crates/fuse/src/transport/ring.rs",
+    "crates/trace/src/record/writing.rs",
+];
+
+/// Finds files and streams that are read without a bound.
+pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
+    let in_scope = |source: &&Source| {
+        source.path.starts_with("crates/")
+            && source.path.contains("/src/")
+            && !source.path.starts_with("crates/testkit/")
+            && !source.path.contains("/tests")
+            && !EXEMPT.contains(&source.path.as_str())
+    };
+    let mut findings = Vec::new();
+    for source in sources.iter().filter(in_scope) {
+        let mut reads = Reads { source, findings: Vec::new() };
+        if let Some(tree) = &source.tree {
+            reads.visit_file(tree);
+        }
+        findings.extend(reads.findings);
+    }
+    findings
+}
+
+struct Reads<'a> {
+    source: &'a Source,
+    findings: Vec<Finding>,
+}
+
+impl Reads<'_> {
+    fn found(&mut self, at: proc_macro2::Span, what: &str) {
+        let what = format!("{what} reads without a bound: use halocline_core::bounded");
+        self.findings.push(Finding::new(self.source, at.start().line, what));
+    }
+}
+
+impl<'ast> Visit<'ast> for Reads<'_> {
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        let is_test = |attribute: &syn::Attribute| {
+            attribute.path().is_ident("cfg")
+                && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
+        };
+        if !module.attrs.iter().any(is_test) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_expr_path(&mut self, path: &'ast syn::ExprPath) {
+        let mut names = path.path.segments.iter().rev().map(|part| part.ident.to_string());
+        if let (Some(last), Some(before)) = (names.next(), names.next())
+            && FUNCTIONS.iter().any(|[of, name]| *of == before && *name == last)
+        {
+            self.found(path.span(), &format!("{before}::{last}"));
+        }
+        visit::visit_expr_path(self, path);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        let reads_all = METHODS.iter().any(|name| call.method == name) && call.args.len() == 1;
+        if reads_all && !is_bounded(&call.receiver) {
+            self.found(call.method.span(), &format!(".{}()", call.method));
+        }
+        visit::visit_expr_method_call(self, call);
+    }
+}
+
+/// Whether what is read was cut off by `take`.
+fn is_bounded(receiver: &syn::Expr) -> bool {
+    match receiver {
+        syn::Expr::MethodCall(call) => call.method == "take" || is_bounded(&call.receiver),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(path: &str, text: &str) -> usize {
+        check(&[Source::new(path, text)]).len()
+    }
+
+    #[test]
+    fn reads_without_a_bound_are_found() {
+        let path = "crates/cli/src/a.rs";
+        assert_eq!(findings(path, "fn f() { let a = std::fs::read(path)?; }"), 1);
+        assert_eq!(findings(path, "fn f() { let a = fs::read_to_string(path); }"), 1);
+        assert_eq!(findings(path, "fn f() { file.read_to_end(&mut bytes)?; }"), 1);
+    }
+
+    #[test]
+    fn bounded_ones_and_tests_are_not() {
+        let path = "crates/cli/src/a.rs";
+        assert_eq!(findings(path, "fn f() { bounded::read_to_string(path, MAX)?; }"), 0);
+        assert_eq!(findings(path, "fn f() { file.take(MAX).read_to_end(&mut bytes)?; }"), 0);
+        assert_eq!(findings(path, "#[cfg(test)] mod tests { fn f() { fs::read(path); } }"), 0);
+        assert_eq!(findings("crates/cli/tests/a.rs", "fn f() { fs::read(path); }"), 0);
+    }
+}
