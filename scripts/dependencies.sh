@@ -29,6 +29,7 @@ test     required  sqlite3            sqlite3                       a database o
 test     required  util-linux         unshare                       ordinary-user runs
 test     optional  openmpi-bin        mpiexec.openmpi               second MPI implementation
 test     optional  libopenmpi-dev     /usr/lib/*/openmpi/include/mpi.h  second MPI implementation
+test     optional  chromium-headless-shell  /usr/bin/chromium*      pages of reports, as a browser shows them
 '
 # The library that reads logs of Darshan, for the tests of `halocline trace import`.
 darshan=3.5.0
@@ -80,8 +81,10 @@ if [ ${#missing[@]} -gt 0 ]; then
         echo "would run: $by_hand"
     elif [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         [ ${#required[@]} -eq 0 ] || install "${required[@]}"
-        [ ${#optional[@]} -eq 0 ] || install "${optional[@]}" ||
-            echo "not available here, going on without: ${optional[*]}"
+        # One by one: a system that lacks one has the others.
+        for package in "${optional[@]}"; do
+            install "$package" || echo "not available here, going on without: $package"
+        done
     else
         echo "run as root: $by_hand"
         [ ${#required[@]} -eq 0 ] || exit 1

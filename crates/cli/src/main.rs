@@ -16,6 +16,7 @@ mod assemble;
 mod child;
 mod command;
 mod failure;
+mod figure;
 mod host;
 mod mpi;
 mod options;

@@ -1,6 +1,8 @@
 //! `halocline plan`: stripes for servers of several kinds, from a trace (docs/PLANNING.md).
 
 pub(crate) mod judge;
+mod page;
+mod picture;
 mod report;
 pub(crate) mod source;
 
@@ -10,6 +12,7 @@ use std::process::ExitCode;
 use super::{print_json, simulate};
 use crate::failure::{Failure, Outcome as Ended};
 use crate::output;
+use crate::preflight;
 use crate::say::{say, tell};
 use crate::text;
 use clap::Args;
@@ -35,6 +38,9 @@ pub(crate) struct PlanArgs {
     /// The plan to write
     #[arg(short, long)]
     out: Option<PathBuf>,
+    /// Draw the trace, the load of the servers under each layout, and the plan with its reasons, as one HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print the comparison as JSON
     #[arg(long, conflicts_with = "for_system")]
     json: bool,
@@ -66,7 +72,11 @@ impl FileSystem {
 pub(crate) fn execute(args: &PlanArgs) -> Ended {
     let set = simulate::servers(&args.servers)?;
     let servers = judge::servers(&set).map_err(Failure::refused)?;
-    let seen = source::look(&args.trace)?;
+    if let Some(html) = &args.html {
+        preflight::report_file(html).map_err(Failure::refused)?;
+    }
+    let look = if args.html.is_some() { source::look_closely } else { source::look };
+    let seen = look(&args.trace)?;
     let name = text::path(&args.trace);
     let mut replay = Replay::new(&set);
     let outcome = planner::plan(&servers, &seen.workload, &mut replay, seen.completeness.weight());
@@ -83,6 +93,9 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     if let Some(out) = &args.out {
         output::write(out, plan.to_toml()).map_err(Error::at(out, "write the plan"))?;
     }
+    if let Some(html) = &args.html {
+        page::write(html, &args.trace, &seen, (&set, &servers), &outcome)?;
+    }
     if args.json {
         return print_json(&report::json(&seen, &outcome));
     }
@@ -95,6 +108,9 @@ pub(crate) fn execute(args: &PlanArgs) -> Ended {
     report::print(&seen, &servers, &outcome);
     if let Some(out) = &args.out {
         say!("plan written to {}", text::path(out));
+    }
+    if let Some(html) = &args.html {
+        say!("page written to {}", text::path(html));
     }
     Ok(ExitCode::SUCCESS)
 }

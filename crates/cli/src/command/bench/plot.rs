@@ -11,6 +11,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::record::{Phase, Results, Run};
 use super::table;
 use crate::failure::Failure;
+use crate::figure::Area;
+pub(crate) use crate::figure::{Drawn, colour};
 use crate::output;
 use crate::preflight;
 use crate::text;
@@ -19,21 +21,8 @@ const PANEL_WIDTH: u32 = 420;
 const PANEL_HEIGHT: u32 = 300;
 const TITLE_HEIGHT: u32 = 40;
 const LEGEND_LINE: u32 = 22;
-/// Colours that people with any colour vision tell apart (Okabe and Ito); grey is the origin.
-const COLOURS: [RGBColor; 8] = [
-    RGBColor(128, 128, 128),
-    RGBColor(0, 114, 178),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(213, 94, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(204, 121, 167),
-    RGBColor(240, 228, 66),
-];
 
-pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Chart<'a, 'b> = ChartContext<'b, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// What a panel shows of a run.
 struct Measure {
@@ -236,11 +225,6 @@ fn label(chart: &mut Chart<'_, '_>, at: (f64, f64), down: i32, what: String, siz
         ("sans-serif", size).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Bottom));
     chart.draw_series([EmptyElement::at(at) + Text::new(what, (0, down), style)])?;
     Ok(())
-}
-
-/// The colour of a series; the first is for what others are compared with.
-pub(crate) fn colour(series: usize) -> RGBColor {
-    COLOURS[series % COLOURS.len()]
 }
 
 /// As many, for coordinates.

@@ -3,7 +3,7 @@
 use halocline_plan::judge::{Judge, Layouts};
 use halocline_plan::servers::{Network, Server, Servers};
 use halocline_sim::layout::Region;
-use halocline_sim::{FileLayout, Options, ServerSet, replay};
+use halocline_sim::{FileLayout, Options, Outcome as Replayed, ServerSet, replay};
 use halocline_trace::Request;
 
 /// Requests within so many bytes are meant where a profile says "random".
@@ -53,7 +53,12 @@ impl<'a> Replay<'a> {
         self.failure.as_deref()
     }
 
-    fn run(&self, requests: &[Request], layouts: &Layouts) -> Result<f64, String> {
+    /// What the servers do for `requests`, each process issuing its own without pauses.
+    pub(crate) fn outcome(
+        &self,
+        requests: &[Request],
+        layouts: &Layouts,
+    ) -> Result<Replayed, String> {
         let default = file_layout(&layouts.default)?;
         let files: Result<std::collections::HashMap<u32, FileLayout>, String> = layouts
             .files
@@ -63,15 +68,18 @@ impl<'a> Replay<'a> {
         let files = files?;
         let of = |file| files.get(&file).unwrap_or(&default);
         let requests = requests.iter().copied();
-        replay(requests, self.set, of, &Options::default()).map(|outcome| outcome.seconds)
+        replay(requests, self.set, of, &Options::default())
     }
 }
 
 impl Judge for Replay<'_> {
     fn seconds(&mut self, requests: &[Request], layouts: &Layouts) -> f64 {
-        self.run(requests, layouts).unwrap_or_else(|why| {
-            self.failure.get_or_insert(why);
-            f64::INFINITY
-        })
+        match self.outcome(requests, layouts) {
+            Ok(outcome) => outcome.seconds,
+            Err(why) => {
+                self.failure.get_or_insert(why);
+                f64::INFINITY
+            }
+        }
     }
 }

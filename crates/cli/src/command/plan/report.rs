@@ -170,21 +170,24 @@ fn print_row(which: Name, judged: &Judged, bytes: u64) {
 
 fn print_parts(servers: &Servers, layout: &Layout) {
     for part in layout.parts() {
-        let stripes = servers.classes().iter().map(|class| {
-            let widths: Vec<u64> =
-                class.members.iter().map(|&member| part.widths[member]).collect();
-            let even = widths.iter().all(|width| *width == widths[0]);
-            let names = counted(widths.len(), "server");
-            if even && widths[0] == 0 {
-                format!("nothing on {names}")
-            } else if even {
-                format!("{} on each of {names}", text::bytes(widths[0]))
-            } else {
-                let widths: Vec<String> = widths.iter().map(|width| text::bytes(*width)).collect();
-                format!("{} on {names}", widths.join(", "))
-            }
-        });
-        let stripes: Vec<String> = stripes.collect();
-        say!("  from {}: {}", text::bytes(part.begin), stripes.join("; "));
+        say!("  from {}: {}", text::bytes(part.begin), stripes(servers, part));
     }
+}
+
+/// The stripes of a part, class by class.
+pub(super) fn stripes(servers: &Servers, part: &halocline_plan::layout::Part) -> String {
+    let stripes = servers.classes().iter().map(|class| {
+        let widths: Vec<u64> = class.members.iter().map(|&member| part.widths[member]).collect();
+        let even = widths.iter().all(|width| *width == widths[0]);
+        let names = counted(widths.len(), "server");
+        if even && widths[0] == 0 {
+            format!("nothing on {names}")
+        } else if even {
+            format!("{} on each of {names}", text::bytes(widths[0]))
+        } else {
+            let widths: Vec<String> = widths.iter().map(|width| text::bytes(*width)).collect();
+            format!("{} on {names}", widths.join(", "))
+        }
+    });
+    stripes.collect::<Vec<_>>().join("; ")
 }

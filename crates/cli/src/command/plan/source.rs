@@ -10,6 +10,7 @@ use halocline_trace::analysis::Analysis;
 use halocline_trace::{Completeness, Reader, Request};
 use xxhash_rust::xxh3::Xxh3;
 
+use super::picture::Picture;
 use crate::failure::Failure;
 use crate::text;
 
@@ -22,6 +23,8 @@ pub(crate) struct Seen {
     pub(crate) digest: String,
     /// How much of what happened it holds.
     pub(crate) completeness: Completeness,
+    /// What a report shows of it; only [`look_closely`] sees that.
+    pub(crate) picture: Option<Picture>,
     names: Vec<Vec<u8>>,
 }
 
@@ -34,10 +37,26 @@ impl Seen {
 
 /// Reads `path`.
 pub(crate) fn look(path: &Path) -> Result<Seen, Failure> {
+    seen(path, false)
+}
+
+/// Reads `path`, for a report.
+pub(crate) fn look_closely(path: &Path) -> Result<Seen, Failure> {
+    seen(path, true)
+}
+
+fn seen(path: &Path, closely: bool) -> Result<Seen, Failure> {
     let mut analysis = Analysis::default();
     let (first, digest) = pass(path, |request| analysis.push(request))?;
-    let mut aggregator = Aggregator::new(&analysis.finish());
-    let (second, again) = pass(path, |request| aggregator.push(request))?;
+    let summary = analysis.finish();
+    let mut aggregator = Aggregator::new(&summary);
+    let mut picture = closely.then(|| Picture::new(&summary));
+    let (second, again) = pass(path, |request| {
+        aggregator.push(request);
+        if let Some(picture) = &mut picture {
+            picture.push(request);
+        }
+    })?;
     if again != digest {
         let name = text::path(path);
         return Err(Failure::failed(format!("{name}: it changed while it was read; plan again")));
@@ -50,6 +69,7 @@ pub(crate) fn look(path: &Path) -> Result<Seen, Failure> {
         digest,
         completeness: first.completeness().clone(),
         names: names.collect(),
+        picture,
     })
 }
 
