@@ -20,6 +20,7 @@ fn main() {
         cache: CacheSide {
             geometry: CacheGeometry::new(4, 65_536, 2),
             profile: DeviceProfile::ssd_revodrive_x2(),
+            channels: 1,
         },
     };
     for row in POLICIES {
@@ -36,7 +37,7 @@ fn main() {
                     owner: 3,
                     distance: Some(offset),
                     run_bytes: len,
-                    expected_run_bytes: len,
+                    last_run_bytes: len,
                     longest_request: len,
                     cache_pressure: 0.5,
                 })));

@@ -51,8 +51,10 @@ impl Side {
 pub struct CacheSide {
     /// Servers, stripe and groups.
     pub geometry: CacheGeometry,
-    /// Service times of one server.
+    /// Service times of one server, as one caller sees them.
     pub profile: DeviceProfile,
+    /// Requests that each server serves at once without any taking longer; 1 where that is not known.
+    pub channels: u32,
 }
 
 /// Both sides: what a policy is made from.
@@ -79,9 +81,8 @@ pub struct Query {
     pub distance: Option<u64>,
     /// Bytes this process has streamed contiguously up to and including this request.
     pub run_bytes: u64,
-    /// Length the run is expected to reach: at least `run_bytes`, and what the process's last run
-    /// reached.
-    pub expected_run_bytes: u64,
+    /// Length of the process's run before this one, 0 for none: what this one is expected to reach.
+    pub last_run_bytes: u64,
     /// Longest request of the run, this one included: kernels cut a program's large request into
     /// pieces, the last of them small.
     pub longest_request: u64,

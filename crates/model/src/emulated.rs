@@ -132,6 +132,15 @@ pub enum EmulatedDevice {
 }
 
 impl EmulatedDevice {
+    /// Requests that it serves at once.
+    #[must_use]
+    pub const fn channels(&self) -> u32 {
+        match self {
+            Self::Ssd(ssd) if ssd.channels > 1 => ssd.channels,
+            _ => 1,
+        }
+    }
+
     /// The device called `name` in a configuration's profiles, or a built-in one.
     pub fn named(name: &str, profiles: &BTreeMap<String, Self>) -> Option<Self> {
         profiles.get(name).copied().or_else(|| Self::builtin(name))

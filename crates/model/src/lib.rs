@@ -16,6 +16,7 @@ pub mod profile;
 pub mod psa;
 pub mod query;
 pub mod request;
+pub mod sieve;
 pub mod streams;
 pub mod striping;
 pub mod tier;

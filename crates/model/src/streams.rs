@@ -51,8 +51,8 @@ pub struct Pattern {
     pub distance: Option<u64>,
     /// Bytes of the contiguous run that ends with this request.
     pub run_bytes: u64,
-    /// Length that the run is expected to reach: what it has, or what the last one had.
-    pub expected_run_bytes: u64,
+    /// Length of the process's run before this one, 0 for none.
+    pub last_run_bytes: u64,
     /// Longest request of the run.
     pub longest_request: u64,
     /// Processes with requests on the file within [`WINDOW_MS`], this one included.
@@ -64,14 +64,8 @@ impl Streams {
     pub fn note(&mut self, pid: u32, range: ByteRange, now_ms: u64) -> Pattern {
         let pattern = self.peek(pid, range);
         let last = self.by_process.get(&pid);
-        let last_run_bytes = match last {
-            Some(last) if pattern.distance == Some(0) => last.last_run_bytes,
-            Some(last) => last.run_bytes,
-            None => 0,
-        };
         self.active += u32::from(last.is_none());
-        let run_bytes = pattern.run_bytes;
-        let longest_request = pattern.longest_request;
+        let Pattern { run_bytes, last_run_bytes, longest_request, .. } = pattern;
         let stream =
             Stream { end: range.end, run_bytes, last_run_bytes, longest_request, seen_ms: now_ms };
         self.by_process.insert(pid, stream);
@@ -99,7 +93,7 @@ impl Streams {
         Pattern {
             distance: if shared { distance.map(|_| 0) } else { distance },
             run_bytes,
-            expected_run_bytes: run_bytes.max(last_run_bytes),
+            last_run_bytes,
             longest_request: longest,
             processes: self.active.max(1),
         }
@@ -123,17 +117,17 @@ mod tests {
     fn pattern(
         distance: Option<u64>,
         run_bytes: u64,
-        expected_run_bytes: u64,
+        last_run_bytes: u64,
         longest_request: u64,
     ) -> Pattern {
-        Pattern { distance, run_bytes, expected_run_bytes, longest_request, processes: 1 }
+        Pattern { distance, run_bytes, last_run_bytes, longest_request, processes: 1 }
     }
 
     #[test]
     fn a_stream_is_told_from_jumps() {
         let mut streams = Streams::default();
-        assert_eq!(streams.note(1, ByteRange::at(0, 100), 0), pattern(None, 100, 100, 100));
-        assert_eq!(streams.note(1, ByteRange::at(100, 50), 1), pattern(Some(0), 150, 150, 100));
+        assert_eq!(streams.note(1, ByteRange::at(0, 100), 0), pattern(None, 100, 0, 100));
+        assert_eq!(streams.note(1, ByteRange::at(100, 50), 1), pattern(Some(0), 150, 0, 100));
         assert_eq!(streams.note(1, ByteRange::at(10, 5), 2), pattern(Some(140), 5, 150, 5));
         assert_eq!(streams.note(1, ByteRange::at(30, 5), 3), pattern(Some(15), 5, 5, 5));
     }

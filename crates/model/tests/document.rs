@@ -30,6 +30,7 @@ fn row(what: &str, len: u64, distance: Option<u64>, run_bytes: u64) -> String {
         cache: CacheSide {
             geometry: CacheGeometry::new(4, 65_536, 2),
             profile: DeviceProfile::ssd_revodrive_x2(),
+            channels: 1,
         },
     };
     let policy = admit::by_name("adaptive", &setting).expect("the default policy");
@@ -40,7 +41,7 @@ fn row(what: &str, len: u64, distance: Option<u64>, run_bytes: u64) -> String {
         owner: 0,
         distance,
         run_bytes,
-        expected_run_bytes: run_bytes,
+        last_run_bytes: run_bytes,
         longest_request: len,
         cache_pressure: 0.0,
     });

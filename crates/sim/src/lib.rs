@@ -3,7 +3,8 @@
 //! - [`servers`]: which servers there are, as `servers.toml` says it;
 //! - [`layout`]: which server holds which byte of a file: varied stripes, in parts and regions;
 //! - [`replay`](mod@replay): the requests one after the other on these servers, in simulated time;
-//! - [`workload`]: the request streams of IOR, HPIO, MPI-Tile-IO and BTIO.
+//! - [`workload`]: the request streams of IOR, HPIO, MPI-Tile-IO and BTIO;
+//! - [`study`]: admission policies on random workloads.
 //!
 //! Devices are those of the emulation ([`halocline_model::emulated`]). No files, no clocks, no threads: the same
 //! requests, servers, layouts and seed give the same outcome.
@@ -13,6 +14,7 @@
 pub mod layout;
 pub mod replay;
 pub mod servers;
+pub mod study;
 pub mod workload;
 
 pub use layout::FileLayout;

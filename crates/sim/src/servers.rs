@@ -89,8 +89,8 @@ impl Profile {
     /// Requests that it serves at once.
     pub fn channels(&self) -> u32 {
         match self {
-            Self::Emulated(EmulatedDevice::Ssd(ssd)) => ssd.channels.max(1),
-            _ => 1,
+            Self::Emulated(device) => device.channels(),
+            Self::Measured(_) => 1,
         }
     }
 }

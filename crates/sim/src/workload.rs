@@ -7,6 +7,8 @@
 mod btio;
 mod hpio;
 mod ior;
+pub(crate) mod permutation;
+mod sweeps;
 mod tile;
 
 use halocline_trace::{Op, Request};
@@ -14,6 +16,7 @@ use halocline_trace::{Op, Request};
 pub use btio::{Btio, Class, Variant};
 pub use hpio::Hpio;
 pub use ior::Ior;
+pub use sweeps::{Order, Sweeps};
 pub use tile::Tile;
 
 /// What one request asks.

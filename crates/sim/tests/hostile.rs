@@ -1,5 +1,6 @@
 //! Descriptions of servers that somebody made to be read wrongly: none panics, and what is read can be simulated.
 
+use std::fmt::Write;
 use std::path::Path;
 
 use halocline_sim::servers::SERVERS_MAX;
@@ -74,9 +75,11 @@ fn hostile_servers() {
 /// The bound is met before names are compared with each other.
 #[test]
 fn more_servers_than_there_can_be_are_refused() {
-    let text: String = (0..100_000)
-        .map(|number| format!("[[server]]\nname = \"{number}\"\nprofile = \"hdd\"\ncapacity = 1\n"))
-        .collect();
+    let mut text = String::new();
+    for number in 0..100_000 {
+        writeln!(text, "[[server]]\nname = \"{number}\"\nprofile = \"hdd\"\ncapacity = 1")
+            .expect("a string takes all");
+    }
     let error = ServerSet::parse(&text, Path::new("servers.toml")).expect_err("too many");
     assert_eq!(error.what, "more than 4096 servers");
     assert_eq!(error.line, 4 * SERVERS_MAX + 1);

@@ -10,8 +10,10 @@
 //! - [`halocline_core::bound_process`]: processes that end with the benchmark;
 //! - [`attached`]: those that serve mounts;
 //! - [`tier`]: the file tier;
+//! - [`admission`]: the admission policies on random workloads, simulated;
 //! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 
+mod admission;
 mod attached;
 mod bare_origin;
 mod case;
@@ -42,6 +44,7 @@ pub(crate) struct BenchArgs {
 enum What {
     Ior(Box<ior::IorArgs>),
     Tier(tier::TierArgs),
+    Admission(admission::AdmissionArgs),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
 }
@@ -51,6 +54,7 @@ pub(crate) fn execute(args: &BenchArgs) -> Outcome {
     match &args.what {
         What::Ior(args) => ior::execute(args),
         What::Tier(args) => tier::execute(args),
+        What::Admission(args) => admission::execute(args),
         What::Worker(args) => worker::execute(args),
     }
 }

@@ -4,6 +4,7 @@
 //! Keys, units and meanings are an interface: scripts read them. A key may be added; none changes
 //! its meaning. Tests compare the table with what is printed, in both directions.
 
+mod admission;
 mod advise;
 mod offline;
 mod plan;

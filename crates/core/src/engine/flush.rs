@@ -5,7 +5,6 @@
 //! origin is synced, and what has not changed meanwhile is marked clean (I3). A writer never waits
 //! for more than one region, and only if it writes to the origin's side of that very region.
 
-mod sieve;
 mod snapshot;
 mod sweep;
 
@@ -13,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use halocline_model::request::ByteRange;
+use halocline_model::sieve::OriginCost;
 
-use self::sieve::OriginCost;
 use self::snapshot::Snapshots;
 pub(crate) use self::sweep::{FlushedWhole, Sweeper, Swept, Which};
 use crate::engine::counters::Counters;

@@ -72,7 +72,7 @@ impl Identifier {
             owner: process.owner,
             distance: pattern.distance,
             run_bytes: pattern.run_bytes,
-            expected_run_bytes: pattern.expected_run_bytes,
+            last_run_bytes: pattern.last_run_bytes,
             longest_request: pattern.longest_request,
             cache_pressure: pressure,
         };
@@ -105,7 +105,7 @@ impl Identifier {
             owner: process.owner,
             distance: Some(u64::MAX),
             run_bytes: range.len(),
-            expected_run_bytes: range.len(),
+            last_run_bytes: 0,
             longest_request: range.len(),
             cache_pressure: 0.0,
         })

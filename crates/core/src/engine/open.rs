@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use halocline_model::admit::{CacheSide, Setting, Side};
+use halocline_model::admit::{Setting, Side};
 use halocline_model::evict;
 use halocline_model::layout::CacheGeometry;
 
@@ -77,7 +77,7 @@ impl ExtentEngine {
                 stripe: origin.striping().stripe(),
                 profile: sides::origin_profile(origin_dir, config),
             },
-            cache: CacheSide { geometry, profile: sides::cache_profile(cache_dir, config) },
+            cache: sides::cache(geometry, cache_dir, config),
         };
         let settings = settings_of(config, &setting, origin_dir, cache_dir);
         let (objects, movers) = within_open_files(cache, geometry, &origin)?;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use halocline_model::admit::CacheSide;
+use halocline_model::layout::CacheGeometry;
 use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
 
@@ -172,9 +174,14 @@ pub(crate) fn origin_profile(dir: &Path, config: &Config) -> DeviceProfile {
 }
 
 /// What the cost models take the cache's servers for.
-pub(crate) fn cache_profile(dir: &Path, config: &Config) -> DeviceProfile {
+pub(crate) fn cache(geometry: CacheGeometry, dir: &Path, config: &Config) -> CacheSide {
     let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
-    profile(dir, config, group, DeviceProfile::ssd_generic)
+    CacheSide {
+        geometry,
+        profile: profile(dir, config, group, DeviceProfile::ssd_generic),
+        // Calibration measures one caller.
+        channels: group.map_or(1, |group| group.device.channels()),
+    }
 }
 
 fn profile(

@@ -6,6 +6,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 
 use halocline_model::request::ByteRange;
+use halocline_model::sieve::Stretch;
 use halocline_model::striping::Striping;
 
 use crate::device::{Device, ServerFile};
@@ -19,15 +20,6 @@ pub struct Runs<'a> {
     pub data: &'a [u8],
     /// What is to be written, in order and disjoint, within `data`.
     pub runs: &'a [ByteRange],
-}
-
-/// One write to a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stretch {
-    /// Local bytes that are written.
-    pub range: ByteRange,
-    /// Whether there are gaps between the runs in it, which are read first and written back.
-    pub gaps: bool,
 }
 
 /// Decides how a server's runs (local, in order, not touching each other) are written. Every run

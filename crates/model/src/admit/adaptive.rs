@@ -21,9 +21,9 @@ use crate::request::Direction;
 /// The origin must take this many times as long as the cache.
 const ADVANTAGE_MIN: f64 = 1.5;
 /// Disk time saved per byte, in the disk's own transfer times, that an empty cache asks for.
-const WORTH_MIN_EMPTY: f64 = 0.5;
+const WORTH_MIN_EMPTY: f64 = 0.25;
 /// What a cache full of dirty data asks for on top.
-const WORTH_MIN_FULL_EXTRA: f64 = 1.0;
+const WORTH_MIN_FULL_EXTRA: f64 = 0.25;
 /// Of the requests that only the cache's measured slowness sends home, one in this many is
 /// admitted all the same: it finds out whether the cache has recovered.
 const PROBE_EVERY: u32 = 128;
@@ -148,8 +148,13 @@ impl Adaptive {
         let transfer = float(query.range.len()) * float(service.per_byte_ps);
         let sorted_factor = self.origin.of(query.direction, true).factor().min(origin_factor);
         let now = origin_factor * (origin.touched * origin.startup_ps + transfer);
-        let later =
-            sorted_factor * (origin.touched * float(service.startup_sequential_ps) + transfer);
+        let later = match query.direction {
+            Direction::Write => {
+                sorted_factor * (origin.touched * float(service.startup_sequential_ps) + transfer)
+            }
+            // It came to the cache from the bytes of a read that programs waited for anyway.
+            Direction::Read => 0.0,
+        };
         (now - later) / (transfer * sorted_factor).max(1.0)
     }
 }
@@ -162,7 +167,7 @@ fn reason(query: &Query, pattern: Pattern, said: &Assessment) -> Reason {
         _ if query.range.is_empty() => Reason::Empty,
         Pattern::Stream if !interleaves(query) => Reason::Stream,
         Pattern::LargeFirst => Reason::LargeFirst,
-        Pattern::Jump | Pattern::ShortRun | Pattern::Stream => {
+        Pattern::Jump | Pattern::Run | Pattern::Stream => {
             if beaten_by(said.cache_factor) {
                 if said.worth >= said.worth_min { Reason::Worth } else { Reason::NotWorth }
             } else if beaten_by(1.0) && said.worth >= said.worth_min {

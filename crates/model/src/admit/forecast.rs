@@ -1,8 +1,8 @@
 //! How long a request takes on one side, in floating point, for judging (ours).
 //!
 //! p processes with one request each at a time, each touching m of a side's servers, keep
-//! q = p*m/servers requests waiting at each server on average. A request therefore takes q times
-//! startup and transfer: transfer contends as startup does. q is at least 1.
+//! q = p*m/servers requests waiting at each server on average, or 1/c of that where a server has c channels.
+//! A request therefore takes q times startup and transfer: transfer contends as startup does. q is at least 1.
 
 use super::{CacheSide, CostTerms, Query, Side};
 use crate::layout::Layout;
@@ -15,11 +15,8 @@ pub(super) const FIRST_BYTES_MAX: u64 = 64 << 10;
 /// A contiguous run up to this size, cut into requests by the kernel or the program, counts as
 /// one random request; what goes on beyond it is a stream.
 pub(super) const RUN_BYTES_MAX: u64 = 512 << 10;
-/// A request this large, or of a process whose last run was this long, is part of a stream
-/// wherever it begins: kernels cut streams into requests of at most this size.
-pub(super) const STREAM_REQUEST_BYTES: u64 = 1 << 20;
-/// Streams of requests up to this size interleave on the disks where several processes write them.
-const INTERLEAVED_BYTES_MAX: u64 = 512 << 10;
+/// What the file systems of an origin read ahead of a stream at least.
+const READ_AHEAD_BYTES: u64 = 128 << 10;
 /// Requests at least this large that miss their predecessor's end by a few lengths are a stream
 /// that several threads deliver out of order.
 const NEAR_REQUEST_BYTES: u64 = 64 << 10;
@@ -30,8 +27,9 @@ const NEAR_LENGTHS: u64 = 4;
 pub(super) enum Pattern {
     /// Somewhere else: a startup, shared by bytes if the process's runs are longer.
     Jump,
-    /// Inside a short contiguous run: the run's startup, shared by bytes.
-    ShortRun,
+    /// Inside a contiguous run that is short, or ends soon if it is like the last one: the run's startup,
+    /// shared by bytes.
+    Run,
     /// Part of a stream: sequential startup.
     Stream,
     /// Too large for the first of many random requests: taken for a stream's beginning.
@@ -42,13 +40,12 @@ impl Pattern {
     /// The pattern of `query`.
     pub(super) const fn of(query: &Query) -> Self {
         let len = query.range.len();
-        let run = run_bytes(query);
         match query.distance {
             None if len <= FIRST_BYTES_MAX => Self::Jump,
             None => Self::LargeFirst,
-            Some(0) if run <= RUN_BYTES_MAX => Self::ShortRun,
+            Some(0) if run_bytes(query) <= RUN_BYTES_MAX => Self::Run,
+            Some(0) if query.run_bytes <= query.last_run_bytes && !interleaves(query) => Self::Run,
             Some(0) => Self::Stream,
-            Some(_) if run >= STREAM_REQUEST_BYTES => Self::Stream,
             Some(gap) if len >= NEAR_REQUEST_BYTES && gap <= NEAR_LENGTHS * len => Self::Stream,
             Some(_) => Self::Jump,
         }
@@ -63,37 +60,40 @@ impl Pattern {
     fn startup_ps(self, service: &ServiceProfile, query: &Query) -> f64 {
         let (sequential, random) =
             (float(service.startup_sequential_ps), float(service.startup_random_ps));
-        match self {
-            // A head that serves p streams in turn seeks between them, but for the one in p times
-            // that the same stream comes twice.
-            Self::Stream | Self::LargeFirst if interleaves(query) => {
-                random - (random - sequential) / f64::from(query.processes)
-            }
+        let alone = match self {
             Self::Stream | Self::LargeFirst => sequential,
-            Self::Jump | Self::ShortRun => {
+            Self::Jump | Self::Run => {
                 let share = float(query.range.len()) / float(run_bytes(query).max(1));
                 sequential + (random - sequential) * share
             }
+        };
+        if !interleaves(query) {
+            return alone;
         }
+        // A head that serves p processes in turn seeks between them, but for the one time in p that the
+        // same one comes twice.
+        let between = (random - sequential) * (1.0 - 1.0 / f64::from(query.processes));
+        alone.max(sequential + between * share_of_ahead(query))
     }
 }
 
-/// Whether the request's stream is one of several whose requests are small enough that a disk
-/// spends most of its time going from one to the other. Of reads this is not said: read-ahead makes
-/// large requests of small ones below us.
+/// Whether the request's stream is one of several, so that a disk goes from one to the other.
 pub(super) const fn interleaves(query: &Query) -> bool {
-    matches!(query.direction, Direction::Write)
-        && query.processes > 1
-        && query.longest_request <= INTERLEAVED_BYTES_MAX
+    query.processes > 1
+}
+
+/// What of a startup a request of interleaved streams pays for: of reads, read-ahead makes larger ones below us.
+fn share_of_ahead(query: &Query) -> f64 {
+    match query.direction {
+        Direction::Write => 1.0,
+        Direction::Read => (float(query.range.len()) / float(READ_AHEAD_BYTES)).min(1.0),
+    }
 }
 
 /// Length that the request's run is expected to reach.
 const fn run_bytes(query: &Query) -> u64 {
-    let run = if query.expected_run_bytes > query.run_bytes {
-        query.expected_run_bytes
-    } else {
-        query.run_bytes
-    };
+    let run =
+        if query.last_run_bytes > query.run_bytes { query.last_run_bytes } else { query.run_bytes };
     if run > query.range.len() { run } else { query.range.len() }
 }
 
@@ -116,7 +116,7 @@ impl Forecast {
     /// On the origin.
     pub(super) fn origin(side: &Side, query: &Query) -> Self {
         let shape = side.striping().shape(query.range);
-        Self::new(shape, side.servers, side.profile.of(query.direction), query)
+        Self::new(shape, side.servers.into(), side.profile.of(query.direction), query)
     }
 
     /// On the cache in `layout`, if that is a candidate.
@@ -129,12 +129,13 @@ impl Forecast {
             Layout::TwoD => servers / geometry.groups()?,
         };
         let shape = Striping::new(over, geometry.stripe()).shape(query.range);
-        Some(Self::new(shape, servers, side.profile.of(query.direction), query))
+        let at_once = u64::from(servers) * u64::from(side.channels.max(1));
+        Some(Self::new(shape, at_once, side.profile.of(query.direction), query))
     }
 
-    fn new(shape: Shape, servers: u32, service: &ServiceProfile, query: &Query) -> Self {
+    fn new(shape: Shape, at_once: u64, service: &ServiceProfile, query: &Query) -> Self {
         let touched = f64::from(shape.servers);
-        let queue = (f64::from(query.processes) * touched / f64::from(servers)).max(1.0);
+        let queue = (f64::from(query.processes) * touched / float(at_once)).max(1.0);
         Self {
             touched,
             largest: shape.largest,

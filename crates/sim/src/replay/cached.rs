@@ -6,6 +6,7 @@
 
 mod extents;
 mod flush;
+mod room;
 
 use halocline_model::admit::{
     self, Admission, CacheSide, Observation, Query, Setting, Side, Verdict,
@@ -26,6 +27,7 @@ use crate::layout::FileLayout;
 use crate::servers::ServerSet;
 use extents::{Extents, Key};
 use flush::Flush;
+use room::{Room, WAIT_MAX_NS, Waiter};
 
 /// Programs must have read so many bytes for each one that a fill evicts, as on a mount.
 const READ_PER_EVICTED: u64 = 8;
@@ -80,10 +82,21 @@ pub fn replay_cached(
     let mut issuer = Issuer::new(requests, options.pace)?;
     while let Some((now_ns, request)) = issuer.next()? {
         cache.flush_until(now_ns);
-        let done_ns = cache.serve(now_ns, &request);
-        issuer.done(&request, done_ns)?;
+        match cache.serve(now_ns, &request) {
+            Served::Done(done_ns) => issuer.done(&request, done_ns)?,
+            Served::WaitsUntil(again_ns) => issuer.again(request, again_ns),
+        }
     }
     Ok(cache.outcome())
+}
+
+/// What became of a request that was issued.
+#[derive(Debug, Clone, Copy)]
+enum Served {
+    /// It is done then.
+    Done(u64),
+    /// It waits for room, which there may be then.
+    WaitsUntil(u64),
 }
 
 #[derive(Debug)]
@@ -100,6 +113,7 @@ struct Cache {
     missed: FxHashSet<Key>,
     pieces: Vec<(ByteRange, Option<Placement>)>,
     flush: Flush,
+    room: Room,
     seed: u64,
     capacity: u64,
     fill_evicted: u64,
@@ -120,7 +134,11 @@ impl Cache {
                 stripe: STRIPE,
                 profile: servers[slow[0]].profile.service(SPAN),
             },
-            cache: CacheSide { geometry, profile: servers[fast[0]].profile.service(SPAN) },
+            cache: CacheSide {
+                geometry,
+                profile: servers[fast[0]].profile.service(SPAN),
+                channels: servers[fast[0]].profile.channels(),
+            },
         };
         let admission = admit::by_name(policy, &setting).map_err(|error| error.to_string())?;
         Ok(Self {
@@ -134,7 +152,8 @@ impl Cache {
             streams: FxHashMap::default(),
             missed: FxHashSet::default(),
             pieces: Vec::new(),
-            flush: Flush::new(slow.len()),
+            flush: Flush::new(slow.len(), &setting.origin.profile),
+            room: Room::default(),
             seed,
             capacity,
             fill_evicted: 0,
@@ -158,19 +177,35 @@ impl Cache {
         })
     }
 
-    /// When the request, issued at `now_ns`, is done.
-    fn serve(&mut self, now_ns: u64, request: &Request) -> u64 {
+    /// Serves a request that is issued at `now_ns`, if it need not wait.
+    fn serve(&mut self, now_ns: u64, request: &Request) -> Served {
         let (file, range) = (request.file, ByteRange::at(request.offset, request.length));
         let direction = match request.op {
             Op::Read => Direction::Read,
             Op::Write => Direction::Write,
         };
-        let (verdict, sequential) = self.judge(now_ns, request, range, direction);
+        let waiter = self.room.waiter(request.process);
+        let (verdict, sequential) = match waiter {
+            Some(waiter) => (waiter.verdict, waiter.sequential),
+            None => self.judge(now_ns, request, range, direction),
+        };
         let placement = self.geometry.place(verdict.layout, request.process);
         let mut pieces = std::mem::take(&mut self.pieces);
         self.extents.pieces(file, range, &mut pieces);
         if direction == Direction::Write && verdict.critical {
-            self.admit_missing(file, range, placement, &mut pieces);
+            let all = self.admit_missing(file, range, placement, &mut pieces);
+            let patience_ns = self.admission.patience_ps(&verdict) / 1000;
+            let short = self.extents.dirty_bytes > self.capacity / flush::BEGINS_AT_ONE_IN;
+            let made_ns = self.flush.next_ns().filter(|_| short);
+            let first =
+                Waiter { verdict, sequential, until_ns: now_ns + patience_ns.min(WAIT_MAX_NS) };
+            if !all
+                && let Some(again_ns) =
+                    self.room.wait(request.process, now_ns, waiter.unwrap_or(first), made_ns)
+            {
+                self.pieces = pieces;
+                return Served::WaitsUntil(again_ns);
+            }
         }
         let mut done_ns = now_ns;
         for on_cache in [true, false] {
@@ -211,7 +246,7 @@ impl Cache {
         self.sums.bytes += request.length;
         self.first_ns.get_or_insert(now_ns);
         self.end_ns = self.end_ns.max(done_ns);
-        done_ns
+        Served::Done(done_ns)
     }
 
     fn judge(
@@ -230,27 +265,31 @@ impl Cache {
             owner: request.process,
             distance: pattern.distance,
             run_bytes: pattern.run_bytes,
-            expected_run_bytes: pattern.expected_run_bytes,
+            last_run_bytes: pattern.last_run_bytes,
             longest_request: pattern.longest_request,
             cache_pressure: self.extents.pressure(),
         });
         (verdict, pattern.distance == Some(0))
     }
 
-    /// Gives each missing piece of a critical write room on the cache, if there is any.
+    /// Gives each missing piece of a critical write room on the cache, if there is any; whether there was for all.
     fn admit_missing(
         &mut self,
         file: u32,
         range: ByteRange,
         placement: Placement,
         pieces: &mut [(ByteRange, Option<Placement>)],
-    ) {
+    ) -> bool {
+        let mut all = true;
         for (piece, place) in pieces.iter_mut().filter(|piece| piece.1.is_none()) {
             if self.extents.make_room(piece.len(), (file, range), u64::MAX) {
                 self.extents.put(file, *piece, placement, true);
                 *place = Some(placement);
+            } else {
+                all = false;
             }
         }
+        all
     }
 
     /// Brings what a critical read missed for the second time to the cache, from the bytes that it got.

@@ -1,6 +1,7 @@
 //! Which commands answer with which keys, in the order of the page.
 
 use super::Section;
+use super::admission::{BENCH_ADMISSION, RATIOS, SECONDS};
 use super::advise::{ADVISE, ADVISED_USE};
 use super::offline::{BENCH_TIER, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE};
 use super::plan::{PLAN, PLANNED_LAYOUT};
@@ -175,6 +176,28 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline bench tier --json`",
         about: "What was measured; [BENCH.md](BENCH.md) says how. Parts that were not asked for are empty lists, or null.",
         metrics: BENCH_TIER,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline bench admission --json`",
+        about: "The admission policies on random workloads, simulated; [SIMULATOR.md](SIMULATOR.md) says what is modelled. Speeds are those until everything is on the origin.",
+        metrics: BENCH_ADMISSION,
+        within: &[
+            ("policies[].of_never.", RATIOS),
+            ("policies[].of_best.", RATIOS),
+            ("cases[].seconds.", SECONDS),
+        ],
+    },
+    Section {
+        commands: "`of_never` and `of_best` of `bench admission`",
+        about: "Speed as a ratio to that of `never`, or of the best policy for the workload, `adaptive` left out.",
+        metrics: RATIOS,
+        within: &[],
+    },
+    Section {
+        commands: "`seconds` of `bench admission`",
+        about: "Seconds that a workload takes with each policy.",
+        metrics: SECONDS,
         within: &[],
     },
 ];

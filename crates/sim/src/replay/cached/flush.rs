@@ -3,10 +3,13 @@
 //! Several workers take region after region in the order of files and offsets. Each reads what is dirty of its region
 //! in pieces, several at a time, then writes it to the origin, and only then is clean what did not change meanwhile.
 
+use halocline_model::profile::DeviceProfile;
 use halocline_model::request::{ByteRange, Direction};
+use halocline_model::sieve::OriginCost;
 
 use super::Cache;
 use super::extents::{Key, Run};
+use super::inode_of;
 
 /// Bytes of a file that a region covers on each server of the origin.
 const REGION_BYTES_PER_SERVER: u64 = 2 << 20;
@@ -16,7 +19,7 @@ const WORKERS: usize = 3;
 const PIECE_BYTES: u64 = 1 << 20;
 const READERS: usize = 8;
 /// A flush begins when dirty bytes are more than one part in so many of the cache, and ends below half of that.
-const BEGINS_AT_ONE_IN: u64 = 2;
+pub(super) const BEGINS_AT_ONE_IN: u64 = 2;
 
 /// A flush under way, beside the programs.
 #[derive(Debug)]
@@ -28,6 +31,7 @@ pub(super) struct Flush {
     next: Key,
     region_bytes: u64,
     workers: [Worker; WORKERS],
+    cost: OriginCost,
 }
 
 /// A worker does its next step when its last one is done.
@@ -49,14 +53,15 @@ enum Step {
 }
 
 impl Flush {
-    /// None is under way; the origin has so many servers.
-    pub(super) fn new(origin_servers: usize) -> Self {
+    /// None is under way; the origin has so many servers of this kind.
+    pub(super) fn new(origin_servers: usize, origin: &DeviceProfile) -> Self {
         Self {
             running: false,
             until_dirty: 0,
             next: (0, 0),
             region_bytes: REGION_BYTES_PER_SERVER * origin_servers as u64,
             workers: Default::default(),
+            cost: OriginCost::new(origin, 1),
         }
     }
 
@@ -65,6 +70,12 @@ impl Flush {
         for worker in &mut self.workers {
             worker.ready_ns = worker.ready_ns.max(now_ns);
         }
+    }
+
+    /// When the first worker that does something is done with it.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        let busy = self.workers.iter().filter(|worker| !matches!(worker.step, Step::Next));
+        busy.map(|worker| worker.ready_ns).min()
     }
 
     fn is_idle(&self) -> bool {
@@ -112,14 +123,7 @@ impl Cache {
         let step = match std::mem::take(&mut self.flush.workers[index].step) {
             Step::Next => self.read_region(index),
             Step::Write(runs) => {
-                let mut done_ns = at_ns;
-                for run in &runs {
-                    let written_ns =
-                        self.transfer(at_ns, run.file, run.range, None, Direction::Write);
-                    done_ns = done_ns.max(written_ns);
-                    self.sums.written_back_bytes += run.range.len();
-                }
-                self.flush.workers[index].ready_ns = done_ns;
+                self.flush.workers[index].ready_ns = self.write_home(at_ns, &runs);
                 Step::Clean(runs)
             }
             Step::Clean(runs) => {
@@ -131,6 +135,33 @@ impl Cache {
         };
         self.flush.workers[index].step = step;
         true
+    }
+
+    /// When the runs of a region, which begins at `at_ns`, are on the origin: each server writes what the sieve of a
+    /// mount plans for it, one stretch after the other.
+    fn write_home(&mut self, at_ns: u64, runs: &[Run]) -> u64 {
+        let Some(file) = runs.first().map(|run| run.file) else { return at_ns };
+        let mut by_server: Vec<Vec<ByteRange>> = vec![Vec::new(); self.stations.len()];
+        for run in runs {
+            self.sums.written_back_bytes += run.range.len();
+            self.origin.split(run.range, |server, local| match by_server[server].last_mut() {
+                Some(last) if last.end == local.start => last.end = local.end,
+                _ => by_server[server].push(local),
+            });
+        }
+        let inode = inode_of(self.seed, file);
+        let mut done_ns = at_ns;
+        for (station, runs) in self.stations.iter_mut().zip(&by_server) {
+            let mut ready_ns = at_ns;
+            for stretch in self.flush.cost.plan(runs) {
+                if stretch.gaps {
+                    ready_ns = station.serve(ready_ns, inode, stretch.range, Direction::Read);
+                }
+                ready_ns = station.serve(ready_ns, inode, stretch.range, Direction::Write);
+            }
+            done_ns = done_ns.max(ready_ns);
+        }
+        done_ns
     }
 
     fn read_region(&mut self, index: usize) -> Step {

@@ -6,14 +6,21 @@
 //! one piece is cheaper than seeking to each run: data sieving, turned around. Which runs are worth
 //! it depends on their neighbours, so the cheapest plan is found over all of them, in one pass.
 
-use halocline_model::profile::DeviceProfile;
-use halocline_model::request::{ByteRange, Direction};
+use crate::profile::DeviceProfile;
+use crate::request::{ByteRange, Direction};
 
-use crate::volume::rewrite::Stretch;
+/// One write to a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stretch {
+    /// Local bytes that are written.
+    pub range: ByteRange,
+    /// Whether there are gaps between the runs in it, which are read first and written back.
+    pub gaps: bool,
+}
 
 /// What writing to one place costs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct OriginCost {
+pub struct OriginCost {
     seek_ps: u128,
     /// Reading a byte before it is written back.
     read_ps_per_byte: u128,
@@ -47,7 +54,7 @@ enum Came {
 impl OriginCost {
     /// Cost of local runs on one server of this profile; `servers` is 1 but where a file system
     /// below spreads what we see as one file.
-    pub(crate) fn new(profile: &DeviceProfile, servers: u32) -> Self {
+    pub fn new(profile: &DeviceProfile, servers: u32) -> Self {
         let (read, write) = (profile.of(Direction::Read), profile.of(Direction::Write));
         let seek_ps = write.startup_random_ps.saturating_sub(write.startup_sequential_ps);
         Self {
@@ -60,7 +67,7 @@ impl OriginCost {
 
     /// The cheapest writes for dirty `runs`, which are sorted and do not touch each other. Linear
     /// in their number.
-    pub(crate) fn plan(&self, runs: &[ByteRange]) -> Vec<Stretch> {
+    pub fn plan(&self, runs: &[ByteRange]) -> Vec<Stretch> {
         let mut steps = Vec::with_capacity(runs.len());
         let mut cheapest: Option<Cheapest> = None;
         for (at, run) in runs.iter().enumerate() {

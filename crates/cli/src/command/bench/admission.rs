@@ -1,0 +1,281 @@
+//! `halocline bench admission`: the admission policies on random workloads, simulated.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use clap::Args;
+use halocline_core::counted::counted;
+use halocline_model::admit;
+use halocline_sim::study::Case;
+use plotters::prelude::*;
+use serde::Serialize;
+
+use super::plot::{self, Drawn, colour};
+use crate::command::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::say::say;
+
+/// What all others are compared with: the origin alone.
+const NEVER: &str = "never";
+/// The policy that is shown first, and whose worst cases are told.
+const OURS: &str = "adaptive";
+/// Cases that are told of.
+const WORST: usize = 5;
+/// Shares of the cases at which ratios are told.
+const QUANTILES: [(&str, f64); 7] = [
+    ("least", 0.0),
+    ("p1", 0.01),
+    ("p5", 0.05),
+    ("p10", 0.1),
+    ("median", 0.5),
+    ("p90", 0.9),
+    ("most", 1.0),
+];
+/// What `adaptive` is to reach: of the origin alone, and of the best policy for the case.
+const OF_NEVER: f64 = 0.97;
+const OF_BEST: f64 = 0.9;
+
+/// Compare the admission policies on random workloads, by simulation
+///
+/// 1 to 32 processes that read, write or do both, in requests of 4 KiB to 4 MiB, sequentially, in strides or at random, one
+/// to three times over a file, in front of one disk or eight, with a cache of 10 to 110 % of the file. What counts is the time
+/// until everything is on the origin.
+#[derive(Debug, Args)]
+pub(super) struct AdmissionArgs {
+    /// Workloads, from 1 to 1000000
+    #[arg(long, default_value_t = 1000, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    workloads: u64,
+    /// Which random workloads
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Draw the distribution of the ratios: a file that ends in .svg
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `bench admission --json` prints.
+#[derive(Debug, Serialize)]
+struct Results {
+    seed: u64,
+    policies: Vec<Judged>,
+    cases: Vec<Judgement>,
+}
+
+/// One policy over all cases.
+#[derive(Debug, Serialize)]
+struct Judged {
+    policy: &'static str,
+    /// Time of `never` divided by its own.
+    of_never: BTreeMap<&'static str, f64>,
+    /// Time of the best of the others (of all, for those but `adaptive`) divided by its own.
+    of_best: BTreeMap<&'static str, f64>,
+    below_never: usize,
+    below_best: usize,
+}
+
+/// One case.
+#[derive(Debug, Serialize)]
+struct Judgement {
+    number: u64,
+    #[serde(flatten)]
+    case: Case,
+    seconds: BTreeMap<&'static str, f64>,
+}
+
+impl Judgement {
+    fn seconds(&self, policy: &str) -> f64 {
+        self.seconds.get(policy).copied().unwrap_or(f64::INFINITY)
+    }
+
+    fn of_never(&self, policy: &str) -> f64 {
+        self.seconds(NEVER) / self.seconds(policy)
+    }
+
+    fn of_best(&self, policy: &str) -> f64 {
+        let others = self.seconds.iter().filter(|(name, _)| **name != OURS);
+        others.map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min) / self.seconds(policy)
+    }
+}
+
+/// Ratios, how many are too low, and what too low is.
+type Shown<'a> = (&'a BTreeMap<&'static str, f64>, usize, f64);
+
+/// Compares.
+pub(super) fn execute(args: &AdmissionArgs) -> Outcome {
+    args.plot.as_deref().map_or(Ok(()), plot::check)?;
+    // The papers' formulas as printed are for comparisons with the papers.
+    let known = admit::POLICIES.iter().map(|policy| policy.name);
+    let policies: Vec<&'static str> = known.filter(|name| *name != "sla-paper").collect();
+    let mut cases = judge_all(args, &policies)?;
+    cases.sort_by_key(|case| case.number);
+    let judged = policies.iter().map(|policy| judged(policy, &cases)).collect();
+    let results = Results { seed: args.seed, policies: judged, cases };
+    if let Some(file) = &args.plot {
+        plot::save(file, |out| draw(&results, out))?;
+    }
+    if args.json {
+        return print_json(&results);
+    }
+    tell_of(&results);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Each case under each policy, on all processors.
+fn judge_all(args: &AdmissionArgs, policies: &[&'static str]) -> Result<Vec<Judgement>, Failure> {
+    let next = AtomicU64::new(0);
+    let work = || -> Result<Vec<Judgement>, String> {
+        let mut done = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= args.workloads {
+                return Ok(done);
+            }
+            let case = Case::random(args.seed, number);
+            let outcomes = case.judge(policies)?;
+            let times = outcomes.iter().map(|outcome| outcome.total_seconds);
+            let seconds = policies.iter().copied().zip(times).collect();
+            done.push(Judgement { number, case, seconds });
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut all = Vec::new();
+        for thread in threads {
+            all.extend(thread.join().expect("it answers").map_err(Failure::failed)?);
+        }
+        Ok(all)
+    })
+}
+
+fn judged(policy: &'static str, cases: &[Judgement]) -> Judged {
+    let of_never: Vec<f64> = cases.iter().map(|case| case.of_never(policy)).collect();
+    let of_best: Vec<f64> = cases.iter().map(|case| case.of_best(policy)).collect();
+    let below = |ratios: &[f64], least: f64| ratios.iter().filter(|ratio| **ratio < least).count();
+    let (below_never, below_best) = (below(&of_never, OF_NEVER), below(&of_best, OF_BEST));
+    Judged {
+        policy,
+        of_never: quantiles(of_never),
+        of_best: quantiles(of_best),
+        below_never,
+        below_best,
+    }
+}
+
+fn quantiles(mut ratios: Vec<f64>) -> BTreeMap<&'static str, f64> {
+    ratios.sort_by(f64::total_cmp);
+    QUANTILES.iter().map(|(name, share)| (*name, ratios[place(ratios.len(), *share)])).collect()
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a place among at most a million"
+)]
+fn place(len: usize, share: f64) -> usize {
+    ((len - 1) as f64 * share) as usize
+}
+
+fn tell_of(results: &Results) {
+    let count = counted(results.cases.len(), "random workload");
+    say!("SIMULATED: {count}; time until all is on the origin, as a ratio");
+    for (what, of) in [
+        ("of the origin alone (never)", Judged::shown_never as for<'a> fn(&'a Judged) -> Shown<'a>),
+        ("of the best policy for the workload", Judged::shown_best),
+    ] {
+        say!("{what:36}{}   below", columns(str::to_owned));
+        for judged in &results.policies {
+            let (ratios, below, least) = of(judged);
+            let ratios = columns(|name| format!("{:.3}", ratios[name]));
+            say!("  {:34}{ratios}{below:>8} < {least}", judged.policy);
+        }
+    }
+    let mut cases: Vec<&Judgement> = results.cases.iter().collect();
+    cases.sort_by(|a, b| a.of_best(OURS).total_cmp(&b.of_best(OURS)));
+    say!("where {OURS} is worst:");
+    for case in cases.iter().take(WORST) {
+        say!("  {:.3} of the best: {}", case.of_best(OURS), text_of(case));
+    }
+}
+
+/// What `of` says for each quantile, side by side.
+fn columns(of: impl Fn(&str) -> String) -> String {
+    QUANTILES.iter().fold(String::new(), |mut out, (name, _)| {
+        let _ = write!(out, "{:>9}", of(name));
+        out
+    })
+}
+
+impl Judged {
+    fn shown_never(&self) -> Shown<'_> {
+        (&self.of_never, self.below_never, OF_NEVER)
+    }
+
+    fn shown_best(&self) -> Shown<'_> {
+        (&self.of_best, self.below_best, OF_BEST)
+    }
+}
+
+fn text_of(judgement: &Judgement) -> String {
+    let Case { workload, disks, cache_percent, think_us, .. } = &judgement.case;
+    format!(
+        "number {}: {}, {}, {} KiB, {} % read, {}, {}, a cache of {cache_percent} %, {think_us} us between",
+        judgement.number,
+        counted(usize::try_from(workload.processes).unwrap_or(usize::MAX), "process"),
+        format!("{:?}", workload.order).to_lowercase(),
+        workload.request >> 10,
+        workload.read_percent,
+        counted(usize::try_from(workload.passes).unwrap_or(usize::MAX), "pass"),
+        counted(usize::try_from(*disks).unwrap_or(usize::MAX), "disk"),
+    )
+}
+
+/// The cases from the worst to the best of each policy, by the ratio to the best policy for each.
+fn draw(results: &Results, out: &mut String) -> Drawn {
+    let root = SVGBackend::with_string(out, (720, 420)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption("SIMULATED: random workloads by policy", ("sans-serif", 16))
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(56)
+        .build_cartesian_2d(0.0..100.0, (0.01..10.0).log_scale())?;
+    chart
+        .configure_mesh()
+        .max_light_lines(0)
+        .x_desc("% of the workloads")
+        .y_desc("speed, as a ratio to the best policy")
+        .draw()?;
+    for (number, judged) in results.policies.iter().enumerate() {
+        let mut ratios: Vec<f64> =
+            results.cases.iter().map(|case| case.of_best(judged.policy)).collect();
+        ratios.sort_by(f64::total_cmp);
+        let points: Vec<_> = (0..=100)
+            .map(|percent| {
+                let ratio = ratios[place(ratios.len(), f64::from(percent) / 100.0)];
+                (f64::from(percent), ratio.clamp(0.01, 10.0))
+            })
+            .collect();
+        let style = colour(number).stroke_width(2);
+        chart
+            .draw_series([PathElement::new(points, style)])?
+            .label(judged.policy)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::LowerRight)
+        .border_style(BLACK)
+        .background_style(WHITE)
+        .draw()?;
+    root.present()?;
+    Ok(())
+}

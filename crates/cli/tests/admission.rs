@@ -1,0 +1,63 @@
+//! `halocline bench admission`: policies on random workloads, simulated.
+
+use std::process::{Command, Output};
+
+use halocline_core::control::metrics::Section;
+use halocline_testkit::place::{said, written};
+use halocline_testkit::plot::Plot;
+use halocline_testkit::program;
+use serde_json::Value;
+
+fn halocline(args: &[&str]) -> Output {
+    Command::new(program!()).args(args).output().unwrap()
+}
+
+fn policy<'a>(answer: &'a Value, name: &str) -> &'a Value {
+    let policies = answer["policies"].as_array().unwrap();
+    policies.iter().find(|judged| judged["policy"] == name).unwrap()
+}
+
+/// The same numbers each time, however many processors there are.
+#[test]
+fn policies_are_compared_and_the_same_each_time() {
+    let args = ["bench", "admission", "--workloads", "40", "--json"];
+    let output = halocline(&args);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(output.stdout, halocline(&args).stdout);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let section = Section::find("halocline bench admission").unwrap();
+    assert_eq!(section.undescribed(&answer), [""; 0]);
+    assert_eq!(answer["cases"].as_array().unwrap().len(), 40);
+    let least = |name: &str, what: &str| policy(&answer, name)[what]["least"].as_f64().unwrap();
+    // Nearly what the origin alone does where that is best, and far more than it where it is not.
+    assert!(least("adaptive", "of_never") > 0.96);
+    assert!(least("adaptive", "of_best") > 0.8);
+    for other in ["always", "sla", "s4d", "never"] {
+        assert!(least(other, "of_best") < 0.6, "{other}");
+    }
+    assert!(least("always", "of_never") < 0.6);
+}
+
+#[test]
+fn they_are_told_and_drawn() {
+    let scratch = tempfile::tempdir().unwrap();
+    let plot = scratch.path().join("policies.svg");
+    let output = halocline(&[
+        "bench",
+        "admission",
+        "--workloads",
+        "3",
+        "--seed",
+        "7",
+        "--plot",
+        plot.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}", said(&output));
+    let told = written(&output);
+    assert!(told.contains("SIMULATED: 3 random workloads"), "{told}");
+    assert!(told.contains("where adaptive is worst"), "{told}");
+    let drawn = Plot::read(&plot);
+    for word in ["SIMULATED: random workloads by policy", "adaptive", "never"] {
+        assert!(drawn.mentions(word), "{word}");
+    }
+}

@@ -1,0 +1,57 @@
+//! Waiting for room, as critical writes do on a mount (docs/ALGORITHMS.md, section 3.6).
+
+use halocline_model::admit::Verdict;
+use rustc_hash::FxHashMap;
+
+/// Longest wait, whatever the policy says.
+pub(super) const WAIT_MAX_NS: u64 = 200_000_000;
+/// Writes that go home at once after one waited in vain.
+const DISCOURAGED: u32 = 16;
+
+/// A write that waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiter {
+    pub(super) verdict: Verdict,
+    pub(super) sequential: bool,
+    /// Then it goes home.
+    pub(super) until_ns: u64,
+}
+
+/// Who waits for the flush to make room.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    waiters: FxHashMap<u32, Waiter>,
+    /// Writes that shall still go home without waiting.
+    discouraged: u32,
+}
+
+impl Room {
+    /// The write of `process` that is issued again.
+    pub(super) fn waiter(&mut self, process: u32) -> Option<Waiter> {
+        self.waiters.remove(&process)
+    }
+
+    /// Lets the write of `process` wait until `made_ns`, when the flush may have made room; `None` if it goes home.
+    pub(super) fn wait(
+        &mut self,
+        process: u32,
+        now_ns: u64,
+        waiter: Waiter,
+        made_ns: Option<u64>,
+    ) -> Option<u64> {
+        if waiter.until_ns <= now_ns {
+            // One that had no patience at all did not wait.
+            return None;
+        }
+        if self.discouraged > 0 {
+            self.discouraged -= 1;
+            return None;
+        }
+        let Some(made_ns) = made_ns.filter(|made_ns| *made_ns <= waiter.until_ns) else {
+            self.discouraged = DISCOURAGED;
+            return None;
+        };
+        self.waiters.insert(process, waiter);
+        Some(made_ns.max(now_ns + 1))
+    }
+}
