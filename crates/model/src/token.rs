@@ -92,4 +92,7 @@ pub struct Demand {
     /// What would be welcome besides, around `required`: as much of it is granted as nobody else
     /// holds or waits for.
     pub desired: ByteRange,
+    /// Nobody else may have any token there, however contended it is: this is granted exclusively or not at
+    /// all, also for reading.
+    pub alone: bool,
 }

@@ -8,6 +8,9 @@ use crate::request::{ByteRange, Direction};
 /// Tokens and waiters of one file beyond which it is treated as contended, whatever its ranges.
 pub const CROWD: usize = 1024;
 
+/// Tokens and waiters of one file that can be: ten of each of 10,000 nodes.
+const TOKENS_MAX: usize = 100_000;
+
 /// The tokens of one file. A change of it is computed with the members as the store has them, and is
 /// taken by the store if version and epoch are still those that it was computed from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -58,8 +61,10 @@ impl Tokens {
     ) -> Answer {
         self.begin(epoch);
         self.drop_void(members);
-        let Demand { direction, required, mut desired } = demand;
-        let gaps = self.not_allowed(session, direction, required);
+        let Demand { required, mut desired, alone, .. } = demand;
+        let direction = if alone { Direction::Write } else { demand.direction };
+        let enough = |mode: Mode| mode.allows(direction) && !(alone && mode == Mode::Direct);
+        let gaps = self.missing(session, enough, required);
         if gaps.is_empty() {
             self.leave_queue(session, direction, required);
             return Answer::Granted(self.of(session));
@@ -69,8 +74,13 @@ impl Tokens {
             Direction::Write => Mode::Exclusive,
         };
         if self.heat.is_contended(required, now_ms) || self.is_crowded() {
-            mode = Mode::Direct;
-            desired = required.widen_to(REGION);
+            if alone {
+                // The others will want it back at once.
+                desired = required;
+            } else {
+                mode = Mode::Direct;
+                desired = required.widen_to(REGION);
+            }
         }
         let in_the_way: Vec<Held> = self
             .conflicting(session, mode)
@@ -95,7 +105,8 @@ impl Tokens {
         }
         self.leave_queue(session, direction, required);
         let granted = self.widened(session, mode, required, desired);
-        self.set(session, mode, granted);
+        let least = if mode == Mode::Shared { Direction::Read } else { Direction::Write };
+        self.set(session, mode, granted, |mode| enough(mode) && mode.allows(least));
         Answer::Granted(self.of(session))
     }
 
@@ -175,6 +186,43 @@ impl Tokens {
         self.heat = Heat::NONE;
     }
 
+    /// Whether `range` changes hands so often that nobody caches there.
+    #[must_use]
+    pub fn is_contended(&self, range: ByteRange, now_ms: u64) -> bool {
+        self.heat.is_contended(range, now_ms) || self.is_crowded()
+    }
+
+    /// Whether a session waits for this very range.
+    #[must_use]
+    pub fn is_waiting(&self, session: Session, direction: Direction, range: ByteRange) -> bool {
+        self.waiting.contains(&Waiting { session, direction, range })
+    }
+
+    /// Who waits for something, in the order of their coming.
+    pub fn waiters(&self) -> impl Iterator<Item = Session> {
+        self.waiting.iter().map(|waiting| waiting.session)
+    }
+
+    /// The life of the store in which this was said.
+    #[must_use]
+    pub const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Whether this can have been made by the functions here: what a store answers may say anything.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let is_ordered = self.held.windows(2).all(|pair| {
+            pair[0].session < pair[1].session
+                || (pair[0].session == pair[1].session
+                    && pair[0].range.end <= pair[1].range.start)
+        });
+        let is_filled = self.held.iter().all(|held| !held.range.is_empty());
+        let is_counted = self.version < u64::MAX / 2;
+        let is_small = self.held.len() + self.waiting.len() <= TOKENS_MAX;
+        is_ordered && is_filled && is_counted && is_small && self.heat.is_sound()
+    }
+
     /// Whether the value says nothing that an empty one would not.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -217,15 +265,15 @@ impl Tokens {
         self.held.len() + self.waiting.len() >= CROWD
     }
 
-    /// Parts of `range` for which `session` has no token of the direction.
-    fn not_allowed(
+    /// Parts of `range` for which `session` has no token of a mode that is `enough`.
+    fn missing(
         &self,
         session: Session,
-        direction: Direction,
+        enough: impl Fn(Mode) -> bool,
         range: ByteRange,
     ) -> Vec<ByteRange> {
         let mine = self.held.iter().filter(|held| held.session == session);
-        mine.filter(|held| held.mode.allows(direction)).fold(vec![range], |gaps, held| {
+        mine.filter(|held| enough(held.mode)).fold(vec![range], |gaps, held| {
             gaps.into_iter().flat_map(|gap| without(gap, held.range)).collect()
         })
     }
@@ -286,10 +334,15 @@ impl Tokens {
         })
     }
 
-    /// Gives `session` `mode` over the parts of `range` where it has nothing that allows as much.
-    fn set(&mut self, session: Session, mode: Mode, range: ByteRange) {
-        let direction = if mode == Mode::Shared { Direction::Read } else { Direction::Write };
-        for gap in self.not_allowed(session, direction, range) {
+    /// Gives `session` `mode` over the parts of `range` where it has nothing that is `enough`.
+    fn set(
+        &mut self,
+        session: Session,
+        mode: Mode,
+        range: ByteRange,
+        enough: impl Fn(Mode) -> bool,
+    ) {
+        for gap in self.missing(session, enough, range) {
             let (mine, others): (Vec<Held>, Vec<Held>) =
                 self.held.drain(..).partition(|held| held.session == session);
             self.held = others;

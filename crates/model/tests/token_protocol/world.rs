@@ -99,6 +99,8 @@ pub(crate) struct World {
 pub(crate) enum Step {
     Use(usize, Direction, usize),
     Ask(usize, Direction, usize),
+    /// For a change that no two nodes may make side by side.
+    AskAlone(usize, usize),
     GiveUp(usize),
     Commit(usize, usize),
     /// The store takes or refuses a change and the node hears of it, or does not.
@@ -195,6 +197,10 @@ impl World {
                     if may_act && !allowed && self.may_change(at) {
                         steps.push(Step::Ask(at, direction, block_at));
                     }
+                }
+                let alone = node.mode_of(block_at) == Some(Mode::Exclusive);
+                if self.contended && may_act && !alone && self.may_change(at) {
+                    steps.push(Step::AskAlone(at, block_at));
                 }
                 if may_act && node.cache[block_at].is_some_and(|copy| copy.dirty) {
                     steps.push(Step::Commit(at, block_at));
@@ -373,6 +379,7 @@ fn contend(tokens: &mut Tokens, epoch: Epoch, members: &Members) {
         direction: Direction::Write,
         required: block(0),
         desired: ByteRange::new(0, REGION),
+        alone: false,
     };
     let sessions: Vec<_> = members.sessions().map(|(session, _)| session).take(2).collect();
     for round in 0..20 {

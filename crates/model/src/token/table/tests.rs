@@ -24,7 +24,7 @@ impl File {
 
     fn ask(&mut self, session: Session, direction: Direction, range: (u64, u64)) -> Answer {
         let required = ByteRange::new(range.0, range.1);
-        let demand = Demand { direction, required, desired: ALL };
+        let demand = Demand { direction, required, desired: ALL, alone: false };
         self.tokens.ask(session, demand, (EPOCH, &self.members), 0)
     }
 
@@ -159,7 +159,7 @@ fn a_crowd_takes_bounded_room() {
     let mut file = File::new();
     for at in 0..10 * CROWD as u64 {
         let required = ByteRange::at(at * 10, 1);
-        let demand = Demand { direction: Direction::Write, required, desired: required };
+        let demand = Demand { direction: Direction::Write, required, desired: required, alone: false };
         let session = if at % 2 == 0 { A } else { B };
         file.tokens.ask(session, demand, (EPOCH, &file.members), 0);
     }
@@ -169,4 +169,57 @@ fn a_crowd_takes_bounded_room() {
         file.write(B, (at, at + 1));
     }
     assert!(file.tokens.waiting.len() <= CROWD);
+}
+
+#[test]
+fn what_is_wanted_alone_is_exclusive_also_where_it_is_contended() {
+    let mut file = File::new();
+    let block = ByteRange::new(0, 4096);
+    let heated = |file: &mut File| {
+        for round in 0..20 {
+            let (one, other) = if round % 2 == 0 { (A, B) } else { (B, A) };
+            file.write(one, (0, 4096));
+            file.give_up(other, (0, u64::MAX), None);
+            file.write(one, (0, 4096));
+        }
+        file.give_up(A, (0, u64::MAX), None);
+        file.give_up(B, (0, u64::MAX), None);
+    };
+    heated(&mut file);
+    assert!(matches!(file.write(A, (0, 4096)), Answer::Granted(held) if held[0].mode == Mode::Direct));
+    assert!(matches!(file.write(B, (0, 4096)), Answer::Granted(_)), "beside each other");
+    for direction in [Direction::Read, Direction::Write] {
+        let demand = Demand { direction, required: block, desired: ALL, alone: true };
+        let answer = file.tokens.ask(A, demand, (EPOCH, &file.members), 0);
+        assert!(matches!(&answer, Answer::Waits(on) if on[0].session == B), "{answer:?}");
+        assert_eq!(file.tokens.wanted_from(B), Some((block, None)));
+        file.give_up(B, (0, u64::MAX), None);
+        let answer = file.tokens.ask(A, demand, (EPOCH, &file.members), 0);
+        let Answer::Granted(got) = answer else { panic!("{answer:?}") };
+        assert!(got.contains(&held(A, Mode::Exclusive, 0, 4096)), "{got:?}");
+        assert!(matches!(file.write(B, (0, 4096)), Answer::Waits(_)), "nobody is beside it");
+        file.give_up(A, (0, u64::MAX), None);
+        assert!(matches!(file.write(B, (0, 4096)), Answer::Granted(_)));
+        assert!(matches!(file.write(A, (0, 4096)), Answer::Granted(_)), "direct again");
+    }
+}
+
+#[test]
+fn what_no_function_here_makes_is_no_table() {
+    let mut file = File::new();
+    file.write(A, (0, 10));
+    file.read(B, (5, 7));
+    assert!(file.tokens.is_sound());
+    let said = serde_json::to_string(&file.tokens).unwrap();
+    for (from, to) in [
+        ("\"version\":2", "\"version\":18446744073709551615"),
+        ("\"held\":[", "\"held\":[{\"session\":1,\"mode\":\"shared\",\"range\":[3,9]},"),
+        ("\"held\":[", "\"held\":[{\"session\":0,\"mode\":\"shared\",\"range\":[3,3]},"),
+        ("\"handovers\":1", "\"handovers\":4294967295"),
+    ] {
+        let other = said.replacen(from, to, 1);
+        assert_ne!(other, said, "{from}");
+        let tokens: Tokens = serde_json::from_str(&other).unwrap();
+        assert!(!tokens.is_sound(), "{other}");
+    }
 }

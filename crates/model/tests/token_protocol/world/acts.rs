@@ -9,7 +9,12 @@ impl World {
     pub(super) fn take(&mut self, step: Step, canary: Option<Canary>) -> bool {
         match step {
             Step::Use(at, direction, block_at) => self.serve(at, direction, block_at),
-            Step::Ask(at, direction, block_at) => return self.ask(at, direction, block_at, canary),
+            Step::Ask(at, direction, block_at) => {
+                return self.ask(at, (direction, false), block_at, canary);
+            }
+            Step::AskAlone(at, block_at) => {
+                return self.ask(at, (Direction::Write, true), block_at, canary);
+            }
             Step::GiveUp(at) => self.give_up(at, canary),
             Step::Commit(at, block_at) => self.commit(at, block_at),
             Step::Deliver(at, heard) => self.deliver(at, heard, canary),
@@ -118,7 +123,7 @@ impl World {
     fn ask(
         &mut self,
         at: usize,
-        direction: Direction,
+        (direction, alone): (Direction, bool),
         block_at: usize,
         canary: Option<Canary>,
     ) -> bool {
@@ -138,7 +143,7 @@ impl World {
             }
             _ => {}
         }
-        let demand = Demand { direction, required: block(block_at), desired: FILE };
+        let demand = Demand { direction, required: block(block_at), desired: FILE, alone };
         match new.ask(session, demand, (self.store.epoch, &members), 0) {
             Answer::Lost(_) => return false,
             // It waits there already.
