@@ -37,6 +37,14 @@ pub enum Error {
         /// What to do about it.
         remedy: String,
     },
+    /// The other nodes, or what all of them share, do not let something happen.
+    #[error("{what}; {remedy}")]
+    Cluster {
+        /// What is in the way, naming the node where it is one.
+        what: String,
+        /// What to do about it.
+        remedy: String,
+    },
     /// The mount process refused a command; the message is its own.
     #[error("{message}")]
     Refused {
@@ -80,7 +88,7 @@ impl Error {
                 source.raw_os_error().unwrap_or(libc::EIO)
             }
             Self::Invalid { .. } => libc::EINVAL,
-            Self::Store { .. } => libc::EIO,
+            Self::Store { .. } | Self::Cluster { .. } => libc::EIO,
             Self::Refused { errno, .. } => *errno,
         }
     }

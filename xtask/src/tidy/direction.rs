@@ -29,13 +29,33 @@ fn height(module: &str) -> Option<u8> {
 }
 
 /// Crates that stand below others, with the crates that they must not use.
-const BELOW: [(&str, &[&str]); 3] = [
+const BELOW: [(&str, &[&str]); 6] = [
     (
         "crates/model/",
-        &["halocline-trace", "halocline-sim", "halocline-core", "halocline-fuse", "halocline-cli"],
+        &[
+            "halocline-trace",
+            "halocline-sim",
+            "halocline-core",
+            "halocline-cluster",
+            "halocline-fuse",
+            "halocline-cli",
+        ],
     ),
-    ("crates/trace/", &["halocline-sim", "halocline-core", "halocline-fuse", "halocline-cli"]),
-    ("crates/sim/", &["halocline-core", "halocline-fuse", "halocline-cli"]),
+    (
+        "crates/trace/",
+        &[
+            "halocline-sim",
+            "halocline-core",
+            "halocline-cluster",
+            "halocline-fuse",
+            "halocline-cli",
+        ],
+    ),
+    ("crates/sim/", &["halocline-core", "halocline-cluster", "halocline-fuse", "halocline-cli"]),
+    // An engine knows other nodes by its trait alone.
+    ("crates/core/", &["halocline-cluster", "halocline-fuse", "halocline-cli"]),
+    ("crates/cluster/", &["halocline-fuse", "halocline-cli"]),
+    ("crates/fuse/", &["halocline-cluster", "halocline-cli"]),
 ];
 
 /// Finds uses that go sideways or upward.
@@ -181,6 +201,11 @@ mod tests {
         let findings = check(&[Source::new("crates/trace/Cargo.toml", manifest)]);
         assert_eq!(findings.len(), 1);
         assert_eq!(check(&[Source::new("crates/cli/Cargo.toml", manifest)]), []);
+        let manifest = "[dependencies]\nhalocline-cluster = { workspace = true }\n";
+        for below in ["core", "fuse", "sim"] {
+            let path = format!("crates/{below}/Cargo.toml");
+            assert_eq!(check(&[Source::new(&path, manifest)]).len(), 1, "{below}");
+        }
     }
 
     fn findings(path: &str, text: &str) -> usize {

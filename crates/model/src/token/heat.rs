@@ -73,9 +73,10 @@ impl Heat {
     /// Whether its counts can be right and go on.
     pub(super) fn is_sound(&self) -> bool {
         self.regions.len() <= REGIONS
-            && self.regions.iter().all(|region| {
-                region.handovers < HANDOVERS && region.times < u32::MAX / 2
-            })
+            && self
+                .regions
+                .iter()
+                .all(|region| region.handovers < HANDOVERS && region.times < u32::MAX / 2)
     }
 
     fn region(&mut self, number: u64, now_ms: u64) -> &mut Region {

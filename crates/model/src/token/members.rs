@@ -76,6 +76,12 @@ impl Members {
         self.sessions.get(&session).map(|member| member.life)
     }
 
+    /// Whether a session has said in `epoch` what it holds.
+    #[must_use]
+    pub fn has_asserted(&self, session: Session, epoch: Epoch) -> bool {
+        self.sessions.get(&session).is_some_and(|member| member.asserted == epoch)
+    }
+
     /// The lease of a session is over by the store's clock, which is later than by its own.
     pub fn lease_is_over(&mut self, session: Session) {
         if let Some(member) = self.sessions.get_mut(&session) {

@@ -29,6 +29,18 @@ struct Waiting {
     session: Session,
     direction: Direction,
     range: ByteRange,
+    /// What it would be granted: in a contended range a reader, too, needs all to go that is cached there.
+    mode: Mode,
+}
+
+impl Waiting {
+    fn is(&self, session: Session, direction: Direction, range: ByteRange) -> bool {
+        (self.session, self.direction, self.range) == (session, direction, range)
+    }
+
+    fn is_in_vain(&self, session: Session, active: &[(Direction, ByteRange)]) -> bool {
+        self.session == session && !active.contains(&(self.direction, self.range))
+    }
 }
 
 /// What a demand is answered.
@@ -96,11 +108,11 @@ impl Tokens {
             self.leave_queue(session, direction, required);
             return Answer::Lost(*lost);
         }
-        if !in_the_way.is_empty() || self.others_come_first(session, direction, required) {
+        if !in_the_way.is_empty() || self.others_come_first(session, mode, direction, required) {
             if !in_the_way.is_empty() {
                 self.heat.note_handover(required, now_ms);
             }
-            self.queue(session, direction, required);
+            self.queue(Waiting { session, direction, range: required, mode });
             return Answer::Waits(in_the_way);
         }
         self.leave_queue(session, direction, required);
@@ -170,15 +182,33 @@ impl Tokens {
             let in_the_way = |held: &&Held| {
                 held.session == session
                     && held.range.overlaps(waiting.range)
-                    && !(held.mode == Mode::Shared && waiting.direction == Direction::Read)
+                    && held.mode.conflicts(waiting.mode)
             };
             let held = self.held.iter().find(in_the_way)?;
-            let keep = match waiting.direction {
-                Direction::Read if held.mode == Mode::Exclusive => Some(Mode::Shared),
+            let keep = match waiting.mode {
+                Mode::Shared if held.mode == Mode::Exclusive => Some(Mode::Shared),
                 _ => None,
             };
             Some((held.range.intersect(waiting.range)?, keep))
         })
+    }
+
+    /// Whether a session stands in the queue for something else than what it waits for, `active`: a session that got what it
+    /// waited for by another demand, or gave up waiting while the store did not answer, may still stand in the queue.
+    #[must_use]
+    pub fn waits_in_vain(&self, session: Session, active: &[(Direction, ByteRange)]) -> bool {
+        self.waiting.iter().any(|waiting| waiting.is_in_vain(session, active))
+    }
+
+    /// Takes from the queue what [`waits_in_vain`](Self::waits_in_vain).
+    pub fn forget_vain(
+        &mut self,
+        session: Session,
+        active: &[(Direction, ByteRange)],
+        epoch: Epoch,
+    ) {
+        self.begin(epoch);
+        self.waiting.retain(|waiting| !waiting.is_in_vain(session, active));
     }
 
     /// Ends all contention: who asks next caches again.
@@ -192,10 +222,10 @@ impl Tokens {
         self.heat.is_contended(range, now_ms) || self.is_crowded()
     }
 
-    /// Whether a session waits for this very range.
+    /// Whether the same wait for the same in both.
     #[must_use]
-    pub fn is_waiting(&self, session: Session, direction: Direction, range: ByteRange) -> bool {
-        self.waiting.contains(&Waiting { session, direction, range })
+    pub fn has_same_queue(&self, other: &Self) -> bool {
+        self.waiting == other.waiting
     }
 
     /// Who waits for something, in the order of their coming.
@@ -214,8 +244,7 @@ impl Tokens {
     pub fn is_sound(&self) -> bool {
         let is_ordered = self.held.windows(2).all(|pair| {
             pair[0].session < pair[1].session
-                || (pair[0].session == pair[1].session
-                    && pair[0].range.end <= pair[1].range.start)
+                || (pair[0].session == pair[1].session && pair[0].range.end <= pair[1].range.start)
         });
         let is_filled = self.held.iter().all(|held| !held.range.is_empty());
         let is_counted = self.version < u64::MAX / 2;
@@ -284,27 +313,35 @@ impl Tokens {
     }
 
     /// Whether somebody waits since before `session` for what conflicts with its demand.
-    fn others_come_first(&self, session: Session, direction: Direction, range: ByteRange) -> bool {
-        let is_mine = |waiting: &&Waiting| {
-            waiting.session == session && waiting.direction == direction && waiting.range == range
-        };
+    fn others_come_first(
+        &self,
+        session: Session,
+        mode: Mode,
+        direction: Direction,
+        range: ByteRange,
+    ) -> bool {
+        let is_mine = |waiting: &&Waiting| waiting.is(session, direction, range);
         self.waiting.iter().take_while(|waiting| !is_mine(waiting)).any(|waiting| {
             waiting.session != session
                 && waiting.range.overlaps(range)
-                && !(waiting.direction == Direction::Read && direction == Direction::Read)
+                && waiting.mode.conflicts(mode)
         })
     }
 
     /// Who finds too many others there asks again later.
-    fn queue(&mut self, session: Session, direction: Direction, range: ByteRange) {
-        let waiting = Waiting { session, direction, range };
-        if !self.waiting.contains(&waiting) && self.waiting.len() < CROWD {
-            self.waiting.push(waiting);
+    fn queue(&mut self, new: Waiting) {
+        let Waiting { session, direction, range, .. } = new;
+        let mut known = self.waiting.iter_mut();
+        if let Some(known) = known.find(|waiting| waiting.is(session, direction, range)) {
+            // In its place: the range became contended meanwhile, or calmed down.
+            known.mode = new.mode;
+        } else if self.waiting.len() < CROWD {
+            self.waiting.push(new);
         }
     }
 
     fn leave_queue(&mut self, session: Session, direction: Direction, range: ByteRange) {
-        self.waiting.retain(|waiting| *waiting != Waiting { session, direction, range });
+        self.waiting.retain(|waiting| !waiting.is(session, direction, range));
     }
 
     /// As much of `desired` around `required` as nobody else holds or waits for.

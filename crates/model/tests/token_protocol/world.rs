@@ -198,10 +198,7 @@ impl World {
                         steps.push(Step::Ask(at, direction, block_at));
                     }
                 }
-                let alone = node.mode_of(block_at) == Some(Mode::Exclusive);
-                if self.contended && may_act && !alone && self.may_change(at) {
-                    steps.push(Step::AskAlone(at, block_at));
-                }
+                steps.extend(self.ask_alone(at, block_at).filter(|_| may_act));
                 if may_act && node.cache[block_at].is_some_and(|copy| copy.dirty) {
                     steps.push(Step::Commit(at, block_at));
                 }
@@ -260,6 +257,13 @@ impl World {
         let is_it =
             |change: &Change| (change.from, Some(change.number)) == (at, self.nodes[at].pending);
         self.changes.iter().any(is_it)
+    }
+
+    /// In contended worlds: a node wants what it has not for itself.
+    fn ask_alone(&self, at: usize, block_at: usize) -> Option<Step> {
+        let is_alone = self.nodes[at].mode_of(block_at) == Some(Mode::Exclusive);
+        let asks = self.contended && !is_alone && self.may_change(at);
+        asks.then_some(Step::AskAlone(at, block_at))
     }
 
     /// Whether a node may compute a change of tokens now.

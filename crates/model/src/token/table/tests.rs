@@ -159,7 +159,8 @@ fn a_crowd_takes_bounded_room() {
     let mut file = File::new();
     for at in 0..10 * CROWD as u64 {
         let required = ByteRange::at(at * 10, 1);
-        let demand = Demand { direction: Direction::Write, required, desired: required, alone: false };
+        let demand =
+            Demand { direction: Direction::Write, required, desired: required, alone: false };
         let session = if at % 2 == 0 { A } else { B };
         file.tokens.ask(session, demand, (EPOCH, &file.members), 0);
     }
@@ -186,7 +187,9 @@ fn what_is_wanted_alone_is_exclusive_also_where_it_is_contended() {
         file.give_up(B, (0, u64::MAX), None);
     };
     heated(&mut file);
-    assert!(matches!(file.write(A, (0, 4096)), Answer::Granted(held) if held[0].mode == Mode::Direct));
+    assert!(
+        matches!(file.write(A, (0, 4096)), Answer::Granted(held) if held[0].mode == Mode::Direct)
+    );
     assert!(matches!(file.write(B, (0, 4096)), Answer::Granted(_)), "beside each other");
     for direction in [Direction::Read, Direction::Write] {
         let demand = Demand { direction, required: block, desired: ALL, alone: true };
@@ -222,4 +225,24 @@ fn what_no_function_here_makes_is_no_table() {
         let tokens: Tokens = serde_json::from_str(&other).unwrap();
         assert!(!tokens.is_sound(), "{other}");
     }
+}
+
+#[test]
+fn who_reads_what_became_contended_gets_there() {
+    let mut file = File::new();
+    for round in 0..10 {
+        let (one, other) = if round % 2 == 0 { (A, B) } else { (B, A) };
+        file.write(one, (0, 4096));
+        file.give_up(other, (0, u64::MAX), None);
+        file.write(one, (0, 4096));
+    }
+    file.give_up(A, (0, u64::MAX), None);
+    file.give_up(B, (0, u64::MAX), None);
+    // It had been cached by somebody before.
+    file.tokens.assert(A, &[held(A, Mode::Shared, 0, 4096)], EPOCH);
+    assert!(matches!(file.read(B, (0, 4096)), Answer::Waits(on) if on.len() == 1));
+    assert_eq!(file.tokens.wanted_from(A), Some((ByteRange::new(0, 4096), None)));
+    file.give_up(A, (0, 4096), None);
+    assert!(matches!(file.read(B, (0, 4096)), Answer::Granted(_)));
+    assert!(matches!(file.read(A, (0, 4096)), Answer::Granted(_)), "beside it");
 }

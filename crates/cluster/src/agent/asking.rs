@@ -1,0 +1,246 @@
+//! Asking the store for a token.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use halocline_core::coherence::{Grant, Want};
+use halocline_core::error::{Error, Result};
+use halocline_model::request::ByteRange;
+use halocline_model::token::{Answer, Demand, Held, Life, Mode, Session, Tokens};
+
+use super::file::{Attempt, File};
+use super::{Shared, told};
+use crate::counters::add;
+use crate::store::{Lease, Reading, Roll, StoreError, Swap};
+
+/// Lost races after which a request pauses.
+const RACES: u32 = 16;
+/// A request that waits looks after those in its way, whether they live, at each so-manieth attempt.
+const LOOK_EVERY: u32 = 4;
+/// All of a file: what is welcome besides what is asked for.
+const ALL: ByteRange = ByteRange::new(0, u64::MAX);
+
+impl File {
+    /// Tries once to get a permit, with the store's help.
+    pub(super) fn attempt(&self, want: Want, attempts: u32, deadline: Instant) -> Result<Attempt> {
+        let shared = &self.shared;
+        if let Some(grant) = self.permit(want) {
+            return Ok(Attempt::Granted(grant));
+        }
+        let waits = |what: &str| Ok(Attempt::Waits(what.to_owned()));
+        let now = shared.options.clock.instant();
+        if !shared.lease.runs_at(now) {
+            if shared.lease.ended.load(Ordering::Acquire) {
+                shared.check_lease()?;
+            }
+            shared.wake();
+            return Ok(Attempt::Waits(format!("a lease: {}", shared.why())));
+        }
+        let (closed, expired) = {
+            let pieces = &self.state.lock().pieces;
+            (pieces.is_closed(want.range), pieces.expired(want.range, now))
+        };
+        if closed {
+            return waits("bytes that are being brought home for another node");
+        }
+        if let Some(range) = expired {
+            // Perhaps nobody else writes there any more.
+            self.give(range, None);
+        }
+        let Some(changes) = shared.changes.try_read_until(deadline) else {
+            return waits("the store to be told what this node holds");
+        };
+        let Some(change) = self.change.try_lock_until(deadline) else {
+            return waits("another request for the same file");
+        };
+        if let Some(grant) = self.permit(want) {
+            return Ok(Attempt::Granted(grant));
+        }
+        match self.ask(want, attempts) {
+            Ok(Asked::Granted(Some(grant))) => Ok(Attempt::Granted(grant)),
+            Ok(Asked::Granted(None)) => waits("bytes that are being brought home for another node"),
+            Ok(Asked::Drop(range)) => {
+                drop((changes, change));
+                self.give(range, None);
+                Ok(Attempt::Again)
+            }
+            Ok(Asked::Waits(on)) => Ok(Attempt::Waits(on)),
+            Ok(Asked::Lost(held)) => Err(self.lost(held)),
+            Err(error @ StoreError::NoAnswer(_)) => {
+                // What was asked may have been done.
+                self.state.lock().last = None;
+                Ok(Attempt::Waits(error.to_string()))
+            }
+            Err(error) => Err(told(error)),
+        }
+    }
+
+    fn lost(&self, held: Held) -> Error {
+        let node = self.shared.registry.name(held.session);
+        Error::Cluster {
+            what: format!(
+                "bytes {} to {} of inode {}: {node} is gone and may have newer ones",
+                held.range.start, held.range.end, self.id.inode
+            ),
+            remedy: format!("recover it: halocline cluster recover {:016x}", held.session.0),
+        }
+    }
+
+    fn ask(&self, want: Want, attempts: u32) -> Result<Asked, StoreError> {
+        let (shared, session) = (&self.shared, self.shared.session);
+        let lapses = shared.lease.lapses.load(Ordering::Acquire);
+        let part = shared.store.part(self.id);
+        let Want { direction, range: required, alone } = want;
+        let demand = Demand { direction, required, desired: ALL, alone };
+        let mut roll = shared.confirmed()?;
+        // What the node saw last is a guess, which the store takes if it is right. Who waits must look.
+        let guess = self.state.lock().last.clone().filter(|_| attempts == 0);
+        let mut is_read = attempts > 0;
+        let mut value = match guess {
+            _ if is_read => shared.store.read(self.id)?.tokens,
+            Some(tokens) => tokens,
+            None => Tokens::new(roll.parts[part]),
+        };
+        if attempts % LOOK_EVERY == LOOK_EVERY - 1 {
+            roll = shared.declare_gone(&value)?;
+        }
+        for _ in 0..RACES {
+            roll = shared.knowing(roll, &value)?;
+            if !roll.members.grants(roll.epoch) {
+                return Ok(Asked::Waits(shared.why()));
+            }
+            let mut new = value.clone();
+            let active = self.state.lock().active.clone();
+            new.forget_vain(session, &active, roll.parts[part]);
+            let epoch = (roll.parts[part], &roll.members);
+            let answer = new.ask(session, demand, epoch, shared.now_ms());
+            let stays = is_read && value.has_same_queue(&new);
+            if let (Answer::Waits(on), true) = (&answer, stays) {
+                let waits = self.waits(on, &value);
+                self.state.lock().last = Some(value);
+                return Ok(waits);
+            }
+            if let Answer::Granted(held) = &answer
+                && let Some(range) = self.state.lock().pieces.to_drop(held)
+            {
+                return Ok(Asked::Drop(range));
+            }
+            add(&shared.counters.asked);
+            match shared.store.swap(self.id, value.version, &new)? {
+                Swap::Taken => return Ok(self.answered(want, &answer, new, lapses)),
+                Swap::Other(Reading { epoch, .. }) if epoch != roll.parts[part] => {
+                    shared.wake();
+                    return Ok(Asked::Waits("the nodes to say what they hold".to_owned()));
+                }
+                Swap::Other(reading) => (value, is_read) = (reading.tokens, true),
+            }
+        }
+        self.state.lock().last = Some(value);
+        Ok(Asked::Waits("the store, which others change at the same time".to_owned()))
+    }
+
+    /// The store took a change that was answered so.
+    fn answered(&self, want: Want, answer: &Answer, new: Tokens, lapses: u64) -> Asked {
+        let shared = &self.shared;
+        let asked = match answer {
+            Answer::Waits(on) => self.waits(on, &new),
+            Answer::Lost(held) => Asked::Lost(*held),
+            Answer::Granted(held) => {
+                let now = shared.options.clock.instant();
+                let mut state = self.state.lock();
+                // Without the lease that it was asked under, only what is exclusive is worth something.
+                let is_sure = shared.lease.runs_at(now)
+                    && shared.lease.lapses.load(Ordering::Acquire) == lapses;
+                if is_sure {
+                    state.pieces.install(held, now);
+                } else {
+                    let exclusive = held.iter().filter(|held| held.mode == Mode::Exclusive);
+                    state.pieces.install(&exclusive.copied().collect::<Vec<_>>(), now);
+                }
+                if held.iter().any(|held| held.mode == Mode::Direct) {
+                    add(&shared.counters.direct);
+                }
+                // In the same moment: whoever waited uses what it got before others take it away.
+                let permit = if is_sure { state.pieces.permit(want, now) } else { None };
+                Asked::Granted(permit)
+            }
+        };
+        let mut state = self.state.lock();
+        state.wanted = new.wanted_from(shared.session).is_some();
+        if state.wanted {
+            shared.queue.push(self.id);
+        }
+        state.last = Some(new);
+        asked
+    }
+
+    /// Tells those who are in the way.
+    fn waits(&self, on: &[Held], tokens: &Tokens) -> Asked {
+        let own = self.shared.session;
+        let sessions: BTreeSet<Session> = on.iter().map(|held| held.session).collect();
+        let ahead = tokens.waiters().take_while(|waiter| *waiter != own);
+        let all: BTreeSet<Session> = sessions.iter().copied().chain(ahead).collect();
+        for session in all {
+            self.shared.store.tell(session, self.id);
+        }
+        Asked::Waits(sessions.first().map_or_else(
+            || "others that came earlier".to_owned(),
+            |first| self.shared.registry.name(*first),
+        ))
+    }
+}
+
+enum Asked {
+    /// It is held; no permit where it is being given up at this moment.
+    Granted(Option<Grant>),
+    Waits(String),
+    /// What is cached there must go first: it becomes contended.
+    Drop(ByteRange),
+    Lost(Held),
+}
+
+impl Shared {
+    /// A roll by which tokens are granted, if there is one.
+    fn confirmed(&self) -> Result<Arc<Roll>, StoreError> {
+        let roll = self.known();
+        if roll.members.grants(roll.epoch) {
+            return Ok(roll);
+        }
+        let roll = self.refresh()?;
+        if roll.epoch != *self.asserted.lock() {
+            self.wake();
+        } else if !roll.members.grants(roll.epoch) {
+            self.confirm()?;
+        }
+        Ok(self.known())
+    }
+
+    /// A roll that is not older than the tokens where that matters: where somebody is in them who is not known to live.
+    fn knowing(&self, roll: Arc<Roll>, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
+        let mut others = tokens.all().iter().map(|held| held.session).chain(tokens.waiters());
+        let is_live = |session: Session| roll.members.life(session) == Some(Life::Live);
+        if others.all(is_live) { Ok(roll) } else { self.refresh() }
+    }
+
+    /// Looks whether those who have or want tokens of a file are still there.
+    fn declare_gone(&self, tokens: &Tokens) -> Result<Arc<Roll>, StoreError> {
+        let mut roll = self.refresh()?;
+        let held = tokens.all().iter().map(|held| held.session);
+        let sessions: BTreeSet<Session> = held.chain(tokens.waiters()).collect();
+        for session in sessions {
+            let is_live = roll.members.life(session) == Some(Life::Live);
+            if session == self.session || !is_live || !roll.is_over(session) {
+                continue;
+            }
+            let mut members = roll.members.clone();
+            members.lease_is_over(session);
+            if self.store.swap_members(&roll, &members, Lease::IsOver(session))? {
+                tracing::warn!("{} is gone: its lease is over", self.registry.name(session));
+            }
+            roll = self.refresh()?;
+        }
+        Ok(roll)
+    }
+}

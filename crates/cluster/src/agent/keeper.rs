@@ -1,0 +1,315 @@
+//! The session: its lease, and what it says to a store that may have forgotten it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use halocline_model::token::{Held, Session, Tokens};
+
+use super::Shared;
+use super::file::File;
+use crate::counters::add;
+use crate::store::{Lease, Result, Roll, StoreError, Swap};
+
+/// Threads that give up what others want.
+const WORKERS: usize = 4;
+/// Lost races after which a change of the members is left for later.
+const RACES: u32 = 64;
+/// Sessions that a message names.
+const NAMED: usize = 3;
+
+impl Shared {
+    /// Starts the agent's threads.
+    pub(super) fn spawn(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
+        let start = |name: &str, run: fn(&Arc<Self>)| {
+            let shared = Arc::clone(self);
+            thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared))
+        };
+        let mut threads = vec![start("lease", |shared| shared.run())?];
+        threads.push(start("tokens heard", Self::listen)?);
+        for _ in 0..WORKERS {
+            threads.push(start("tokens given", Self::work)?);
+        }
+        Ok(threads)
+    }
+
+    /// Renews the lease until the agent stops.
+    fn run(&self) {
+        let third = self.own_lease() / 3;
+        while !self.is_stopped() {
+            let kept = self.keep();
+            let pause = if kept.is_ok() { third } else { third.min(self.options.poll) };
+            if let Err(error) = kept {
+                tracing::debug!("node {}: {error}", self.options.node);
+                *self.obstacle.lock() = Some(error.to_string());
+            }
+            let mut woken = self.woken.0.lock();
+            if !*woken {
+                let _ = self.woken.1.wait_for(&mut woken, pause);
+            }
+            *woken = false;
+        }
+    }
+
+    /// Somebody needs the lease, or saw that the store is another one.
+    pub(super) fn wake(&self) {
+        *self.woken.0.lock() = true;
+        self.woken.1.notify_all();
+    }
+
+    /// Joins the members.
+    pub(super) fn join(&self) -> Result<()> {
+        for _ in 0..RACES {
+            let roll = self.refresh()?;
+            let mut members = roll.members.clone();
+            members.join(self.session, roll.epoch);
+            let sent = self.options.clock.instant();
+            if self.store.swap_members(&roll, &members, self.new_lease())? {
+                *self.asserted.lock() = roll.epoch;
+                self.holds_since(sent);
+                return self.confirm();
+            }
+        }
+        Err(busy())
+    }
+
+    /// Nothing of the session is left.
+    pub(super) fn end_session(&self) -> Result<()> {
+        remove(&*self.store, self.session, Lease::Ends(self.session))
+    }
+
+    /// Renews the lease, and does what is to be done where that is not enough.
+    pub(super) fn keep(&self) -> Result<()> {
+        if self.lease.ended.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let sent = self.options.clock.instant();
+        let asserted = *self.asserted.lock();
+        let roll = if self.store.renew(self.session, asserted, self.lease_ms())? {
+            // It was not over by the store's clock: nobody took anything away, whatever the clock here says.
+            self.holds_since(sent);
+            let roll = self.known();
+            if roll.members.grants(roll.epoch) && roll.epoch == asserted {
+                return Ok(());
+            }
+            self.refresh()?
+        } else {
+            self.refresh()?
+        };
+        if roll.epoch == asserted && roll.members.life(self.session).is_none() {
+            self.end();
+            return Ok(());
+        }
+        if roll.epoch != asserted {
+            add(&self.counters.epochs);
+            self.assert()?;
+        } else if !self.lease.runs_at(self.options.clock.instant()) {
+            self.rejoin()?;
+        }
+        self.confirm()
+    }
+
+    /// The session is over, because others said so.
+    fn end(&self) {
+        tracing::error!("node {} was recovered or given up by others", self.options.node);
+        self.lease.ended.store(true, Ordering::Release);
+    }
+
+    /// The lease was over by the store's clock, or nobody knows.
+    fn rejoin(&self) -> Result<()> {
+        self.drop_what_is_unsure()?;
+        for _ in 0..RACES {
+            let roll = self.refresh()?;
+            let mut members = roll.members.clone();
+            if roll.epoch != *self.asserted.lock() {
+                self.wake();
+                return Ok(());
+            }
+            if !members.renew(self.session, roll.epoch) {
+                self.end();
+                return Ok(());
+            }
+            let sent = self.options.clock.instant();
+            if self.store.swap_members(&roll, &members, self.new_lease())? {
+                self.refresh()?;
+                self.holds_since(sent);
+                return Ok(());
+            }
+        }
+        Err(busy())
+    }
+
+    /// The lease lapsed: others may have changed what was not exclusive.
+    fn drop_what_is_unsure(&self) -> Result<()> {
+        // Nothing begins meanwhile, and nothing that was asked for before is believed.
+        self.lease.until_ns.store(0, Ordering::Release);
+        self.lease.lapses.fetch_add(1, Ordering::AcqRel);
+        add(&self.counters.lapses);
+        let files: Vec<_> = self.files.lock().values().cloned().collect();
+        for file in files {
+            if !file.drop_what_is_unsure() {
+                let what = format!("inode {} cannot be dropped from the cache yet", file.id.inode);
+                return Err(StoreError::NoAnswer(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says, file by file, what the node holds: the store may have forgotten it.
+    fn assert(&self) -> Result<()> {
+        tracing::warn!("node {}: the store may have forgotten tokens", self.options.node);
+        // While the lease ran when the new epoch was seen, nobody can have taken anything away.
+        if !self.lease.runs_at(self.options.clock.instant()) {
+            self.drop_what_is_unsure()?;
+        }
+        let _changes = self.changes.write();
+        for _ in 0..RACES {
+            let roll = self.refresh()?;
+            let registered = self.registry.sessions().map_err(unregistered)?;
+            if !registered.contains(&self.session) {
+                self.end();
+                return Ok(());
+            }
+            let files: Vec<_> = self.files.lock().values().cloned().collect();
+            if !files.iter().try_fold(true, |told, file| Ok(told && file.assert(&roll)?))? {
+                continue;
+            }
+            let mut members = roll.members.clone();
+            members.assert(self.session, roll.epoch);
+            let sent = self.options.clock.instant();
+            if self.store.swap_members(&roll, &members, self.new_lease())? {
+                *self.asserted.lock() = roll.epoch;
+                self.refresh()?;
+                // Who gives up a session takes it from the registry first.
+                if !self.registry.sessions().map_err(unregistered)?.contains(&self.session) {
+                    self.end();
+                    return Ok(());
+                }
+                self.holds_since(sent);
+                return Ok(());
+            }
+        }
+        Err(busy())
+    }
+
+    /// Lets tokens be granted, if all of the registry have said what they hold.
+    pub(super) fn confirm(&self) -> Result<()> {
+        for _ in 0..RACES {
+            let roll = self.refresh()?;
+            if roll.members.grants(roll.epoch) {
+                *self.obstacle.lock() = None;
+                return Ok(());
+            }
+            // Read after the members: whoever is in them is in the registry, or was.
+            let registry = self.registry.sessions().map_err(unregistered)?;
+            let mut members = roll.members.clone();
+            if let Err(missing) = members.confirm(roll.epoch, &registry) {
+                *self.obstacle.lock() = Some(self.waits_for(&missing));
+                return Ok(());
+            }
+            self.store.swap_members(&roll, &members, Lease::Stays)?;
+        }
+        Err(busy())
+    }
+
+    fn waits_for(&self, missing: &[Session]) -> String {
+        let names: Vec<_> =
+            missing.iter().take(NAMED).map(|one| self.registry.name(*one)).collect();
+        let more = missing.len() - names.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!(
+            "{}{more} to say what they hold, which the store may have forgotten; recover those that are gone: \
+             halocline cluster recover",
+            names.join(", ")
+        )
+    }
+
+    /// A lease was got by a request that was sent then.
+    fn holds_since(&self, sent: Instant) {
+        let since = sent.saturating_duration_since(self.lease.begun);
+        let until = since + self.own_lease();
+        let until_ns = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.lease.until_ns.fetch_max(until_ns, Ordering::AcqRel);
+    }
+
+    fn new_lease(&self) -> Lease {
+        Lease::Runs(self.session, self.lease_ms())
+    }
+
+    /// How long a lease runs by the node's own clock.
+    fn own_lease(&self) -> Duration {
+        self.options.lease.saturating_sub(self.options.margin)
+    }
+
+    fn lease_ms(&self) -> u64 {
+        u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl File {
+    /// Drops what is not exclusive; the store may think otherwise. `false` if it must be tried again.
+    fn drop_what_is_unsure(&self) -> bool {
+        let ranges = self.state.lock().pieces.unsure();
+        ranges.into_iter().all(|range| self.drop_range(range))
+    }
+
+    /// Says what the node holds of the file. `false` if the epoch is another one again.
+    fn assert(&self, roll: &Roll) -> Result<bool> {
+        let epoch = roll.parts[self.shared.store.part(self.id)];
+        let session = self.shared.session;
+        let held = self.all().into_iter().map(|(range, mode)| Held { session, mode, range });
+        let held: Vec<_> = held.collect();
+        self.state.lock().last = None;
+        if held.is_empty() {
+            return Ok(true);
+        }
+        let mut value = Tokens::new(epoch);
+        for _ in 0..RACES {
+            let mut new = value.clone();
+            new.assert(session, &held, epoch);
+            match self.shared.store.swap(self.id, value.version, &new)? {
+                Swap::Taken => return Ok(true),
+                Swap::Other(reading) if reading.epoch != epoch => return Ok(false),
+                Swap::Other(reading) => value = reading.tokens,
+            }
+        }
+        Err(busy())
+    }
+}
+
+/// Takes a session out of the members.
+pub(crate) fn remove(
+    store: &dyn crate::store::Store,
+    session: Session,
+    lease: Lease,
+) -> Result<()> {
+    for _ in 0..RACES {
+        let roll = store.roll()?;
+        if roll.members.life(session).is_none() {
+            return Ok(());
+        }
+        if matches!(lease, Lease::IsOver(_)) && !roll.is_over(session) {
+            return Err(StoreError::Unusable(format!(
+                "session {:016x} is there, and its lease runs",
+                session.0
+            )));
+        }
+        let mut members = roll.members.clone();
+        members.remove(session);
+        if store.swap_members(&roll, &members, lease)? {
+            return Ok(());
+        }
+    }
+    Err(busy())
+}
+
+fn busy() -> StoreError {
+    StoreError::NoAnswer("others change the members all the time".to_owned())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn unregistered(error: halocline_core::error::Error) -> StoreError {
+    StoreError::NoAnswer(format!("the list of sessions on the origin cannot be read: {error}"))
+}

@@ -1,0 +1,347 @@
+//! What a node holds of one file, in its own mind, and the permits that are under way under it. No waiting here.
+
+use std::time::{Duration, Instant};
+
+use halocline_core::coherence::{Grant, Want};
+use halocline_model::request::ByteRange;
+use halocline_model::token::{Held, Mode, REGION};
+
+/// How long a contended range is used directly before it is asked anew whether it still is contended.
+const DIRECT_FOR: Duration = Duration::from_secs(5);
+
+/// A token that the node holds, or a part of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    range: ByteRange,
+    mode: Mode,
+    /// Others may have changed what lies there since this node had it, and no permit has ended since.
+    is_new: bool,
+    /// What permits touched: from the first byte to the last.
+    used: Option<ByteRange>,
+    since: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Permit {
+    ticket: u64,
+    range: ByteRange,
+}
+
+/// The tokens of a file on this node.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    /// By offset; they do not overlap.
+    held: Vec<Piece>,
+    permits: Vec<Permit>,
+    /// Where no permit begins, because it is given up.
+    closed: Vec<ByteRange>,
+    next_ticket: u64,
+}
+
+impl Pieces {
+    /// A permit, if what is held allows it.
+    pub(super) fn permit(&mut self, want: Want, now: Instant) -> Option<Grant> {
+        if self.is_closed(want.range) {
+            return None;
+        }
+        let (mut at, mut caches, mut renewed) = (want.range.start, true, false);
+        let first = self.held.partition_point(|piece| piece.range.end <= at);
+        let mut end = first;
+        while at < want.range.end {
+            let piece = self.held.get(end).filter(|piece| piece.range.start <= at)?;
+            if !piece.mode.allows(want.direction) || (want.alone && piece.mode != Mode::Exclusive) {
+                return None;
+            }
+            if piece.is_expired(now) {
+                return None;
+            }
+            caches &= piece.mode.caches();
+            renewed |= piece.is_new || !piece.mode.caches();
+            at = piece.range.end;
+            end += 1;
+        }
+        for piece in &mut self.held[first..end] {
+            piece.used = hull(piece.used, want.range.intersect(piece.range));
+        }
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.permits.push(Permit { ticket, range: want.range });
+        Some(Grant { caches, renewed, ticket })
+    }
+
+    /// Ends a permit. Whether somebody may wait for that.
+    pub(super) fn end(&mut self, grant: Grant) -> bool {
+        let at = self.permits.iter().position(|permit| permit.ticket == grant.ticket);
+        let Some(at) = at else { return false };
+        let permit = self.permits.swap_remove(at);
+        if grant.renewed {
+            for piece in self.held.iter_mut().filter(|piece| piece.range.overlaps(permit.range)) {
+                piece.is_new = false;
+            }
+        }
+        !self.closed.is_empty()
+    }
+
+    /// Lets no permit begin in a range.
+    pub(super) fn close(&mut self, range: ByteRange) {
+        self.closed.push(range);
+    }
+
+    /// Ends that.
+    pub(super) fn open(&mut self, range: ByteRange) {
+        if let Some(at) = self.closed.iter().position(|closed| *closed == range) {
+            self.closed.swap_remove(at);
+        }
+    }
+
+    pub(super) fn is_closed(&self, range: ByteRange) -> bool {
+        self.closed.iter().any(|closed| closed.overlaps(range))
+    }
+
+    /// Whether permits are under way in a range.
+    pub(super) fn is_used(&self, range: ByteRange) -> bool {
+        self.permits.iter().any(|permit| permit.range.overlaps(range))
+    }
+
+    /// What is to be given up where others want `wanted`: more than that, where this node does not use it, so that it
+    /// is not asked for each block.
+    pub(super) fn to_give(&self, wanted: ByteRange, reads: bool, contended: bool) -> ByteRange {
+        let piece = self.held.iter().find(|piece| piece.range.contains(wanted));
+        let Some(piece) = piece else { return wanted };
+        let within = |range: ByteRange| range.intersect(piece.range).unwrap_or(wanted);
+        match piece.used {
+            _ if contended => within(wanted.widen_to(REGION)),
+            None => piece.range,
+            Some(used) if wanted.start >= used.end => {
+                within(ByteRange::new(wanted.start, u64::MAX))
+            }
+            Some(used) if wanted.end <= used.start => within(ByteRange::new(0, used.start)),
+            // Whoever reads some of it reads on.
+            Some(_) if reads => within(wanted.widen_to(REGION)),
+            Some(_) => wanted,
+        }
+    }
+
+    /// A part of `range` that was used directly for so long that it is asked for anew.
+    pub(super) fn expired(&self, range: ByteRange, now: Instant) -> Option<ByteRange> {
+        let overlaps = |piece: &&Piece| piece.range.overlaps(range) && piece.is_expired(now);
+        self.held.iter().find(overlaps).map(|piece| piece.range)
+    }
+
+    /// What the store says that this node holds.
+    pub(super) fn install(&mut self, held: &[Held], now: Instant) {
+        let mut pieces = Vec::with_capacity(held.len());
+        for held in held {
+            let new =
+                Piece { range: held.range, mode: held.mode, is_new: true, used: None, since: now };
+            let mut rest = held.range;
+            for old in &self.held {
+                let Some(common) = old.range.intersect(rest) else { continue };
+                if common.start > rest.start {
+                    let range = ByteRange::new(rest.start, common.start);
+                    pieces.push(Piece { range, ..new });
+                }
+                let used = old.used.and_then(|used| used.intersect(common));
+                let is_new = old.is_new || !old.mode.caches();
+                let since = if old.mode == held.mode { old.since } else { now };
+                pieces.push(Piece { range: common, is_new, used, since, ..new });
+                rest.start = common.end;
+            }
+            if !rest.is_empty() {
+                pieces.push(Piece { range: rest, ..new });
+            }
+        }
+        pieces.sort_unstable_by_key(|piece| piece.range.start);
+        pieces.dedup_by(|next, last| last.join(next));
+        self.held = pieces;
+        self.check();
+    }
+
+    /// A range that is cached under a token that `held` has no more: it is to be dropped before that is so.
+    pub(super) fn to_drop(&self, held: &[Held]) -> Option<ByteRange> {
+        let caching = held.iter().filter(|held| held.mode.caches());
+        let caching: Vec<ByteRange> = caching.map(|held| held.range).collect();
+        self.held.iter().filter(|piece| piece.mode.caches()).find_map(|piece| {
+            let mut at = piece.range.start;
+            for range in caching.iter().filter(|range| range.overlaps(piece.range)) {
+                if range.start > at {
+                    break;
+                }
+                at = range.end;
+            }
+            (at < piece.range.end).then(|| ByteRange::new(at, piece.range.end))
+        })
+    }
+
+    /// A range is given up, but `keep` of what was exclusive.
+    pub(super) fn remove(&mut self, range: ByteRange, keep: Option<Mode>) {
+        let mut pieces = Vec::with_capacity(self.held.len() + 1);
+        for piece in self.held.drain(..) {
+            let Some(common) = piece.range.intersect(range) else {
+                pieces.push(piece);
+                continue;
+            };
+            let before = ByteRange::new(piece.range.start, common.start);
+            let after = ByteRange::new(common.end, piece.range.end);
+            let inside = keep.map(|mode| {
+                let mode = if piece.mode == Mode::Exclusive { mode } else { piece.mode };
+                (common, mode)
+            });
+            let outside = |range| (range, piece.mode);
+            let parts = [Some(outside(before)), inside, Some(outside(after))];
+            for (range, mode) in parts.into_iter().flatten().filter(|(range, _)| !range.is_empty())
+            {
+                let used = piece.used.and_then(|used| used.intersect(range));
+                pieces.push(Piece { range, mode, used, ..piece });
+            }
+        }
+        self.held = pieces;
+        self.check();
+    }
+
+    /// Ranges whose tokens a lease that lapsed leaves worth nothing.
+    pub(super) fn unsure(&self) -> Vec<ByteRange> {
+        let unsure = self.held.iter().filter(|piece| piece.mode != Mode::Exclusive);
+        unsure.map(|piece| piece.range).collect()
+    }
+
+    /// What is held, with modes.
+    pub(super) fn all(&self) -> impl Iterator<Item = (ByteRange, Mode)> {
+        self.held.iter().map(|piece| (piece.range, piece.mode))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.permits.is_empty() && self.closed.is_empty()
+    }
+
+    fn check(&self) {
+        debug_assert!(
+            self.held.windows(2).all(|pair| pair[0].range.end <= pair[1].range.start),
+            "a node holds each byte once: {:?}",
+            self.held
+        );
+    }
+}
+
+impl Piece {
+    fn is_expired(&self, now: Instant) -> bool {
+        self.mode == Mode::Direct && now.saturating_duration_since(self.since) > DIRECT_FOR
+    }
+
+    /// Adds the next one to this one, if they differ in nothing but where they are.
+    fn join(&mut self, next: &Self) -> bool {
+        let joins = (self.range.end, self.mode, self.is_new, self.mode == Mode::Direct)
+            == (next.range.start, next.mode, next.is_new, false);
+        if joins {
+            self.range.end = next.range.end;
+            self.used = hull(self.used, next.used);
+        }
+        joins
+    }
+}
+
+/// The smallest range that holds both.
+fn hull(one: Option<ByteRange>, other: Option<ByteRange>) -> Option<ByteRange> {
+    match (one, other) {
+        (Some(one), Some(other)) => {
+            Some(ByteRange::new(one.start.min(other.start), one.end.max(other.end)))
+        }
+        (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::request::Direction;
+    use halocline_model::token::Session;
+
+    use super::*;
+
+    fn held(mode: Mode, start: u64, end: u64) -> Held {
+        Held { session: Session(1), mode, range: ByteRange::new(start, end) }
+    }
+
+    fn write(start: u64, end: u64) -> Want {
+        let range = ByteRange::new(start, end);
+        Want { direction: Direction::Write, range, alone: false }
+    }
+
+    fn read(start: u64, end: u64) -> Want {
+        Want { direction: Direction::Read, ..write(start, end) }
+    }
+
+    #[test]
+    fn a_permit_needs_all_of_its_range() {
+        let now = Instant::now();
+        let mut pieces = Pieces::default();
+        assert!(pieces.permit(read(0, 10), now).is_none());
+        pieces.install(&[held(Mode::Exclusive, 0, 10), held(Mode::Shared, 10, 20)], now);
+        assert!(pieces.permit(write(0, 11), now).is_none());
+        assert!(pieces.permit(read(5, 21), now).is_none());
+        let first = pieces.permit(read(5, 20), now).unwrap();
+        assert!(first.caches && first.renewed);
+        let beside = pieces.permit(read(5, 20), now).unwrap();
+        assert!(beside.renewed, "nobody has looked yet");
+        pieces.close(ByteRange::new(19, 30));
+        assert!(pieces.permit(read(15, 20), now).is_none());
+        assert!(pieces.is_used(ByteRange::new(19, 30)));
+        assert!(pieces.end(first) && pieces.end(beside));
+        pieces.open(ByteRange::new(19, 30));
+        assert!(!pieces.permit(read(5, 20), now).unwrap().renewed);
+    }
+
+    #[test]
+    fn what_is_contended_is_for_no_one_alone_and_for_some_time() {
+        let now = Instant::now();
+        let mut pieces = Pieces::default();
+        pieces.install(&[held(Mode::Direct, 0, 10)], now);
+        let grant = pieces.permit(write(0, 5), now).unwrap();
+        assert!(!grant.caches && grant.renewed);
+        assert!(pieces.permit(Want { alone: true, ..write(0, 5) }, now).is_none());
+        let later = now + DIRECT_FOR + Duration::from_nanos(1);
+        assert!(pieces.permit(write(0, 5), later).is_none());
+        assert_eq!(pieces.expired(ByteRange::new(3, 4), later), Some(ByteRange::new(0, 10)));
+        pieces.install(&[held(Mode::Exclusive, 0, 10)], later);
+        assert!(pieces.permit(write(0, 5), later).unwrap().renewed, "others wrote there, too");
+    }
+
+    #[test]
+    fn what_is_not_used_is_given_with_what_is_wanted() {
+        let now = Instant::now();
+        let mut pieces = Pieces::default();
+        pieces.install(&[held(Mode::Exclusive, 0, u64::MAX)], now);
+        let give = |pieces: &Pieces, start, reads| {
+            let range = pieces.to_give(ByteRange::new(start, start + 10), reads, false);
+            (range.start, range.end)
+        };
+        assert_eq!(give(&pieces, 50, false), (0, u64::MAX), "nothing was used");
+        let _ = pieces.permit(write(100, 200), now).unwrap();
+        assert_eq!(give(&pieces, 500, false), (500, u64::MAX));
+        assert_eq!(give(&pieces, 50, false), (0, 100));
+        assert_eq!(give(&pieces, 150, false), (150, 160));
+        assert_eq!(give(&pieces, 150, true), (0, REGION));
+        pieces.remove(ByteRange::new(150, 160), Some(Mode::Shared));
+        pieces.remove(ByteRange::new(300, u64::MAX), None);
+        assert_eq!(
+            pieces.all().collect::<Vec<_>>(),
+            [
+                (ByteRange::new(0, 150), Mode::Exclusive),
+                (ByteRange::new(150, 160), Mode::Shared),
+                (ByteRange::new(160, 300), Mode::Exclusive)
+            ]
+        );
+        assert_eq!(pieces.unsure(), [ByteRange::new(150, 160)]);
+    }
+
+    #[test]
+    fn what_grows_is_new_where_it_was_not_held() {
+        let now = Instant::now();
+        let mut pieces = Pieces::default();
+        pieces.install(&[held(Mode::Shared, 0, 10)], now);
+        let grant = pieces.permit(read(0, 10), now).unwrap();
+        pieces.end(grant);
+        pieces.install(&[held(Mode::Exclusive, 0, 20)], now);
+        assert!(!pieces.permit(write(0, 10), now).unwrap().renewed);
+        assert!(pieces.permit(write(0, 11), now).unwrap().renewed);
+    }
+}

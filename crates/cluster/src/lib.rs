@@ -1,0 +1,13 @@
+//! One cache over many nodes (I11 to I14): the node's agent and the shared store of tokens.
+//!
+//! [`store`] is what all nodes share: the tokens of each file, and who takes part. [`registry`] lists the nodes' sessions
+//! on the origin, where no store can forget them. [`agent`] stands between an engine
+//! ([`halocline_core::coherence`]) and both; what it decides is computed by [`halocline_model::token`].
+
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod counters;
+pub mod registry;
+pub mod sessions;
+pub mod store;

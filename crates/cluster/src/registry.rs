@@ -1,0 +1,211 @@
+//! The list of sessions that counts, on the origin: a store may forget who had tokens, this does not.
+//!
+//! A session enters before it joins the store's members, and is taken out when nothing of it is left: it ended, or its
+//! cache was recovered, or was given up. One file each, in a directory that only the nodes' own user may change.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use halocline_core::error::{Error, Result};
+use halocline_model::token::Session;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{fstat, fsync, mkdir, open, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+/// Sessions that can be listed.
+const SESSIONS_MAX: usize = 100_000;
+/// The largest entry that is read, in bytes.
+const ENTRY_MAX: u64 = 4096;
+/// How the names of entries begin; the session's number in hexadecimal digits follows.
+const PREFIX: &str = "session-";
+/// The longest name of a node, in bytes.
+const NAME_MAX: usize = 255;
+
+/// What is known of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its number.
+    pub session: Session,
+    /// The node's name.
+    pub node: String,
+    /// Its cache directory, as that node names it.
+    pub cache: PathBuf,
+    /// When it began, in seconds since 1970.
+    pub since: u64,
+}
+
+/// The directory.
+#[derive(Debug)]
+pub struct Registry {
+    path: PathBuf,
+    dir: OwnedFd,
+}
+
+impl Registry {
+    /// Opens the directory, which is made if it is not there.
+    ///
+    /// # Errors
+    /// If it is a link, belongs to somebody else, or others may change it.
+    pub fn open(path: &Path) -> Result<Self> {
+        match mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(Error::at(path, "create the directory")(error.into())),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = open(path, flags, Mode::empty())
+            .map_err(|error| Error::at(path, "open the directory")(error.into()))?;
+        let stat = fstat(&dir)?;
+        let own = rustix::process::geteuid().as_raw();
+        if stat.st_uid != own || stat.st_mode & 0o022 != 0 {
+            return Err(Error::invalid(
+                format!("{} belongs to somebody else, or others may change it", path.display()),
+                format!("make it belong to user {own}, with mode 0700"),
+            ));
+        }
+        Ok(Self { path: path.to_owned(), dir })
+    }
+
+    /// Enters a session, durably.
+    pub fn enter(&self, entry: &Entry) -> Result<()> {
+        if entry.node.len() > NAME_MAX || entry.node.chars().any(char::is_control) {
+            return Err(Error::invalid(
+                "the node's name is too long, or has control characters",
+                "give another one",
+            ));
+        }
+        let name = name_of(entry.session);
+        let temporary = format!(".{name}");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let write = || -> io::Result<()> {
+            let mode = Mode::RUSR | Mode::WUSR;
+            let file = openat(&self.dir, &temporary, flags | OFlags::CLOEXEC, mode)?;
+            let mut file = File::from(file);
+            file.write_all(&serde_json::to_vec(entry)?)?;
+            file.sync_all()?;
+            renameat(&self.dir, &temporary, &self.dir, &name)?;
+            Ok(fsync(&self.dir)?)
+        };
+        write().map_err(Error::at(self.path.join(&name), "write the entry"))
+    }
+
+    /// Takes a session out, if it is there.
+    pub fn leave(&self, session: Session) -> Result<()> {
+        let name = name_of(session);
+        let remove = || -> rustix::io::Result<()> {
+            match unlinkat(&self.dir, &name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => fsync(&self.dir),
+                Err(error) => Err(error),
+            }
+        };
+        remove().map_err(|error| Error::at(self.path.join(&name), "remove")(error.into()))
+    }
+
+    /// The sessions that are entered.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is larger than what can be right.
+    pub fn sessions(&self) -> Result<Vec<Session>> {
+        let read = || -> io::Result<Vec<Session>> {
+            let mut sessions = Vec::new();
+            for name in Dir::read_from(&self.dir)? {
+                let name = name?;
+                let Some(session) = name.file_name().to_str().ok().and_then(session_of) else {
+                    continue;
+                };
+                if sessions.len() >= SESSIONS_MAX {
+                    return Err(io::Error::other("too many entries"));
+                }
+                sessions.push(session);
+            }
+            Ok(sessions)
+        };
+        read().map_err(Error::at(&self.path, "list the sessions"))
+    }
+
+    /// What a session's entry says, as far as it can be read and believed.
+    pub fn entry(&self, session: Session) -> Option<Entry> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&self.dir, name_of(session), flags, Mode::empty()).ok()?;
+        let stat = fstat(&file).ok()?;
+        let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_own {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        File::from(file).take(ENTRY_MAX).read_to_end(&mut bytes).ok()?;
+        let entry: Entry = serde_json::from_slice(&bytes).ok()?;
+        let is_sound = entry.session == session && !entry.node.chars().any(char::is_control);
+        is_sound.then_some(entry)
+    }
+
+    /// How a session is called where people read it.
+    pub fn name(&self, session: Session) -> String {
+        self.entry(session).map_or_else(
+            || format!("session {:016x}", session.0),
+            |entry| format!("node {} (session {:016x})", entry.node, session.0),
+        )
+    }
+}
+
+fn name_of(session: Session) -> String {
+    format!("{PREFIX}{:016x}", session.0)
+}
+
+fn session_of(name: &str) -> Option<Session> {
+    let digits = name.strip_prefix(PREFIX)?;
+    let session = Session(u64::from_str_radix(digits, 16).ok()?);
+    (name_of(session) == name).then_some(session)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn entry(session: u64) -> Entry {
+        let node = "n1".to_owned();
+        Entry { session: Session(session), node, cache: PathBuf::from("/ssd"), since: 1 }
+    }
+
+    #[test]
+    fn sessions_enter_and_leave() {
+        let place = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&place.path().join("r")).unwrap();
+        registry.enter(&entry(5)).unwrap();
+        registry.enter(&entry(u64::MAX)).unwrap();
+        let mut sessions = registry.sessions().unwrap();
+        sessions.sort();
+        assert_eq!(sessions, [Session(5), Session(u64::MAX)]);
+        assert_eq!(registry.entry(Session(5)), Some(entry(5)));
+        assert_eq!(registry.name(Session(5)), "node n1 (session 0000000000000005)");
+        registry.leave(Session(5)).unwrap();
+        registry.leave(Session(5)).unwrap();
+        assert_eq!(registry.sessions().unwrap(), [Session(u64::MAX)]);
+    }
+
+    #[test]
+    fn what_others_put_there_is_not_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("r");
+        let registry = Registry::open(&dir).unwrap();
+        fs::write(place.path().join("else"), "{}").unwrap();
+        symlink(place.path().join("else"), dir.join(name_of(Session(1)))).unwrap();
+        fs::create_dir(dir.join(name_of(Session(2)))).unwrap();
+        fs::write(dir.join(name_of(Session(3))), "{\"session\":4}").unwrap();
+        fs::write(dir.join("session-xyz"), "").unwrap();
+        for session in 1..4 {
+            assert_eq!(registry.entry(Session(session)), None);
+        }
+        assert_eq!(registry.sessions().unwrap().len(), 3, "each counts until it is recovered");
+        symlink(&dir, place.path().join("link")).unwrap();
+        Registry::open(&place.path().join("link")).unwrap_err();
+        fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
+        let refused = Registry::open(&dir).unwrap_err().to_string();
+        assert!(refused.contains("mode 0700"), "{refused}");
+    }
+}

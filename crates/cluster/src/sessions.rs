@@ -1,0 +1,100 @@
+//! Sessions as people see and end them: who takes part, who holds what, and what is done with one that is gone.
+
+use std::path::PathBuf;
+
+use halocline_core::coherence::SharedFile;
+use halocline_core::error::{Error, Result};
+use halocline_model::token::{Held, Life, Mode, Session};
+use serde::Serialize;
+
+use crate::agent::{remove, told};
+use crate::registry::Registry;
+use crate::store::{Lease, Store};
+
+/// Files that are looked at where one asks for what a session holds.
+const FILES_MAX: usize = 1_000_000;
+
+/// A session, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// Its number.
+    pub session: Session,
+    /// The node's name, if its entry can be read.
+    pub node: Option<String>,
+    /// Its cache directory, as the node names it.
+    pub cache: Option<PathBuf>,
+    /// Whether it lives; `None` if the store knows nothing of it.
+    pub life: Option<Life>,
+    /// How long its lease runs, in milliseconds, by the store's clock.
+    pub lease_ms: u64,
+    /// Whether it has said what it holds since the store may have forgotten it last.
+    pub is_known: bool,
+}
+
+/// All sessions of the registry and of the store.
+///
+/// # Errors
+/// If either cannot be read.
+pub fn nodes(store: &dyn Store, registry: &Registry) -> Result<Vec<Node>> {
+    let roll = store.roll().map_err(told)?;
+    let mut sessions = registry.sessions()?;
+    sessions.extend(roll.members.sessions().map(|(session, _)| session));
+    sessions.sort_unstable();
+    sessions.dedup();
+    let node = |session| {
+        let entry = registry.entry(session);
+        let until = roll.leases.iter().find(|(of, _)| *of == session).map_or(0, |lease| lease.1);
+        Node {
+            session,
+            node: entry.as_ref().map(|entry| entry.node.clone()),
+            cache: entry.map(|entry| entry.cache),
+            life: roll.members.life(session),
+            lease_ms: until.saturating_sub(roll.now_ms),
+            is_known: roll.members.has_asserted(session, roll.epoch),
+        }
+    };
+    Ok(sessions.into_iter().map(node).collect())
+}
+
+/// Who holds which bytes of a file.
+///
+/// # Errors
+/// If the store cannot be read.
+pub fn tokens(store: &dyn Store, file: SharedFile) -> Result<Vec<Held>> {
+    let reading = store.read(file).map_err(told)?;
+    let is_now = reading.tokens.epoch() == reading.epoch;
+    Ok(if is_now { reading.tokens.all().to_vec() } else { Vec::new() })
+}
+
+/// What a session holds exclusively, as far as the store knows: dirty bytes may lie there.
+///
+/// # Errors
+/// If the store cannot be read.
+pub fn exclusive(store: &dyn Store, session: Session) -> Result<Vec<(SharedFile, Held)>> {
+    let mut found = Vec::new();
+    for file in store.files(FILES_MAX).map_err(told)? {
+        let held = tokens(store, file)?;
+        let own = held.into_iter().filter(|held| held.session == session);
+        found.extend(own.filter(|held| held.mode == Mode::Exclusive).map(|held| (file, held)));
+    }
+    Ok(found)
+}
+
+/// Ends a session that is gone: everything that was dirty on its cache is home, or is given up. Its bytes are anybody's
+/// from now on. Whoever calls this holds the lock of that cache, or was told to by a person who knows that the node
+/// cannot come back.
+///
+/// # Errors
+/// If its lease runs, or if something cannot be written; to be called again then.
+pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<()> {
+    let roll = store.roll().map_err(told)?;
+    if roll.members.life(session).is_some() && !roll.is_over(session) {
+        return Err(Error::Cluster {
+            what: format!("{} is there: its lease runs", registry.name(session)),
+            remedy: "unmount it on its node".to_owned(),
+        });
+    }
+    // In this order: one that says again what it holds looks there after it did.
+    registry.leave(session)?;
+    remove(store, session, Lease::IsOver(session)).map_err(told)
+}

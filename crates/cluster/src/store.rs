@@ -1,0 +1,124 @@
+//! What all nodes share: the tokens of each file, and who takes part.
+//!
+//! A store computes nothing about tokens. It keeps values with versions and takes a new one if the value and the
+//! store's epoch are those that it was computed from. It may forget anything at any time, but then its epoch must be
+//! another one. It consists of one part or more, each of which may forget by itself.
+
+mod coding;
+pub mod memory;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use halocline_core::coherence::SharedFile;
+use halocline_model::token::{Epoch, Members, Session, Tokens};
+
+/// What a store does not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// There was no answer in time, or it was lost: what was asked may have been done.
+    #[error("the store of tokens does not answer: {0}")]
+    NoAnswer(String),
+    /// What it keeps was written by nothing of ours.
+    #[error("the store of tokens holds what Halocline did not write: {0}")]
+    Unsound(String),
+    /// It is set up in a way that loses tokens, or refuses us.
+    #[error("the store of tokens cannot be used: {0}")]
+    Unusable(String),
+}
+
+/// A result of the store.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// Tokens as the store has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    /// The value; an empty one with version 0 where it has none.
+    pub tokens: Tokens,
+    /// The epoch of the file's part of the store.
+    pub epoch: Epoch,
+}
+
+/// What became of a change of a file's tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Swap {
+    /// It is the value now.
+    Taken,
+    /// Another change came first, or the epoch is another one: this is there.
+    Other(Reading),
+}
+
+/// Who takes part, as the store has it.
+#[derive(Debug, Clone)]
+pub struct Roll {
+    /// The epoch of the whole store: another one whenever that of a part is.
+    pub epoch: Epoch,
+    /// The epochs of its parts.
+    pub parts: Arc<[Epoch]>,
+    /// Counts changes of the members.
+    pub version: u64,
+    /// The members.
+    pub members: Members,
+    /// Until when leases run, by the store's clock in milliseconds.
+    pub leases: Vec<(Session, u64)>,
+    /// The store's clock.
+    pub now_ms: u64,
+}
+
+impl Roll {
+    /// Whether the lease of a session is over by the store's clock, or there is none.
+    #[must_use]
+    pub fn is_over(&self, session: Session) -> bool {
+        self.leases.iter().all(|(of, until_ms)| *of != session || *until_ms <= self.now_ms)
+    }
+}
+
+/// What a change of the members does to a lease, in the same moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lease {
+    /// Nothing.
+    Stays,
+    /// A session's runs from now for this many milliseconds.
+    Runs(Session, u64),
+    /// A session's is over. The change is refused if it is not, by the store's clock at that moment.
+    IsOver(Session),
+    /// A session ends its own.
+    Ends(Session),
+}
+
+/// A store that all nodes reach. Everything is answered, or fails, in bounded time.
+pub trait Store: Debug + Send + Sync {
+    /// The part that keeps a file's tokens: an index of [`Roll::parts`].
+    fn part(&self, file: SharedFile) -> usize;
+
+    /// The tokens of a file.
+    fn read(&self, file: SharedFile) -> Result<Reading>;
+
+    /// Replaces them, if they are still of version `expected` and the part's epoch is that of `new`.
+    fn swap(&self, file: SharedFile, expected: u64, new: &Tokens) -> Result<Swap>;
+
+    /// Who takes part.
+    fn roll(&self) -> Result<Roll>;
+
+    /// Replaces the members, if they and all parts of the store are still those of `from` and the change of the lease is
+    /// right. `false` if not.
+    fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool>;
+
+    /// Lets a lease that is not over run for `lease_ms` from now, in the same epoch. `false` if it is over, or the epoch
+    /// is another one.
+    fn renew(&self, session: Session, epoch: Epoch, lease_ms: u64) -> Result<bool>;
+
+    /// Tells a session that somebody wants something of it, or that something that it waits for may be there, in a
+    /// file. May be lost.
+    fn tell(&self, session: Session, file: SharedFile);
+
+    /// Waits until a session is told something, at most for `patience`; returns what it was told since. May miss some.
+    fn listen(&self, session: Session, patience: Duration) -> Vec<SharedFile>;
+
+    /// Some of the files with tokens, at most `limit`.
+    fn files(&self, limit: usize) -> Result<Vec<SharedFile>>;
+
+    /// How often this was asked something over the network.
+    fn round_trips(&self) -> u64;
+}

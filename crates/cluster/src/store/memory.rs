@@ -1,0 +1,254 @@
+//! A store within one process, with faults to inject: for tests of several agents.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use halocline_core::coherence::SharedFile;
+use halocline_model::token::{Epoch, Members, Session, Tokens};
+use parking_lot::{Condvar, Mutex};
+
+use super::coding;
+use super::{Lease, Reading, Result, Roll, Store, StoreError, Swap};
+
+/// What goes wrong with requests.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Faults {
+    /// Nothing is answered, and nothing is done.
+    pub stopped: bool,
+    /// Each so-manieth request is lost before it is done; 0 for none.
+    pub lose_request_every: u64,
+    /// Each so-manieth request is done and its answer lost.
+    pub lose_reply_every: u64,
+    /// Each so-manieth message to a session is lost.
+    pub lose_message_every: u64,
+}
+
+/// A restart keeps this of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// Nothing.
+    Nothing,
+    /// What [`MemoryStore::save`] saved last.
+    Saved,
+    /// Everything.
+    All,
+}
+
+/// The store.
+#[derive(Debug)]
+pub struct MemoryStore {
+    state: Mutex<State>,
+    told: Condvar,
+    asked: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    parts: Vec<Epoch>,
+    next_epoch: u64,
+    data: Data,
+    saved: Data,
+    now_ms: u64,
+    faults: Faults,
+    messages: BTreeMap<Session, Vec<SharedFile>>,
+    sent: u64,
+}
+
+/// What a restart may lose.
+#[derive(Debug, Clone, Default)]
+struct Data {
+    files: BTreeMap<SharedFile, (u64, Vec<u8>)>,
+    version: u64,
+    /// As bytes, as other stores have them; none at first.
+    members: Vec<u8>,
+    leases: BTreeMap<Session, u64>,
+}
+
+impl MemoryStore {
+    /// An empty one of some parts. Its clock stands still but for [`advance`](Self::advance).
+    #[must_use]
+    pub fn new(parts: usize) -> Self {
+        let next_epoch = parts as u64;
+        let parts = (0..next_epoch).map(Epoch).collect();
+        let state = State { parts, next_epoch, ..State::default() };
+        Self { state: Mutex::new(state), told: Condvar::new(), asked: AtomicU64::new(0) }
+    }
+
+    /// Lets its clock go on.
+    pub fn advance(&self, time: Duration) {
+        self.state.lock().now_ms += u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    }
+
+    /// What goes wrong from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.state.lock().faults = faults;
+    }
+
+    /// Keeps what is there for a later [`restart`](Self::restart).
+    pub fn save(&self) {
+        let state = &mut *self.state.lock();
+        state.saved = state.data.clone();
+    }
+
+    /// One of its parts, and the members, were restarted.
+    pub fn restart(&self, part: usize, kept: Kept) {
+        let state = &mut *self.state.lock();
+        state.parts[part] = Epoch(state.next_epoch);
+        state.next_epoch += 1;
+        let others = state.parts.len();
+        let of_part = |file: &SharedFile| part_of(*file, others) == part;
+        let from = match kept {
+            Kept::All => return,
+            Kept::Nothing => Data::default(),
+            Kept::Saved => state.saved.clone(),
+        };
+        state.data.files.retain(|file, _| !of_part(file));
+        state.data.files.extend(from.files.into_iter().filter(|(file, _)| of_part(file)));
+        if part == 0 {
+            state.data = Data { files: std::mem::take(&mut state.data.files), ..from };
+        }
+    }
+
+    /// Does something as a request: it may be lost, or its answer.
+    fn request<T>(&self, act: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        let state = &mut *self.state.lock();
+        let is_lost = |every: u64| every > 0 && number.is_multiple_of(every);
+        if state.faults.stopped || is_lost(state.faults.lose_request_every) {
+            return Err(StoreError::NoAnswer("the request was lost".to_owned()));
+        }
+        let done = act(state)?;
+        if is_lost(state.faults.lose_reply_every) {
+            return Err(StoreError::NoAnswer("the answer was lost".to_owned()));
+        }
+        Ok(done)
+    }
+}
+
+fn part_of(file: SharedFile, parts: usize) -> usize {
+    usize::try_from(file.inode % parts as u64).unwrap_or_default()
+}
+
+impl State {
+    fn reading(&self, file: SharedFile) -> Result<Reading> {
+        let epoch = self.parts[part_of(file, self.parts.len())];
+        let tokens = match self.data.files.get(&file) {
+            Some((version, bytes)) => coding::tokens(bytes, *version)?,
+            None => Tokens::new(epoch),
+        };
+        Ok(Reading { tokens, epoch })
+    }
+
+    /// Another one whenever that of a part is: the newest.
+    fn epoch(&self) -> Epoch {
+        self.parts.iter().copied().max().unwrap_or(Epoch(0))
+    }
+}
+
+impl Store for MemoryStore {
+    fn part(&self, file: SharedFile) -> usize {
+        part_of(file, self.state.lock().parts.len())
+    }
+
+    fn read(&self, file: SharedFile) -> Result<Reading> {
+        self.request(|state| state.reading(file))
+    }
+
+    fn swap(&self, file: SharedFile, expected: u64, new: &Tokens) -> Result<Swap> {
+        let bytes = coding::encode(new)?;
+        self.request(|state| {
+            let reading = state.reading(file)?;
+            if reading.tokens.version != expected || reading.epoch != new.epoch() {
+                return Ok(Swap::Other(reading));
+            }
+            state.data.files.insert(file, (new.version, bytes));
+            Ok(Swap::Taken)
+        })
+    }
+
+    fn roll(&self) -> Result<Roll> {
+        self.request(|state| {
+            Ok(Roll {
+                epoch: state.epoch(),
+                parts: Arc::from(state.parts.as_slice()),
+                version: state.data.version,
+                members: match state.data.members.as_slice() {
+                    [] => Members::default(),
+                    bytes => coding::members(bytes)?,
+                },
+                leases: state.data.leases.iter().map(|(of, until)| (*of, *until)).collect(),
+                now_ms: state.now_ms,
+            })
+        })
+    }
+
+    fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool> {
+        let bytes = coding::encode(new)?;
+        self.request(|state| {
+            if state.data.version != from.version || *state.parts != *from.parts {
+                return Ok(false);
+            }
+            let now_ms = state.now_ms;
+            let leases = &mut state.data.leases;
+            match lease {
+                Lease::Stays => {}
+                Lease::Runs(session, lease_ms) => drop(leases.insert(session, now_ms + lease_ms)),
+                Lease::IsOver(session) => {
+                    if leases.get(&session).is_some_and(|until_ms| *until_ms > now_ms) {
+                        return Ok(false);
+                    }
+                    leases.remove(&session);
+                }
+                Lease::Ends(session) => drop(leases.remove(&session)),
+            }
+            state.data.members = bytes;
+            state.data.version += 1;
+            Ok(true)
+        })
+    }
+
+    fn renew(&self, session: Session, epoch: Epoch, lease_ms: u64) -> Result<bool> {
+        self.request(|state| {
+            let (same, now_ms) = (state.epoch() == epoch, state.now_ms);
+            let until = state.data.leases.get_mut(&session).filter(|until| **until > now_ms);
+            let Some(until) = until.filter(|_| same) else { return Ok(false) };
+            *until = now_ms + lease_ms;
+            Ok(true)
+        })
+    }
+
+    fn tell(&self, session: Session, file: SharedFile) {
+        let state = &mut *self.state.lock();
+        state.sent += 1;
+        let every = state.faults.lose_message_every;
+        if state.faults.stopped || (every > 0 && state.sent.is_multiple_of(every)) {
+            return;
+        }
+        let messages = state.messages.entry(session).or_default();
+        if !messages.contains(&file) {
+            messages.push(file);
+        }
+        self.told.notify_all();
+    }
+
+    fn listen(&self, session: Session, patience: Duration) -> Vec<SharedFile> {
+        let deadline = Instant::now() + patience;
+        let mut state = self.state.lock();
+        loop {
+            let messages = state.messages.remove(&session).unwrap_or_default();
+            if !messages.is_empty() || self.told.wait_until(&mut state, deadline).timed_out() {
+                return messages;
+            }
+        }
+    }
+
+    fn files(&self, limit: usize) -> Result<Vec<SharedFile>> {
+        self.request(|state| Ok(state.data.files.keys().copied().take(limit).collect()))
+    }
+
+    fn round_trips(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+}

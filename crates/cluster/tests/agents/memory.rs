@@ -1,0 +1,310 @@
+//! Over a store in memory, with faults.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use halocline_cluster::agent::Options;
+use halocline_cluster::registry::Registry;
+use halocline_cluster::sessions;
+use halocline_cluster::store::Store;
+use halocline_cluster::store::memory::{Faults, Kept, MemoryStore};
+use halocline_core::clock::Clock;
+use halocline_core::coherence::{Coherence, Permit};
+use halocline_model::request::{ByteRange, Direction};
+use tempfile::TempDir;
+
+use super::world::{BLOCK, Node, Origin, Random, file, run};
+
+const READ: Direction = Direction::Read;
+const WRITE: Direction = Direction::Write;
+
+struct World {
+    store: Arc<MemoryStore>,
+    origin: Arc<Origin>,
+    place: TempDir,
+}
+
+impl World {
+    fn new(parts: usize) -> Self {
+        let store = Arc::new(MemoryStore::new(parts));
+        Self { store, origin: Arc::default(), place: tempfile::tempdir().unwrap() }
+    }
+
+    fn node_with(&self, name: &str, change: impl Fn(&mut Options)) -> Node {
+        let store = Arc::clone(&self.store);
+        Node::new(name, store, &self.place.path().join("registry"), &self.origin, change)
+    }
+
+    fn node(&self, name: &str) -> Node {
+        self.node_with(name, |_| {})
+    }
+
+    /// A node whose lease runs by a clock of its own.
+    fn timed(&self, name: &str) -> Node {
+        self.node_with(name, |options| options.clock = Clock::simulated())
+    }
+
+    fn registry(&self) -> Registry {
+        Registry::open(&self.place.path().join("registry")).unwrap()
+    }
+
+    /// All end; nothing is left and nothing is lost.
+    fn end(&self, nodes: Vec<Node>) {
+        self.store.set_faults(Faults::default());
+        for node in nodes {
+            node.agent.keep().unwrap();
+            node.agent.leave().unwrap();
+        }
+        self.origin.check();
+        assert_eq!(self.registry().sessions().unwrap(), []);
+        assert_eq!(self.store.roll().unwrap().members.sessions().count(), 0);
+    }
+}
+
+/// Programs on all nodes, and what `meanwhile` does beside them.
+fn together(nodes: &[Node], seed: u64, requests: u64, meanwhile: impl FnOnce()) {
+    thread::scope(|scope| {
+        for (at, node) in nodes.iter().enumerate() {
+            for thread in 0..2 {
+                let seed = seed * 1000 + at as u64 * 10 + thread;
+                scope.spawn(move || run(node, seed, requests).unwrap());
+            }
+        }
+        meanwhile();
+    });
+}
+
+#[test]
+fn i11_nodes_read_and_write_the_same_blocks() {
+    for seed in 0..40 {
+        println!("seed {seed}");
+        let world = World::new(1 + usize::try_from(seed).unwrap() % 3);
+        let nodes: Vec<_> = ["a", "b", "c"].map(|name| world.node(name)).into();
+        together(&nodes, seed, 40, || {});
+        world.end(nodes);
+    }
+}
+
+#[test]
+fn i11_messages_are_lost() {
+    for seed in 0..100 {
+        println!("seed {seed}");
+        let world = World::new(2);
+        let nodes: Vec<_> = ["a", "b", "c"].map(|name| world.node(name)).into();
+        let mut random = Random(seed);
+        world.store.set_faults(Faults {
+            stopped: false,
+            lose_request_every: 5 + random.below(20),
+            lose_reply_every: 5 + random.below(20),
+            lose_message_every: 2 + random.below(4),
+        });
+        together(&nodes, seed, 10, || {});
+        world.end(nodes);
+    }
+}
+
+#[test]
+fn i14_the_store_forgets() {
+    for seed in 0..100 {
+        println!("seed {seed}");
+        let parts = 1 + seed % 3;
+        let world = World::new(usize::try_from(parts).unwrap());
+        let nodes: Vec<_> = ["a", "b", "c"].map(|name| world.node(name)).into();
+        let mut random = Random(seed);
+        together(&nodes, seed, 20, || {
+            for _ in 0..3 {
+                if random.below(2) == 0 {
+                    world.store.save();
+                }
+                let kept = match random.below(3) {
+                    0 => Kept::Nothing,
+                    1 => Kept::Saved,
+                    _ => Kept::All,
+                };
+                world.store.restart(usize::try_from(random.below(parts)).unwrap(), kept);
+                for node in &nodes {
+                    node.agent.keep().unwrap();
+                }
+            }
+        });
+        world.end(nodes);
+    }
+}
+
+#[test]
+fn a_token_that_is_held_asks_no_store() {
+    let world = World::new(1);
+    let node = world.node("a");
+    let before = node.agent.counts().round_trips;
+    node.request(0, Node::want(WRITE, 0, false)).unwrap();
+    assert_eq!(node.agent.counts().round_trips - before, 1, "a file that nobody uses");
+    for block in 0..8 {
+        node.request(0, Node::want(WRITE, block, true)).unwrap();
+        node.request(0, Node::want(READ, block, false)).unwrap();
+    }
+    assert_eq!(node.agent.counts().round_trips - before, 1, "all of it was granted");
+    assert!(node.tokens(1).try_begin(Node::want(READ, 0, false)).is_none(), "asks nothing");
+    assert_eq!(node.agent.counts().tokens, 1);
+    world.end(vec![node]);
+}
+
+#[test]
+fn segments_of_a_shared_file_are_handed_over_once() {
+    let world = World::new(1);
+    let (one, other) = (world.node("a"), world.node("b"));
+    one.request(0, Node::want(WRITE, 0, false)).unwrap();
+    for block in 0..4 {
+        one.request(0, Node::want(WRITE, block, false)).unwrap();
+        other.request(0, Node::want(WRITE, 4 + block, false)).unwrap();
+    }
+    assert_eq!(one.agent.counts().handovers, 1);
+    assert_eq!(other.agent.counts().handovers, 0);
+    world.end(vec![one, other]);
+}
+
+#[test]
+fn what_changes_hands_all_the_time_goes_to_the_origin_but_for_what_is_wanted_alone() {
+    let world = World::new(1);
+    let (one, other) = (world.node("a"), world.node("b"));
+    // The store's clock stands still: no pause is long.
+    for _ in 0..20 {
+        one.request(0, Node::want(WRITE, 0, false)).unwrap();
+        other.request(0, Node::want(WRITE, 0, false)).unwrap();
+    }
+    assert!(other.agent.counts().direct > 0, "{:?}", other.agent.counts());
+    for node in [&one, &other] {
+        let want = Node::want(WRITE, 0, true);
+        let permit = Permit::wait(node.tokens(0), want).unwrap();
+        assert!(permit.grant().caches, "never directly");
+    }
+    world.end(vec![one, other]);
+}
+
+#[test]
+fn i12_a_node_whose_lease_lapsed_begins_nothing_and_forgets_what_is_shared() {
+    let world = World::new(1);
+    let (one, other) = (world.timed("a"), world.timed("b"));
+    one.request(0, Node::want(READ, 0, false)).unwrap();
+    one.request(1, Node::want(WRITE, 0, false)).unwrap();
+    // The store does not answer any more, and the lease runs out: first by the node's own clock.
+    world.store.set_faults(Faults { stopped: true, ..Faults::default() });
+    one.clock.sleep(Duration::from_secs(30));
+    one.agent.check_lease().unwrap_err();
+    for number in 0..2 {
+        assert!(one.tokens(number).try_begin(Node::want(READ, 0, false)).is_none());
+    }
+    // Then by the store's: another node gets what was shared, and not what was exclusive.
+    world.store.set_faults(Faults::default());
+    world.store.advance(Duration::from_secs(31));
+    other.clock.sleep(Duration::from_secs(1));
+    one.agent.keep().unwrap();
+    one.agent.check_lease().unwrap();
+    other.agent.keep().unwrap();
+    other.request(0, Node::want(WRITE, 0, false)).unwrap();
+    one.request(0, Node::want(READ, 0, false)).unwrap();
+    other.request(1, Node::want(READ, 0, false)).unwrap();
+    world.end(vec![one, other]);
+}
+
+#[test]
+fn i13_dirty_bytes_of_a_node_that_is_gone_are_an_error_until_it_was_recovered() {
+    let world = World::new(1);
+    let (one, other) = (world.timed("dead-node"), world.timed("b"));
+    one.request(0, Node::want(WRITE, 0, false)).unwrap();
+    one.request(1, Node::want(READ, 0, false)).unwrap();
+    let (session, cache) = (one.agent.session(), Arc::clone(&one.cache));
+    let registry = world.registry();
+    sessions::end(&*world.store, &registry, session).unwrap_err();
+    drop(one);
+    world.store.advance(Duration::from_secs(31));
+    other.agent.keep().unwrap();
+    let error = other.request(0, Node::want(READ, 0, false)).unwrap_err();
+    assert_eq!(error.errno(), 5);
+    assert!(error.to_string().contains("node dead-node"), "{error}");
+    other.request(1, Node::want(WRITE, 0, false)).unwrap();
+    let held = sessions::exclusive(&*world.store, session).unwrap();
+    assert_eq!(held.iter().map(|(file, _)| *file).collect::<Vec<_>>(), [file(0)]);
+    let nodes = sessions::nodes(&*world.store, &registry).unwrap();
+    assert_eq!(nodes.len(), 2);
+    cache.bring_home();
+    sessions::end(&*world.store, &registry, session).unwrap();
+    other.request(0, Node::want(READ, 0, false)).unwrap();
+    world.end(vec![other]);
+}
+
+#[test]
+fn i14_a_node_that_is_gone_while_the_store_forgets_holds_up_all_until_it_was_ended() {
+    let world = World::new(1);
+    let patience = |options: &mut Options| options.patience = Duration::from_millis(100);
+    let (one, other) = (world.node("dead-node"), world.node_with("b", patience));
+    one.request(0, Node::want(WRITE, 0, false)).unwrap();
+    other.request(1, Node::want(WRITE, 0, false)).unwrap();
+    let (session, cache) = (one.agent.session(), Arc::clone(&one.cache));
+    drop(one);
+    world.store.restart(0, Kept::Nothing);
+    other.agent.keep().unwrap();
+    other.request(1, Node::want(WRITE, 0, false)).unwrap();
+    let error = other.request(0, Node::want(WRITE, 0, false)).unwrap_err();
+    assert!(error.to_string().contains("node dead-node"), "{error}");
+    cache.bring_home();
+    sessions::end(&*world.store, &world.registry(), session).unwrap();
+    other.request(0, Node::want(WRITE, 0, false)).unwrap();
+    world.end(vec![other]);
+}
+
+#[test]
+fn i12_a_session_that_was_given_up_never_comes_back() {
+    let world = World::new(1);
+    let (one, other) = (world.timed("a"), world.timed("b"));
+    one.request(0, Node::want(WRITE, 0, false)).unwrap();
+    world.store.set_faults(Faults { stopped: true, ..Faults::default() });
+    one.clock.sleep(Duration::from_secs(30));
+    world.store.set_faults(Faults::default());
+    world.store.advance(Duration::from_secs(31));
+    other.agent.keep().unwrap();
+    let ended = sessions::end(&*world.store, &world.registry(), one.agent.session());
+    // The node's own thread may have been faster.
+    if ended.is_ok() {
+        one.agent.keep().unwrap();
+        let error = one.request(0, Node::want(WRITE, 0, false)).unwrap_err();
+        assert!(error.to_string().contains("given up by others"), "{error}");
+    }
+}
+
+#[test]
+fn a_wait_for_a_node_that_does_not_answer_ends() {
+    let world = World::new(1);
+    let one = world.node("a");
+    let other = world.node_with("b", |options| options.patience = Duration::from_millis(50));
+    let permit = Permit::wait(one.tokens(0), Node::want(WRITE, 0, false)).unwrap();
+    let error = other.request(0, Node::want(WRITE, 0, false)).unwrap_err();
+    assert_eq!(error.errno(), 5);
+    assert!(error.to_string().contains("node a"), "{error}");
+    drop(permit);
+    // It does not stand in the way of those behind it.
+    one.request(0, Node::want(READ, 0, false)).unwrap();
+    other.request(0, Node::want(READ, 0, false)).unwrap();
+    world.end(vec![one, other]);
+}
+
+#[test]
+fn what_is_renewed_is_told_once() {
+    let world = World::new(1);
+    let (one, other) = (world.node("a"), world.node("b"));
+    let renewed = |node: &Node, direction| {
+        let want = Node::want(direction, 0, false);
+        Permit::wait(node.tokens(0), want).unwrap().grant().renewed
+    };
+    assert!(renewed(&one, READ));
+    assert!(!renewed(&one, READ));
+    assert!(renewed(&other, WRITE));
+    assert!(renewed(&one, READ));
+    assert!(!renewed(&other, READ), "it may go on reading what it wrote");
+    let all = one.agent.tokens(file(0)).unwrap();
+    let nothing = ByteRange::at(BLOCK, 0);
+    let want = halocline_core::coherence::Want { direction: READ, range: nothing, alone: false };
+    drop(Permit::wait(&*all, want).unwrap());
+    drop(all);
+    world.end(vec![one, other]);
+}
