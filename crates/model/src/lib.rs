@@ -10,6 +10,7 @@ pub mod curve;
 pub mod emulated;
 pub mod evict;
 pub mod exact;
+pub mod file_layout;
 pub mod layout;
 pub mod policy;
 pub mod profile;

@@ -77,6 +77,25 @@ impl VariedStriping {
         ByteRange::new(self.local_len(server, range.start), self.local_len(server, range.end))
     }
 
+    /// The server of the byte at `offset`, where the byte is in its local file, and how many bytes from it on are in
+    /// the same stripe.
+    pub fn place(&self, offset: u64) -> (usize, u64, u64) {
+        let (row, within) = (offset / self.round, offset % self.round);
+        // Of servers that begin at one place only the last has bytes.
+        let server = self.offsets.partition_point(|begin| *begin <= within) - 1;
+        let (width, within) = (self.widths[server], within - self.offsets[server]);
+        (server, row * width + within, width - within)
+    }
+
+    /// The inverse of [`VariedStriping::place`]: the offset of the byte at `local` of `server`'s local file, and how
+    /// many bytes from it on are in the same stripe. `None` where the server has no bytes, or not so many.
+    pub fn offset_of(&self, server: usize, local: u64) -> Option<(u64, u64)> {
+        let width = self.widths[server];
+        let (row, within) = (local.checked_div(width)?, local % width);
+        let offset = row.checked_mul(self.round)?.checked_add(self.offsets[server])?;
+        Some((offset.checked_add(within)?, width - within))
+    }
+
     /// Tells `each` server on which `range` has bytes, in ascending order, with [`VariedStriping::local_range`]: the
     /// same with two divisions for all servers together, and without a look at those beside the range.
     pub fn split(&self, range: ByteRange, mut each: impl FnMut(usize, ByteRange)) {

@@ -1,7 +1,7 @@
 //! How long the requests of a trace take on servers that need not exist (docs/SIMULATOR.md).
 //!
 //! - [`servers`]: which servers there are, as `servers.toml` says it;
-//! - [`layout`]: which server holds which byte of a file: varied stripes, in parts and regions;
+//! - [`FileLayout`]: which server holds which byte of a file: varied stripes, in parts and regions, as a striped origin has them;
 //! - [`replay`](mod@replay): the requests one after the other on these servers, in simulated time;
 //! - [`workload`]: the request streams of IOR, HPIO, MPI-Tile-IO and BTIO;
 //! - [`study`]: admission policies on random workloads.
@@ -11,13 +11,12 @@
 
 #![forbid(unsafe_code)]
 
-pub mod layout;
 pub mod replay;
 pub mod servers;
 pub mod study;
 pub mod workload;
 
-pub use layout::FileLayout;
+pub use halocline_model::file_layout::FileLayout;
 pub use replay::{
     CacheOutcome, FilesSeen, Options, Outcome, Pace, Sides, TierOutcome, replay, replay_cached,
     replay_tiered,

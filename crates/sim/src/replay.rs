@@ -19,7 +19,7 @@ pub use cached::{CacheOutcome, replay_cached};
 pub use sides::Sides;
 pub use tiered::{FilesSeen, TierOutcome, replay_tiered};
 
-use crate::layout::FileLayout;
+use crate::FileLayout;
 use crate::servers::ServerSet;
 use issue::Issuer;
 use station::Station;

@@ -23,7 +23,7 @@ use super::issue::Issuer;
 use super::sides::{SPAN, STRIPE, Sides, striped};
 use super::station::Station;
 use super::{Options, inode_of, seconds};
-use crate::layout::FileLayout;
+use crate::FileLayout;
 use crate::servers::ServerSet;
 use extents::{Extents, Key};
 use flush::Flush;

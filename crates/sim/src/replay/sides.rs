@@ -1,6 +1,6 @@
 //! The two sides of a cache or tier: the servers of the slowest class, and all others.
 
-use crate::layout::FileLayout;
+use crate::FileLayout;
 use crate::servers::{Class, ServerSet};
 
 /// Stripe on both sides, bytes.

@@ -18,7 +18,7 @@ use super::issue::Issuer;
 use super::sides::{Sides, striped};
 use super::station::Station;
 use super::{Options, Pace, inode_of, seconds};
-use crate::layout::FileLayout;
+use crate::FileLayout;
 use crate::servers::ServerSet;
 use moves::Move;
 

@@ -2,7 +2,6 @@
 
 use halocline_plan::judge::{Judge, Layouts};
 use halocline_plan::servers::{Network, Server, Servers};
-use halocline_sim::layout::Region;
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, ServerSet, replay};
 use halocline_trace::Request;
 
@@ -28,11 +27,8 @@ pub(crate) fn servers(set: &ServerSet) -> Result<Servers, halocline_plan::Error>
 
 /// A planned layout as the simulator has it.
 pub(crate) fn file_layout(layout: &halocline_plan::layout::Layout) -> Result<FileLayout, String> {
-    let regions = layout
-        .parts()
-        .iter()
-        .map(|part| Region { offset: part.begin, stripes: vec![(None, part.widths.clone())] });
-    FileLayout::new(&regions.collect::<Vec<_>>())
+    let parts = layout.parts().iter().map(|part| (part.begin, part.widths.clone()));
+    FileLayout::from_parts(parts)
 }
 
 /// Replays on simulated servers.

@@ -4,8 +4,8 @@
 //! On each server the file's bytes lie without holes in the order that they have in the file, so a request has one
 //! contiguous local range on each server, whatever the layout.
 
-use halocline_model::request::ByteRange;
-use halocline_model::striping::VariedStriping;
+use crate::request::ByteRange;
+use crate::striping::{Piece, VariedStriping};
 
 /// Stripe widths from some place of a file on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +82,15 @@ impl FileLayout {
         Ok(Self { parts, before })
     }
 
+    /// A layout of parts that begin at these bytes of the file, each with a width in bytes for each server.
+    ///
+    /// # Errors
+    /// As [`FileLayout::new`].
+    pub fn from_parts(parts: impl IntoIterator<Item = (u64, Vec<u64>)>) -> Result<Self, String> {
+        let region = |(offset, widths)| Region { offset, stripes: vec![(None, widths)] };
+        Self::new(&parts.into_iter().map(region).collect::<Vec<_>>())
+    }
+
     /// Number of servers, unused ones included.
     pub fn servers(&self) -> usize {
         self.parts[0].striping.servers()
@@ -104,6 +113,40 @@ impl FileLayout {
         let index = self.part_of(x);
         let part = &self.parts[index];
         self.before[index][server] + part.striping.local_len(server, x - part.start)
+    }
+
+    /// The one contiguous local range that `range` occupies on `server`; empty when it has none.
+    pub fn local_range(&self, server: usize, range: ByteRange) -> ByteRange {
+        ByteRange::new(self.local_len(server, range.start), self.local_len(server, range.end))
+    }
+
+    /// The piece that begins at file offset `offset` and goes on to the end of its stripe, of its part, or to `end`.
+    ///
+    /// # Panics
+    /// If `end` is not behind `offset`.
+    pub fn piece_at(&self, offset: u64, end: u64) -> Piece {
+        let index = self.part_of(offset);
+        let part = &self.parts[index];
+        let (server, within, room) = part.striping.place(offset - part.start);
+        let until = self.parts.get(index + 1).map_or(end, |next| end.min(next.start));
+        Piece {
+            server: u32::try_from(server).expect("far fewer servers"),
+            local_offset: self.before[index][server] + within,
+            file_offset: offset,
+            len: room.min(until - offset),
+        }
+    }
+
+    /// Where the byte at `local` of `server`'s local file is in the file, and how many bytes from there on are
+    /// neighbours in both; `None` for what no byte of any file gets to.
+    pub fn file_offset(&self, server: usize, local: u64) -> Option<(u64, u64)> {
+        let index = self.before.partition_point(|before| before[server] <= local) - 1;
+        // Of parts without this server, the bytes before are those of the next one.
+        let part = &self.parts[index];
+        let (offset, room) = part.striping.offset_of(server, local - self.before[index][server])?;
+        let offset = part.start.checked_add(offset)?;
+        let until = self.parts.get(index + 1).map_or(u64::MAX, |next| next.start);
+        Some((offset, room.min(until.checked_sub(offset)?)))
     }
 
     /// Tells `each` server that holds bytes of `range`, in ascending order, with the local range.
@@ -200,6 +243,34 @@ mod tests {
     }
 
     proptest! {
+        /// There and back: the server and local offset of each byte lead to that byte.
+        #[test]
+        fn pieces_lead_back_to_their_bytes(
+            widths in proptest::collection::vec(proptest::collection::vec(0u64..9, 4), 3),
+            borders in (1u64..40, 1u64..40), start in 0u64..120, len in 1u64..60,
+        ) {
+            prop_assume!(widths.iter().all(|widths| widths.iter().any(|width| *width > 0)));
+            let places = [0, borders.0, borders.0 + borders.1];
+            let layout = FileLayout::from_parts(places.into_iter().zip(widths)).unwrap();
+            let (mut at, mut next) = (start, [0, 1, 2, 3].map(|server| layout.local_len(server, start)));
+            while at < start + len {
+                let piece = layout.piece_at(at, start + len);
+                let server = usize::try_from(piece.server).unwrap();
+                prop_assert!(piece.len > 0);
+                prop_assert_eq!(piece.local_offset, next[server]);
+                for byte in 0..piece.len {
+                    let (offset, room) = layout.file_offset(server, piece.local_offset + byte).unwrap();
+                    prop_assert_eq!(offset, at + byte);
+                    prop_assert!(room >= piece.len - byte);
+                }
+                next[server] += piece.len;
+                at += piece.len;
+            }
+            for (server, next) in next.into_iter().enumerate() {
+                prop_assert_eq!(next, layout.local_len(server, at));
+            }
+        }
+
         /// Byte by byte: no byte is lost, none is twice, and each server's local ranges have no holes.
         #[test]
         fn every_byte_has_one_place(
