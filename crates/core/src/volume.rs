@@ -1,7 +1,7 @@
 //! Servers and striping: a file whose bytes lie round-robin on several directories.
 //!
 //! [`Server`] is one directory with its device and its worker threads; [`Volume`] is a row of
-//! servers with a stripe; [`VolumeFile`] reads and writes a striped file. The cache keeps its
+//! servers with a stripe; [`VolumeFile`] reads and writes a file that lies on them as its [`Spread`] says. The cache keeps its
 //! bytes in [`objects::CacheObjects`]; the origin's data is behind [`origin::Origin`], and
 //! [`unstripe`] makes its files plain again.
 //!
@@ -26,12 +26,14 @@ mod queue;
 pub mod rewrite;
 pub mod server;
 mod slot;
+pub mod spread;
 pub mod unstripe;
 
 pub use file::VolumeFile;
 pub use objects::CacheObjects;
 pub use origin::{Origin, OriginFile};
 pub use server::Server;
+pub use spread::Spread;
 
 /// Puts decorators around the device of the server with the given index.
 pub type Decorate<'a> = &'a dyn Fn(usize, Arc<dyn Device>) -> Arc<dyn Device>;

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use halocline_core::device::Device;
-use halocline_core::volume::{Volume, VolumeFile};
+use halocline_core::volume::{Spread, Volume, VolumeFile};
+use halocline_model::file_layout::FileLayout;
 use halocline_model::request::ByteRange;
 use halocline_model::striping::Striping;
 use proptest::prelude::*;
@@ -53,12 +54,12 @@ fn index(position: u64) -> usize {
     usize::try_from(position).unwrap()
 }
 
-fn check(servers: u32, ops: &[Op]) {
+fn check(spread: &Spread, ops: &[Op]) {
+    let servers = spread.servers();
     let dir = tempfile::tempdir().unwrap();
     let plain = |_: usize, device: Arc<dyn Device>| device;
     let volume = Volume::in_directory(dir.path(), servers, STRIPE, &plain).unwrap();
-    let open =
-        || VolumeFile::lazy(&volume, 0, Striping::new(servers, STRIPE), "objects/ab/one".as_ref());
+    let open = || VolumeFile::lazy(&volume, 0, spread.clone(), "objects/ab/one".as_ref());
     let (mut file, mut model) = (open(), Vec::new());
     for op in ops {
         match *op {
@@ -102,6 +103,19 @@ proptest! {
         servers in 1..=5_u32,
         ops in proptest::collection::vec(op(), 1..40),
     ) {
-        check(servers, &ops);
+        check(&Striping::new(servers, STRIPE).into(), &ops);
+    }
+
+    /// Widths of any kind, none on some servers, in parts: as a plan gives them to a file.
+    #[test]
+    fn a_file_in_varied_stripes_is_an_array_of_bytes(
+        widths in proptest::collection::vec(proptest::collection::vec(0..90_u64, 4), 1..4),
+        part in 1..500_u64,
+        ops in proptest::collection::vec(op(), 1..40),
+    ) {
+        prop_assume!(widths.iter().all(|widths| widths.iter().any(|width| *width > 0)));
+        let parts = (0..).step_by(usize::try_from(part).unwrap()).zip(widths);
+        let layout = FileLayout::from_parts(parts).unwrap();
+        check(&layout.into(), &ops);
     }
 }

@@ -13,13 +13,14 @@ use super::queue::scatter;
 use super::rewrite::{LocalRun, Plan, Runs, write_runs};
 use super::server::Server;
 use super::slot::Slot;
+use super::spread::Spread;
 use crate::device::{Allocate, ServerFile};
 
 /// A file over a row of servers. Its length is where its last byte lies on any of them; a caller
 /// that keeps the length elsewhere reads with [`read_filled`](Self::read_filled).
 #[derive(Debug)]
 pub struct VolumeFile {
-    striping: Striping,
+    spread: Spread,
     slots: Vec<Slot>,
     /// Changes made so far, counted after each has reached the operating system.
     changes: AtomicU64,
@@ -41,26 +42,27 @@ struct Part<'a, B> {
 }
 
 impl VolumeFile {
-    /// The file at `path` on each of the `striping.servers()` servers from `first` on. The local
+    /// The file at `path` on each of the `spread.servers()` servers from `first` on. The local
     /// files are opened when they are first read and created when they are first written.
     ///
     /// # Panics
     /// If the volume does not have these servers.
-    pub fn lazy(volume: &Volume, first: u32, striping: Striping, path: &Path) -> Self {
-        let row = first as usize..(first + striping.servers()) as usize;
+    pub fn lazy(volume: &Volume, first: u32, spread: impl Into<Spread>, path: &Path) -> Self {
+        let spread = spread.into();
+        let row = first as usize..(first + spread.servers()) as usize;
         let servers = volume.servers()[row].iter();
         let slots = servers.map(|server| Slot::lazy(Arc::clone(server), path.to_owned()));
-        Self::over(striping, slots.collect())
+        Self::over(spread, slots.collect())
     }
 
     /// A file that lies whole on one server and is open there.
     pub fn single(server: Arc<Server>, file: ServerFile) -> Self {
-        Self::over(Striping::new(1, 1), vec![Slot::open(server, file)])
+        Self::over(Striping::new(1, 1).into(), vec![Slot::open(server, file)])
     }
 
-    fn over(striping: Striping, slots: Vec<Slot>) -> Self {
+    fn over(spread: Spread, slots: Vec<Slot>) -> Self {
         Self {
-            striping,
+            spread,
             slots,
             changes: AtomicU64::new(0),
             synced: AtomicU64::new(0),
@@ -68,9 +70,9 @@ impl VolumeFile {
         }
     }
 
-    /// How the file is striped.
-    pub const fn striping(&self) -> Striping {
-        self.striping
+    /// How the file lies on its servers.
+    pub const fn spread(&self) -> &Spread {
+        &self.spread
     }
 
     /// Reads at `offset`; holes and missing local files read as zeros; short only at the file's
@@ -130,7 +132,7 @@ impl VolumeFile {
     /// Writes `runs` with as few and as orderly calls on each server as `plan` finds. The caller
     /// guarantees that nobody else writes between the first run's start and the last one's end.
     pub fn rewrite(&self, runs: Runs<'_>, plan: Plan<'_>) -> io::Result<()> {
-        let parts = self.slots.iter().zip(runs.by_server(self.striping));
+        let parts = self.slots.iter().zip(runs.by_server(&self.spread));
         let parts = parts.filter(|(_, runs)| !runs.is_empty());
         let parts = parts.map(|(slot, runs)| (slot.server.queue(), (slot, runs))).collect();
         let outcomes = scatter(parts, |(slot, runs): (&Slot, Vec<LocalRun<'_>>)| {
@@ -151,7 +153,7 @@ impl VolumeFile {
             return Ok(());
         }
         let outcome = self.on_each(|slot, server| {
-            let local = self.striping.local_range(server, range);
+            let local = self.spread.local_range(server, range);
             let file = match how {
                 _ if local.is_empty() => None,
                 Allocate::PunchHole => slot.existing()?,
@@ -166,7 +168,7 @@ impl VolumeFile {
     /// Sets the length: cuts every local file or grows it with a hole.
     pub fn truncate(&self, len: u64) -> io::Result<()> {
         let outcome = self.on_each(|slot, server| {
-            let local = self.striping.local_len(server, len);
+            let local = self.spread.local_len(server, len);
             let file = if local == 0 { slot.existing()? } else { Some(slot.created()?) };
             file.map_or(Ok(()), |file| slot.server.device().truncate(file, local))
         });
@@ -177,7 +179,7 @@ impl VolumeFile {
     /// Cuts every local file that goes past the length `len`; grows none.
     pub fn cut(&self, len: u64) -> io::Result<()> {
         let outcome = self.on_each(|slot, server| {
-            let local = self.striping.local_len(server, len);
+            let local = self.spread.local_len(server, len);
             match slot.existing()? {
                 Some(file) if file.size()? > local => slot.server.device().truncate(file, local),
                 _ => Ok(()),
@@ -230,7 +232,7 @@ impl VolumeFile {
     pub fn seek(&self, offset: u64, data: bool) -> io::Result<Option<u64>> {
         let mut nearest: Option<u64> = None;
         for (server, slot) in (0..).zip(&self.slots) {
-            let from = self.striping.local_len(server, offset);
+            let from = self.spread.local_len(server, offset);
             let found = match slot.existing()? {
                 Some(file) => seek_local(file, from, data)?,
                 None => (!data).then_some(from),
@@ -243,22 +245,27 @@ impl VolumeFile {
 
     /// Where `range` starts on the one server that holds all of it, if one does.
     fn whole_on_one(&self, range: ByteRange) -> Option<(&Slot, u64)> {
-        let piece = self.striping.piece_at(range.start, range.end);
+        let piece = self.spread.piece_at(range.start, range.end);
         (piece.len == range.len()).then(|| (&self.slots[piece.server as usize], piece.local_offset))
     }
 
     /// The parts of `range` in file order, each with its pieces of the caller's buffer.
     fn parts<S: Splitter>(&self, range: ByteRange, mut buf: S) -> Vec<Part<'_, S::Piece>> {
         let mut parts: Vec<Part<'_, S::Piece>> = Vec::new();
-        for (at, piece) in self.striping.pieces(range).enumerate() {
+        for (at, piece) in self.spread.pieces(range).enumerate() {
             let bytes = buf.take(usize::try_from(piece.len).expect("part of a buffer"));
-            if at < self.slots.len() {
+            let known = if self.spread.is_even() {
+                (at >= self.slots.len()).then(|| at % self.slots.len())
+            } else {
+                parts.iter().position(|part| part.server == piece.server)
+            };
+            if let Some(known) = known {
+                parts[known].bufs.push(bytes);
+            } else {
                 let slot = &self.slots[piece.server as usize];
-                let local = self.striping.local_range(piece.server, range);
+                let local = self.spread.local_range(piece.server, range);
                 debug_assert_eq!(local.start, piece.local_offset, "one contiguous local range");
                 parts.push(Part { slot, server: piece.server, local, bufs: vec![bytes] });
-            } else {
-                parts[at % self.slots.len()].bufs.push(bytes);
             }
         }
         parts
@@ -277,23 +284,17 @@ impl VolumeFile {
         first_error(scatter(parts.collect(), |(slot, server)| work(slot, server))).map(drop)
     }
 
-    /// The file offset of a byte of a server's local file.
+    /// The file offset of a byte of a server's local file; behind every byte where it has none.
     fn file_offset(&self, server: u32, local: u64) -> u64 {
-        if self.striping.servers() == 1 {
-            return local;
-        }
-        let (row, within) = (local / self.striping.stripe(), local % self.striping.stripe());
-        (row * u64::from(self.striping.servers()) + u64::from(server)) * self.striping.stripe()
-            + within
+        self.spread.file_offset(server, local).map_or(u64::MAX, |(offset, _)| offset)
     }
 
     /// Zeroes what a server's local range covers of a buffer that starts at file offset `offset`.
     fn zero(&self, server: u32, local: ByteRange, offset: u64, buf: &mut [u8]) {
         let mut at = local.start;
         while at < local.end {
-            let stripe_end = (at / self.striping.stripe() + 1) * self.striping.stripe();
-            let len = stripe_end.min(local.end) - at;
-            let start = self.file_offset(server, at) - offset;
+            let (found, room) = self.spread.file_offset(server, at).expect("a byte of the file");
+            let (start, len) = (found - offset, room.min(local.end - at));
             let range = ByteRange::at(start, len);
             buf[to_index(range.start)..to_index(range.end)].fill(0);
             at += len;

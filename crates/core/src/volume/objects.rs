@@ -21,6 +21,9 @@ use crate::open_files::OBJECTS_MAX;
 /// The directory on each server.
 pub(super) const ROOT: &str = "objects";
 
+/// The directory with the layouts of a striped origin's objects, on its first server.
+pub(super) const LAYOUTS: &str = "layouts";
+
 /// Names one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {

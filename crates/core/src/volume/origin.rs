@@ -9,8 +9,10 @@ mod bind;
 mod file;
 mod home;
 mod identity;
+mod layouts;
 mod marker;
 mod orphans;
+pub mod relayout;
 
 use std::fs::File;
 use std::io;
@@ -52,7 +54,7 @@ pub struct Origin {
     is_bound: bool,
     /// Says that a striped volume is in use: shared by mounts, exclusive for whoever removes what
     /// no name leads to.
-    _in_use: Option<File>,
+    in_use: Option<File>,
 }
 
 impl Origin {
@@ -138,7 +140,7 @@ impl Origin {
             marker::relock(home, &in_use, Use::Alone)?;
             tracing::info!("{}: finding out whose each object is", home.path().display());
             bind(&namespace, &servers, Bindings::Old)?;
-            Marker::new(marker.servers, marker.stripe, inode).write(home)?;
+            marker.bound_to(inode).write(home)?;
             marker::relock(home, &in_use, how)?;
         }
         let volume = Volume::new(servers, marker.stripe);
@@ -149,7 +151,7 @@ impl Origin {
     fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<File>) -> Self {
         let locks = Arc::new(std::array::from_fn(|_| parking_lot::Mutex::default()));
         let (dir, striped) = (dir.to_owned(), in_use.is_some());
-        Self { dir, volume, striping, striped, locks, is_bound: true, _in_use: in_use }
+        Self { dir, volume, striping, striped, locks, is_bound: true, in_use }
     }
 
     /// Where the tree that programs see is in the origin `dir`.
@@ -229,7 +231,8 @@ impl Origin {
         self.servers()
             .iter()
             .map(|server| server.directory().remove(&path))
-            .fold(Ok(()), Result::and)
+            .fold(Ok(()), Result::and)?;
+        layouts::remove(id, &self.volume)
     }
 
     /// Corrects what the namespace alone says wrong about a regular file: a striped file's blocks

@@ -7,8 +7,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use halocline_model::request::ByteRange;
 use halocline_model::sieve::Stretch;
-use halocline_model::striping::Striping;
 
+use super::Spread;
 use crate::device::{Device, ServerFile};
 
 /// Bytes of a file that are to be written.
@@ -39,10 +39,10 @@ impl<'a> Runs<'a> {
     }
 
     /// The runs as they lie on each server.
-    pub(super) fn by_server(&self, striping: Striping) -> Vec<Vec<LocalRun<'a>>> {
+    pub(super) fn by_server(&self, spread: &Spread) -> Vec<Vec<LocalRun<'a>>> {
         let mut servers: Vec<Vec<LocalRun<'a>>> = Vec::new();
-        servers.resize_with(striping.servers() as usize, Vec::new);
-        for piece in self.runs.iter().flat_map(|run| striping.pieces(*run)) {
+        servers.resize_with(spread.servers() as usize, Vec::new);
+        for piece in self.runs.iter().flat_map(|run| spread.pieces(*run)) {
             let buf = IoSlice::new(self.bytes(ByteRange::at(piece.file_offset, piece.len)));
             let range = ByteRange::at(piece.local_offset, piece.len);
             let runs = &mut servers[piece.server as usize];
@@ -113,6 +113,8 @@ fn index(position: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use halocline_model::striping::Striping;
+
     use super::*;
 
     #[test]
@@ -121,7 +123,7 @@ mod tests {
         let data: Vec<u8> = (0..16).collect();
         let runs = [ByteRange::new(2, 4), ByteRange::new(8, 13)];
         let runs = Runs { start: 0, data: &data, runs: &runs };
-        let servers = runs.by_server(Striping::new(2, 4));
+        let servers = runs.by_server(&Striping::new(2, 4).into());
         let of = |server: usize| -> Vec<(ByteRange, Vec<u8>)> {
             let runs = servers[server].iter();
             runs.map(|run| (run.range, run.bufs.iter().flat_map(|buf| buf.to_vec()).collect()))

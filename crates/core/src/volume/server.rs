@@ -32,9 +32,12 @@ impl Server {
         decorate: Decorate<'_>,
     ) -> Result<Arc<Self>> {
         let path = dir.path();
-        if dir.names()?.iter().any(|name| name == objects::ROOT) {
-            // Other names there are left alone.
-            dir.sub(objects::ROOT)?.check_directories(|name| name.len() == 2)?;
+        let names = dir.names()?;
+        for root in [objects::ROOT, objects::LAYOUTS] {
+            if names.iter().any(|name| name == root) {
+                // Other names there are left alone.
+                dir.sub(root)?.check_directories(|name| name.len() == 2)?;
+            }
         }
         let device = decorate(index, Arc::new(LocalDevice::open(path)?));
         let root = dir.as_fd().try_clone_to_owned();

@@ -89,7 +89,7 @@ pub fn planned_bytes(origin_dir: &Path, relative: Option<&Path>, out: &Path) -> 
 }
 
 /// The regular file at `relative`, its path below the mount.
-fn file(origin: &Origin, relative: &Path) -> Result<Node> {
+pub(super) fn file(origin: &Origin, relative: &Path) -> Result<Node> {
     if relative.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
         return Err(Error::invalid(
             format!("{}: not a path below the origin", relative.display()),
@@ -128,11 +128,11 @@ fn by_descriptor(fd: &impl AsFd) -> PathBuf {
 
 /// What is copied. Others may change names of the tree at any time: all is done to what was found
 /// first.
-struct Node {
+pub(super) struct Node {
     /// An `O_PATH` descriptor, or a directory.
-    fd: OwnedFd,
-    found: Metadata,
-    shown: PathBuf,
+    pub(super) fd: OwnedFd,
+    pub(super) found: Metadata,
+    pub(super) shown: PathBuf,
 }
 
 impl Node {
@@ -310,13 +310,19 @@ fn copy_file(
     let out = File::from(out);
     let len = node.metadata().map_err(Error::at(&from.shown, "stat"))?.len();
     out.set_len(len).map_err(Error::at(shown, "set the size"))?;
-    copy_data(&data, &out, len, progress).map_err(Error::at(shown, "copy the data"))?;
+    let mut put = |offset, bytes: &[u8]| out.write_all_at(bytes, offset);
+    copy_data(&data, len, &mut put, progress).map_err(Error::at(shown, "copy the data"))?;
     out.sync_all().map_err(Error::at(shown, "sync"))?;
     Ok(out.into())
 }
 
-/// Copies what is data; `out` has its size already and is all hole.
-fn copy_data(data: &OriginFile, out: &File, len: u64, progress: Progress<'_>) -> io::Result<()> {
+/// Puts what is data of the first `len` bytes, each piece with its offset, into what is all hole.
+pub(super) fn copy_data(
+    data: &OriginFile,
+    len: u64,
+    put: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+    progress: Progress<'_>,
+) -> io::Result<()> {
     let mut buf = vec![0; CHUNK];
     let mut at = 0;
     while at < len {
@@ -334,7 +340,7 @@ fn copy_data(data: &OriginFile, out: &File, len: u64, progress: Progress<'_>) ->
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            out.write_all_at(&buf[..count], at)?;
+            put(at, &buf[..count])?;
             at += count as u64;
             progress(count as u64);
         }

@@ -13,9 +13,9 @@ use rustix::io::Errno;
 
 use super::Origin;
 use super::identity::{ObjectId, ObjectNumber};
-use super::orphans::{each_file, objects_on};
+use super::orphans::{each_file, ids_on};
 use crate::error::{Error, Result};
-use crate::volume::Server;
+use crate::volume::{Server, objects};
 
 /// The inode number of no file.
 const NOBODY: u64 = 0;
@@ -59,33 +59,48 @@ pub(super) fn bind(
     bindings: Bindings,
 ) -> Result<()> {
     let claims = claims(tree)?;
-    for server in servers {
-        let failed = || Error::at(server.dir(), "bind the objects in");
-        for id in objects_on(server).map_err(failed())? {
-            let Some(named) = claims.get(&id.number) else { continue };
-            let inode = if let [inode] = named.inodes[..] {
-                inode
-            } else {
-                tell_of_several(named);
-                let stays = id.inode.is_some_and(|inode| named.inodes.contains(&inode));
-                if bindings == Bindings::Present && stays {
-                    continue;
-                }
-                NOBODY
-            };
-            let bound = ObjectId { inode: Some(inode), ..id };
-            if bound == id {
+    for (server, index) in servers.iter().zip(0..) {
+        bind_below(server, ObjectId::ROOT, &claims, bindings)?;
+        if index == 0 {
+            bind_below(server, objects::LAYOUTS, &claims, bindings)?;
+        }
+        let failed = Error::at(server.dir(), "bind the objects in");
+        server.directory().sync_all().map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Binds what lies below `root` on a server.
+fn bind_below(
+    server: &Server,
+    root: &str,
+    claims: &HashMap<ObjectNumber, Claims>,
+    bindings: Bindings,
+) -> Result<()> {
+    let failed = || Error::at(server.dir(), "bind the objects in");
+    for id in ids_on(server, root).map_err(failed())? {
+        let Some(named) = claims.get(&id.number) else { continue };
+        let inode = if let [inode] = named.inodes[..] {
+            inode
+        } else {
+            tell_of_several(named);
+            let stays = id.inode.is_some_and(|inode| named.inodes.contains(&inode));
+            if bindings == Bindings::Present && stays {
                 continue;
             }
-            match server.directory().rename(&id.path(), &bound.path()) {
-                Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {
-                    let path = server.dir().join(id.path());
-                    tracing::warn!("{}: left as it is, its file has another", path.display());
-                }
-                other => other.map_err(failed())?,
-            }
+            NOBODY
+        };
+        let bound = ObjectId { inode: Some(inode), ..id };
+        if bound == id {
+            continue;
         }
-        server.directory().sync_all().map_err(failed())?;
+        match server.directory().rename(&id.path_in(root), &bound.path_in(root)) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {
+                let path = server.dir().join(id.path_in(root));
+                tracing::warn!("{}: left as it is, its file has another", path.display());
+            }
+            other => other.map_err(failed())?,
+        }
     }
     Ok(())
 }

@@ -16,10 +16,11 @@ use rustix::fs::{Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::identity::ObjectId;
+use super::layouts;
 use crate::device::{Allocate, SECTOR, ServerFile};
 use crate::engine::Seek;
 use crate::volume::rewrite::{Plan, Runs, write_runs};
-use crate::volume::{Server, Volume, VolumeFile};
+use crate::volume::{Server, Spread, Volume, VolumeFile};
 
 /// Locks that guard sizes, one for many objects: they are held for a system call or two.
 pub(super) type SizeLocks = [Mutex<()>; 64];
@@ -98,7 +99,7 @@ impl OriginFile {
     pub fn rewrite(&self, runs: Runs<'_>, plan: Plan<'_>) -> io::Result<()> {
         match &self.0 {
             Data::Plain { server, file } => {
-                let whole = runs.by_server(Striping::new(1, 1)).swap_remove(0);
+                let whole = runs.by_server(&Striping::new(1, 1).into()).swap_remove(0);
                 write_runs(server.device().as_ref(), file, &whole, plan)
             }
             Data::Striped(striped) => {
@@ -152,6 +153,16 @@ impl OriginFile {
     }
 }
 
+impl OriginFile {
+    /// How the file lies on the servers of a striped origin.
+    pub(super) fn spread(&self) -> io::Result<Spread> {
+        match &self.0 {
+            Data::Plain { .. } => Ok(Striping::new(1, 1).into()),
+            Data::Striped(striped) => striped.spread(),
+        }
+    }
+}
+
 impl Striped {
     fn size(&self) -> io::Result<u64> {
         self.node.size()
@@ -163,7 +174,10 @@ impl Striped {
             return Ok(Found::Own(object));
         }
         let Some(id) = ObjectId::of(self.node.file()?)? else { return Ok(Found::None) };
-        let object = VolumeFile::lazy(&self.volume, 0, self.striping, &id.path());
+        let Some(object) = self.object(id)? else {
+            let other = self.is_of_another(id)?;
+            return if other { Ok(Found::OfAnother) } else { Err(layouts::missing(id)) };
+        };
         if !object.is_anywhere() && self.is_of_another(id)? {
             return Ok(Found::OfAnother);
         }
@@ -208,7 +222,19 @@ impl Striped {
             }
             Found::OfAnother => return Err(of_another()),
         };
-        Ok(self.attach(id, VolumeFile::lazy(&self.volume, 0, self.striping, &id.path())))
+        let object = self.object(id)?.ok_or_else(|| layouts::missing(id))?;
+        Ok(self.attach(id, object))
+    }
+
+    /// The object `id` in its layout; `None` where that is not there.
+    fn object(&self, id: ObjectId) -> io::Result<Option<VolumeFile>> {
+        let spread = layouts::spread_of(id, &self.volume, self.striping)?;
+        Ok(spread.map(|spread| VolumeFile::lazy(&self.volume, 0, spread, &id.path())))
+    }
+
+    /// How the file lies on the servers.
+    fn spread(&self) -> io::Result<Spread> {
+        Ok(self.existing()?.map_or(self.striping.into(), |object| object.spread().clone()))
     }
 
     fn attach(&self, id: ObjectId, object: VolumeFile) -> &VolumeFile {

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+use crate::volume::objects;
+
 /// Everything that Halocline keeps in extended attributes begins like this.
 const PREFIX: &[u8] = b"user.halocline.";
 
@@ -31,29 +33,47 @@ pub(crate) fn shown_xattrs(all: &[u8]) -> Vec<u8> {
 /// What the attribute says: 128 random bits, so that a copied tree or a restored backup never gives
 /// two files one object by counting anew. Whoever may write to a file can make it say anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct ObjectNumber(u128);
+pub(super) struct ObjectNumber {
+    random: u128,
+    /// The object has a layout of its own, without which its bytes would be read in the wrong order; so the
+    /// number itself says that there must be one.
+    pub(super) has_layout: bool,
+}
+
+/// What follows the digits of a number that has a layout.
+const HAS_LAYOUT: char = 'v';
 
 impl fmt::Display for ObjectNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", self.random)?;
+        if self.has_layout { write!(f, "{HAS_LAYOUT}") } else { Ok(()) }
     }
 }
 
 impl ObjectNumber {
-    fn parse(text: &str) -> Option<Self> {
-        let number = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
-        number.map(Self)
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_suffix(HAS_LAYOUT);
+        let (digits, has_layout) = (digits.unwrap_or(text), digits.is_some());
+        let random = u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32);
+        random.map(|random| Self { random, has_layout })
     }
 
-    fn random() -> io::Result<Self> {
+    /// A number that no object had before.
+    pub(super) fn random(has_layout: bool) -> io::Result<Self> {
         let mut random = [0; 16];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
-        Ok(Self(u128::from_be_bytes(random)))
+        Ok(Self { random: u128::from_be_bytes(random), has_layout })
     }
 
     /// The directory below each server in which the object's local files are.
     pub(super) fn directory(self) -> PathBuf {
         Path::new(ObjectId::ROOT).join(&self.to_string()[..2])
+    }
+
+    /// Makes a namespace file name the object with this number: all at once, or not at all.
+    pub(super) fn name_by(self, node: impl AsFd, how: XattrFlags) -> io::Result<()> {
+        let (path, value) = (by_descriptor(&node), self.to_string());
+        Ok(rustix::fs::setxattr(path, ATTRIBUTE, value.as_bytes(), how)?)
     }
 
     /// What the namespace file at `path` says, if anything.
@@ -92,11 +112,17 @@ impl fmt::Display for ObjectId {
 
 impl ObjectId {
     /// The directory of all objects below each server.
-    pub(super) const ROOT: &'static str = "objects";
+    pub(super) const ROOT: &'static str = objects::ROOT;
 
     /// Where the object lies below each server.
     pub(super) fn path(self) -> PathBuf {
-        self.number.directory().join(self.to_string())
+        self.path_in(Self::ROOT)
+    }
+
+    /// Where what belongs to the object lies below a directory of a server.
+    pub(super) fn path_in(self, root: &str) -> PathBuf {
+        let name = self.to_string();
+        Path::new(root).join(&name[..2]).join(name)
     }
 
     /// The object with this name, which is written in one way only.
@@ -115,7 +141,8 @@ impl ObjectId {
         number.map(|number| Self::bound(number, &node)).transpose()
     }
 
-    fn bound(number: ObjectNumber, node: impl AsFd) -> io::Result<Self> {
+    /// The object with this number that is a namespace file's.
+    pub(super) fn bound(number: ObjectNumber, node: impl AsFd) -> io::Result<Self> {
         let inode = Some(rustix::fs::fstat(node)?.st_ino);
         Ok(Self { number, inode })
     }
@@ -136,9 +163,8 @@ impl ObjectId {
 
     /// Gives a namespace file an object that no file had before.
     pub(super) fn give(node: impl AsFd, how: XattrFlags) -> io::Result<Self> {
-        let number = ObjectNumber::random()?;
-        let (path, value) = (by_descriptor(&node), number.to_string());
-        rustix::fs::setxattr(path, ATTRIBUTE, value.as_bytes(), how)?;
+        let number = ObjectNumber::random(false)?;
+        number.name_by(&node, how)?;
         Self::bound(number, node)
     }
 }

@@ -18,6 +18,9 @@ use super::home::Home;
 /// The format that is made.
 const FORMAT: u32 = 2;
 
+/// The format of a volume with files in layouts of their own: earlier versions must not open it.
+const FORMAT_LAYOUTS: u32 = 3;
+
 /// The first format, in which objects did not say whose they are.
 const FORMAT_UNBOUND: u32 = 1;
 
@@ -113,6 +116,16 @@ impl Marker {
         Self { format: FORMAT, servers, stripe, tree: Some(Inode(tree)) }
     }
 
+    /// The same, bound to the files below the directory with inode number `tree`.
+    pub(super) fn bound_to(self, tree: u64) -> Self {
+        Self { format: self.format.max(FORMAT), tree: Some(Inode(tree)), ..self }
+    }
+
+    /// The same for a volume whose files may have layouts of their own.
+    pub(super) const fn with_layouts(self) -> Self {
+        Self { format: FORMAT_LAYOUTS, ..self }
+    }
+
     /// Whether the objects are bound to the files below the directory with inode number `tree`. A copy
     /// of a volume has other inode numbers.
     pub(super) fn is_bound_to(self, tree: u64) -> bool {
@@ -132,7 +145,7 @@ impl Marker {
             Error::invalid(what, "restore the file: docs/FORMAT.md shows what it must hold")
         };
         let marker: Self = toml::from_str(&text).map_err(|error| damaged(error.to_string()))?;
-        if ![FORMAT_UNBOUND, FORMAT].contains(&marker.format) {
+        if ![FORMAT_UNBOUND, FORMAT, FORMAT_LAYOUTS].contains(&marker.format) {
             return Err(Error::invalid(
                 format!("{}: format {} of the volume is unknown", path.display(), marker.format),
                 "use the version of Halocline that made it, or a newer one",

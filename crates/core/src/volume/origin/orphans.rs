@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use super::Origin;
 use super::identity::{ObjectId, ObjectNumber};
+use super::layouts;
 use crate::error::{Error, Result};
-use crate::volume::Server;
+use crate::volume::{Server, objects};
 
 /// Objects without a name, with the bytes of blocks that each uses on all servers.
 pub type Orphans = BTreeMap<ObjectId, u64>;
@@ -25,10 +26,15 @@ impl Origin {
         }
         for server in self.servers() {
             let failed = || Error::at(server.dir(), "list the objects in");
-            for id in objects_on(server).map_err(failed())? {
+            for id in ids_on(server, ObjectId::ROOT).map_err(failed())? {
                 *orphans.entry(id).or_default() +=
                     server.directory().allocated_of(&id.path()).map_err(failed())?;
             }
+        }
+        let first = &self.servers()[0];
+        let layouts = ids_on(first, objects::LAYOUTS);
+        for id in layouts.map_err(Error::at(first.dir(), "list the layouts in"))? {
+            orphans.entry(id).or_default();
         }
         // The names come second: what is created meanwhile is named before it has an object.
         take_named(self.namespace_dir(), &mut orphans)?;
@@ -44,19 +50,20 @@ impl Origin {
                 .remove(&path)
                 .map_err(Error::at(server.dir().join(&path), "remove the object"))?;
         }
-        Ok(())
+        let failed = Error::at(self.servers()[0].dir(), "remove the layout of an object in");
+        layouts::remove(id, &self.volume).map_err(failed)
     }
 }
 
-/// The objects with a local file on a server. Names that are none of ours are left alone.
-pub(super) fn objects_on(server: &Server) -> io::Result<Vec<ObjectId>> {
+/// The objects that something below `root` on a server belongs to: their data, or their layouts. Names that are none
+/// of ours are left alone.
+pub(super) fn ids_on(server: &Server, root: &str) -> io::Result<Vec<ObjectId>> {
     let mut found = Vec::new();
-    let root = Path::new(ObjectId::ROOT);
-    for dir in server.directory().names(root)?.into_iter().filter(|dir| dir.len() == 2) {
-        let dir = root.join(dir);
+    for dir in server.directory().names(Path::new(root))?.into_iter().filter(|dir| dir.len() == 2) {
+        let dir = Path::new(root).join(dir);
         let names = server.directory().names(&dir)?;
         let ids = names.iter().filter_map(|name| Some((name, ObjectId::parse(name.to_str()?)?)));
-        found.extend(ids.filter(|(name, id)| id.path() == dir.join(name)).map(|(_, id)| id));
+        found.extend(ids.filter(|(name, id)| id.path_in(root) == dir.join(name)).map(|(_, id)| id));
     }
     Ok(found)
 }

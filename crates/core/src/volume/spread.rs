@@ -1,0 +1,98 @@
+//! How a striped file lies on its servers: in equal stripes, as a volume's files do, or in the layout that it was
+//! given (docs/ALGORITHMS.md, section 1).
+//!
+//! Either way the part of a request on one server is one contiguous local range.
+
+use std::sync::Arc;
+
+use halocline_model::file_layout::FileLayout;
+use halocline_model::request::ByteRange;
+use halocline_model::striping::{Piece, Striping};
+
+/// Which server holds which byte of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spread {
+    /// Equal stripes.
+    Even(Striping),
+    /// A width for each server, in parts of the file.
+    Varied(Arc<FileLayout>),
+}
+
+impl From<Striping> for Spread {
+    fn from(striping: Striping) -> Self {
+        Self::Even(striping)
+    }
+}
+
+impl From<FileLayout> for Spread {
+    fn from(layout: FileLayout) -> Self {
+        Self::Varied(Arc::new(layout))
+    }
+}
+
+impl Spread {
+    /// Number of servers, those without bytes included.
+    pub fn servers(&self) -> u32 {
+        match self {
+            Self::Even(striping) => striping.servers(),
+            Self::Varied(layout) => u32::try_from(layout.servers()).expect("far fewer servers"),
+        }
+    }
+
+    /// Bytes of `[0, x)` that lie on `server`.
+    pub fn local_len(&self, server: u32, x: u64) -> u64 {
+        match self {
+            Self::Even(striping) => striping.local_len(server, x),
+            Self::Varied(layout) => layout.local_len(server as usize, x),
+        }
+    }
+
+    /// The one contiguous local range that `range` occupies on `server`; empty when it has none.
+    pub fn local_range(&self, server: u32, range: ByteRange) -> ByteRange {
+        match self {
+            Self::Even(striping) => striping.local_range(server, range),
+            Self::Varied(layout) => layout.local_range(server as usize, range),
+        }
+    }
+
+    /// The piece that begins at file offset `offset` and goes on to its stripe's end or to `end`, which is not before
+    /// `offset`.
+    pub fn piece_at(&self, offset: u64, end: u64) -> Piece {
+        match self {
+            Self::Even(striping) => striping.piece_at(offset, end),
+            Self::Varied(layout) => layout.piece_at(offset, end),
+        }
+    }
+
+    /// The pieces of `range` in file order.
+    pub fn pieces(&self, range: ByteRange) -> impl Iterator<Item = Piece> {
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            (at < range.end).then(|| {
+                let piece = self.piece_at(at, range.end);
+                at += piece.len;
+                piece
+            })
+        })
+    }
+
+    /// Where the byte at `local` of a server's local file is in the file, and how many bytes from there on are
+    /// neighbours in both; `None` where no byte of the file gets to.
+    pub fn file_offset(&self, server: u32, local: u64) -> Option<(u64, u64)> {
+        match self {
+            Self::Even(striping) if striping.servers() == 1 => Some((local, u64::MAX - local)),
+            Self::Even(striping) => {
+                let (row, within) = (local / striping.stripe(), local % striping.stripe());
+                let unit = row.checked_mul(u64::from(striping.servers()))?;
+                let start = unit.checked_add(u64::from(server))?.checked_mul(striping.stripe())?;
+                Some((start.checked_add(within)?, striping.stripe() - within))
+            }
+            Self::Varied(layout) => layout.file_offset(server as usize, local),
+        }
+    }
+
+    /// Whether each server has its first piece of any range before any server has its second.
+    pub(super) const fn is_even(&self) -> bool {
+        matches!(self, Self::Even(_))
+    }
+}
