@@ -89,6 +89,22 @@ impl ConfigArgs {
         Ok(ignored)
     }
 
+    /// Checks that the configuration can be read once more, by the process in the background: a pipe
+    /// (`--config <(...)`) is empty by then, and closed.
+    pub(crate) fn check_lasts(&self) -> Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        if std::fs::metadata(file).is_ok_and(|found| found.is_file()) {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!(
+                "{} is not a file that stays, and the mount in the background reads it again",
+                file.display()
+            ),
+            "write it to a file, or add --foreground",
+        ))
+    }
+
     /// The file's values, overridden by the flags.
     pub(crate) fn load(&self) -> Result<Config> {
         let mut config = match self.file.clone().or_else(default_file) {

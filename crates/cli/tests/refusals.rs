@@ -11,6 +11,7 @@ use std::process::Command;
 use halocline_testkit::place::Place;
 use halocline_testkit::program;
 use halocline_testkit::skipping::skip;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 /// A place where everything stays as it was.
 struct Unchanged(Place);
@@ -169,6 +170,18 @@ fn configurations_that_do_not_fit() {
     scratch.both_refused("origin", "cache", &["--emulate", "tape"], &["--emulate", "hdd+ssd"]);
     scratch.both_refused("origin", "cache", &["--policy", "best"], &["--policy", "adaptive"]);
     scratch.both_refused("origin", "cache", &["--size", "8000T"], &["size", "more than"]);
+}
+
+/// The process in the background found the pipe closed, and said that there was no such file.
+#[test]
+fn a_configuration_that_is_gone_when_it_is_read_again() {
+    let scratch = Unchanged::new();
+    let pipe = scratch.path("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let writer = std::thread::spawn(move || fs::write(pipe, "policy = \"never\"\n"));
+    let mount = ["mount", "origin", "mnt", "--cache", "cache", "--config", "pipe"];
+    scratch.refused(&mount, &["pipe is not a file that stays", "--foreground"]);
+    writer.join().unwrap().unwrap();
 }
 
 /// Flags without an effect were ignored, so was a limit that no SSD has (all files then left it), and

@@ -81,6 +81,7 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
             Plan::Extents(place) => assemble::one_device(&place.origin, &place.cache, &config),
             Plan::Tier(..) => None,
         };
+        args.config.check_lasts().map_err(Failure::refused)?;
         let code = start_in_background()?;
         assemble::tell_one_device(common.filter(|_| code == ExitCode::SUCCESS));
         return Ok(code);
