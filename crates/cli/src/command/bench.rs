@@ -9,7 +9,7 @@
 //! - [`scratch`]: where it all lies, and its end; [`claimed`]: what killed benchmarks leave of it;
 //! - [`halocline_core::bound_process`]: processes that end with the benchmark;
 //! - [`attached`]: those that serve mounts;
-//! - [`tier`]: the file tier;
+//! - [`tier`]: the file tier; [`layout`]: stripes on servers of several kinds;
 //! - [`admission`]: the admission policies on random workloads, simulated;
 //! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 
@@ -21,6 +21,7 @@ mod claimed;
 mod content;
 mod crew;
 mod ior;
+mod layout;
 pub(super) mod plot;
 mod record;
 mod scratch;
@@ -45,6 +46,7 @@ enum What {
     Ior(Box<ior::IorArgs>),
     Tier(tier::TierArgs),
     Admission(admission::AdmissionArgs),
+    Layout(Box<layout::LayoutArgs>),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
 }
@@ -55,6 +57,7 @@ pub(crate) fn execute(args: &BenchArgs) -> Outcome {
         What::Ior(args) => ior::execute(args),
         What::Tier(args) => tier::execute(args),
         What::Admission(args) => admission::execute(args),
+        What::Layout(args) => layout::execute(args),
         What::Worker(args) => worker::execute(args),
     }
 }

@@ -10,6 +10,7 @@
 //! speed does not show up in the emulation. What was written survives `kill -9` as always; it
 //! survives power loss only as far as the file system below wrote it back.
 
+mod link;
 mod sleep;
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,6 +21,7 @@ use halocline_model::request::{ByteRange, Direction};
 use parking_lot::Mutex;
 
 pub use halocline_model::emulated::expected;
+pub use link::EmulatedWay;
 
 use super::{Allocate, Device, ServerFile, Space};
 use crate::clock::{Clock, Simulated};

@@ -8,6 +8,9 @@ use crate::servers::Servers;
 const COMBINATIONS: usize = 1200;
 /// The widest stripe, bytes.
 const WIDTH_MAX: u64 = 1 << 32;
+/// The narrowest, bytes, unless requests are shorter: each change of server costs something that replays do not
+/// count.
+const WIDTH_MIN: u64 = 4096;
 /// Splits of a request in steps at most.
 const SPLITS: u64 = 64;
 
@@ -28,7 +31,7 @@ fn widths_of_one(servers: &Servers, size: u64) -> Vec<u64> {
     widths.extend([2, 4, 8, 3, 6, 16, 12, 32, 24].iter().filter_map(|n| size.checked_mul(*n)));
     widths.extend([1 << 20, 256 << 10, 16 << 10, 4 << 20, 4096]);
     let mut seen = BTreeSet::new();
-    widths.retain(|width| *width <= WIDTH_MAX && (*width == 0 || *width >= 512.min(size)));
+    widths.retain(|width| *width <= WIDTH_MAX && (*width == 0 || *width >= WIDTH_MIN.min(size)));
     widths.retain(|width| seen.insert(*width));
     widths
 }
@@ -108,6 +111,9 @@ fn even(widths: &mut [u64], members: &[usize], units: u64, unit: u64) {
 pub(super) fn neighbours(servers: &Servers, widths: &[u64]) -> Vec<Vec<u64>> {
     let classes = servers.classes();
     let now: Vec<u64> = classes.iter().map(|class| widths[class.members[0]]).collect();
+    // Requests of odd lengths may have made them narrower.
+    let least = now.iter().copied().filter(|width| *width > 0).min().unwrap_or(WIDTH_MIN);
+    let least = least.min(WIDTH_MIN);
     let step = |width: u64| if width >= 8192 || width == 0 { 4096 } else { 512 };
     let (more, less) = (|w: u64| w + step(w), |w: u64| w.saturating_sub(step(w)));
     let mut all: Vec<Vec<u64>> = Vec::new();
@@ -116,7 +122,9 @@ pub(super) fn neighbours(servers: &Servers, widths: &[u64]) -> Vec<Vec<u64>> {
         for (class, width) in changes {
             classes[*class].members.iter().for_each(|&m| next[m] = (*width).min(WIDTH_MAX));
         }
-        if next != widths && next.iter().any(|width| *width > 0) && !all.contains(&next) {
+        let narrow = changes.iter().any(|(_, width)| (1..least).contains(width));
+        if !narrow && next != widths && next.iter().any(|width| *width > 0) && !all.contains(&next)
+        {
             all.push(next);
         }
     };
@@ -137,4 +145,34 @@ pub(super) fn neighbours(servers: &Servers, widths: &[u64]) -> Vec<Vec<u64>> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::servers::{Network, Server};
+    use halocline_model::profile::DeviceProfile;
+
+    #[test]
+    fn no_stripe_is_narrower_than_a_page_unless_requests_are() {
+        let server = |(name, profile): (&str, DeviceProfile)| Server {
+            name: name.into(),
+            capacity: None,
+            channels: 1,
+            profile,
+        };
+        let all = [("disk", DeviceProfile::hdd_7200()), ("ssd", DeviceProfile::ssd_generic())];
+        let servers = Servers::new(all.map(server).into(), Network::default()).expect("servers");
+        let narrow = |widths: &[u64]| widths.iter().any(|width| (1..WIDTH_MIN).contains(width));
+        for size in [4096, 64 << 10, 1 << 20] {
+            let some = widths(&servers, size);
+            assert!(!some.iter().any(|widths| narrow(widths)), "{size}: {some:?}");
+        }
+        for from in [[4096, 4096], [8192, 0], [4096, 65_536]] {
+            let near = neighbours(&servers, &from);
+            assert!(!near.iter().any(|widths| narrow(widths)), "{from:?}: {near:?}");
+        }
+        assert!(widths(&servers, 1000).iter().any(|widths| narrow(widths)));
+        assert!(neighbours(&servers, &[1024, 0]).iter().any(|widths| narrow(widths)));
+    }
 }

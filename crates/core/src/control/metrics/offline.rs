@@ -278,3 +278,36 @@ pub(super) const BENCH_TIER: &[Metric] = &[
     metric("figures.lines[].ratio", "number", "`tier` over `hdd_alone`."),
     metric("figures.lines[].of_ssd", "number", "`tier` over `ssd_alone`."),
 ];
+
+pub(super) const BENCH_LAYOUT: &[Metric] = &[
+    metric("benchmark", "word", "`layout`."),
+    metric("version", "text", "Version of Halocline."),
+    metric("emulated", "true, false", "Whether no real device was measured; always true."),
+    metric("cpus", "number", "Processors of the machine."),
+    metric("workload", "word", "Whose requests (`--workload`)."),
+    metric("processes", "number", "Its processes."),
+    metric("requests", "number", "Requests of all."),
+    metric("bytes", "bytes", "Their bytes."),
+    metric("hdds", "number", "Disks."),
+    metric("ssds", "number", "SSDs."),
+    metric("ssd_share", "share", "Part of the file that the SSDs hold together."),
+    metric("chosen", "text", "The layout that `plan` would recommend."),
+];
+
+/// Of each of the four layouts.
+pub(super) const BENCHED_LAYOUT: &[Metric] = &[
+    metric("stripes[]", "bytes", "Stripe of each server at the beginning of the file."),
+    metric("parts", "number", "Parts of the file with stripes of their own."),
+    metric("ssd_bytes", "bytes or null", "Bytes of the file on SSDs."),
+    metric("predicted_seconds", "seconds or null", "Time by the cost model."),
+    metric("simulated_seconds", "seconds or null", "Time of a replay on simulated servers."),
+    metric(
+        "measured_seconds",
+        "seconds or null",
+        "Time of real I/O on files behind emulated devices; null with `--no-measure`.",
+    ),
+    metric("predicted_ratio", "number or null", "Throughput over that of `def`, predicted."),
+    metric("simulated_ratio", "number or null", "The same, simulated."),
+    metric("measured_ratio", "number or null", "The same, measured."),
+    metric("unavailable", "text", "Why there is no such layout; absent where there is one."),
+];

@@ -3,7 +3,10 @@
 use super::Section;
 use super::admission::{BENCH_ADMISSION, RATIOS, SECONDS};
 use super::advise::{ADVISE, ADVISED_USE};
-use super::offline::{BENCH_TIER, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE};
+use super::offline::{
+    BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN,
+    RESCUE,
+};
 use super::plan::{PLAN, PLANNED_LAYOUT};
 use super::simulate::SIMULATE;
 use super::table::{
@@ -198,6 +201,23 @@ pub static SECTIONS: &[Section] = &[
         commands: "`seconds` of `bench admission`",
         about: "Seconds that a workload takes with each policy.",
         metrics: SECONDS,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline bench layout --json`",
+        about: "Layouts on disks and SSDs; [BENCH.md](BENCH.md) says how. `layouts` has `def`, `pa`, `psa` and `ours`: the next section says what is in each.",
+        metrics: BENCH_LAYOUT,
+        within: &[
+            ("layouts.def.", BENCHED_LAYOUT),
+            ("layouts.pa.", BENCHED_LAYOUT),
+            ("layouts.psa.", BENCHED_LAYOUT),
+            ("layouts.ours.", BENCHED_LAYOUT),
+        ],
+    },
+    Section {
+        commands: "`layouts` of `bench layout`",
+        about: "One layout; one that cannot be planned has nulls and the reason.",
+        metrics: BENCHED_LAYOUT,
         within: &[],
     },
 ];

@@ -1,0 +1,152 @@
+//! One setting under each layout: predicted, simulated, and measured on emulated servers.
+
+use std::path::Path;
+
+use halocline_plan::planner::{self, Name};
+use halocline_plan::workload::Aggregator;
+use halocline_sim::replay::ServerOutcome;
+use halocline_trace::analysis::Analysis;
+use serde::Serialize;
+
+use super::measure;
+use super::setting::Setting;
+use crate::command::plan::judge::{self, Replay};
+use crate::failure::Failure;
+
+/// Client nodes of the paper: its processes are spread over them.
+const NODES: u32 = 8;
+
+/// What a request costs the disks, means.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct DiskWork {
+    /// Pieces of a request on disks.
+    pub(super) pieces: f64,
+    /// KiB of such a piece.
+    pub(super) kib: f64,
+    /// Milliseconds that each disk has to do for a request.
+    pub(super) ms: f64,
+}
+
+/// A setting under one layout.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct LayoutResult {
+    /// Stripe of each server in the first part of the file, bytes.
+    pub(super) stripes: Vec<u64>,
+    /// Parts of the file with stripes of their own.
+    pub(super) parts: usize,
+    pub(super) ssd_bytes: Option<u64>,
+    pub(super) predicted_seconds: Option<f64>,
+    pub(super) simulated_seconds: Option<f64>,
+    pub(super) measured_seconds: Option<f64>,
+    /// Throughput over that of DEF.
+    pub(super) predicted_ratio: Option<f64>,
+    pub(super) simulated_ratio: Option<f64>,
+    pub(super) measured_ratio: Option<f64>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unavailable: Option<String>,
+    /// The busiest disk's share of the simulated time, and the busiest SSD's.
+    #[serde(skip)]
+    pub(super) busy: (f64, f64),
+    /// What a request costs the disks.
+    #[serde(skip)]
+    pub(super) disks: DiskWork,
+}
+
+/// A setting under all layouts, in the order of [`Name::ALL`].
+#[derive(Debug, Clone)]
+pub(super) struct Judged {
+    pub(super) requests: u64,
+    pub(super) bytes: u64,
+    pub(super) chosen: Name,
+    pub(super) layouts: Vec<(Name, LayoutResult)>,
+}
+
+impl Judged {
+    /// What a layout did.
+    pub(super) fn of(&self, name: Name) -> &LayoutResult {
+        &self.layouts.iter().find(|(which, _)| *which == name).expect("all are there").1
+    }
+}
+
+/// Judges `setting`; measures on files in `dir` where one is given.
+pub(super) fn judge(setting: &Setting, dir: Option<&Path>) -> Result<Judged, Failure> {
+    let requests = setting.requests().map_err(Failure::refused)?;
+    let set = setting.set(&requests).map_err(Failure::refused)?;
+    let servers = judge::servers(&set).map_err(Failure::refused)?;
+    let mut analysis = Analysis::default();
+    for request in &requests {
+        analysis.push(request);
+    }
+    let mut aggregator = Aggregator::new(&analysis.finish());
+    for request in &requests {
+        aggregator.push(request);
+    }
+    let workload = aggregator.finish(u64::from((setting.processes / NODES).max(1)));
+    let mut replay = Replay::new(&set);
+    let outcome = planner::plan(&servers, &workload, &mut replay, 1.0).map_err(Failure::refused)?;
+    let mut layouts = Vec::new();
+    for name in Name::ALL {
+        let planned = match outcome.of(name) {
+            Ok(planned) => planned,
+            Err(why) => {
+                let none = LayoutResult { unavailable: Some(why.clone()), ..Default::default() };
+                layouts.push((name, none));
+                continue;
+            }
+        };
+        let replayed = replay.outcome(&requests, &planned.layouts).map_err(Failure::failed)?;
+        let layout = planned.layouts.of(0);
+        let measured = dir.map(|dir| measure::seconds(dir, &set, layout, &requests)).transpose()?;
+        let (disks, ssds) = replayed.servers.split_at(setting.servers.0);
+        let busy = |servers: &[ServerOutcome]| {
+            let most = servers.iter().map(|server| server.busy_seconds).fold(0.0, f64::max);
+            most / replayed.seconds.max(1e-12)
+        };
+        layouts.push((
+            name,
+            LayoutResult {
+                stripes: layout.parts()[0].widths.clone(),
+                parts: layout.parts().len(),
+                ssd_bytes: Some(planned.ssd_bytes),
+                predicted_seconds: Some(planned.predicted_seconds),
+                simulated_seconds: Some(replayed.seconds),
+                measured_seconds: measured,
+                busy: (busy(disks), busy(ssds)),
+                disks: work(disks, requests.len()),
+                ..Default::default()
+            },
+        ));
+    }
+    let bytes = requests.iter().map(|request| request.length).sum();
+    let mut judged =
+        Judged { requests: requests.len() as u64, bytes, chosen: outcome.chosen, layouts };
+    judged.compare();
+    Ok(judged)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "means for people")]
+fn work(disks: &[ServerOutcome], requests: usize) -> DiskWork {
+    let pieces = disks.iter().map(|server| server.requests).sum::<u64>() as f64;
+    let bytes: u64 = disks.iter().map(|server| server.read_bytes + server.written_bytes).sum();
+    let seconds: f64 = disks.iter().map(|server| server.busy_seconds).sum();
+    let requests = requests.max(1) as f64;
+    DiskWork {
+        pieces: pieces / requests,
+        kib: bytes as f64 / 1024.0 / pieces.max(1.0),
+        ms: seconds * 1e3 / requests / disks.len().max(1) as f64,
+    }
+}
+
+impl Judged {
+    /// Ratios to DEF.
+    fn compare(&mut self) {
+        let def = self.of(Name::Def).clone();
+        let ratio = |def: Option<f64>, seconds: Option<f64>| Some(def? / seconds?.max(1e-12));
+        for (_, layout) in &mut self.layouts {
+            layout.predicted_ratio = ratio(def.predicted_seconds, layout.predicted_seconds);
+            layout.simulated_ratio = ratio(def.simulated_seconds, layout.simulated_seconds);
+            layout.measured_ratio = ratio(def.measured_seconds, layout.measured_seconds);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! An emulated network to a server, as the simulator has it: what passes one way passes one after the other.
+
+use halocline_model::profile::whole;
+
+use super::sleep;
+
+/// One way between clients and a server, used by one thread.
+#[derive(Debug)]
+pub struct EmulatedWay {
+    ns_per_byte: f64,
+    /// Until when it is in use, nanoseconds of the monotonic clock.
+    free_ns: u64,
+}
+
+impl EmulatedWay {
+    /// A way on which a byte takes `ns_per_byte`.
+    pub const fn new(ns_per_byte: f64) -> Self {
+        Self { ns_per_byte, free_ns: 0 }
+    }
+
+    /// Passes `connect_us` microseconds and `bytes`, after what passed before.
+    pub fn pass(&mut self, connect_us: f64, bytes: u64) {
+        let arrival = sleep::arrival();
+        #[expect(clippy::cast_precision_loss, reason = "a request is far shorter than 2^52 bytes")]
+        let transfer = bytes as f64 * self.ns_per_byte;
+        self.free_ns = arrival.max(self.free_ns) + whole(connect_us.mul_add(1e3, transfer));
+        sleep::until(self.free_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No time is measured: only until when the way is said to be in use.
+    #[test]
+    fn what_passes_passes_one_after_the_other() {
+        let mut way = EmulatedWay::new(10.0);
+        way.pass(50.0, 1000);
+        let first = way.free_ns;
+        way.pass(50.0, 1000);
+        assert!(way.free_ns - first >= 60_000, "50 us, and 1000 bytes of 10 ns");
+    }
+}
