@@ -26,6 +26,7 @@ test     required  mergerfs           mergerfs                      baseline of 
 test     required  acl                setfacl                       access control lists
 test     required  attr               setfattr                      extended attributes
 test     required  sqlite3            sqlite3                       a database on the mount
+test     required  redis-server       redis-server                  the shared store of tokens
 test     required  util-linux         unshare                       ordinary-user runs
 test     optional  openmpi-bin        mpiexec.openmpi               second MPI implementation
 test     optional  libopenmpi-dev     /usr/lib/*/openmpi/include/mpi.h  second MPI implementation

@@ -16,6 +16,7 @@ mod pieces;
 mod yielding;
 
 use std::fmt::Debug;
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use halocline_core::clock::Clock;
 use halocline_core::coherence::{Coherence, FileTokens, Holder, SharedFile};
 use halocline_core::error::{Error, Result};
-use halocline_model::token::{Epoch, Session};
+use halocline_model::token::{Epoch, Session, Tokens};
 use parking_lot::{Condvar, Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
@@ -309,6 +310,15 @@ impl Shared {
         };
         let since = self.options.clock.elapsed(at).as_millis();
         now_ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
+    }
+
+    /// Versions of a value that the store has not, or has no more, begin at a number that nobody can have seen: a node
+    /// that remembers the value of long ago must not find its version again.
+    fn begin_versions(&self, old: &Tokens, new: &mut Tokens) {
+        if old.version == 0 {
+            let mixed = RandomState::new().hash_one(self.session.0);
+            new.version = (mixed >> 12).max(1);
+        }
     }
 
     fn is_stopped(&self) -> bool {

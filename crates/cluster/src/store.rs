@@ -6,6 +6,7 @@
 
 mod coding;
 pub mod memory;
+pub mod redis;
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -122,6 +122,7 @@ impl File {
                 self.state.lock().last = Some(value);
                 return Ok(waits);
             }
+            shared.begin_versions(&value, &mut new);
             if let Answer::Granted(held) = &answer
                 && let Some(range) = self.state.lock().pieces.to_drop(held)
             {

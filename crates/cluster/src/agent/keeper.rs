@@ -269,6 +269,7 @@ impl File {
         for _ in 0..RACES {
             let mut new = value.clone();
             new.assert(session, &held, epoch);
+            self.shared.begin_versions(&value, &mut new);
             match self.shared.store.swap(self.id, value.version, &new)? {
                 Swap::Taken => return Ok(true),
                 Swap::Other(reading) if reading.epoch != epoch => return Ok(false),

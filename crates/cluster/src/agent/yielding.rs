@@ -240,6 +240,7 @@ impl File {
         for _ in 0..RACES {
             let mut new = value.clone();
             change(&mut new, epoch);
+            shared.begin_versions(&value, &mut new);
             match shared.store.swap(self.id, value.version, &new)? {
                 Swap::Taken => {
                     self.state.lock().last = Some(new.clone());

@@ -2,4 +2,5 @@
 //! forgets, and nodes die; a ledger knows what must be read.
 
 mod memory;
+mod server;
 mod world;

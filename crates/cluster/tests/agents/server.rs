@@ -1,0 +1,299 @@
+//! Over real servers, which are restarted, killed and stopped.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use halocline_cluster::agent::Options;
+use halocline_cluster::store::redis::RedisStore;
+use halocline_cluster::store::{Store, StoreError, Swap};
+use halocline_model::request::{ByteRange, Direction};
+use halocline_model::token::{Demand, Epoch, Tokens};
+use halocline_testkit::skipping;
+use halocline_testkit::waiting::eventually;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::world::{Node, Origin, Random, file, run};
+
+/// A server of this test's own.
+struct Server {
+    place: TempDir,
+    process: Child,
+    settings: &'static [&'static str],
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Server {
+    /// `None`, with the reason, where there is no program for it.
+    fn start(settings: &'static [&'static str]) -> Option<Self> {
+        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+            skipping::skip("there is no redis-server");
+            return None;
+        }
+        let place = tempfile::tempdir().unwrap();
+        let process = spawn(place.path(), settings);
+        let server = Self { place, process, settings };
+        server.wait();
+        Some(server)
+    }
+
+    fn wait(&self) {
+        eventually("the server answers", || {
+            let Ok(client) = redis::Client::open(self.url()) else { return false };
+            let Ok(mut connection) = client.get_connection() else { return false };
+            let answer: redis::RedisResult<String> = redis::cmd("PING").query(&mut connection);
+            // One that wants a password answers, too.
+            !matches!(&answer, Err(error) if error.is_io_error() || error.code() == Some("LOADING"))
+        });
+    }
+
+    fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Killed, and started with what is on its disk.
+    fn restart(&mut self) {
+        self.kill();
+        self.process = spawn(self.place.path(), self.settings);
+        self.wait();
+    }
+
+    fn forget(&self) {
+        for name in ["dump.rdb", "appendonlydir"] {
+            let path = self.place.path().join(name);
+            let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(&path));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn url(&self) -> String {
+        // No port, which another test might get while the server is restarted.
+        format!("redis+unix://{}", self.place.path().join("socket").display())
+    }
+
+    fn command(&self, words: &[&str]) {
+        let client = redis::Client::open(self.url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.exec(&mut connection).unwrap();
+    }
+
+    fn store(&self) -> Arc<RedisStore> {
+        Arc::new(RedisStore::connect(&self.url(), None, "test").unwrap())
+    }
+}
+
+fn spawn(place: &Path, settings: &[&str]) -> Child {
+    Command::new("redis-server")
+        .args(["--port", "0", "--save", "", "--dir"])
+        .arg(place)
+        .arg("--unixsocket")
+        .arg(place.join("socket"))
+        .args(settings)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn nodes(server: &Server, origin: &Arc<Origin>, names: &[&str]) -> Vec<Node> {
+    let registry = server.place.path().join("registry");
+    let node = |name: &&str| {
+        let change = |options: &mut Options| options.patience = Duration::from_mins(1);
+        Node::new(name, server.store(), &registry, origin, change)
+    };
+    names.iter().map(node).collect()
+}
+
+fn end(nodes: Vec<Node>, origin: &Origin) {
+    for node in nodes {
+        node.agent.keep().unwrap();
+        node.agent.leave().unwrap();
+    }
+    origin.check();
+}
+
+#[test]
+fn i14_a_server_is_killed_and_comes_back_with_all_some_or_nothing() {
+    let Some(mut server) = Server::start(&[]) else { return };
+    for seed in 0..6 {
+        println!("seed {seed}");
+        let origin = Arc::default();
+        let nodes = nodes(&server, &origin, &["a", "b", "c"]);
+        thread::scope(|scope| {
+            for (at, node) in nodes.iter().enumerate() {
+                let seed = seed * 1000 + at as u64;
+                scope.spawn(move || run(node, seed, 60).unwrap());
+            }
+            let mut random = Random(seed);
+            match random.below(3) {
+                0 => server.forget(),
+                // Others change it before it is killed.
+                _ => server.command(&["SAVE"]),
+            }
+            server.restart();
+            for node in &nodes {
+                eventually("it says what it holds", || node.agent.keep().is_ok());
+            }
+        });
+        end(nodes, &origin);
+    }
+}
+
+#[test]
+fn i11_nodes_share_blocks_over_a_server_that_stops_for_a_while() {
+    let Some(server) = Server::start(&["--appendonly", "yes"]) else { return };
+    let origin = Arc::default();
+    let nodes = nodes(&server, &origin, &["a", "b", "c"]);
+    thread::scope(|scope| {
+        for (at, node) in nodes.iter().enumerate() {
+            scope.spawn(move || run(node, at as u64, 60).unwrap());
+        }
+        server.signal(Signal::STOP);
+        thread::sleep(Duration::from_millis(200));
+        server.signal(Signal::CONT);
+    });
+    end(nodes, &origin);
+}
+
+#[test]
+fn i14_the_epoch_changes_whenever_the_server_may_have_forgotten_something() {
+    let Some(mut server) = Server::start(&[]) else { return };
+    let store = server.store();
+    let mut last = store.roll().unwrap().epoch;
+    assert_eq!(server.store().roll().unwrap().epoch, last, "the same for all, while it lives");
+    let mut changed = |what: &str| {
+        // What was connected before is not any more.
+        eventually("it answers", || store.roll().is_ok());
+        let now = store.roll().unwrap().epoch;
+        assert_ne!(now, last, "{what}");
+        last = now;
+    };
+    server.command(&["SAVE"]);
+    server.restart();
+    changed("killed, with its file");
+    server.forget();
+    server.restart();
+    changed("killed, without");
+    server.command(&["FLUSHALL"]);
+    changed("emptied");
+    server.command(&["SWAPDB", "0", "1"]);
+    changed("another database");
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    changed("promoted");
+}
+
+#[test]
+fn a_change_for_another_version_or_epoch_is_refused() {
+    let Some(server) = Server::start(&[]) else { return };
+    let store = server.store();
+    let epoch = store.roll().unwrap().epoch;
+    let made = |version: u64, epoch: Epoch| {
+        let mut tokens = Tokens::new(epoch);
+        tokens.version = version;
+        tokens
+    };
+    assert_eq!(store.swap(file(1), 0, &made(7, epoch)).unwrap(), Swap::Taken);
+    assert!(matches!(store.swap(file(1), 0, &made(7, epoch)).unwrap(), Swap::Other(_)));
+    assert!(matches!(store.swap(file(1), 7, &made(8, Epoch(!epoch.0))).unwrap(), Swap::Other(_)));
+    assert_eq!(store.read(file(1)).unwrap().tokens.version, 7);
+    assert_eq!(store.files(10).unwrap(), [file(1)]);
+    // Full of what it can hold.
+    let mut large = made(7, epoch);
+    let members = store.roll().unwrap().members;
+    let range = ByteRange::new(0, u64::MAX);
+    let demand =
+        Demand { direction: Direction::Read, required: range, desired: range, alone: false };
+    for session in 0..2000 {
+        let session = halocline_model::token::Session(session);
+        large.ask(session, demand, (epoch, &members), 0);
+    }
+    assert_eq!(store.swap(file(1), 7, &large).unwrap(), Swap::Taken);
+    assert_eq!(store.read(file(1)).unwrap().tokens, large);
+}
+
+#[test]
+fn what_others_wrote_into_the_server_is_an_error() {
+    let Some(server) = Server::start(&[]) else { return };
+    let store = server.store();
+    store.roll().unwrap();
+    let key = "halocline:{test}:file:1:1";
+    let unsound = |what: &str| {
+        let read = store.read(file(1));
+        assert!(matches!(read, Err(StoreError::Unsound(_))), "{what}: {read:?}");
+    };
+    server.command(&["HSET", key, "v", "1", "t", "{}"]);
+    unsound("no tokens");
+    server.command(&["HSET", key, "v", "x"]);
+    unsound("no version");
+    server.command(&["DEL", key]);
+    server.command(&["SET", key, "x"]);
+    unsound("another kind of value");
+    server.command(&["DEL", key]);
+    server.command(&["SETRANGE", "large", "16777217", "x"]);
+    server.command(&[
+        "EVAL",
+        &format!("redis.call('HSET', '{key}', 'v', 1, 't', redis.call('GET', 'large'))"),
+        "0",
+    ]);
+    unsound("too large");
+    server.command(&["HSET", "halocline:{test}:members", "v", "1", "m", "[]"]);
+    assert!(matches!(store.roll(), Err(StoreError::Unsound(_))));
+    server.command(&["RPUSH", "halocline:{test}:told:0000000000000005", "x"]);
+    let told = store.listen(halocline_model::token::Session(5), Duration::from_millis(10));
+    assert_eq!(told, []);
+}
+
+#[test]
+fn a_password_is_needed_and_never_shown() {
+    let Some(server) = Server::start(&["--requirepass", "s3cret"]) else { return };
+    let right = RedisStore::connect(&server.url(), Some("s3cret"), "test").unwrap();
+    right.roll().unwrap();
+    let with = |password: &str| format!("{}?pass={password}", server.url());
+    RedisStore::connect(&with("s3cret"), None, "test").unwrap();
+    // Something that speaks no TLS.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    let hangs_up = thread::spawn(move || drop(other.accept().unwrap()));
+    let errors = [
+        RedisStore::connect(&server.url(), None, "test").unwrap_err(),
+        RedisStore::connect(&server.url(), Some("wr0ng"), "test").unwrap_err(),
+        RedisStore::connect(&with("wr0ng"), None, "test").unwrap_err(),
+        RedisStore::connect(&format!("rediss://:s3cret@{address}"), None, "test").unwrap_err(),
+        RedisStore::connect("redis://:s3cret@ho st:x", None, "test").unwrap_err(),
+    ];
+    hangs_up.join().unwrap();
+    for error in &errors {
+        println!("{error}");
+    }
+    for shown in errors.iter().map(ToString::to_string).chain([format!("{right:?}")]) {
+        assert!(!shown.contains("s3cret") && !shown.contains("wr0ng"), "{shown}");
+    }
+    assert!(errors[..3].iter().all(|error| matches!(error, StoreError::Unusable(_))), "{errors:?}");
+}
+
+#[test]
+fn a_server_that_makes_room_by_forgetting_is_refused() {
+    let settings = &["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"];
+    let Some(server) = Server::start(settings) else { return };
+    let refused = RedisStore::connect(&server.url(), None, "test").unwrap_err();
+    assert!(
+        matches!(&refused, StoreError::Unusable(why) if why.contains("noeviction")),
+        "{refused}"
+    );
+}
