@@ -12,6 +12,7 @@ use halocline_cluster::store::memory::{Faults, Kept, MemoryStore};
 use halocline_core::clock::Clock;
 use halocline_core::coherence::{Coherence, Permit};
 use halocline_model::request::{ByteRange, Direction};
+use halocline_testkit::waiting::eventually;
 use tempfile::TempDir;
 
 use super::world::{BLOCK, Node, Origin, Random, file, run};
@@ -88,7 +89,7 @@ fn i11_nodes_read_and_write_the_same_blocks() {
 
 #[test]
 fn i11_messages_are_lost() {
-    for seed in 0..100 {
+    for seed in 0..60 {
         println!("seed {seed}");
         let world = World::new(2);
         let nodes: Vec<_> = ["a", "b", "c"].map(|name| world.node(name)).into();
@@ -136,14 +137,15 @@ fn i14_the_store_forgets() {
 fn a_token_that_is_held_asks_no_store() {
     let world = World::new(1);
     let node = world.node("a");
-    let before = node.agent.counts().round_trips;
+    // Round trips would count renewals of the lease, too.
+    let asked = |node: &Node| (node.agent.counts().asked, node.agent.counts().waits);
     node.request(0, Node::want(WRITE, 0, false)).unwrap();
-    assert_eq!(node.agent.counts().round_trips - before, 1, "a file that nobody uses");
+    assert_eq!(asked(&node), (1, 0), "a file that nobody uses");
     for block in 0..8 {
         node.request(0, Node::want(WRITE, block, true)).unwrap();
         node.request(0, Node::want(READ, block, false)).unwrap();
     }
-    assert_eq!(node.agent.counts().round_trips - before, 1, "all of it was granted");
+    assert_eq!(asked(&node), (1, 0), "all of it was granted");
     assert!(node.tokens(1).try_begin(Node::want(READ, 0, false)).is_none(), "asks nothing");
     assert_eq!(node.agent.counts().tokens, 1);
     world.end(vec![node]);
@@ -158,6 +160,8 @@ fn segments_of_a_shared_file_are_handed_over_once() {
         one.request(0, Node::want(WRITE, block, false)).unwrap();
         other.request(0, Node::want(WRITE, 4 + block, false)).unwrap();
     }
+    // It is counted when all of it is done.
+    eventually("it is counted", || one.agent.counts().handovers > 0);
     assert_eq!(one.agent.counts().handovers, 1);
     assert_eq!(other.agent.counts().handovers, 0);
     world.end(vec![one, other]);

@@ -123,7 +123,7 @@ impl Node {
     ) -> Self {
         let mut options = Options::new(name.to_owned(), "/ssd".into());
         options.poll = Duration::from_millis(50);
-        options.patience = Duration::from_secs(15);
+        options.patience = Duration::from_mins(5);
         change(&mut options);
         let clock = options.clock.clone();
         let agent = Agent::begin(options, store, Registry::open(registry).unwrap()).unwrap();
