@@ -140,3 +140,38 @@ fn a_plan_is_simulated_beside_the_default_layout() {
     refused(&plan.replace("name = \"s2\"", "name = \"s3\""), "other servers");
     refused("version = 1", "not a plan");
 }
+
+#[test]
+fn requests_that_no_stripe_divides_are_planned_and_the_papers_layouts_say_why_they_are_not_there() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    let mut csv = "time_s,process,file,op,offset,length\n".to_owned();
+    for n in 0..64_u64 {
+        writeln!(csv, "{n},{},/data/a,write,{},65537", n % 2, n * 37 % 64 * 65_537).unwrap();
+    }
+    fs::write(dir.join("t.csv"), csv).unwrap();
+    let import = ["trace", "import", "t.csv", "-o", "t.hct"];
+    assert!(halocline(dir, &import).status.success());
+    servers(dir, &[("hdd", "1T"), ("hdd", "1T"), ("ssd", "1M"), ("ssd", "1M")]);
+    let plan = ["plan", "t.hct", "--servers", "servers.toml", "--json", "--html", "page.html"];
+    let output = halocline(dir, &plan);
+    assert!(output.status.success(), "{}", said(&output));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let why = json["layouts"]["psa"]["unavailable"].as_str().unwrap();
+    assert!(why.contains("divide its requests of 65537 bytes"), "{why}");
+    assert!(json["layouts"]["ours"]["simulated_seconds"].as_f64() > Some(0.0), "{json}");
+    let page = fs::read_to_string(dir.join("page.html")).unwrap();
+    assert!(page.contains("There is no layout psa: no stripes"), "the page says it, too");
+    // Times that run backwards, and no requests at all, name what is wrong.
+    let backwards = "time_s,process,file,op,offset,length\n5,0,/a,read,0,7\n1,0,/a,read,7,13\n";
+    fs::write(dir.join("t.csv"), backwards).unwrap();
+    let output = halocline(dir, &import);
+    assert!(!output.status.success());
+    assert!(said(&output).contains("line 3: time runs backwards"), "{}", said(&output));
+    fs::write(dir.join("t.csv"), "time_s,process,file,op,offset,length\n").unwrap();
+    assert!(halocline(dir, &import).status.success());
+    for command in ["plan", "advise", "simulate"] {
+        let output = halocline(dir, &[command, "t.hct", "--servers", "servers.toml"]);
+        assert!(!output.status.success() && said(&output).contains("no requests"), "{command}");
+    }
+}
