@@ -1,6 +1,7 @@
 //! The subcommands: one file each, one row each in [`Command`].
 
 mod advise;
+mod apply;
 mod bench;
 mod calibrate;
 mod demote;
@@ -27,6 +28,7 @@ mod tier_text;
 mod trace;
 mod umount;
 mod unstripe;
+mod verify;
 mod warm;
 
 use std::path::Path;
@@ -80,6 +82,8 @@ pub(crate) enum Command {
     Plan(plan::PlanArgs),
     Simulate(simulate::SimulateArgs),
     Advise(advise::AdviseArgs),
+    Apply(apply::ApplyArgs),
+    Verify(verify::VerifyArgs),
     Unstripe(unstripe::UnstripeArgs),
     #[command(hide = true)]
     Docs(docs::DocsArgs),
@@ -120,6 +124,8 @@ impl Command {
             Self::Simulate(args) => simulate::execute(args),
             Self::Advise(args) => advise::execute(args),
             Self::Calibrate(args) => calibrate::execute(args),
+            Self::Apply(args) => apply::execute(args),
+            Self::Verify(args) => verify::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),
             Self::Docs(args) => docs::execute(args),
             Self::Look(args) => places::execute(args),

@@ -3,6 +3,7 @@
 pub(crate) mod judge;
 mod page;
 mod picture;
+pub(crate) mod placement;
 mod report;
 pub(crate) mod source;
 

@@ -7,6 +7,7 @@
 mod admission;
 mod advise;
 mod offline;
+mod placement;
 mod plan;
 mod sections;
 mod simulate;

@@ -85,6 +85,18 @@ fn processes_per_node<R: Read>(reader: &Reader<R>) -> u64 {
     nodes.into_values().max().unwrap_or(1)
 }
 
+/// Names of the files of the trace at `path`, by their numbers.
+pub(crate) fn names(path: &Path) -> Result<Vec<Vec<u8>>, Failure> {
+    let (reader, _) = pass(path, |_| {})?;
+    let files = u32::try_from(reader.files()).unwrap_or(u32::MAX);
+    Ok((0..files).map(|number| reader.file(number).unwrap_or_default().to_vec()).collect())
+}
+
+/// Tells `each` request of the trace at `path`.
+pub(crate) fn each_request(path: &Path, each: impl FnMut(&Request)) -> Result<(), Failure> {
+    pass(path, each).map(drop)
+}
+
 type Summed = Reader<Summing<BufReader<File>>>;
 
 /// Tells `each` request; answers the reader at its end, and the sum of all bytes.

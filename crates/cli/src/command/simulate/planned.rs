@@ -4,18 +4,13 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 
-use halocline_core::bounded;
-use halocline_plan::plan_file::Plan;
 use halocline_sim::{FileLayout, Outcome as Replayed, ServerSet};
 use halocline_trace::Reader;
 use serde::Serialize;
 
-use crate::command::plan::judge;
+use crate::command::plan::{judge, placement};
 use crate::failure::Failure;
 use crate::text;
-
-/// Bytes of a plan at most.
-const PLAN_BYTES_MAX: u64 = 1 << 28;
 
 /// What `simulate --plan --json` says beside the replay under the plan.
 #[derive(Debug, Serialize)]
@@ -43,9 +38,7 @@ impl PlannedLayouts {
     /// The layouts of the plan at `path`. Refused: what is no plan, or one for other servers than `set`.
     pub(super) fn read(path: &Path, set: &ServerSet) -> Result<Self, Failure> {
         let refused = |what: String| Failure::refused(format!("{}: {what}", text::path(path)));
-        let content = bounded::read_to_string(path, PLAN_BYTES_MAX);
-        let content = content.map_err(|error| Failure::unreadable(path, &error))?;
-        let plan = Plan::parse(&content).map_err(|error| refused(error.to_string()))?;
+        let plan = placement::read(path)?;
         let there = judge::servers(set).map_err(Failure::refused)?;
         plan.check_servers(there.all()).map_err(|error| refused(error.to_string()))?;
         let mut by_path = HashMap::new();

@@ -7,6 +7,7 @@ use super::offline::{
     BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN,
     RESCUE,
 };
+use super::placement::{APPLY, VERIFY};
 use super::plan::{PLAN, PLANNED_LAYOUT};
 use super::simulate::SIMULATE;
 use super::table::{
@@ -139,6 +140,18 @@ pub static SECTIONS: &[Section] = &[
         commands: "`uses` of `halocline advise FILE --json`",
         about: "One use, simulated on the servers as they are described.",
         metrics: ADVISED_USE,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline apply PLAN DIR --json`",
+        about: "Files that were moved to the layouts of a plan, and what each server has of them; [PLANNING.md](PLANNING.md) says how.",
+        metrics: APPLY,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline verify PLAN DIR --json`",
+        about: "Whether files lie as a plan says; [PLANNING.md](PLANNING.md) says what is compared. `planned` and `actual` are null of a missing file.",
+        metrics: VERIFY,
         within: &[],
     },
     Section {

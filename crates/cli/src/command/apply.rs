@@ -1,0 +1,152 @@
+//! `halocline apply`: the files of a striped origin in the layouts of a plan (docs/PLANNING.md).
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_core::control::{Claim, Progress, Wanted};
+use halocline_core::counted::counted;
+use halocline_core::error::Error;
+use halocline_core::volume::Origin;
+use halocline_core::volume::origin::relayout::Standing;
+use halocline_plan::plan_file::Plan;
+use serde::Serialize;
+
+use super::plan::placement::{self, PartJson, PlacementArgs, ServerBytes};
+use super::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::progress::Meter;
+use crate::say::{say, tell};
+use crate::text;
+
+/// Move the files of a striped origin to the layouts of a plan
+///
+/// The origin must not be mounted. Everything is checked before anything is moved: servers, files, free space. A file
+/// that is killed on its way, or cannot be moved, has its old layout or its new one; the same command goes on.
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    #[command(flatten)]
+    place: PlacementArgs,
+    /// Only tell what would be moved
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+}
+
+/// What `apply --json` says.
+#[derive(Debug, Serialize)]
+struct Applied {
+    dry_run: bool,
+    cleared: bool,
+    bytes: u64,
+    files: Vec<FileJson>,
+    servers: Vec<ServerBytes>,
+}
+
+#[derive(Debug, Serialize)]
+struct FileJson {
+    path: String,
+    state: &'static str,
+    bytes: u64,
+    before: Vec<PartJson>,
+    planned: Vec<PartJson>,
+}
+
+/// Applies.
+pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
+    let plan = placement::read(&args.place.plan)?;
+    let wishes = args.place.wishes(&plan)?;
+    args.place.check()?;
+    let dir = args.place.canonical_dir()?;
+    if args.dry_run {
+        let origin = Origin::open_volume(&dir).map_err(Failure::refused)?;
+        args.place.check_servers(&plan, &origin)?;
+        let files = origin.look(&wishes, true).map_err(Failure::refused)?;
+        origin.check_space(&files).map_err(Failure::refused)?;
+        return report(args, &plan, &origin, &files, false);
+    }
+    let wanted = Wanted { dirs: &[&dir], cache: Path::new(""), writes: true };
+    let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
+    let origin = Origin::open_to_move(&dir).map_err(Failure::refused)?;
+    args.place.check_servers(&plan, &origin)?;
+    let mut files = origin.look(&wishes, true).map_err(Failure::refused)?;
+    let cleared = origin.clear_moves()?;
+    origin.check_space(&files).map_err(Failure::refused)?;
+    move_all(&origin, &files, args.place.json)?;
+    // What was before stays in the answer; what is used is what is used now.
+    for (file, now) in files.iter_mut().zip(origin.look(&wishes, false)?) {
+        file.used = now.used;
+    }
+    report(args, &plan, &origin, &files, cleared)
+}
+
+fn move_all(origin: &Origin, files: &[Standing], quiet: bool) -> Result<(), Failure> {
+    let to_move = || files.iter().filter(|file| !file.agrees());
+    let total_bytes: u64 = to_move().map(|file| file.size).sum();
+    let mut meter = Meter::new("moving", quiet);
+    let mut done_bytes = 0;
+    for (moved, file) in to_move().enumerate() {
+        let mut tell = |bytes: u64| {
+            done_bytes += bytes;
+            let total_bytes = total_bytes.max(done_bytes);
+            meter.tell(&Progress { done_bytes, total_bytes, path: file.path.clone() });
+        };
+        if let Err(error) = origin.relayout(file, &mut |_| Ok(()), &mut tell) {
+            drop(meter);
+            if let Err(error) = origin.clear_moves() {
+                tell!("what the move left is cleared by the next one: {error}");
+            }
+            let (moved, all) = (counted(moved, "file"), to_move().count());
+            return Err(Failure::failed(format!(
+                "{error}; {moved} of {all} moved, this one has its old layout or its new one: \
+                 apply the plan again to go on"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn report(
+    args: &ApplyArgs,
+    plan: &Plan,
+    origin: &Origin,
+    files: &[Standing],
+    cleared: bool,
+) -> Outcome {
+    let servers = placement::by_server(plan, origin, files);
+    let to_move = || files.iter().filter(|file| !file.agrees());
+    let bytes = to_move().map(Standing::data_bytes).sum();
+    if args.place.json {
+        let state = |file: &Standing| match (file.agrees(), args.dry_run) {
+            (true, _) => "in place",
+            (false, true) => "to move",
+            (false, false) => "moved",
+        };
+        let file = |file: &Standing| FileJson {
+            path: file.path.to_string_lossy().into_owned(),
+            state: state(file),
+            bytes: file.data_bytes(),
+            before: placement::parts(&file.now),
+            planned: placement::parts(&file.wished),
+        };
+        let files = files.iter().map(file).collect();
+        return print_json(&Applied { dry_run: args.dry_run, cleared, bytes, files, servers });
+    }
+    if cleared {
+        say!("what an interrupted move had left is removed");
+    }
+    let verb = if args.dry_run { "would be moved" } else { "moved" };
+    for file in to_move() {
+        let (path, bytes) = (text::path(&file.path), text::bytes(file.data_bytes()));
+        let (now, wished) = (placement::told(&file.now), placement::told(&file.wished));
+        say!("{path}: {bytes} {verb}, from {now} to {wished}");
+    }
+    for server in &servers {
+        let dir = text::path(Path::new(&server.directory));
+        let planned = text::bytes(server.planned_bytes);
+        say!("{} ({dir}): {planned} of the plan's files", server.name);
+    }
+    let in_place = files.len() - to_move().count();
+    let (files, bytes) = (counted(to_move().count(), "file"), text::bytes(bytes));
+    say!("{files}, {bytes} {verb}; {in_place} in place already");
+    Ok(ExitCode::SUCCESS)
+}

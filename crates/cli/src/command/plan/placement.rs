@@ -1,0 +1,188 @@
+//! What a plan wants of the files of a striped origin: what `apply` puts in place, and `verify` looks for.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use halocline_core::bounded;
+use halocline_core::volume::origin::relayout::{Standing, Wish};
+use halocline_core::volume::{Origin, Spread};
+use halocline_plan::plan_file::Plan;
+use halocline_sim::ServerSet;
+use serde::Serialize;
+
+use super::judge;
+use crate::failure::Failure;
+use crate::places;
+use crate::text;
+
+/// Bytes of a plan at most.
+const PLAN_BYTES_MAX: u64 = 1 << 28;
+/// Bytes of a description of servers at most.
+const SERVERS_BYTES_MAX: u64 = 1 << 24;
+
+/// A plan, and the volume that it is for.
+#[derive(Debug, Args)]
+pub(crate) struct PlacementArgs {
+    /// The plan
+    pub(crate) plan: PathBuf,
+    /// The striped origin: the directory that `mount` has as origin
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// The servers as they are: a plan for others is refused
+    #[arg(long, value_name = "FILE")]
+    pub(crate) servers: Option<PathBuf>,
+    /// What paths of the plan begin with, such as the mount point where its trace was recorded
+    #[arg(long, value_name = "PATH")]
+    pub(crate) below: Option<PathBuf>,
+    /// Print what was found as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reads a plan. Refused: what is none.
+pub(crate) fn read(path: &Path) -> Result<Plan, Failure> {
+    let content = bounded::read_to_string(path, PLAN_BYTES_MAX);
+    let content = content.map_err(|error| Failure::unreadable(path, &error))?;
+    let refused = |error| Failure::refused(format!("{}: {error}", text::path(path)));
+    Plan::parse(&content).map_err(refused)
+}
+
+impl PlacementArgs {
+    /// Refuses a directory that does not answer.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        places::check_answers(&self.dir).map_err(Failure::refused)
+    }
+
+    /// The volume's directory, by its only name.
+    pub(crate) fn canonical_dir(&self) -> Result<PathBuf, Failure> {
+        fs::canonicalize(&self.dir).map_err(|error| Failure::unusable(&self.dir, &error))
+    }
+
+    /// Refuses a plan for other servers than those of `origin`, or than those described.
+    pub(crate) fn check_servers(&self, plan: &Plan, origin: &Origin) -> Result<(), Failure> {
+        let name = text::path(&self.plan);
+        let (planned, there) = (plan.server.len(), origin.servers().len());
+        if planned != there {
+            return Err(Failure::refused(format!(
+                "{name}: it is for {planned} servers, and {} has {there}; plan again for these",
+                text::path(&self.dir)
+            )));
+        }
+        let Some(path) = &self.servers else { return Ok(()) };
+        let described = bounded::read_to_string(path, SERVERS_BYTES_MAX);
+        let described = described.map_err(|error| Failure::unreadable(path, &error))?;
+        let set = ServerSet::parse(&described, path).map_err(Failure::refused)?;
+        let known = judge::servers(&set).map_err(Failure::refused)?;
+        let other = |error| Failure::refused(format!("{name}: {error}"));
+        plan.check_servers(known.all()).map_err(other)?;
+        for (described, server) in set.servers().iter().zip(origin.servers()) {
+            let Some(dir) = &described.directory else { continue };
+            let of = |dir: &Path| {
+                let found = fs::metadata(dir).map_err(|error| Failure::unusable(dir, &error))?;
+                Ok::<_, Failure>((found.dev(), found.ino()))
+            };
+            if of(dir)? != of(server.dir())? {
+                return Err(Failure::refused(format!(
+                    "{}: {} is {}, and that server of the volume is {}; list the servers in the \
+                     volume's order, and plan again",
+                    text::path(path),
+                    described.name,
+                    text::path(dir),
+                    text::path(server.dir())
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The files of the plan with their layouts.
+    pub(crate) fn wishes(&self, plan: &Plan) -> Result<Vec<Wish>, Failure> {
+        let name = text::path(&self.plan);
+        let refused = |what: String| Failure::refused(format!("{name}: {what}"));
+        let wish = |file: &halocline_plan::plan_file::PlannedFile| {
+            let bytes = file.path_bytes().ok_or_else(|| refused("a file has no path".into()))?;
+            let path = PathBuf::from(OsString::from_vec(bytes));
+            let shown = text::path(&path);
+            let inside = match &self.below {
+                None => path.as_path(),
+                Some(below) => path.strip_prefix(below).map_err(|_| {
+                    refused(format!("{shown} is not below {}; correct --below", text::path(below)))
+                })?,
+            };
+            let inside = inside.strip_prefix("/").unwrap_or(inside);
+            let layout = file.layout(plan.server.len());
+            let layout = layout.and_then(|layout| judge::file_layout(&layout));
+            let layout = layout.map_err(|what| refused(format!("{shown}: {what}")))?;
+            Ok(Wish { path: inside.to_owned(), layout })
+        };
+        plan.file.iter().map(wish).collect()
+    }
+}
+
+/// A part of a file, as `plan --json` has it.
+#[derive(Debug, Serialize)]
+pub(crate) struct PartJson {
+    begin: u64,
+    widths: Vec<u64>,
+}
+
+/// The parts of a file that lies so.
+pub(crate) fn parts(spread: &Spread) -> Vec<PartJson> {
+    match spread {
+        Spread::Even(striping) => {
+            let widths = vec![striping.stripe(); striping.servers() as usize];
+            vec![PartJson { begin: 0, widths }]
+        }
+        Spread::Varied(layout) => {
+            let part = |part: &halocline_model::file_layout::Part| PartJson {
+                begin: part.start,
+                widths: part.striping.widths().to_vec(),
+            };
+            layout.parts().iter().map(part).collect()
+        }
+    }
+}
+
+/// Parts for people: widths of the servers in their order, `-` for none.
+pub(crate) fn told(spread: &Spread) -> String {
+    let width = |width: &u64| match *width {
+        0 => "-".to_owned(),
+        width => text::bytes(width),
+    };
+    let widths = |part: &PartJson| part.widths.iter().map(width).collect::<Vec<_>>().join(", ");
+    let part = |part: PartJson| match part.begin {
+        0 => widths(&part),
+        begin => format!("from {} {}", text::bytes(begin), widths(&part)),
+    };
+    parts(spread).into_iter().map(part).collect::<Vec<_>>().join("; ")
+}
+
+/// What one server has of the files of a plan.
+#[derive(Debug, Serialize)]
+pub(crate) struct ServerBytes {
+    /// Its name in the plan.
+    pub(crate) name: String,
+    /// Its directory in the volume.
+    pub(crate) directory: String,
+    /// Bytes of data in the planned layout.
+    pub(crate) planned_bytes: u64,
+    /// Bytes of blocks in use.
+    pub(crate) used_bytes: u64,
+}
+
+/// The same for each server.
+pub(crate) fn by_server(plan: &Plan, origin: &Origin, files: &[Standing]) -> Vec<ServerBytes> {
+    let servers = plan.server.iter().zip(origin.servers()).enumerate();
+    servers
+        .map(|(index, (planned, server))| ServerBytes {
+            name: planned.name.clone(),
+            directory: server.dir().to_string_lossy().into_owned(),
+            planned_bytes: files.iter().map(|file| file.planned[index]).sum(),
+            used_bytes: files.iter().map(|file| file.used[index]).sum(),
+        })
+        .collect()
+}

@@ -1,0 +1,106 @@
+//! `halocline verify`: whether the files of a striped origin lie as a plan says (docs/PLANNING.md).
+
+mod measured;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_core::volume::Origin;
+use halocline_core::volume::origin::relayout::Standing;
+use serde::Serialize;
+
+use super::plan::placement::{self, PartJson, PlacementArgs, ServerBytes};
+use super::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::say::say;
+use crate::text;
+
+use measured::ServerTimes;
+
+/// Compare the layouts of files of a striped origin with those of a plan
+///
+/// Nothing is changed, and the origin may be mounted. Exits with 0 where all files lie as planned and with 1 where one does
+/// not, or is missing.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    place: PlacementArgs,
+    /// A trace of a run in these layouts: its service times are compared with those that the plan was made with
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+/// What `verify --json` says.
+#[derive(Debug, Serialize)]
+struct Verified {
+    agrees: bool,
+    files: Vec<FileJson>,
+    servers: Vec<ServerBytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<Vec<ServerTimes>>,
+}
+
+#[derive(Debug, Serialize)]
+struct FileJson {
+    path: String,
+    agrees: bool,
+    missing: bool,
+    planned: Option<Vec<PartJson>>,
+    actual: Option<Vec<PartJson>>,
+}
+
+/// Verifies.
+pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
+    let plan = placement::read(&args.place.plan)?;
+    let wishes = args.place.wishes(&plan)?;
+    args.place.check()?;
+    let dir = args.place.canonical_dir()?;
+    let origin = Origin::open_volume(&dir).map_err(Failure::refused)?;
+    args.place.check_servers(&plan, &origin)?;
+    let measured =
+        args.trace.as_deref().map(|trace| measured::measure(trace, &plan)).transpose()?;
+    let mut files: Vec<(PathBuf, Option<Standing>)> = Vec::new();
+    for wish in &wishes {
+        let found = match origin.look(std::slice::from_ref(wish), false) {
+            Err(error) if error.errno() == libc::ENOENT => None,
+            found => found.map_err(Failure::refused)?.pop(),
+        };
+        files.push((wish.path.clone(), found));
+    }
+    let is_right = |found: &Option<Standing>| found.as_ref().is_some_and(Standing::agrees);
+    let agrees = files.iter().all(|(_, found)| is_right(found));
+    let there: Vec<Standing> = files.iter().filter_map(|(_, found)| found.clone()).collect();
+    let servers = placement::by_server(&plan, &origin, &there);
+    if args.place.json {
+        let file = |(path, found): &(PathBuf, Option<Standing>)| FileJson {
+            path: path.to_string_lossy().into_owned(),
+            agrees: is_right(found),
+            missing: found.is_none(),
+            planned: found.as_ref().map(|found| placement::parts(&found.wished)),
+            actual: found.as_ref().map(|found| placement::parts(&found.now)),
+        };
+        let files = files.iter().map(file).collect();
+        print_json(&Verified { agrees, files, servers, measured })?;
+        return Ok(u8::from(!agrees).into());
+    }
+    for (path, found) in files.iter().filter(|(_, found)| !is_right(found)) {
+        match found {
+            None => say!("{}: missing", text::path(path)),
+            Some(found) => {
+                let [lies, planned] = [&found.now, &found.wished].map(placement::told);
+                say!("{}: lies in {lies}; planned is {planned}", text::path(path));
+            }
+        }
+    }
+    for server in &servers {
+        let (planned, used) = (text::bytes(server.planned_bytes), text::bytes(server.used_bytes));
+        say!("{}: {planned} planned, {used} in use", server.name);
+    }
+    for server in measured.iter().flatten() {
+        server.say();
+    }
+    let right = files.iter().filter(|(_, found)| is_right(found)).count();
+    say!("{right} of {} files lie as planned", files.len());
+    Ok(ExitCode::from(u8::from(!agrees)))
+}

@@ -1,0 +1,150 @@
+//! `halocline apply` and `halocline verify`: from a trace to a plan, to files that lie as it says.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::process::Output;
+
+use halocline_core::control::metrics::Section;
+use halocline_testkit::place::{Place, said, written};
+use halocline_testkit::program;
+use halocline_testkit::scratch::Scratch;
+
+/// Two disks and an SSD that has room for a part of the file alone.
+fn servers() -> String {
+    let mut text = String::new();
+    for (name, profile, capacity) in [("d0", "hdd", "1T"), ("d1", "hdd", "1T"), ("s0", "ssd", "1M")]
+    {
+        let server =
+            format!("name = \"{name}\"\nprofile = \"{profile}\"\ncapacity = \"{capacity}\"");
+        writeln!(text, "[[server]]\n{server}\n").unwrap();
+    }
+    text
+}
+
+fn content() -> Vec<u8> {
+    (0..2_u32 << 20).map(|at| (at * 31 / 7 % 251) as u8).collect()
+}
+
+const VOLUME: [&str; 4] = ["--origin-volume", "striped", "--origin-servers", "3"];
+
+/// A volume with the file that `trace make ior` names, made through a mount, and a plan for it.
+fn planned(scratch: &Scratch) -> String {
+    fs::write(scratch.path("servers.toml"), servers()).unwrap();
+    scratch.succeed(&["trace", "make", "ior", "-p", "4", "-b", "512K", "-t", "64K", "-o", "t.hct"]);
+    scratch.succeed(&["plan", "t.hct", "--servers", "servers.toml", "-o", "plan.toml"]);
+    let plan = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    let file = plan.lines().find_map(|line| line.strip_prefix("path = \"")).unwrap();
+    let file = file.trim_end_matches('"').trim_start_matches('/').to_owned();
+    fs::create_dir(scratch.path("volume")).unwrap();
+    let mount = ["mount", "volume", "mnt", "--cache", "cache"];
+    scratch.succeed(&[&mount[..], &VOLUME].concat());
+    fs::write(scratch.path("mnt").join(&file), content()).unwrap();
+    file
+}
+
+fn json(command: &str, output: &Output) -> serde_json::Value {
+    let answer =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(output)));
+    let section = Section::find(command).unwrap();
+    assert_eq!(section.undescribed(&answer), [""; 0]);
+    answer
+}
+
+#[test]
+fn a_planned_file_is_moved_and_read_through_a_mount_as_before() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    let apply = ["apply", "plan.toml", "volume", "--servers", "servers.toml", "--json"];
+    let verify = ["verify", "plan.toml", "volume", "--json"];
+    // While it is mounted it is not moved, but looked at.
+    let output = scratch.halocline(&apply);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("in use"), "{}", said(&output));
+    let output = scratch.halocline(&verify);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(json("halocline verify", &output)["files"][0]["agrees"], false);
+    scratch.succeed(&["umount", "mnt"]);
+
+    let dry = json("halocline apply", &scratch.halocline(&[&apply[..], &["-n"]].concat()));
+    assert_eq!((&dry["files"][0]["state"], &dry["bytes"]), (&"to move".into(), &(2 << 20).into()));
+    assert_eq!(scratch.halocline(&verify).status.code(), Some(1), "nothing was moved");
+    let done = json("halocline apply", &scratch.halocline(&apply));
+    assert_eq!((&done["files"][0]["state"], &done["cleared"]), (&"moved".into(), &false.into()));
+    let ssd = done["servers"][2]["planned_bytes"].as_u64().unwrap();
+    assert!((1..=1 << 20).contains(&ssd), "no more than the SSD holds: {done}");
+    let output = scratch.halocline(&verify);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(json("halocline verify", &output)["agrees"], true);
+    let again = json("halocline apply", &scratch.halocline(&apply));
+    assert_eq!(again["files"][0]["state"], "in place");
+
+    let mount = ["mount", "volume", "mnt", "--cache", "cache"];
+    scratch.succeed(&[&mount[..], &VOLUME].concat());
+    let path = scratch.path("mnt").join(&file);
+    assert!(fs::read(&path).unwrap() == content(), "through a mount");
+    let mut want = content();
+    want.resize(want.len() + 300_000, 7);
+    fs::write(&path, &want).unwrap();
+    scratch.succeed(&["umount", "mnt"]);
+    scratch.succeed(&["unstripe", "volume", &file, "plain"]);
+    assert!(fs::read(scratch.path("plain")).unwrap() == want, "written through a mount");
+    // What the trace has of service times is nothing; with some, a drift is told.
+    let output = scratch.halocline(&[&verify[..], &["--trace", "t.hct"]].concat());
+    assert_eq!(json("halocline verify", &output)["measured"][0]["requests"], 0);
+    let mut csv = "time_s,process,file,op,offset,length,duration_s\n".to_owned();
+    for n in 0..512 {
+        writeln!(csv, "{n}.0,0,{file},read,{},4096,0.5", n * 4096 * 7 % (1 << 20)).unwrap();
+    }
+    fs::write(scratch.path("t.csv"), csv).unwrap();
+    scratch.succeed(&["trace", "import", "t.csv", "-o", "slow.hct"]);
+    let output = scratch.halocline(&[&verify[..], &["--trace", "slow.hct"]].concat());
+    let measured = json("halocline verify", &output)["measured"].clone();
+    let drifted = |server: &serde_json::Value| server["drifted"] == true;
+    assert!(measured.as_array().unwrap().iter().any(drifted), "{measured}");
+}
+
+#[test]
+fn what_cannot_be_applied_is_refused_and_nothing_moved() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let good = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    let refused = |plan: &str, args: &[&str], what: &str| {
+        fs::write(scratch.path("other.toml"), plan).unwrap();
+        let output = scratch.halocline(&[&["apply", "other.toml", "volume"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{what}: {}", said(&output));
+        assert!(said(&output).contains(what), "{what}: {}", said(&output));
+    };
+    refused("", &[], "not a plan");
+    refused(&good[..good.len() / 2], &[], "not a plan");
+    refused(&good.replace(&format!("path = \"{file}\""), "path = \"gone\""), &[], "gone");
+    refused(
+        &good.replace(&format!("path = \"{file}\""), "path = \"../x\""),
+        &[],
+        "not a path below",
+    );
+    refused(&good, &["--below", "/elsewhere"], "is not below");
+    fs::write(scratch.path("servers.toml"), servers().replace("d1", "d9")).unwrap();
+    refused(&good, &["--servers", "servers.toml"], "there are d0, d9, s0");
+    let output = scratch.halocline(&["apply", "plan.toml", "origin"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("not a striped volume"), "{}", said(&output));
+    for name in ["two", "cache2"] {
+        fs::create_dir(scratch.path(name)).unwrap();
+    }
+    let two = ["run", "--origin", "two", "--cache", "cache2", "--origin-volume", "striped"];
+    scratch.succeed(&[&two[..], &["--origin-servers", "2", "--", "true"]].concat());
+    let output = scratch.halocline(&["apply", "plan.toml", "two"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("it is for 3 servers, and two has 2"), "{}", said(&output));
+    let verify = scratch.halocline(&["verify", "plan.toml", "volume"]);
+    assert!(written(&verify).contains("0 of 1 files lie as planned"), "{}", said(&verify));
+}
+
+#[test]
+fn a_plan_that_is_not_there_is_refused() {
+    let place = Place::new(program!());
+    let output = place.halocline(&["apply", "missing.toml", "origin"]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("there is no such file"), "{}", said(&output));
+}

@@ -1,0 +1,66 @@
+//! The keys of what `halocline apply` and `halocline verify` answer.
+
+use super::Metric;
+use super::table::metric;
+
+pub(super) const APPLY: &[Metric] = &[
+    metric("dry_run", "yes or no", "Nothing was moved."),
+    metric(
+        "cleared",
+        "yes or no",
+        "What an earlier move that was interrupted had left was removed.",
+    ),
+    metric("bytes", "bytes", "Data that was moved, or would be, without holes."),
+    metric("files[].path", "text", "A file of the plan, below the mount."),
+    metric("files[].state", "word", "`moved`, `to move` of a dry run, or `in place`."),
+    metric("files[].bytes", "bytes", "Its data without holes."),
+    metric("files[].before[].begin", "bytes", "Where a part of it began before."),
+    metric("files[].before[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
+    metric("files[].planned[].begin", "bytes", "Where a part of it begins by the plan."),
+    metric("files[].planned[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
+    metric("servers[].name", "text", "A server of the plan."),
+    metric("servers[].directory", "path", "Its directory in the volume."),
+    metric(
+        "servers[].planned_bytes",
+        "bytes",
+        "What it has of the data of these files by the plan.",
+    ),
+    metric("servers[].used_bytes", "bytes", "Blocks that these files use on it now."),
+];
+
+pub(super) const VERIFY: &[Metric] = &[
+    metric("agrees", "yes or no", "All files lie as planned."),
+    metric("files[].path", "text", "A file of the plan, below the mount."),
+    metric("files[].agrees", "yes or no", "It lies as planned."),
+    metric("files[].missing", "yes or no", "There is no such file."),
+    metric("files[].planned[].begin", "bytes", "Where a part of it begins by the plan."),
+    metric("files[].planned[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
+    metric("files[].actual[].begin", "bytes", "Where a part of it begins."),
+    metric("files[].actual[].widths[]", "bytes", "Stripe of each server there; 0 leaves it out."),
+    metric("servers[].name", "text", "A server of the plan."),
+    metric("servers[].directory", "path", "Its directory in the volume."),
+    metric(
+        "servers[].planned_bytes",
+        "bytes",
+        "What it has of the data of these files by the plan.",
+    ),
+    metric("servers[].used_bytes", "bytes", "Blocks that these files use on it."),
+    metric("measured[].name", "text", "A server, with `--trace`."),
+    metric(
+        "measured[].requests",
+        "number",
+        "Requests of the trace that waited for it longest by prediction.",
+    ),
+    metric(
+        "measured[].predicted_seconds",
+        "seconds",
+        "What they take on idle servers of the plan.",
+    ),
+    metric(
+        "measured[].measured_seconds",
+        "seconds",
+        "What they took, waiting for each other included.",
+    ),
+    metric("measured[].ratio", "ratio or null", "Measured over predicted; null below 32 requests."),
+    metric("measured[].drifted", "yes or no", "The ratio is above 1.5 or below its inverse."),
+];
