@@ -192,17 +192,11 @@ impl Cache {
         let placement = self.geometry.place(verdict.layout, request.process);
         let mut pieces = std::mem::take(&mut self.pieces);
         self.extents.pieces(file, range, &mut pieces);
+        let is_known = pieces.iter().any(|piece| piece.1.is_some());
         if direction == Direction::Write && verdict.critical {
             let all = self.admit_missing(file, range, placement, &mut pieces);
-            let patience_ns = self.admission.patience_ps(&verdict) / 1000;
-            let short = self.extents.dirty_bytes > self.capacity / flush::BEGINS_AT_ONE_IN;
-            let made_ns = self.flush.next_ns().filter(|_| short);
-            let first =
-                Waiter { verdict, sequential, until_ns: now_ns + patience_ns.min(WAIT_MAX_NS) };
-            if !all
-                && let Some(again_ns) =
-                    self.room.wait(request.process, now_ns, waiter.unwrap_or(first), made_ns)
-            {
+            let waiter = waiter.unwrap_or_else(|| self.waiter(now_ns, verdict, sequential));
+            if !all && let Some(again_ns) = self.wait(now_ns, request.process, waiter) {
                 self.pieces = pieces;
                 return Served::WaitsUntil(again_ns);
             }
@@ -233,9 +227,13 @@ impl Cache {
             done_ns = done_ns.max(side_ns);
         }
         match direction {
-            Direction::Write => self.extents.write(file, range),
+            // What was just put there is dirty.
+            Direction::Write if is_known => self.extents.write(file, range),
+            Direction::Write => {}
             Direction::Read => {
-                self.extents.touch(file, range);
+                if is_known {
+                    self.extents.touch(file, range);
+                }
                 if verdict.critical {
                     self.fill(done_ns, file, range, placement, &pieces);
                 }
@@ -247,6 +245,19 @@ impl Cache {
         self.first_ns.get_or_insert(now_ns);
         self.end_ns = self.end_ns.max(done_ns);
         Served::Done(done_ns)
+    }
+
+    /// A write that may wait from `now_ns` on, as long as its policy has patience.
+    fn waiter(&self, now_ns: u64, verdict: Verdict, sequential: bool) -> Waiter {
+        let patience_ns = self.admission.patience_ps(&verdict) / 1000;
+        Waiter { verdict, sequential, until_ns: now_ns + patience_ns.min(WAIT_MAX_NS) }
+    }
+
+    /// Until when a write waits for room: a flush makes some only where dirty bytes are too many.
+    fn wait(&mut self, now_ns: u64, process: u32, waiter: Waiter) -> Option<u64> {
+        let short = self.extents.dirty_bytes > self.capacity / flush::BEGINS_AT_ONE_IN;
+        let made_ns = self.flush.next_ns().filter(|_| short);
+        self.room.wait(process, now_ns, waiter, made_ns)
     }
 
     fn judge(

@@ -1,26 +1,57 @@
 //! The extents of a simulated cache: which bytes of which files it holds, which of them are dirty, and what leaves.
 //!
+//! Files are cut into regions, found by a hash: an ordered map of a million extents would cost a replay most of its time.
+//! No extent lies in two regions.
+//!
 //! What must hold: `used` is the sum of all extents and never above `capacity`; exactly the clean extents have a
-//! place in the eviction order.
+//! place in the eviction order; a region is there as long as it has extents, and among the dirty ones as long as it
+//! has dirty extents.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use halocline_model::evict::{Eviction, Walk};
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
+use rustc_hash::FxHashMap;
 
 /// A file and a first byte.
 pub(super) type Key = (u32, u64);
+/// A file and which region of it.
+type RegionKey = (u32, u64);
+
+/// Bytes of a file in a region.
+const REGION_BYTES: u64 = 2 << 20;
 
 /// A range of a file that is on the cache.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
-    pub(super) end: u64,
-    pub(super) placement: Placement,
+struct Extent {
+    range: ByteRange,
+    placement: Placement,
     dirty: bool,
     /// It is being flushed, and was not written to since that began.
     flushing: bool,
     slot: u32,
+}
+
+/// The extents of a region, ascending.
+#[derive(Debug, Default)]
+struct Region {
+    extents: Vec<Extent>,
+    dirty: usize,
+}
+
+impl Region {
+    /// The places of the extents that have bytes of `range`.
+    fn overlapping(&self, range: ByteRange) -> std::ops::Range<usize> {
+        let first = self.extents.partition_point(|extent| extent.range.end <= range.start);
+        let behind = &self.extents[first..];
+        first..first + behind.partition_point(|extent| extent.range.start < range.end)
+    }
+
+    /// The place of the extent that begins at `start`.
+    fn place(&self, start: u64) -> usize {
+        self.extents.partition_point(|extent| extent.range.start < start)
+    }
 }
 
 /// Dirty bytes that follow each other in a file, in one placement.
@@ -38,11 +69,11 @@ pub(super) struct Extents {
     pub(super) most_used: u64,
     pub(super) dirty_bytes: u64,
     pub(super) evicted_bytes: u64,
-    by_place: BTreeMap<Key, Extent>,
-    dirty: BTreeSet<Key>,
+    regions: FxHashMap<RegionKey, Region>,
+    dirty_regions: BTreeSet<RegionKey>,
     order: Box<dyn Eviction>,
-    /// The extent of each slot.
-    slots: Vec<Key>,
+    /// The extent of each slot, as its file and range.
+    slots: Vec<(u32, ByteRange)>,
     free_slots: Vec<u32>,
 }
 
@@ -54,8 +85,8 @@ impl Extents {
             most_used: 0,
             dirty_bytes: 0,
             evicted_bytes: 0,
-            by_place: BTreeMap::new(),
-            dirty: BTreeSet::new(),
+            regions: FxHashMap::default(),
+            dirty_regions: BTreeSet::new(),
             order,
             slots: Vec::new(),
             free_slots: Vec::new(),
@@ -72,8 +103,8 @@ impl Extents {
         }
     }
 
-    /// `range` of `file` in pieces, ascending: with its placement where it is on the cache, else without. `pieces`
-    /// is emptied first.
+    /// `range` of `file` in pieces, ascending: with its placement where it is on the cache, else without. What lies
+    /// side by side is one piece, as a mount serves it. `pieces` is emptied first.
     pub(super) fn pieces(
         &self,
         file: u32,
@@ -81,100 +112,109 @@ impl Extents {
         pieces: &mut Vec<(ByteRange, Option<Placement>)>,
     ) {
         pieces.clear();
+        let mut add = |piece: ByteRange, placement| match pieces.last_mut() {
+            _ if piece.is_empty() => {}
+            Some((last, of)) if *of == placement && last.end == piece.start => last.end = piece.end,
+            _ => pieces.push((piece, placement)),
+        };
         let mut at = range.start;
-        for ((_, start), extent) in self.overlapping(file, range) {
-            if at < start {
-                pieces.push((ByteRange::new(at, start), None));
+        for (key, part) in regions_of(file, range) {
+            let Some(region) = self.regions.get(&key) else { continue };
+            for extent in &region.extents[region.overlapping(part)] {
+                add(ByteRange::new(at, extent.range.start.max(at)), None);
+                let end = extent.range.end.min(part.end);
+                add(ByteRange::new(extent.range.start.max(at), end), Some(extent.placement));
+                at = end;
             }
-            let end = extent.end.min(range.end);
-            pieces.push((ByteRange::new(at.max(start), end), Some(extent.placement)));
-            at = end;
         }
-        if at < range.end {
-            pieces.push((ByteRange::new(at, range.end), None));
-        }
-    }
-
-    fn overlapping(&self, file: u32, range: ByteRange) -> impl Iterator<Item = (Key, Extent)> {
-        let before = self.by_place.range(..(file, range.start)).next_back();
-        let before = before.filter(|(key, extent)| key.0 == file && extent.end > range.start);
-        let within = self.by_place.range((file, range.start)..(file, range.end));
-        before.into_iter().chain(within).map(|(key, extent)| (*key, *extent))
+        add(ByteRange::new(at, range.end), None);
     }
 
     /// Notes that what is on the cache of `range` was read.
     pub(super) fn touch(&mut self, file: u32, range: ByteRange) {
-        let clean: Vec<u32> = self
-            .overlapping(file, range)
-            .filter(|(_, extent)| !extent.dirty)
-            .map(|(_, extent)| extent.slot)
-            .collect();
-        for slot in clean {
-            self.order.touched(slot);
+        for (key, part) in regions_of(file, range) {
+            let Some(region) = self.regions.get(&key) else { continue };
+            for extent in &region.extents[region.overlapping(part)] {
+                if !extent.dirty {
+                    self.order.touched(extent.slot);
+                }
+            }
         }
     }
 
     /// Makes what is on the cache of `range` dirty; the clean bytes beside it stay clean.
     pub(super) fn write(&mut self, file: u32, range: ByteRange) {
-        let changed: Vec<_> = self
-            .overlapping(file, range)
-            .filter(|(_, extent)| !extent.dirty || extent.flushing)
-            .collect();
-        for (key, extent) in changed {
-            if extent.dirty {
-                self.by_place.get_mut(&key).expect("an extent").flushing = false;
-                continue;
+        for (key, part) in regions_of(file, range) {
+            let Some(region) = self.regions.get_mut(&key) else { continue };
+            let mut clean = Vec::new();
+            let overlapping = region.overlapping(part);
+            for extent in &mut region.extents[overlapping] {
+                if extent.dirty {
+                    extent.flushing = false;
+                } else {
+                    clean.push(*extent);
+                }
             }
-            self.remove(key);
-            let written = ByteRange::new(key.1.max(range.start), extent.end.min(range.end));
-            if key.1 < written.start {
-                self.put(file, ByteRange::new(key.1, written.start), extent.placement, false);
-            }
-            self.put(file, written, extent.placement, true);
-            if written.end < extent.end {
-                self.put(file, ByteRange::new(written.end, extent.end), extent.placement, false);
+            for extent in clean {
+                self.remove(file, extent.range);
+                let (start, end) = (extent.range.start, extent.range.end);
+                let written = ByteRange::new(start.max(part.start), end.min(part.end));
+                for (beside, dirty) in [
+                    (ByteRange::new(start, written.start), false),
+                    (written, true),
+                    (ByteRange::new(written.end, end), false),
+                ] {
+                    self.put(file, beside, extent.placement, dirty);
+                }
             }
         }
     }
 
     /// Puts `range`, of which nothing is on the cache, there. Room was made for it.
     pub(super) fn put(&mut self, file: u32, range: ByteRange, placement: Placement, dirty: bool) {
-        let key = (file, range.start);
         self.used += range.len();
         self.most_used = self.most_used.max(self.used);
         assert!(self.used <= self.capacity, "room is made before the write");
-        let mut slot = u32::MAX;
-        if dirty {
-            self.dirty_bytes += range.len();
-            self.dirty.insert(key);
-        } else {
-            slot = self.slot(key);
-            self.order.inserted(slot, range.len());
+        for (key, range) in regions_of(file, range) {
+            let mut slot = u32::MAX;
+            if !dirty {
+                slot = self.slot(file, range);
+                self.order.inserted(slot, range.len());
+            }
+            let region = self.regions.entry(key).or_default();
+            if dirty {
+                self.dirty_bytes += range.len();
+                region.dirty += 1;
+                if region.dirty == 1 {
+                    self.dirty_regions.insert(key);
+                }
+            }
+            let at = region.place(range.start);
+            region.extents.insert(at, Extent { range, placement, dirty, flushing: false, slot });
         }
-        self.by_place
-            .insert(key, Extent { end: range.end, placement, dirty, flushing: false, slot });
     }
 
-    fn slot(&mut self, key: Key) -> u32 {
+    fn slot(&mut self, file: u32, range: ByteRange) -> u32 {
         if let Some(slot) = self.free_slots.pop() {
-            self.slots[slot as usize] = key;
+            self.slots[slot as usize] = (file, range);
             return slot;
         }
-        self.slots.push(key);
+        self.slots.push((file, range));
         u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 extents")
     }
 
-    fn remove(&mut self, key: Key) -> Extent {
-        let extent = self.by_place.remove(&key).expect("an extent");
-        self.used -= extent.end - key.1;
-        if extent.dirty {
-            self.dirty_bytes -= extent.end - key.1;
-            self.dirty.remove(&key);
-        } else {
-            self.order.removed(extent.slot);
-            self.free_slots.push(extent.slot);
+    /// Removes a clean extent.
+    fn remove(&mut self, file: u32, range: ByteRange) {
+        let key = (file, range.start / REGION_BYTES);
+        let region = self.regions.get_mut(&key).expect("a region with an extent");
+        let extent = region.extents.remove(region.place(range.start));
+        assert!(extent.range == range && !extent.dirty, "what leaves is there, and clean");
+        if region.extents.is_empty() {
+            self.regions.remove(&key);
         }
-        extent
+        self.used -= range.len();
+        self.order.removed(extent.slot);
+        self.free_slots.push(extent.slot);
     }
 
     /// Makes room for `bytes`: free bytes first, then whole clean extents of others than `spared`, if `may_evict` so
@@ -194,44 +234,58 @@ impl Extents {
             return false;
         }
         let (mut found, mut leaving) = (0, Vec::new());
-        let (slots, by_place) = (&self.slots, &self.by_place);
+        let slots = &self.slots;
         self.order.victims(&mut |slot| {
-            let key = slots[slot as usize];
+            let (file, range) = slots[slot as usize];
             if found >= wanted {
                 return Walk::Stop;
             }
-            let range = ByteRange::new(key.1, by_place[&key].end);
-            if key.0 == spared.0 && range.overlaps(spared.1) {
+            if file == spared.0 && range.overlaps(spared.1) {
                 return Walk::Skip;
             }
             found += range.len();
-            leaving.push(key);
+            leaving.push((file, range));
             Walk::Take
         });
         if found < wanted {
             return false;
         }
-        for key in leaving {
-            self.evicted_bytes += self.remove(key).end - key.1;
+        for (file, range) in leaving {
+            self.remove(file, range);
+            self.evicted_bytes += range.len();
         }
         true
     }
 
-    /// Begins to flush the dirty extents of the first region, `most` bytes of a file, that has any at or after
+    /// Begins to flush the dirty extents of the first stretch, `most` bytes of a file, that has any at or after
     /// `from`; tells their `runs`, ascending.
     pub(super) fn flush_next(&mut self, from: Key, most: u64, runs: &mut Vec<Run>) {
-        let Some(&(file, first)) = self.dirty.range(from..).next() else { return };
-        let region = (file, first)..(file, (first / most + 1).saturating_mul(most));
-        for key in self.dirty.range(region) {
-            let extent = self.by_place.get_mut(key).expect("an extent");
-            extent.flushing = true;
-            match runs.last_mut() {
-                Some(run) if run.range.end == key.1 && run.placement == extent.placement => {
-                    run.range.end = extent.end;
+        let mut stretch: Option<(u32, u64)> = None;
+        for key in self.dirty_regions.range((from.0, from.1 / REGION_BYTES)..) {
+            let file = key.0;
+            if stretch.is_some_and(|(of, end)| of != file || end <= key.1 * REGION_BYTES) {
+                return;
+            }
+            let region = self.regions.get_mut(key).expect("a region with dirty extents");
+            for extent in region.extents.iter_mut().filter(|extent| extent.dirty) {
+                let start = extent.range.start;
+                if (file, start) < from {
+                    continue;
                 }
-                _ => {
-                    let range = ByteRange::new(key.1, extent.end);
-                    runs.push(Run { file, range, placement: extent.placement });
+                let (_, end) =
+                    *stretch.get_or_insert((file, (start / most + 1).saturating_mul(most)));
+                if start >= end {
+                    return;
+                }
+                extent.flushing = true;
+                match runs.last_mut() {
+                    Some(run) if run.range.end == start && run.placement == extent.placement => {
+                        run.range.end = extent.range.end;
+                    }
+                    _ => {
+                        let (range, placement) = (extent.range, extent.placement);
+                        runs.push(Run { file, range, placement });
+                    }
                 }
             }
         }
@@ -239,16 +293,37 @@ impl Extents {
 
     /// Marks clean what of `range` was not written to since its flush began.
     pub(super) fn flushed(&mut self, file: u32, range: ByteRange) {
-        let home: Vec<_> =
-            self.overlapping(file, range).filter(|(_, extent)| extent.flushing).collect();
-        for (key, extent) in home {
-            let bytes = extent.end - key.1;
-            self.dirty.remove(&key);
-            self.dirty_bytes -= bytes;
-            let slot = self.slot(key);
-            self.order.inserted(slot, bytes);
-            let clean = Extent { dirty: false, flushing: false, slot, ..extent };
-            *self.by_place.get_mut(&key).expect("an extent") = clean;
+        for (key, part) in regions_of(file, range) {
+            let Some(region) = self.regions.get(&key) else { continue };
+            for at in region.overlapping(part) {
+                let extent = self.regions[&key].extents[at];
+                if !extent.flushing {
+                    continue;
+                }
+                let slot = self.slot(file, extent.range);
+                self.order.inserted(slot, extent.range.len());
+                self.dirty_bytes -= extent.range.len();
+                let region = self.regions.get_mut(&key).expect("it was there");
+                region.extents[at] = Extent { dirty: false, flushing: false, slot, ..extent };
+                region.dirty -= 1;
+                if region.dirty == 0 {
+                    self.dirty_regions.remove(&key);
+                }
+            }
         }
     }
+}
+
+/// The regions of `range` with what of it lies in them.
+fn regions_of(file: u32, range: ByteRange) -> impl Iterator<Item = (RegionKey, ByteRange)> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        (at < range.end).then(|| {
+            let number = at / REGION_BYTES;
+            let end = range.end.min((number + 1).saturating_mul(REGION_BYTES));
+            let part = ByteRange::new(at, end);
+            at = end;
+            ((file, number), part)
+        })
+    })
 }
