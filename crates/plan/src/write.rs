@@ -11,12 +11,20 @@ pub enum Target {
     Lustre,
     /// The distribution `varstrip_dist`.
     OrangeFs,
+    /// Layouts of empty files, by pool.
+    CephFs,
+    /// Stripe patterns of directories, by storage pool.
+    BeeGfs,
 }
 
 /// The unit of Lustre's stripe sizes and component ends, bytes.
 const LUSTRE_UNIT: u64 = 64 << 10;
 /// Objects of one component at most: what fits in the attributes of a file on every version.
 const LUSTRE_OBJECTS: u64 = 160;
+/// The unit of Ceph's stripes, and the least chunk of a file on `BeeGFS`, bytes.
+const POOLED_UNIT: u64 = 64 << 10;
+/// Bytes of an object of Ceph, unless a stripe is longer.
+const CEPH_OBJECT: u64 = 4 << 20;
 /// Characters that `varstrip_dist` keeps of its strips.
 const STRIPS_MAX: usize = 1024;
 
@@ -30,9 +38,13 @@ pub fn commands(target: Target, plan: &Plan) -> Result<Vec<String>, String> {
             return Err(format!("{path:?}: its name has a line break"));
         }
         let refused = |why: String| format!("{path}: {why}");
+        // No command shall take it for an option.
+        let path = &if path.starts_with('-') { format!("./{path}") } else { path.to_owned() };
         lines.extend(match target {
             Target::Lustre => lustre(path, &file.part).map_err(refused)?,
             Target::OrangeFs => orangefs(plan, path, &file.part).map_err(refused)?,
+            Target::CephFs => cephfs(plan, path, &file.part).map_err(refused)?,
+            Target::BeeGfs => beegfs(plan, path, &file.part).map_err(refused)?,
         });
     }
     Ok(lines)
@@ -150,16 +162,109 @@ fn orangefs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, Stri
     if let Some(name) = servers.iter().find(|name| name.contains(',')) {
         return Err(format!("the server {name:?} has a comma in its name"));
     }
-    let directory = match path.rsplit_once('/') {
-        None => ".",
-        Some(("", _)) => "/",
-        Some((directory, _)) => directory,
-    };
-    let directory = quoted(directory);
+    let directory = directory_of(path);
     Ok(vec![
         format!("setfattr -n user.pvfs2.dist_name -v varstrip_dist {directory}"),
         format!("setfattr -n user.pvfs2.dist_params -v 'strips:{strips}' {directory}"),
         format!("pvfs2-touch -l {} {}", quoted(&servers.join(",")), quoted(path)),
+    ])
+}
+
+/// The directory of a file, as a word of a shell.
+fn directory_of(path: &str) -> String {
+    quoted(match path.rsplit_once('/') {
+        None => ".",
+        Some(("", _)) => "/",
+        Some((directory, _)) => directory,
+    })
+}
+
+/// What a file system can express that chooses the servers of a file itself, within a pool of servers.
+#[derive(Debug)]
+struct Pooled<'p> {
+    pool: &'p str,
+    stripe: u64,
+    servers: usize,
+}
+
+impl<'p> Pooled<'p> {
+    /// One part with equal stripes on servers of one pool. Servers are called by their pool and a number:
+    /// `ssd.0`, `ssd.1`.
+    fn of(system: &str, plan: &'p Plan, parts: &[Part]) -> Result<Self, String> {
+        let [part] = parts else {
+            let count = parts.len();
+            return Err(format!("its layout has {count} parts; {system} has one for a whole file"));
+        };
+        let mut found: Option<Self> = None;
+        let used = part.widths.iter().zip(&plan.server).filter(|(width, _)| **width > 0);
+        for (&stripe, server) in used {
+            let (pool, _) = server.name.rsplit_once('.').ok_or_else(|| {
+                format!("the server {:?} has no pool in its name, as \"pool.0\" has", server.name)
+            })?;
+            match &mut found {
+                None => found = Some(Self { pool, stripe, servers: 1 }),
+                Some(found) if found.pool != pool => {
+                    let other = found.pool;
+                    return Err(format!(
+                        "it lies on the pools {other:?} and {pool:?}; {system} has one for a file"
+                    ));
+                }
+                Some(found) if found.stripe != stripe => {
+                    let other = found.stripe;
+                    return Err(format!(
+                        "its stripes have {other} and {stripe} bytes; those of {system} are equal"
+                    ));
+                }
+                Some(found) => found.servers += 1,
+            }
+        }
+        let found = found.ok_or("it lies on no server")?;
+        if !found.stripe.is_multiple_of(POOLED_UNIT) {
+            let stripe = found.stripe;
+            return Err(format!("its stripe of {stripe} bytes is no multiple of {POOLED_UNIT}"));
+        }
+        Ok(found)
+    }
+}
+
+fn cephfs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
+    let Pooled { pool, stripe, servers } = Pooled::of("CephFS", plan, parts)?;
+    if !pool.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
+        return Err(format!("{pool:?} cannot be the name of a pool of CephFS"));
+    }
+    let object = CEPH_OBJECT.max(stripe).next_multiple_of(stripe);
+    let path = quoted(path);
+    let set = |field: &str, value: &str| {
+        format!("setfattr -n ceph.file.layout.{field} -v {value} {path}")
+    };
+    Ok(vec![
+        "# objects are placed by hash: on the planned servers' pool, each with as much on average"
+            .into(),
+        format!("touch {path}"),
+        set("pool", pool),
+        format!(
+            "setfattr -n ceph.file.layout -v 'stripe_unit={stripe} stripe_count={servers} object_size={object}' {path}"
+        ),
+    ])
+}
+
+fn beegfs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
+    let Pooled { pool, stripe, servers } = Pooled::of("BeeGFS", plan, parts)?;
+    if pool.parse::<u16>().is_err() {
+        return Err(format!("{pool:?} is not the number of a storage pool of BeeGFS"));
+    }
+    if !stripe.is_power_of_two() {
+        return Err(format!(
+            "its stripe of {stripe} bytes is no power of two, as chunks of BeeGFS are"
+        ));
+    }
+    let directory = directory_of(path);
+    Ok(vec![
+        "# the targets are chosen by BeeGFS, in the pool".into(),
+        format!(
+            "beegfs-ctl --setpattern --storagepoolid={pool} --numtargets={servers} --chunksize={stripe} {directory}"
+        ),
+        format!("touch {}", quoted(path)),
     ])
 }
 
@@ -222,6 +327,12 @@ mod tests {
     }
 
     #[test]
+    fn names_are_never_options() {
+        let files = plan("-rf", &[(None, &[64 * K, 64 * K])]);
+        assert_eq!(written(Target::Lustre, &files), ["lfs setstripe -S 65536 -c 2 -o 0,1 ./-rf"]);
+    }
+
+    #[test]
     fn what_lustre_has_only_nearly_is_told() {
         let uneven = plan("/l/f", &[(Some(100_000), &[28 * K, 100 * K]), (None, &[64 * K, 0])]);
         assert_eq!(
@@ -239,6 +350,68 @@ mod tests {
         let short = plan("/l/f", &[(Some(20_000), &[4 * K, 4 * K]), (None, &[64 * K, 0])]);
         let error = commands(Target::Lustre, &short).unwrap_err();
         assert_eq!(error, "/l/f: part 0 is shorter than 65536 bytes");
+    }
+
+    fn named(names: &[&str], path: &str, parts: &[(Option<u64>, &[u64])]) -> Plan {
+        let mut plan = plan(path, parts);
+        for (server, name) in plan.server.iter_mut().zip(names) {
+            server.name = (*name).to_owned();
+        }
+        plan
+    }
+
+    #[test]
+    fn cephfs_gets_a_layout_in_a_pool() {
+        let names = ["hdd.0", "hdd.1", "fast-ssd.0", "fast-ssd.1"];
+        let one = named(&names, "/ceph/a b", &[(None, &[0, 0, 192 * K, 192 * K])]);
+        assert_eq!(
+            written(Target::CephFs, &one)[1..],
+            [
+                "touch '/ceph/a b'",
+                "setfattr -n ceph.file.layout.pool -v fast-ssd '/ceph/a b'",
+                "setfattr -n ceph.file.layout -v \
+                 'stripe_unit=196608 stripe_count=2 object_size=4325376' '/ceph/a b'"
+            ]
+        );
+    }
+
+    #[test]
+    fn beegfs_gets_a_pattern_for_the_directory() {
+        let names = ["1.0", "1.1", "2.0", "2.1"];
+        let one = named(&names, "/bee/dir/f", &[(None, &[128 * K, 128 * K, 0, 0])]);
+        assert_eq!(
+            written(Target::BeeGfs, &one)[1..],
+            [
+                "beegfs-ctl --setpattern --storagepoolid=1 --numtargets=2 --chunksize=131072 /bee/dir",
+                "touch /bee/dir/f"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_pools_cannot_express_is_refused() {
+        let names = ["1.0", "1.1", "2.0"];
+        for (widths, why) in [
+            ([64 * K, 64 * K, 64 * K], "lies on the pools \"1\" and \"2\""),
+            ([64 * K, 128 * K, 0], "65536 and 131072 bytes"),
+            ([4 * K, 4 * K, 0], "no multiple of 65536"),
+        ] {
+            let plan = named(&names, "/f", &[(None, &widths)]);
+            for target in [Target::CephFs, Target::BeeGfs] {
+                let error = commands(target, &plan).unwrap_err();
+                assert!(error.contains(why), "{error}");
+            }
+        }
+        let two = named(&names, "/f", &[(Some(8), &[1, 1, 0]), (None, &[1, 0, 0])]);
+        assert!(commands(Target::CephFs, &two).unwrap_err().contains("2 parts"));
+        let odd = named(&names, "/f", &[(None, &[192 * K, 192 * K, 0])]);
+        assert!(commands(Target::BeeGfs, &odd).unwrap_err().contains("no power of two"));
+        let unnamed = named(&["a", "b"], "/f", &[(None, &[64 * K, 0])]);
+        assert!(commands(Target::CephFs, &unnamed).unwrap_err().contains("no pool in its name"));
+        let words = named(&["ssd.0"], "/f", &[(None, &[64 * K])]);
+        assert!(commands(Target::BeeGfs, &words).unwrap_err().contains("not the number"));
+        let evil = named(&["a;b.0"], "/f", &[(None, &[64 * K])]);
+        assert!(commands(Target::CephFs, &evil).unwrap_err().contains("name of a pool"));
     }
 
     #[test]

@@ -58,6 +58,12 @@ enum FileSystem {
     /// setfattr and pvfs2-touch: variable strips, layouts of one part
     #[value(name = "orangefs")]
     OrangeFs,
+    /// setfattr: equal stripes in one pool, whose name and a number are the servers' names (ssd.0)
+    #[value(name = "cephfs")]
+    CephFs,
+    /// beegfs-ctl: equal stripes in one storage pool, whose number is the first part of the servers' names (2.0)
+    #[value(name = "beegfs")]
+    BeeGfs,
 }
 
 impl FileSystem {
@@ -65,6 +71,8 @@ impl FileSystem {
         match self {
             Self::Lustre => Target::Lustre,
             Self::OrangeFs => Target::OrangeFs,
+            Self::CephFs => Target::CephFs,
+            Self::BeeGfs => Target::BeeGfs,
         }
     }
 }

@@ -203,7 +203,8 @@ fn draw_map(
     let (width, height) = (span_ns.max(1) as f64 * 1e-9, bytes as f64 / unit as f64);
     let mut chart = ChartBuilder::on(area)
         .margin(4)
-        .margin_right(16)
+        // Half of the last label, which may stand at the very end.
+        .margin_right(36)
         .x_label_area_size(42)
         .y_label_area_size(74)
         .build_cartesian_2d(0.0..width, 0.0..height)?;
