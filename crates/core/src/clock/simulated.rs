@@ -119,6 +119,10 @@ impl Simulated {
         let (wait, waits) = self.begin(self.ns_at(deadline));
         drop(waits);
         let mut quiet = self.watch();
+        if self.is_over(wait) {
+            // One that calls this again and again must not keep the lock from those it waits for.
+            MutexGuard::unlocked_fair(guard, || ());
+        }
         let is_late = loop {
             if self.is_over(wait) {
                 break true;
@@ -224,6 +228,22 @@ mod tests {
             }
         });
         assert_eq!(clock.elapsed(begun), 3 * HOUR);
+    }
+
+    /// A wait for what is over kept the lock: whoever was to change something never got it.
+    #[test]
+    fn a_wait_that_is_over_lets_go_of_the_lock() {
+        let clock = Clock::simulated();
+        let (told, change) = (Mutex::new(false), Condvar::new());
+        let over = clock.instant();
+        clock.sleep(HOUR);
+        thread::scope(|scope| {
+            let mut guard = told.lock();
+            scope.spawn(|| *told.lock() = true);
+            while !*guard {
+                assert!(clock.wait_until(&change, &mut guard, over));
+            }
+        });
     }
 
     #[test]
