@@ -61,7 +61,7 @@ impl File {
         match self.ask(want, attempts) {
             Ok(Asked::Granted(Some(grant))) => Ok(Attempt::Granted(grant)),
             Ok(Asked::Granted(None)) => waits("bytes that are being brought home for another node"),
-            Ok(Asked::Drop(range)) => {
+            Ok(Asked::GiveFirst(range)) => {
                 drop((changes, change));
                 self.give(range, None);
                 Ok(Attempt::Again)
@@ -96,7 +96,7 @@ impl File {
         let demand = Demand { direction, required, desired: ALL, alone };
         let mut roll = shared.confirmed()?;
         // What the node saw last is a guess, which the store takes if it is right. Who waits must look.
-        let guess = self.state.lock().last.clone().filter(|_| attempts == 0);
+        let guess = self.guess(roll.parts[part]).filter(|_| attempts == 0);
         let mut is_read = attempts > 0;
         let mut value = match guess {
             _ if is_read => shared.store.read(self.id)?.tokens,
@@ -124,9 +124,9 @@ impl File {
             }
             shared.begin_versions(&value, &mut new);
             if let Answer::Granted(held) = &answer
-                && let Some(range) = self.state.lock().pieces.to_drop(held)
+                && let Some(range) = self.state.lock().pieces.to_give_first(held)
             {
-                return Ok(Asked::Drop(range));
+                return Ok(Asked::GiveFirst(range));
             }
             add(&shared.counters.asked);
             match shared.store.swap(self.id, value.version, &new)? {
@@ -151,14 +151,12 @@ impl File {
             Answer::Granted(held) => {
                 let now = shared.options.clock.instant();
                 let mut state = self.state.lock();
-                // Without the lease that it was asked under, only what is exclusive is worth something.
+                // Without the lease that it was asked under the store has it, and this node does not know: it gives it up
+                // when others want it, or is granted it again.
                 let is_sure = shared.lease.runs_at(now)
                     && shared.lease.lapses.load(Ordering::Acquire) == lapses;
                 if is_sure {
                     state.pieces.install(held, now);
-                } else {
-                    let exclusive = held.iter().filter(|held| held.mode == Mode::Exclusive);
-                    state.pieces.install(&exclusive.copied().collect::<Vec<_>>(), now);
                 }
                 if held.iter().any(|held| held.mode == Mode::Direct) {
                     add(&shared.counters.direct);
@@ -197,8 +195,8 @@ enum Asked {
     /// It is held; no permit where it is being given up at this moment.
     Granted(Option<Grant>),
     Waits(String),
-    /// What is cached there must go first: it becomes contended.
-    Drop(ByteRange),
+    /// What this node has there must go first: what was cached becomes contended, or the other way round.
+    GiveFirst(ByteRange),
     Lost(Held),
 }
 

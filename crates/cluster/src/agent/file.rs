@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use halocline_core::coherence::{FileTokens, Grant, SharedFile, Want};
 use halocline_core::error::{Error, Result};
 use halocline_model::request::{ByteRange, Direction};
-use halocline_model::token::{Mode, Tokens};
+use halocline_model::token::{Epoch, Mode, Tokens};
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
@@ -153,6 +153,12 @@ impl File {
             }
         }
         true
+    }
+
+    /// The value as it was seen last: a guess, which the store takes if it is right. What was seen in another life of the
+    /// store is none: an older value may have come back, and may count to the same version again.
+    pub(super) fn guess(&self, epoch: Epoch) -> Option<Tokens> {
+        self.state.lock().last.clone().filter(|known| known.epoch() == epoch)
     }
 
     /// Ranges that are held, with modes.

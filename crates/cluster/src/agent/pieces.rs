@@ -157,19 +157,17 @@ impl Pieces {
         self.check();
     }
 
-    /// A range that is cached under a token that `held` has no more: it is to be dropped before that is so.
-    pub(super) fn to_drop(&self, held: &[Held]) -> Option<ByteRange> {
+    /// A range that must be given up before `held` is this node's: bytes are cached there, and are not under `held`; or
+    /// permits may write past the caches there, and what `held` lets others cache beside them would be old at once.
+    pub(super) fn to_give_first(&self, held: &[Held]) -> Option<ByteRange> {
         let caching = held.iter().filter(|held| held.mode.caches());
         let caching: Vec<ByteRange> = caching.map(|held| held.range).collect();
-        self.held.iter().filter(|piece| piece.mode.caches()).find_map(|piece| {
-            let mut at = piece.range.start;
-            for range in caching.iter().filter(|range| range.overlaps(piece.range)) {
-                if range.start > at {
-                    break;
-                }
-                at = range.end;
+        self.held.iter().find_map(|piece| {
+            if piece.mode.caches() {
+                uncovered(piece.range, &caching)
+            } else {
+                caching.iter().find_map(|range| range.intersect(piece.range))
             }
-            (at < piece.range.end).then(|| ByteRange::new(at, piece.range.end))
         })
     }
 
@@ -240,6 +238,18 @@ impl Piece {
     }
 }
 
+/// What follows in `range` after the first byte that no part holds, which are ordered.
+fn uncovered(range: ByteRange, parts: &[ByteRange]) -> Option<ByteRange> {
+    let mut at = range.start;
+    for part in parts.iter().filter(|part| part.overlaps(range)) {
+        if part.start > at {
+            break;
+        }
+        at = part.end;
+    }
+    (at < range.end).then(|| ByteRange::new(at, range.end))
+}
+
 /// The smallest range that holds both.
 fn hull(one: Option<ByteRange>, other: Option<ByteRange>) -> Option<ByteRange> {
     match (one, other) {
@@ -303,6 +313,21 @@ mod tests {
         assert_eq!(pieces.expired(ByteRange::new(3, 4), later), Some(ByteRange::new(0, 10)));
         pieces.install(&[held(Mode::Exclusive, 0, 10)], later);
         assert!(pieces.permit(write(0, 5), later).unwrap().renewed, "others wrote there, too");
+    }
+
+    #[test]
+    fn what_is_cached_goes_before_it_is_direct_and_what_is_direct_before_it_is_cached() {
+        let now = Instant::now();
+        let mut pieces = Pieces::default();
+        pieces.install(&[held(Mode::Shared, 0, 10), held(Mode::Direct, 10, 20)], now);
+        let first = |end, mode| {
+            let first = pieces.to_give_first(&[held(Mode::Shared, 0, end), held(mode, end, 20)]);
+            first.map(|range| (range.start, range.end))
+        };
+        assert_eq!(first(10, Mode::Direct), None);
+        assert_eq!(first(5, Mode::Direct), Some((5, 10)));
+        assert_eq!(first(10, Mode::Exclusive), Some((10, 20)));
+        assert_eq!(first(15, Mode::Direct), Some((10, 15)));
     }
 
     #[test]

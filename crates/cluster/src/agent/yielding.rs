@@ -235,8 +235,7 @@ impl File {
     ) -> Result<Option<Tokens>, StoreError> {
         let shared = &self.shared;
         let epoch = shared.known().parts[shared.store.part(self.id)];
-        let guess = self.state.lock().last.take();
-        let mut value = guess.unwrap_or_else(|| Tokens::new(epoch));
+        let mut value = self.guess(epoch).unwrap_or_else(|| Tokens::new(epoch));
         for _ in 0..RACES {
             let mut new = value.clone();
             change(&mut new, epoch);

@@ -1,6 +1,7 @@
 //! Over a store in memory, with faults.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -182,6 +183,34 @@ fn what_changes_hands_all_the_time_goes_to_the_origin_but_for_what_is_wanted_alo
         let permit = Permit::wait(node.tokens(0), want).unwrap();
         assert!(permit.grant().caches, "never directly");
     }
+    world.end(vec![one, other]);
+}
+
+#[test]
+fn what_is_wanted_alone_waits_for_what_is_under_way_directly_on_the_same_node() {
+    let world = World::new(1);
+    let (one, other) = (world.node("a"), world.node("b"));
+    let under_way = (0..100).find_map(|_| {
+        one.request(0, Node::want(WRITE, 0, false)).unwrap();
+        other.request(0, Node::want(WRITE, 0, false)).unwrap();
+        let permit = Permit::wait(one.tokens(0), Node::want(WRITE, 0, false)).unwrap();
+        (!permit.grant().caches).then_some(permit)
+    });
+    let under_way = under_way.expect("it became contended");
+    let is_granted = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let permit = Permit::wait(one.tokens(0), Node::want(READ, 0, true)).unwrap();
+            is_granted.store(true, Ordering::SeqCst);
+            assert!(permit.grant().caches);
+        });
+        for _ in 0..50 {
+            thread::sleep(Duration::from_millis(4));
+            assert!(!is_granted.load(Ordering::SeqCst), "what it caches is old at once");
+        }
+        drop(under_way);
+    });
+    assert!(is_granted.load(Ordering::SeqCst));
     world.end(vec![one, other]);
 }
 

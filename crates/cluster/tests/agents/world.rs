@@ -165,7 +165,8 @@ impl Node {
         let origin = &self.cache.origin;
         let value = origin.next.fetch_add(1, Ordering::Relaxed) + 1;
         if !caches {
-            // Beside others, each by itself.
+            // Beside others, each by itself; and after a while, as on a disk.
+            std::thread::sleep(Duration::from_micros(200));
             let mut blocks = origin.blocks.lock();
             blocks.insert(block, value);
             origin.ledger.lock().insert(block, value);
