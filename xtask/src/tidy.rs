@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod calls;
 mod citations;
 mod clocks;
 mod direction;

@@ -38,7 +38,6 @@ fn main() {
                     distance: Some(offset),
                     run_bytes: len,
                     last_run_bytes: len,
-                    longest_request: len,
                     cache_pressure: 0.5,
                 })));
             }

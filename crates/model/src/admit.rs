@@ -83,9 +83,6 @@ pub struct Query {
     pub run_bytes: u64,
     /// Length of the process's run before this one, 0 for none: what this one is expected to reach.
     pub last_run_bytes: u64,
-    /// Longest request of the run, this one included: kernels cut a program's large request into
-    /// pieces, the last of them small.
-    pub longest_request: u64,
     /// 0 for an empty cache to 1 for one full of dirty data.
     pub cache_pressure: f32,
 }
@@ -234,6 +231,12 @@ pub const POLICIES: &[Policy] = &[
         make: |setting| Box::new(Unconditional::never(setting)),
     },
 ];
+
+/// The policies that are compared where nobody names some: the papers' formulas as printed are for comparisons with the
+/// papers.
+pub fn compared() -> impl Iterator<Item = &'static str> {
+    POLICIES.iter().map(|policy| policy.name).filter(|name| *name != "sla-paper")
+}
 
 /// Makes the policy called `name` for `setting`.
 pub fn by_name(name: &str, setting: &Setting) -> Result<Box<dyn Admission>, UnknownPolicy> {

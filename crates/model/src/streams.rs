@@ -39,7 +39,6 @@ struct Stream {
     run_bytes: u64,
     /// Length of the run before this one.
     last_run_bytes: u64,
-    longest_request: u64,
     seen_ms: u64,
 }
 
@@ -53,8 +52,6 @@ pub struct Pattern {
     pub run_bytes: u64,
     /// Length of the process's run before this one, 0 for none.
     pub last_run_bytes: u64,
-    /// Longest request of the run.
-    pub longest_request: u64,
     /// Processes with requests on the file within [`WINDOW_MS`], this one included.
     pub processes: u32,
 }
@@ -65,9 +62,8 @@ impl Streams {
         let pattern = self.peek(pid, range);
         let last = self.by_process.get(&pid);
         self.active += u32::from(last.is_none());
-        let Pattern { run_bytes, last_run_bytes, longest_request, .. } = pattern;
-        let stream =
-            Stream { end: range.end, run_bytes, last_run_bytes, longest_request, seen_ms: now_ms };
+        let Pattern { run_bytes, last_run_bytes, .. } = pattern;
+        let stream = Stream { end: range.end, run_bytes, last_run_bytes, seen_ms: now_ms };
         self.by_process.insert(pid, stream);
         self.ends[self.next_end] = range.end;
         self.next_end = (self.next_end + 1) % ENDS;
@@ -86,7 +82,6 @@ impl Streams {
         let distance = last.map(|stream| range.start.abs_diff(stream.end));
         let carried = last.filter(|stream| stream.end == range.start || shared);
         let run_bytes = carried.map_or(0, |stream| stream.run_bytes) + range.len();
-        let longest = carried.map_or(0, |stream| stream.longest_request).max(range.len());
         let last_run_bytes = last.map_or(0, |stream| {
             if carried.is_some() { stream.last_run_bytes } else { stream.run_bytes }
         });
@@ -94,7 +89,6 @@ impl Streams {
             distance: if shared { distance.map(|_| 0) } else { distance },
             run_bytes,
             last_run_bytes,
-            longest_request: longest,
             processes: self.active.max(1),
         }
     }
@@ -114,22 +108,17 @@ impl Streams {
 mod tests {
     use super::*;
 
-    fn pattern(
-        distance: Option<u64>,
-        run_bytes: u64,
-        last_run_bytes: u64,
-        longest_request: u64,
-    ) -> Pattern {
-        Pattern { distance, run_bytes, last_run_bytes, longest_request, processes: 1 }
+    fn pattern(distance: Option<u64>, run_bytes: u64, last_run_bytes: u64) -> Pattern {
+        Pattern { distance, run_bytes, last_run_bytes, processes: 1 }
     }
 
     #[test]
     fn a_stream_is_told_from_jumps() {
         let mut streams = Streams::default();
-        assert_eq!(streams.note(1, ByteRange::at(0, 100), 0), pattern(None, 100, 0, 100));
-        assert_eq!(streams.note(1, ByteRange::at(100, 50), 1), pattern(Some(0), 150, 0, 100));
-        assert_eq!(streams.note(1, ByteRange::at(10, 5), 2), pattern(Some(140), 5, 150, 5));
-        assert_eq!(streams.note(1, ByteRange::at(30, 5), 3), pattern(Some(15), 5, 5, 5));
+        assert_eq!(streams.note(1, ByteRange::at(0, 100), 0), pattern(None, 100, 0));
+        assert_eq!(streams.note(1, ByteRange::at(100, 50), 1), pattern(Some(0), 150, 0));
+        assert_eq!(streams.note(1, ByteRange::at(10, 5), 2), pattern(Some(140), 5, 150));
+        assert_eq!(streams.note(1, ByteRange::at(30, 5), 3), pattern(Some(15), 5, 5));
     }
 
     #[test]

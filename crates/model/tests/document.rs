@@ -42,7 +42,6 @@ fn row(what: &str, len: u64, distance: Option<u64>, run_bytes: u64) -> String {
         distance,
         run_bytes,
         last_run_bytes: run_bytes,
-        longest_request: len,
         cache_pressure: 0.0,
     });
     let decision = if verdict.critical { verdict.layout.name() } else { "origin" };

@@ -148,10 +148,7 @@ fn share_error(widths: &[u64], counts: &[u64]) -> f64 {
 }
 
 fn orangefs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, String> {
-    let [part] = parts else {
-        let count = parts.len();
-        return Err(format!("its layout has {count} parts; OrangeFS has one for a whole file"));
-    };
+    let part = only("OrangeFS", parts)?;
     let used = || part.widths.iter().enumerate().filter(|(_, width)| **width > 0);
     let strips = used().enumerate().map(|(place, (_, width))| format!("{place}:{width}"));
     let strips = strips.collect::<Vec<_>>().join(";");
@@ -168,6 +165,15 @@ fn orangefs(plan: &Plan, path: &str, parts: &[Part]) -> Result<Vec<String>, Stri
         format!("setfattr -n user.pvfs2.dist_params -v 'strips:{strips}' {directory}"),
         format!("pvfs2-touch -l {} {}", quoted(&servers.join(",")), quoted(path)),
     ])
+}
+
+/// The part of a layout that has one.
+fn only<'p>(system: &str, parts: &'p [Part]) -> Result<&'p Part, String> {
+    let [part] = parts else {
+        let count = parts.len();
+        return Err(format!("its layout has {count} parts; {system} has one for a whole file"));
+    };
+    Ok(part)
 }
 
 /// The directory of a file, as a word of a shell.
@@ -191,10 +197,7 @@ impl<'p> Pooled<'p> {
     /// One part with equal stripes on servers of one pool. Servers are called by their pool and a number:
     /// `ssd.0`, `ssd.1`.
     fn of(system: &str, plan: &'p Plan, parts: &[Part]) -> Result<Self, String> {
-        let [part] = parts else {
-            let count = parts.len();
-            return Err(format!("its layout has {count} parts; {system} has one for a whole file"));
-        };
+        let part = only(system, parts)?;
         let mut found: Option<Self> = None;
         let used = part.widths.iter().zip(&plan.server).filter(|(width, _)| **width > 0);
         for (&stripe, server) in used {

@@ -75,15 +75,17 @@ impl Case {
         let capacity = u128::from(bytes) * u128::from(self.cache_percent) / 100;
         let capacity = u64::try_from(capacity).map_err(|_| "the cache is too large")?;
         let options = Options { seed: self.workload.seed, pace: Pace::ClosedLoop { think: true } };
-        let requests = || self.requests();
+        let requests = self.requests();
         policies
             .iter()
-            .map(|policy| replay_cached(requests(), &servers, capacity, policy, &options))
+            .map(|policy| {
+                replay_cached(requests.iter().copied(), &servers, capacity, policy, &options)
+            })
             .collect()
     }
 
     /// The requests with the times at which they would be issued if none took any.
-    fn requests(&self) -> impl Iterator<Item = Request> {
+    fn requests(&self) -> Vec<Request> {
         let step_ns = self.think_us * 1000;
         let mut requests: Vec<Request> = self.workload.requests().collect();
         for request in &mut requests {
@@ -93,7 +95,7 @@ impl Case {
             request.duration_ns = Some(0);
         }
         requests.sort_by_key(|request| request.start_ns);
-        requests.into_iter()
+        requests
     }
 
     fn servers(&self) -> ServerSet {

@@ -1,9 +1,7 @@
 //! Time is handed in: below the extent engine nothing reads the machine's clock or waits for it, so that a simulated
 //! clock (`crates/core/src/clock.rs`) can stand in its place.
 
-use syn::spanned::Spanned;
-use syn::visit::{self, Visit};
-
+use super::calls::{self, Calls};
 use super::{Finding, Source};
 
 /// Where the rule holds.
@@ -39,7 +37,7 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     for source in sources.iter().filter(in_scope) {
         let mut uses = Uses { source, findings: Vec::new() };
         if let Some(tree) = &source.tree {
-            uses.visit_file(tree);
+            calls::outside_tests(tree, &mut uses);
         }
         findings.extend(uses.findings);
     }
@@ -58,33 +56,18 @@ impl Uses<'_> {
     }
 }
 
-impl<'ast> Visit<'ast> for Uses<'_> {
-    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
-        let is_test = |attribute: &syn::Attribute| {
-            attribute.path().is_ident("cfg")
-                && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
-        };
-        if !module.attrs.iter().any(is_test) {
-            visit::visit_item_mod(self, module);
+impl Calls for Uses<'_> {
+    fn path(&mut self, of: &str, name: &str, at: proc_macro2::Span) {
+        if FUNCTIONS.contains(&[of, name]) {
+            self.found(at, &format!("{of}::{name}"));
         }
     }
 
-    fn visit_expr_path(&mut self, path: &'ast syn::ExprPath) {
-        let mut names = path.path.segments.iter().rev().map(|part| part.ident.to_string());
-        if let (Some(last), Some(before)) = (names.next(), names.next())
-            && FUNCTIONS.iter().any(|[of, name]| *of == before && *name == last)
-        {
-            self.found(path.span(), &format!("{before}::{last}"));
-        }
-        visit::visit_expr_path(self, path);
-    }
-
-    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+    fn method(&mut self, call: &syn::ExprMethodCall) {
         let is = |(name, args): &(&str, usize)| call.method == name && call.args.len() == *args;
         if METHODS.iter().any(is) {
             self.found(call.method.span(), &format!(".{}()", call.method));
         }
-        visit::visit_expr_method_call(self, call);
     }
 }
 

@@ -1,9 +1,7 @@
 //! Whoever writes a file must not choose how much memory reading it takes: what is read whole is read through
 //! `crates/core/src/bounded.rs`, or through `take`.
 
-use syn::spanned::Spanned;
-use syn::visit::{self, Visit};
-
+use super::calls::{self, Calls};
 use super::{Finding, Source};
 
 /// Functions of the standard library, by the last two parts of their paths.
@@ -42,7 +40,7 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
     for source in sources.iter().filter(in_scope) {
         let mut reads = Reads { source, findings: Vec::new() };
         if let Some(tree) = &source.tree {
-            reads.visit_file(tree);
+            calls::outside_tests(tree, &mut reads);
         }
         findings.extend(reads.findings);
     }
@@ -61,33 +59,18 @@ impl Reads<'_> {
     }
 }
 
-impl<'ast> Visit<'ast> for Reads<'_> {
-    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
-        let is_test = |attribute: &syn::Attribute| {
-            attribute.path().is_ident("cfg")
-                && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
-        };
-        if !module.attrs.iter().any(is_test) {
-            visit::visit_item_mod(self, module);
+impl Calls for Reads<'_> {
+    fn path(&mut self, of: &str, name: &str, at: proc_macro2::Span) {
+        if FUNCTIONS.contains(&[of, name]) {
+            self.found(at, &format!("{of}::{name}"));
         }
     }
 
-    fn visit_expr_path(&mut self, path: &'ast syn::ExprPath) {
-        let mut names = path.path.segments.iter().rev().map(|part| part.ident.to_string());
-        if let (Some(last), Some(before)) = (names.next(), names.next())
-            && FUNCTIONS.iter().any(|[of, name]| *of == before && *name == last)
-        {
-            self.found(path.span(), &format!("{before}::{last}"));
-        }
-        visit::visit_expr_path(self, path);
-    }
-
-    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+    fn method(&mut self, call: &syn::ExprMethodCall) {
         let reads_all = METHODS.iter().any(|name| call.method == name) && call.args.len() == 1;
         if reads_all && !is_bounded(&call.receiver) {
             self.found(call.method.span(), &format!(".{}()", call.method));
         }
-        visit::visit_expr_method_call(self, call);
     }
 }
 

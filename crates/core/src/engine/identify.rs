@@ -73,7 +73,6 @@ impl Identifier {
             distance: pattern.distance,
             run_bytes: pattern.run_bytes,
             last_run_bytes: pattern.last_run_bytes,
-            longest_request: pattern.longest_request,
             cache_pressure: pressure,
         };
         let named = hint.policy.as_deref().and_then(|name| self.named(name));
@@ -106,7 +105,6 @@ impl Identifier {
             distance: Some(u64::MAX),
             run_bytes: range.len(),
             last_run_bytes: 0,
-            longest_request: range.len(),
             cache_pressure: 0.0,
         })
     }

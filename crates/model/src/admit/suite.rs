@@ -33,7 +33,6 @@ fn query(offset: u64, len: u64, distance: Option<u64>, run_bytes: u64) -> Query 
         distance,
         run_bytes,
         last_run_bytes: 0,
-        longest_request: len,
         cache_pressure: 0.0,
     }
 }
@@ -84,7 +83,6 @@ fn any_query() -> impl Strategy<Value = Query> {
                 distance,
                 run_bytes: len + if distance == Some(0) { before } else { 0 },
                 last_run_bytes: before,
-                longest_request: len,
                 cache_pressure,
             },
         )
@@ -196,7 +194,7 @@ fn adaptive_leaves_streams_on_the_origin() {
         }
         // What the kernel leaves of a large request that it cut.
         let rest = Query { processes: 1, ..query(9 * MB, 2 * KB, Some(0), 9 * MB) };
-        assert!(!policy.judge(&Query { longest_request: MB - 4 * KB, ..rest }).critical);
+        assert!(!policy.judge(&rest).critical);
         // A stream that several threads deliver out of order.
         for distance in [MB, 2 * MB, 3 * MB] {
             let near = Query { processes: 1, ..query(9 * MB, MB, Some(distance), MB) };

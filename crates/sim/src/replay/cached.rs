@@ -277,7 +277,6 @@ impl Cache {
             distance: pattern.distance,
             run_bytes: pattern.run_bytes,
             last_run_bytes: pattern.last_run_bytes,
-            longest_request: pattern.longest_request,
             cache_pressure: self.extents.pressure(),
         });
         (verdict, pattern.distance == Some(0))

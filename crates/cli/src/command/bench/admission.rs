@@ -110,9 +110,7 @@ type Shown<'a> = (&'a BTreeMap<&'static str, f64>, usize, f64);
 /// Compares.
 pub(super) fn execute(args: &AdmissionArgs) -> Outcome {
     args.plot.as_deref().map_or(Ok(()), plot::check)?;
-    // The papers' formulas as printed are for comparisons with the papers.
-    let known = admit::POLICIES.iter().map(|policy| policy.name);
-    let policies: Vec<&'static str> = known.filter(|name| *name != "sla-paper").collect();
+    let policies: Vec<&'static str> = admit::compared().collect();
     let mut cases = judge_all(args, &policies)?;
     cases.sort_by_key(|case| case.number);
     let judged = policies.iter().map(|policy| judged(policy, &cases)).collect();

@@ -34,11 +34,11 @@ pub(super) fn execute(
     let wrong = |error: String| failed(&args.trace, &error);
     let mut trace_weight = 1.0;
     let mut policies = Vec::new();
-    let mut known: Vec<_> = admit::POLICIES.iter().map(|policy| policy.name).collect();
-    if args.policy.is_empty() {
-        // The papers' formulas as printed are for comparisons with the papers.
-        known.retain(|name| *name != "sla-paper");
-    }
+    let known: Vec<_> = if args.policy.is_empty() {
+        admit::compared().collect()
+    } else {
+        admit::POLICIES.iter().map(|policy| policy.name).collect()
+    };
     for policy in super::chosen(&args.policy, known.into_iter())? {
         let mut requests = Traced::open(&args.trace)?;
         let done = replay_cached(&mut requests, servers, cache_size, &policy, options);
