@@ -3,11 +3,12 @@
 //! What must hold: who asks is answered in time, and told which directory does not answer. Whoever takes the state of
 //! a tier may wait for a look at it, or for a lock of one who does.
 
+use super::side::Side;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::Core;
+use super::wiring::Core;
 use crate::control::tier::TierState;
 use crate::control::{Health, Rules, TierStatus};
 use crate::error::Result;
@@ -31,7 +32,7 @@ impl Core {
     /// `ETIMEDOUT`, with the first that does not.
     fn check_answers(&self) -> Result<()> {
         thread::scope(|scope| {
-            let ask = |side| scope.spawn(move || super::Side::check_answers(side));
+            let ask = |side| scope.spawn(move || Side::check_answers(side));
             let asked: Vec<_> = self.tiers.sides().iter().map(ask).collect();
             // A look has no panics of its own.
             asked.into_iter().filter_map(|asked| asked.join().ok()).collect()
@@ -58,7 +59,7 @@ impl Core {
                 health: core.health(),
                 rules: core.rules(),
                 files: core.residents.len() as u64,
-                notes: core.notes.lock().iter().cloned().chain(core.lost.note()).collect(),
+                notes: core.defects.notes().into_iter().chain(core.lost.note()).collect(),
             })
         });
         told.unwrap_or_else(|error| Told {
@@ -87,7 +88,7 @@ impl Core {
     /// Each tier, with what is free on it where that is to be looked at.
     pub(super) fn states(&self, free: bool) -> Vec<TierState> {
         let sides = self.tiers.sides().iter();
-        let state = |side: &super::Side| TierState {
+        let state = |side: &Side| TierState {
             path: side.path.clone(),
             name: side.name(),
             free_bytes: free.then(|| side.room().ok()).flatten(),

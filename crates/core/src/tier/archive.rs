@@ -14,18 +14,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+use super::copied::{Copied, Source};
 use super::copy::Expected;
 use super::cutover::differs;
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::inode::Inode;
 use super::intents::{Intent, Removal};
+use super::is_private_path;
 use super::mapped;
 use super::marks::{Mark, Stamp};
-use super::migrate::{COPY_SLACK, Copied, Source, Stayed};
 use super::mirror;
 use super::residents::Resident;
+use super::stayed::{COPY_SLACK, Stayed};
 use super::tiers::Entry;
-use super::{Core, is_private_path};
+use super::wiring::Core;
 use crate::config::Copies;
 use crate::control::tier::Moved;
 use crate::engine::Stat;
@@ -177,7 +179,7 @@ impl Core {
             Outcome::Needless => return self.archived(entry, resident),
             Outcome::Later(after) => after,
             Outcome::Failed(stayed) => {
-                let path = self.view().path_of(resident);
+                let path = self.catalog.view().path_of(resident);
                 let trouble = format!("{}: {stayed}", path.display());
                 tracing::debug!("not archived: {trouble}");
                 self.archive.state.lock().trouble = Some(trouble);
@@ -233,7 +235,7 @@ impl Core {
                 Ok(Outcome::Done)
             }
             Err(stayed) => {
-                self.undo(&copied);
+                copied.undo(&self.tiers, &self.intents);
                 match stayed {
                     Stayed::Changed => Ok(Outcome::Later(self.options.archive_after)),
                     other => Err(other),
@@ -425,7 +427,7 @@ impl Core {
     /// The same of the copy in a slot: nobody changes its permissions meanwhile.
     fn straighten_slot(&self, resident: &Resident, slot: &mut Option<Mark>) -> Result<(), Error> {
         let Some(mark) = slot.clone().filter(|mark| mark.retired.is_none()) else { return Ok(()) };
-        let own = self.view().path_of(resident);
+        let own = self.catalog.view().path_of(resident);
         if own == mark.place || is_private_path(&own) {
             return Ok(());
         }
@@ -474,7 +476,7 @@ impl Core {
     /// Removes what copies there are of files that are durably gone.
     pub(super) fn remove_given_up(&self) {
         if self.intents.has_copies()
-            && let Err(error) = self.finish_removals()
+            && let Err(error) = self.leftovers.finish()
         {
             tracing::warn!(%error, "copies of removed files stay for now");
         }

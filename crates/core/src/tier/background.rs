@@ -5,8 +5,8 @@ use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
 
-use super::Core;
 use super::signal::Signal;
+use super::wiring::Core;
 use crate::error::Result;
 use crate::unpanicked::caught;
 
@@ -92,7 +92,7 @@ impl Work {
             match caught(|| (self.round)(core, last)) {
                 Ok(done) => (last, panics) = (done, 0),
                 Err(panicked) => {
-                    core.defect(self.name, &panicked);
+                    core.defects.defect(self.name, &panicked);
                     panics += 1;
                     core.signal.rest(panics);
                 }
@@ -102,7 +102,7 @@ impl Work {
 }
 
 fn reap(core: &Core, last: Done) -> Done {
-    let Err(error) = core.finish_removals() else { return Done::Worked };
+    let Err(error) = core.leftovers.finish() else { return Done::Worked };
     if last == Done::Worked {
         tracing::warn!(%error, "data of removed files stays for now");
     }

@@ -17,21 +17,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{Advice, fadvise};
 
+use super::copied::{Copied, Source};
 use super::copy::Expected;
-use super::cutover::CutOver;
+use super::cutover::{CutOver, PATIENCE};
 use super::in_flight::{ALONE_BYTES, together};
 use super::inode::Inode;
+use super::is_private_path;
 use super::leftovers::OldCopy;
-use super::migrate::{Copied, Source, Stayed};
 use super::mirror;
+use super::stayed::Stayed;
 use super::steps::inherit;
 use super::under_way::UnderWayGuard;
-use super::{Core, is_private_path};
+use super::wiring::Core;
 use crate::config::Copies;
 use crate::namespace::Node;
 
@@ -48,8 +49,6 @@ const DIRTY_MAX: u64 = if cfg!(test) { 1 << 40 } else { 512 << 20 };
 /// Threads that copy the files of a batch, at most, and no more than there are processors: all make
 /// names in one directory, and who waits for that on a busy machine waits long.
 const WORKERS: usize = 4;
-/// How long a batch waits for a request to a file to end.
-pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 /// From so many directories on a sync of their file system is cheaper than one of each.
 const DIRECTORIES_MAX: usize = if cfg!(test) { 1 } else { 16 };
 
@@ -113,7 +112,7 @@ impl Core {
         if let Err(error) = self.tiers.sides()[tier].steps.sync_all("syncing copies", &whole) {
             tracing::debug!(%error, "the files of a batch are moved alone");
             for member in &members {
-                self.undo(&member.copied);
+                member.copied.undo(&self.tiers, &self.intents);
             }
             return outcomes;
         }
@@ -192,7 +191,7 @@ impl Core {
             };
             match noted {
                 Some(intent) => member.copied.placed = Some((own, intent)),
-                None => self.undo(&member.copied),
+                None => member.copied.undo(&self.tiers, &self.intents),
             }
             member.copied.placed.is_some()
         });
@@ -205,7 +204,7 @@ impl Core {
             // Something else is there.
             self.intents.clear(&placed.1);
             member.copied.placed = None;
-            self.undo(&member.copied);
+            member.copied.undo(&self.tiers, &self.intents);
             false
         });
         members
@@ -216,7 +215,7 @@ impl Core {
         if let Ok(switched) = self.switch_for_now(member.inode, &member.source, &member.copied) {
             Some((member, switched))
         } else {
-            self.undo(&member.copied);
+            member.copied.undo(&self.tiers, &self.intents);
             None
         }
     }

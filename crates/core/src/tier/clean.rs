@@ -11,17 +11,17 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use super::Core;
+use super::copied::{Copied, Source};
 use super::copy;
 use super::inode::{Inode, Place};
 use super::intents::{Intent, Removal};
 use super::leftovers;
 use super::marks::{Mark, Stamp};
-use super::migrate::{Copied, Source};
 use super::numbers::{keep_number, kept_number};
 use super::residents::Resident;
 use super::tiers::Entry;
 use super::totals;
+use super::wiring::Core;
 use crate::config::Copies;
 use crate::engine::Stat;
 use crate::error::Result;
@@ -282,7 +282,7 @@ impl Core {
             Ok(()) => Some(copied),
             Err(error) => {
                 tracing::debug!(%error, "a clean copy is not used");
-                self.undo(&copied);
+                copied.undo(&self.tiers, &self.intents);
                 None
             }
         }

@@ -9,18 +9,22 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::RwLockWriteGuard;
 
-use super::Core;
-use super::batch::PATIENCE;
+use super::copied::{Copied, Source};
 use super::inode::{Away, Inode, Place};
-use super::intents::{Intent, Removal};
+use super::intents::Intent;
 use super::many_names::temporary_name;
-use super::migrate::{Copied, Source, Stayed};
 use super::residents::Resident;
+use super::stayed::Stayed;
+use super::wiring::Core;
 use crate::engine::Stat;
 use crate::namespace::{Node, stat_descriptor};
+
+/// How long a batch waits for a request to a file to end.
+pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What a switch that was made leaves.
 pub(super) struct CutOver {
@@ -297,21 +301,9 @@ impl Core {
         }
         match old {
             Some(old) if kept => self.intents.clear(&old),
-            Some(old) => self.drop_old(old, parent),
+            Some(old) => self.leftovers.drop_old(old, parent),
             None => {}
         }
-    }
-
-    /// Removes a file's old place, once the switch in `parent` is durable.
-    pub(super) fn drop_old(&self, old: Intent, parent: &Node) {
-        self.intents.later(match self.tiers.sides()[old.tier].remove(&old.place) {
-            // Gone for the tier's users; the intent goes once that is durable.
-            Ok(()) => Removal::Done(old),
-            Err(error) => {
-                tracing::warn!(%error, "an old copy is removed later");
-                Removal::Wanted(old, parent.clone())
-            }
-        });
     }
 }
 

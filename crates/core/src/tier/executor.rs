@@ -6,15 +6,16 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::Core;
 use super::batch::{Outcomes, ToldOf, batch_of};
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::inode::Inode;
 use super::job::Ahead;
-use super::migrate::{COPY_SLACK, Manner, Stayed};
+use super::migrate::Manner;
 use super::placement::{Except, Leaving, Plan};
 use super::residents::Resident;
+use super::stayed::{COPY_SLACK, Stayed};
 use super::tiers::Entry;
+use super::wiring::Core;
 use crate::namespace::stat_descriptor;
 
 /// After so many copies that failed one after the other the tiers below are left in peace for now.
@@ -49,11 +50,15 @@ impl Core {
         let mut room = Room { enough: self.is_free(bytes), moved: false };
         if !room.enough {
             let missing = self.residents.missing(bytes);
-            let first = self.placement.plan_room(missing, except, self.view());
+            let first = self.placement.plan_room(missing, except, self.catalog.view());
             let in_peace = self.carry_out(&first, bytes, &mut room);
             // Some of them may have been in use.
             if !room.enough && !in_peace {
-                self.carry_out(&self.placement.plan_all(except, self.view()), bytes, &mut room);
+                self.carry_out(
+                    &self.placement.plan_all(except, self.catalog.view()),
+                    bytes,
+                    &mut room,
+                );
             }
         }
         room
@@ -120,7 +125,10 @@ impl Core {
     fn push_out(&self, entry: Entry, resident: &Resident) -> Result<u64, Stayed> {
         let inode = self.inode_of(entry, resident).ok_or(Stayed::Gone)?;
         self.demote(&inode, Manner::Yielding, &mut |_| true).inspect_err(|stayed| {
-            tracing::debug!("{}: not demoted: {stayed}", self.view().path_of(resident).display());
+            tracing::debug!(
+                "{}: not demoted: {stayed}",
+                self.catalog.view().path_of(resident).display()
+            );
         })
     }
 
@@ -183,7 +191,7 @@ impl Core {
             return false;
         }
         self.leftovers.free_old_copies();
-        let plan = self.placement.plan_promotion(inode.number, need, ahead, self.view());
+        let plan = self.placement.plan_promotion(inode.number, need, ahead, self.catalog.view());
         let Some(plan) = plan else {
             self.uses.stayed(inode.number, "the policy kept what is on the SSD instead");
             return false;

@@ -1,5 +1,6 @@
 //! Files in use: opened, read, written, emptied, and spilled where the SSD has no room.
 
+use super::stayed::ROOM_FOR_NAMES;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -9,25 +10,23 @@ use std::sync::Arc;
 use rustix::fs::{fallocate, ftruncate};
 use rustix::io::Errno;
 
-use super::Core;
 use super::counters::Opening;
 use super::inode::{Inode, Node, Opened, Place};
 use super::job::Ahead;
 use super::link_owner;
-use super::migrate::{Manner, Stayed};
+use super::migrate::Manner;
 use super::mirror;
 use super::mirror::ACL;
 use super::permissions;
 use super::serve::Handle;
+use super::stayed::Stayed;
 use super::steps::Steps;
+use super::wiring::Core;
 use crate::device::Allocate;
 use crate::engine::{DirEntry, Maker, SetAttr, Stat};
 use crate::error::{Error, Result};
 use crate::namespace::attributes::set_attr_on;
 use crate::namespace::{self, stat_descriptor};
-
-/// Room that is made for names when the SSD itself is full.
-pub(super) const ROOM_FOR_NAMES: u64 = 4 << 20;
 
 impl Core {
     /// Before the kernel writes to a file by itself, which nobody tells us; or why it must not.
@@ -290,7 +289,7 @@ impl Core {
             match make() {
                 Err(error) if error.is_full() => {
                     // Removed files first: nobody has to wait for a copy.
-                    if let Err(error) = self.finish_removals() {
+                    if let Err(error) = self.leftovers.finish() {
                         tracing::debug!(%error, "data of removed files stays for now");
                     }
                     self.free_up(self.residents.free() + ROOM_FOR_NAMES, u64::MAX);
@@ -336,7 +335,7 @@ impl Core {
         if !self.placement.has_jobs() {
             return None;
         }
-        let followed = self.placement.follow_jobs(self.view().paths_of(&inode.entry()), by);
+        let followed = self.placement.follow_jobs(self.catalog.view().paths_of(&inode.entry()), by);
         for skipped in followed.skipped {
             let entry = self.tiers.walk(&skipped).map(|node| node.key());
             if let Some(resident) = entry.and_then(|entry| self.residents.get(entry)) {
@@ -348,7 +347,7 @@ impl Core {
 
     /// Whether a glob keeps a file off the SSD.
     pub(super) fn excludes(&self, inode: &Inode) -> bool {
-        self.placement.is_excluded(inode, self.view())
+        self.placement.is_excluded(inode, self.catalog.view())
     }
 
     /// An entry as programs see it: files on lower tiers are files.

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use super::Core;
 use super::intents::Intent;
 use super::marks::{Mark, is_closed};
 use super::problem::Problem;
 use super::scan::Survey;
+use super::wiring::Core;
 use crate::config::Copies;
 use crate::engine::Stat;
 use crate::error::Result;

@@ -29,13 +29,20 @@ pub(super) struct OldCopy {
 #[derive(Debug)]
 pub(super) struct Leftovers {
     old_copies: Mutex<Vec<OldCopy>>,
+    tiers: Arc<Tiers>,
+    intents: Arc<Intents>,
     signal: Arc<Signal>,
 }
 
 impl Leftovers {
     /// None yet; `signal` wakes who removes them.
-    pub(super) fn new(signal: Arc<Signal>) -> Self {
-        Self { old_copies: Mutex::default(), signal }
+    pub(super) fn new(tiers: &Arc<Tiers>, intents: &Arc<Intents>, signal: &Arc<Signal>) -> Self {
+        Self {
+            old_copies: Mutex::default(),
+            tiers: tiers.clone(),
+            intents: intents.clone(),
+            signal: signal.clone(),
+        }
     }
 
     /// Leaves an old copy to the background.
@@ -65,12 +72,12 @@ impl Leftovers {
 
     /// Removes the data of files whose names are gone, once that is durable. What fails is tried
     /// again when this is called next.
-    pub(super) fn finish(&self, tiers: &Tiers, intents: &Intents) -> Result<()> {
+    pub(super) fn finish(&self) -> Result<()> {
         self.free_old_copies();
-        let removals = intents.take_removals();
-        if let Err(error) = sync_parents(tiers, &removals) {
+        let removals = self.intents.take_removals();
+        if let Err(error) = sync_parents(&self.tiers, &removals) {
             for removal in removals {
-                intents.later(removal);
+                self.intents.later(removal);
             }
             return Err(error);
         }
@@ -81,9 +88,9 @@ impl Leftovers {
             while left.front().is_some_and(|next| is_beside(next.intent(), some[0].intent())) {
                 some.extend(left.pop_front());
             }
-            if let Err(error) = Self::finish_some(tiers, intents, some, &mut left) {
+            if let Err(error) = self.finish_some(some, &mut left) {
                 for removal in left {
-                    intents.later(removal);
+                    self.intents.later(removal);
                 }
                 return Err(error);
             }
@@ -92,15 +99,10 @@ impl Leftovers {
     }
 
     /// Finishes removals in one directory. One that fails comes after `left`.
-    fn finish_some(
-        tiers: &Tiers,
-        intents: &Intents,
-        some: Vec<Removal>,
-        left: &mut VecDeque<Removal>,
-    ) -> Result<()> {
+    fn finish_some(&self, some: Vec<Removal>, left: &mut VecDeque<Removal>) -> Result<()> {
         let (mut removed, mut failed) = (Vec::new(), Ok(()));
         for removal in some {
-            match remove_for_now(tiers, &removal) {
+            match remove_for_now(&self.tiers, &removal) {
                 Ok(()) => removed.push(removal),
                 Err(error) => {
                     left.push_back(removal);
@@ -109,10 +111,11 @@ impl Leftovers {
             }
         }
         let Some(first) = removed.first().map(Removal::intent) else { return failed };
-        let synced = tiers.sides()[first.tier].sync_parent("syncing what is removed", &first.place);
+        let synced =
+            self.tiers.sides()[first.tier].sync_parent("syncing what is removed", &first.place);
         for removal in removed {
             match synced {
-                Ok(()) => finished(tiers, intents, removal.intent()),
+                Ok(()) => finished(&self.tiers, &self.intents, removal.intent()),
                 // The place may belong to another file by now.
                 Err(_) => left.push_back(removal.into_done()),
             }
@@ -122,18 +125,30 @@ impl Leftovers {
 
     /// The same where nothing may stand in the way of an end: what cannot be removed now, because a
     /// tier is read-only or fails, keeps its intents, by which the next mount removes it. Tells of it.
-    pub(super) fn finish_what_goes(&self, tiers: &Tiers, intents: &Intents) -> MoveReport {
+    pub(super) fn finish_what_goes(&self) -> MoveReport {
         let mut report = MoveReport::default();
-        let Err(error) = self.finish(tiers, intents) else { return report };
-        if let Err(error) = intents.sync() {
+        let Err(error) = self.finish() else { return report };
+        if let Err(error) = self.intents.sync() {
             tracing::warn!(%error, "intents are not durable yet");
         }
-        for (tier, count) in intents.waiting() {
+        for (tier, count) in self.intents.waiting() {
             let what = format!("data of {count} removed or moved files stays for now ({error})");
             let reason = format!("{what}: it goes when that is possible, or at the next mount");
-            report.skipped.push(Skipped { path: tiers.sides()[tier].path.clone(), reason });
+            report.skipped.push(Skipped { path: self.tiers.sides()[tier].path.clone(), reason });
         }
         report
+    }
+
+    /// Removes a file's old place, once the switch in `parent` is durable.
+    pub(super) fn drop_old(&self, old: Intent, parent: &Node) {
+        self.intents.later(match self.tiers.sides()[old.tier].remove(&old.place) {
+            // Gone for the tier's users; the intent goes once that is durable.
+            Ok(()) => Removal::Done(old),
+            Err(error) => {
+                tracing::warn!(%error, "an old copy is removed later");
+                Removal::Wanted(old, parent.clone())
+            }
+        });
     }
 }
 

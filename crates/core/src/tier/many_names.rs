@@ -10,6 +10,7 @@
 //! that programs went on with is always that one. Either is removed only once all names are durably
 //! switched, or durably back.
 
+use super::stayed::NAMES_MAX;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,17 +23,15 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{AtFlags, linkat, unlinkat};
 use rustix::io::Errno;
 
-use super::Core;
+use super::copied::Source;
 use super::inode::{Inode, Place};
-use super::migrate::{Source, Stayed};
+use super::stayed::Stayed;
 use super::tiers::Entry;
+use super::wiring::Core;
 use crate::engine::{SetAttr, SetTime, Stat};
 use crate::error::Result;
 use crate::namespace::attributes::{set_attr_on, stat_at, system_time};
 use crate::namespace::{Node, stat_descriptor};
-
-/// Names that a file may have and still move: while they are switched, nobody looks up any name.
-pub(super) const NAMES_MAX: u64 = 1024;
 
 /// A directory and a name in it.
 pub(super) type Name = (Node, OsString);

@@ -4,10 +4,11 @@
 //! `docs/decisions/0001-file-tier.md`. What must hold (I10): a copy is durable, and has its place
 //! durably, before it can become the file; one that does not is taken back.
 
-use std::ffi::OsString;
-use std::fmt;
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use super::copied::Copied;
+use super::copied::Source;
+use super::stayed::COPY_SLACK;
+use super::stayed::Stayed;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,92 +17,16 @@ use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
 
 use super::copy::{self, End, Expected, Told};
-use super::files::ROOM_FOR_NAMES;
 use super::inode::{Inode, Place};
-use super::intents::Intent;
 use super::leftovers::OldCopy;
-use super::many_names::NAMES_MAX;
+use super::stayed::ROOM_FOR_NAMES;
+
 use super::mapped;
 use super::mirror;
 use super::numbers::keep_number;
-use super::residents::Reserved;
-use super::{Core, PRIVATE, is_private_path};
-use crate::engine::Stat;
-use crate::error::Error;
+use super::wiring::Core;
+use super::{PRIVATE, is_private_path};
 use crate::namespace::{Node, reopen, stat_descriptor};
-
-/// Room that a copy needs besides its data.
-pub(super) const COPY_SLACK: u64 = 16 << 10;
-
-/// Why a file stayed where it was.
-#[derive(Debug)]
-pub(super) enum Stayed {
-    /// It is there already.
-    There,
-    /// Only regular files move.
-    NotAFile,
-    /// It has more names than the mount knows, or than are moved together.
-    HardLinked { names: u64, known: u64 },
-    /// The kernel serves it by itself while it is open.
-    PassedThrough,
-    /// A program has it mapped, past us.
-    Mapped,
-    /// It changed while it was copied.
-    Changed,
-    /// It was removed.
-    Gone,
-    /// No tier that it may go to has room.
-    NoRoom,
-    /// An exclude glob keeps it off the SSD.
-    Excluded,
-    /// A pin glob keeps it on the SSD.
-    Pinned,
-    /// The user who mounted may not change its directory.
-    Closed,
-    /// The copy failed.
-    Failed(Error),
-}
-
-impl fmt::Display for Stayed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::There => write!(f, "it is there already"),
-            Self::NotAFile => write!(f, "only regular files are moved"),
-            Self::HardLinked { names, known } if *known >= NAMES_MAX => {
-                write!(
-                    f,
-                    "it has {names} names (hard links): no more than {NAMES_MAX} move together"
-                )
-            }
-            Self::HardLinked { names, known } => write!(
-                f,
-                "it has {names} names (hard links), of which the mount knows {known}: others are \
-                 outside the tier, or were made behind the mount; mount again if they are in it"
-            ),
-            Self::PassedThrough => {
-                write!(f, "the kernel serves it by itself until it is closed: try again then")
-            }
-            Self::Mapped => write!(f, "a program has it mapped in memory: try again later"),
-            Self::Changed => write!(f, "it is being changed: try again"),
-            Self::Gone => write!(f, "it was removed"),
-            Self::NoRoom => write!(f, "there is no room: free some, or raise the limit"),
-            Self::Excluded => write!(f, "an exclude glob keeps it off the SSD"),
-            Self::Pinned => write!(f, "a pin glob keeps it on the SSD: unpin it first"),
-            Self::Closed => write!(
-                f,
-                "the user who mounted may not write to its directory: change that, or mount as root"
-            ),
-            Self::Failed(error) => write!(f, "{error}"),
-        }
-    }
-}
-
-impl<E: Into<Error>> From<E> for Stayed {
-    fn from(error: E) -> Self {
-        let error = error.into();
-        if error.is_full() { Self::NoRoom } else { Self::Failed(error) }
-    }
-}
 
 /// How a migration treats programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,32 +35,6 @@ pub(super) enum Manner {
     Yielding,
     /// Programs that use the file wait: it must move, or they fail.
     Forcing,
-}
-
-/// A file as it was when the copy began.
-#[derive(Debug)]
-pub(super) struct Source {
-    pub(super) from: usize,
-    pub(super) file: Arc<File>,
-    pub(super) stat: Stat,
-    pub(super) entry: Node,
-    /// Its name; `None` for an open file that was removed.
-    pub(super) name: Option<(Node, OsString)>,
-    /// How many names it has.
-    pub(super) names: usize,
-    pub(super) changes: u64,
-}
-
-/// A copy that is durable but not yet the file.
-pub(super) struct Copied {
-    pub(super) tier: usize,
-    pub(super) temporary: String,
-    pub(super) file: File,
-    /// Its place on a lower tier.
-    pub(super) placed: Option<(PathBuf, Intent)>,
-    /// What it leaves on a lower tier stays there as a clean copy, and is durable.
-    pub(super) keep: bool,
-    pub(super) _reserved: Option<Reserved>,
 }
 
 /// What a move has done.
@@ -214,7 +113,7 @@ impl Core {
         let mut copied = self.copy(inode, &source, (tier, expected), told)?;
         copied.keep = self.keeps(&source, tier);
         if let Err(stayed) = self.settle(&source, &mut copied) {
-            self.undo(&copied);
+            copied.undo(&self.tiers, &self.intents);
             return Err(stayed);
         }
         self.finish_move(inode, source, &copied, early)?;
@@ -238,7 +137,7 @@ impl Core {
             // The copy is the file to the next mount.
             Err(stayed) if inode.is_torn() => Err(stayed),
             Err(stayed) => {
-                self.undo(copied);
+                copied.undo(&self.tiers, &self.intents);
                 Err(stayed)
             }
         }
@@ -352,7 +251,7 @@ impl Core {
         match self.tiers.sides()[copied.tier].steps.sync("syncing a copy", &copied.file) {
             Ok(()) => Ok(copied),
             Err(error) => {
-                self.undo(&copied);
+                copied.undo(&self.tiers, &self.intents);
                 Err(error.into())
             }
         }
@@ -381,7 +280,7 @@ impl Core {
         match self.fill(inode, source, (&copied, expected), told) {
             Ok(()) => Ok(copied),
             Err(error) => {
-                self.undo(&copied);
+                copied.undo(&self.tiers, &self.intents);
                 Err(error.into())
             }
         }
@@ -448,19 +347,5 @@ impl Core {
             }
         }
         Err(Stayed::Gone)
-    }
-
-    /// Takes back what a migration that did not happen has made.
-    pub(super) fn undo(&self, copied: &Copied) {
-        match &copied.placed {
-            None => self.tiers.sides()[copied.tier].drop_temporary(&copied.temporary),
-            Some((place, intent)) => {
-                let side = &self.tiers.sides()[copied.tier];
-                match side.remove(place).and_then(|()| side.sync_parent("syncing a place", place)) {
-                    Ok(()) => self.intents.clear(intent),
-                    Err(error) => tracing::warn!(%error, "a copy is removed at the next mount"),
-                }
-            }
-        }
     }
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::batch::{Outcomes, ToldOf, batch_of};
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
-use super::migrate::Stayed;
+use super::stayed::Stayed;
 use super::tree::Named;
 use crate::control::{MoveReport, Progress, ProgressSink, Skipped};
 

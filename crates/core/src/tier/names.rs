@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::Core;
 use super::inode::{Away, Inode, Node, Place};
 use super::intents::{Intent, Removal};
 use super::link_owner;
@@ -19,6 +18,7 @@ use super::lost;
 use super::mirror;
 use super::residents::Resident;
 use super::tiers::Entry;
+use super::wiring::Core;
 use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::{self, Removed, stat_descriptor};
@@ -379,7 +379,7 @@ impl Core {
         }
         drop(place);
         self.intents.clear(&new);
-        self.drop_old(old, &name.0);
+        self.leftovers.drop_old(old, &name.0);
         if let Ok(now) = stat_descriptor(&file) {
             inode.keep_ctime(&before, &now);
         }

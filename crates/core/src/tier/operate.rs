@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use halocline_model::request::ByteRange;
 
+use super::FileTier;
 use super::batch::ToldOf;
 use super::inode::Inode;
 use super::lost;
-use super::migrate::{COPY_SLACK, Manner, Stayed};
+use super::migrate::Manner;
 use super::moving::{By, move_all};
+use super::stayed::{COPY_SLACK, Stayed};
 use super::tree::{LISTED_MAX, Named};
-use super::{Core, FileTier};
+use super::wiring::Core;
 use crate::config::Mode;
 use crate::control::tier::{CopiesStatus, Moved};
 use crate::control::{
@@ -26,8 +28,8 @@ use crate::namespace::stat_descriptor;
 
 impl Core {
     pub(super) fn describe(&self, file: Named) -> Result<FileInfo> {
-        let pinned = self.placement.is_pinned(&file.inode, self.view());
-        let excluded = self.placement.is_excluded(&file.inode, self.view());
+        let pinned = self.placement.is_pinned(&file.inode, self.catalog.view());
+        let excluded = self.placement.is_excluded(&file.inode, self.catalog.view());
         let place = file.inode.place.read();
         let lost = place.away.as_ref().is_some_and(|away| lost::is_lost(&self.tiers, away));
         let stat = if lost {
@@ -204,7 +206,7 @@ impl Controlled for FileTier {
     }
 
     fn flush(&self, _: Option<&Path>, _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
-        Ok(self.core.leftovers.finish_what_goes(&self.core.tiers, &self.core.intents))
+        Ok(self.core.leftovers.finish_what_goes())
     }
 
     fn warm(&self, paths: &[PathBuf], dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
@@ -246,7 +248,7 @@ impl Controlled for FileTier {
         let mut files = core.named(path, usize::MAX)?;
         once_each(&mut files);
         let stays = |file: &Named| {
-            let pinned = core.placement.is_pinned(&file.inode, core.view());
+            let pinned = core.placement.is_pinned(&file.inode, core.catalog.view());
             pinned
                 .then_some(Stayed::Pinned)
                 .or_else(|| core.why_linked(&file.inode).filter(|_| file.has_other_names))
@@ -347,7 +349,7 @@ impl Core {
                 return Health::Degraded { reason: format!("{path}: {failure}; {remedy}") };
             }
         }
-        if let Some(what) = self.defect.get() {
+        if let Some(what) = self.defects.first() {
             let reason = format!(
                 "{what}; files stay where they are for now; unmount and mount again, and report it with the log"
             );

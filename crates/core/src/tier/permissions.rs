@@ -20,12 +20,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::Core;
 use super::inode::{Inode, Place};
 use super::marks::{Mark, Stamp, is_closed};
 use super::mirror::{ACL, make_like};
 use super::residents::Resident;
 use super::tiers::Entry;
+use super::wiring::Core;
 use crate::engine::{SetAttr, Stat};
 use crate::error::{Error, Result};
 use crate::namespace::attributes::set_attr_on;
@@ -115,7 +115,7 @@ impl Core {
     /// Opens the copy of a file again that is where its file is.
     pub(super) fn open_astray(&self, inode: &Inode, resident: &Resident) -> Result<()> {
         let place = inode.place.read();
-        let own = self.view().path_of(resident);
+        let own = self.catalog.view().path_of(resident);
         let mark = resident.clean.with(|slot| slot.clone());
         let Some(mark) = mark.filter(|mark| !mark.stale && mark.place == own) else {
             return Ok(());

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::symlinkat;
 use serde::Serialize;
 
+use super::PRIVATE;
 use super::adopt;
 use super::adopt::Adopted;
 use super::inode::Away;
@@ -22,7 +23,7 @@ use super::links::number_in;
 use super::numbers::kept_number;
 use super::problem::Problem;
 use super::tiers::Entry;
-use super::{Core, PRIVATE};
+use super::wiring::Core;
 use crate::control::paths_as_json;
 use crate::error::Result;
 use crate::namespace::attributes::stat_at;

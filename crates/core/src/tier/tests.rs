@@ -187,7 +187,7 @@ impl Fixture {
     /// is left in the private directories.
     fn check_places(&self) {
         self.tier().core.mark_anew(&|| false);
-        self.tier().core.finish_removals().unwrap();
+        self.tier().core.leftovers.finish().unwrap();
         let mut links = links_below(&self.ssd(""));
         links.extend(self.copies());
         links.sort();

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::vec;
 
-use super::Core;
 use super::inode::{Inode, Node};
+use super::wiring::Core;
 use crate::control::is_glob;
 use crate::engine::Stat;
 use crate::error::{Error, Result};

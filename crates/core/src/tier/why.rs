@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use super::Core;
-use super::migrate::{COPY_SLACK, Stayed};
+use super::stayed::{COPY_SLACK, Stayed};
 use super::tree::Named;
+use super::wiring::Core;
 use crate::control::FileExplanation;
 use crate::counted::counted;
 use crate::error::{Error, Result};
@@ -49,8 +49,11 @@ impl Core {
         let passed = inode.passed.load(Ordering::Relaxed);
         let limit = self.residents.account.limit;
         let file = self.describe(file)?;
-        let rank =
-            if file.tier == 0 { self.placement.rank(inode.number, self.view()) } else { None };
+        let rank = if file.tier == 0 {
+            self.placement.rank(inode.number, self.catalog.view())
+        } else {
+            None
+        };
         Ok(FileExplanation {
             policy: self.options.policy.clone(),
             ssd_limit_bytes: limit,

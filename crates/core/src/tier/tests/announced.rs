@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::JobChange;
-use crate::tier::migrate::COPY_SLACK;
+use crate::tier::stayed::COPY_SLACK;
 
 const FILES: usize = 12;
 const OPENS: usize = 600;

@@ -75,7 +75,7 @@ fn without_the_option_a_promote_keeps_nothing() {
     fixture.write("file", b"content");
     fixture.demote("file");
     fixture.warm("file");
-    fixture.tier().core.finish_removals().unwrap();
+    fixture.tier().core.leftovers.finish().unwrap();
     assert!(!fixture.hdd("file").exists() && !fixture.has_copy("file"));
 }
 
@@ -230,7 +230,7 @@ fn a_copy_that_was_changed_past_the_mount_is_left_alone() {
         }
         assert_eq!(fixture.demote("file").clean_bytes, 0);
         assert_eq!(fixture.content("file").unwrap(), b"original");
-        fixture.tier().core.finish_removals().unwrap();
+        fixture.tier().core.leftovers.finish().unwrap();
         assert_eq!(fs::read(fixture.hdd("file")).unwrap(), b"theirs!!");
         fixture.open();
         assert!(matches!(&fixture.found.problems[..], [Problem::Conflict { .. }]));

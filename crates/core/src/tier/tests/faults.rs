@@ -169,13 +169,13 @@ fn one_file_that_cannot_be_removed_does_not_keep_the_others() {
     // Both parents are synced, then the first file fails.
     let fault = Fault { after: 2, errno: Errno::IO, for_good: false, hit: None };
     watch::set(Some(Box::new(Injected(Rc::new(RefCell::new(fault))))));
-    fixture.tier().core.finish_removals().unwrap_err();
+    fixture.tier().core.leftovers.finish().unwrap_err();
     watch::set(None);
     assert!(fixture.hdd("away").exists() && fixture.hdd("dir/deep").exists());
     // The second comes first now, and the parents are not synced again.
     let fault = Fault { after: 3, errno: Errno::IO, for_good: true, hit: None };
     watch::set(Some(Box::new(Injected(Rc::new(RefCell::new(fault))))));
-    fixture.tier().core.finish_removals().unwrap_err();
+    fixture.tier().core.leftovers.finish().unwrap_err();
     watch::set(None);
     assert!(fixture.hdd("away").exists() && !fixture.hdd("dir/deep").exists());
     fixture.check_places();

@@ -37,13 +37,13 @@ impl Scene {
     fn unlink(&self, path: &str) -> Result<()> {
         let (dir, name) = self.fixture.at(path);
         self.fixture.tier().unlink(&dir, name)?;
-        self.fixture.tier().core.finish_removals()
+        self.fixture.tier().core.leftovers.finish()
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let (from, to) = (self.fixture.at(from), self.fixture.at(to));
         self.fixture.tier().rename((&from.0, from.1), (&to.0, to.1), 0)?;
-        self.fixture.tier().core.finish_removals()
+        self.fixture.tier().core.leftovers.finish()
     }
 
     /// Nothing outside, and nothing of the other user, was touched.

@@ -7,7 +7,7 @@ use super::faults::{Fault, Injected};
 use super::*;
 use crate::control::RuleChange;
 use crate::engine::Make;
-use crate::tier::many_names::NAMES_MAX;
+use crate::tier::stayed::NAMES_MAX;
 use crate::tier::steps::watch;
 
 impl Fixture {
@@ -287,7 +287,7 @@ fn the_last_name_is_known_to_be_the_last() {
             let _linked = links && fixture.tier().link(&node, &root, three).is_ok();
         });
         drop(node);
-        fixture.tier().core.finish_removals().unwrap();
+        fixture.tier().core.leftovers.finish().unwrap();
         if let Some(content) = fixture.content("three") {
             assert_eq!(content, b"content", "in round {round}");
             assert_eq!(fixture.stat("three").0, 1, "in round {round}");

@@ -147,7 +147,7 @@ fn a_copy_that_ended_is_gone_when_its_file_is_closed() {
     assert_eq!(mode(fixture.ssd("file")), 0o640);
     noting(&dead[1..], || fixture.chmod("file", 0o600).unwrap());
     assert_eq!(mode(fixture.hdd("file")), 0);
-    fixture.tier().core.finish_removals().unwrap();
+    fixture.tier().core.leftovers.finish().unwrap();
     assert!(!fixture.hdd("file").exists());
     fixture.with_copy("other", b"content");
     let handle = fixture.open_file("other", libc::O_RDWR);

@@ -1,8 +1,8 @@
 //! Room on the SSD: who makes it, for whom, and who stays.
 
 use super::super::batch::ToldOf;
-use super::super::migrate::Stayed;
 use super::super::moving::{By, move_all};
+use super::super::stayed::Stayed;
 use super::super::tree::Named;
 use super::*;
 use crate::control::{JobChange, RuleChange};

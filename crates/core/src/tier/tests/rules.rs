@@ -450,11 +450,11 @@ fn a_removed_directory_is_gone_below_too() {
         let (dir, file) = fixture.at("dir/file");
         tier.unlink(&dir, file).unwrap();
         if data_first {
-            tier.core.finish_removals().unwrap();
+            tier.core.leftovers.finish().unwrap();
         }
         assert!(fixture.hdd("dir").exists());
         tier.remove_dir(&root, name).unwrap();
-        tier.core.finish_removals().unwrap();
+        tier.core.leftovers.finish().unwrap();
         assert!(!fixture.hdd("dir").exists(), "data first: {data_first}");
         fixture.check_places();
     }

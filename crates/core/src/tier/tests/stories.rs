@@ -117,7 +117,7 @@ pub(super) const STORIES: &[Story] = &[
         name: "unlink",
         acts: &[
             names(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
-            cleans(|tier| tier.tier().core.finish_removals(), "dir/deep=deep here=here"),
+            cleans(|tier| tier.tier().core.leftovers.finish(), "dir/deep=deep here=here"),
         ],
     },
     Story {
@@ -126,7 +126,7 @@ pub(super) const STORIES: &[Story] = &[
             names(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
             names(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
             moves(|tier| tier.moves_down("away"), "away=here dir/deep=deep"),
-            cleans(|tier| tier.tier().core.finish_removals(), "away=here dir/deep=deep"),
+            cleans(|tier| tier.tier().core.leftovers.finish(), "away=here dir/deep=deep"),
         ],
     },
     Story {
@@ -137,7 +137,7 @@ pub(super) const STORIES: &[Story] = &[
                 |tier| tier.tier().remove_dir(&tier.tier().root(), "dir".as_ref()),
                 "away=away here=here",
             ),
-            cleans(|tier| tier.tier().core.finish_removals(), "away=away here=here"),
+            cleans(|tier| tier.tier().core.leftovers.finish(), "away=away here=here"),
         ],
     },
     Story {
@@ -151,14 +151,14 @@ pub(super) const STORIES: &[Story] = &[
         name: "rename over",
         acts: &[
             names(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
-            cleans(|tier| tier.tier().core.finish_removals(), "away=here dir/deep=deep"),
+            cleans(|tier| tier.tier().core.leftovers.finish(), "away=here dir/deep=deep"),
         ],
     },
     Story {
         name: "rename of a lower file over another",
         acts: &[
             names(|tier| tier.renames("away", "dir/deep"), "dir/deep=away here=here"),
-            cleans(|tier| tier.tier().core.finish_removals(), "dir/deep=away here=here"),
+            cleans(|tier| tier.tier().core.leftovers.finish(), "dir/deep=away here=here"),
         ],
     },
     Story {
@@ -179,7 +179,7 @@ pub(super) const STORIES: &[Story] = &[
             moves(|tier| tier.moves_up("other/deep"), "away=away here=here other/deep=deep"),
             moves(|tier| tier.moves_down("other/deep"), "away=away here=here other/deep=deep"),
             cleans(
-                |tier| tier.tier().core.finish_removals(),
+                |tier| tier.tier().core.leftovers.finish(),
                 "away=away here=here other/deep=deep",
             ),
         ],
@@ -253,7 +253,7 @@ pub(super) const STORIES: &[Story] = &[
             names(|tier| tier.unlinks("away"), "dir/deep=deep dir/twin=away here=here"),
             moves(|tier| tier.moves_up("dir/twin"), "dir/deep=deep dir/twin=away here=here"),
             cleans(
-                |tier| tier.tier().core.finish_removals(),
+                |tier| tier.tier().core.leftovers.finish(),
                 "dir/deep=deep dir/twin=away here=here",
             ),
         ],
@@ -281,7 +281,7 @@ pub(super) const STORIES: &[Story] = &[
             moves(|tier| tier.moves_down("here"), TWINS),
             names(|tier| tier.renames("dir/deep", "here"), "away=away dir/twin=here here=deep"),
             names(|tier| tier.unlinks("dir/twin"), "away=away here=deep"),
-            cleans(|tier| tier.tier().core.finish_removals(), "away=away here=deep"),
+            cleans(|tier| tier.tier().core.leftovers.finish(), "away=away here=deep"),
         ],
     },
     Story {
@@ -393,7 +393,7 @@ impl Fixture {
         fixture.write("dir/deep", b"deep");
         fixture.demote("away");
         fixture.demote("dir/deep");
-        fixture.tier().core.finish_removals().unwrap();
+        fixture.tier().core.leftovers.finish().unwrap();
         fixture
     }
 

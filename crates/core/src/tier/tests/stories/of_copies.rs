@@ -50,7 +50,7 @@ pub(in crate::tier::tests) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             writes(|tier| tier.overwrites("away", b"WRIT"), "away=WRIT dir/deep=deep here=here"),
             syncs(Fixture::syncs, "away=WRIT dir/deep=deep here=here"),
-            cleans(|tier| tier.tier().core.finish_removals(), "away=WRIT dir/deep=deep here=here"),
+            cleans(|tier| tier.tier().core.leftovers.finish(), "away=WRIT dir/deep=deep here=here"),
         ],
     },
     Story {
@@ -122,7 +122,7 @@ pub(in crate::tier::tests) const STORIES_OF_COPIES: &[Story] = &[
             writes(|tier| tier.overwrites("away", b"WRIT"), "away=WRIT dir/deep=deep here=here"),
             writes(|tier| tier.closes("away"), "away=WRIT dir/deep=deep here=here"),
             copies_go(
-                |tier| tier.tier().core.finish_removals(),
+                |tier| tier.tier().core.leftovers.finish(),
                 "away=WRIT dir/deep=deep here=here",
             ),
         ],
@@ -132,7 +132,7 @@ pub(in crate::tier::tests) const STORIES_OF_COPIES: &[Story] = &[
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             names(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
-            copies_go(|tier| tier.tier().core.finish_removals(), "dir/deep=deep here=here"),
+            copies_go(|tier| tier.tier().core.leftovers.finish(), "dir/deep=deep here=here"),
         ],
     },
     Story {
@@ -142,7 +142,7 @@ pub(in crate::tier::tests) const STORIES_OF_COPIES: &[Story] = &[
             names(|tier| tier.renames("away", "dir/new"), "dir/deep=deep dir/new=away here=here"),
             moves(|tier| tier.moves_down("dir/new"), "dir/deep=deep dir/new=away here=here"),
             cleans(
-                |tier| tier.tier().core.finish_removals(),
+                |tier| tier.tier().core.leftovers.finish(),
                 "dir/deep=deep dir/new=away here=here",
             ),
         ],
@@ -153,7 +153,7 @@ pub(in crate::tier::tests) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             names(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
             moves(|tier| tier.moves_down("away"), "away=here dir/deep=deep"),
-            cleans(|tier| tier.tier().core.finish_removals(), "away=here dir/deep=deep"),
+            cleans(|tier| tier.tier().core.leftovers.finish(), "away=here dir/deep=deep"),
         ],
     },
     Story {
@@ -176,7 +176,7 @@ pub(in crate::tier::tests) const STORIES_OF_COPIES: &[Story] = &[
             cleans(
                 |tier| {
                     tier.tier().core.give_way(1, u64::MAX);
-                    tier.tier().core.finish_removals()
+                    tier.tier().core.leftovers.finish()
                 },
                 BEGIN,
             ),
@@ -232,7 +232,7 @@ pub(in crate::tier::tests) const STORIES_OF_ARCHIVING: &[Story] = &[
             writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
             archives("away=away dir/deep=deep here=WRIT"),
             names(|tier| tier.unlinks("here"), "away=away dir/deep=deep"),
-            copies_go(|tier| tier.tier().core.finish_removals(), "away=away dir/deep=deep"),
+            copies_go(|tier| tier.tier().core.leftovers.finish(), "away=away dir/deep=deep"),
         ],
     },
     Story {

@@ -1,0 +1,51 @@
+//! The components of a file tier, wired together from the bottom up.
+//!
+//! Each knows only those that are made before it: calls go one way.
+
+use std::ops::Deref;
+
+use super::archive::Archive;
+use super::foundation::Foundation;
+use super::options::{TierOptions, TierSet};
+use super::permissions::Unmarked;
+use crate::error::Result;
+use crate::looks::Looks;
+
+/// What the front end, the movers and the control interface call.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(super) archive: Archive,
+    pub(super) unmarked: Unmarked,
+    pub(super) looks: Looks,
+    /// The last to go: it has the lock of the set.
+    base: Foundation,
+}
+
+impl Deref for Core {
+    type Target = Foundation;
+
+    fn deref(&self) -> &Foundation {
+        &self.base
+    }
+}
+
+impl Core {
+    /// Opens the tiers of `set`, which become tiers.
+    pub(super) fn open(set: &TierSet, options: TierOptions) -> Result<Self> {
+        Ok(Self::new(Foundation::new(set, options, |owner| set.record(owner.identity()))?))
+    }
+
+    /// The same, without making the directories tiers.
+    pub(super) fn look(set: &TierSet, options: TierOptions) -> Result<Self> {
+        Ok(Self::new(Foundation::new(set, options, |_| set.former())?))
+    }
+
+    fn new(base: Foundation) -> Self {
+        Self {
+            archive: Archive::default(),
+            unmarked: Unmarked::default(),
+            looks: Looks::default(),
+            base,
+        }
+    }
+}
