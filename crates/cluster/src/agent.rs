@@ -213,7 +213,7 @@ impl Agent {
     ///
     /// # Errors
     /// If something of it is left: its session must be recovered then.
-    pub fn leave(self) -> Result<()> {
+    pub fn leave(&self) -> Result<()> {
         let files: Vec<_> = self.shared.files.lock().values().cloned().collect();
         for file in files {
             file.give_all_up()?;

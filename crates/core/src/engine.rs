@@ -35,6 +35,7 @@ mod origin_access;
 mod own_changes;
 mod parts;
 pub mod passthrough;
+mod permits;
 mod pressure;
 mod processes;
 pub mod reach;
@@ -51,6 +52,7 @@ mod sight;
 mod space;
 mod times;
 mod warm;
+mod yields;
 
 pub use sides::{CacheServers, Decorations};
 

@@ -25,7 +25,7 @@ use super::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 use crate::control::{SOCKET_NAME, SOCKET_XATTR};
 use crate::device::Allocate;
 use crate::error::Result;
-use crate::extent::file::WHOLE;
+use crate::extent::file::{WHOLE, tail};
 use crate::meta::OriginKey;
 use crate::namespace::{Namespace, Node, Removed};
 use crate::volume::origin::{hidden_xattr, shown_xattrs};
@@ -125,6 +125,7 @@ impl ExtentEngine {
             opened = self.parts.origin.open(node, libc::O_WRONLY)?;
             (self.parts.known.file_of(node)?, &opened)
         };
+        let _held = self.parts.permits.to_resize(&file, size)?;
         self.parts.relief.relieved(|| self.parts.resizer.truncate(&file, origin, size))
     }
 
@@ -268,7 +269,7 @@ impl Engine for ExtentEngine {
     }
 
     fn passes_through(&self) -> bool {
-        self.parts.warm.is_wanted()
+        self.parts.warm.is_wanted() && !self.parts.permits.are_needed()
     }
 
     fn pass_through(
@@ -277,7 +278,8 @@ impl Engine for ExtentEngine {
         must: bool,
         register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
     ) -> bool {
-        self.parts.warm.pass_through(handle, must, register)
+        // The kernel asks nobody before it reads.
+        !self.parts.permits.are_needed() && self.parts.warm.pass_through(handle, must, register)
     }
 
     fn open_mode(&self, handle: &Handle) -> OpenMode {
@@ -307,10 +309,12 @@ impl Engine for ExtentEngine {
 
     fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
         let range = ByteRange::at(offset, len);
+        let _held = self.parts.permits.to_write(&handle.file, range, false)?;
         self.parts.relief.relieved(|| self.parts.resizer.allocate(handle, range, how))
     }
 
     fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
+        let _held = self.parts.permits.to_read(&handle.file, tail(offset))?;
         self.parts.resizer.seek(handle, offset, what)
     }
 

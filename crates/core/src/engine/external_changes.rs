@@ -74,6 +74,8 @@ pub(crate) struct ExternalChanges {
     clock: Clock,
     /// Conflicts that no command was told of yet.
     conflicts: Mutex<Vec<Skipped>>,
+    /// Whether other nodes use the origin: then tokens say what may be believed, not how files look.
+    shared: bool,
 }
 
 impl ExternalChanges {
@@ -90,6 +92,7 @@ impl ExternalChanges {
             own: Arc::clone(own),
             mappings: Arc::clone(mappings),
             conflicts: Mutex::default(),
+            shared: base.coherence.is_some(),
         }
     }
 
@@ -107,6 +110,7 @@ impl ExternalChanges {
             let evidence =
                 if sick { Evidence::Behind(i64::MAX) } else { *self.own.evidence.lock() };
             match evidence.judge(record.stamp, found) {
+                _ if self.shared => {}
                 Verdict::Same => {}
                 Verdict::Ours if sick || record.stamp == Stamp::Writing => {}
                 Verdict::Ours | Verdict::Attributes => self.drop_clean(id)?,
@@ -128,7 +132,8 @@ impl ExternalChanges {
     pub(crate) fn check_again(&self, file: &CachedFile, raw: &libc::stat64) -> Result<()> {
         let differs = {
             let look = file.look.lock();
-            look.is_foreign() || !look.is_hidden() && look.seen != Stamp::of_stat(raw)
+            !self.shared
+                && (look.is_foreign() || !look.is_hidden() && look.seen != Stamp::of_stat(raw))
         };
         if differs { self.meet(file) } else { Ok(()) }
     }

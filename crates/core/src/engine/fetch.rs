@@ -12,6 +12,7 @@ use crate::engine::counters::Counters;
 use crate::engine::foundation::Foundation;
 use crate::engine::known_files::KnownFiles;
 use crate::engine::mappings::Mappings;
+use crate::engine::permits::Permits;
 use crate::engine::times::Times;
 use crate::error::{Error, Result};
 use crate::extent::file::CachedFile;
@@ -41,6 +42,7 @@ const WANTS_MAX: usize = 16 << 10;
 /// What brings wanted ranges to the cache.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
+    permits: Arc<Permits>,
     store: Arc<ExtentStore>,
     files: Arc<FileTable>,
     counters: Arc<Counters>,
@@ -65,8 +67,10 @@ impl Fetcher {
         base: &Foundation,
         (known, times): (&Arc<KnownFiles>, &Arc<Times>),
         mappings: &Arc<Mappings>,
+        permits: &Arc<Permits>,
     ) -> Self {
         Self {
+            permits: Arc::clone(permits),
             store: Arc::clone(&base.store),
             files: Arc::clone(&base.files),
             counters: Arc::clone(&base.counters),
@@ -173,6 +177,11 @@ impl Fetcher {
     }
 
     fn fetch_into(&self, file: &Arc<CachedFile>, wanted: &Wanted, evict: bool) -> Result<Fetched> {
+        // What others want, or may have changed, is fetched when programs want it again.
+        let Some(_held) = self.permits.try_to_read(file, wanted.range) else {
+            self.store.dmt.fetched(wanted.file, wanted.range);
+            return Ok(Fetched::Gone);
+        };
         // Exclusive: nobody may write the range to the origin between our reading and publishing it
         // (docs/ALGORITHMS.md, section 4.4), and its size must hold still.
         let _guard = file.range.exclusive(wanted.range);

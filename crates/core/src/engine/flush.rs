@@ -16,6 +16,7 @@ use halocline_model::sieve::OriginCost;
 
 use self::snapshot::Snapshots;
 pub(crate) use self::sweep::{FlushedWhole, Sweeper, Swept, Which};
+use crate::coherence::Coherence;
 use crate::engine::counters::Counters;
 use crate::engine::foundation::Foundation;
 use crate::engine::known_files::KnownFiles;
@@ -76,6 +77,7 @@ pub(crate) struct Flusher {
     repair: Arc<Repair>,
     mappings: Arc<Mappings>,
     snapshots: Snapshots,
+    coherence: Option<Arc<dyn Coherence>>,
 }
 
 impl Flusher {
@@ -101,6 +103,7 @@ impl Flusher {
             repair: Arc::clone(repair),
             mappings: Arc::clone(mappings),
             snapshots: Snapshots::new(base),
+            coherence: base.coherence.clone(),
         }
     }
 
@@ -119,6 +122,8 @@ impl Flusher {
         held: Held,
         all: &mut Flushed,
     ) -> Result<()> {
+        // Without a lease others may have what is dirty here (I12).
+        self.coherence.as_ref().map_or(Ok(()), |coherence| coherence.check_lease())?;
         let mut from = region.start;
         while let Some(next) =
             self.flush_some(file, id, ByteRange::new(from, region.end), held, all)?

@@ -12,6 +12,7 @@ use super::pressure::Pressure;
 use super::room::Room;
 use super::settings::Settings;
 use crate::clock::Clock;
+use crate::coherence::Coherence;
 use crate::extent::mover::Movers;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
@@ -38,6 +39,8 @@ pub(crate) struct Foundation {
     pub(crate) defects: Arc<Defects>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) clock: Clock,
+    /// The agent of this node, where other nodes cache the same origin.
+    pub(crate) coherence: Option<Arc<dyn Coherence>>,
 }
 
 impl Foundation {
@@ -48,6 +51,7 @@ impl Foundation {
         movers: Arc<Movers>,
         settings: Settings,
         clock: &Clock,
+        coherence: Option<&Arc<dyn Coherence>>,
     ) -> Self {
         let (namespace, clock) = (Arc::new(namespace), clock.clone());
         let (store, settings) = (Arc::new(store), Arc::new(settings));
@@ -55,9 +59,11 @@ impl Foundation {
         let origin = OriginAccess::new(Arc::clone(&namespace), origin, dir, clock.clone());
         let health = Arc::new(Health::new(settings.config.health_retry));
         let notes = Arc::<Notes>::default();
+        let origin = Arc::new(origin);
         Self {
             namespace,
-            origin: Arc::new(origin),
+            coherence: coherence.cloned(),
+            origin,
             pressure: Arc::new(Pressure::new(&store, &movers, &settings)),
             store,
             files: Arc::default(),

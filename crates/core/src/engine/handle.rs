@@ -42,6 +42,8 @@ pub(crate) struct Opener {
     known: Arc<KnownFiles>,
     warm: Arc<Warm>,
     lifecycle: Arc<Lifecycle>,
+    /// Whether other nodes use the origin.
+    shared: bool,
     /// What programs said of files before they opened them.
     pub(crate) hints: Hints,
 }
@@ -61,6 +63,7 @@ impl Opener {
             known: Arc::clone(known),
             warm: Arc::clone(warm),
             lifecycle: Arc::clone(lifecycle),
+            shared: base.coherence.is_some(),
             hints: Hints::default(),
         }
     }
@@ -98,7 +101,9 @@ impl Opener {
         file.opens.fetch_add(1, Ordering::AcqRel);
         file.writers.fetch_add(u32::from(may_flush), Ordering::AcqRel);
         let hinted = self.hints.on_open(&self.namespace.path_of(node), caller, &file);
-        let direct = self.settings.config.direct || flags & libc::O_DIRECT != 0 || hinted;
+        // The kernel's pages would outlive what others do.
+        let shared = self.shared;
+        let direct = self.settings.config.direct || flags & libc::O_DIRECT != 0 || hinted || shared;
         let append = flags & libc::O_APPEND != 0;
         let mode = OpenMode { direct, keep_cache };
         let open = OpenFile::new(file, origin, pin, (append, may_flush), mode);

@@ -19,6 +19,7 @@ use super::settings::Settings;
 use super::sides::{self, Decorations, Meters};
 use super::sight::Sight;
 use crate::clock::Clock;
+use crate::coherence::Holder;
 use crate::config::{Binding, Config, Shares};
 use crate::error::{Error, Result};
 use crate::extent::mover::Movers;
@@ -82,7 +83,14 @@ impl ExtentEngine {
         let settings = settings_of(config, &setting, origin_dir, cache_dir);
         let (objects, movers) = within_open_files(cache, geometry, &origin)?;
         let store = ExtentStore::new(dmt, objects, geometry);
-        let base = Foundation::new((namespace, origin), store, movers, settings, around.clock);
+        let base = Foundation::new(
+            (namespace, origin),
+            store,
+            movers,
+            settings,
+            around.clock,
+            around.coherence,
+        );
         let lease = Lease::open(cache_dir, boot_id)?;
         let identifier = Identifier::new(setting, &config.policy, around.clock.clone())?;
         let globs = Globs::load(cache_dir, &config.pin, &config.exclude)?;
@@ -93,6 +101,10 @@ impl ExtentEngine {
     /// Takes over what the last session left, then starts what works in the background.
     fn begin(parts: Arc<Parts>, meters: Meters, recovery: &Recovery) -> Result<Self> {
         take_over(&parts, recovery)?;
+        if let Some(coherence) = parts.permits.coherence() {
+            let holder: Arc<dyn Holder> = Arc::clone(&parts.yields) as _;
+            coherence.attach(Arc::downgrade(&holder));
+        }
         let profiles = sides::profile_names(&parts);
         let (rebuilder, filler) = (Rebuilder::start(&parts.rounds), Filler::start(&parts.fills));
         let sight = Sight::default();

@@ -49,6 +49,8 @@ pub(crate) struct OwnChanges {
     /// Changes of names and attributes that were begun, and those of them that have ended.
     pub(crate) names_changing: AtomicU64,
     names_changed: AtomicU64,
+    /// Whether other nodes use the origin.
+    shared: bool,
 }
 
 impl OwnChanges {
@@ -69,6 +71,7 @@ impl OwnChanges {
             restless: Mutex::default(),
             names_changing: AtomicU64::new(0),
             names_changed: AtomicU64::new(0),
+            shared: base.coherence.is_some(),
         }
     }
 }
@@ -140,7 +143,8 @@ impl OwnChanges {
     }
 
     fn find_foreign(&self, file: &CachedFile, look: &mut Look, via: Option<&OriginFile>) {
-        if look.is_foreign() || look.is_hidden() {
+        // Other nodes change what they hold tokens for: how the file looks says nothing of others than those.
+        if self.shared || look.is_foreign() || look.is_hidden() {
             return;
         }
         // One that cannot be looked at cannot be changed either.

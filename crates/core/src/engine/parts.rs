@@ -22,6 +22,7 @@ use crate::engine::known_files::KnownFiles;
 use crate::engine::lifecycle::Lifecycle;
 use crate::engine::mappings::Mappings;
 use crate::engine::own_changes::OwnChanges;
+use crate::engine::permits::Permits;
 use crate::engine::rebuild::Rounds;
 use crate::engine::recover::Recoverer;
 use crate::engine::redirect::Redirector;
@@ -30,6 +31,7 @@ use crate::engine::resize::Resizer;
 use crate::engine::space::OriginSpace;
 use crate::engine::times::Times;
 use crate::engine::warm::Warm;
+use crate::engine::yields::Yields;
 use crate::meta::lease::{Evidence, Lease};
 
 /// The components that a front end and commands call, over their foundation.
@@ -58,6 +60,9 @@ pub(crate) struct Parts {
     pub(crate) warm: Arc<Warm>,
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) opener: Opener,
+    /// What other nodes leave us to do, and what gives up what they want.
+    pub(crate) permits: Arc<Permits>,
+    pub(crate) yields: Arc<Yields>,
     /// When the engine began.
     pub(crate) begun: Instant,
 }
@@ -80,6 +85,7 @@ impl Parts {
     ) -> Self {
         let (identifier, begun) = (Arc::new(identifier), base.clock.instant());
         let mappings = Arc::new(Mappings::new(&base));
+        let permits = Arc::new(Permits::new(&base, &mappings));
         let own = Arc::new(OwnChanges::tell(&base, &mappings, lease));
         let repair = Arc::new(Repair::new(&base, &mappings));
         let external = Arc::new(ExternalChanges::new(&base, &own, &mappings));
@@ -97,7 +103,8 @@ impl Parts {
         let discards = Arc::new(Discards::new(&base));
         let barriers = Barriers::new(&base, &mappings, &known, &relief, &sweeper, &discards);
         let barriers = Arc::new(barriers);
-        let fetcher = Arc::new(Fetcher::new(&base, known_files, &mappings));
+        let yields = Arc::new(Yields::new(&base, known_files, &sweeper, &mappings));
+        let fetcher = Arc::new(Fetcher::new(&base, known_files, &mappings, &permits));
         let fills = Arc::new(Fills::new(&base, &known, &fetcher));
         let recoverer = Arc::new(Recoverer::new(&base, known_files, changes, &mappings));
         let rounds = Arc::new(Rounds::new(
@@ -115,6 +122,7 @@ impl Parts {
             (&repair, &space),
             (&known, &resizer),
             (&fills, &identifier),
+            &permits,
         );
         let warm = Arc::new(Warm::new(&base, &known, &mappings));
         let lifecycle = Lifecycle::new(&base, changes, known_files, &mappings, (&relief, &warm));
@@ -124,7 +132,7 @@ impl Parts {
         let parts = Self {
             base, identifier, mappings, own, external, repair, known, space, times, relief, sweeper,
             discards, barriers, fetcher, fills, recoverer, rounds, resizer, redirector, warm,
-            lifecycle, opener, begun,
+            lifecycle, opener, permits, yields, begun,
         };
         parts
     }

@@ -23,6 +23,7 @@ use crate::engine::{
     open_file::OpenFile,
     origin_access::OriginAccess,
     own_changes::OwnChanges,
+    permits::Permits,
     pressure::Pressure,
     repair::Repair,
     resize::Resizer,
@@ -67,6 +68,7 @@ pub(crate) struct Redirector {
     resizer: Arc<Resizer>,
     fills: Arc<Fills>,
     identifier: Arc<Identifier>,
+    permits: Arc<Permits>,
 }
 
 impl Redirector {
@@ -77,6 +79,7 @@ impl Redirector {
         (repair, space): (&Arc<Repair>, &Arc<OriginSpace>),
         (known, resizer): (&Arc<KnownFiles>, &Arc<Resizer>),
         (fills, identifier): (&Arc<Fills>, &Arc<Identifier>),
+        permits: &Arc<Permits>,
     ) -> Self {
         Self {
             store: Arc::clone(&base.store),
@@ -97,6 +100,7 @@ impl Redirector {
             resizer: Arc::clone(resizer),
             fills: Arc::clone(fills),
             identifier: Arc::clone(identifier),
+            permits: Arc::clone(permits),
         }
     }
 
@@ -114,13 +118,15 @@ impl Redirector {
         }
         let file = &handle.file;
         let asked = ByteRange::at(offset, data.len() as u64);
+        let held = self.permits.to_write(file, asked, handle.append)?;
         let (range, _guard) = if handle.append {
             let guard = file.range.exclusive(ByteRange::new(file.size().min(offset), u64::MAX));
             (ByteRange::at(file.size(), data.len() as u64), guard)
         } else {
             (asked, file.range.exclusive(asked))
         };
-        let identified = self.identify(file, Direction::Write, range, tid);
+        let mut identified = self.identify(file, Direction::Write, range, tid);
+        identified.verdict.critical &= held.caches;
         let grows = (range.end > file.size()).then(|| file.growth.lock());
         let growing = grows.is_some() && range.end > file.size();
         let cached = with_segments(|segments| {
@@ -161,13 +167,15 @@ impl Redirector {
     fn read_held(&self, handle: &OpenFile, offset: u64, buf: &mut [u8], tid: u32) -> Result<usize> {
         let file = &handle.file;
         let asked = ByteRange::at(offset, buf.len() as u64);
+        let held = self.permits.to_read(file, asked)?;
         let _guard = file.range.shared(asked);
         let range = ByteRange::new(offset, asked.end.min(file.size()).max(offset));
         if range.is_empty() {
             return Ok(0);
         }
         let buf = &mut buf[..index(range.len())];
-        let identified = self.identify(file, Direction::Read, range, tid);
+        let mut identified = self.identify(file, Direction::Read, range, tid);
+        identified.verdict.critical &= held.caches;
         let Served { cached, whole } = with_segments(|segments| {
             segments_of(&self.store, file, range, segments);
             self.read_segments(handle, &identified, range, buf, segments)

@@ -12,6 +12,7 @@ use halocline_model::request::Direction;
 use super::extents::ExtentEngine;
 use super::parts::Parts;
 use crate::clock::Clock;
+use crate::coherence::Coherence;
 use crate::config::{Config, EmulatedGroup, Shares};
 use crate::control::{ServerStatus, Side};
 use crate::device::emulate::{self, EmulatedServer};
@@ -53,6 +54,8 @@ pub struct Decorations<'a> {
     pub boot_id: Option<&'a str>,
     /// Room for data, however small, with records not counted; `None`: what the size leaves.
     pub data_bytes: Option<u64>,
+    /// The agent of this node, where other nodes cache the same origin.
+    pub coherence: Option<&'a Arc<dyn Coherence>>,
 }
 
 impl Decorations<'_> {
@@ -64,6 +67,7 @@ impl Decorations<'_> {
         clock: &Clock::MACHINE,
         boot_id: None,
         data_bytes: None,
+        coherence: None,
     };
 }
 

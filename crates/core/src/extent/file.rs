@@ -16,6 +16,7 @@ use halocline_model::request::ByteRange;
 use halocline_model::streams::Streams;
 use parking_lot::{Mutex, RwLock};
 
+use crate::coherence::FileTokens;
 use crate::extent::look::Look;
 use crate::extent::mover::Mover;
 use crate::meta::{FileId, OriginKey, Stamp};
@@ -98,6 +99,8 @@ pub(crate) struct CachedFile {
     pub(crate) times: Mutex<()>,
     /// Serialises flushes of this file.
     pub(crate) flushing: Mutex<()>,
+    /// What this node may do with it, where other nodes use the origin, too.
+    pub(crate) tokens: OnceLock<Arc<dyn FileTokens>>,
 }
 
 impl CachedFile {
@@ -134,6 +137,7 @@ impl CachedFile {
             mtime_held_ns: AtomicI64::new(NO_TIME),
             times: Mutex::default(),
             flushing: Mutex::default(),
+            tokens: OnceLock::new(),
         }
     }
 

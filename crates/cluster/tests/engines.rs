@@ -1,0 +1,187 @@
+//! Extent engines of several nodes over one origin, with the agents' tokens between them (I11).
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use halocline_cluster::agent::{Agent, Options};
+use halocline_cluster::registry::Registry;
+use halocline_cluster::store::Store;
+use halocline_cluster::store::memory::MemoryStore;
+use halocline_core::coherence::Coherence;
+use halocline_core::config::{CacheSize, Config};
+use halocline_core::device::Allocate;
+use halocline_core::engine::extents::ExtentEngine;
+use halocline_core::engine::{Caller, Decorations, Engine, SetAttr};
+use halocline_testkit::hostile::Random;
+use tempfile::TempDir;
+
+const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+struct Node {
+    engine: ExtentEngine,
+    agent: Arc<Agent>,
+    _cache: TempDir,
+}
+
+/// Nodes over one origin and one store.
+struct Cluster {
+    origin: TempDir,
+    _registry: TempDir,
+    nodes: Vec<Node>,
+}
+
+impl Cluster {
+    fn new(nodes: usize) -> Self {
+        let (origin, registry) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(origin.path().join("file"), b"").unwrap();
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(1));
+        let nodes = (0..nodes)
+            .map(|number| Self::node(number, origin.path(), registry.path(), &store))
+            .collect();
+        Self { origin, _registry: registry, nodes }
+    }
+
+    fn node(number: usize, origin: &Path, registry: &Path, store: &Arc<dyn Store>) -> Node {
+        let cache = tempfile::tempdir().unwrap();
+        let mut options = Options::new(format!("n{number}"), cache.path().to_owned());
+        options.poll = Duration::from_millis(20);
+        let registry = Registry::open(registry).unwrap();
+        let agent = Arc::new(Agent::begin(options, Arc::clone(store), registry).unwrap());
+        let coherence: Arc<dyn Coherence> = Arc::clone(&agent) as _;
+        let config = Config {
+            size: CacheSize::Bytes(64 << 20),
+            policy: "always".to_owned(),
+            ..Config::default()
+        };
+        let around = Decorations { coherence: Some(&coherence), ..Decorations::NONE };
+        let engine = ExtentEngine::open_decorated(origin, cache.path(), &config, around).unwrap();
+        Node { engine, agent, _cache: cache }
+    }
+}
+
+impl Node {
+    fn open(&self, flags: i32) -> <ExtentEngine as Engine>::Handle {
+        let (node, _) = self.engine.lookup(&self.engine.root(), OsStr::new("file")).unwrap();
+        self.engine.open(&node, flags, ME).unwrap()
+    }
+
+    fn size(&self) -> u64 {
+        let (_, stat) = self.engine.lookup(&self.engine.root(), OsStr::new("file")).unwrap();
+        stat.raw.st_size.unsigned_abs()
+    }
+
+    fn truncate(&self, size: u64) {
+        let (node, _) = self.engine.lookup(&self.engine.root(), OsStr::new("file")).unwrap();
+        let change = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.engine.set_attr(&node, None, &change, ME).unwrap();
+    }
+}
+
+/// What one node did the other sees at once: bytes, size, holes.
+#[test]
+fn i11_nodes_see_each_others_bytes_at_once() {
+    let cluster = Cluster::new(3);
+    let opened = |flags: i32| cluster.nodes.iter().map(|node| node.open(flags)).collect::<Vec<_>>();
+    let handles = opened(libc::O_RDWR);
+    let appending = opened(libc::O_RDWR | libc::O_APPEND);
+    let mut model: Vec<u8> = Vec::new();
+    let mut random = Random(7);
+    for step in 0..600 {
+        let at = random.below(cluster.nodes.len());
+        let (node, handle) = (&cluster.nodes[at], &handles[at]);
+        let (offset, length) = (random.below(256 << 10), random.below(48 << 10) + 1);
+        let bytes = vec![u8::try_from(step % 251 + 1).unwrap(); length];
+        let what = random.below(10);
+        match what {
+            0..=3 => {
+                node.engine.write(handle, offset as u64, &bytes, ME).unwrap();
+                let end = model.len().max(offset + length);
+                model.resize(end, 0);
+                model[offset..offset + length].copy_from_slice(&bytes);
+            }
+            4 => {
+                node.engine.write(&appending[at], 0, &bytes, ME).unwrap();
+                model.extend_from_slice(&bytes);
+            }
+            5 => {
+                node.truncate(offset as u64);
+                model.resize(offset, 0);
+            }
+            6 if offset < model.len() => {
+                let end = model.len().min(offset + length);
+                let how = Allocate::PunchHole;
+                node.engine.allocate(handle, offset as u64, length as u64, how).unwrap();
+                model[offset..end].fill(0);
+            }
+            7 => node.engine.fsync(handle, false).unwrap(),
+            _ => {}
+        }
+        let reader = random.below(cluster.nodes.len());
+        let mut read = vec![0xee; length];
+        let node = &cluster.nodes[reader];
+        let found = node.engine.read(&handles[reader], offset as u64, &mut read, ME).unwrap();
+        let end = model.len().min(offset + length).max(offset.min(model.len()));
+        let wanted = &model[offset.min(end)..end];
+        assert_eq!(found, wanted.len(), "step {step}, {what}: length, {at} then {reader}");
+        assert!(read[..found] == *wanted, "step {step}, {what}: bytes, {at} then {reader}");
+        assert_eq!(node.size(), model.len() as u64, "step {step}, {what}: size");
+    }
+    drop((handles, appending));
+    for node in &cluster.nodes {
+        node.agent.leave().unwrap();
+    }
+    assert!(std::fs::read(cluster.origin.path().join("file")).unwrap() == model);
+}
+
+/// Each block is a register: nobody reads what was overwritten before the read began.
+#[test]
+fn i11_no_read_is_older_than_what_was_written_before_it() {
+    const BLOCKS: usize = 8;
+    const BLOCK: u64 = 8 << 10;
+    let cluster = Cluster::new(2);
+    cluster.nodes[0].truncate(BLOCKS as u64 * BLOCK);
+    let counts = || -> Vec<AtomicU64> { (0..BLOCKS).map(|_| AtomicU64::new(0)).collect() };
+    let (begun, done) = (counts(), counts());
+    let handles: Vec<_> = cluster.nodes.iter().map(|node| node.open(libc::O_RDWR)).collect();
+    let writer = |block: usize| {
+        let mut random = Random(block as u64);
+        for value in 1..=60_u64 {
+            let node = random.below(cluster.nodes.len());
+            begun[block].store(value, Ordering::SeqCst);
+            let bytes = value.to_le_bytes().repeat(1024);
+            let engine = &cluster.nodes[node].engine;
+            engine.write(&handles[node], block as u64 * BLOCK, &bytes, ME).unwrap();
+            done[block].store(value, Ordering::SeqCst);
+        }
+    };
+    let reader = |seed: usize| {
+        let mut random = Random(1000 + seed as u64);
+        let mut bytes = vec![0; 8192];
+        for _ in 0..200 {
+            let (node, block) = (random.below(cluster.nodes.len()), random.below(BLOCKS));
+            let least = done[block].load(Ordering::SeqCst);
+            let engine = &cluster.nodes[node].engine;
+            engine.read(&handles[node], block as u64 * BLOCK, &mut bytes, ME).unwrap();
+            let most = begun[block].load(Ordering::SeqCst);
+            let found = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+            assert!((least..=most).contains(&found), "{least} <= {found} <= {most}");
+            assert!(bytes.chunks(8).all(|word| word == &bytes[..8]), "torn");
+        }
+    };
+    thread::scope(|scope| {
+        for block in 0..2 {
+            scope.spawn(move || (0..BLOCKS).filter(|at| at % 2 == block).for_each(writer));
+        }
+        for seed in 0..2 {
+            scope.spawn(move || reader(seed));
+        }
+    });
+    drop(handles);
+    for node in &cluster.nodes {
+        node.agent.leave().unwrap();
+    }
+}
