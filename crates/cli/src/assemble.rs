@@ -1,11 +1,14 @@
 //! Opens what a mount serves.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use halocline_core::coherence::Coherence;
 use halocline_core::config::{Config, Mode};
 use halocline_core::control::{Claim, Client, Request, SOCKET_NAME, Taken, Wanted};
+use halocline_core::engine::Decorations;
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::{Error, Result};
 use halocline_core::one_device::{Common, common};
@@ -138,8 +141,10 @@ pub(crate) fn when_free(mut claim: impl FnMut() -> Result<Claim, Taken>) -> Resu
 
 /// Claims the origin of a mount for itself. Before a private namespace is entered: from inside one,
 /// who else claims it cannot be told.
-pub(crate) fn claim(place: &Where, config: &Config) -> Result<Claim, Taken> {
-    let writes = config.mode != Mode::ReadOnly;
+///
+/// Mounts of a cluster (not `alone`) see each other's changes: they claim it as those do that change nothing.
+pub(crate) fn claim(place: &Where, config: &Config, alone: bool) -> Result<Claim, Taken> {
+    let writes = config.mode != Mode::ReadOnly && alone;
     Claim::take(&Wanted { dirs: &[&place.origin], cache: &place.cache, writes })
 }
 
@@ -152,7 +157,11 @@ pub(crate) fn claim_tiers(root: &Path, place: &Where, config: &Config) -> Result
 }
 
 /// Opens the engine of a mount.
-pub(crate) fn open(place: &Where, config: &Config) -> Result<ExtentEngine> {
+pub(crate) fn open(
+    place: &Where,
+    config: &Config,
+    node: Option<&Arc<dyn Coherence>>,
+) -> Result<ExtentEngine> {
     if !halocline_model::admit::POLICIES.iter().any(|policy| policy.name == config.policy) {
         return Err(Error::invalid(
             format!(
@@ -164,7 +173,8 @@ pub(crate) fn open(place: &Where, config: &Config) -> Result<ExtentEngine> {
         ));
     }
     leave_to_root()?;
-    let engine = ExtentEngine::open(&place.origin, &place.cache, config)?;
+    let around = Decorations { coherence: node, ..Decorations::NONE };
+    let engine = ExtentEngine::open_decorated(&place.origin, &place.cache, config, around)?;
     if let Some(note) = one_device(&place.origin, &place.cache, config) {
         engine.note_of_sides(note.of_a_cache());
     }

@@ -14,6 +14,7 @@
 mod again;
 mod assemble;
 mod child;
+mod cluster;
 mod command;
 mod failure;
 mod figure;

@@ -254,6 +254,10 @@ impl Coherence for Agent {
     fn check_lease(&self) -> Result<()> {
         self.shared.check_lease()
     }
+
+    fn leave(&self) -> Result<()> {
+        Self::leave(self)
+    }
 }
 
 impl Shared {

@@ -65,6 +65,12 @@ pub trait Coherence: Debug + Send + Sync {
     /// If the store of tokens cannot be reached.
     fn tokens(&self, file: SharedFile) -> Result<Arc<dyn FileTokens>>;
 
+    /// Gives all tokens back and ends this node's session: the engine asks for nothing any more. Nothing is dirty.
+    ///
+    /// # Errors
+    /// If something of it is left: its session must be recovered then.
+    fn leave(&self) -> Result<()>;
+
     /// Whether this node may change the origin and serve what it has cached (I12).
     ///
     /// # Errors

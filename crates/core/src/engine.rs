@@ -271,6 +271,11 @@ pub trait Engine: Send + Sync + 'static {
     fn passes_through(&self) -> bool {
         false
     }
+    /// Whether the kernel may map files shared that bypass its pages ([`OpenMode::direct`]): what it keeps of a mapping
+    /// is then ours to drop, and only we change the file.
+    fn maps_direct_files(&self) -> bool {
+        true
+    }
     /// Lets the kernel serve an open file by itself until the handle is dropped. If the engine
     /// wants that, it gives `register` a descriptor of the file and returns whether the kernel
     /// took it; what the kernel then does with the file reaches the engine no more. `must` says

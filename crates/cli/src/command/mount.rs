@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use halocline_core::bounded::SMALL_FILE_BYTES_MAX;
@@ -20,6 +21,7 @@ use rustix::fs::Mode;
 use super::moving::{conflicts, tell_left};
 use crate::assemble;
 use crate::child::Signals;
+use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
 use crate::host::{Host, Hosted, Where};
 use crate::options::ConfigArgs;
@@ -50,6 +52,8 @@ pub(crate) struct MountArgs {
     /// Move whole files between ROOT/ssd and ROOT/hdd: mount points of the two devices
     #[arg(long, value_name = "ROOT", conflicts_with = "cache")]
     tier: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// Record every read and write that reaches the mount, as a trace
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -87,10 +91,17 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
         return Ok(code);
     }
     match plan {
-        Plan::Extents(place) => serve(args, &config, &place, || {
-            let claim = assemble::when_free(|| assemble::claim(&place, &config))?;
-            Ok((assemble::open(&place, &config)?, claim))
-        }),
+        Plan::Extents(place) => {
+            let alone = args.cluster.cluster.is_none();
+            // What other nodes change must be seen at once.
+            let attr_timeout = if alone { config.attr_timeout } else { Duration::ZERO };
+            let config = Config { attr_timeout, ..config };
+            serve(args, &config, &place, || {
+                let claim = assemble::when_free(|| assemble::claim(&place, &config, alone))?;
+                let node = args.cluster.join(&place.origin, &place.cache)?;
+                Ok((assemble::open(&place, &config, node.as_ref())?, claim))
+            })
+        }
         Plan::Tier(root, place) => {
             let config = Config { attr_timeout: config.tier_attr_timeout, ..config };
             serve(args, &config, &place, || {

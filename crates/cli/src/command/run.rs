@@ -110,11 +110,12 @@ pub(crate) fn execute(args: &RunArgs) -> Outcome {
             }
             return joining::run(args, &plan, *engine);
         }
-        match assemble::claim(&plan.place, &plan.config) {
+        match assemble::claim(&plan.place, &plan.config, true) {
             Ok(claim) => return run_alone(args, plan, claim),
             Err(taken) if waiting.is_worth(&found, &taken, &plan) => {}
             Err(_) => {
-                let claim = assemble::when_free(|| assemble::claim(&plan.place, &plan.config));
+                let claim =
+                    assemble::when_free(|| assemble::claim(&plan.place, &plan.config, true));
                 return run_alone(args, plan, claim.map_err(Failure::refused)?);
             }
         }
@@ -128,7 +129,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     plan.place.view = seclude(&plan.place.origin, args.quiet)?;
     let begin = |file| Recording::begin(file, &plan.place, &plan.config);
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
-    let engine = assemble::open(&plan.place, &plan.config).map_err(Failure::refused)?;
+    let engine = assemble::open(&plan.place, &plan.config, None).map_err(Failure::refused)?;
     let common = assemble::one_device(&plan.place.origin, &plan.place.cache, &plan.config);
     let host = (Arc::new(engine), claim);
     let host = Host::start(host, &plan.config, (&plan.place, recording.clone()), false)?;

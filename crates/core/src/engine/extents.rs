@@ -101,6 +101,21 @@ impl ExtentEngine {
         self.parts.lifecycle.forget_key(key, removed)
     }
 
+    /// Before a name of a file goes that other nodes may have: they bring home what is dirty of it.
+    fn take_from_others(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        if !self.parts.permits.are_needed() {
+            return Ok(());
+        }
+        match self.parts.namespace.lookup(parent, name) {
+            Ok((node, stat)) if Self::is_regular(&stat) => {
+                let file = self.parts.known.file_of(&node)?;
+                self.parts.permits.to_resize(&file, 0).map(drop)
+            }
+            // Whoever removes it says why it cannot.
+            _ => Ok(()),
+        }
+    }
+
     /// Before one of several names of a file goes: the records know the file by one name, so what
     /// is dirty goes home and the cache starts anew with it.
     fn before_name_goes(&self, parent: &Node, name: &OsStr) -> Result<()> {
@@ -236,6 +251,7 @@ impl Engine for ExtentEngine {
     }
 
     fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        self.take_from_others(parent, name)?;
         self.before_name_goes(parent, name)?;
         let _naming = self.parts.own.name_change();
         let removed = self.parts.namespace.unlink(parent, name)?;
@@ -243,6 +259,7 @@ impl Engine for ExtentEngine {
     }
 
     fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
+        self.take_from_others(to.0, to.1)?;
         self.before_name_goes(to.0, to.1)?;
         let paths = (self.path_under(from.0, from.1), self.path_under(to.0, to.1));
         let _naming = self.parts.own.name_change();
@@ -270,6 +287,10 @@ impl Engine for ExtentEngine {
 
     fn passes_through(&self) -> bool {
         self.parts.warm.is_wanted() && !self.parts.permits.are_needed()
+    }
+
+    fn maps_direct_files(&self) -> bool {
+        !self.parts.permits.are_needed()
     }
 
     fn pass_through(

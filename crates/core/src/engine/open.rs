@@ -116,6 +116,12 @@ impl ExtentEngine {
     pub fn close(&self) -> Result<()> {
         self.filler.stop();
         self.rebuilder.stop();
+        if let Some(coherence) = self.parts.permits.coherence() {
+            // What is dirty yet is nobody else's until the next mount of this cache, or its recovery.
+            if self.parts.store.dmt.usage().dirty == 0 {
+                coherence.leave()?;
+            }
+        }
         if self.parts.store.dmt.usable().is_err() {
             // Not in order, but nothing is lost: what was dirty is on the origin.
             return self.parts.relief.drain();

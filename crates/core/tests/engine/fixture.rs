@@ -167,6 +167,7 @@ impl Fixture {
                 CacheSize::Bytes(size) if size < SIZE_MIN => Some(size - size / 128),
                 _ => None,
             },
+            coherence: None,
         };
         ExtentEngine::open_decorated(self.origin.path(), self.cache.path(), &self.config, around)
     }

@@ -113,6 +113,11 @@ impl<E: Engine> Front<E> {
         self.engine.passes_through() && !self.options.direct
     }
 
+    /// Whether files that bypass the kernel's pages may be mapped shared.
+    pub(crate) fn maps_direct_files(&self) -> bool {
+        self.engine.maps_direct_files()
+    }
+
     /// Notes a file that was just opened, and decides who serves it.
     pub(super) fn admit(
         &self,

@@ -433,9 +433,9 @@ fn mounted<T, W: Watch>(
     watch: &mut W,
     work: impl FnOnce(&Arc<ExtentEngine>, &mut W) -> Result<T, Failure>,
 ) -> Result<(T, Report), Failure> {
-    let claim =
-        assemble::claim(place, config).map_err(|taken| Failure::refused(Error::from(taken)))?;
-    let engine = Arc::new(assemble::open(place, config).map_err(Failure::refused)?);
+    let claim = assemble::claim(place, config, true)
+        .map_err(|taken| Failure::refused(Error::from(taken)))?;
+    let engine = Arc::new(assemble::open(place, config, None).map_err(Failure::refused)?);
     let host = Host::start((Arc::clone(&engine), claim), config, (place, None), false)?;
     let worked = work(&engine, watch);
     // What goes to the bin need not be flushed.

@@ -46,7 +46,7 @@ macro_rules! answer {
 
 impl<E: Engine> Filesystem for Device<E> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        self.agreed.agree(config, self.front.passes_through());
+        self.agreed.agree(config, self.front.passes_through(), self.front.maps_direct_files());
         Ok(())
     }
 

@@ -30,15 +30,16 @@ impl Agreed {
     }
 
     /// Asks for what the front end is written for, as far as the kernel has it.
-    pub(super) fn agree(&self, config: &mut KernelConfig, passes_through: bool) {
-        agree(config, passes_through);
+    pub(super) fn agree(&self, config: &mut KernelConfig, passes_through: bool, maps: bool) {
+        agree(config, passes_through, maps);
         let rings = InitFlags::FUSE_OVER_IO_URING;
         let granted = self.rings_ready && config.add_capabilities(rings).is_ok();
         self.rings.store(granted, Ordering::Release);
     }
 }
 
-fn agree(config: &mut KernelConfig, passes_through: bool) {
+fn agree(config: &mut KernelConfig, passes_through: bool, maps: bool) {
+    let mapped = if maps { InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP } else { InitFlags::empty() };
     let wanted = InitFlags::FUSE_ASYNC_READ
         | InitFlags::FUSE_BIG_WRITES
         | InitFlags::FUSE_PARALLEL_DIROPS
@@ -50,7 +51,7 @@ fn agree(config: &mut KernelConfig, passes_through: bool) {
         // The engine says at open whether cached pages are still right (I9); our own writes
         // change the modification time and must not throw them away.
         | InitFlags::FUSE_EXPLICIT_INVAL_DATA
-        | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
+        | mapped
         | InitFlags::FUSE_HANDLE_KILLPRIV_V2
         | InitFlags::FUSE_ATOMIC_O_TRUNC
         | InitFlags::FUSE_ASYNC_DIO;
