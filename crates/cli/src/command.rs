@@ -4,6 +4,7 @@ mod advise;
 mod apply;
 mod bench;
 mod calibrate;
+pub(crate) mod cluster;
 mod demote;
 mod docs;
 mod doctor;
@@ -85,6 +86,7 @@ pub(crate) enum Command {
     Apply(apply::ApplyArgs),
     Verify(verify::VerifyArgs),
     Unstripe(unstripe::UnstripeArgs),
+    Cluster(cluster::ClusterCommand),
     #[command(hide = true)]
     Docs(docs::DocsArgs),
     #[command(hide = true)]
@@ -127,6 +129,7 @@ impl Command {
             Self::Apply(args) => apply::execute(args),
             Self::Verify(args) => verify::execute(args),
             Self::Unstripe(args) => unstripe::execute(args),
+            Self::Cluster(args) => cluster::execute(args),
             Self::Docs(args) => docs::execute(args),
             Self::Look(args) => places::execute(args),
         }

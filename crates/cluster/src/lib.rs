@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod alone;
 pub mod counters;
 pub mod registry;
 pub mod sessions;
