@@ -1,5 +1,6 @@
 //! Takes part in a cluster: several mounts that cache one origin (docs/CLUSTER.md).
 
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,13 +9,19 @@ use std::time::Duration;
 
 use clap::Args;
 use halocline_cluster::agent::{Agent, Options};
+use halocline_cluster::alone::Alone;
 use halocline_cluster::registry::Registry;
-use halocline_cluster::sessions;
+use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::redis::RedisStore;
 use halocline_core::coherence::Coherence;
+use halocline_core::config::Config;
+use halocline_core::control::Controlled;
+use halocline_core::engine::Decorations;
+use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::{Error, Result};
+use halocline_core::meta::owner::boot_id;
 
-use crate::command::cluster::bring_home;
+use crate::text;
 
 /// Where the sessions of an origin are entered, below it.
 const REGISTRY: &str = ".halocline-cluster";
@@ -24,53 +31,183 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const PASSWORD: &str = "HALOCLINE_CLUSTER_PASSWORD";
 
 /// Which cluster, and as whom.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArgs {
     /// Other mounts cache the same origin, too: the store of their tokens, a server of Redis 7 or Valkey 8. A
     /// password comes from the environment, as `HALOCLINE_CLUSTER_PASSWORD`
-    #[arg(long, value_name = "URL", conflicts_with = "tier")]
-    pub(crate) cluster: Option<String>,
+    #[arg(long, value_name = "URL")]
+    cluster: Option<String>,
     /// How this node is called in the cluster: the host's name and the process without it
     #[arg(long, value_name = "NAME", requires = "cluster")]
     node: Option<String>,
 }
 
 impl ClusterArgs {
-    /// Brings home what an earlier session on the same cache left, and ends it: one that was killed.
-    fn recover_own(
-        (store, registry): (&RedisStore, &Registry),
-        origin: &Path,
-        cache: &Path,
-    ) -> Result<()> {
-        for node in sessions::nodes(store, registry)? {
-            if node.cache.as_deref() != Some(cache) {
-                continue;
-            }
-            // Whoever has the lock of the cache knows that the process is gone; its lease runs on for a while.
-            bring_home(origin, cache)?;
-            while sessions::nodes(store, registry)?
-                .iter()
-                .any(|now| now.session == node.session && now.lease_ms > 0)
-            {
-                thread::sleep(LOOK_AGAIN);
-            }
-            sessions::end(store, registry, node.session)?;
-        }
-        Ok(())
+    /// Whether no other mount caches the origin.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.cluster.is_none()
+    }
+
+    /// How a mount is to work that takes part.
+    pub(crate) fn fit(&self, config: Config) -> Config {
+        // What other nodes change must be seen at once.
+        let attr_timeout = if self.is_alone() { config.attr_timeout } else { Duration::ZERO };
+        Config { attr_timeout, ..config }
     }
 
     /// Begins this node's session, if it takes part in a cluster.
     ///
     /// # Errors
-    /// If the store cannot be reached, or the origin not be written.
-    pub(crate) fn join(&self, origin: &Path, cache: &Path) -> Result<Option<Arc<dyn Coherence>>> {
-        let Some(url) = &self.cluster else { return Ok(None) };
+    /// If the store cannot be reached, or the origin not be written; if the cache has bytes that are nobody's any more; if
+    /// this mount is to be alone, and others are there.
+    pub(crate) fn join(
+        &self,
+        (origin, cache): (&Path, &Path),
+        config: &Config,
+    ) -> Result<Option<Arc<dyn Coherence>>> {
+        let Some(url) = &self.cluster else {
+            return refuse_beside_others(origin).map(|()| None);
+        };
         let (store, registry) = open(origin, url)?;
-        Self::recover_own((&store, &registry), origin, cache)?;
+        let cache_id = settle((&store, &registry), (origin, cache), config)?;
         let node = self.node.clone().unwrap_or_else(own_name);
-        let options = Options::new(node, cache.to_owned());
+        let options = Options::new(node, cache.to_owned(), cache_id);
         Ok(Some(Arc::new(Agent::begin(options, Arc::new(store), registry)?)))
     }
+}
+
+/// A mount outside of the cluster would read old bytes, and what it writes would be lost.
+fn refuse_beside_others(origin: &Path) -> Result<()> {
+    let path = origin.join(REGISTRY);
+    let Ok(found) = std::fs::symlink_metadata(&path) else { return Ok(()) };
+    let is_own = found.uid() == rustix::process::geteuid().as_raw();
+    if !found.is_dir() || !is_own {
+        // Whoever else made it, made it for nobody here.
+        return Ok(());
+    }
+    let sessions = Registry::open(&path)?.sessions()?;
+    if sessions.is_empty() {
+        return Ok(());
+    }
+    let cached = if sessions.len() == 1 { "a node caches" } else { "nodes of a cluster cache" };
+    Err(Error::invalid(
+        format!("{cached} {} already, with tokens: see {}", origin.display(), path.display()),
+        "give --cluster with their URL here, too; one that is gone is ended with `halocline cluster recover` or \
+         `forget`",
+    ))
+}
+
+/// Brings home what earlier sessions on the same cache left, and ends them: sessions of processes that were killed. Answers
+/// which cache it is.
+fn settle(
+    (store, registry): (&RedisStore, &Registry),
+    (origin, cache): (&Path, &Path),
+    config: &Config,
+) -> Result<String> {
+    let found = bring_home(origin, cache, config, None)?;
+    let earlier = |node: &Node| node.cache_id.as_ref() == Some(&found.cache_id);
+    let all = sessions::nodes(store, registry)?;
+    let earlier: Vec<Node> = all.into_iter().filter(earlier).collect();
+    if earlier.is_empty() {
+        if found.dirty_bytes > 0 {
+            return Err(Error::invalid(
+                format!(
+                    "the cache {} has {} that are not on the origin, of no session of this cluster: it was given up, \
+                     or they were written without --cluster",
+                    cache.display(),
+                    text::bytes(found.dirty_bytes)
+                ),
+                "while no node is mounted, mount it once without --cluster, which keeps both versions of what was \
+                 changed since; or name another cache directory",
+            ));
+        }
+        return Ok(found.cache_id);
+    }
+    bring_home(origin, cache, config, Some(&found.cache_id))?;
+    for node in earlier {
+        // Its process had the lock that was just taken.
+        let was_here = node.boot_id.as_ref() == Some(&boot_id()?);
+        if was_here && node.cache.as_deref() == Some(cache) {
+            sessions::end_own(store, registry, node.session)?;
+            continue;
+        }
+        wait_for_its_end((store, registry), &node)?;
+        sessions::end(store, registry, node.session)?;
+    }
+    Ok(found.cache_id)
+}
+
+/// Waits until the lease of a session is over.
+fn wait_for_its_end((store, registry): (&RedisStore, &Registry), node: &Node) -> Result<()> {
+    let mut left_ms = node.lease_ms;
+    while left_ms > 0 {
+        thread::sleep(LOOK_AGAIN);
+        let now = sessions::nodes(store, registry)?;
+        let now = now.iter().find(|now| now.session == node.session);
+        let now_ms = now.map_or(0, |now| now.lease_ms);
+        if now_ms > left_ms {
+            return Err(Error::invalid(
+                format!("{} has the same cache, and lives", registry.name(node.session)),
+                "one of the two is a copy: name an empty directory as the cache here",
+            ));
+        }
+        left_ms = now_ms;
+    }
+    Ok(())
+}
+
+/// What a cache has that no process has open.
+#[derive(Debug)]
+pub(crate) struct Found {
+    cache_id: String,
+    /// Bytes that are not on the origin.
+    dirty_bytes: u64,
+    /// Bytes that were brought there.
+    pub(crate) flushed_bytes: u64,
+}
+
+/// Looks what a cache has that is not on the origin, and brings it there if it is the one called `cache_id`: of a session
+/// that is gone, which nobody else can have given anything away of.
+///
+/// # Errors
+/// If it is another one, or not all of it can be brought home.
+pub(crate) fn bring_home(
+    origin: &Path,
+    cache: &Path,
+    config: &Config,
+    cache_id: Option<&str>,
+) -> Result<Found> {
+    let alone: Arc<dyn Coherence> = Arc::new(Alone);
+    let config = Config { rebuild: false, fill: false, ..config.clone() };
+    let around = Decorations { coherence: Some(&alone), ..Decorations::NONE };
+    let engine = ExtentEngine::open_decorated(origin, cache, &config, around)?;
+    let mut found = Found {
+        cache_id: engine.cache_id().to_owned(),
+        dirty_bytes: engine.status().dirty_bytes,
+        flushed_bytes: 0,
+    };
+    if let Some(wanted) = cache_id {
+        if found.cache_id != wanted {
+            return Err(Error::invalid(
+                format!("{} is not the cache of that session any more", cache.display()),
+                "name the directory under which it is reached here",
+            ));
+        }
+        found.flushed_bytes = engine.flush(None, false, &mut |_| ControlFlow::Continue(()))?.bytes;
+        found.dirty_bytes = engine.status().dirty_bytes;
+    }
+    engine.close()?;
+    if cache_id.is_some() && found.dirty_bytes > 0 {
+        return Err(Error::invalid(
+            format!(
+                "{} of {} could not be brought home",
+                text::bytes(found.dirty_bytes),
+                cache.display()
+            ),
+            "see what `halocline fsck` says of it",
+        ));
+    }
+    Ok(found)
 }
 
 /// The store of an origin, and its sessions.

@@ -3,13 +3,17 @@
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
+use halocline_core::control::metrics::Section;
 use halocline_testkit::hostile::Random;
+use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// A store of this test's own, on a socket.
@@ -53,20 +57,43 @@ impl Store {
 /// Two mounts, `one` and `other`.
 struct Nodes {
     scratch: Scratch,
-    _store: Store,
+    store: Store,
 }
 
 impl Nodes {
     fn new() -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &["one", "other"])?;
         let store = Store::start()?;
-        for (mountpoint, cache) in [("one", "cache"), ("other", "cache2")] {
-            fs::create_dir_all(scratch.path(cache)).unwrap();
-            let url = store.url();
-            let place = ["mount", "origin", mountpoint, "--cache", cache, "--policy", "always"];
-            scratch.succeed(&[&place[..], &["--cluster", &url, "--node", mountpoint]].concat());
+        let nodes = Self { scratch, store };
+        for (node, cache) in [("one", "cache"), ("other", "cache2")] {
+            fs::create_dir_all(nodes.scratch.path(cache)).unwrap();
+            let mounted = nodes.mount(node, cache);
+            assert!(mounted.status.success(), "{}", said(&mounted));
         }
-        Some(Self { scratch, _store: store })
+        Some(nodes)
+    }
+
+    /// Mounts a node that is called as its mount point.
+    fn mount(&self, node: &str, cache: &str) -> Output {
+        let place = ["mount", "origin", node, "--cache", cache, "--policy", "always"];
+        let url = self.store.url();
+        let quiet = ["--rebuild=false", "--cluster", &url, "--node", node];
+        self.scratch.halocline(&[&place[..], &quiet].concat())
+    }
+
+    /// Ends a node's process with `kill -9`; its mount point is free again.
+    fn kill(&self, node: &str) {
+        kill_process(self.scratch.pid(node), Signal::KILL).unwrap();
+        eventually("its mount is gone", || {
+            self.scratch.halocline(&["umount", "--force", node]);
+            fs::read_dir(self.scratch.path(node)).is_ok_and(|entries| entries.count() == 0)
+        });
+    }
+
+    /// `halocline cluster`.
+    fn cluster(&self, what: &str, rest: &[&str]) -> Output {
+        let url = self.store.url();
+        self.scratch.halocline(&[&["cluster", what, "origin", "--cluster", &url], rest].concat())
     }
 
     fn open(&self, name: &str) -> [File; 2] {
@@ -136,9 +163,103 @@ fn shared_mappings_are_refused_and_private_ones_are_not() {
 }
 
 #[test]
+fn i13_a_node_that_was_killed_comes_back_at_once_with_what_it_wrote() {
+    let Some(nodes) = Nodes::new() else { return };
+    let [file, beside] = nodes.open("file");
+    file.write_all_at(&vec![7; 300_000], 0).unwrap();
+    drop(file);
+    nodes.kill("one");
+    let gone = nodes.cluster("recover", &["one"]);
+    assert_eq!(gone.status.code(), Some(2), "{}", said(&gone));
+    assert!(said(&gone).contains("its lease runs"), "{}", said(&gone));
+    let again = nodes.mount("one", "cache");
+    assert!(again.status.success(), "{}", said(&again));
+    let mut found = vec![0; 300_000];
+    beside.read_exact_at(&mut found, 0).unwrap();
+    assert!(found.iter().all(|byte| *byte == 7));
+    let listed = nodes.cluster("nodes", &["--json"]);
+    let listed: Value = serde_json::from_str(&written(&listed)).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
+    let section = Section::find("halocline cluster nodes").unwrap();
+    assert_eq!(section.undescribed(&listed), [""; 0]);
+    // A mount that is no part of it would see old bytes, on any machine.
+    drop(beside);
+    nodes.scratch.succeed(&["umount", "one"]);
+    nodes.kill("other");
+    fs::create_dir_all(nodes.scratch.path("cache3")).unwrap();
+    let alone = nodes.scratch.halocline(&["mount", "origin", "one", "--cache", "cache3"]);
+    assert_eq!(alone.status.code(), Some(2), "{}", said(&alone));
+    assert!(said(&alone).contains("give --cluster"), "{}", said(&alone));
+}
+
+#[test]
+fn i13_what_nodes_that_are_gone_had_is_recovered_or_given_up_by_name() {
+    let Some(nodes) = Nodes::new() else { return };
+    for (node, name) in [("one", "kept"), ("other", "lost")] {
+        fs::write(nodes.scratch.path(node).join(name), [node.as_bytes()[1]; 5000]).unwrap();
+    }
+    for node in ["one", "other"] {
+        nodes.kill(node);
+    }
+    eventually("their leases are over", || {
+        let listed: Value =
+            serde_json::from_str(&written(&nodes.cluster("nodes", &["--json"]))).unwrap();
+        listed.as_array().unwrap().iter().all(|node| node["lease_ms"] == 0)
+    });
+    // On another machine, or after a disk was put elsewhere, the name leads to something else.
+    let [cache, moved] = ["cache", "moved"].map(|name| nodes.scratch.path(name));
+    fs::rename(&cache, &moved).unwrap();
+    fs::create_dir(&cache).unwrap();
+    for there in [&[][..], &["--cache", "cache2"]] {
+        let refused = nodes.cluster("recover", &[&["one"], there].concat());
+        assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+        assert!(said(&refused).contains("on this machine is"), "{}", said(&refused));
+    }
+    assert_eq!(fs::read_dir(&cache).unwrap().count(), 0, "nothing was made there");
+    let recovered = nodes.cluster("recover", &["one", "--cache", "moved"]);
+    assert!(recovered.status.success(), "{}", said(&recovered));
+    assert!(fs::read(nodes.scratch.path("origin/kept")).unwrap() == [b'n'; 5000]);
+    for rest in [&["other", "--dry-run"][..], &["other"]] {
+        let forgotten = nodes.cluster("forget", rest);
+        assert!(forgotten.status.success(), "{}", said(&forgotten));
+        assert!(said(&forgotten).contains("origin/lost"), "{}", said(&forgotten));
+    }
+    assert!(fs::read(nodes.scratch.path("origin/lost")).unwrap() != [b't'; 5000]);
+    // It comes back after all: others may have written since what only it had.
+    let refused = nodes.mount("other", "cache2");
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("given up"), "{}", said(&refused));
+    fs::write(nodes.scratch.path("origin/lost"), "newer").unwrap();
+    let alone = nodes.scratch.halocline(&["mount", "origin", "other", "--cache", "cache2"]);
+    assert!(alone.status.success(), "{}", said(&alone));
+    assert_eq!(fs::read(nodes.scratch.path("other/lost")).unwrap(), b"newer");
+    assert_eq!(nodes.scratch.halocline(&["umount", "other"]).status.code(), Some(4), "I9");
+}
+
+/// The processes of one job on one node share its engine; those of two nodes see each other.
+#[test]
+fn i11_runs_of_a_cluster_see_each_others_changes() {
+    let Some(nodes) = Nodes::new() else { return };
+    fs::write(nodes.scratch.path("one/before"), "from one").unwrap();
+    fs::create_dir_all(nodes.scratch.path("cache3")).unwrap();
+    let url = nodes.store.url();
+    let run =
+        ["run", "--origin", "origin", "--cache", "cache3", "--cluster", &url, "--quiet", "--"];
+    let script = format!(
+        "cat {0}/before && printf 'from a run' > {0}/after",
+        nodes.scratch.path("origin").display()
+    );
+    let said = nodes.scratch.succeed(&[&run[..], &["sh", "-c", &script]].concat());
+    assert_eq!(said, "from one");
+    assert_eq!(fs::read(nodes.scratch.path("other/after")).unwrap(), b"from a run");
+}
+
+#[test]
 fn what_is_no_cluster_is_refused() {
     let Some(scratch) = Scratch::new(program!()) else { return };
     let mount = ["mount", "origin", "mnt", "--cache", "cache", "--cluster"];
+    let tier = scratch.halocline(&["mount", "--tier", ".", "mnt", "--cluster", "redis://h"]);
+    assert_eq!(tier.status.code(), Some(2), "{}", said(&tier));
     for url in ["redis://127.0.0.1:1", "nonsense"] {
         let output = scratch.halocline(&[&mount[..], &[url]].concat());
         assert_eq!(output.status.code(), Some(2), "{url}");

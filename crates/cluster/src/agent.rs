@@ -26,6 +26,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use halocline_core::clock::Clock;
 use halocline_core::coherence::{Coherence, FileTokens, Holder, SharedFile};
 use halocline_core::error::{Error, Result};
+use halocline_core::meta::owner::boot_id;
 use halocline_model::token::{Epoch, Session, Tokens};
 use parking_lot::{Condvar, Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -44,6 +45,8 @@ pub struct Options {
     pub node: String,
     /// Its cache directory.
     pub cache: PathBuf,
+    /// Which cache that is.
+    pub cache_id: String,
     /// How long a lease runs.
     pub lease: Duration,
     /// How much earlier than the store this node takes its lease for over: longer than any system call on the origin
@@ -60,10 +63,11 @@ pub struct Options {
 impl Options {
     /// The usual ones.
     #[must_use]
-    pub fn new(node: String, cache: PathBuf) -> Self {
+    pub fn new(node: String, cache: PathBuf, cache_id: String) -> Self {
         Self {
             node,
             cache,
+            cache_id,
             lease: Duration::from_secs(30),
             margin: Duration::from_secs(10),
             patience: Duration::from_mins(2),
@@ -146,10 +150,17 @@ impl Agent {
         }
         let session = new_session().map_err(Error::at("/dev/urandom", "read"))?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let (node, cache) = (options.node.clone(), options.cache.clone());
+        let entry = Entry {
+            session,
+            node: options.node.clone(),
+            cache: options.cache.clone(),
+            cache_id: options.cache_id.clone(),
+            boot_id: boot_id()?,
+            since,
+        };
         // Before anything is written: a store that cannot be used leaves no entry.
         let roll = Arc::new(store.roll().map_err(told)?);
-        registry.enter(&Entry { session, node, cache, since })?;
+        registry.enter(&entry)?;
         let shared = Arc::new(Shared {
             asserted: Mutex::new(roll.epoch),
             roll: Mutex::new((roll, options.clock.instant())),

@@ -33,6 +33,10 @@ pub struct Entry {
     pub node: String,
     /// Its cache directory, as that node names it.
     pub cache: PathBuf,
+    /// Which cache that is: nodes may call theirs by one name.
+    pub cache_id: String,
+    /// The boot of the machine that its process runs on.
+    pub boot_id: String,
     /// When it began, in seconds since 1970.
     pub since: u64,
 }
@@ -168,8 +172,14 @@ mod tests {
     use super::*;
 
     fn entry(session: u64) -> Entry {
-        let node = "n1".to_owned();
-        Entry { session: Session(session), node, cache: PathBuf::from("/ssd"), since: 1 }
+        Entry {
+            session: Session(session),
+            node: "n1".to_owned(),
+            cache: PathBuf::from("/ssd"),
+            cache_id: "id".to_owned(),
+            boot_id: "boot".to_owned(),
+            since: 1,
+        }
     }
 
     #[test]

@@ -23,6 +23,10 @@ pub struct Node {
     pub node: Option<String>,
     /// Its cache directory, as the node names it.
     pub cache: Option<PathBuf>,
+    /// Which cache that is, whatever it is called elsewhere.
+    pub cache_id: Option<String>,
+    /// The boot of the machine that its process runs, or ran, on.
+    pub boot_id: Option<String>,
     /// Whether it lives; `None` if the store knows nothing of it.
     pub life: Option<Life>,
     /// How long its lease runs, in milliseconds, by the store's clock.
@@ -47,7 +51,9 @@ pub fn nodes(store: &dyn Store, registry: &Registry) -> Result<Vec<Node>> {
         Node {
             session,
             node: entry.as_ref().map(|entry| entry.node.clone()),
-            cache: entry.map(|entry| entry.cache),
+            cache: entry.as_ref().map(|entry| entry.cache.clone()),
+            cache_id: entry.as_ref().map(|entry| entry.cache_id.clone()),
+            boot_id: entry.map(|entry| entry.boot_id),
             life: roll.members.life(session),
             lease_ms: until.saturating_sub(roll.now_ms),
             is_known: roll.members.has_asserted(session, roll.epoch),
@@ -97,4 +103,14 @@ pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<(
     // In this order: one that says again what it holds looks there after it did.
     registry.leave(session)?;
     remove(store, session, Lease::IsOver(session)).map_err(told)
+}
+
+/// Ends a session of which the caller knows that its process has ended: it has the lock of that cache, in the same
+/// directory of the same machine. Its lease need not be over. Everything that was dirty there is home.
+///
+/// # Errors
+/// If something cannot be written; to be called again then.
+pub fn end_own(store: &dyn Store, registry: &Registry, session: Session) -> Result<()> {
+    registry.leave(session)?;
+    remove(store, session, Lease::Ends(session)).map_err(told)
 }

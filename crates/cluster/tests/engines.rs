@@ -47,7 +47,8 @@ impl Cluster {
 
     fn node(number: usize, origin: &Path, registry: &Path, store: &Arc<dyn Store>) -> Node {
         let cache = tempfile::tempdir().unwrap();
-        let mut options = Options::new(format!("n{number}"), cache.path().to_owned());
+        let mut options =
+            Options::new(format!("n{number}"), cache.path().to_owned(), format!("cache {number}"));
         options.poll = Duration::from_millis(20);
         let registry = Registry::open(registry).unwrap();
         let agent = Arc::new(Agent::begin(options, Arc::clone(store), registry).unwrap());

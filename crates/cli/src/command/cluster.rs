@@ -1,25 +1,21 @@
 //! `halocline cluster`: the nodes that cache one origin, and what becomes of those that are gone.
 
-use std::ops::ControlFlow;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::DirEntryExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use halocline_cluster::alone::Alone;
 use halocline_cluster::sessions::{self, Node};
-use halocline_core::coherence::Coherence;
-use halocline_core::config::Config;
-use halocline_core::control::Controlled;
 use halocline_core::counted::counted;
-use halocline_core::engine::Decorations;
-use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::{Error, Result};
+use halocline_core::meta::owner::identity_of;
 use halocline_model::token::Life;
 
 use super::print_json;
-use crate::cluster::StoreArgs;
+use crate::cluster::{StoreArgs, bring_home};
 use crate::failure::{Failure, Outcome};
+use crate::options::ConfigArgs;
 use crate::say::{say, tell};
 use crate::text;
 
@@ -35,7 +31,7 @@ enum What {
     /// List the nodes
     Nodes(NodesArgs),
     /// Bring home what a node that is gone left on its cache, which this machine reaches, and end its session
-    Recover(EndArgs),
+    Recover(RecoverArgs),
     /// End the session of a node that will not come back: what only its cache has is lost
     Forget(EndArgs),
 }
@@ -47,6 +43,17 @@ struct NodesArgs {
     /// Answer in JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+struct RecoverArgs {
+    #[command(flatten)]
+    end: EndArgs,
+    /// Where this machine reaches its cache, if not where the node did
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArgs,
 }
 
 #[derive(Debug, Args)]
@@ -80,7 +87,7 @@ fn nodes(args: &NodesArgs) -> Outcome {
     }
     for node in &nodes {
         let name = node.node.as_deref().unwrap_or("?");
-        let cache = node.cache.as_deref().map_or_else(|| "?".to_owned(), |dir| text::path(dir));
+        let cache = node.cache.as_deref().map_or_else(|| "?".to_owned(), text::path);
         say!("{:16} {:10} cache {cache}", text::line(name), state(node));
     }
     Ok(ExitCode::SUCCESS)
@@ -111,57 +118,86 @@ fn gone(nodes: Vec<Node>, name: &str) -> Result<Vec<Node>, Failure> {
     Ok(gone)
 }
 
-fn recover(args: &EndArgs) -> Outcome {
-    let (store, registry) = args.store.open().map_err(Failure::refused)?;
+fn recover(args: &RecoverArgs) -> Outcome {
+    args.config.check_effect(false).map_err(Failure::refused)?;
+    let config = args.config.load().map_err(Failure::refused)?;
+    let EndArgs { store, node: name, dry_run } = &args.end;
+    let origin = std::path::absolute(&store.origin)?;
+    let (store, registry) = store.open().map_err(Failure::refused)?;
     let all = sessions::nodes(&store, &registry).map_err(Failure::refused)?;
-    for node in gone(all, &args.node)? {
-        let Some(cache) = &node.cache else {
-            return Err(Failure::refused("its entry cannot be read; forget it"));
-        };
-        if args.dry_run {
-            say!("{} would be flushed, and the session of {} ended", text::path(cache), args.node);
+    for node in gone(all, name)? {
+        let cache = cache_of(args, &node).map_err(Failure::refused)?;
+        let name = text::line(name);
+        if *dry_run {
+            say!("{} would be brought home, and the session of {name} ended", text::path(&cache));
             continue;
         }
-        let bytes = bring_home(&args.store.origin, cache).map_err(Failure::refused)?;
+        let id = node.cache_id.as_deref();
+        let found = bring_home(&origin, &cache, &config, id).map_err(Failure::refused)?;
         sessions::end(&store, &registry, node.session).map_err(Failure::refused)?;
-        say!("{}: {} brought home, its session is ended", args.node, text::bytes(bytes));
+        let bytes = text::bytes(found.flushed_bytes);
+        say!("{name}: {bytes} brought home, its session is ended");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where this machine reaches the cache of a session. Nothing is made there: an empty directory of the same name is not
+/// the cache.
+fn cache_of(args: &RecoverArgs, node: &Node) -> Result<PathBuf> {
+    let (Some(named), Some(id)) = (&node.cache, &node.cache_id) else {
+        return Err(Error::invalid(
+            "its entry cannot be read: nobody knows which cache it had",
+            "`halocline cluster forget` gives it up",
+        ));
+    };
+    let cache = std::path::absolute(args.cache.as_ref().unwrap_or(named))
+        .map_err(Error::at(named, "find"))?;
+    match identity_of(&cache)? {
+        Some(found) if found.cache_id == *id => Ok(cache),
+        found => {
+            let what = if found.is_some() { "another node's cache" } else { "no cache" };
+            Err(Error::invalid(
+                format!("{} on this machine is {what}", cache.display()),
+                "run this where the node's cache can be reached, or name its directory here with --cache",
+            ))
+        }
+    }
 }
 
 fn forget(args: &EndArgs) -> Outcome {
     let (store, registry) = args.store.open().map_err(Failure::refused)?;
     let all = sessions::nodes(&store, &registry).map_err(Failure::refused)?;
+    let name = text::line(&args.node);
     for node in gone(all, &args.node)? {
         let held = sessions::exclusive(&store, node.session).map_err(Failure::refused)?;
-        let files: std::collections::BTreeSet<u64> =
-            held.iter().map(|(file, _)| file.inode).collect();
-        for inode in &files {
-            tell!("inode {inode} (find -inum {inode}): what it wrote last may be lost");
+        let inodes: BTreeSet<u64> = held.iter().map(|(file, _)| file.inode).collect();
+        for lost in names_of(&args.store.origin, &inodes) {
+            tell!("{lost}: what {name} wrote last may be lost");
         }
         if args.dry_run {
             continue;
         }
         sessions::end(&store, &registry, node.session).map_err(Failure::refused)?;
-        say!("{} is forgotten, with {}", args.node, counted(files.len(), "file"));
+        say!("{name} is forgotten, with {}", counted(inodes.len(), "file"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Flushes the cache of a session that is gone; answers the bytes.
-pub(crate) fn bring_home(origin: &Path, cache: &Path) -> Result<u64> {
-    let alone: Arc<dyn Coherence> = Arc::new(Alone);
-    let config = Config { rebuild: false, fill: false, ..Config::default() };
-    let around = Decorations { coherence: Some(&alone), ..Decorations::NONE };
-    let engine = ExtentEngine::open_decorated(origin, cache, &config, around)?;
-    let report = engine.flush(None, false, &mut |_| ControlFlow::Continue(()))?;
-    let left = engine.status().dirty_bytes;
-    engine.close()?;
-    if left > 0 {
-        return Err(Error::invalid(
-            format!("{left} bytes of {} could not be brought home", cache.display()),
-            "see what `halocline fsck` says of it, or forget the node",
-        ));
+/// How people know files: by a path, or by the inode number where no name is found.
+fn names_of(origin: &Path, inodes: &BTreeSet<u64>) -> Vec<String> {
+    let mut names = BTreeMap::new();
+    let mut dirs = vec![origin.to_owned()];
+    while let Some(dir) = dirs.pop().filter(|_| names.len() < inodes.len()) {
+        // What cannot be read is left out: the number is told then.
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_dir {
+                dirs.push(entry.path());
+            } else if inodes.contains(&entry.ino()) {
+                names.insert(entry.ino(), text::path(&entry.path()));
+            }
+        }
     }
-    Ok(report.bytes)
+    let name = |inode: &u64| names.get(inode).cloned().unwrap_or_else(|| format!("inode {inode}"));
+    inodes.iter().map(name).collect()
 }

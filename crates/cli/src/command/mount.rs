@@ -6,7 +6,6 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Args;
 use halocline_core::bounded::SMALL_FILE_BYTES_MAX;
@@ -50,7 +49,7 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "DIR", required_unless_present = "tier")]
     cache: Option<PathBuf>,
     /// Move whole files between ROOT/ssd and ROOT/hdd: mount points of the two devices
-    #[arg(long, value_name = "ROOT", conflicts_with = "cache")]
+    #[arg(long, value_name = "ROOT", conflicts_with_all = ["cache", "cluster"])]
     tier: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -92,13 +91,10 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
     }
     match plan {
         Plan::Extents(place) => {
-            let alone = args.cluster.cluster.is_none();
-            // What other nodes change must be seen at once.
-            let attr_timeout = if alone { config.attr_timeout } else { Duration::ZERO };
-            let config = Config { attr_timeout, ..config };
+            let (alone, config) = (args.cluster.is_alone(), args.cluster.fit(config));
             serve(args, &config, &place, || {
                 let claim = assemble::when_free(|| assemble::claim(&place, &config, alone))?;
-                let node = args.cluster.join(&place.origin, &place.cache)?;
+                let node = args.cluster.join((&place.origin, &place.cache), &config)?;
                 Ok((assemble::open(&place, &config, node.as_ref())?, claim))
             })
         }

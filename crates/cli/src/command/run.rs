@@ -22,6 +22,7 @@ use super::trace::curve::{self, Sizes};
 use super::write_json;
 use crate::assemble;
 use crate::child::Signals;
+use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
 use crate::host::{self, Host, Where};
 use crate::mpi;
@@ -58,6 +59,8 @@ pub(crate) struct RunArgs {
     #[arg(skip)]
     is_recording: bool,
     #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
     config: ConfigArgs,
     /// The command and its arguments
     #[arg(required = true, last = true)]
@@ -78,6 +81,7 @@ impl RunArgs {
             trace: Some(trace),
             quiet: true,
             is_recording: true,
+            cluster: ClusterArgs::default(),
             config,
             command,
         }
@@ -110,12 +114,13 @@ pub(crate) fn execute(args: &RunArgs) -> Outcome {
             }
             return joining::run(args, &plan, *engine);
         }
-        match assemble::claim(&plan.place, &plan.config, true) {
+        match assemble::claim(&plan.place, &plan.config, args.cluster.is_alone()) {
             Ok(claim) => return run_alone(args, plan, claim),
             Err(taken) if waiting.is_worth(&found, &taken, &plan) => {}
             Err(_) => {
-                let claim =
-                    assemble::when_free(|| assemble::claim(&plan.place, &plan.config, true));
+                let claim = assemble::when_free(|| {
+                    assemble::claim(&plan.place, &plan.config, args.cluster.is_alone())
+                });
                 return run_alone(args, plan, claim.map_err(Failure::refused)?);
             }
         }
@@ -129,7 +134,10 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     plan.place.view = seclude(&plan.place.origin, args.quiet)?;
     let begin = |file| Recording::begin(file, &plan.place, &plan.config);
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
-    let engine = assemble::open(&plan.place, &plan.config, None).map_err(Failure::refused)?;
+    let sides = (plan.place.origin.as_path(), plan.place.cache.as_path());
+    let node = args.cluster.join(sides, &plan.config).map_err(Failure::refused)?;
+    let engine =
+        assemble::open(&plan.place, &plan.config, node.as_ref()).map_err(Failure::refused)?;
     let common = assemble::one_device(&plan.place.origin, &plan.place.cache, &plan.config);
     let host = (Arc::new(engine), claim);
     let host = Host::start(host, &plan.config, (&plan.place, recording.clone()), false)?;
@@ -189,7 +197,7 @@ fn tell_curve(args: &RunArgs, recording: &Recording) {
 /// Checks all that can be wrong before anything changes.
 fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     args.config.check_effect(false).map_err(Failure::refused)?;
-    let config = args.config.load().map_err(Failure::refused)?;
+    let config = args.cluster.fit(args.config.load().map_err(Failure::refused)?);
     let sides = preflight::sides(&args.origin, &args.cache, &config).map_err(Failure::refused)?;
     preflight::fuse_device().map_err(Failure::refused)?;
     let report = args.report.as_deref().map(preflight::report_file).transpose();

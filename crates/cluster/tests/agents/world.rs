@@ -121,7 +121,7 @@ impl Node {
         origin: &Arc<Origin>,
         change: impl Fn(&mut Options),
     ) -> Self {
-        let mut options = Options::new(name.to_owned(), "/ssd".into());
+        let mut options = Options::new(name.to_owned(), "/ssd".into(), format!("cache of {name}"));
         options.poll = Duration::from_millis(50);
         options.patience = Duration::from_mins(5);
         change(&mut options);

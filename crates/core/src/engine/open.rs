@@ -111,6 +111,11 @@ impl ExtentEngine {
         Ok(Self { parts, rebuilder, filler, meters, profiles, sight })
     }
 
+    /// Tells caches apart, whatever their directories are called.
+    pub fn cache_id(&self) -> &str {
+        &self.parts.store.dmt.identity().cache_id
+    }
+
     /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as
     /// left in order. Flush first to leave the origin complete (I7).
     pub fn close(&self) -> Result<()> {

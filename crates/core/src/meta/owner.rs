@@ -146,7 +146,7 @@ impl Owner {
 }
 
 /// The boot id of the running kernel.
-pub(crate) fn boot_id() -> Result<String> {
+pub fn boot_id() -> Result<String> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let id = fs::read_to_string(path).map_err(Error::at(path, "read"))?;
     Ok(id.trim().to_owned())
@@ -269,8 +269,8 @@ fn owned(dir: &Path, holder: Option<&Holder>, ending: bool) -> Error {
     )
 }
 
-/// What a directory says it is, if it is a cache.
-pub(crate) fn identity_of(dir: &Path) -> Result<Option<CacheIdentity>> {
+/// What a directory says it is, if it is a cache; nothing is made.
+pub fn identity_of(dir: &Path) -> Result<Option<CacheIdentity>> {
     match PrivateDir::look(dir) {
         Err(error) if error.errno() == libc::ENOENT => Ok(None),
         dir => identity_in(&dir?),

@@ -48,7 +48,7 @@ impl From<Taken> for Error {
                 wanted.display()
             ),
             "end that mount first, wait until it ends, or use its cache (`halocline run` with the \
-             same --origin and --cache joins it)",
+             same --origin and --cache joins it); or give both the same --cluster",
         )
     }
 }

@@ -3,6 +3,33 @@
 use super::Metric;
 use super::table::metric;
 
+pub(super) const CLUSTER_NODES: &[Metric] = &[
+    metric("[].session", "number", "One life of a node's mount; `recover` and `forget` end it."),
+    metric("[].node", "text or null", "Its name; null where its entry cannot be read."),
+    metric("[].cache", "path or null", "Its cache directory, as that node names it."),
+    metric("[].cache_id", "text or null", "Which cache that is, whatever it is called elsewhere."),
+    metric(
+        "[].boot_id",
+        "text or null",
+        "The boot of the machine that its process runs, or ran, on.",
+    ),
+    metric(
+        "[].life",
+        "word or null",
+        "`Live`, or `Gone` once another node needed something of it after its lease was over; null where the store knows nothing of it.",
+    ),
+    metric(
+        "[].lease_ms",
+        "ms",
+        "How long its lease still runs, by the store's clock; 0: it is gone.",
+    ),
+    metric(
+        "[].is_known",
+        "bool",
+        "Whether it has said what it holds since the store may have forgotten it last.",
+    ),
+];
+
 pub(super) const DOCTOR: &[Metric] = &[
     metric(
         "[].what",

@@ -4,8 +4,8 @@ use super::Section;
 use super::admission::{BENCH_ADMISSION, RATIOS, SECONDS};
 use super::advise::{ADVISE, ADVISED_USE};
 use super::offline::{
-    BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN,
-    RESCUE,
+    BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_NODES, DOCTOR, FSCK, FSCK_TIER,
+    IOR, IOR_RUN, RESCUE,
 };
 use super::placement::{APPLY, VERIFY};
 use super::plan::{PLAN, PLANNED_LAYOUT};
@@ -87,6 +87,12 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline doctor --json`",
         about: "What was looked at, in the order of the text. The status is 1 where something will not work.",
         metrics: DOCTOR,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline cluster nodes ORIGIN --json`",
+        about: "The sessions of an origin: those that its list has, and those that the store knows (docs/CLUSTER.md).",
+        metrics: CLUSTER_NODES,
         within: &[],
     },
     Section {
