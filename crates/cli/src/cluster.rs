@@ -13,7 +13,7 @@ use halocline_cluster::alone::Alone;
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::redis::RedisStore;
-use halocline_core::coherence::Coherence;
+use halocline_core::coherence::{Coherence, REGISTRY};
 use halocline_core::config::Config;
 use halocline_core::control::Controlled;
 use halocline_core::engine::Decorations;
@@ -23,8 +23,6 @@ use halocline_core::meta::owner::boot_id;
 
 use crate::text;
 
-/// Where the sessions of an origin are entered, below it.
-const REGISTRY: &str = ".halocline-cluster";
 /// How often it is looked whether a lease is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The password of the store, which is in no command line.
@@ -66,8 +64,11 @@ impl ClusterArgs {
         config: &Config,
     ) -> Result<Option<Arc<dyn Coherence>>> {
         let Some(url) = &self.cluster else {
-            return refuse_beside_others(origin).map(|()| None);
+            origin.ancestors().try_for_each(refuse_beside_others)?;
+            return Ok(None);
         };
+        // Who caches a part of what others cache would need their tokens.
+        origin.ancestors().skip(1).try_for_each(refuse_beside_others)?;
         let (store, registry) = open(origin, url)?;
         let cache_id = settle((&store, &registry), (origin, cache), config)?;
         let node = self.node.clone().unwrap_or_else(own_name);
@@ -92,8 +93,8 @@ fn refuse_beside_others(origin: &Path) -> Result<()> {
     let cached = if sessions.len() == 1 { "a node caches" } else { "nodes of a cluster cache" };
     Err(Error::invalid(
         format!("{cached} {} already, with tokens: see {}", origin.display(), path.display()),
-        "give --cluster with their URL here, too; one that is gone is ended with `halocline cluster recover` or \
-         `forget`",
+        "name this directory with --cluster and their URL here, too; one that is gone is ended with `halocline cluster \
+         recover` or `forget`",
     ))
 }
 

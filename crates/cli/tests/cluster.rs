@@ -182,14 +182,33 @@ fn i13_a_node_that_was_killed_comes_back_at_once_with_what_it_wrote() {
     assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
     let section = Section::find("halocline cluster nodes").unwrap();
     assert_eq!(section.undescribed(&listed), [""; 0]);
-    // A mount that is no part of it would see old bytes, on any machine.
+    // Programs do not see the list, and make nothing in its place.
+    let list = nodes.scratch.path("one").join(".halocline-cluster");
+    assert!(!list.exists());
+    assert_eq!(fs::create_dir(&list).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    assert_eq!(
+        fs::rename(nodes.scratch.path("one/file"), &list).unwrap_err().raw_os_error(),
+        Some(libc::EPERM)
+    );
+    assert_eq!(fs::remove_dir(&list).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    let names = |dir: &str| fs::read_dir(nodes.scratch.path(dir)).unwrap().count();
+    assert_eq!(names("one") + 1, names("origin"));
+    // A mount that is no part of it would see old bytes, on any machine, also of a part of the origin.
     drop(beside);
     nodes.scratch.succeed(&["umount", "one"]);
     nodes.kill("other");
     fs::create_dir_all(nodes.scratch.path("cache3")).unwrap();
     let alone = nodes.scratch.halocline(&["mount", "origin", "one", "--cache", "cache3"]);
     assert_eq!(alone.status.code(), Some(2), "{}", said(&alone));
-    assert!(said(&alone).contains("give --cluster"), "{}", said(&alone));
+    assert!(said(&alone).contains("with --cluster"), "{}", said(&alone));
+    fs::create_dir_all(nodes.scratch.path("origin/part")).unwrap();
+    let url = nodes.store.url();
+    let part = ["mount", "origin/part", "one", "--cache", "cache3", "--cluster", &url];
+    for part in [&part[..], &part[..5]] {
+        let part = nodes.scratch.halocline(part);
+        assert_eq!(part.status.code(), Some(2), "{}", said(&part));
+        assert!(said(&part).contains("with --cluster"), "{}", said(&part));
+    }
 }
 
 #[test]

@@ -18,6 +18,9 @@ use halocline_model::request::{ByteRange, Direction};
 
 use crate::error::Result;
 
+/// Where the nodes of an origin are listed, below it. Programs do not see it.
+pub const REGISTRY: &str = ".halocline-cluster";
+
 /// A file of the origin as every node that has it mounted knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SharedFile {

@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
 
 use crate::engine::Stat;
 use crate::error::{Error, Result};
@@ -49,6 +50,8 @@ use node::Tree;
 pub struct Namespace {
     root: Node,
     tree: Arc<Tree>,
+    /// A name in the root that is not shown and cannot be made.
+    hidden: Option<&'static str>,
 }
 
 impl Namespace {
@@ -74,7 +77,23 @@ impl Namespace {
         let share = OpenFiles::of_process()?;
         let tree = Arc::new(Tree::new(Descriptors::with_bounds(share.nodes, share.pinned)));
         let root = tree.root(&stat, root);
-        Ok(Self { root, tree })
+        Ok(Self { root, tree, hidden: None })
+    }
+
+    /// The same without one name in the root: programs find nothing there, and make nothing.
+    pub(crate) fn hiding(self, name: &'static str) -> Self {
+        Self { hidden: Some(name), ..self }
+    }
+
+    /// # Errors
+    /// `refused` where the name is hidden.
+    fn shown(&self, parent: &Node, name: &OsStr, refused: Errno) -> Result<()> {
+        match self.hidden {
+            Some(hidden) if name == hidden && parent.key() == self.root.key() => {
+                Err(refused.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The root directory.
@@ -84,6 +103,7 @@ impl Namespace {
 
     /// Looks `name` up in `parent`.
     pub fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+        self.shown(parent, name, Errno::NOENT)?;
         let fd = self.descriptor(parent)?;
         let stat = attributes::stat_at(fd.as_fd(), name)?;
         let node = self.tree.intern(&stat, parent, name);
@@ -131,7 +151,9 @@ impl Namespace {
     pub fn open_dir(&self, node: &Node) -> Result<Directory> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = self.descriptor(node)?;
-        Ok(Directory::new(openat(CWD, proc_path(&fd), flags, Mode::empty())?, node.clone()))
+        let hidden = self.hidden.filter(|_| node.key() == self.root.key());
+        let fd = openat(CWD, proc_path(&fd), flags, Mode::empty())?;
+        Ok(Directory::new(fd, node.clone(), hidden))
     }
 
     /// Totals of the file system the node is on.

@@ -19,7 +19,7 @@ use super::settings::Settings;
 use super::sides::{self, Decorations, Meters};
 use super::sight::Sight;
 use crate::clock::Clock;
-use crate::coherence::Holder;
+use crate::coherence::{Holder, REGISTRY};
 use crate::config::{Binding, Config, Shares};
 use crate::error::{Error, Result};
 use crate::extent::mover::Movers;
@@ -61,7 +61,7 @@ impl ExtentEngine {
         binding.check(cache_dir)?;
         let mut meters = Meters::default();
         let origin = sides::open_origin(origin_dir, config, &mut meters, around)?;
-        let namespace = Namespace::open(origin.namespace_dir())?;
+        let namespace = Namespace::open(origin.namespace_dir())?.hiding(REGISTRY);
         let geometry = geometry(config);
         let shares = sides::shares(cache_dir, config, around.data_bytes)?;
         let options = options(shares, origin_dir, config, around.clock)?;

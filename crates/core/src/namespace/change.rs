@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat_with, unlinkat,
 };
+use rustix::io::Errno;
 
 use super::{Namespace, Node, attributes, proc_path};
 use crate::engine::Stat;
@@ -39,6 +40,7 @@ impl Removed {
 impl Namespace {
     /// Makes a hard link.
     pub fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        self.shown(parent, name, Errno::PERM)?;
         let fd = self.descriptor(node)?;
         let dir = self.descriptor(parent)?;
         linkat(CWD, proc_path(&fd), &dir, name, AtFlags::SYMLINK_FOLLOW)?;
@@ -106,6 +108,8 @@ impl Namespace {
         to: (&Node, &OsStr),
         flags: u32,
     ) -> Result<Option<Removed>> {
+        self.shown(from.0, from.1, Errno::NOENT)?;
+        self.shown(to.0, to.1, Errno::PERM)?;
         let (from_dir, to_dir) = (self.descriptor(from.0)?, self.descriptor(to.0)?);
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let moved = attributes::stat_at(from_dir.as_fd(), from.1)?;
@@ -141,7 +145,7 @@ impl Namespace {
         let dir = self.descriptor(to.0)?;
         let mut old = self.before_removal(to.0, to.1)?;
         if old.key != expected {
-            return Err(rustix::io::Errno::STALE.into());
+            return Err(Errno::STALE.into());
         }
         renameat_with(from.0, from.1, &dir, to.1, RenameFlags::empty())?;
         self.forget_name(&mut old, to.0, to.1);
@@ -151,6 +155,7 @@ impl Namespace {
     /// Looks at what a name stands for and makes sure that a live node of it keeps a descriptor
     /// when the name goes.
     pub(crate) fn before_removal(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+        self.shown(parent, name, Errno::NOENT)?;
         let dir = self.descriptor(parent)?;
         // Opened before it is looked at: what is kept is what was seen.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

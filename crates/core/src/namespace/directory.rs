@@ -31,11 +31,13 @@ struct Stream {
     buffer: Vec<u8>,
     /// Whether anything was read since the last seek.
     moved: bool,
+    hidden: Option<&'static str>,
 }
 
 impl Directory {
-    pub(super) fn new(fd: OwnedFd, node: Node) -> Self {
-        Self { fd, node, stream: Mutex::default() }
+    /// `hidden` is a name that is left out.
+    pub(super) fn new(fd: OwnedFd, node: Node, hidden: Option<&'static str>) -> Self {
+        Self { fd, node, stream: Mutex::new(Stream { hidden, ..Stream::default() }) }
     }
 
     /// The node it was opened by.
@@ -99,6 +101,18 @@ impl Namespace {
 impl Stream {
     /// Reads the next entries; `false` at the end.
     fn fill(&mut self, fd: &OwnedFd) -> Result<bool> {
+        while self.fill_once(fd)? {
+            if let Some(hidden) = self.hidden {
+                self.ahead.retain(|entry| entry.name != hidden);
+            }
+            if !self.ahead.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn fill_once(&mut self, fd: &OwnedFd) -> Result<bool> {
         self.moved = true;
         self.buffer.reserve_exact(BUFFER);
         let mut raw = RawDir::new(fd, self.buffer.spare_capacity_mut());

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::fs::{FileType, Mode, OFlags, mkdirat, mknodat, openat, symlinkat};
+use rustix::io::Errno;
 
 use super::act_as::ActAs;
 use super::{Namespace, Node, stat_descriptor};
@@ -19,6 +20,7 @@ impl Namespace {
         what: Make<'_>,
         by: Maker,
     ) -> Result<(Node, Stat)> {
+        self.shown(parent, name, Errno::PERM)?;
         let dir = self.descriptor(parent)?;
         let acting = ActAs::new(by)?;
         match what {
@@ -45,6 +47,7 @@ impl Namespace {
         flags: i32,
         by: Maker,
     ) -> Result<(Node, Stat, File)> {
+        self.shown(parent, name, Errno::PERM)?;
         let dir = self.descriptor(parent)?;
         let flags = OFlags::from_bits_retain((flags & !libc::O_DIRECT).cast_unsigned());
         let always = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
