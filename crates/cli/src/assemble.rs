@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use halocline_core::coherence::Coherence;
 use halocline_core::config::{Config, Mode};
-use halocline_core::control::{Claim, Client, Request, SOCKET_NAME, Taken, Wanted};
+use halocline_core::control::{Claim, Client, Request, SOCKET_NAME, Taken, UseAs, Wanted};
 use halocline_core::engine::Decorations;
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::{Error, Result};
@@ -141,18 +141,20 @@ pub(crate) fn when_free(mut claim: impl FnMut() -> Result<Claim, Taken>) -> Resu
 
 /// Claims the origin of a mount for itself. Before a private namespace is entered: from inside one,
 /// who else claims it cannot be told.
-///
-/// Mounts of a cluster (not `alone`) see each other's changes: they claim it as those do that change nothing.
 pub(crate) fn claim(place: &Where, config: &Config, alone: bool) -> Result<Claim, Taken> {
-    let writes = config.mode != Mode::ReadOnly && alone;
-    Claim::take(&Wanted { dirs: &[&place.origin], cache: &place.cache, writes })
+    let use_as = match config.mode {
+        _ if !alone => UseAs::Node,
+        Mode::ReadOnly => UseAs::Reader,
+        _ => UseAs::OnlyUser,
+    };
+    Claim::take(&Wanted { dirs: &[&place.origin], cache: &place.cache, use_as })
 }
 
 /// Claims all tiers of a file tier.
 pub(crate) fn claim_tiers(root: &Path, place: &Where, config: &Config) -> Result<Claim> {
     let set = tier_set(root, config)?;
     let dirs: Vec<&Path> = set.roots.iter().map(PathBuf::as_path).collect();
-    let wanted = Wanted { dirs: &dirs, cache: &place.cache, writes: true };
+    let wanted = Wanted { dirs: &dirs, cache: &place.cache, use_as: UseAs::OnlyUser };
     when_free(|| Claim::take(&wanted))
 }
 

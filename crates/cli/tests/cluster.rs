@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 
 use halocline_core::control::metrics::Section;
 use halocline_testkit::hostile::Random;
@@ -265,11 +266,21 @@ fn i11_runs_of_a_cluster_see_each_others_changes() {
     let run =
         ["run", "--origin", "origin", "--cache", "cache3", "--cluster", &url, "--quiet", "--"];
     let script = format!(
-        "cat {0}/before && printf 'from a run' > {0}/after",
+        "cat {0}/before; printf 'from a run' > {0}/after; until [ -e {0}/go ]; do sleep 0.1; done",
         nodes.scratch.path("origin").display()
     );
-    let said = nodes.scratch.succeed(&[&run[..], &["sh", "-c", &script]].concat());
-    assert_eq!(said, "from one");
+    let run = [&run[..], &["sh", "-c", &script]].concat();
+    // As the ranks of one machine are started: each by itself, all at once, with that machine's cache.
+    let ranks = thread::scope(|scope| {
+        let ranks = [0, 1].map(|_| scope.spawn(|| nodes.scratch.halocline(&run)));
+        eventually("one of them wrote", || nodes.scratch.path("other/after").exists());
+        fs::write(nodes.scratch.path("other/go"), "").unwrap();
+        ranks.map(|rank| rank.join().unwrap())
+    });
+    for rank in ranks {
+        assert!(rank.status.success(), "{}", said(&rank));
+        assert_eq!(written(&rank), "from one");
+    }
     assert_eq!(fs::read(nodes.scratch.path("other/after")).unwrap(), b"from a run");
 }
 

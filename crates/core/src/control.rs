@@ -36,7 +36,7 @@ use crate::config::Mode;
 use crate::error::{Error, Result};
 
 pub use crate::globs::is_glob;
-pub use claim::{Claim, Taken, Wanted};
+pub use claim::{Claim, Taken, UseAs, Wanted};
 pub use client::Client;
 pub use explanation::{CostTerms, Explanation, Question};
 pub use joining::Joined;

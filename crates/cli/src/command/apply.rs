@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{Claim, Progress, Wanted};
+use halocline_core::control::{Claim, Progress, UseAs, Wanted};
 use halocline_core::counted::counted;
 use halocline_core::error::Error;
 use halocline_core::volume::Origin;
@@ -64,7 +64,7 @@ pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
         origin.check_space(&files).map_err(Failure::refused)?;
         return report(args, &plan, &origin, &files, false);
     }
-    let wanted = Wanted { dirs: &[&dir], cache: Path::new(""), writes: true };
+    let wanted = Wanted { dirs: &[&dir], cache: Path::new(""), use_as: UseAs::OnlyUser };
     let _claim = Claim::take(&wanted).map_err(|taken| Failure::refused(Error::from(taken)))?;
     let origin = Origin::open_to_move(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;

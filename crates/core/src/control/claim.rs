@@ -17,6 +17,7 @@ mod names;
 mod standing;
 mod strangers;
 mod told;
+mod wanted;
 
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
@@ -35,8 +36,10 @@ use super::mount::{self, MountLine};
 use super::{Client, Request, SOCKET_NAME, wire};
 use ancestors::Ancestor;
 use claimant::{Claimant, read_answer};
-use names::{Entry, Kind};
+use names::{Access, Entry, Kind};
 use strangers::Strangers;
+
+pub use wanted::{UseAs, Wanted};
 
 /// How often a claim is tried against one that does not answer: its process may be trying, too, or
 /// ending.
@@ -46,22 +49,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a mount's owner may take to say who it is: long enough for a busy machine.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a mount is about to use.
-#[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
-    /// The directories whose files it changes: absolute paths without links.
-    pub dirs: &'a [&'a Path],
-    /// The cache, or what stands for it.
-    pub cache: &'a Path,
-    /// Whether it changes files by itself. Mounts that never do disturb nobody.
-    pub writes: bool,
-}
-
 /// The right to use directories, until dropped.
 #[derive(Debug)]
 pub struct Claim {
     nonce: u64,
-    writes: bool,
+    access: Access,
     cache: PathBuf,
     listeners: Vec<Listener>,
     answering: Option<(PipeWriter, JoinHandle<()>)>,
@@ -114,7 +106,7 @@ impl Claim {
         for tried in 1.. {
             let mut claim = Self {
                 nonce: nonce(),
-                writes: wanted.writes,
+                access: wanted.access(),
                 cache: wanted.cache.to_owned(),
                 listeners: Vec::new(),
                 answering: None,
@@ -181,7 +173,7 @@ impl Claim {
 
     /// Listens on one name; `false` where that is not possible.
     fn listen_on(&mut self, kind: Kind, id: names::Id, dir: &Path, inside: &Path) -> bool {
-        let entry = Entry { kind, id, writes: self.writes, nonce: self.nonce };
+        let entry = Entry { kind, id, access: self.access, nonce: self.nonce };
         let cache = self.cache.clone();
         let told = Told { dir: dir.to_owned(), inside: inside.to_owned(), cache };
         let listening = SocketAddr::from_abstract_name(entry.name())
@@ -211,7 +203,7 @@ impl Claim {
         });
         let mut strangers = Strangers::default();
         for entry in entries {
-            if entry.nonce == self.nonce || !(entry.writes || self.writes) {
+            if entry.nonce == self.nonce {
                 continue;
             }
             let meets = match entry.kind {
@@ -220,6 +212,10 @@ impl Claim {
                 Kind::Mount => None,
             };
             let Some(meets) = meets else { continue };
+            let same = entry.kind == Kind::At && meets.id == own.id;
+            if !self.access.excludes(entry.access, same) {
+                continue;
+            }
             let Some(Claimant { peer, stream }) = Claimant::of(&entry) else { continue };
             if standing::may_write(&peer, &meets.path) {
                 let told = read_answer(stream, Instant::now() + ANSWER_TIMEOUT);
@@ -341,7 +337,7 @@ mod tests {
     const STRANGER: u32 = 54_321;
 
     fn wanted(dir: &Path) -> Result<Claim, Taken> {
-        Claim::take(&Wanted { dirs: &[dir], cache: Path::new("cache"), writes: true })
+        Claim::take(&Wanted { dirs: &[dir], cache: Path::new("cache"), use_as: UseAs::OnlyUser })
     }
 
     /// Claims `dir` as another user, in a thread of its own.
@@ -365,7 +361,7 @@ mod tests {
             assert_eq!(done, 0);
             let mut claim = Claim {
                 nonce: nonce(),
-                writes: true,
+                access: Access::Change,
                 cache: PathBuf::from("theirs"),
                 listeners: Vec::new(),
                 answering: None,
@@ -390,6 +386,24 @@ mod tests {
         assert_eq!(taken.pid, std::process::id());
         drop(first);
         wanted(&dir).unwrap();
+    }
+
+    #[test]
+    fn i8_nodes_of_a_cluster_share_a_directory_but_no_cache_and_with_nobody_else() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(scratch.path()).unwrap();
+        let [cache, other, part] = ["cache", "other", "part"].map(|name| dir.join(name));
+        for made in [&cache, &other, &part] {
+            fs::create_dir(made).unwrap();
+        }
+        let claim =
+            |dir: &Path, cache: &Path, use_as| Claim::take(&Wanted { dirs: &[dir], cache, use_as });
+        let _first = claim(&dir, &cache, UseAs::Node).unwrap();
+        let _beside = claim(&dir, &other, UseAs::Node).unwrap();
+        claim(&dir, &cache, UseAs::Node).unwrap_err();
+        claim(&part, &part, UseAs::Node).unwrap_err();
+        claim(&dir, &part, UseAs::Reader).unwrap_err();
+        claim(&dir, &part, UseAs::OnlyUser).unwrap_err();
     }
 
     /// A command was led to another mount's process, which was ending: its device was the next one's.

@@ -24,26 +24,51 @@ pub(super) enum Kind {
     Mount,
 }
 
+/// What is done with a claimed directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// It is only read.
+    Read,
+    /// It is changed, by nobody else.
+    Change,
+    /// It is changed beside others, who know of it; through a cache with this identity, which has one user.
+    Share(Id),
+}
+
+impl Access {
+    /// Whether two may not use one directory, or, if not `same`, one the other's part.
+    pub(super) fn excludes(self, other: Self, same: bool) -> bool {
+        match (self, other) {
+            (Self::Read, Self::Read) => false,
+            (Self::Share(own), Self::Share(other)) => !same || own == other,
+            _ => true,
+        }
+    }
+}
+
 /// A claim's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) kind: Kind,
     pub(super) id: Id,
-    /// Whether its mount changes files.
-    pub(super) writes: bool,
+    pub(super) access: Access,
     /// Tells claims apart.
     pub(super) nonce: u64,
 }
 
 impl Entry {
-    /// As an abstract socket has it: at most 71 bytes of 107.
+    /// As an abstract socket has it: at most 102 bytes of 107.
     pub(super) fn name(&self) -> String {
         let kind = match self.kind {
             Kind::At => "at",
             Kind::Below => "in",
             Kind::Mount => "on",
         };
-        let access = if self.writes { "rw" } else { "ro" };
+        let access = match self.access {
+            Access::Read => "ro".to_owned(),
+            Access::Change => "rw".to_owned(),
+            Access::Share((device, inode)) => format!("sh:{device:x}:{inode:x}"),
+        };
         let ((device, inode), nonce) = (self.id, self.nonce);
         format!("{PREFIX}{kind}/{device:x}:{inode:x}/{access}/{nonce:016x}")
     }
@@ -58,13 +83,16 @@ impl Entry {
         };
         let hex = |text| u64::from_str_radix(text, 16).ok();
         let (device, inode) = parts.next()?.split_once(':')?;
-        let writes = match parts.next()? {
-            "rw" => true,
-            "ro" => false,
-            _ => return None,
+        let access = match parts.next()? {
+            "rw" => Access::Change,
+            "ro" => Access::Read,
+            shared => {
+                let (device, inode) = shared.strip_prefix("sh:")?.split_once(':')?;
+                Access::Share((hex(device)?, hex(inode)?))
+            }
         };
-        let entry =
-            Self { kind, id: (hex(device)?, hex(inode)?), writes, nonce: hex(parts.next()?)? };
+        let id = (hex(device)?, hex(inode)?);
+        let entry = Self { kind, id, access, nonce: hex(parts.next()?)? };
         // Only what we would write ourselves.
         (entry.name() == name).then_some(entry)
     }
@@ -99,8 +127,12 @@ mod tests {
 
     #[test]
     fn names_come_back_as_they_were_given() {
-        for (kind, writes) in [(Kind::At, true), (Kind::Below, false)] {
-            let entry = Entry { kind, id: (u64::MAX, u64::MAX), writes, nonce: 7 };
+        let all = (u64::MAX, u64::MAX);
+        let shared = Access::Share(all);
+        for (kind, access) in
+            [(Kind::At, Access::Change), (Kind::Below, Access::Read), (Kind::At, shared)]
+        {
+            let entry = Entry { kind, id: all, access, nonce: u64::MAX };
             assert_eq!(Entry::parse(&entry.name()), Some(entry));
             assert!(entry.name().len() <= 107, "{}", entry.name());
         }
@@ -108,7 +140,7 @@ mod tests {
 
     #[test]
     fn only_well_formed_names_are_taken_from_the_table() {
-        let good = Entry { kind: Kind::At, id: (0x801, 0x2a), writes: true, nonce: 9 };
+        let good = Entry { kind: Kind::At, id: (0x801, 0x2a), access: Access::Change, nonce: 9 };
         let table = format!(
             "Num       RefCount Protocol Flags    Type St Inode Path\n\
              00000000ffff: 00000002 00000000 00010000 0001 01 20511 @{0}\n\

@@ -20,7 +20,7 @@ pub(super) const CLUSTER_NODES: &[Metric] = &[
     ),
     metric(
         "[].lease_ms",
-        "ms",
+        "milliseconds",
         "How long its lease still runs, by the store's clock; 0: it is gone.",
     ),
     metric(
