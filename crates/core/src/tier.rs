@@ -21,14 +21,17 @@
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
 //!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`pass`] tells what the kernel may serve, [`mapped`] which mappings stay.
 //!
+//! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
+//!
 //! What follows shares the [`wiring`] and is not in layers yet: [`copy`], [`migrate`], [`cutover`], [`names`] and [`many_names`] change places and names;
-//! [`clean`] keeps copies below, which [`judge`] believes or not, [`archive`] makes and [`permissions`] closes with their files; the [`executor`] carries plans out, several files at once
+//! [`judge`] believes clean copies or not, [`archive`] makes them; the [`executor`] carries plans out, several files at once
 //! ([`in_flight`]) or in a [`batch`]; [`files`] are files in use. On top, [`scan`] reads the tiers at mount and tells of each [`problem`]; [`background`] demotes before
 //! the SSD is full and [`moving`] for a command; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`].
 
 mod adopt;
 mod answering;
 mod archive;
+mod archive_queue;
 mod background;
 mod batch;
 mod catalog;
@@ -151,7 +154,7 @@ impl FileTier {
     pub fn close(&self) -> Result<()> {
         self.background.stop();
         self.core.placement.jobs().note_places();
-        self.core.mark_anew(&|| false);
+        self.core.permissions.mark_anew(&|| false);
         if let Err(error) = self.core.leftovers.finish() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");
         }

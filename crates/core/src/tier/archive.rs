@@ -5,14 +5,10 @@
 //! file's name, where a tier without its SSD finds it. A file that has changed since keeps its copy
 //! of before until the next one takes that place by one rename.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::copied::{Copied, Source};
 use super::copy::Expected;
@@ -28,8 +24,6 @@ use super::residents::Resident;
 use super::stayed::{COPY_SLACK, Stayed};
 use super::tiers::Entry;
 use super::wiring::Core;
-use crate::config::Copies;
-use crate::control::tier::Moved;
 use crate::engine::Stat;
 use crate::error::Error;
 use crate::namespace::stat_descriptor;
@@ -39,39 +33,6 @@ const AGAIN: Duration = Duration::from_mins(1);
 /// This part of a tier's file system stays free of archived copies: those that gave way must not
 /// come back at once.
 const SPARE_PART: u64 = 50;
-
-/// What waits to be archived.
-#[derive(Debug, Default)]
-pub(super) struct Archive {
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    waiting: FxHashMap<Entry, Waiting>,
-    /// Files whose copies do not lie at the paths of their names.
-    strayed: HashSet<Entry>,
-    /// Such may be anywhere.
-    all_strayed: bool,
-    /// Why a file was not archived last.
-    trouble: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Waiting {
-    since: Instant,
-    /// It is not looked at before.
-    at: Instant,
-}
-
-/// For `status`: what has no clean copy yet.
-#[derive(Debug, Default)]
-pub(super) struct Unarchived {
-    pub(super) files: Moved,
-    /// How long the oldest has waited.
-    pub(super) oldest: Option<Duration>,
-    pub(super) trouble: Option<String>,
-}
 
 /// What came of an attempt.
 enum Outcome {
@@ -84,80 +45,11 @@ enum Outcome {
 }
 
 impl Core {
-    fn archives(&self) -> bool {
-        self.options.copies == Copies::Archive
-    }
-
-    /// A file on the SSD has no clean copy.
-    pub(super) fn archive_later(&self, entry: Entry, resident: &Resident) {
-        if !self.archives() || resident.clean.waits.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let now = Instant::now();
-        let waiting = Waiting { since: now, at: now + self.options.archive_after };
-        self.archive.state.lock().waiting.insert(entry, waiting);
-    }
-
-    /// The same of one that was just made.
-    pub(super) fn archive_made(&self, inode: &Inode) {
-        let place = inode.place.read();
-        if let Some(resident) = &place.resident {
-            self.archive_later(place.entry.key(), resident);
-        }
-    }
-
-    /// A file has a clean copy, or needs none.
-    pub(super) fn archived(&self, entry: Entry, resident: &Resident) {
-        resident.clean.waits.store(false, Ordering::Release);
-        self.archive.state.lock().waiting.remove(&entry);
-    }
-
-    /// A file with a copy was renamed.
-    pub(super) fn copy_strayed(&self, entry: Entry) {
-        self.archive.state.lock().strayed.insert(entry);
-    }
-
-    /// A directory was.
-    pub(super) fn all_copies_strayed(&self) {
-        if (1..self.tiers.sides().len()).any(|tier| self.marks.bytes_on(tier) > 0) {
-            self.archive.state.lock().all_strayed = true;
-        }
-    }
-
-    /// What has no clean copy although it shall have one.
-    pub(super) fn unarchived(&self) -> Unarchived {
-        let (waiting, trouble) = {
-            let state = self.archive.state.lock();
-            let waiting: Vec<_> =
-                state.waiting.iter().map(|(entry, of)| (*entry, of.since)).collect();
-            (waiting, state.trouble.clone())
-        };
-        let mut told = Unarchived { trouble, ..Unarchived::default() };
-        for (entry, since) in waiting {
-            let Some(resident) = self.residents.get(entry) else { continue };
-            told.files.files += 1;
-            told.files.bytes += resident.bytes();
-            told.oldest = told.oldest.max(Some(since.elapsed()));
-        }
-        told
-    }
-
     /// Archives what is due, until `stops` says so.
     pub(super) fn archive_due(&self, stops: &(dyn Fn() -> bool + Sync)) {
-        self.mark_anew(stops);
+        self.permissions.mark_anew(stops);
         self.straighten(stops);
-        let now = Instant::now();
-        let mut due: Vec<(Entry, Arc<Resident>)> = Vec::new();
-        {
-            let mut state = self.archive.state.lock();
-            state.waiting.retain(|entry, waiting| {
-                let resident = self.residents.get(*entry);
-                due.extend(
-                    resident.iter().filter(|_| waiting.at <= now).map(|it| (*entry, it.clone())),
-                );
-                resident.is_some()
-            });
-        }
+        let due = self.archive_queue.due();
         let mut left = &due[..];
         while !left.is_empty() && !stops() {
             let sizes = left.iter().map(|(_, resident)| resident.bytes());
@@ -176,19 +68,17 @@ impl Core {
     fn note_outcome(&self, (entry, resident): (Entry, &Resident), outcome: Outcome) {
         let after = match outcome {
             Outcome::Done => return,
-            Outcome::Needless => return self.archived(entry, resident),
+            Outcome::Needless => return self.archive_queue.done(entry, resident),
             Outcome::Later(after) => after,
             Outcome::Failed(stayed) => {
                 let path = self.catalog.view().path_of(resident);
                 let trouble = format!("{}: {stayed}", path.display());
                 tracing::debug!("not archived: {trouble}");
-                self.archive.state.lock().trouble = Some(trouble);
+                self.archive_queue.failed(trouble);
                 AGAIN.max(self.options.archive_after)
             }
         };
-        if let Some(waiting) = self.archive.state.lock().waiting.get_mut(&entry) {
-            waiting.at = Instant::now() + after;
-        }
+        self.archive_queue.put_off(entry, after);
     }
 
     fn archive_one(
@@ -208,7 +98,7 @@ impl Core {
         if let Some(stale) = resident.clean.with(|slot| slot.clone())
             && (stale.tier, &stale.place) != (tier, &own)
         {
-            self.drop_copy(resident);
+            self.clean.drop_copy(resident);
         }
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
         let under_way = self.under_way.begin(source.entry.clone(), (0, tier), bytes);
@@ -384,10 +274,10 @@ impl Core {
             stale: false,
             unmarked: None,
         };
-        if !self.mark_clean(resident, mark, (&file, &copy)) {
+        if !self.clean.mark_clean(resident, mark, (&file, &copy)) {
             return Err(Stayed::Changed);
         }
-        self.archived(place.entry.key(), resident);
+        self.archive_queue.done(place.entry.key(), resident);
         self.counters.archived(file.disk_bytes());
         Ok(())
     }
@@ -396,16 +286,7 @@ impl Core {
 impl Core {
     /// Moves copies of renamed files to the paths of their names.
     fn straighten(&self, stops: &(dyn Fn() -> bool + Sync)) {
-        let (mut strayed, all) = {
-            let mut state = self.archive.state.lock();
-            (std::mem::take(&mut state.strayed), std::mem::take(&mut state.all_strayed))
-        };
-        if all {
-            let residents = self.residents.all();
-            let with_copy = residents.into_iter().filter(|(_, resident)| resident.clean.has_copy());
-            strayed.extend(with_copy.map(|(entry, _)| entry));
-        }
-        for entry in strayed {
+        for entry in self.archive_queue.take_strayed() {
             if stops() {
                 return;
             }
@@ -419,9 +300,9 @@ impl Core {
         let Some(resident) = self.residents.get(entry) else { return Ok(()) };
         let Some(inode) = self.inode_of(entry, &resident) else { return Ok(()) };
         let _moving = inode.moving.lock();
-        self.mark_one_anew(&resident);
+        self.permissions.mark_one_anew(&resident);
         resident.clean.with(|slot| self.straighten_slot(&resident, slot))?;
-        self.open_astray(&inode, &resident)
+        self.permissions.open_astray(&inode, &resident)
     }
 
     /// The same of the copy in a slot: nobody changes its permissions meanwhile.

@@ -11,17 +11,21 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use super::archive_queue::ArchiveQueue;
 use super::copied::{Copied, Source};
 use super::copy;
+use super::foundation::Foundation;
 use super::inode::{Inode, Place};
-use super::intents::{Intent, Removal};
+use super::intents::{Intent, Intents, Removal};
 use super::leftovers;
-use super::marks::{Mark, Stamp};
+use super::leftovers::Leftovers;
+use super::marks::{Mark, Marks, Stamp};
 use super::numbers::{keep_number, kept_number};
-use super::residents::Resident;
-use super::tiers::Entry;
+use super::options::TierOptions;
+use super::residents::{Resident, Residents};
+use super::signal::Signal;
+use super::tiers::{Entry, Tiers};
 use super::totals;
-use super::wiring::Core;
 use crate::config::Copies;
 use crate::engine::Stat;
 use crate::error::Result;
@@ -39,7 +43,34 @@ enum Until {
 /// Bytes that are compared at once.
 const COMPARED: usize = 256 << 10;
 
-impl Core {
+/// Keeps, ends and gives up clean copies.
+#[derive(Debug)]
+pub(super) struct CleanCopies {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    intents: Arc<Intents>,
+    marks: Arc<Marks>,
+    leftovers: Arc<Leftovers>,
+    signal: Arc<Signal>,
+    options: Arc<TierOptions>,
+    archive_queue: Arc<ArchiveQueue>,
+}
+
+impl CleanCopies {
+    /// Over what it uses.
+    pub(super) fn new(base: &Foundation, archive_queue: &Arc<ArchiveQueue>) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            intents: base.intents.clone(),
+            marks: base.marks.clone(),
+            leftovers: base.leftovers.clone(),
+            signal: base.signal.clone(),
+            options: base.options.clone(),
+            archive_queue: archive_queue.clone(),
+        }
+    }
+
     /// The bytes of a file at `place` are about to change: its copy is clean no more, durably, before
     /// anything of the change can be. The caller holds `place`.
     pub(super) fn will_change(&self, place: &Place) -> Result<()> {
@@ -47,7 +78,7 @@ impl Core {
         if resident.clean.is_clean() {
             resident.clean.with(|slot| self.end(resident, slot, Until::Durable))?;
         }
-        self.archive_later(place.entry.key(), resident);
+        self.archive_queue.add(place.entry.key(), resident);
         Ok(())
     }
 

@@ -151,9 +151,9 @@ impl Core {
         copied: &Copied,
         old: Option<&Intent>,
     ) -> bool {
-        let kept = copied.keep && self.keep_old(place, source, (old, &copied.file));
+        let kept = copied.keep && self.clean.keep_old(place, source, (old, &copied.file));
         if let Some(resident) = place.resident.as_ref().filter(|_| !kept) {
-            self.archive_later(place.entry.key(), resident);
+            self.archive_queue.add(place.entry.key(), resident);
         }
         kept
     }

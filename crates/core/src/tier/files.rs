@@ -1,6 +1,5 @@
 //! Files in use: opened, read, written, emptied, and spilled where the SSD has no room.
 
-use super::stayed::ROOM_FOR_NAMES;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -19,7 +18,7 @@ use super::mirror;
 use super::mirror::ACL;
 use super::permissions;
 use super::serve::Handle;
-use super::stayed::Stayed;
+use super::stayed::{ROOM_FOR_NAMES, Stayed};
 use super::steps::Steps;
 use super::wiring::Core;
 use crate::device::Allocate;
@@ -35,7 +34,7 @@ impl Core {
         inode: &Inode,
         place: &Place,
     ) -> Result<(), &'static str> {
-        self.will_change(place).map_err(|_| "its clean copy cannot be given up")?;
+        self.clean.will_change(place).map_err(|_| "its clean copy cannot be given up")?;
         // Synchronous writes that the kernel makes by itself must be durable at once (I4).
         let settled = self.owed.settle(inode.number, &self.tiers);
         settled.map_err(|_| "its last move cannot be made durable")
@@ -73,7 +72,7 @@ impl Core {
         let _changing = inode.changing()?;
         let mut change = *change;
         if change.size.is_some() {
-            self.will_change(&place)?;
+            self.clean.will_change(&place)?;
         }
         if let (Some(Handle(handle)), Some(size)) = (handle, change.size) {
             let file = handle.current(&self.tiers, &place)?;
@@ -93,9 +92,9 @@ impl Core {
             let set = || set_attr_on(&*fd, &change);
             let step = || self.tiers.steps(place.tier()).step("setting attributes", set);
             let stat = if permissions {
-                self.changing_permissions(&place, (&*fd, None), step)?
+                self.permissions.changing_permissions(&place, (&*fd, None), step)?
             } else {
-                self.restamping(&place, &*fd, step)?
+                self.clean.restamping(&place, &*fd, step)?
             };
             self.dir_times.changed(stat.key());
             stat
@@ -124,9 +123,9 @@ impl Core {
             let _names = place.may_be_directory().then(|| self.names.read());
             let step = || self.tiers.steps(place.tier()).step(what, || change(&fd));
             if permissions::guards(name) {
-                self.changing_permissions(&place, (&*fd, Some(name)), step)?;
+                self.permissions.changing_permissions(&place, (&*fd, Some(name)), step)?;
             } else {
-                self.restamping(&place, &*fd, step)?;
+                self.clean.restamping(&place, &*fd, step)?;
             }
             self.dir_times.changed(place.entry.key());
         }
@@ -172,7 +171,7 @@ impl Core {
         if empties && stat.raw.st_size > 0 {
             stat = self.set_attr(&inode, None, &SetAttr { size: Some(0), ..SetAttr::default() })?;
         }
-        self.archive_made(&inode);
+        self.archive_queue.add_made(&inode);
         // A job file made from a trace has the files that a job makes, too.
         self.follow_jobs(&inode, by.caller.pid);
         self.placement.created(inode.number);
@@ -193,7 +192,7 @@ impl Core {
         loop {
             let (tier, outcome) = self.with_file(handle, |place, file| {
                 let _changing = handle.inode.changing()?;
-                self.will_change(place)?;
+                self.clean.will_change(place)?;
                 let (at, rest) = (offset + done as u64, &data[done..]);
                 let place_of = (handle.flags & libc::O_APPEND == 0).then_some(at);
                 let steps = self.tiers.steps(place.tier());
@@ -230,7 +229,7 @@ impl Core {
             // There may be room by now.
             return Ok(());
         }
-        if self.give_way(failed, ROOM_FOR_NAMES) {
+        if self.clean.give_way(failed, ROOM_FOR_NAMES) {
             return Ok(());
         }
         for tier in failed + 1..self.tiers.sides().len() {
@@ -267,7 +266,7 @@ impl Core {
         loop {
             let (tier, outcome) = self.with_file(handle, |place, file| {
                 let _changing = handle.inode.changing()?;
-                self.will_change(place)?;
+                self.clean.will_change(place)?;
                 let steps = self.tiers.steps(place.tier());
                 let allocate = || Ok(fallocate(file, how.mode(), offset, len)?);
                 let call = || steps.step("allocating", allocate);

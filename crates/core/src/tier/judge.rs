@@ -130,9 +130,9 @@ impl Core {
         let Some(resident) = self.residents.get(entry) else { return };
         self.marks.count(&mark);
         resident.clean.with(|slot| *slot = Some(mark));
-        self.archived(entry, &resident);
+        self.archive_queue.done(entry, &resident);
         if astray {
-            self.copy_strayed(entry);
+            self.archive_queue.strayed(entry);
         }
     }
 }

@@ -4,10 +4,6 @@
 //! `docs/decisions/0001-file-tier.md`. What must hold (I10): a copy is durable, and has its place
 //! durably, before it can become the file; one that does not is taken back.
 
-use super::copied::Copied;
-use super::copied::Source;
-use super::stayed::COPY_SLACK;
-use super::stayed::Stayed;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,14 +12,14 @@ use parking_lot::RwLockWriteGuard;
 use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
 
+use super::copied::{Copied, Source};
 use super::copy::{self, End, Expected, Told};
 use super::inode::{Inode, Place};
 use super::leftovers::OldCopy;
-use super::stayed::ROOM_FOR_NAMES;
-
 use super::mapped;
 use super::mirror;
 use super::numbers::keep_number;
+use super::stayed::{COPY_SLACK, ROOM_FOR_NAMES, Stayed};
 use super::wiring::Core;
 use super::{PRIVATE, is_private_path};
 use crate::namespace::{Node, reopen, stat_descriptor};
@@ -100,7 +96,7 @@ impl Core {
             (_, Manner::Yielding) => Expected::NotSoon,
         };
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
-        if let Some(copied) = self.clean_copy(inode, &source) {
+        if let Some(copied) = self.clean.clean_copy(inode, &source) {
             self.finish_move(inode, source, &copied, early)?;
             self.counters.switched(bytes);
             return Ok(Moved { bytes: 0, strayed: true });
@@ -111,7 +107,7 @@ impl Core {
             told(more)
         };
         let mut copied = self.copy(inode, &source, (tier, expected), told)?;
-        copied.keep = self.keeps(&source, tier);
+        copied.keep = self.clean.keeps(&source, tier);
         if let Err(stayed) = self.settle(&source, &mut copied) {
             copied.undo(&self.tiers, &self.intents);
             return Err(stayed);
@@ -167,7 +163,7 @@ impl Core {
         for tier in 1..self.tiers.sides().len() {
             match self.migrate(inode, tier, manner, told) {
                 // More than was thought: metadata needs room, too.
-                Err(Stayed::NoRoom) if self.give_way(tier, ROOM_FOR_NAMES) => {
+                Err(Stayed::NoRoom) if self.clean.give_way(tier, ROOM_FOR_NAMES) => {
                     match self.migrate(inode, tier, manner, told) {
                         Err(Stayed::NoRoom) => last = Stayed::NoRoom,
                         other => return other,
@@ -270,7 +266,7 @@ impl Core {
             0 => Some(self.residents.reserve(need).ok_or(Stayed::NoRoom)?),
             _ => None,
         };
-        if !self.has_room_on(tier, need)? {
+        if !self.clean.has_room_on(tier, need)? {
             return Err(Stayed::NoRoom);
         }
         let temporary = self.tiers.fresh_name();

@@ -114,7 +114,7 @@ impl Core {
                     // Its data goes with its last name.
                     return Err(Errno::NOENT.into());
                 }
-                self.give_up(entry.key())?;
+                self.clean.give_up(entry.key())?;
                 let _changing = inode.changing()?;
                 let link = || self.tiers.tree().link(&entry, parent, name);
                 let stat = inode.show(self.tiers.ssd().steps.step("linking", link)?);
@@ -143,7 +143,7 @@ impl Core {
         let stays = said.as_ref().is_some_and(|said| said.away.shared && !self.is_last(&said.link));
         let steps = &self.tiers.ssd().steps;
         let Some(Said { away, .. }) = said.filter(|_| !stays) else {
-            self.give_up(seen.key)?;
+            self.clean.give_up(seen.key)?;
             let unlink = || self.tiers.tree().unlink_seen(seen, parent, name);
             let removed = steps.step("unlinking", unlink)?;
             self.gone(&removed, (parent, name), None);
@@ -185,7 +185,7 @@ impl Core {
         let replaces = flags & (libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) == 0;
         let leaving = match &other {
             Some((other, stat)) if replaces && *other != moved => {
-                self.give_up(other.key())?;
+                self.clean.give_up(other.key())?;
                 self.leaving(to.0, to.1, stat)?
             }
             _ => None,
@@ -213,10 +213,10 @@ impl Core {
         }
         drop((counted, names));
         for (entry, resident) in astray.into_iter().flatten() {
-            self.close_astray(entry, &resident);
+            self.permissions.close_astray(entry, &resident);
         }
         if of_many {
-            self.all_copies_strayed();
+            self.archive_queue.all_strayed();
         }
         if let Some(key) = one_of_many {
             self.touch(key);
@@ -242,12 +242,12 @@ impl Core {
     ) -> Option<(Entry, Arc<Resident>)> {
         let resident = self.residents.get(entry.key())?;
         if let Ok(now) = self.tiers.tree().stat(entry) {
-            self.restamp_renamed(&resident, before, &now);
+            self.clean.restamp_renamed(&resident, before, &now);
         }
         let name = (to.0.clone(), to.1.to_owned());
         let (was_in, _) = std::mem::replace(&mut *resident.name.lock(), name);
         if resident.clean.has_copy() {
-            self.copy_strayed(entry.key());
+            self.archive_queue.strayed(entry.key());
         }
         self.placement.changed(resident.number);
         (was_in.key() != to.0.key()).then(|| (entry.key(), resident))
@@ -318,7 +318,7 @@ impl Core {
         {
             *resident.name.lock() = name;
             self.placement.changed(resident.number);
-            self.archive_later(removed.key, &resident);
+            self.archive_queue.add(removed.key, &resident);
         }
         !last
     }

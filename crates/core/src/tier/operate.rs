@@ -112,7 +112,7 @@ impl Core {
             clean.files += 1;
             clean.bytes += resident.bytes();
         }
-        let waiting = self.unarchived();
+        let waiting = self.archive_queue.unarchived();
         let millis = |age: std::time::Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         CopiesStatus {
             kept: self.options.copies,

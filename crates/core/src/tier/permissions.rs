@@ -20,12 +20,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use super::archive_queue::ArchiveQueue;
+use super::catalog::Catalog;
+use super::clean::CleanCopies;
+use super::foundation::Foundation;
 use super::inode::{Inode, Place};
-use super::marks::{Mark, Stamp, is_closed};
+use super::intents::Intents;
+use super::marks::{Mark, Marks, Stamp, is_closed};
 use super::mirror::{ACL, make_like};
-use super::residents::Resident;
-use super::tiers::Entry;
-use super::wiring::Core;
+use super::residents::{Resident, Residents};
+use super::tiers::{Entry, Tiers};
 use crate::engine::{SetAttr, Stat};
 use crate::error::{Error, Result};
 use crate::namespace::attributes::set_attr_on;
@@ -38,7 +42,7 @@ const ALONE_MAX: usize = 16;
 
 /// Files whose copies are to be marked anew.
 #[derive(Debug, Default)]
-pub(super) struct Unmarked(Mutex<HashSet<Entry>>);
+struct Unmarked(Mutex<HashSet<Entry>>);
 
 impl Unmarked {
     fn take(&self, count: usize) -> Vec<Entry> {
@@ -57,7 +61,38 @@ pub(super) fn guards(name: &OsStr) -> bool {
     name == ACL || is_of(b"security.") || is_of(b"trusted.")
 }
 
-impl Core {
+/// Changes permissions of files and of their copies.
+#[derive(Debug)]
+pub(super) struct Permissions {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    catalog: Arc<Catalog>,
+    intents: Arc<Intents>,
+    marks: Arc<Marks>,
+    archive_queue: Arc<ArchiveQueue>,
+    clean: Arc<CleanCopies>,
+    unmarked: Unmarked,
+}
+
+impl Permissions {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        archive_queue: &Arc<ArchiveQueue>,
+        clean: &Arc<CleanCopies>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            catalog: base.catalog.clone(),
+            intents: base.intents.clone(),
+            marks: base.marks.clone(),
+            archive_queue: archive_queue.clone(),
+            clean: clean.clone(),
+            unmarked: Unmarked::default(),
+        }
+    }
+
     /// Makes a change of the permissions of the file at `place`, open as `fd`, or of its extended
     /// attribute of this name, which [`guards`] it. The caller holds `place`.
     ///
@@ -84,7 +119,7 @@ impl Core {
                 && let Err(error) = self.open_copy(mark, (fd, attribute, before), copy)
             {
                 tracing::debug!(%error, "a copy that cannot be made like its file goes");
-                self.drop_slot(resident, slot);
+                self.clean.drop_slot(resident, slot);
             }
             Ok::<_, Error>(done)
         })?;
@@ -106,7 +141,7 @@ impl Core {
             tracing::warn!(%error, "the copy of a renamed file stays as open as it was");
         }
         // It may have been moved there and opened before it was closed here.
-        self.copy_strayed(entry);
+        self.archive_queue.strayed(entry);
         if resident.clean.is_unmarked() {
             self.unmarked.0.lock().insert(entry);
         }
@@ -153,7 +188,7 @@ impl Core {
             Err(error) => {
                 tracing::debug!(%error, "a copy that cannot be closed goes");
                 let path = self.tiers.sides()[mark.tier].path.join(&mark.place);
-                self.remove_marked(slot).map_err(|error| {
+                self.clean.remove_marked(slot).map_err(|error| {
                     let source = std::io::Error::from_raw_os_error(error.errno());
                     Error::at(path, "close or remove the file's copy")(source)
                 })?;
@@ -164,7 +199,7 @@ impl Core {
 
     fn try_close(&self, mark: &mut Mark) -> Result<OwnedFd> {
         if !(mark.stale || mark.unmarked.is_some()) {
-            self.retire(mark)?;
+            self.clean.retire(mark)?;
             self.intents.sync_retired()?;
         }
         if !mark.stale {
@@ -285,7 +320,7 @@ impl Core {
                 Some(Ok(())) => *now = next,
                 other => {
                     tracing::debug!(?other, "a clean copy is lost");
-                    self.drop_slot(resident, slot);
+                    self.clean.drop_slot(resident, slot);
                 }
             }
         });

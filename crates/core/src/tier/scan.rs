@@ -227,7 +227,7 @@ impl Core {
         }
         let number = kept.unwrap_or(stat.raw.st_ino);
         let resident = self.residents.add(key, number, (dir.clone(), name), stat.disk_bytes());
-        self.archive_later(key, &resident);
+        self.archive_queue.add(key, &resident);
         self.placement.moved(number, true);
     }
 

@@ -105,7 +105,7 @@ impl Engine for FileTier {
                 });
                 (number, None, resident)
             });
-            core.archive_made(&inode);
+            core.archive_queue.add_made(&inode);
             Ok((Node(inode), stat))
         })
     }
@@ -211,7 +211,7 @@ impl Engine for FileTier {
             }
             self.core.owed.settle(handle.0.inode.number, &self.core.tiers)?;
             if let Some(resident) = place.resident.as_ref().filter(|_| !data_only) {
-                self.core.mark_one_anew(resident);
+                self.core.permissions.mark_one_anew(resident);
             }
             Ok(())
         })

@@ -186,7 +186,7 @@ impl Fixture {
     /// I10 on disk: every link of ours leads to a file, every file below has one link, and nothing
     /// is left in the private directories.
     fn check_places(&self) {
-        self.tier().core.mark_anew(&|| false);
+        self.tier().core.permissions.mark_anew(&|| false);
         self.tier().core.leftovers.finish().unwrap();
         let mut links = links_below(&self.ssd(""));
         links.extend(self.copies());

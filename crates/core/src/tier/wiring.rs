@@ -3,19 +3,22 @@
 //! Each knows only those that are made before it: calls go one way.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
-use super::archive::Archive;
+use super::archive_queue::ArchiveQueue;
+use super::clean::CleanCopies;
 use super::foundation::Foundation;
 use super::options::{TierOptions, TierSet};
-use super::permissions::Unmarked;
+use super::permissions::Permissions;
 use crate::error::Result;
 use crate::looks::Looks;
 
 /// What the front end, the movers and the control interface call.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub(super) archive: Archive,
-    pub(super) unmarked: Unmarked,
+    pub(super) archive_queue: Arc<ArchiveQueue>,
+    pub(super) clean: Arc<CleanCopies>,
+    pub(super) permissions: Arc<Permissions>,
     pub(super) looks: Looks,
     /// The last to go: it has the lock of the set.
     base: Foundation,
@@ -41,11 +44,9 @@ impl Core {
     }
 
     fn new(base: Foundation) -> Self {
-        Self {
-            archive: Archive::default(),
-            unmarked: Unmarked::default(),
-            looks: Looks::default(),
-            base,
-        }
+        let archive_queue = Arc::new(ArchiveQueue::new(&base));
+        let clean = Arc::new(CleanCopies::new(&base, &archive_queue));
+        let permissions = Arc::new(Permissions::new(&base, &archive_queue, &clean));
+        Self { archive_queue, clean, permissions, looks: Looks::default(), base }
     }
 }

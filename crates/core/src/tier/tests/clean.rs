@@ -336,7 +336,7 @@ fn copies_give_way() {
     let core = &fixture.tier().core;
     assert!(core.marks.bytes_on(1) >= 100_000);
     let before = crate::tier::totals::totals(&core.tiers, &core.residents, &core.marks).unwrap();
-    assert!(core.give_way(1, u64::MAX));
+    assert!(core.clean.give_way(1, u64::MAX));
     assert_eq!(core.marks.bytes_on(1), 0);
     assert!(!fixture.has_copy("file") && !fixture.hdd("file").exists());
     assert!(before.f_bavail > 0);

@@ -23,7 +23,7 @@ impl Fixture {
     }
 
     fn mark_anew(&self) {
-        self.tier().core.mark_anew(&|| false);
+        self.tier().core.permissions.mark_anew(&|| false);
     }
 }
 

@@ -13,7 +13,7 @@ const fn archives(tree: &'static str) -> Act {
 
 const fn marks_anew(tree: &'static str) -> Act {
     let does = |tier: &Fixture| {
-        tier.tier().core.mark_anew(&|| false);
+        tier.tier().core.permissions.mark_anew(&|| false);
         Ok(())
     };
     moves(does, tree)
@@ -175,7 +175,7 @@ pub(in crate::tier::tests) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             cleans(
                 |tier| {
-                    tier.tier().core.give_way(1, u64::MAX);
+                    tier.tier().core.clean.give_way(1, u64::MAX);
                     tier.tier().core.leftovers.finish()
                 },
                 BEGIN,
