@@ -9,7 +9,7 @@
 //! - The place changes by one `rename` on the SSD ([`cutover`]), made after the copy is durable and
 //!   while nobody reads or writes the file.
 //! - A file that the kernel serves by itself (passthrough) is not moved.
-//! - All names of a file stand for the same one, also after a power loss ([`many_names`]).
+//! - All names of a file stand for the same one, also after a power loss ([`hard_links`]).
 //!
 //! Files, from the bottom; each takes what it needs of those before it, and none knows those after it:
 //! - On disk: [`tiers`] are the tree and each tier's directory ([`side`], whose changes are [`steps`]), [`links`] the form of links between them,
@@ -20,10 +20,11 @@
 //!   [`stayed`] says why a file stays, [`copied`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
 //!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`pass`] tells what the kernel may serve, [`mapped`] which mappings stay.
-//!
 //! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
+//! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`many_names`]) at once, [`repair`] gives a file the place
+//!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
 //!
-//! What follows shares the [`wiring`] and is not in layers yet: [`copy`], [`migrate`], [`cutover`], [`names`] and [`many_names`] change places and names;
+//! What follows shares the [`wiring`] and is not in layers yet: [`migrate`] moves files, [`names`] changes names;
 //! [`judge`] believes clean copies or not, [`archive`] makes them; the [`executor`] carries plans out, several files at once
 //! ([`in_flight`]) or in a [`batch`]; [`files`] are files in use. On top, [`scan`] reads the tiers at mount and tells of each [`problem`]; [`background`] demotes before
 //! the SSD is full and [`moving`] for a command; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`].
@@ -46,8 +47,10 @@ mod eviction_order;
 mod executor;
 mod files;
 mod foundation;
+mod hard_links;
 mod in_flight;
 mod inode;
+mod inodes;
 mod intents;
 mod job;
 mod job_file;
@@ -73,11 +76,13 @@ mod pass;
 mod permissions;
 mod placement;
 mod problem;
+mod repair;
 mod residents;
 mod scan;
 mod serve;
 mod side;
 mod signal;
+mod staging;
 mod stayed;
 mod steps;
 #[cfg(test)]

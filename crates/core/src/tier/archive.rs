@@ -87,7 +87,9 @@ impl Core {
         resident: &Arc<Resident>,
         told: super::copy::Told<'_>,
     ) -> Result<Outcome, Stayed> {
-        let Some(inode) = self.inode_of(entry, resident) else { return Ok(Outcome::Needless) };
+        let Some(inode) = self.inodes.inode_of(entry, resident) else {
+            return Ok(Outcome::Needless);
+        };
         let _moving = inode.moving.lock();
         let source = match self.archivable(&inode, resident) {
             Ok(source) => source,
@@ -107,7 +109,7 @@ impl Core {
             // A program that writes may need to have the file moved.
             told(more) && inode.changes.load(Ordering::Acquire) == source.changes
         };
-        let copied = self.copy(&inode, &source, (tier, Expected::NotSoon), told);
+        let copied = self.staging.copy(&inode, &source, (tier, Expected::NotSoon), told);
         let mut copied = match copied {
             Err(Stayed::Failed(error)) if error.errno() == libc::ECANCELED => {
                 return Ok(Outcome::Later(self.options.archive_after));
@@ -146,7 +148,7 @@ impl Core {
         if inode.wrote_past.load(Ordering::Acquire) {
             // What the kernel or a mapping writes is not seen.
             let place = inode.place.write();
-            let source = self.source_in_place(inode, &place).map_err(Err)?;
+            let source = self.staging.source_in_place(inode, &place).map_err(Err)?;
             if inode.passed.load(Ordering::Acquire) > 0 || mapped::is_mapped(inode, &source.file) {
                 return Err(Ok(Outcome::Later(self.options.archive_after)));
             }
@@ -156,7 +158,7 @@ impl Core {
             if place.resident.is_none() || place.entry.known_as().is_none() {
                 return Err(Ok(Outcome::Needless));
             }
-            self.source_in_place(inode, &place)
+            self.staging.source_in_place(inode, &place)
         }
         .map_err(|stayed| match stayed {
             Stayed::HardLinked { .. } | Stayed::NotAFile | Stayed::Gone => Ok(Outcome::Needless),
@@ -298,7 +300,7 @@ impl Core {
 
     pub(super) fn straighten_one(&self, entry: Entry) -> Result<(), Error> {
         let Some(resident) = self.residents.get(entry) else { return Ok(()) };
-        let Some(inode) = self.inode_of(entry, &resident) else { return Ok(()) };
+        let Some(inode) = self.inodes.inode_of(entry, &resident) else { return Ok(()) };
         let _moving = inode.moving.lock();
         self.permissions.mark_one_anew(&resident);
         resident.clean.with(|slot| self.straighten_slot(&resident, slot))?;

@@ -75,7 +75,7 @@ pub(super) fn batch_of(sizes: impl IntoIterator<Item = u64>, bytes: u64) -> usiz
 }
 
 impl Core {
-    /// Moves files to `tier`, as [`Core::migrate`] does each, yielding to programs.
+    /// Moves files to `tier`, as [`migrate`](super::migrate) does each, yielding to programs.
     pub(super) fn migrate_batch(
         &self,
         inodes: &[&Arc<Inode>],
@@ -133,7 +133,7 @@ impl Core {
         }
         let source = {
             let place = inode.place.try_read_for(PATIENCE)?;
-            self.source(inode, &place).ok()?
+            self.staging.source(inode, &place).ok()?
         };
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
         let is_ordinary = source.from != tier && source.names == 1 && source.name.is_some();
@@ -158,7 +158,7 @@ impl Core {
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
         let under_way = self.under_way.begin(source.entry.clone(), (source.from, tier), bytes);
         let expected = if tier == 0 { Expected::Soon } else { Expected::NotSoon };
-        let copied = self.copy_for_now(inode, &source, (tier, expected), &mut |more| {
+        let copied = self.staging.copy_for_now(inode, &source, (tier, expected), &mut |more| {
             under_way.copied(more);
             told(at, more)
         });
@@ -212,7 +212,9 @@ impl Core {
 
     /// Makes a durable copy the file, which is not durable yet; or takes it back.
     fn switch_member<'a>(&self, member: Member<'a>) -> Option<(Member<'a>, CutOver)> {
-        if let Ok(switched) = self.switch_for_now(member.inode, &member.source, &member.copied) {
+        if let Ok(switched) =
+            self.cutover.switch_for_now(member.inode, &member.source, &member.copied)
+        {
             Some((member, switched))
         } else {
             member.copied.undo(&self.tiers, &self.intents);
@@ -234,7 +236,7 @@ impl Core {
             let dir = &switched.parents[0];
             if dirs.contains(&dir.key()) {
                 self.owed.settled(inode.number, dir);
-                self.clean_up(&copied, switched.old, (dir, false));
+                self.cutover.clean_up(&copied, switched.old, (dir, false));
             }
             self.counters.moved(tier == 0, bytes);
             self.uses.moved(inode.number);

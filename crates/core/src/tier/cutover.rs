@@ -11,15 +11,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::RwLockWriteGuard;
+use parking_lot::{RwLock, RwLockWriteGuard};
 
+use super::archive_queue::ArchiveQueue;
+use super::clean::CleanCopies;
 use super::copied::{Copied, Source};
-use super::inode::{Away, Inode, Place};
-use super::intents::Intent;
-use super::many_names::temporary_name;
-use super::residents::Resident;
+use super::dir_times::DirTimes;
+use super::foundation::Foundation;
+use super::hard_links::{HardLinks, temporary_name};
+use super::inode::{Away, Inode, Place, Table};
+use super::intents::{Intent, Intents};
+use super::leftovers::Leftovers;
+use super::many_names::ManyNames;
+use super::owed::Owed;
+use super::placement::Placement;
+use super::residents::{Resident, Residents};
 use super::stayed::Stayed;
-use super::wiring::Core;
+use super::tiers::Tiers;
 use crate::engine::Stat;
 use crate::namespace::{Node, stat_descriptor};
 
@@ -46,7 +54,49 @@ struct Switch {
     old: Option<Intent>,
 }
 
-impl Core {
+/// Switches names to copies.
+#[derive(Debug)]
+pub(super) struct Cutover {
+    tiers: Arc<Tiers>,
+    table: Arc<Table>,
+    residents: Arc<Residents>,
+    many_names: Arc<ManyNames>,
+    intents: Arc<Intents>,
+    leftovers: Arc<Leftovers>,
+    owed: Arc<Owed>,
+    dir_times: Arc<DirTimes>,
+    names: Arc<RwLock<()>>,
+    placement: Arc<Placement>,
+    archive_queue: Arc<ArchiveQueue>,
+    clean: Arc<CleanCopies>,
+    hard_links: Arc<HardLinks>,
+}
+
+impl Cutover {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        archive_queue: &Arc<ArchiveQueue>,
+        clean: &Arc<CleanCopies>,
+        hard_links: &Arc<HardLinks>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            table: base.table.clone(),
+            residents: base.residents.clone(),
+            many_names: base.many_names.clone(),
+            intents: base.intents.clone(),
+            leftovers: base.leftovers.clone(),
+            owed: base.owed.clone(),
+            dir_times: base.dir_times.clone(),
+            names: base.names.clone(),
+            placement: base.placement.clone(),
+            archive_queue: archive_queue.clone(),
+            clean: clean.clone(),
+            hard_links: hard_links.clone(),
+        }
+    }
+
     /// Makes the copy the file. Returns the account of the one on the SSD that it replaces.
     pub(super) fn switch<'i>(
         &self,
@@ -109,7 +159,7 @@ impl Core {
         let names = self.names.write();
         let replaced = if source.names > 1 {
             let id = (copied.temporary.as_str(), switch.new_name.as_str());
-            self.replace_all((inode, place), source, id)
+            self.hard_links.replace_all((inode, place), source, id)
         } else {
             self.replace((inode, place), source, (parent, name), &switch.new_name)
         };
@@ -167,7 +217,7 @@ impl Core {
             // The sync of what was changed last covers the others.
             self.owed.add(inode.number, parents[0].clone());
         } else if let Some(notes) = notes {
-            self.forget_notes(inode, notes);
+            self.hard_links.forget_notes(inode, notes);
         }
         durable.is_ok()
     }
@@ -199,7 +249,7 @@ impl Core {
             }
             None => Ok(()),
         };
-        match made.and_then(|()| self.make_names(&switch.new_name, names)) {
+        match made.and_then(|()| self.hard_links.make_names(&switch.new_name, names)) {
             Ok(()) => Ok(switch),
             Err(error) => {
                 self.unprepare(&switch);

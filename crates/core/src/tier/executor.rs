@@ -100,7 +100,7 @@ impl Core {
     /// Demotes files that have to make room as a batch, and those that it leaves one by one. Whether
     /// any went as a batch.
     fn push_out_batch(&self, files: &[Leaving]) -> bool {
-        let inodes = files.iter().map(|(entry, resident)| self.inode_of(*entry, resident));
+        let inodes = files.iter().map(|(entry, resident)| self.inodes.inode_of(*entry, resident));
         let inodes: Vec<_> = inodes.collect();
         let known: Vec<_> = inodes.iter().flatten().collect();
         let outcomes = self.migrate_batch(&known, 1, &|_, _| true);
@@ -123,7 +123,7 @@ impl Core {
 
     /// Demotes one file that has to make room.
     fn push_out(&self, entry: Entry, resident: &Resident) -> Result<u64, Stayed> {
-        let inode = self.inode_of(entry, resident).ok_or(Stayed::Gone)?;
+        let inode = self.inodes.inode_of(entry, resident).ok_or(Stayed::Gone)?;
         self.demote(&inode, Manner::Yielding, &mut |_| true).inspect_err(|stayed| {
             tracing::debug!(
                 "{}: not demoted: {stayed}",
@@ -207,15 +207,5 @@ impl Core {
                 false
             }
         }
-    }
-
-    /// The inode of a file on the SSD.
-    pub(super) fn inode_of(&self, entry: Entry, resident: &Resident) -> Option<Arc<Inode>> {
-        if let Some(live) = self.table.find(entry) {
-            return Some(live);
-        }
-        let (parent, name) = resident.name.lock().clone();
-        let (node, _) = self.lookup(&parent, &name).ok()?;
-        (node.0.entry().key() == entry).then_some(node.0)
     }
 }

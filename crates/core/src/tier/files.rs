@@ -12,7 +12,6 @@ use rustix::io::Errno;
 use super::counters::Opening;
 use super::inode::{Inode, Node, Opened, Place};
 use super::job::Ahead;
-use super::link_owner;
 use super::migrate::Manner;
 use super::mirror;
 use super::mirror::ACL;
@@ -22,7 +21,7 @@ use super::stayed::{ROOM_FOR_NAMES, Stayed};
 use super::steps::Steps;
 use super::wiring::Core;
 use crate::device::Allocate;
-use crate::engine::{DirEntry, Maker, SetAttr, Stat};
+use crate::engine::{Maker, SetAttr, Stat};
 use crate::error::{Error, Result};
 use crate::namespace::attributes::set_attr_on;
 use crate::namespace::{self, stat_descriptor};
@@ -155,9 +154,9 @@ impl Core {
             // Somebody else made it first, and it has moved since.
             Err(error) if error.errno() == libc::ELOOP && flags & libc::O_EXCL == 0 => {
                 drop(names);
-                let (node, _) = self.lookup(parent, name)?;
+                let (node, _) = self.inodes.lookup(parent, name)?;
                 let handle = self.open_file(&node.0, flags & !libc::O_CREAT, by.caller.pid)?;
-                let stat = self.stat(&node.0)?;
+                let stat = self.inodes.stat(&node.0)?;
                 return Ok((node, stat, handle));
             }
             other => other?,
@@ -347,39 +346,6 @@ impl Core {
     /// Whether a glob keeps a file off the SSD.
     pub(super) fn excludes(&self, inode: &Inode) -> bool {
         self.placement.is_excluded(inode, self.catalog.view())
-    }
-
-    /// An entry as programs see it: files on lower tiers are files.
-    pub(super) fn shown(&self, dir: &namespace::Node, mut entry: DirEntry) -> DirEntry {
-        let key = (dir.key().0, entry.inode);
-        if entry.kind == libc::DT_LNK || entry.kind == libc::DT_UNKNOWN {
-            let live = self.table.find(key);
-            let known = live.as_ref().and_then(|live| Some(live.place.try_read()?.away.is_some()));
-            match (live, known) {
-                (Some(live), Some(true)) => (entry.kind, entry.inode) = (libc::DT_REG, live.number),
-                (_, Some(false)) => {}
-                _ => self.show_link(dir, &mut entry),
-            }
-        } else if let Some(number) = self.table.number(key) {
-            entry.inode = number;
-        }
-        entry
-    }
-}
-
-impl Core {
-    /// Shows an entry that may be a link of ours as the file that it stands for.
-    fn show_link(&self, dir: &namespace::Node, entry: &mut DirEntry) {
-        let Ok(Some((away, key))) = link_owner::away(&self.tiers, dir, &entry.name) else { return };
-        let names = self.names.read();
-        let known = self.tiers.tree().lookup(dir, &entry.name);
-        drop(names);
-        if let Ok((node, link)) = known
-            && node.key() == key
-        {
-            entry.kind = libc::DT_REG;
-            entry.inode = self.numbers.away(&self.tiers, &node, &link, &away);
-        }
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Inode {
     /// `names` are held exclusively.
     pub(super) own_links: AtomicU64,
     /// Some of its names stand for the file and others for a copy of it, and that could not be
-    /// mended ([`super::many_names`]): nobody may change either before the next mount.
+    /// mended ([`super::hard_links`]): nobody may change either before the next mount.
     torn: AtomicBool,
     handles: Mutex<Vec<Weak<Opened>>>,
     table: Weak<Table>,

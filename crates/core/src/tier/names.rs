@@ -3,90 +3,23 @@
 //! `names` is held shared here, so that no switch changes what a name stands for meanwhile; no
 //! `place` is taken while it is held.
 
-use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::ffi::OsStr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::inode::{Away, Inode, Node, Place};
+use super::inode::{Away, Inode};
 use super::intents::{Intent, Removal};
 use super::link_owner;
 use super::link_owner::Said;
-use super::lost;
-use super::mirror;
 use super::residents::Resident;
 use super::tiers::Entry;
 use super::wiring::Core;
 use crate::engine::Stat;
 use crate::error::Result;
-use crate::namespace::{self, Removed, stat_descriptor};
+use crate::namespace::{self, Removed};
 
 impl Core {
-    /// Looks a name up; the stat is of the file itself, wherever it is.
-    pub(super) fn lookup(&self, parent: &namespace::Node, name: &OsStr) -> Result<(Node, Stat)> {
-        if self.tiers.is_private(parent, name) {
-            return Err(Errno::NOENT.into());
-        }
-        let names = self.names.read();
-        let (entry, stat) = self.tiers.tree().lookup(parent, name)?;
-        let (inode, here) = self.meaning(parent, name, &entry, &stat)?;
-        let shown = inode.show(self.dir_times.show(stat));
-        drop(names);
-        let stat = if here { shown } else { self.stat(&inode)? };
-        Ok((Node(inode), stat))
-    }
-
-    /// The inode that an entry stands for, and whether the entry is known to be the inode itself. The
-    /// caller holds `names`.
-    pub(super) fn meaning(
-        &self,
-        parent: &namespace::Node,
-        name: &OsStr,
-        entry: &namespace::Node,
-        stat: &Stat,
-    ) -> Result<(Arc<Inode>, bool)> {
-        let mut away = None;
-        if stat.kind() == libc::S_IFLNK {
-            // What a known one stands for was found when it became known.
-            if let Some(inode) = self.table.find(entry.key()) {
-                return Ok((inode, false));
-            }
-            away = match link_owner::away(&self.tiers, parent, name)? {
-                Some((_, link)) if link != entry.key() => return Err(Errno::STALE.into()),
-                said => said.map(|(away, _)| away),
-            };
-        }
-        let here = away.is_none();
-        let inode = self.table.intern(entry, || match away {
-            None => {
-                let number = self.numbers.here(&self.tiers, entry, stat);
-                (number, None, self.residents.get(entry.key()))
-            }
-            Some(away) => (self.numbers.away(&self.tiers, entry, stat, &away), Some(away), None),
-        });
-        Ok((inode, here))
-    }
-
-    /// Attributes of an inode, wherever it is.
-    pub(super) fn stat(&self, inode: &Inode) -> Result<Stat> {
-        let place = inode.place.read();
-        let stat = match &place.away {
-            None if !place.may_be_directory() => self.tiers.tree().stat(&place.entry)?,
-            None => {
-                // A directory's times are not what they seem while a switch changes it.
-                let _names = self.names.read();
-                self.dir_times.show(self.tiers.tree().stat(&place.entry)?)
-            }
-            Some(_) => match lost::found(&self.tiers, inode, &place)? {
-                None => return lost::stat_lost(&self.tiers, inode, &place),
-                Some(found) => stat_descriptor(&*found)?,
-            },
-        };
-        Ok(inode.show_at(&self.tiers, &place, stat))
-    }
-
     /// Makes a hard link, of its link where a file is on a lower tier.
     pub(super) fn link(
         &self,
@@ -103,7 +36,7 @@ impl Core {
                 (place.entry.clone(), place.away.clone())
             };
             if away.as_ref().is_some_and(|away| !away.shared) {
-                self.share(inode)?;
+                self.hard_links.share(inode)?;
                 continue;
             }
             let names = self.names.read();
@@ -120,7 +53,7 @@ impl Core {
                 let stat = inode.show(self.tiers.ssd().steps.step("linking", link)?);
                 self.many_names.keep(&entry);
                 drop((counted, names));
-                return if away.is_some() { self.touched(inode) } else { Ok(stat) };
+                return if away.is_some() { self.hard_links.touched(inode) } else { Ok(stat) };
             }
         }
     }
@@ -140,7 +73,9 @@ impl Core {
             self.tiers.tree().path_of(parent).join(name)
         })?;
         let said = said.filter(|said| said.ours);
-        let stays = said.as_ref().is_some_and(|said| said.away.shared && !self.is_last(&said.link));
+        let stays = said
+            .as_ref()
+            .is_some_and(|said| said.away.shared && !self.hard_links.is_last(&said.link));
         let steps = &self.tiers.ssd().steps;
         let Some(Said { away, .. }) = said.filter(|_| !stays) else {
             self.clean.give_up(seen.key)?;
@@ -149,7 +84,7 @@ impl Core {
             self.gone(&removed, (parent, name), None);
             drop((counted, names));
             if stays {
-                self.touch(removed.key);
+                self.hard_links.touch(removed.key);
             }
             return Ok(());
         };
@@ -204,12 +139,12 @@ impl Core {
             }
         }
         let mut astray = vec![self.renamed((&moved, &moved_stat), to)];
-        let mut strayed = vec![self.meaning(to.0, to.1, &moved, &moved_stat)];
+        let mut strayed = vec![self.inodes.meaning(to.0, to.1, &moved, &moved_stat)];
         let mut of_many = moved_stat.kind() == libc::S_IFDIR;
         if let Some((other, stat)) = other.filter(|_| exchange) {
             of_many |= stat.kind() == libc::S_IFDIR;
             astray.push(self.renamed((&other, &stat), from));
-            strayed.push(self.meaning(from.0, from.1, &other, &stat));
+            strayed.push(self.inodes.meaning(from.0, from.1, &other, &stat));
         }
         drop((counted, names));
         for (entry, resident) in astray.into_iter().flatten() {
@@ -219,14 +154,14 @@ impl Core {
             self.archive_queue.all_strayed();
         }
         if let Some(key) = one_of_many {
-            self.touch(key);
+            self.hard_links.touch(key);
         }
         if of_many && self.placement.goes_by_names() {
             self.placement.changed_for_many();
         }
         for (inode, here) in strayed.into_iter().flatten() {
             if !here {
-                self.repair(&inode);
+                self.repair.repair(&inode);
                 inode.show_real_ctime();
             }
         }
@@ -267,7 +202,7 @@ impl Core {
         else {
             return Ok(None);
         };
-        if shared && !self.is_last(entry) {
+        if shared && !self.hard_links.is_last(entry) {
             return Ok(None);
         }
         self.intents.note(format!("{}-gone", self.tiers.fresh_name()), tier, &path).map(Some)
@@ -289,7 +224,7 @@ impl Core {
         leaving: Option<Intent>,
     ) -> bool {
         let live = self.table.find(removed.key);
-        let last = removed.last || self.is_last(&removed.stat);
+        let last = removed.last || self.hard_links.is_last(&removed.stat);
         if last {
             self.many_names.forget(removed.key);
         }
@@ -321,116 +256,5 @@ impl Core {
             self.archive_queue.add(removed.key, &resident);
         }
         !last
-    }
-
-    /// Moves a file on a lower tier to the place of its present name, so that both trees look
-    /// alike; where that fails the link goes on naming the old place.
-    pub(super) fn repair(&self, inode: &Arc<Inode>) {
-        if let Err(error) = self.try_repair(inode) {
-            tracing::debug!(%error, "a file keeps its old place on the lower tier");
-        }
-    }
-
-    fn try_repair(&self, inode: &Arc<Inode>) -> Result<()> {
-        let _moving = inode.moving.lock();
-        let mut place = inode.place.write();
-        let Some(away) = place.away.clone().filter(|away| !away.path.as_os_str().is_empty()) else {
-            return Ok(());
-        };
-        if place.names_of_link(&self.tiers) != 1 {
-            return Ok(());
-        }
-        let Some(name) = place.entry.known_as() else { return Ok(()) };
-        let path = self.tiers.tree().path_of(&place.entry);
-        let stays = path == away.path || super::is_private_path(&path);
-        if stays || !self.tiers.can_be_named(away.tier, &path) {
-            return Ok(());
-        }
-        let side = &self.tiers.sides()[away.tier];
-        side.make_parents(&path, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
-        let file = side.find(&away.path)?;
-        let before = stat_descriptor(&file)?;
-        let new = self.intents.note_durably(
-            format!("{}-new", self.tiers.fresh_name()),
-            away.tier,
-            &path,
-        )?;
-        if let Err(error) = side.link(&away.path, &path) {
-            // Whatever has this place is not ours.
-            self.intents.clear(&new);
-            return Err(error);
-        }
-        let switched = side
-            .sync_parent("syncing a place", &path)
-            .and_then(|()| self.switch_place(inode, &mut place, &away, (&name, &path)));
-        let old = match switched {
-            Ok(old) => old,
-            Err(error) => {
-                // While the second place may come back, its intent stays.
-                side.remove(&path).and_then(|()| side.sync_parent("syncing a place", &path))?;
-                self.intents.clear(&new);
-                return Err(error);
-            }
-        };
-        if let Err(error) = self.tiers.sync_directory(&name.0) {
-            // Both places stay until the next mount.
-            self.owed.add(inode.number, name.0);
-            return Err(error);
-        }
-        drop(place);
-        self.intents.clear(&new);
-        self.leftovers.drop_old(old, &name.0);
-        if let Ok(now) = stat_descriptor(&file) {
-            inode.keep_ctime(&before, &now);
-        }
-        self.signal.wake_reaper();
-        Ok(())
-    }
-
-    /// Makes a file's link name its second place, not durably yet. Returns what says that the
-    /// first is a leftover from now on.
-    fn switch_place(
-        &self,
-        inode: &Arc<Inode>,
-        place: &mut Place,
-        away: &Away,
-        (name, path): (&(namespace::Node, OsString), &Path),
-    ) -> Result<Intent> {
-        let id = self.tiers.fresh_name();
-        let old = self.intents.note(format!("{id}-old"), away.tier, &away.path)?;
-        let target = self.tiers.links().to(away.tier, path);
-        self.replace_own_link(inode, place, name, (&id, &target))
-            .inspect_err(|_| self.intents.clear(&old))?;
-        place.away = Some(Away { tier: away.tier, path: path.to_owned(), shared: false });
-        Ok(old)
-    }
-
-    /// Puts a new link, made as `id` with `target`, in place of the one of a file with one name.
-    pub(super) fn replace_own_link(
-        &self,
-        inode: &Arc<Inode>,
-        place: &mut Place,
-        name: &(namespace::Node, OsString),
-        (id, target): (&str, &OsStr),
-    ) -> Result<()> {
-        let replaced = self.tiers.make_link(id, target, Some(inode.number)).and_then(|()| {
-            let names = self.names.write();
-            let before = place.entry.key();
-            let from = (self.tiers.ssd().tmp().as_fd(), OsStr::new(id));
-            let to = (&name.0, name.1.as_os_str());
-            let (entry, _) = self.dir_times.replace_unseen(
-                &self.tiers,
-                "switching a place",
-                from,
-                to,
-                before,
-            )?;
-            self.table.moved(inode, before, entry.key());
-            self.many_names.forget(before);
-            drop(names);
-            Ok(entry)
-        });
-        place.entry = replaced.inspect_err(|_| self.tiers.ssd().drop_temporary(id))?;
-        Ok(())
     }
 }

@@ -180,7 +180,7 @@ impl Controlled for FileTier {
         let path = path.to_owned();
         let (size, away) = self.core.answered(move |core| {
             let node = core.node_at(&path)?;
-            let size = core.stat(&node.0)?.raw.st_size.unsigned_abs();
+            let size = core.inodes.stat(&node.0)?.raw.st_size.unsigned_abs();
             let away = node.0.place.read().away.is_some();
             Ok((size, away))
         })?;
@@ -249,9 +249,9 @@ impl Controlled for FileTier {
         once_each(&mut files);
         let stays = |file: &Named| {
             let pinned = core.placement.is_pinned(&file.inode, core.catalog.view());
-            pinned
-                .then_some(Stayed::Pinned)
-                .or_else(|| core.why_linked(&file.inode).filter(|_| file.has_other_names))
+            pinned.then_some(Stayed::Pinned).or_else(|| {
+                core.hard_links.why_linked(&file.inode).filter(|_| file.has_other_names)
+            })
         };
         let by = By {
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {

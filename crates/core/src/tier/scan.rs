@@ -90,7 +90,7 @@ impl Core {
         let mut survey = Survey::default();
         survey.found.files = vec![0; self.tiers.sides().len()];
         let mut intents = self.intents.list(self.tiers.links())?;
-        let unswitched = self.switch_torn(mend)?.into_iter();
+        let unswitched = self.hard_links.switch_torn(mend)?.into_iter();
         let unswitched = unswitched.filter(|_| !mend).map(|path| Problem::Unswitched { path });
         survey.found.problems.extend(unswitched);
         let marks = self.marks.list()?;
@@ -186,7 +186,7 @@ impl Core {
                             survey.found.ssd_bytes += stat.disk_bytes();
                         }
                         if mend {
-                            self.learn_name(&dir, &name, &stat);
+                            self.hard_links.learn_name(&dir, &name, &stat);
                             self.count(&dir, name, key, &stat);
                         }
                     }
@@ -276,11 +276,11 @@ impl Core {
                 .iter()
                 .map(|name| ((name.parent.clone(), name.name.clone()), name.entry))
                 .collect();
-            self.join(&names, target.as_deref())?;
+            self.hard_links.join(&names, target.as_deref())?;
         }
         for Named { parent, name, .. } in names {
             let dir = self.tiers.tree().descriptor(parent)?;
-            self.learn_name(parent, name, &stat_at(dir.as_fd(), name)?);
+            self.hard_links.learn_name(parent, name, &stat_at(dir.as_fd(), name)?);
         }
         Ok(())
     }
@@ -299,7 +299,7 @@ impl Core {
             to,
             entry.key(),
         )?;
-        self.renumber(entry.key(), new.key());
+        self.hard_links.renumber(entry.key(), new.key());
         Ok(())
     }
 

@@ -44,11 +44,11 @@ impl Engine for FileTier {
     }
 
     fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
-        self.core.lookup(&parent.0.entry(), name)
+        self.core.inodes.lookup(&parent.0.entry(), name)
     }
 
     fn stat(&self, node: &Node, _handle: Option<&Handle>) -> Result<Stat> {
-        self.core.stat(&node.0)
+        self.core.inodes.stat(&node.0)
     }
 
     fn set_attr(
@@ -233,7 +233,7 @@ impl Engine for FileTier {
     ) -> Result<()> {
         let (core, node) = (&self.core, dir.node());
         dir.read(offset, &mut |entry| {
-            core.tiers.is_private(node, &entry.name) || take(core.shown(node, entry))
+            core.tiers.is_private(node, &entry.name) || take(core.inodes.shown(node, entry))
         })
     }
 

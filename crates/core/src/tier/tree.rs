@@ -55,7 +55,7 @@ impl Core {
         let mut at = self.tiers.tree().root();
         let mut names = path.iter().peekable();
         while let Some(name) = names.next() {
-            let (node, _) = self.lookup(&at, name)?;
+            let (node, _) = self.inodes.lookup(&at, name)?;
             if names.peek().is_none() {
                 return Ok(node);
             }
@@ -78,7 +78,7 @@ impl Core {
     /// The regular files at and below a node, in the order of their names. A file that cannot be
     /// looked at does not hide the others. Trees may be of any depth: nothing recurs.
     fn visit(&self, node: &Node, path: PathBuf, most: usize, found: &mut Vec<Named>) -> Result<()> {
-        let stat = self.stat(&node.0)?;
+        let stat = self.inodes.stat(&node.0)?;
         match stat.kind() {
             libc::S_IFREG => found.push(Named::new(path, node, &stat)),
             libc::S_IFDIR => {
@@ -97,9 +97,9 @@ impl Core {
                 dirs.pop();
                 continue;
             };
-            let Ok((child, _)) = self.lookup(dir, &name) else { continue };
+            let Ok((child, _)) = self.inodes.lookup(dir, &name) else { continue };
             let path = path.join(&name);
-            let Ok(stat) = self.stat(&child.0) else { continue };
+            let Ok(stat) = self.inodes.stat(&child.0) else { continue };
             match stat.kind() {
                 libc::S_IFREG if found.len() == most => {
                     return Err(Error::invalid(

@@ -17,7 +17,7 @@ impl Core {
             let source = std::io::Error::from_raw_os_error(error.errno());
             Error::at(path, "find the file on the mount")(source)
         })?;
-        let is_file = self.stat(&node.0)?.kind() == libc::S_IFREG;
+        let is_file = self.inodes.stat(&node.0)?.kind() == libc::S_IFREG;
         let file = if is_file { self.named(path, 1)?.pop() } else { None };
         let file = file.ok_or_else(|| {
             let what = format!("{} is no regular file", path.display());
@@ -39,8 +39,9 @@ impl Core {
     fn facts(&self, file: Named) -> Result<FileExplanation> {
         let inode = file.inode.clone();
         let need = file.disk_bytes + COPY_SLACK;
-        let hard_links = if file.has_other_names { self.stat(&inode)?.raw.st_nlink } else { 1 };
-        let known_names = match self.why_linked(&inode) {
+        let hard_links =
+            if file.has_other_names { self.inodes.stat(&inode)?.raw.st_nlink } else { 1 };
+        let known_names = match self.hard_links.why_linked(&inode) {
             Some(Stayed::HardLinked { known, .. }) => known,
             _ => hard_links,
         };

@@ -7,9 +7,14 @@ use std::sync::Arc;
 
 use super::archive_queue::ArchiveQueue;
 use super::clean::CleanCopies;
+use super::cutover::Cutover;
 use super::foundation::Foundation;
+use super::hard_links::HardLinks;
+use super::inodes::Inodes;
 use super::options::{TierOptions, TierSet};
 use super::permissions::Permissions;
+use super::repair::Repair;
+use super::staging::Staging;
 use crate::error::Result;
 use crate::looks::Looks;
 
@@ -19,6 +24,11 @@ pub(crate) struct Core {
     pub(super) archive_queue: Arc<ArchiveQueue>,
     pub(super) clean: Arc<CleanCopies>,
     pub(super) permissions: Arc<Permissions>,
+    pub(super) inodes: Arc<Inodes>,
+    pub(super) hard_links: Arc<HardLinks>,
+    pub(super) repair: Arc<Repair>,
+    pub(super) staging: Arc<Staging>,
+    pub(super) cutover: Arc<Cutover>,
     pub(super) looks: Looks,
     /// The last to go: it has the lock of the set.
     base: Foundation,
@@ -47,6 +57,22 @@ impl Core {
         let archive_queue = Arc::new(ArchiveQueue::new(&base));
         let clean = Arc::new(CleanCopies::new(&base, &archive_queue));
         let permissions = Arc::new(Permissions::new(&base, &archive_queue, &clean));
-        Self { archive_queue, clean, permissions, looks: Looks::default(), base }
+        let inodes = Arc::new(Inodes::new(&base));
+        let hard_links = Arc::new(HardLinks::new(&base, &inodes));
+        let repair = Arc::new(Repair::new(&base, &inodes));
+        let staging = Arc::new(Staging::new(&base, &clean, &hard_links));
+        let cutover = Arc::new(Cutover::new(&base, &archive_queue, &clean, &hard_links));
+        Self {
+            archive_queue,
+            clean,
+            permissions,
+            inodes,
+            hard_links,
+            repair,
+            staging,
+            cutover,
+            looks: Looks::default(),
+            base,
+        }
     }
 }
