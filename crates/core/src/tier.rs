@@ -23,10 +23,10 @@
 //! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
 //! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`many_names`]) at once, [`repair`] gives a file the place
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
+//! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`in_flight`]); the [`executor`] carries the policy's plans out by them.
 //!
-//! What follows shares the [`wiring`] and is not in layers yet: [`migrate`] moves files, [`names`] changes names;
-//! [`judge`] believes clean copies or not, [`archive`] makes them; the [`executor`] carries plans out, several files at once
-//! ([`in_flight`]) or in a [`batch`]; [`files`] are files in use. On top, [`scan`] reads the tiers at mount and tells of each [`problem`]; [`background`] demotes before
+//! What follows shares the [`wiring`] and is not in layers yet: [`names`] changes names;
+//! [`judge`] believes clean copies or not, [`archive`] makes them; [`files`] are files in use. On top, [`scan`] reads the tiers at mount and tells of each [`problem`]; [`background`] demotes before
 //! the SSD is full and [`moving`] for a command; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`].
 
 mod adopt;

@@ -110,7 +110,7 @@ fn reap(core: &Core, last: Done) -> Done {
 }
 
 fn demote(core: &Core, _last: Done) -> Done {
-    if core.keep_below_marks() { Done::InVain } else { Done::Worked }
+    if core.executor.keep_below_marks() { Done::InVain } else { Done::Worked }
 }
 
 fn archive(core: &Core, _last: Done) -> Done {

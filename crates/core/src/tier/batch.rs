@@ -23,16 +23,24 @@ use rustix::fs::{Advice, fadvise};
 
 use super::copied::{Copied, Source};
 use super::copy::Expected;
-use super::cutover::{CutOver, PATIENCE};
+use super::counters::Counters;
+use super::cutover::{CutOver, Cutover, PATIENCE};
+use super::foundation::Foundation;
 use super::in_flight::{ALONE_BYTES, together};
 use super::inode::Inode;
+use super::intents::Intents;
 use super::is_private_path;
-use super::leftovers::OldCopy;
+use super::leftovers::{Leftovers, OldCopy};
 use super::mirror;
+use super::options::TierOptions;
+use super::owed::Owed;
+use super::residents::Residents;
+use super::staging::Staging;
 use super::stayed::Stayed;
 use super::steps::inherit;
-use super::under_way::UnderWayGuard;
-use super::wiring::Core;
+use super::tiers::Tiers;
+use super::under_way::{UnderWay, UnderWayGuard};
+use super::uses::AllUses;
 use crate::config::Copies;
 use crate::namespace::Node;
 
@@ -74,7 +82,40 @@ pub(super) fn batch_of(sizes: impl IntoIterator<Item = u64>, bytes: u64) -> usiz
     together(sizes, bytes.min(BATCH_BYTES), BATCH_MAX)
 }
 
-impl Core {
+/// Moves many small files together.
+#[derive(Debug)]
+pub(super) struct Batches {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    intents: Arc<Intents>,
+    leftovers: Arc<Leftovers>,
+    owed: Arc<Owed>,
+    counters: Arc<Counters>,
+    under_way: Arc<UnderWay>,
+    uses: Arc<AllUses>,
+    options: Arc<TierOptions>,
+    staging: Arc<Staging>,
+    cutover: Arc<Cutover>,
+}
+
+impl Batches {
+    /// Over what it uses.
+    pub(super) fn new(base: &Foundation, staging: &Arc<Staging>, cutover: &Arc<Cutover>) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            intents: base.intents.clone(),
+            leftovers: base.leftovers.clone(),
+            owed: base.owed.clone(),
+            counters: base.counters.clone(),
+            under_way: base.under_way.clone(),
+            uses: base.uses.clone(),
+            options: base.options.clone(),
+            staging: staging.clone(),
+            cutover: cutover.clone(),
+        }
+    }
+
     /// Moves files to `tier`, as [`migrate`](super::migrate) does each, yielding to programs.
     pub(super) fn migrate_batch(
         &self,

@@ -6,16 +6,24 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::batch::{Outcomes, ToldOf, batch_of};
+use super::batch::{Batches, Outcomes, ToldOf, batch_of};
+use super::catalog::Catalog;
+use super::foundation::Foundation;
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::inode::Inode;
+use super::inodes::Inodes;
 use super::job::Ahead;
-use super::migrate::Manner;
-use super::placement::{Except, Leaving, Plan};
-use super::residents::Resident;
-use super::stayed::{COPY_SLACK, Stayed};
-use super::tiers::Entry;
-use super::wiring::Core;
+use super::leftovers::Leftovers;
+use super::migrate::{Manner, Migrator};
+use super::pass::Passing;
+use super::placement::{Except, Leaving, Placement, Plan};
+use super::residents::{Resident, Residents};
+use super::signal::Signal;
+use super::stayed::{COPY_SLACK, ROOM_FOR_NAMES, Stayed};
+use super::tiers::{Entry, Tiers};
+use super::uses::AllUses;
+use super::watermarks::Watermarks;
+use crate::error::Result;
 use crate::namespace::stat_descriptor;
 
 /// After so many copies that failed one after the other the tiers below are left in peace for now.
@@ -31,7 +39,47 @@ struct Room {
     moved: bool,
 }
 
-impl Core {
+/// Makes room on the SSD, and brings files there.
+#[derive(Debug)]
+pub(super) struct Executor {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    catalog: Arc<Catalog>,
+    leftovers: Arc<Leftovers>,
+    placement: Arc<Placement>,
+    watermarks: Watermarks,
+    passing: Arc<Passing>,
+    uses: Arc<AllUses>,
+    signal: Arc<Signal>,
+    inodes: Arc<Inodes>,
+    migrator: Arc<Migrator>,
+    batches: Arc<Batches>,
+}
+
+impl Executor {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        inodes: &Arc<Inodes>,
+        migrator: &Arc<Migrator>,
+        batches: &Arc<Batches>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            catalog: base.catalog.clone(),
+            leftovers: base.leftovers.clone(),
+            placement: base.placement.clone(),
+            watermarks: base.watermarks,
+            passing: base.passing.clone(),
+            uses: base.uses.clone(),
+            signal: base.signal.clone(),
+            inodes: inodes.clone(),
+            migrator: migrator.clone(),
+            batches: batches.clone(),
+        }
+    }
+
     /// Demotes files where the SSD is fuller than it should be. Whether that was in vain.
     pub(super) fn keep_below_marks(&self) -> bool {
         self.passing.count(&self.tiers);
@@ -103,13 +151,15 @@ impl Core {
         let inodes = files.iter().map(|(entry, resident)| self.inodes.inode_of(*entry, resident));
         let inodes: Vec<_> = inodes.collect();
         let known: Vec<_> = inodes.iter().flatten().collect();
-        let outcomes = self.migrate_batch(&known, 1, &|_, _| true);
+        let outcomes = self.batches.migrate_batch(&known, 1, &|_, _| true);
         let any = outcomes.iter().any(Option::is_some);
         if any {
             let left = known.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
             let left: Vec<_> = left.map(|(inode, _)| inode).collect();
             for some in left.chunks(IN_FLIGHT) {
-                all_at_once(some, |inode| self.demote(inode, Manner::Yielding, &mut |_| true));
+                all_at_once(some, |inode| {
+                    self.migrator.demote(inode, Manner::Yielding, &mut |_| true)
+                });
             }
         }
         any
@@ -124,7 +174,7 @@ impl Core {
     /// Demotes one file that has to make room.
     fn push_out(&self, entry: Entry, resident: &Resident) -> Result<u64, Stayed> {
         let inode = self.inodes.inode_of(entry, resident).ok_or(Stayed::Gone)?;
-        self.demote(&inode, Manner::Yielding, &mut |_| true).inspect_err(|stayed| {
+        self.migrator.demote(&inode, Manner::Yielding, &mut |_| true).inspect_err(|stayed| {
             tracing::debug!(
                 "{}: not demoted: {stayed}",
                 self.catalog.view().path_of(resident).display()
@@ -145,7 +195,7 @@ impl Core {
             let need = self.room_needed(inode)?.saturating_add(kept);
             let room = self.make_room(need, &|number| number == inode.number || stays(number));
             if room.enough {
-                match self.migrate(inode, 0, Manner::Yielding, told) {
+                match self.migrator.migrate(inode, 0, Manner::Yielding, told) {
                     // Somebody else took the room that was made.
                     Err(Stayed::NoRoom) => {}
                     other => return other,
@@ -169,7 +219,7 @@ impl Core {
         let numbers: HashSet<u64> = inodes.iter().map(|inode| inode.number).collect();
         let except = |number| numbers.contains(&number) || stays(number);
         if self.make_room(need.saturating_add(kept), &except).enough {
-            self.migrate_batch(inodes, 0, told)
+            self.batches.migrate_batch(inodes, 0, told)
         } else {
             inodes.iter().map(|_| None).collect()
         }
@@ -187,7 +237,7 @@ impl Core {
     /// Brings an opened file to the SSD if the policy wants it there and it fits.
     pub(super) fn promote(&self, inode: &Arc<Inode>, ahead: Option<Ahead>) -> bool {
         let Ok(need) = self.room_needed(inode) else { return false };
-        if self.excludes(inode) {
+        if self.placement.is_excluded(inode, self.catalog.view()) {
             return false;
         }
         self.leftovers.free_old_copies();
@@ -200,12 +250,29 @@ impl Core {
             // Without its room the file itself will stay.
             let _ = self.push_out(entry, &resident);
         }
-        match self.migrate(inode, 0, Manner::Yielding, &mut |_| true) {
+        match self.migrator.migrate(inode, 0, Manner::Yielding, &mut |_| true) {
             Ok(_) => true,
             Err(stayed) => {
                 tracing::debug!("served in place: {stayed}");
                 false
             }
         }
+    }
+
+    /// Makes something on the SSD; a full one is given room by moving files down.
+    pub(super) fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
+        for _ in 0..3 {
+            match make() {
+                Err(error) if error.is_full() => {
+                    // Removed files first: nobody has to wait for a copy.
+                    if let Err(error) = self.leftovers.finish() {
+                        tracing::debug!(%error, "data of removed files stays for now");
+                    }
+                    self.free_up(self.residents.free() + ROOM_FOR_NAMES, u64::MAX);
+                }
+                other => return other,
+            }
+        }
+        make()
     }
 }

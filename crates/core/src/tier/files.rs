@@ -177,9 +177,9 @@ impl Core {
         self.uses.opened(inode.number);
         let handle = Handle(Opened::new(&inode, flags, file, 0));
         let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);
-        if full || self.excludes(&inode) {
+        if full || self.placement.is_excluded(&inode, self.catalog.view()) {
             // Its bytes will not fit: better now, while it is empty.
-            if let Err(stayed) = self.demote(&inode, Manner::Yielding, &mut |_| true) {
+            if let Err(stayed) = self.migrator.demote(&inode, Manner::Yielding, &mut |_| true) {
                 tracing::debug!("a new file stays on the SSD: {stayed}");
             }
         }
@@ -236,7 +236,7 @@ impl Core {
                 // Somebody moved it meanwhile.
                 return Ok(());
             }
-            match self.migrate(inode, tier, Manner::Forcing, &mut |_| true) {
+            match self.migrator.migrate(inode, tier, Manner::Forcing, &mut |_| true) {
                 Ok(bytes) => {
                     self.leftovers.free_old_copies();
                     tracing::debug!(bytes, number = inode.number, tier, "spilled");
@@ -249,7 +249,7 @@ impl Core {
         }
         let before = self.residents.free();
         if failed == 0 {
-            self.free_up(before + ROOM_FOR_NAMES, inode.number);
+            self.executor.free_up(before + ROOM_FOR_NAMES, inode.number);
         }
         if self.residents.free() > before { Ok(()) } else { Err(full) }
     }
@@ -281,23 +281,6 @@ impl Core {
         }
     }
 
-    /// Makes something on the SSD; a full one is given room by moving files down.
-    pub(super) fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
-        for _ in 0..3 {
-            match make() {
-                Err(error) if error.is_full() => {
-                    // Removed files first: nobody has to wait for a copy.
-                    if let Err(error) = self.leftovers.finish() {
-                        tracing::debug!(%error, "data of removed files stays for now");
-                    }
-                    self.free_up(self.residents.free() + ROOM_FOR_NAMES, u64::MAX);
-                }
-                other => return other,
-            }
-        }
-        make()
-    }
-
     /// A program opens a file: jobs and policy are told, and the policy brings it to the SSD if it
     /// is worth that (Algorithm 1).
     fn used(&self, inode: &Arc<Inode>, by: u32) {
@@ -312,7 +295,7 @@ impl Core {
         });
         self.counters.opened(match away {
             false => Opening::Hit,
-            true if self.promote(inode, ahead) => Opening::Promoted,
+            true if self.executor.promote(inode, ahead) => Opening::Promoted,
             true => Opening::InPlace,
         });
     }
@@ -341,11 +324,6 @@ impl Core {
             }
         }
         followed.ahead
-    }
-
-    /// Whether a glob keeps a file off the SSD.
-    pub(super) fn excludes(&self, inode: &Inode) -> bool {
-        self.placement.is_excluded(inode, self.catalog.view())
     }
 }
 

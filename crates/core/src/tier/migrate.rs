@@ -9,13 +9,22 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockWriteGuard;
 
+use super::clean::CleanCopies;
 use super::copied::{Copied, Source};
 use super::copy::{Expected, Told};
+use super::counters::Counters;
+use super::cutover::Cutover;
+use super::foundation::Foundation;
 use super::inode::{Inode, Place};
-use super::leftovers::OldCopy;
+use super::intents::Intents;
+use super::leftovers::{Leftovers, OldCopy};
 use super::mapped;
+use super::repair::Repair;
+use super::staging::Staging;
 use super::stayed::{ROOM_FOR_NAMES, Stayed};
-use super::wiring::Core;
+use super::tiers::Tiers;
+use super::under_way::UnderWay;
+use super::uses::AllUses;
 
 /// How a migration treats programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +43,44 @@ struct Moved {
     strayed: bool,
 }
 
-impl Core {
+/// Moves files between tiers.
+#[derive(Debug)]
+pub(super) struct Migrator {
+    tiers: Arc<Tiers>,
+    intents: Arc<Intents>,
+    leftovers: Arc<Leftovers>,
+    counters: Arc<Counters>,
+    under_way: Arc<UnderWay>,
+    uses: Arc<AllUses>,
+    clean: Arc<CleanCopies>,
+    repair: Arc<Repair>,
+    staging: Arc<Staging>,
+    cutover: Arc<Cutover>,
+}
+
+impl Migrator {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        clean: &Arc<CleanCopies>,
+        repair: &Arc<Repair>,
+        staging: &Arc<Staging>,
+        cutover: &Arc<Cutover>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            intents: base.intents.clone(),
+            leftovers: base.leftovers.clone(),
+            counters: base.counters.clone(),
+            under_way: base.under_way.clone(),
+            uses: base.uses.clone(),
+            clean: clean.clone(),
+            repair: repair.clone(),
+            staging: staging.clone(),
+            cutover: cutover.clone(),
+        }
+    }
+
     /// Moves a file to `tier`, or down to the tier that has a clean copy of it, telling `told` of
     /// bytes copied. Returns how many that were.
     pub(super) fn migrate(

@@ -221,7 +221,7 @@ impl Controlled for FileTier {
         let kept = core.watermarks.kept_free();
         let room = Cell::new((core.residents.account.limit - kept).saturating_sub(here));
         let stays = |file: &Named| {
-            if core.excludes(&file.inode) {
+            if core.placement.is_excluded(&file.inode, core.catalog.view()) {
                 return Some(Stayed::Excluded);
             }
             if file.disk_bytes + COPY_SLACK > room.get() {
@@ -233,11 +233,11 @@ impl Controlled for FileTier {
         let asked = &|other| asked.contains(&other);
         let by = By {
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-                core.bring(&file.inode, kept, asked, told)
+                core.executor.bring(&file.inode, kept, asked, told)
             },
             many: |files: &[&Named], told: ToldOf<'_>| {
                 let need = files.iter().map(|file| file.disk_bytes + COPY_SLACK).sum();
-                core.bring_batch((&inodes_of(files), need), kept, asked, told)
+                core.executor.bring_batch((&inodes_of(files), need), kept, asked, told)
             },
         };
         Ok(move_all(&files, dry_run, |file| file.tier > 0, stays, &by, sink))
@@ -255,10 +255,10 @@ impl Controlled for FileTier {
         };
         let by = By {
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-                core.move_down(&file.inode, Manner::Yielding, told)
+                core.migrator.move_down(&file.inode, Manner::Yielding, told)
             },
             many: |files: &[&Named], told: ToldOf<'_>| {
-                core.migrate_batch(&inodes_of(files), 1, told)
+                core.batches.migrate_batch(&inodes_of(files), 1, told)
             },
         };
         Ok(move_all(&files, dry_run, |file| file.tier == 0, stays, &by, sink))
@@ -283,9 +283,12 @@ impl Controlled for FileTier {
         if let RuleChange::Exclude(glob) = change {
             let mut files = self.core.matching(glob)?;
             once_each(&mut files);
-            files.retain(|file| file.tier == 0 && self.core.excludes(&file.inode));
+            files.retain(|file| {
+                file.tier == 0
+                    && self.core.placement.is_excluded(&file.inode, self.core.catalog.view())
+            });
             for file in files {
-                let _ = self.core.demote(&file.inode, Manner::Yielding, &mut |_| true);
+                let _ = self.core.migrator.demote(&file.inode, Manner::Yielding, &mut |_| true);
             }
         }
         Ok(self.core.rules())

@@ -92,7 +92,7 @@ impl Engine for FileTier {
             }
             other => other,
         };
-        core.with_room(|| {
+        core.executor.with_room(|| {
             let _names = core.names.read();
             let make = || core.tiers.tree().make((&dir, name), what, by);
             let (entry, stat) = core.tiers.ssd().steps.step("making a name", make)?;
@@ -121,17 +121,17 @@ impl Engine for FileTier {
         if self.core.tiers.is_private(&dir, name) {
             return Err(Errno::PERM.into());
         }
-        self.core.with_room(|| self.core.create((&dir, name), mode, flags, by))
+        self.core.executor.with_room(|| self.core.create((&dir, name), mode, flags, by))
     }
 
     fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
         let dir = parent.0.entry();
-        self.core.with_room(|| self.core.link(&node.0, &dir, name))
+        self.core.executor.with_room(|| self.core.link(&node.0, &dir, name))
     }
 
     fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let dir = parent.0.entry();
-        self.core.with_room(|| self.core.unlink(&dir, name))
+        self.core.executor.with_room(|| self.core.unlink(&dir, name))
     }
 
     fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
@@ -140,7 +140,7 @@ impl Engine for FileTier {
             return Err(Errno::NOENT.into());
         }
         let path = self.core.tiers.tree().path_of(&dir).join(name);
-        self.core.with_room(|| {
+        self.core.executor.with_room(|| {
             let _names = self.core.names.read();
             let remove = || self.core.tiers.tree().remove_dir(&dir, name).map(drop);
             self.core.tiers.ssd().steps.step("removing a directory", remove)
@@ -151,7 +151,9 @@ impl Engine for FileTier {
 
     fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
         let (from_dir, to_dir) = (from.0.0.entry(), to.0.0.entry());
-        self.core.with_room(|| self.core.rename((&from_dir, from.1), (&to_dir, to.1), flags))
+        self.core
+            .executor
+            .with_room(|| self.core.rename((&from_dir, from.1), (&to_dir, to.1), flags))
     }
 
     fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {

@@ -6,11 +6,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::archive_queue::ArchiveQueue;
+use super::batch::Batches;
 use super::clean::CleanCopies;
 use super::cutover::Cutover;
+use super::executor::Executor;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inodes::Inodes;
+use super::migrate::Migrator;
 use super::options::{TierOptions, TierSet};
 use super::permissions::Permissions;
 use super::repair::Repair;
@@ -28,7 +31,9 @@ pub(crate) struct Core {
     pub(super) hard_links: Arc<HardLinks>,
     pub(super) repair: Arc<Repair>,
     pub(super) staging: Arc<Staging>,
-    pub(super) cutover: Arc<Cutover>,
+    pub(super) migrator: Arc<Migrator>,
+    pub(super) batches: Arc<Batches>,
+    pub(super) executor: Arc<Executor>,
     pub(super) looks: Looks,
     /// The last to go: it has the lock of the set.
     base: Foundation,
@@ -62,6 +67,9 @@ impl Core {
         let repair = Arc::new(Repair::new(&base, &inodes));
         let staging = Arc::new(Staging::new(&base, &clean, &hard_links));
         let cutover = Arc::new(Cutover::new(&base, &archive_queue, &clean, &hard_links));
+        let migrator = Arc::new(Migrator::new(&base, &clean, &repair, &staging, &cutover));
+        let batches = Arc::new(Batches::new(&base, &staging, &cutover));
+        let executor = Arc::new(Executor::new(&base, &inodes, &migrator, &batches));
         Self {
             archive_queue,
             clean,
@@ -70,7 +78,9 @@ impl Core {
             hard_links,
             repair,
             staging,
-            cutover,
+            migrator,
+            batches,
+            executor,
             looks: Looks::default(),
             base,
         }

@@ -37,7 +37,7 @@ impl Fixture {
     ) -> Vec<bool> {
         let nodes: Vec<Node> = names.iter().map(|name| self.node(name).unwrap()).collect();
         let inodes: Vec<&Arc<Inode>> = nodes.iter().map(|node| &node.0).collect();
-        let outcomes = self.tier().core.migrate_batch(&inodes, tier, told);
+        let outcomes = self.tier().core.batches.migrate_batch(&inodes, tier, told);
         outcomes.iter().map(|outcome| matches!(outcome, Some(Ok(_)))).collect()
     }
 }
@@ -125,7 +125,7 @@ fn i5_a_batch_brings_no_more_than_fits() {
 fn i4_a_batch_owes_nothing_to_synchronous_writes() {
     let fixture = with_files(4 << 20);
     let handle = fixture.open_file("file07", libc::O_WRONLY | libc::O_DSYNC);
-    assert!(fixture.tier().core.free_up(4 << 20, u64::MAX));
+    assert!(fixture.tier().core.executor.free_up(4 << 20, u64::MAX));
     assert_eq!(fixture.where_is("file07"), 1);
     let inode = fixture.node("file07").unwrap().0;
     let dir = fixture.tier().root().0.entry();

@@ -73,7 +73,7 @@ fn i10_a_kill_at_any_step_of_a_batch_leaves_one_whole_copy_of_each() {
             let moved = catch_unwind(AssertUnwindSafe(|| match (up, by_mover) {
                 (true, _) => drop(fixture.warm("")),
                 (false, false) => drop(fixture.demote("")),
-                (false, true) => drop(fixture.tier().core.free_up(1 << 20, u64::MAX)),
+                (false, true) => drop(fixture.tier().core.executor.free_up(1 << 20, u64::MAX)),
             }));
             let left = kill.end();
             let context = || format!("{up}, {by_mover}, killed after {count} steps");

@@ -150,12 +150,12 @@ fn a_failing_disk_is_left_in_peace() {
     }
     let dead = Fault { after: 0, errno: Errno::IO, for_good: true, hit: Some((1, "before")) };
     watch::set(Some(Box::new(Injected(Rc::new(RefCell::new(dead))))));
-    assert!(!fixture.tier().core.free_up(1 << 20, u64::MAX));
+    assert!(!fixture.tier().core.executor.free_up(1 << 20, u64::MAX));
     watch::set(None);
     let Health::Degraded { reason } = fixture.tier().status().health else { panic!("it failed") };
     assert!(reason.contains("/hdd: 8 I/O errors, the last creating a copy"), "{reason}");
     assert_eq!(fixture.where_is("file0"), 0);
-    assert!(fixture.tier().core.free_up(1 << 20, u64::MAX), "it is back");
+    assert!(fixture.tier().core.executor.free_up(1 << 20, u64::MAX), "it is back");
     fixture.check_places();
 }
 

@@ -199,7 +199,7 @@ fn one_pinned_name_keeps_all_and_all_must_be_excluded() {
     let fixture = three_names();
     fixture.tier().change_rules(&RuleChange::Pin("dir/*".into())).unwrap();
     assert!(fixture.demote("one").skipped[0].reason.contains("pin"));
-    assert!(!fixture.tier().core.free_up(1 << 20, u64::MAX), "what is pinned stays");
+    assert!(!fixture.tier().core.executor.free_up(1 << 20, u64::MAX), "what is pinned stays");
     assert_eq!(fixture.where_is("three"), 0);
     fixture.tier().change_rules(&RuleChange::Unpin("dir/*".into())).unwrap();
     fixture.tier().change_rules(&RuleChange::Exclude("dir/*".into())).unwrap();

@@ -86,7 +86,7 @@ fn closed_directories_keep_their_files_and_nobody_elses() {
         set_mode(0o555);
         let steps = copies::noting(&[], || {
             let core = &fixture.tier().core;
-            assert!(core.free_up(core.residents.free() + (16 << 10), u64::MAX));
+            assert!(core.executor.free_up(core.residents.free() + (16 << 10), u64::MAX));
         });
         let copied = steps.iter().filter(|step| **step == "creating a copy").count();
         assert_eq!((copied, fixture.where_is("open")), (1, 1));

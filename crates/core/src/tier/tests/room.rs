@@ -145,7 +145,7 @@ fn what_is_brought_is_not_demoted_for_the_mark() {
     assert!(report.files > 20 && !report.skipped.is_empty(), "{report:?}");
     let core = &fixture.tier().core;
     assert!(!core.watermarks.is_crowded(&core.residents), "{} bytes", core.residents.used());
-    core.keep_below_marks();
+    core.executor.keep_below_marks();
     let here = names.iter().filter(|name| fixture.where_is(name) == 0).count();
     assert_eq!(here as u64, report.files);
     assert_eq!(fixture.warm("").files, 0, "nothing is copied again and again");
@@ -305,7 +305,7 @@ fn of_content_above_the_limit_what_fits_stays() {
     let here = |fixture: &Fixture| names.iter().filter(|name| fixture.where_is(name) == 0).count();
     fixture.options.limit = CacheSize::Bytes(580 << 10);
     fixture.open();
-    assert!(!fixture.tier().core.keep_below_marks(), "in vain");
+    assert!(!fixture.tier().core.executor.keep_below_marks(), "in vain");
     assert_eq!(here(&fixture), 4);
     // A file that is brought to an SSD above its limit pushes out what it must, and comes.
     fixture.options.limit = CacheSize::Bytes(400 << 10);

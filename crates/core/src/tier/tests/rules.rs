@@ -428,7 +428,9 @@ fn three_tiers_take_files_in_their_order() {
     assert_eq!(fixture.where_is("a"), 1);
     let inode = fixture.node("a").unwrap().0;
     let core = &fixture.tier().core;
-    core.migrate(&inode, 2, super::super::migrate::Manner::Yielding, &mut |_| true).unwrap();
+    core.migrator
+        .migrate(&inode, 2, super::super::migrate::Manner::Yielding, &mut |_| true)
+        .unwrap();
     assert_eq!(fixture.where_is("a"), 2);
     assert_eq!(fixture.content("a").unwrap(), b"a");
     fixture.check_places();

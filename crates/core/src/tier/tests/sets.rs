@@ -11,7 +11,7 @@ fn a_set_is_mounted_whole() {
     fixture.write("file", b"x");
     let inode = fixture.node("file").unwrap().0;
     let core = &fixture.tier().core;
-    core.migrate(&inode, 2, Manner::Yielding, &mut |_| true).unwrap();
+    core.migrator.migrate(&inode, 2, Manner::Yielding, &mut |_| true).unwrap();
     drop(inode);
     fixture.tier = None;
     let names = TierSet::names_below(fixture.dir.path()).unwrap();
