@@ -24,10 +24,11 @@
 //! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`many_names`]) at once, [`repair`] gives a file the place
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
 //! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`in_flight`]); the [`executor`] carries the policy's plans out by them.
+//! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
 //!
-//! What follows shares the [`wiring`] and is not in layers yet: [`names`] changes names;
-//! [`judge`] believes clean copies or not, [`archive`] makes them; [`files`] are files in use. On top, [`scan`] reads the tiers at mount and tells of each [`problem`]; [`background`] demotes before
-//! the SSD is full and [`moving`] for a command; [`serve`] answers the front end and [`operate`] the control socket, with [`tree`] and [`why`].
+//! What follows shares the [`wiring`] and is not in layers yet: [`scan`] reads the tiers at mount and tells of each [`problem`], where [`judge`] believes clean
+//! copies or not; [`background`] demotes before the SSD is full and [`moving`] for a command; [`serve`] answers the front end and [`operate`] the control socket,
+//! with [`tree`] and [`why`].
 
 mod adopt;
 mod answering;
@@ -66,7 +67,7 @@ mod marks;
 mod migrate;
 mod mirror;
 mod moving;
-mod names;
+mod name_changes;
 mod numbers;
 mod opener;
 mod operate;
@@ -102,12 +103,12 @@ use std::sync::Arc;
 
 use crate::error::Result;
 
+pub use files::Handle;
 pub use inode::Node;
 pub use opener::JOB_VARIABLE;
 pub use options::{TierOptions, TierSet};
 pub use problem::Problem;
 pub use scan::Found;
-pub use serve::Handle;
 
 use background::Background;
 use wiring::Core;

@@ -10,20 +10,30 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::archive_queue::ArchiveQueue;
+use super::catalog::Catalog;
+use super::clean::CleanCopies;
 use super::copied::{Copied, Source};
 use super::copy::Expected;
+use super::counters::Counters;
 use super::cutover::differs;
+use super::foundation::Foundation;
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::inode::Inode;
-use super::intents::{Intent, Removal};
+use super::inodes::Inodes;
+use super::intents::{Intent, Intents, Removal};
 use super::is_private_path;
+use super::leftovers::Leftovers;
 use super::mapped;
-use super::marks::{Mark, Stamp};
+use super::marks::{Mark, Marks, Stamp};
 use super::mirror;
-use super::residents::Resident;
+use super::options::TierOptions;
+use super::permissions::Permissions;
+use super::residents::{Resident, Residents};
+use super::staging::Staging;
 use super::stayed::{COPY_SLACK, Stayed};
-use super::tiers::Entry;
-use super::wiring::Core;
+use super::tiers::{Entry, Tiers};
+use super::under_way::UnderWay;
 use crate::engine::Stat;
 use crate::error::Error;
 use crate::namespace::stat_descriptor;
@@ -44,7 +54,53 @@ enum Outcome {
     Failed(Stayed),
 }
 
-impl Core {
+/// Gives files clean copies, and has those where their files are.
+#[derive(Debug)]
+pub(super) struct Archiver {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    catalog: Arc<Catalog>,
+    intents: Arc<Intents>,
+    marks: Arc<Marks>,
+    leftovers: Arc<Leftovers>,
+    counters: Arc<Counters>,
+    under_way: Arc<UnderWay>,
+    options: Arc<TierOptions>,
+    archive_queue: Arc<ArchiveQueue>,
+    clean: Arc<CleanCopies>,
+    permissions: Arc<Permissions>,
+    inodes: Arc<Inodes>,
+    staging: Arc<Staging>,
+}
+
+impl Archiver {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        archive_queue: &Arc<ArchiveQueue>,
+        clean: &Arc<CleanCopies>,
+        permissions: &Arc<Permissions>,
+        inodes: &Arc<Inodes>,
+        staging: &Arc<Staging>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            catalog: base.catalog.clone(),
+            intents: base.intents.clone(),
+            marks: base.marks.clone(),
+            leftovers: base.leftovers.clone(),
+            counters: base.counters.clone(),
+            under_way: base.under_way.clone(),
+            options: base.options.clone(),
+            archive_queue: archive_queue.clone(),
+            clean: clean.clone(),
+            permissions: permissions.clone(),
+            inodes: inodes.clone(),
+            staging: staging.clone(),
+        }
+    }
+
     /// Archives what is due, until `stops` says so.
     pub(super) fn archive_due(&self, stops: &(dyn Fn() -> bool + Sync)) {
         self.permissions.mark_anew(stops);
@@ -285,7 +341,7 @@ impl Core {
     }
 }
 
-impl Core {
+impl Archiver {
     /// Moves copies of renamed files to the paths of their names.
     fn straighten(&self, stops: &(dyn Fn() -> bool + Sync)) {
         for entry in self.archive_queue.take_strayed() {

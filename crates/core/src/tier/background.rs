@@ -114,7 +114,7 @@ fn demote(core: &Core, _last: Done) -> Done {
 }
 
 fn archive(core: &Core, _last: Done) -> Done {
-    core.archive_due(&|| core.signal.is_stopping());
+    core.archiver.archive_due(&|| core.signal.is_stopping());
     Done::Worked
 }
 

@@ -6,27 +6,106 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rustix::fs::{fallocate, ftruncate};
 use rustix::io::Errno;
 
-use super::counters::Opening;
-use super::inode::{Inode, Node, Opened, Place};
+use super::archive_queue::ArchiveQueue;
+use super::catalog::Catalog;
+use super::clean::CleanCopies;
+use super::counters::{Counters, Opening};
+use super::dir_times::DirTimes;
+use super::executor::Executor;
+use super::foundation::Foundation;
+use super::inode::{Inode, Node, Opened, Place, Table};
+use super::inodes::Inodes;
 use super::job::Ahead;
-use super::migrate::Manner;
+use super::leftovers::Leftovers;
+use super::migrate::{Manner, Migrator};
 use super::mirror;
 use super::mirror::ACL;
+use super::numbers::Numbers;
+use super::owed::Owed;
 use super::permissions;
-use super::serve::Handle;
+use super::permissions::Permissions;
+use super::placement::Placement;
+use super::residents::Residents;
+use super::signal::Signal;
 use super::stayed::{ROOM_FOR_NAMES, Stayed};
 use super::steps::Steps;
-use super::wiring::Core;
+use super::tiers::Tiers;
+use super::uses::AllUses;
+use super::watermarks::Watermarks;
 use crate::device::Allocate;
 use crate::engine::{Maker, SetAttr, Stat};
 use crate::error::{Error, Result};
 use crate::namespace::attributes::set_attr_on;
 use crate::namespace::{self, stat_descriptor};
 
-impl Core {
+/// An open regular file; dropping it closes it.
+#[derive(Debug)]
+pub struct Handle(pub(super) Arc<Opened>);
+
+/// Opens, reads, writes and changes files.
+#[derive(Debug)]
+pub(super) struct Files {
+    tiers: Arc<Tiers>,
+    table: Arc<Table>,
+    numbers: Arc<Numbers>,
+    residents: Arc<Residents>,
+    catalog: Arc<Catalog>,
+    leftovers: Arc<Leftovers>,
+    owed: Arc<Owed>,
+    dir_times: Arc<DirTimes>,
+    names: Arc<RwLock<()>>,
+    placement: Arc<Placement>,
+    watermarks: Watermarks,
+    counters: Arc<Counters>,
+    uses: Arc<AllUses>,
+    signal: Arc<Signal>,
+    archive_queue: Arc<ArchiveQueue>,
+    clean: Arc<CleanCopies>,
+    permissions: Arc<Permissions>,
+    inodes: Arc<Inodes>,
+    migrator: Arc<Migrator>,
+    executor: Arc<Executor>,
+}
+
+impl Files {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        archive_queue: &Arc<ArchiveQueue>,
+        clean: &Arc<CleanCopies>,
+        permissions: &Arc<Permissions>,
+        inodes: &Arc<Inodes>,
+        migrator: &Arc<Migrator>,
+        executor: &Arc<Executor>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            table: base.table.clone(),
+            numbers: base.numbers.clone(),
+            residents: base.residents.clone(),
+            catalog: base.catalog.clone(),
+            leftovers: base.leftovers.clone(),
+            owed: base.owed.clone(),
+            dir_times: base.dir_times.clone(),
+            names: base.names.clone(),
+            placement: base.placement.clone(),
+            watermarks: base.watermarks,
+            counters: base.counters.clone(),
+            uses: base.uses.clone(),
+            signal: base.signal.clone(),
+            archive_queue: archive_queue.clone(),
+            clean: clean.clone(),
+            permissions: permissions.clone(),
+            inodes: inodes.clone(),
+            migrator: migrator.clone(),
+            executor: executor.clone(),
+        }
+    }
+
     /// Before the kernel writes to a file by itself, which nobody tells us; or why it must not.
     pub(super) fn ready_for_kernel(
         &self,

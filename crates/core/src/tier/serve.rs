@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
 use super::FileTier;
-use super::inode::{Node, Opened, Place};
+use super::files::Handle;
+use super::inode::{Node, Place};
 use super::links::Target;
 use super::lost;
 use super::totals;
@@ -20,10 +20,6 @@ use crate::engine::{Caller, DirEntry, Engine, Make, Maker, OpenMode, Seek, SetAt
 use crate::error::Result;
 use crate::namespace::{self, Directory, Namespace, contents, xattr};
 use crate::volume::origin::{hidden_xattr, shown_xattrs};
-
-/// An open regular file; dropping it closes it.
-#[derive(Debug)]
-pub struct Handle(pub(super) Arc<Opened>);
 
 impl Engine for FileTier {
     type Node = Node;
@@ -58,7 +54,7 @@ impl Engine for FileTier {
         change: &SetAttr,
         _caller: Caller,
     ) -> Result<Stat> {
-        self.core.set_attr(&node.0, handle, change)
+        self.core.files.set_attr(&node.0, handle, change)
     }
 
     fn read_link(&self, node: &Node) -> Result<OsString> {
@@ -121,17 +117,17 @@ impl Engine for FileTier {
         if self.core.tiers.is_private(&dir, name) {
             return Err(Errno::PERM.into());
         }
-        self.core.executor.with_room(|| self.core.create((&dir, name), mode, flags, by))
+        self.core.executor.with_room(|| self.core.files.create((&dir, name), mode, flags, by))
     }
 
     fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
         let dir = parent.0.entry();
-        self.core.executor.with_room(|| self.core.link(&node.0, &dir, name))
+        self.core.executor.with_room(|| self.core.name_changes.link(&node.0, &dir, name))
     }
 
     fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let dir = parent.0.entry();
-        self.core.executor.with_room(|| self.core.unlink(&dir, name))
+        self.core.executor.with_room(|| self.core.name_changes.unlink(&dir, name))
     }
 
     fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
@@ -151,13 +147,13 @@ impl Engine for FileTier {
 
     fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
         let (from_dir, to_dir) = (from.0.0.entry(), to.0.0.entry());
-        self.core
-            .executor
-            .with_room(|| self.core.rename((&from_dir, from.1), (&to_dir, to.1), flags))
+        self.core.executor.with_room(|| {
+            self.core.name_changes.rename((&from_dir, from.1), (&to_dir, to.1), flags)
+        })
     }
 
     fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
-        self.core.open_file(&node.0, flags, caller.pid)
+        self.core.files.open_file(&node.0, flags, caller.pid)
     }
 
     fn passes_through(&self) -> bool {
@@ -171,7 +167,7 @@ impl Engine for FileTier {
         register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
     ) -> bool {
         let (core, opened) = (&self.core, &handle.0);
-        let ready = |place: &Place| core.ready_for_kernel(&opened.inode, place);
+        let ready = |place: &Place| core.files.ready_for_kernel(&opened.inode, place);
         core.passing.pass_through((opened, must), (&core.tiers, &core.residents), ready, register)
     }
 
@@ -181,7 +177,7 @@ impl Engine for FileTier {
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {
-        self.core.with_file(&handle.0, |place, file| {
+        self.core.files.with_file(&handle.0, |place, file| {
             let steps = self.core.tiers.steps(place.tier());
             let read = steps.step("reading", || contents::read(file, offset, buf))?;
             self.core.counters.read(place.tier(), read);
@@ -190,12 +186,12 @@ impl Engine for FileTier {
     }
 
     fn write(&self, handle: &Handle, offset: u64, data: &[u8], _caller: Caller) -> Result<()> {
-        self.core.write(&handle.0, offset, data)
+        self.core.files.write(&handle.0, offset, data)
     }
 
     fn sync_dir(&self, dir: &Directory) -> Result<()> {
         dir.sync()?;
-        self.core.remove_given_up();
+        self.core.archiver.remove_given_up();
         Ok(())
     }
 
@@ -204,7 +200,7 @@ impl Engine for FileTier {
     }
 
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
-        self.core.with_file(&handle.0, |place, file| {
+        self.core.files.with_file(&handle.0, |place, file| {
             let steps = self.core.tiers.steps(place.tier());
             if data_only {
                 steps.sync_data("syncing", file)?;
@@ -220,11 +216,11 @@ impl Engine for FileTier {
     }
 
     fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.core.allocate(&handle.0, offset, len, how)
+        self.core.files.allocate(&handle.0, offset, len, how)
     }
 
     fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
-        self.core.with_file(&handle.0, |_, file| contents::seek(file, offset, what))
+        self.core.files.with_file(&handle.0, |_, file| contents::seek(file, offset, what))
     }
 
     fn read_dir(
@@ -267,7 +263,7 @@ impl Engine for FileTier {
             return Err(Errno::PERM.into());
         }
         let set = |fd: &OwnedFd| xattr::set_on(fd, name, value, flags);
-        self.core.change_attribute(&node.0, ("setting an attribute", name), set)
+        self.core.files.change_attribute(&node.0, ("setting an attribute", name), set)
     }
 
     fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
@@ -275,6 +271,6 @@ impl Engine for FileTier {
             return Err(Errno::NODATA.into());
         }
         let remove = |fd: &OwnedFd| xattr::remove_on(fd, name);
-        self.core.change_attribute(&node.0, ("removing an attribute", name), remove)
+        self.core.files.change_attribute(&node.0, ("removing an attribute", name), remove)
     }
 }

@@ -5,15 +5,18 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::archive::Archiver;
 use super::archive_queue::ArchiveQueue;
 use super::batch::Batches;
 use super::clean::CleanCopies;
 use super::cutover::Cutover;
 use super::executor::Executor;
+use super::files::Files;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inodes::Inodes;
 use super::migrate::Migrator;
+use super::name_changes::NameChanges;
 use super::options::{TierOptions, TierSet};
 use super::permissions::Permissions;
 use super::repair::Repair;
@@ -25,15 +28,17 @@ use crate::looks::Looks;
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(super) archive_queue: Arc<ArchiveQueue>,
+    #[cfg(test)]
     pub(super) clean: Arc<CleanCopies>,
     pub(super) permissions: Arc<Permissions>,
     pub(super) inodes: Arc<Inodes>,
     pub(super) hard_links: Arc<HardLinks>,
-    pub(super) repair: Arc<Repair>,
-    pub(super) staging: Arc<Staging>,
     pub(super) migrator: Arc<Migrator>,
     pub(super) batches: Arc<Batches>,
     pub(super) executor: Arc<Executor>,
+    pub(super) archiver: Arc<Archiver>,
+    pub(super) name_changes: Arc<NameChanges>,
+    pub(super) files: Arc<Files>,
     pub(super) looks: Looks,
     /// The last to go: it has the lock of the set.
     base: Foundation,
@@ -70,17 +75,39 @@ impl Core {
         let migrator = Arc::new(Migrator::new(&base, &clean, &repair, &staging, &cutover));
         let batches = Arc::new(Batches::new(&base, &staging, &cutover));
         let executor = Arc::new(Executor::new(&base, &inodes, &migrator, &batches));
+        let archiver =
+            Arc::new(Archiver::new(&base, &archive_queue, &clean, &permissions, &inodes, &staging));
+        let name_changes = Arc::new(NameChanges::new(
+            &base,
+            &archive_queue,
+            &clean,
+            &permissions,
+            &inodes,
+            &hard_links,
+            &repair,
+        ));
+        let files = Arc::new(Files::new(
+            &base,
+            &archive_queue,
+            &clean,
+            &permissions,
+            &inodes,
+            &migrator,
+            &executor,
+        ));
         Self {
             archive_queue,
+            #[cfg(test)]
             clean,
             permissions,
             inodes,
             hard_links,
-            repair,
-            staging,
             migrator,
             batches,
             executor,
+            archiver,
+            name_changes,
+            files,
             looks: Looks::default(),
             base,
         }

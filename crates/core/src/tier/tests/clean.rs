@@ -34,7 +34,7 @@ impl Fixture {
     }
 
     pub(super) fn archive(&self) {
-        self.tier().core.archive_due(&|| false);
+        self.tier().core.archiver.archive_due(&|| false);
     }
 
     /// The SSD is lost: an empty one takes its place, and the disk forgets the set.

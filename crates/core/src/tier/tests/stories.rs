@@ -430,7 +430,7 @@ impl Fixture {
     }
 
     fn archives(&self) {
-        self.tier().core.archive_due(&|| false);
+        self.tier().core.archiver.archive_due(&|| false);
     }
 
     fn overwrites(&self, path: &str, bytes: &[u8]) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Names: looking them up, making, linking, renaming and removing them.
+//! Changes of names by programs: linking, renaming and removing them.
 //!
 //! `names` is held shared here, so that no switch changes what a name stands for meanwhile; no
 //! `place` is taken while it is held.
@@ -6,20 +6,86 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rustix::io::Errno;
 
-use super::inode::{Away, Inode};
-use super::intents::{Intent, Removal};
+use super::archive_queue::ArchiveQueue;
+use super::clean::CleanCopies;
+use super::foundation::Foundation;
+use super::hard_links::HardLinks;
+use super::inode::{Away, Inode, Table};
+use super::inodes::Inodes;
+use super::intents::{Intent, Intents, Removal};
 use super::link_owner;
 use super::link_owner::Said;
-use super::residents::Resident;
-use super::tiers::Entry;
-use super::wiring::Core;
+use super::lost::Lost;
+use super::many_names::ManyNames;
+use super::owed::Owed;
+use super::permissions::Permissions;
+use super::placement::Placement;
+use super::repair::Repair;
+use super::residents::{Resident, Residents};
+use super::signal::Signal;
+use super::tiers::{Entry, Tiers};
+use super::uses::AllUses;
 use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::{self, Removed};
 
-impl Core {
+/// Links, renames and removes names.
+#[derive(Debug)]
+pub(super) struct NameChanges {
+    tiers: Arc<Tiers>,
+    table: Arc<Table>,
+    residents: Arc<Residents>,
+    many_names: Arc<ManyNames>,
+    intents: Arc<Intents>,
+    owed: Arc<Owed>,
+    lost: Arc<Lost>,
+    names: Arc<RwLock<()>>,
+    placement: Arc<Placement>,
+    uses: Arc<AllUses>,
+    signal: Arc<Signal>,
+    archive_queue: Arc<ArchiveQueue>,
+    clean: Arc<CleanCopies>,
+    permissions: Arc<Permissions>,
+    inodes: Arc<Inodes>,
+    hard_links: Arc<HardLinks>,
+    repair: Arc<Repair>,
+}
+
+impl NameChanges {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        archive_queue: &Arc<ArchiveQueue>,
+        clean: &Arc<CleanCopies>,
+        permissions: &Arc<Permissions>,
+        inodes: &Arc<Inodes>,
+        hard_links: &Arc<HardLinks>,
+        repair: &Arc<Repair>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            table: base.table.clone(),
+            residents: base.residents.clone(),
+            many_names: base.many_names.clone(),
+            intents: base.intents.clone(),
+            owed: base.owed.clone(),
+            lost: base.lost.clone(),
+            names: base.names.clone(),
+            placement: base.placement.clone(),
+            uses: base.uses.clone(),
+            signal: base.signal.clone(),
+            archive_queue: archive_queue.clone(),
+            clean: clean.clone(),
+            permissions: permissions.clone(),
+            inodes: inodes.clone(),
+            hard_links: hard_links.clone(),
+            repair: repair.clone(),
+        }
+    }
+
     /// Makes a hard link, of its link where a file is on a lower tier.
     pub(super) fn link(
         &self,
