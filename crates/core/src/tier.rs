@@ -25,10 +25,10 @@
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
 //! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`in_flight`]); the [`executor`] carries the policy's plans out by them.
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
-//!
-//! What follows shares the [`wiring`] and is not in layers yet: [`scan`] reads the tiers at mount and tells of each [`problem`], where [`judge`] believes clean
-//! copies or not; [`background`] demotes before the SSD is full and [`moving`] for a command; [`serve`] answers the front end and [`operate`] the control socket,
-//! with [`tree`] and [`why`].
+//! - Commands and mounts: [`tree`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
+//!   each [`problem`]; [`moving`] is a move for a command.
+//! - [`answering`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`why`] explains a file.
+//! - On top, the [`wiring`] makes all of these; [`background`] demotes before the SSD is full; [`serve`] answers the front end and [`operate`] the control socket.
 
 mod adopt;
 mod answering;
@@ -78,6 +78,7 @@ mod permissions;
 mod placement;
 mod problem;
 mod repair;
+mod reporter;
 mod residents;
 mod scan;
 mod serve;
@@ -86,6 +87,7 @@ mod signal;
 mod staging;
 mod stayed;
 mod steps;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod tiers;
@@ -108,7 +110,7 @@ pub use inode::Node;
 pub use opener::JOB_VARIABLE;
 pub use options::{TierOptions, TierSet};
 pub use problem::Problem;
-pub use scan::Found;
+pub use survey::Found;
 
 use background::Background;
 use wiring::Core;
@@ -134,7 +136,7 @@ impl FileTier {
     /// [`Error::Invalid`] where a tier is missing or the tiers do not belong together.
     pub fn open(set: &TierSet, options: TierOptions) -> Result<Self> {
         let core = Arc::new(Core::open(set, options)?);
-        let found = core.recover()?;
+        let found = core.scan.recover()?;
         for problem in &found.problems {
             tracing::warn!("{problem}");
             core.defects.note(problem.to_string());
@@ -153,7 +155,7 @@ impl FileTier {
     pub fn check(set: &TierSet, repair: bool) -> Result<Found> {
         let options = TierOptions::default();
         let core = if repair { Core::open(set, options) } else { Core::look(set, options) };
-        core?.survey(repair)
+        core?.scan.survey(repair)
     }
 
     /// Ends background work and finishes what is under way. Nothing is called after it.

@@ -1,6 +1,6 @@
-//! Methods stand with the fields that they work on: in the extent engine an `impl` of a type stands
-//! in the file that defines the type, or in a file below that one. Implementations of traits may
-//! stand elsewhere. [`EXEMPT`] lists what is left; it may only shrink.
+//! Methods stand with the fields that they work on: in the extent engine and in the file tier an
+//! `impl` of a type stands in the file that defines the type, or in a file below that one.
+//! Implementations of traits may stand elsewhere. [`EXEMPT`] lists what is left; it may only shrink.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use syn::spanned::Spanned;
 use super::{Finding, Source};
 
 /// Where the rule holds.
-const SCOPES: [&str; 2] = ["crates/core/src/engine/", "crates/core/src/extent/"];
+const SCOPES: [&str; 3] =
+    ["crates/core/src/engine/", "crates/core/src/extent/", "crates/core/src/tier/"];
 
 /// Files with so many `impl` blocks of types that other files define.
 const EXEMPT: [(&str, usize); 4] = [
@@ -78,7 +79,11 @@ mod tests {
     use super::*;
 
     fn findings(sources: &[(&str, &str)]) -> usize {
-        let path = |name: &str| format!("crates/core/src/engine/{name}");
+        findings_in("engine", sources)
+    }
+
+    fn findings_in(part: &str, sources: &[(&str, &str)]) -> usize {
+        let path = |name: &str| format!("crates/core/src/{part}/{name}");
         let sources: Vec<Source> =
             sources.iter().map(|(name, text)| Source::new(path(name), *text)).collect();
         check(&sources).len()
@@ -97,6 +102,7 @@ mod tests {
         assert_eq!(findings(&[("a.rs", "struct A;"), ("b.rs", "impl A {}")]), 1);
         assert_eq!(findings(&[("a.rs", "struct A<'a>;"), ("b.rs", "impl A<'_> {}")]), 1);
         assert_eq!(findings(&[("a/b.rs", "enum A {}"), ("a.rs", "impl A {}")]), 1);
+        assert_eq!(findings_in("tier", &[("a.rs", "struct A;"), ("b.rs", "impl A {}")]), 1);
     }
 
     #[test]

@@ -3,29 +3,32 @@
 //! What must hold: who asks is answered in time, and told which directory does not answer. Whoever takes the state of
 //! a tier may wait for a look at it, or for a lock of one who does.
 
-use super::side::Side;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::wiring::Core;
-use crate::control::tier::TierState;
-use crate::control::{Health, Rules, TierStatus};
+use super::foundation::Foundation;
+use super::side::Side;
+use super::tiers::Tiers;
 use crate::error::Result;
+use crate::looks::Looks;
 
 /// How long the state of tiers may take to be told without a look at them.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a status tells that may take a look at the tiers.
+/// Asks the tiers, each look in a thread of its own.
 #[derive(Debug)]
-pub(super) struct Told {
-    pub(super) health: Health,
-    pub(super) rules: Rules,
-    pub(super) files: u64,
-    pub(super) notes: Vec<String>,
+pub(super) struct Answering {
+    tiers: Arc<Tiers>,
+    looks: Looks,
 }
 
-impl Core {
+impl Answering {
+    /// Over what it uses.
+    pub(super) fn new(base: &Foundation) -> Self {
+        Self { tiers: base.tiers.clone(), looks: Looks::default() }
+    }
+
     /// Whether all tiers answer.
     ///
     /// # Errors
@@ -44,55 +47,17 @@ impl Core {
     /// # Errors
     /// Those of `act`, and `ETIMEDOUT` where a tier does not answer; `act` goes on by itself then.
     pub(super) fn answered<T: Send + 'static>(
-        self: &Arc<Self>,
-        act: impl FnOnce(&Arc<Self>) -> Result<T> + Send + 'static,
+        &self,
+        act: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let core = Arc::clone(self);
-        self.looks.while_answered(|| self.check_answers(), move || act(&core))?
+        self.looks.while_answered(|| self.check_answers(), act)?
     }
 
-    /// What a status tells; where a tier does not answer that, and nothing that might wait for it.
-    pub(super) fn told(self: &Arc<Self>) -> Told {
-        let told = self.answered(|core| {
-            core.leftovers.free_old_copies();
-            Ok(Told {
-                health: core.health(),
-                rules: core.rules(),
-                files: core.residents.len() as u64,
-                notes: core.defects.notes().into_iter().chain(core.lost.note()).collect(),
-            })
-        });
-        told.unwrap_or_else(|error| Told {
-            health: Health::Silent { reason: error.to_string() },
-            rules: Rules { pin: Vec::new(), exclude: Vec::new() },
-            files: 0,
-            notes: Vec::new(),
-        })
-    }
-
-    /// The state of the tiers; without what is free on them where one does not answer.
-    pub(super) fn told_of_tiers(self: &Arc<Self>) -> TierStatus {
-        let told = self.answered(|core| Ok(core.tier_status(true)));
-        let known = || {
-            let core = Arc::clone(self);
-            self.looks.within(MEMORY_TIMEOUT, move || Some(core.tier_status(false)))
-        };
-        told.ok().or_else(known).unwrap_or_else(|| TierStatus {
-            tiers: self.states(false),
-            high_bytes: self.watermarks.high(),
-            low_bytes: self.watermarks.low(),
-            ..TierStatus::default()
-        })
-    }
-
-    /// Each tier, with what is free on it where that is to be looked at.
-    pub(super) fn states(&self, free: bool) -> Vec<TierState> {
-        let sides = self.tiers.sides().iter();
-        let state = |side: &Side| TierState {
-            path: side.path.clone(),
-            name: side.name(),
-            free_bytes: free.then(|| side.room().ok()).flatten(),
-        };
-        sides.map(state).collect()
+    /// What `look` finds without a look at the tiers; `None` where that lasts.
+    pub(super) fn remembered<T: Send + 'static>(
+        &self,
+        look: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.looks.within(MEMORY_TIMEOUT, || Some(look()))
     }
 }

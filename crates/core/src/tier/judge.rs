@@ -5,26 +5,22 @@
 //! although no mount removed it, is a file of its own, as whatever else was put there.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::intents::Intent;
-use super::marks::{Mark, is_closed};
+use super::archive_queue::ArchiveQueue;
+use super::foundation::Foundation;
+use super::intents::{Intent, Intents};
+use super::marks::{Mark, Marks, is_closed};
+use super::options::TierOptions;
 use super::problem::Problem;
-use super::scan::Survey;
-use super::wiring::Core;
+use super::residents::Residents;
+use super::survey::Survey;
+use super::tiers::Tiers;
 use crate::config::Copies;
-use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::stat_descriptor;
-
-/// A file on the SSD that may be a mark's.
-pub(super) struct Marked {
-    pub(super) path: PathBuf,
-    pub(super) stat: Stat,
-    /// It has a copy that is believed.
-    pub(super) has_copy: bool,
-}
 
 /// A copy that is clean.
 struct CleanCopy {
@@ -48,7 +44,30 @@ enum Verdict {
     Unknown,
 }
 
-impl Core {
+/// Says what marks are worth.
+#[derive(Debug)]
+pub(super) struct Judge {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    intents: Arc<Intents>,
+    marks: Arc<Marks>,
+    options: Arc<TierOptions>,
+    archive_queue: Arc<ArchiveQueue>,
+}
+
+impl Judge {
+    /// Over what it uses.
+    pub(super) fn new(base: &Foundation, archive_queue: &Arc<ArchiveQueue>) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            intents: base.intents.clone(),
+            marks: base.marks.clone(),
+            options: base.options.clone(),
+            archive_queue: archive_queue.clone(),
+        }
+    }
+
     /// Judges marks; with `mend` gives files the copies that are clean and ends the others' being
     /// marked. Returns what is leftover now.
     pub(super) fn judge_marks(

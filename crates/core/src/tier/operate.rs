@@ -10,127 +10,23 @@ use halocline_model::request::ByteRange;
 use super::FileTier;
 use super::batch::ToldOf;
 use super::inode::Inode;
-use super::lost;
 use super::migrate::Manner;
 use super::moving::{By, move_all};
 use super::stayed::{COPY_SLACK, Stayed};
 use super::tree::{LISTED_MAX, Named};
 use super::wiring::Core;
 use crate::config::Mode;
-use crate::control::tier::{CopiesStatus, Moved};
 use crate::control::{
-    Controlled, Explanation, ExtentInfo, FileExplanation, FileInfo, Health, JobChange, JobInfo,
-    MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side,
-    Status, TierStatus,
+    Controlled, Explanation, ExtentInfo, FileExplanation, FileInfo, JobChange, JobInfo, MoveReport,
+    ProcessHint, ProgressSink, Question, Rebuilder, Report, RuleChange, Rules, Side, Status,
+    TierStatus,
 };
 use crate::error::{Error, Result};
-use crate::namespace::stat_descriptor;
-
-impl Core {
-    pub(super) fn describe(&self, file: Named) -> Result<FileInfo> {
-        let pinned = self.placement.is_pinned(&file.inode, self.catalog.view());
-        let excluded = self.placement.is_excluded(&file.inode, self.catalog.view());
-        let place = file.inode.place.read();
-        let lost = place.away.as_ref().is_some_and(|away| lost::is_lost(&self.tiers, away));
-        let stat = if lost {
-            lost::stat_lost(&self.tiers, &file.inode, &place)?
-        } else {
-            stat_descriptor(&*file.inode.physical(&self.tiers, &place)?)?
-        };
-        let (tier, inside) = match &place.away {
-            None => (0, file.path.clone()),
-            Some(away) => (away.tier, away.path.clone()),
-        };
-        Ok(FileInfo {
-            tier,
-            tier_name: self.tiers.sides()[tier].name(),
-            place: self.tiers.sides()[tier].path.join(inside),
-            size_bytes: stat.raw.st_size.unsigned_abs(),
-            disk_bytes: stat.disk_bytes(),
-            pinned,
-            excluded,
-            passed_through: file.inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0,
-            lost,
-            clean_copy: place.resident.as_ref().and_then(|resident| {
-                let tier = resident
-                    .clean
-                    .with(|slot| slot.as_ref().filter(|mark| mark.is_live()).map(|mark| mark.tier));
-                tier.map(|tier| self.tiers.sides()[tier].name())
-            }),
-            path: file.path,
-        })
-    }
-
-    pub(super) fn rules(&self) -> Rules {
-        let globs = self.placement.rules();
-        Rules { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
-    }
-
-    /// A pin that is larger than the SSD could never be kept (USERS 8).
-    fn check_pin(&self, glob: &str) -> Result<()> {
-        let mut files = self.matching(glob)?;
-        once_each(&mut files);
-        let bytes: u64 = files.iter().map(|file| file.size).sum();
-        let limit = self.residents.account.limit;
-        if bytes > limit {
-            return Err(Error::invalid(
-                format!(
-                    "the files that {glob:?} pins have {bytes} bytes, the SSD's limit is {limit}"
-                ),
-                "pin fewer files or mount with a larger --ssd-limit",
-            ));
-        }
-        Ok(())
-    }
-
-    /// The state of the tiers, with what is free on them where that is to be looked at.
-    pub(super) fn tier_status(&self, free: bool) -> TierStatus {
-        TierStatus {
-            tiers: self.states(free),
-            ssd_files: self.residents.len() as u64,
-            high_bytes: self.watermarks.high(),
-            low_bytes: self.watermarks.low(),
-            promoted: self.counters.promoted(),
-            demoted: self.counters.demoted(),
-            copies: self.copies_status(),
-            opens: self.counters.opens(),
-            moving: self.under_way.now(self.tiers.tree()),
-            moving_rate: self.under_way.rate(),
-            requests: self.counters.requests(),
-            passthrough: self.passing.status(&self.tiers),
-            jobs: self.placement.jobs().list(),
-        }
-    }
-}
-
-impl Core {
-    fn copies_status(&self) -> CopiesStatus {
-        let mut clean = Moved::default();
-        let disk_bytes = (1..self.tiers.sides().len()).map(|tier| self.marks.bytes_on(tier)).sum();
-        let residents = self.residents.all();
-        for (_, resident) in residents.iter().filter(|(_, resident)| resident.clean.is_clean()) {
-            clean.files += 1;
-            clean.bytes += resident.bytes();
-        }
-        let waiting = self.archive_queue.unarchived();
-        let millis = |age: std::time::Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        CopiesStatus {
-            kept: self.options.copies,
-            clean,
-            disk_bytes,
-            demoted: self.counters.demoted_to_copies(),
-            archived: self.counters.all_archived(),
-            waiting: waiting.files,
-            waiting_ms: waiting.oldest.map(millis),
-            trouble: waiting.trouble,
-        }
-    }
-}
 
 impl Controlled for FileTier {
     fn status(&self) -> Status {
         let core = &self.core;
-        let told = core.told();
+        let told = core.reporter.told();
         // In front of it what was freed would count.
         let used = core.residents.used();
         Status {
@@ -165,7 +61,7 @@ impl Controlled for FileTier {
     }
 
     fn tier_status(&self) -> Option<TierStatus> {
-        Some(self.core.told_of_tiers())
+        Some(self.core.reporter.told_of_tiers())
     }
 
     fn report(&self) -> Report {
@@ -178,8 +74,9 @@ impl Controlled for FileTier {
 
     fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
         let path = path.to_owned();
-        let (size, away) = self.core.answered(move |core| {
-            let node = core.node_at(&path)?;
+        let core = Arc::clone(&self.core);
+        let (size, away) = self.core.answering.answered(move || {
+            let node = core.tree.node_at(&path)?;
             let size = core.inodes.stat(&node.0)?.raw.st_size.unsigned_abs();
             let away = node.0.place.read().away.is_some();
             Ok((size, away))
@@ -213,7 +110,7 @@ impl Controlled for FileTier {
         let core = &self.core;
         let mut files = Vec::new();
         for path in paths {
-            files.extend(core.named(path, usize::MAX)?);
+            files.extend(core.tree.named(path, usize::MAX)?);
         }
         let asked = once_each(&mut files);
         // What is asked for does not push out what was asked for.
@@ -245,7 +142,7 @@ impl Controlled for FileTier {
 
     fn evict(&self, path: &Path, dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
         let core = &self.core;
-        let mut files = core.named(path, usize::MAX)?;
+        let mut files = core.tree.named(path, usize::MAX)?;
         once_each(&mut files);
         let stays = |file: &Named| {
             let pinned = core.placement.is_pinned(&file.inode, core.catalog.view());
@@ -266,7 +163,7 @@ impl Controlled for FileTier {
 
     fn change_rules(&self, change: &RuleChange) -> Result<Rules> {
         if let RuleChange::Pin(glob) = change {
-            self.core.check_pin(glob)?;
+            check_pin(&self.core, glob)?;
         }
         let mut globs = self.core.placement.change_rules();
         match change {
@@ -281,7 +178,7 @@ impl Controlled for FileTier {
             self.core.placement.changed_for_many();
         }
         if let RuleChange::Exclude(glob) = change {
-            let mut files = self.core.matching(glob)?;
+            let mut files = self.core.tree.matching(glob)?;
             once_each(&mut files);
             files.retain(|file| {
                 file.tier == 0
@@ -291,7 +188,7 @@ impl Controlled for FileTier {
                 let _ = self.core.migrator.demote(&file.inode, Manner::Yielding, &mut |_| true);
             }
         }
-        Ok(self.core.rules())
+        Ok(self.core.reporter.rules())
     }
 
     fn hint(&self, _hint: &ProcessHint) -> Result<()> {
@@ -300,14 +197,20 @@ impl Controlled for FileTier {
 
     fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
         let path = path.to_owned();
-        self.core.answered(move |core| {
-            core.named(&path, LISTED_MAX)?.into_iter().map(|file| core.describe(file)).collect()
+        let core = Arc::clone(&self.core);
+        self.core.answering.answered(move || {
+            core.tree
+                .named(&path, LISTED_MAX)?
+                .into_iter()
+                .map(|file| core.reporter.describe(file))
+                .collect()
         })
     }
 
     fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
         let path = path.to_owned();
-        self.core.answered(move |core| core.explain_file(&path))
+        let explainer = Arc::clone(&self.core.explainer);
+        self.core.answering.answered(move || explainer.explain_file(&path))
     }
 
     fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {
@@ -327,6 +230,21 @@ impl Controlled for FileTier {
     }
 }
 
+/// A pin that is larger than the SSD could never be kept (USERS 8).
+fn check_pin(core: &Core, glob: &str) -> Result<()> {
+    let mut files = core.tree.matching(glob)?;
+    once_each(&mut files);
+    let bytes: u64 = files.iter().map(|file| file.size).sum();
+    let limit = core.residents.account.limit;
+    if bytes > limit {
+        return Err(Error::invalid(
+            format!("the files that {glob:?} pins have {bytes} bytes, the SSD's limit is {limit}"),
+            "pin fewer files or mount with a larger --ssd-limit",
+        ));
+    }
+    Ok(())
+}
+
 fn inodes_of<'a>(files: &[&'a Named]) -> Vec<&'a Arc<Inode>> {
     files.iter().map(|file| &file.inode).collect()
 }
@@ -336,37 +254,4 @@ fn once_each(files: &mut Vec<Named>) -> HashSet<u64> {
     let mut numbers = HashSet::new();
     files.retain(|file| numbers.insert(file.inode.number));
     numbers
-}
-
-impl Core {
-    /// Whether all tiers answer, and have done so since the mount.
-    pub(super) fn health(&self) -> Health {
-        for side in self.tiers.sides() {
-            if let Err(error) = side.is_there() {
-                return Health::Degraded { reason: error.to_string() };
-            }
-            if let Some(failure) = side.steps.failure() {
-                let path = side.path.display();
-                let remedy =
-                    "look at the kernel's log, save the tier's files, and replace the device";
-                return Health::Degraded { reason: format!("{path}: {failure}; {remedy}") };
-            }
-        }
-        if let Some(what) = self.defects.first() {
-            let reason = format!(
-                "{what}; files stay where they are for now; unmount and mount again, and report it with the log"
-            );
-            return Health::Degraded { reason };
-        }
-        let ssd = &self.tiers.ssd();
-        if ssd.totals().is_ok_and(|totals| totals.f_files > 0 && totals.f_favail == 0) {
-            let reason = format!(
-                "{} is on a file system without free inodes (df -i), and each name needs one there: \
-                 nothing can be made; remove files",
-                ssd.path.display()
-            );
-            return Health::Full { reason };
-        }
-        Health::Ok
-    }
 }

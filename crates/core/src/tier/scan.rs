@@ -3,83 +3,77 @@
 //! What must hold: only what an intent names and no link is removed, and copies that never got a
 //! place; everything else that does not fit is listed and left alone.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::symlinkat;
-use serde::Serialize;
 
 use super::PRIVATE;
 use super::adopt;
 use super::adopt::Adopted;
-use super::inode::Away;
-use super::intents::Intent;
-use super::judge::Marked;
+use super::archive_queue::ArchiveQueue;
+use super::dir_times::DirTimes;
+use super::foundation::Foundation;
+use super::hard_links::HardLinks;
+use super::inode::{Away, Table};
+use super::intents::{Intent, Intents};
+use super::judge::Judge;
 use super::link_owner;
 use super::link_owner::Said;
 use super::links::number_in;
+use super::marks::Marks;
 use super::numbers::kept_number;
+use super::placement::Placement;
 use super::problem::Problem;
-use super::tiers::Entry;
-use super::wiring::Core;
-use crate::control::paths_as_json;
+use super::residents::Residents;
+use super::survey::{Found, Marked, OwnLink, Survey};
+use super::tiers::Tiers;
 use crate::error::Result;
 use crate::namespace::attributes::stat_at;
 use crate::namespace::{Namespace, Node, stat_descriptor};
 
-/// What was found, and done about it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Found {
-    /// Regular files on each tier, the fastest first.
-    pub files: Vec<u64>,
-    /// Bytes of files on the SSD, on disk.
-    pub ssd_bytes: u64,
-    /// Files on lower tiers that got a name.
-    #[serde(serialize_with = "paths_as_json")]
-    pub adopted: Vec<PathBuf>,
-    /// Files on the SSD that have a clean copy below.
-    pub copies: u64,
-    /// Leftovers that were removed.
-    pub removed: u64,
-    /// What does not fit.
-    pub problems: Vec<Problem>,
+/// Reads the tiers, and brings them in order.
+#[derive(Debug)]
+pub(super) struct Scan {
+    tiers: Arc<Tiers>,
+    table: Arc<Table>,
+    residents: Arc<Residents>,
+    intents: Arc<Intents>,
+    marks: Arc<Marks>,
+    dir_times: Arc<DirTimes>,
+    placement: Arc<Placement>,
+    is_new: bool,
+    archive_queue: Arc<ArchiveQueue>,
+    hard_links: Arc<HardLinks>,
+    judge: Arc<Judge>,
 }
 
-/// A link of ours on the SSD.
-pub(super) struct Named {
-    path: PathBuf,
-    parent: Node,
-    name: OsString,
-    /// The link itself.
-    entry: Entry,
-    /// The link may have several names.
-    shared: bool,
-    /// The link names a root of an earlier mount.
-    former: bool,
-}
+impl Scan {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        archive_queue: &Arc<ArchiveQueue>,
+        hard_links: &Arc<HardLinks>,
+        judge: &Arc<Judge>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            table: base.table.clone(),
+            residents: base.residents.clone(),
+            intents: base.intents.clone(),
+            marks: base.marks.clone(),
+            dir_times: base.dir_times.clone(),
+            placement: base.placement.clone(),
+            is_new: base.is_new,
+            archive_queue: archive_queue.clone(),
+            hard_links: hard_links.clone(),
+            judge: judge.clone(),
+        }
+    }
 
-/// The files on the tiers.
-#[derive(Default)]
-pub(super) struct Survey {
-    pub(super) named: HashMap<(usize, PathBuf), Vec<Named>>,
-    /// What links name that are not believed.
-    doubted: HashSet<(usize, PathBuf)>,
-    /// Files on the SSD with several names.
-    counted: HashSet<Entry>,
-    /// How many names of files with several there are, and one of them.
-    linked: Option<(u64, PathBuf)>,
-    /// Leftovers that cannot be removed now.
-    stay: HashSet<(usize, PathBuf)>,
-    /// Files on the SSD that marks name by their inodes, as far as they are there.
-    pub(super) marked: HashMap<u64, Option<Marked>>,
-    /// Clean copies: no files of their own.
-    pub(super) copies: HashSet<(usize, PathBuf)>,
-    pub(super) found: Found,
-}
-
-impl Core {
     /// Brings the tiers in order after whatever happened, and counts what is on the SSD.
     pub(super) fn recover(&self) -> Result<Found> {
         self.survey(true)
@@ -110,7 +104,7 @@ impl Core {
         }
         self.read_ssd(&mut survey, mend)?;
         self.settle_links(&mut survey, mend)?;
-        intents.extend(self.judge_marks(marks, &mut survey, mend)?);
+        intents.extend(self.judge.judge_marks(marks, &mut survey, mend)?);
         let mut leftovers: HashSet<(usize, PathBuf)> =
             intents.iter().map(|intent| (intent.tier, intent.place.clone())).collect();
         // What any link names is left alone.
@@ -124,7 +118,7 @@ impl Core {
         }
         for ((tier, place), names) in std::mem::take(&mut survey.named) {
             let place = self.tiers.sides()[tier].path.join(place);
-            for Named { path, .. } in names {
+            for OwnLink { path, .. } in names {
                 survey.found.problems.push(Problem::Lost { path, place: place.clone() });
             }
         }
@@ -211,7 +205,7 @@ impl Core {
             self.table.set_number(link.key(), number);
         }
         let (parent, entry) = (dir.clone(), link.key());
-        let named = Named { path, parent, name, entry, shared, former };
+        let named = OwnLink { path, parent, name, entry, shared, former };
         survey.named.entry((tier, place)).or_default().push(named);
     }
 
@@ -241,14 +235,14 @@ impl Core {
                 continue;
             }
             names.sort_by(|one, other| {
-                let order = |one: &Named| (!one.shared, one.path != *place);
+                let order = |one: &OwnLink| (!one.shared, one.path != *place);
                 (order(one), &one.path).cmp(&(order(other), &other.path))
             });
             let count = names.iter().take_while(|name| name.shared).count().max(1);
             if mend {
                 self.settle_names(*tier, place, &names[..count])?;
             }
-            for Named { path, parent, name, .. } in names.drain(count..) {
+            for OwnLink { path, parent, name, .. } in names.drain(count..) {
                 let whole = self.tiers.sides()[*tier].path.join(place.as_path());
                 survey.found.problems.push(Problem::SecondLink { path, place: whole });
                 if mend {
@@ -261,7 +255,7 @@ impl Core {
     }
 
     /// Makes the names of one file hard links of one link, which names a present root.
-    fn settle_names(&self, tier: usize, place: &Path, names: &[Named]) -> Result<()> {
+    fn settle_names(&self, tier: usize, place: &Path, names: &[OwnLink]) -> Result<()> {
         let former = names.iter().any(|name| name.former);
         if !names[0].shared {
             if former {
@@ -278,7 +272,7 @@ impl Core {
                 .collect();
             self.hard_links.join(&names, target.as_deref())?;
         }
-        for Named { parent, name, .. } in names {
+        for OwnLink { parent, name, .. } in names {
             let dir = self.tiers.tree().descriptor(parent)?;
             self.hard_links.learn_name(parent, name, &stat_at(dir.as_fd(), name)?);
         }

@@ -79,7 +79,7 @@ impl Fixture {
         for side in core.tiers.sides() {
             side.steps.room.set(1 << 40);
         }
-        self.found = core.recover().unwrap();
+        self.found = core.scan.recover().unwrap();
         self.tier = Some(FileTier { core, background: Background::none() });
     }
 

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::vec;
 
-use super::inode::{Inode, Node};
-use super::wiring::Core;
+use super::foundation::Foundation;
+use super::inode::{Inode, Node, Table};
+use super::inodes::Inodes;
+use super::tiers::Tiers;
 use crate::control::is_glob;
 use crate::engine::Stat;
 use crate::error::{Error, Result};
@@ -49,7 +51,20 @@ struct Below {
     path: PathBuf,
 }
 
-impl Core {
+/// Walks the tree for commands.
+#[derive(Debug)]
+pub(super) struct Tree {
+    tiers: Arc<Tiers>,
+    table: Arc<Table>,
+    inodes: Arc<Inodes>,
+}
+
+impl Tree {
+    /// Over what it uses.
+    pub(super) fn new(base: &Foundation, inodes: &Arc<Inodes>) -> Self {
+        Self { tiers: base.tiers.clone(), table: base.table.clone(), inodes: inodes.clone() }
+    }
+
     /// The node at a path below the root.
     pub(super) fn node_at(&self, path: &Path) -> Result<Node> {
         let mut at = self.tiers.tree().root();

@@ -1,24 +1,68 @@
 //! Why a file is where it is, and what would change that: `halocline explain FILE`.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::catalog::Catalog;
+use super::foundation::Foundation;
+use super::hard_links::HardLinks;
+use super::inodes::Inodes;
+use super::options::TierOptions;
+use super::placement::Placement;
+use super::reporter::Reporter;
+use super::residents::Residents;
 use super::stayed::{COPY_SLACK, Stayed};
-use super::tree::Named;
-use super::wiring::Core;
+use super::tree::{Named, Tree};
+use super::uses::AllUses;
 use crate::control::FileExplanation;
 use crate::counted::counted;
 use crate::error::{Error, Result};
 
-impl Core {
+/// Says why files are where they are.
+#[derive(Debug)]
+pub(super) struct Explainer {
+    residents: Arc<Residents>,
+    catalog: Arc<Catalog>,
+    placement: Arc<Placement>,
+    uses: Arc<AllUses>,
+    options: Arc<TierOptions>,
+    inodes: Arc<Inodes>,
+    hard_links: Arc<HardLinks>,
+    tree: Arc<Tree>,
+    reporter: Arc<Reporter>,
+}
+
+impl Explainer {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        inodes: &Arc<Inodes>,
+        hard_links: &Arc<HardLinks>,
+        tree: &Arc<Tree>,
+        reporter: &Arc<Reporter>,
+    ) -> Self {
+        Self {
+            residents: base.residents.clone(),
+            catalog: base.catalog.clone(),
+            placement: base.placement.clone(),
+            uses: base.uses.clone(),
+            options: base.options.clone(),
+            inodes: inodes.clone(),
+            hard_links: hard_links.clone(),
+            tree: tree.clone(),
+            reporter: reporter.clone(),
+        }
+    }
+
     /// Explains where the one file at `path` is. Changes nothing.
     pub(super) fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
-        let node = self.node_at(path).map_err(|error| {
+        let node = self.tree.node_at(path).map_err(|error| {
             let source = std::io::Error::from_raw_os_error(error.errno());
             Error::at(path, "find the file on the mount")(source)
         })?;
         let is_file = self.inodes.stat(&node.0)?.kind() == libc::S_IFREG;
-        let file = if is_file { self.named(path, 1)?.pop() } else { None };
+        let file = if is_file { self.tree.named(path, 1)?.pop() } else { None };
         let file = file.ok_or_else(|| {
             let what = format!("{} is no regular file", path.display());
             Error::invalid(what, "`halocline where DIR` lists the files below a directory")
@@ -49,7 +93,7 @@ impl Core {
         let stayed = self.uses.last_stay(inode.number);
         let passed = inode.passed.load(Ordering::Relaxed);
         let limit = self.residents.account.limit;
-        let file = self.describe(file)?;
+        let file = self.reporter.describe(file)?;
         let rank = if file.tier == 0 {
             self.placement.rank(inode.number, self.catalog.view())
         } else {

@@ -5,6 +5,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::answering::Answering;
 use super::archive::Archiver;
 use super::archive_queue::ArchiveQueue;
 use super::batch::Batches;
@@ -15,14 +16,18 @@ use super::files::Files;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inodes::Inodes;
+use super::judge::Judge;
 use super::migrate::Migrator;
 use super::name_changes::NameChanges;
 use super::options::{TierOptions, TierSet};
 use super::permissions::Permissions;
 use super::repair::Repair;
+use super::reporter::Reporter;
+use super::scan::Scan;
 use super::staging::Staging;
+use super::tree::Tree;
+use super::why::Explainer;
 use crate::error::Result;
-use crate::looks::Looks;
 
 /// What the front end, the movers and the control interface call.
 #[derive(Debug)]
@@ -39,7 +44,11 @@ pub(crate) struct Core {
     pub(super) archiver: Arc<Archiver>,
     pub(super) name_changes: Arc<NameChanges>,
     pub(super) files: Arc<Files>,
-    pub(super) looks: Looks,
+    pub(super) tree: Arc<Tree>,
+    pub(super) scan: Arc<Scan>,
+    pub(super) answering: Arc<Answering>,
+    pub(super) reporter: Arc<Reporter>,
+    pub(super) explainer: Arc<Explainer>,
     /// The last to go: it has the lock of the set.
     base: Foundation,
 }
@@ -95,6 +104,12 @@ impl Core {
             &migrator,
             &executor,
         ));
+        let tree = Arc::new(Tree::new(&base, &inodes));
+        let judge = Arc::new(Judge::new(&base, &archive_queue));
+        let scan = Arc::new(Scan::new(&base, &archive_queue, &hard_links, &judge));
+        let answering = Arc::new(Answering::new(&base));
+        let reporter = Arc::new(Reporter::new(&base, &archive_queue, &answering));
+        let explainer = Arc::new(Explainer::new(&base, &inodes, &hard_links, &tree, &reporter));
         Self {
             archive_queue,
             #[cfg(test)]
@@ -108,7 +123,11 @@ impl Core {
             archiver,
             name_changes,
             files,
-            looks: Looks::default(),
+            tree,
+            scan,
+            answering,
+            reporter,
+            explainer,
             base,
         }
     }

@@ -156,7 +156,7 @@ fn what_is_brought_is_not_demoted_for_the_mark() {
 fn a_file_without_room_beside_others_is_tried_again_alone() {
     let names = ["a", "b", "c"];
     let fixture = with_room_for_four("lru", &names);
-    let files = fixture.tier().core.named(Path::new(""), usize::MAX).unwrap();
+    let files = fixture.tier().core.tree.named(Path::new(""), usize::MAX).unwrap();
     let refused = Mutex::new(Vec::new());
     let act = |file: &Named, _: &mut dyn FnMut(u64) -> bool| {
         let mut refused = refused.lock();

@@ -1,0 +1,71 @@
+//! What a look at the tiers finds.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::problem::Problem;
+use super::tiers::Entry;
+use crate::control::paths_as_json;
+use crate::engine::Stat;
+use crate::namespace::Node;
+
+/// What was found, and done about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Found {
+    /// Regular files on each tier, the fastest first.
+    pub files: Vec<u64>,
+    /// Bytes of files on the SSD, on disk.
+    pub ssd_bytes: u64,
+    /// Files on lower tiers that got a name.
+    #[serde(serialize_with = "paths_as_json")]
+    pub adopted: Vec<PathBuf>,
+    /// Files on the SSD that have a clean copy below.
+    pub copies: u64,
+    /// Leftovers that were removed.
+    pub removed: u64,
+    /// What does not fit.
+    pub problems: Vec<Problem>,
+}
+
+/// A link of ours on the SSD.
+pub(super) struct OwnLink {
+    pub(super) path: PathBuf,
+    pub(super) parent: Node,
+    pub(super) name: OsString,
+    /// The link itself.
+    pub(super) entry: Entry,
+    /// The link may have several names.
+    pub(super) shared: bool,
+    /// The link names a root of an earlier mount.
+    pub(super) former: bool,
+}
+
+/// The files on the tiers.
+#[derive(Default)]
+pub(super) struct Survey {
+    pub(super) named: HashMap<(usize, PathBuf), Vec<OwnLink>>,
+    /// What links name that are not believed.
+    pub(super) doubted: HashSet<(usize, PathBuf)>,
+    /// Files on the SSD with several names.
+    pub(super) counted: HashSet<Entry>,
+    /// How many names of files with several there are, and one of them.
+    pub(super) linked: Option<(u64, PathBuf)>,
+    /// Leftovers that cannot be removed now.
+    pub(super) stay: HashSet<(usize, PathBuf)>,
+    /// Files on the SSD that marks name by their inodes, as far as they are there.
+    pub(super) marked: HashMap<u64, Option<Marked>>,
+    /// Clean copies: no files of their own.
+    pub(super) copies: HashSet<(usize, PathBuf)>,
+    pub(super) found: Found,
+}
+
+/// A file on the SSD that may be a mark's.
+pub(super) struct Marked {
+    pub(super) path: PathBuf,
+    pub(super) stat: Stat,
+    /// It has a copy that is believed.
+    pub(super) has_copy: bool,
+}
