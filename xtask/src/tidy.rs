@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 mod calls;
+mod circles;
 mod citations;
 mod clocks;
 mod direction;
@@ -77,6 +78,7 @@ pub(crate) fn run() -> Result<(), String> {
     findings.extend(records::check(&sources));
     findings.extend(options::check(&sources));
     findings.extend(ownership::check(&sources));
+    findings.extend(circles::check(&sources));
     findings.extend(promises::check(&sources));
     findings.extend(citations::check(&sources));
     findings.extend(source_paths::check(&sources));

@@ -15,7 +15,7 @@
 //! - On disk: [`tiers`] are the tree and each tier's directory ([`side`], whose changes are [`steps`]), [`links`] the form of links between them,
 //!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`totals`] what `df` shows.
 //! - In memory: [`inode`] is what is known of a live file and [`numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
-//!   be, [`marks`] the clean copies, [`owed`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`uses`] and [`under_way`]
+//!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`owed`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`uses`] and [`under_way`]
 //!   are for people; [`lost`] is what has a name and no place; [`leftovers`] go when [`signal`] says so; [`adopt`] is for what is no file;
 //!   [`stayed`] says why a file stays, [`copied`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
@@ -85,6 +85,7 @@ mod serve;
 mod side;
 mod signal;
 mod staging;
+mod stamp;
 mod stayed;
 mod steps;
 mod survey;
@@ -133,7 +134,7 @@ impl FileTier {
     /// know.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where a tier is missing or the tiers do not belong together.
+    /// [`Error::Invalid`](crate::error::Error::Invalid) where a tier is missing or the tiers do not belong together.
     pub fn open(set: &TierSet, options: TierOptions) -> Result<Self> {
         let core = Arc::new(Core::open(set, options)?);
         let found = core.scan.recover()?;

@@ -81,13 +81,19 @@ fn check_source(source: &Source) -> Vec<Finding> {
     let (Some(inner), Some(tree)) = (source.path.strip_prefix(ROOT), &source.tree) else {
         return Vec::new();
     };
-    let module: Vec<String> = inner.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+    let module = module_of(inner);
     let Some(from) = height(&module[0]) else { return Vec::new() };
     let own = module[0].clone();
-    let mut uses = Uses { module, found: BTreeSet::new() };
-    uses.visit_file(tree);
-    uses.found
+    let is_contract = |place: &[String]| {
+        let named = place.get(1).is_some_and(|name| name.starts_with(char::is_uppercase));
+        named && place[0] == "engine"
+    };
+    let used: BTreeSet<(usize, String)> = places(module, &tree.items)
         .into_iter()
+        .filter(|(_, place)| !is_contract(place))
+        .map(|(line, mut place)| (line, place.swap_remove(0)))
+        .collect();
+    used.into_iter()
         .filter(|(_, to)| *to != own && height(to).is_some_and(|to| to >= from))
         .map(|(line, to)| {
             let what = format!(
@@ -98,11 +104,29 @@ fn check_source(source: &Source) -> Vec<Finding> {
         .collect()
 }
 
-/// Collects the first module below the crate root of every path, with its line.
+/// The module path of a file, from its path below the crate's sources.
+pub(super) fn module_of(inner: &str) -> Vec<String> {
+    inner.trim_end_matches(".rs").split('/').map(str::to_owned).collect()
+}
+
+/// What items of a file with this module path use of the crate: paths below the crate's root, with
+/// their lines.
+pub(super) fn places<'a>(
+    module: Vec<String>,
+    items: impl IntoIterator<Item = &'a syn::Item>,
+) -> BTreeSet<(usize, Vec<String>)> {
+    let mut uses = Uses { module, found: BTreeSet::new() };
+    for item in items {
+        uses.visit_item(item);
+    }
+    uses.found
+}
+
+/// Collects every path below the crate root, with its line.
 struct Uses {
     /// Where we are: the file's module path, and inline modules inside it.
     module: Vec<String>,
-    found: BTreeSet<(usize, String)>,
+    found: BTreeSet<(usize, Vec<String>)>,
 }
 
 impl Uses {
@@ -119,10 +143,8 @@ impl Uses {
                 name => place.push(name.to_owned()),
             }
         }
-        let contract = place.get(1).is_some_and(|name| name.starts_with(char::is_uppercase));
-        let Some(top) = place.into_iter().next() else { return };
-        if !(contract && top == "engine") {
-            self.found.insert((line, top));
+        if !place.is_empty() {
+            self.found.insert((line, place));
         }
     }
 

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, RawDir, readlinkat, symlinkat, unlinkat};
 
 use super::links::{Links, Target};
-use super::marks::Stamp;
+use super::stamp::Stamp;
 use super::steps::Steps;
 use crate::error::Result;
 use crate::private::PrivateDir;

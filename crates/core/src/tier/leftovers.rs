@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::intents::{Intent, Intents, Removal};
-use super::marks::Stamp;
 use super::residents::Resident;
 use super::signal::Signal;
+use super::stamp::Stamp;
 use super::tiers::Tiers;
 use crate::control::{MoveReport, Skipped};
 use crate::error::Result;

@@ -9,7 +9,8 @@ use super::*;
 use crate::device::Allocate;
 use crate::engine::{SetAttr, SetTime};
 use crate::tier::Problem;
-use crate::tier::marks::{Mark, Stamp};
+use crate::tier::marks::Mark;
+use crate::tier::stamp::Stamp;
 
 pub(super) fn keeping() -> Fixture {
     Fixture::new(TierOptions { copies: Copies::Keep, ..limited(64 << 20) })

@@ -12,7 +12,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, openat, utime
 
 use super::super::PRIVATE;
 use crate::namespace::{stat_descriptor, xattr};
-use crate::tier::marks::{Mark, Stamp};
+use crate::tier::marks::Mark;
+use crate::tier::stamp::Stamp;
 
 /// An inode: what it is, and what is kept with it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
