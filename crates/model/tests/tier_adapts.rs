@@ -100,14 +100,14 @@ fn trace(kind: &str, percent: u64, mixed: bool, seed: u64) -> Trace {
 
 /// What `foresight`, `lru` and `lfu` move of each kind: mixed sizes, an SSD for 35 % of them.
 const GOLDEN: [[u64; 3]; 8] = [
-    [112_240, 342_110, 342_110],
-    [90_391, 228_179, 178_757],
-    [63_102, 146_015, 122_711],
-    [37_221, 91_963, 73_865],
-    [23_168, 22_008, 152_471],
-    [75_351, 228_855, 208_290],
-    [81_485, 222_962, 167_827],
-    [53_417, 155_074, 115_290],
+    [113_890, 342_110, 342_110],
+    [90_649, 228_179, 178_757],
+    [62_330, 146_015, 122_711],
+    [37_351, 91_963, 73_865],
+    [22_392, 22_008, 152_471],
+    [76_783, 228_855, 208_290],
+    [82_901, 222_962, 167_827],
+    [53_530, 155_074, 115_290],
 ];
 
 /// Bytes read from the disk and written back to it.
@@ -116,26 +116,71 @@ fn moved(policy: &str, trace: &Trace) -> u64 {
     done.read + done.evicted
 }
 
-/// What is allowed is 5 %, and what finding out may cost: a part of the SSD's size, once.
+/// How many traces of each kind, sizes and capacity; `HALOCLINE_TIER_SEEDS` says otherwise.
+fn seeds() -> u64 {
+    let wanted = std::env::var("HALOCLINE_TIER_SEEDS").ok();
+    wanted.and_then(|count| count.parse().ok()).unwrap_or(2)
+}
+
+/// No trace is more than 5 % behind, of those of the first seeds. Among hundreds of seeds one is
+/// (docs/decisions/0032-insured-foresight.md).
 #[test]
 fn foresight_is_never_far_behind_the_better_of_lru_and_lfu() {
+    let mut behind = Vec::new();
     for kind in KINDS {
-        let (mut all_ours, mut all_best) = (0, 0);
         for mixed in [false, true] {
-            for percent in [5, 20, 50, 80] {
-                for seed in 1..=2 {
+            for percent in [5, 20, 40, 60, 80] {
+                for seed in 1..=seeds() {
                     let trace = trace(kind, percent, mixed, seed);
                     let ours = moved("foresight", &trace);
                     let best = moved("lru", &trace).min(moved("lfu", &trace));
-                    let what = format!("{kind}, mixed {mixed}, {percent} %, seed {seed}");
-                    let allowed = best * 105 / 100 + trace.capacity / 4;
-                    assert!(ours <= allowed, "{what}: foresight {ours}, the better {best}");
-                    all_ours += ours;
-                    all_best += best;
+                    if ours * 100 > best * 105 {
+                        let what = format!("{kind}, mixed {mixed}, {percent} %, seed {seed}");
+                        behind.push(format!("{what}: foresight {ours}, the better {best}"));
+                    }
                 }
             }
         }
-        assert!(all_ours * 100 <= all_best * 105, "{kind}: foresight {all_ours}, {all_best}");
+    }
+    assert!(behind.is_empty(), "{} traces: {behind:#?}", behind.len());
+}
+
+/// It left one rule for another at every few bytes, and moved up to 29 % more than LRU.
+#[test]
+fn phases_that_foresight_was_far_behind_on() {
+    for (percent, mixed, seed) in [(80, true, 6), (80, true, 2049)] {
+        let trace = trace("phases", percent, mixed, seed);
+        let (ours, lru) = (moved("foresight", &trace), moved("lru", &trace));
+        assert!(ours * 100 <= lru * 105, "{percent} %, seed {seed}: foresight {ours}, lru {lru}");
+    }
+}
+
+/// Files `old` are used many times, then files `new` as often, each some times in a row; then
+/// those of one half again. All have a byte, and the SSD holds one half and one file more.
+fn fork(half: usize, old_again: bool) -> Trace {
+    let mut refs = Vec::new();
+    for _ in 0..20 {
+        refs.extend(0..half);
+    }
+    for file in half..2 * half {
+        refs.extend([file; 4]);
+    }
+    refs.extend(if old_again { 0..half } else { half..2 * half });
+    let names = (0..2 * half).map(|file| format!("{file:04}")).collect();
+    Trace { capacity: half as u64 + 1, names, sizes: vec![1; 2 * half], refs }
+}
+
+/// Nothing can be within 5 % on every trace: until these two part no policy can tell them from each
+/// other, and what it keeps is wrong for one of them, where LRU or LFU moves nothing more.
+#[test]
+fn no_policy_is_within_5_percent_on_both_of_two_traces_that_begin_alike() {
+    for policy in ["foresight", "heuristic", "lru", "lfu"] {
+        let far = [false, true].map(|old_again| {
+            let trace = fork(100, old_again);
+            let best = moved("lru", &trace).min(moved("lfu", &trace));
+            moved(policy, &trace) * 100 > best * 105
+        });
+        assert!(far[0] || far[1], "{policy}");
     }
 }
 

@@ -13,8 +13,7 @@ const REMEMBERED_MAX: usize = 1 << 16;
 /// With announced references: files leave by next use, farthest first, and a file comes only if
 /// the reads it saves until the first of them is wanted back exceed what their leaving writes and
 /// their coming back reads. Without: as the best of the [rivals](Rivals) has it, at first that
-/// files used once leave before files used again, each by last use, and a file whose first use
-/// this is comes only into free room, so that a scan evicts nothing.
+/// every file comes and the least recently used leaves.
 #[derive(Debug, Default)]
 pub(super) struct Foresight {
     seen: HashMap<FileId, Seen>,

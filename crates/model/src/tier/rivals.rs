@@ -6,10 +6,18 @@
 //! are many files only a sample of them is watched, chosen by their numbers, on a shadow SSD that
 //! is smaller by as much: memory and time are bounded however many files there are.
 //!
+//! To change the rule costs too: the SSD holds the files of the rule before. Recency is therefore
+//! followed first, and another only while the risk is insured. One more shadow, ours, changes its
+//! rule as we do. What it has moved since the beginning, and half of what going back to recency
+//! could move at most (each byte by which its shadow and ours differ, once), must not exceed what
+//! recency has moved by more than a 20th; else recency is followed again. After each change the
+//! rules compete anew. Where recency has moved more than frequency going back would not help, and
+//! the margins alone decide. Blum and Burch (Machine Learning 39, 2000) treat experts between
+//! which it costs to change.
+//!
 //! ARC and CACHEUS weigh lists with weights that move with each ghost hit; there the order of two
 //! files would change with references to others, which a prepared order cannot follow
 //! ([`Keep`](super::Keep)). Set duelling on real files gives half of the SSD to the worse rule.
-//! Margins of an 8th and a 16th of the SSD were up to 17 and 15 % behind LRU on phased work.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,8 +27,13 @@ use super::FileId;
 const WATCHED_MAX: usize = 1 << 13;
 /// References after which what was paid counts half.
 const HALF_LIFE: u32 = 2048;
-/// Share of the SSD's size, as a divisor, by which a rule must have been worse to be left.
-const MARGIN: u64 = 32;
+/// Share of the SSD's size, as a divisor, by which recency must have been worse to be left.
+const LEAVING_RECENCY: f64 = 4.0;
+/// The same for any other rule.
+const LEAVING_ANOTHER: f64 = 16.0;
+/// How much more than recency we may have moved, bytes by which the contents differ counting
+/// half.
+const INSURED: f64 = 1.05;
 
 /// A rule by which files are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +49,11 @@ pub(super) enum Rule {
 }
 
 /// All rules; the first is followed until another is better.
-const RULES: [Rule; 4] = [Rule::Again, Rule::Recency, Rule::Frequency, Rule::Worth];
+const RULES: [Rule; 4] = [Rule::Recency, Rule::Again, Rule::Frequency, Rule::Worth];
+/// Recency among them, which is followed where another is not insured.
+const SAFE: usize = 0;
+/// Frequency among them.
+const FREQUENCY: usize = 2;
 
 /// What is known of a file's uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -83,26 +100,50 @@ struct Shadow {
     kept: HashMap<FileId, (u64, Uses)>,
     /// Bytes read from the disk and written back to it, those of late counting more.
     cost: f64,
+    /// The same since the beginning, all counting alike.
+    total: f64,
 }
 
 impl Shadow {
     fn new(rule: Rule) -> Self {
-        Self { rule, used: 0, order: BTreeSet::new(), kept: HashMap::new(), cost: 0.0 }
+        Self { rule, used: 0, order: BTreeSet::new(), kept: HashMap::new(), cost: 0.0, total: 0.0 }
     }
 
-    /// A file with `bytes` bytes was used; returns what that costs.
-    fn used(&mut self, file: FileId, bytes: u64, watched: &Uses, limit: u64) -> u64 {
+    /// Goes on by another rule, with the files that are kept.
+    fn follow(&mut self, rule: Rule) {
+        self.rule = rule;
+        self.order = self.kept.iter().map(|(file, (_, uses))| (rule.rank(uses), *file)).collect();
+    }
+
+    /// A file with `bytes` bytes was used: counts what that costs and returns what leaves.
+    fn used(&mut self, file: FileId, bytes: u64, watched: &Uses, limit: u64) -> Vec<FileId> {
+        let (cost, leaving) = self.bring(file, bytes, watched, limit);
+        #[expect(clippy::cast_precision_loss, reason = "costs are compared, not counted")]
+        let cost = cost as f64;
+        self.cost = self.cost * 0.5_f64.powf(1.0 / f64::from(HALF_LIFE)) + cost;
+        self.total += cost;
+        leaving
+    }
+
+    /// What a use costs, and what leaves.
+    fn bring(
+        &mut self,
+        file: FileId,
+        bytes: u64,
+        watched: &Uses,
+        limit: u64,
+    ) -> (u64, Vec<FileId>) {
         let mut uses = *watched;
         if self.remove(file).is_some() {
             uses.again = true;
             if self.used.saturating_add(bytes) <= limit {
                 self.insert(file, bytes, uses);
-                return 0;
+                return (0, Vec::new());
             }
             // It has grown beyond what is free: it comes anew.
         }
         if bytes > limit {
-            return bytes;
+            return (bytes, Vec::new());
         }
         let missing = self.used.saturating_add(bytes).saturating_sub(limit);
         let (mut freed, mut worth, mut leaving) = (0, 0_u128, Vec::new());
@@ -116,13 +157,13 @@ impl Shadow {
             leaving.push(*other);
         }
         if missing > 0 && !self.rule.admits(&uses, bytes, worth) {
-            return bytes;
+            return (bytes, Vec::new());
         }
-        for other in leaving {
-            self.remove(other);
+        for other in &leaving {
+            self.remove(*other);
         }
         self.insert(file, bytes, uses);
-        bytes + freed
+        (bytes + freed, leaving)
     }
 
     fn insert(&mut self, file: FileId, bytes: u64, uses: Uses) {
@@ -143,7 +184,11 @@ impl Shadow {
 #[derive(Debug)]
 pub(super) struct Rivals {
     shadows: [Shadow; RULES.len()],
+    /// What following the rules has kept and cost.
+    ours: Shadow,
     followed: usize,
+    /// Bytes that both we and the safe rule keep.
+    shared: u64,
     /// Uses of the files watched, on an SSD or not.
     watched: HashMap<FileId, Uses>,
     clock: u64,
@@ -156,7 +201,9 @@ impl Default for Rivals {
     fn default() -> Self {
         Self {
             shadows: RULES.map(Shadow::new),
-            followed: 0,
+            ours: Shadow::new(RULES[SAFE]),
+            followed: SAFE,
+            shared: 0,
             watched: HashMap::new(),
             clock: 0,
             sampling: 0,
@@ -168,19 +215,22 @@ impl Default for Rivals {
 impl Rivals {
     /// The rule to follow.
     pub(super) const fn followed(&self) -> Rule {
-        self.shadows[self.followed].rule
+        self.ours.rule
     }
 
     /// The SSD holds so many bytes.
     pub(super) fn set_limit(&mut self, bytes: u64) {
         if self.limit != bytes {
-            *self = Self { limit: bytes, followed: self.followed, ..Self::default() };
+            let (followed, ours) = (self.followed, Shadow::new(self.ours.rule));
+            *self = Self { limit: bytes, followed, ours, ..Self::default() };
         }
     }
 
     /// A file is no more.
     pub(super) fn removed(&mut self, file: FileId) {
         if self.watched.remove(&file).is_some() {
+            self.shared -= self.shared_of(file);
+            self.ours.remove(file);
             for shadow in &mut self.shadows {
                 shadow.remove(file);
             }
@@ -197,29 +247,74 @@ impl Rivals {
         uses.again = uses.count > 0;
         (uses.count, uses.last) = (uses.count + 1, self.clock);
         let (uses, limit) = (*uses, self.limit >> self.sampling);
-        for shadow in &mut self.shadows {
-            let cost = shadow.used(file, bytes, &uses, limit);
-            #[expect(clippy::cast_precision_loss, reason = "costs are compared, not counted")]
-            let cost = cost as f64;
-            shadow.cost = shadow.cost * 0.5_f64.powf(1.0 / f64::from(HALF_LIFE)) + cost;
+        self.shared -= self.shared_of(file);
+        for (at, shadow) in self.shadows.iter_mut().enumerate() {
+            let left = shadow.used(file, bytes, &uses, limit);
+            if at == SAFE {
+                self.shared -= bytes_kept(&self.ours, &left);
+            }
         }
+        let left = self.ours.used(file, bytes, &uses, limit);
+        self.shared -= bytes_kept(&self.shadows[SAFE], &left);
+        self.shared += self.shared_of(file);
         if self.watched.len() > WATCHED_MAX {
             self.watch_fewer();
         }
         self.choose()
     }
 
+    /// Bytes of a file that both we and the safe rule keep, who saw the same last use of it.
+    fn shared_of(&self, file: FileId) -> u64 {
+        match (self.ours.kept.get(&file), self.shadows[SAFE].kept.get(&file)) {
+            (Some((bytes, _)), Some(_)) => *bytes,
+            _ => 0,
+        }
+    }
+
     fn choose(&mut self) -> bool {
-        let cost = |at: &usize| self.shadows[*at].cost;
-        let least = (0..RULES.len()).min_by(|one, other| cost(one).total_cmp(&cost(other)));
+        let cost = |at: usize| self.shadows[at].cost;
+        let least = (0..RULES.len()).min_by(|one, other| cost(*one).total_cmp(&cost(*other)));
         let least = least.expect("there are rules");
         #[expect(clippy::cast_precision_loss, reason = "a margin needs no exact bytes")]
-        let margin = ((self.limit >> self.sampling) / MARGIN) as f64;
-        let better = cost(&least) + margin < cost(&self.followed);
-        if better {
-            self.followed = least;
+        let limit = (self.limit >> self.sampling) as f64;
+        let is_worse_by = |margin: f64, other: usize| cost(other) + margin < cost(self.followed);
+        let next = if self.followed == SAFE {
+            if is_worse_by(limit / LEAVING_RECENCY, least) && self.is_insured() {
+                least
+            } else {
+                SAFE
+            }
+        } else if is_worse_by(limit / LEAVING_ANOTHER, SAFE) || !self.is_insured() {
+            SAFE
+        } else if is_worse_by(limit / LEAVING_ANOTHER, least) {
+            least
+        } else {
+            self.followed
+        };
+        if next == self.followed {
+            return false;
         }
-        better
+        self.followed = next;
+        self.ours.follow(RULES[next]);
+        for shadow in &mut self.shadows {
+            shadow.cost = 0.0;
+        }
+        true
+    }
+
+    /// Whether we could go back to recency and have moved little more than it would have, or
+    /// should not, for frequency would have moved less.
+    fn is_insured(&self) -> bool {
+        let safe = &self.shadows[SAFE];
+        #[expect(clippy::cast_precision_loss, reason = "a bound needs no exact bytes")]
+        let apart = self.apart() as f64;
+        self.shadows[FREQUENCY].total < safe.total
+            || self.ours.total + apart / 2.0 <= INSURED * safe.total
+    }
+
+    /// Bytes that only one of us and recency keeps.
+    fn apart(&self) -> u64 {
+        (self.shadows[SAFE].used - self.shared) + (self.ours.used - self.shared)
     }
 
     /// Half of the files watched so far.
@@ -227,15 +322,22 @@ impl Rivals {
         self.sampling += 1;
         let sampling = self.sampling;
         self.watched.retain(|file, _| is_sampled(*file, sampling));
-        for shadow in &mut self.shadows {
+        for shadow in self.shadows.iter_mut().chain([&mut self.ours]) {
             let gone: Vec<_> =
                 shadow.kept.keys().filter(|file| !is_sampled(**file, sampling)).copied().collect();
             for file in gone {
                 shadow.remove(file);
             }
             shadow.cost /= 2.0;
+            shadow.total /= 2.0;
         }
+        self.shared = self.ours.kept.keys().map(|file| self.shared_of(*file)).sum();
     }
+}
+
+/// Bytes of those of `files` that a shadow keeps.
+fn bytes_kept(shadow: &Shadow, files: &[FileId]) -> u64 {
+    files.iter().filter_map(|file| shadow.kept.get(file)).map(|(bytes, _)| bytes).sum()
 }
 
 /// Whether a file is one of those watched.
@@ -246,4 +348,48 @@ const fn is_sampled(file: FileId, sampling: u32) -> bool {
     bits = (bits ^ (bits >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     bits ^= bits >> 33;
     bits.trailing_zeros() >= sampling
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The sum that each use only amends is that of the files.
+        #[test]
+        fn bytes_in_common_are_those_of_the_files_in_common(
+            limit in 1..200u64,
+            uses in prop::collection::vec((0..24u64, 0..40u64, 0..24u64), 0..400),
+        ) {
+            let mut rivals = Rivals::default();
+            rivals.set_limit(limit);
+            for (file, bytes, gone) in uses {
+                rivals.used(file, bytes);
+                if gone < 2 {
+                    rivals.removed(gone);
+                }
+                let (safe, ours) = (&rivals.shadows[SAFE], &rivals.ours);
+                let common: u64 = safe.kept.keys().map(|file| rivals.shared_of(*file)).sum();
+                prop_assert_eq!(rivals.shared, common);
+                let all: u64 = ours.kept.values().map(|(bytes, _)| bytes).sum();
+                prop_assert_eq!(ours.used, all);
+                prop_assert!(ours.used <= limit);
+            }
+        }
+    }
+
+    /// With more files than are watched, sums go on to agree.
+    #[test]
+    fn a_sample_has_its_own_bytes_in_common() {
+        let mut rivals = Rivals::default();
+        rivals.set_limit(1 << 16);
+        for at in 0..6 * WATCHED_MAX as u64 {
+            rivals.used(if at % 3 == 0 { at } else { at % 64 }, 1 + at % 7);
+        }
+        assert!(rivals.sampling > 0);
+        let common: u64 = rivals.ours.kept.keys().map(|file| rivals.shared_of(*file)).sum();
+        assert_eq!(rivals.shared, common);
+    }
 }
