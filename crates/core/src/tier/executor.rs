@@ -1,6 +1,6 @@
 //! The executor: carries out what the policy plans.
 //!
-//! [`Placement`](super::placement::Placement) says which files leave the SSD, and in which order; this
+//! [`Placement`] says which files leave the SSD, and in which order; this
 //! demotes them until there is room, several at once or in batches, and brings files to the SSD.
 
 use std::collections::HashSet;
