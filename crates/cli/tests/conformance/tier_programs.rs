@@ -65,7 +65,7 @@ fn tar_of_a_large_tree_on_a_tier_whose_files_move() {
     let mut mount = Mount::tier(&["--passthrough=false", "--ssd-limit", "16M"]);
     let plain = tempfile::tempdir().expect("scratch");
     let source = plain.path().join("tree");
-    for folder in 0..100 {
+    for folder in 0..40 {
         let dir = source.join(format!("d{folder}"));
         fs::create_dir_all(&dir).expect("directory");
         for file in 0..100 {
