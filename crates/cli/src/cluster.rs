@@ -105,26 +105,28 @@ fn settle(
     (origin, cache): (&Path, &Path),
     config: &Config,
 ) -> Result<String> {
-    let found = bring_home(origin, cache, config, None)?;
-    let earlier = |node: &Node| node.cache_id.as_ref() == Some(&found.cache_id);
+    let left = Left::open(origin, cache, config)?;
+    let cache_id = left.cache_id().to_owned();
+    let earlier = |node: &Node| node.cache_id.as_ref() == Some(&cache_id);
     let all = sessions::nodes(store, registry)?;
     let earlier: Vec<Node> = all.into_iter().filter(earlier).collect();
     if earlier.is_empty() {
-        if found.dirty_bytes > 0 {
+        let dirty_bytes = left.close()?;
+        if dirty_bytes > 0 {
             return Err(Error::invalid(
                 format!(
                     "the cache {} has {} that are not on the origin, of no session of this cluster: it was given up, \
                      or they were written without --cluster",
                     cache.display(),
-                    text::bytes(found.dirty_bytes)
+                    text::bytes(dirty_bytes)
                 ),
                 "while no node is mounted, mount it once without --cluster, which keeps both versions of what was \
                  changed since; or name another cache directory",
             ));
         }
-        return Ok(found.cache_id);
+        return Ok(cache_id);
     }
-    bring_home(origin, cache, config, Some(&found.cache_id))?;
+    left.bring_home()?;
     for node in earlier {
         // Its process had the lock that was just taken.
         let was_here = node.boot_id.as_ref() == Some(&boot_id()?);
@@ -135,7 +137,7 @@ fn settle(
         wait_for_its_end((store, registry), &node)?;
         sessions::end(store, registry, node.session)?;
     }
-    Ok(found.cache_id)
+    Ok(cache_id)
 }
 
 /// Waits until the lease of a session is over.
@@ -157,58 +159,51 @@ fn wait_for_its_end((store, registry): (&RedisStore, &Registry), node: &Node) ->
     Ok(())
 }
 
-/// What a cache has that no process has open.
+/// The cache of a process that has ended, opened to bring home what it left. Nobody else can have given anything of
+/// that away, so nobody is asked.
 #[derive(Debug)]
-pub(crate) struct Found {
-    cache_id: String,
-    /// Bytes that are not on the origin.
-    dirty_bytes: u64,
-    /// Bytes that were brought there.
-    pub(crate) flushed_bytes: u64,
+pub(crate) struct Left {
+    engine: ExtentEngine,
+    cache: PathBuf,
 }
 
-/// Looks what a cache has that is not on the origin, and brings it there if it is the one called `cache_id`: of a session
-/// that is gone, which nobody else can have given anything away of.
-///
-/// # Errors
-/// If it is another one, or not all of it can be brought home.
-pub(crate) fn bring_home(
-    origin: &Path,
-    cache: &Path,
-    config: &Config,
-    cache_id: Option<&str>,
-) -> Result<Found> {
-    let alone: Arc<dyn Coherence> = Arc::new(Alone);
-    let config = Config { rebuild: false, fill: false, ..config.clone() };
-    let around = Decorations { coherence: Some(&alone), ..Decorations::NONE };
-    let engine = ExtentEngine::open_decorated(origin, cache, &config, around)?;
-    let mut found = Found {
-        cache_id: engine.cache_id().to_owned(),
-        dirty_bytes: engine.status().dirty_bytes,
-        flushed_bytes: 0,
-    };
-    if let Some(wanted) = cache_id {
-        if found.cache_id != wanted {
-            return Err(Error::invalid(
-                format!("{} is not the cache of that session any more", cache.display()),
-                "name the directory under which it is reached here",
-            ));
+impl Left {
+    /// Takes the cache, as an engine does that no program uses.
+    pub(crate) fn open(origin: &Path, cache: &Path, config: &Config) -> Result<Self> {
+        let alone: Arc<dyn Coherence> = Arc::new(Alone);
+        let config = Config { rebuild: false, fill: false, ..config.clone() };
+        let around = Decorations { coherence: Some(&alone), ..Decorations::NONE };
+        let engine = ExtentEngine::open_decorated(origin, cache, &config, around)?;
+        Ok(Self { engine, cache: cache.to_owned() })
+    }
+
+    /// Which cache it is, whatever its directory is called.
+    pub(crate) fn cache_id(&self) -> &str {
+        self.engine.cache_id()
+    }
+
+    /// Brings everything to the origin; answers how many bytes.
+    ///
+    /// # Errors
+    /// If not all of it can be brought home.
+    pub(crate) fn bring_home(self) -> Result<u64> {
+        let bytes = self.engine.flush(None, false, &mut |_| ControlFlow::Continue(()))?.bytes;
+        let cache = self.cache.clone();
+        match self.close()? {
+            0 => Ok(bytes),
+            left => Err(Error::invalid(
+                format!("{} of {} could not be brought home", text::bytes(left), cache.display()),
+                "see what `halocline fsck` says of it",
+            )),
         }
-        found.flushed_bytes = engine.flush(None, false, &mut |_| ControlFlow::Continue(()))?.bytes;
-        found.dirty_bytes = engine.status().dirty_bytes;
     }
-    engine.close()?;
-    if cache_id.is_some() && found.dirty_bytes > 0 {
-        return Err(Error::invalid(
-            format!(
-                "{} of {} could not be brought home",
-                text::bytes(found.dirty_bytes),
-                cache.display()
-            ),
-            "see what `halocline fsck` says of it",
-        ));
+
+    /// Leaves it; answers how many bytes are not on the origin.
+    fn close(self) -> Result<u64> {
+        let dirty_bytes = self.engine.status().dirty_bytes;
+        self.engine.close()?;
+        Ok(dirty_bytes)
     }
-    Ok(found)
 }
 
 /// The store of an origin, and its sessions.

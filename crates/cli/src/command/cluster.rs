@@ -13,7 +13,7 @@ use halocline_core::meta::owner::identity_of;
 use halocline_model::token::Life;
 
 use super::print_json;
-use crate::cluster::{StoreArgs, bring_home};
+use crate::cluster::{Left, StoreArgs};
 use crate::failure::{Failure, Outcome};
 use crate::options::ConfigArgs;
 use crate::say::{say, tell};
@@ -132,10 +132,12 @@ fn recover(args: &RecoverArgs) -> Outcome {
             say!("{} would be brought home, and the session of {name} ended", text::path(&cache));
             continue;
         }
-        let id = node.cache_id.as_deref();
-        let found = bring_home(&origin, &cache, &config, id).map_err(Failure::refused)?;
+        let left = Left::open(&origin, &cache, &config).map_err(Failure::refused)?;
+        // Now that nobody can put another one there.
+        check_identity(&cache, Some(left.cache_id()), &node).map_err(Failure::refused)?;
+        let bytes = left.bring_home().map_err(Failure::refused)?;
         sessions::end(&store, &registry, node.session).map_err(Failure::refused)?;
-        let bytes = text::bytes(found.flushed_bytes);
+        let bytes = text::bytes(bytes);
         say!("{name}: {bytes} brought home, its session is ended");
     }
     Ok(ExitCode::SUCCESS)
@@ -144,7 +146,7 @@ fn recover(args: &RecoverArgs) -> Outcome {
 /// Where this machine reaches the cache of a session. Nothing is made there: an empty directory of the same name is not
 /// the cache.
 fn cache_of(args: &RecoverArgs, node: &Node) -> Result<PathBuf> {
-    let (Some(named), Some(id)) = (&node.cache, &node.cache_id) else {
+    let (Some(named), Some(_)) = (&node.cache, &node.cache_id) else {
         return Err(Error::invalid(
             "its entry cannot be read: nobody knows which cache it had",
             "`halocline cluster forget` gives it up",
@@ -152,16 +154,21 @@ fn cache_of(args: &RecoverArgs, node: &Node) -> Result<PathBuf> {
     };
     let cache = std::path::absolute(args.cache.as_ref().unwrap_or(named))
         .map_err(Error::at(named, "find"))?;
-    match identity_of(&cache)? {
-        Some(found) if found.cache_id == *id => Ok(cache),
-        found => {
-            let what = if found.is_some() { "another node's cache" } else { "no cache" };
-            Err(Error::invalid(
-                format!("{} on this machine is {what}", cache.display()),
-                "run this where the node's cache can be reached, or name its directory here with --cache",
-            ))
-        }
+    let found = identity_of(&cache)?.map(|found| found.cache_id);
+    check_identity(&cache, found.as_deref(), node)?;
+    Ok(cache)
+}
+
+/// That what was found in a directory is the cache of a session.
+fn check_identity(cache: &Path, found: Option<&str>, node: &Node) -> Result<()> {
+    if found.is_some() && found == node.cache_id.as_deref() {
+        return Ok(());
     }
+    let what = if found.is_some() { "another node's cache" } else { "no cache" };
+    Err(Error::invalid(
+        format!("{} on this machine is {what}", cache.display()),
+        "run this where the node's cache can be reached, or name its directory here with --cache",
+    ))
 }
 
 fn forget(args: &EndArgs) -> Outcome {
