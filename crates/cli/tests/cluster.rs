@@ -3,68 +3,29 @@
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Output;
 use std::thread;
 
 use halocline_core::control::metrics::Section;
 use halocline_testkit::hostile::Random;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
+use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::scratch::Scratch;
-use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::eventually;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
-use tempfile::TempDir;
-
-/// A store of this test's own, on a socket.
-struct Store {
-    place: TempDir,
-    process: Child,
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Store {
-    /// `None`, with the reason, where there is no program for it.
-    fn start() -> Option<Self> {
-        let place = tempfile::tempdir().unwrap();
-        let socket = place.path().join("socket");
-        let started = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--dir"])
-            .arg(place.path())
-            .arg("--unixsocket")
-            .arg(&socket)
-            .stdout(Stdio::null())
-            .spawn();
-        let Ok(process) = started else {
-            skip("there is no redis-server");
-            return None;
-        };
-        eventually("the store has its socket", || socket.exists());
-        Some(Self { place, process })
-    }
-
-    fn url(&self) -> String {
-        format!("redis+unix://{}/socket", self.place.path().display())
-    }
-}
 
 /// Two mounts, `one` and `other`.
 struct Nodes {
     scratch: Scratch,
-    store: Store,
+    store: RedisServer,
 }
 
 impl Nodes {
     fn new() -> Option<Self> {
         let scratch = Scratch::with_mountpoints(program!(), &["one", "other"])?;
-        let store = Store::start()?;
+        let store = RedisServer::start(&[])?;
         let nodes = Self { scratch, store };
         for (node, cache) in [("one", "cache"), ("other", "cache2")] {
             fs::create_dir_all(nodes.scratch.path(cache)).unwrap();

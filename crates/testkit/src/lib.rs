@@ -7,6 +7,7 @@ pub mod hostile;
 pub mod place;
 pub mod plot;
 pub mod program;
+pub mod redis_server;
 pub mod scratch;
 pub mod signals;
 pub mod skipping;

@@ -1,8 +1,7 @@
 //! Over real servers, which are restarted, killed and stopped.
 
 use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -12,77 +11,33 @@ use halocline_cluster::store::redis::RedisStore;
 use halocline_cluster::store::{Store, StoreError, Swap};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{Demand, Epoch, Tokens};
-use halocline_testkit::skipping;
+use halocline_testkit::redis_server::RedisServer;
 use halocline_testkit::waiting::eventually;
-use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
+use rustix::process::Signal;
 
 use super::world::{Node, Origin, Random, file, run};
 
-/// A server of this test's own.
-struct Server {
-    place: TempDir,
-    process: Child,
-    settings: &'static [&'static str],
+/// A server of this test's own, and clients of it.
+struct Server(RedisServer);
+
+impl Deref for Server {
+    type Target = RedisServer;
+
+    fn deref(&self) -> &RedisServer {
+        &self.0
+    }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut RedisServer {
+        &mut self.0
     }
 }
 
 impl Server {
     /// `None`, with the reason, where there is no program for it.
     fn start(settings: &'static [&'static str]) -> Option<Self> {
-        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
-            skipping::skip("there is no redis-server");
-            return None;
-        }
-        let place = tempfile::tempdir().unwrap();
-        let process = spawn(place.path(), settings);
-        let server = Self { place, process, settings };
-        server.wait();
-        Some(server)
-    }
-
-    fn wait(&self) {
-        eventually("the server answers", || {
-            let Ok(client) = redis::Client::open(self.url()) else { return false };
-            let Ok(mut connection) = client.get_connection() else { return false };
-            let answer: redis::RedisResult<String> = redis::cmd("PING").query(&mut connection);
-            // One that wants a password answers, too.
-            !matches!(&answer, Err(error) if error.is_io_error() || error.code() == Some("LOADING"))
-        });
-    }
-
-    fn kill(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-
-    /// Killed, and started with what is on its disk.
-    fn restart(&mut self) {
-        self.kill();
-        self.process = spawn(self.place.path(), self.settings);
-        self.wait();
-    }
-
-    fn forget(&self) {
-        for name in ["dump.rdb", "appendonlydir"] {
-            let path = self.place.path().join(name);
-            let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(&path));
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
-    }
-
-    fn url(&self) -> String {
-        // No port, which another test might get while the server is restarted.
-        format!("redis+unix://{}", self.place.path().join("socket").display())
+        RedisServer::start(settings).map(Self)
     }
 
     fn command(&self, words: &[&str]) {
@@ -98,20 +53,8 @@ impl Server {
     }
 }
 
-fn spawn(place: &Path, settings: &[&str]) -> Child {
-    Command::new("redis-server")
-        .args(["--port", "0", "--save", "", "--dir"])
-        .arg(place)
-        .arg("--unixsocket")
-        .arg(place.join("socket"))
-        .args(settings)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
 fn nodes(server: &Server, origin: &Arc<Origin>, names: &[&str]) -> Vec<Node> {
-    let registry = server.place.path().join("registry");
+    let registry = server.place().join("registry");
     let node = |name: &&str| {
         let change = |options: &mut Options| options.patience = Duration::from_mins(1);
         Node::new(name, server.store(), &registry, origin, change)

@@ -1,0 +1,107 @@
+//! A Redis server of a test's own.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::skipping::skip;
+use crate::waiting::eventually;
+
+/// The server, which listens on a socket: no port, which another test might get while it is restarted. Dropping it kills it.
+#[derive(Debug)]
+pub struct RedisServer {
+    place: TempDir,
+    process: Child,
+    settings: &'static [&'static str],
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl RedisServer {
+    /// A server that answers; `None`, with the reason, where there is no program for it. It saves nothing by itself.
+    pub fn start(settings: &'static [&'static str]) -> Option<Self> {
+        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+            skip("there is no redis-server");
+            return None;
+        }
+        let place = tempfile::tempdir().unwrap();
+        let process = spawn(place.path(), settings);
+        let server = Self { place, process, settings };
+        server.wait();
+        Some(server)
+    }
+
+    fn wait(&self) {
+        let answer = || {
+            let mut server = UnixStream::connect(self.socket())?;
+            server.write_all(b"PING\r\n")?;
+            let mut answer = [0; 5];
+            server.read_exact(&mut answer)?;
+            std::io::Result::Ok(answer)
+        };
+        // One that wants a password answers, too.
+        eventually("the server answers", || answer().is_ok_and(|said| !said.starts_with(b"-LOAD")));
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Kills it, and starts it with what is on its disk.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.process = spawn(self.place.path(), self.settings);
+        self.wait();
+    }
+
+    /// Removes what is on its disk.
+    pub fn forget(&self) {
+        for name in ["dump.rdb", "appendonlydir"] {
+            let path = self.place.path().join(name);
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+        }
+    }
+
+    /// Sends its process a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Its directory, which goes with it.
+    pub fn place(&self) -> &Path {
+        self.place.path()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.place.path().join("socket")
+    }
+
+    /// Where clients find it.
+    pub fn url(&self) -> String {
+        format!("redis+unix://{}", self.socket().display())
+    }
+}
+
+fn spawn(place: &Path, settings: &[&str]) -> Child {
+    Command::new("redis-server")
+        .args(["--port", "0", "--save", "", "--dir"])
+        .arg(place)
+        .arg("--unixsocket")
+        .arg(place.join("socket"))
+        .args(settings)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
