@@ -14,6 +14,7 @@
 mod ancestors;
 mod claimant;
 mod names;
+mod owner;
 mod standing;
 mod strangers;
 mod told;
@@ -33,12 +34,13 @@ use rustix::net::UCred;
 use serde::{Deserialize, Serialize};
 
 use super::mount::{self, MountLine};
-use super::{Client, Request, SOCKET_NAME, wire};
+use super::wire;
 use ancestors::Ancestor;
-use claimant::{Claimant, read_answer};
+use claimant::{Claimant, Claimants, read_answer};
 use names::{Access, Entry, Kind};
 use strangers::Strangers;
 
+pub(super) use owner::{Owner, owner_of};
 pub use wanted::{UseAs, Wanted};
 
 /// How often a claim is tried against one that does not answer: its process may be trying, too, or
@@ -46,8 +48,6 @@ pub use wanted::{UseAs, Wanted};
 const TRIES: u32 = 4;
 /// How long a claimant may take to say what it claims.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a mount's owner may take to say who it is: long enough for a busy machine.
-const OWNER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The right to use directories, until dropped.
 #[derive(Debug)]
@@ -201,23 +201,21 @@ impl Claim {
             tracing::warn!("cannot see whether others use {}: {error}", dir.display());
             Vec::new()
         });
-        let mut strangers = Strangers::default();
-        for entry in entries {
-            if entry.nonce == self.nonce {
-                continue;
-            }
+        let about = entries.into_iter().filter_map(|entry| {
             let meets = match entry.kind {
+                _ if entry.nonce == self.nonce => None,
                 Kind::At => above.iter().find(|ancestor| ancestor.id == entry.id),
                 Kind::Below => Some(own).filter(|own| own.id == entry.id),
                 Kind::Mount => None,
-            };
-            let Some(meets) = meets else { continue };
+            }?;
             let same = entry.kind == Kind::At && meets.id == own.id;
-            if !self.access.excludes(entry.access, same) {
-                continue;
-            }
-            let Some(Claimant { peer, stream }) = Claimant::of(&entry) else { continue };
-            if standing::may_write(&peer, &meets.path) {
+            self.access.excludes(entry.access, same).then_some((entry, meets))
+        });
+        let (mut claimants, mut strangers) = (Claimants::of(about), Strangers::default());
+        while let Some((entry, meets, Claimant { peer, stream })) = claimants.next() {
+            let between = above.iter().take_while(|ancestor| *ancestor != meets);
+            let way = between.chain([meets]).map(|ancestor| &*ancestor.path);
+            if standing::may_change(&peer, way) {
                 let told = read_answer(stream, Instant::now() + ANSWER_TIMEOUT);
                 return Some(taken((dir, &self.cache), &peer, told));
             }
@@ -242,50 +240,6 @@ impl Drop for Claim {
             let _ = thread.join();
         }
     }
-}
-
-/// Who serves a mount.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) pid: u32,
-    /// Its cache, or what stands for it; `None` where the process does not answer.
-    pub(super) cache: Option<PathBuf>,
-}
-
-/// Who serves the mount `line`, found without a look into it; `None` where nobody says so.
-///
-/// The number of a device is given to the next mount while the process of an earlier one, which
-/// ends, still says that it serves it: only of a single process that names the mount point is that
-/// believed at once. Others are asked whether they go on.
-pub(super) fn owner_of(line: &MountLine) -> Option<Owner> {
-    let entries = names::all().unwrap_or_default();
-    let of_it = |entry: &Entry| entry.kind == Kind::Mount && entry.id == line.device;
-    let (mut silent, mut named) = (None, Vec::new());
-    let deadline = Instant::now() + OWNER_TIMEOUT;
-    for entry in entries.into_iter().filter(of_it) {
-        let Some(Claimant { peer, stream }) = Claimant::of(&entry) else { continue };
-        // Anybody may say so; the kernel knows whose it is. Others are not waited for.
-        let uid = peer.uid.as_raw();
-        if line.user != Some(uid) {
-            continue;
-        }
-        let told = read_answer(stream, deadline);
-        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-        match told {
-            None => silent = Some(Owner { pid, cache: None }),
-            Some(told) => named.push((told.dir != line.point, pid, uid, told.cache)),
-        }
-    }
-    named.sort_by_key(|(elsewhere, ..)| *elsewhere);
-    let is_certain = silent.is_none() && named.len() == 1 && !named[0].0;
-    let goes_on = |uid: u32, cache: &Path| {
-        let client = Client::connect_to(&cache.join(SOCKET_NAME), uid);
-        client
-            .and_then(|mut client| client.call(&Request::Ending {}, |_| {}))
-            .is_ok_and(|ends: bool| !ends)
-    };
-    let found = named.into_iter().find(|(.., uid, cache)| is_certain || goes_on(*uid, cache));
-    found.map(|(_, pid, _, cache)| Owner { pid, cache: Some(cache) }).or(silent)
 }
 
 /// Tells apart claims on one directory.
@@ -480,5 +434,33 @@ mod tests {
         drop(end);
         thread.join().unwrap();
         wanted(&root).unwrap();
+    }
+
+    /// Any user could claim `/tmp`, or another directory where all may make names, and so keep others from what they have there.
+    #[test]
+    fn who_may_make_names_beside_an_origin_cannot_claim_it() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        fs::set_permissions(scratch.path(), Permissions::from_mode(0o1777)).unwrap();
+        let root = fs::canonicalize(scratch.path()).unwrap();
+        let [group, own] = ["group", "group/own"].map(|name| root.join(name));
+        fs::create_dir_all(&own).unwrap();
+        for dir in [&group, &own] {
+            fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
+        }
+        let (end, thread) = claimed_by_a_stranger(&root);
+        wanted(&own).unwrap();
+        wanted(&root).unwrap_err();
+        for (dir, mode) in [(&own, 0o1777), (&group, 0o777), (&root, 0o777)] {
+            let closed = fs::metadata(dir).unwrap().permissions();
+            fs::set_permissions(dir, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(wanted(&own).unwrap_err().uid, STRANGER, "{dir:?}");
+            fs::set_permissions(dir, closed).unwrap();
+            wanted(&own).unwrap();
+        }
+        drop(end);
+        thread.join().unwrap();
     }
 }

@@ -1,9 +1,12 @@
 //! Who listens on a claim's name, and what that process says.
 
+use std::collections::VecDeque;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt};
 
 use super::Told;
@@ -18,21 +21,97 @@ pub(super) struct Claimant {
     pub(super) stream: UnixStream,
 }
 
+/// What came of an attempt to connect to a name.
+enum Reached {
+    Listener(Claimant),
+    Nobody,
+    /// Somebody listens whose queue of connections is full: who that is, the kernel does not tell.
+    Full,
+}
+
 impl Claimant {
-    /// Does not wait. `None` where nobody listens.
-    pub(super) fn of(entry: &Entry) -> Option<Self> {
-        let socket = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            None,
-        );
-        let socket = socket.ok()?;
-        let address = SocketAddrUnix::new_abstract_name(entry.name().as_bytes()).ok()?;
-        // A full queue is nobody whom we could name.
-        rustix::net::connect(&socket, &address).ok()?;
-        let peer = sockopt::socket_peercred(&socket).ok()?;
-        Some(Self { peer, stream: UnixStream::from(socket) })
+    /// Does not wait.
+    fn of(entry: &Entry) -> Reached {
+        let connected = || {
+            let socket = rustix::net::socket_with(
+                AddressFamily::UNIX,
+                SocketType::STREAM,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+                None,
+            )?;
+            let address = SocketAddrUnix::new_abstract_name(entry.name().as_bytes())?;
+            rustix::net::connect(&socket, &address)?;
+            let peer = sockopt::socket_peercred(&socket)?;
+            Ok(Self { peer, stream: UnixStream::from(socket) })
+        };
+        match connected() {
+            Ok(claimant) => Reached::Listener(claimant),
+            Err(Errno::AGAIN) => Reached::Full,
+            Err(_) => Reached::Nobody,
+        }
+    }
+}
+
+/// How long names with a full queue are tried again, all together.
+const PATIENCE: Duration = if cfg!(test) { Duration::from_mins(2) } else { Duration::from_secs(1) };
+/// Between two rounds of trying them.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Those who listen on names.
+///
+/// Anybody may connect to a name, again and again: a flood fills the queue of a claim that counts, and must
+/// not make it unseen. Anybody may as well listen with a queue that stays full: all such names are
+/// waited for together, for one short time.
+pub(super) struct Claimants<I, T> {
+    names: I,
+    full: VecDeque<(Entry, T)>,
+    deadline: Option<Instant>,
+    left_in_round: usize,
+}
+
+impl<T, I: Iterator<Item = (Entry, T)>> Claimants<I, T> {
+    pub(super) fn of(names: I) -> Self {
+        Self { names, full: VecDeque::new(), deadline: None, left_in_round: 0 }
+    }
+
+    /// The next one who can be reached without waiting.
+    pub(super) fn next_at_once(&mut self) -> Option<(Entry, T, Claimant)> {
+        for (entry, about) in self.names.by_ref() {
+            match Claimant::of(&entry) {
+                Reached::Listener(claimant) => return Some((entry, about, claimant)),
+                Reached::Nobody => {}
+                Reached::Full => self.full.push_back((entry, about)),
+            }
+        }
+        None
+    }
+
+    /// The next one; waits for those whose queues are full.
+    pub(super) fn next(&mut self) -> Option<(Entry, T, Claimant)> {
+        if let Some(found) = self.next_at_once() {
+            return Some(found);
+        }
+        while let Some((entry, about)) = self.full.pop_front() {
+            match Claimant::of(&entry) {
+                Reached::Listener(claimant) => return Some((entry, about, claimant)),
+                Reached::Nobody => continue,
+                Reached::Full => self.full.push_back((entry, about)),
+            }
+            let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+            if Instant::now() >= deadline {
+                tracing::warn!(
+                    "{} claims on directories are not looked at: their processes take no connection",
+                    self.full.len()
+                );
+                return None;
+            }
+            if self.left_in_round == 0 {
+                self.left_in_round = self.full.len();
+                thread::sleep(PAUSE);
+            }
+            self.left_in_round -= 1;
+        }
+        None
     }
 }
 
@@ -54,5 +133,48 @@ pub(super) fn read_answer(mut stream: UnixStream, deadline: Instant) -> Option<T
         if answer.len() as u64 > ANSWER_BYTES_MAX {
             return None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Shutdown;
+
+    use rustix::net::{accept, bind, connect, listen, shutdown, socket};
+
+    use super::super::names::{Access, Kind};
+    use super::*;
+
+    /// Any user could fill the queue of a claim's name with connections; meanwhile others did not see the claim, and
+    /// two caches served one origin.
+    #[test]
+    fn i8_a_claim_whose_queue_somebody_fills_is_seen() {
+        let nonce = u64::from(std::process::id());
+        let entry = Entry { kind: Kind::At, id: (u64::MAX, 79), access: Access::Change, nonce };
+        let unix = || socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        let (name, listener) = (entry.name(), unix());
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        bind(&listener, &address).unwrap();
+        listen(&listener, 0).unwrap();
+        let mut flood = Vec::new();
+        loop {
+            let flags = SocketFlags::NONBLOCK;
+            let one =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+            flood.push(one.unwrap());
+            if connect(flood.last().unwrap(), &address) == Err(Errno::AGAIN) {
+                break;
+            }
+        }
+        let mut claimants = Claimants::of([(entry, ())].into_iter());
+        assert!(claimants.next_at_once().is_none());
+        thread::scope(|scope| {
+            scope.spawn(|| while accept(&listener).is_ok() {});
+            let (found, (), claimant) = claimants.next().unwrap();
+            assert_eq!((found, claimant.peer.uid), (entry, rustix::process::geteuid()));
+            shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
+            let _ = claimant.stream.shutdown(Shutdown::Both);
+        });
+        assert!(claimants.next().is_none());
     }
 }

@@ -1,12 +1,12 @@
 //! The names that claims have, and the list of those that are there.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 /// The sockets of this network namespace (`proc_pid_net(5)`).
 const TABLE: &str = "/proc/net/unix";
-/// Most bytes of the table that are read.
-const TABLE_BYTES_MAX: u64 = 256 << 20;
+/// Most bytes of a line that are looked at together; names end after 108.
+const LINE_BYTES_MAX: u64 = 4096;
 /// What the names begin with. Part of the interface between versions: those that differ do not meet.
 const PREFIX: &str = "halocline/1/";
 
@@ -100,25 +100,26 @@ impl Entry {
 
 /// All names that are there. Anybody may listen on one, and a name may hold line ends that make it
 /// look like several: whoever listens is to be asked.
+///
+/// However long the list is: whoever has made it long must not keep the claims of others from being seen.
 pub(super) fn all() -> io::Result<Vec<Entry>> {
-    let mut table = Vec::new();
-    let read = File::open(TABLE)?.take(TABLE_BYTES_MAX).read_to_end(&mut table)?;
-    if read as u64 == TABLE_BYTES_MAX {
-        return Err(io::Error::other("the list of sockets is too long"));
-    }
-    Ok(parse_table(&table))
+    parse_table(BufReader::new(File::open(TABLE)?))
 }
 
-fn parse_table(table: &[u8]) -> Vec<Entry> {
+fn parse_table(mut table: impl BufRead) -> io::Result<Vec<Entry>> {
     let name = |line: &[u8]| {
         let at = line.iter().position(|byte| *byte == b'@')?;
         Entry::parse(std::str::from_utf8(&line[at + 1..]).ok()?)
     };
-    let mut found: Vec<_> = table.split(|byte| *byte == b'\n').filter_map(name).collect();
+    let (mut found, mut line) = (Vec::new(), Vec::new());
+    while table.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? > 0 {
+        found.extend(name(line.strip_suffix(b"\n").unwrap_or(&line)));
+        line.clear();
+    }
     // A connection to a listening socket is listed under the same name.
     found.sort_by_key(|entry| (entry.id, entry.nonce));
     found.dedup();
-    found
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -151,6 +152,16 @@ mod tests {
              00000000ffff: 00000002 00000000 00010000 0001 01 20516\n",
             good.name()
         );
-        assert_eq!(parse_table(table.as_bytes()), [good]);
+        assert_eq!(parse_table(table.as_bytes()).unwrap(), [good]);
+    }
+
+    /// A list of more than 256 MiB was none: its claims were not seen.
+    #[test]
+    fn claims_are_seen_behind_any_number_of_sockets() {
+        let good = Entry { kind: Kind::At, id: (0x801, 0x2a), access: Access::Change, nonce: 9 };
+        let last =
+            format!("\n00000000ffff: 00000002 00000000 00010000 0001 01 20511 @{}\n", good.name());
+        let others = io::repeat(b'x').take(300 << 20);
+        assert_eq!(parse_table(BufReader::new(others.chain(last.as_bytes()))).unwrap(), [good]);
     }
 }

@@ -30,11 +30,19 @@ struct Directory {
     acl: Vec<(u16, u16, u32)>,
 }
 
-/// Whether the process could write to the directory `path`.
-pub(super) fn may_write(peer: &UCred, path: &Path) -> bool {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = open(path, flags, Mode::empty());
-    dir.is_ok_and(|dir| Directory::read(&dir).is_some_and(|dir| may_write_to(peer, &dir)))
+/// Whether the process could change what is in a directory that it claims, or in what lies in there: the last of
+/// `way`, which leads up to it from the directory that is wanted.
+///
+/// In a directory above, the right to make names is one over all that lies below, unless only owners may
+/// rename and remove there (the sticky bit, as `/tmp` has it): otherwise anybody could claim `/tmp`, and so what all
+/// others have there.
+pub(super) fn may_change<'a>(peer: &UCred, mut way: impl Iterator<Item = &'a Path>) -> bool {
+    let may = |path: &Path, of_all: bool| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = open(path, flags, Mode::empty());
+        dir.is_ok_and(|dir| Directory::read(&dir).is_some_and(|dir| dir.may_be_used(peer, of_all)))
+    };
+    way.next().is_some_and(|wanted| may(wanted, false)) || way.any(|above| may(above, true))
 }
 
 /// Whether it could write to `inside` the directory `path`, which it named itself.
@@ -46,18 +54,20 @@ pub(super) fn may_write_below(peer: &UCred, path: &Path, inside: &Path) -> bool 
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let found = open(path, flags, Mode::empty())
         .and_then(|dir| openat2(&dir, inside, flags, Mode::empty(), beneath));
-    found.is_ok_and(|dir| Directory::read(&dir).is_some_and(|dir| may_write_to(peer, &dir)))
-}
-
-fn may_write_to(peer: &UCred, dir: &Directory) -> bool {
-    let uid = peer.uid;
-    if uid.is_root() || uid == geteuid() || uid.as_raw() == dir.uid {
-        return true;
-    }
-    dir.lets_in(uid.as_raw(), |gid| is_member(peer, gid))
+    found.is_ok_and(|dir| Directory::read(&dir).is_some_and(|dir| dir.may_be_used(peer, false)))
 }
 
 impl Directory {
+    /// Whether the process could make names in it; with `of_all`, also change names that others made.
+    fn may_be_used(&self, peer: &UCred, of_all: bool) -> bool {
+        let uid = peer.uid;
+        if uid.is_root() || uid == geteuid() || uid.as_raw() == self.uid {
+            return true;
+        }
+        let only_owners = self.mode & libc::S_ISVTX != 0;
+        !(of_all && only_owners) && self.lets_in(uid.as_raw(), |gid| is_member(peer, gid))
+    }
+
     fn read(dir: &OwnedFd) -> Option<Self> {
         use std::os::fd::AsRawFd;
         // Of a descriptor that is only a path, attributes are read by its name in /proc.

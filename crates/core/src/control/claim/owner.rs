@@ -1,0 +1,60 @@
+//! Who serves a mount, asked without a look into it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::super::mount::MountLine;
+use super::super::{Client, Request, SOCKET_NAME};
+use super::claimant::{Claimant, Claimants, read_answer};
+use super::names::{self, Entry, Kind};
+
+/// How long a mount's owner may take to say who it is: long enough for a busy machine.
+const OWNER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Who serves a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::control) struct Owner {
+    pub(in crate::control) pid: u32,
+    /// Its cache, or what stands for it; `None` where the process does not answer.
+    pub(in crate::control) cache: Option<PathBuf>,
+}
+
+/// Who serves the mount `line`, found without a look into it; `None` where nobody says so.
+///
+/// The number of a device is given to the next mount while the process of an earlier one, which
+/// ends, still says that it serves it: only of a single process that names the mount point is that
+/// believed at once. Others are asked whether they go on.
+pub(in crate::control) fn owner_of(line: &MountLine) -> Option<Owner> {
+    let entries = names::all().unwrap_or_default();
+    let of_it = |entry: &Entry| entry.kind == Kind::Mount && entry.id == line.device;
+    let (mut silent, mut named) = (None, Vec::new());
+    let deadline = Instant::now() + OWNER_TIMEOUT;
+    let mut claimants = Claimants::of(entries.into_iter().filter(of_it).map(|entry| (entry, ())));
+    loop {
+        let nobody_yet = silent.is_none() && named.is_empty();
+        // Who fills queues keeps nobody waiting who was told already.
+        let next = if nobody_yet { claimants.next() } else { claimants.next_at_once() };
+        let Some((_, (), Claimant { peer, stream })) = next else { break };
+        // Anybody may say so; the kernel knows whose it is. Others are not waited for.
+        let uid = peer.uid.as_raw();
+        if line.user != Some(uid) {
+            continue;
+        }
+        let told = read_answer(stream, deadline);
+        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+        match told {
+            None => silent = Some(Owner { pid, cache: None }),
+            Some(told) => named.push((told.dir != line.point, pid, uid, told.cache)),
+        }
+    }
+    named.sort_by_key(|(elsewhere, ..)| *elsewhere);
+    let is_certain = silent.is_none() && named.len() == 1 && !named[0].0;
+    let goes_on = |uid: u32, cache: &Path| {
+        let client = Client::connect_to(&cache.join(SOCKET_NAME), uid);
+        client
+            .and_then(|mut client| client.call(&Request::Ending {}, |_| {}))
+            .is_ok_and(|ends: bool| !ends)
+    };
+    let found = named.into_iter().find(|(.., uid, cache)| is_certain || goes_on(*uid, cache));
+    found.map(|(_, pid, _, cache)| Owner { pid, cache: Some(cache) }).or(silent)
+}
