@@ -120,6 +120,10 @@ impl Place {
     /// The place that `whole` stands for, which is on no mount that was found before.
     fn off_mounts(table: &[u8], path: &Path, whole: &Path, look: &dyn Look) -> Result<Self> {
         let socket = whole.join(SOCKET_NAME);
+        let is_closed = |dir: &Path| {
+            let seen = fs::symlink_metadata(dir.join(SOCKET_NAME));
+            seen.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        };
         let cache = |socket: PathBuf| {
             let dir = socket.parent().unwrap_or(whole);
             let seen = fs::metadata(dir).map_err(Error::at(dir, "look at the directory"))?;
@@ -130,7 +134,9 @@ impl Place {
             if socket.exists() {
                 return cache(socket);
             }
-            return cache(socket_of_tiers(table, whole, look).ok_or_else(|| not_ours(path))?);
+            // What lies in a directory that is closed to this user cannot be told.
+            let nothing = || if is_closed(whole) { closed_directory(path) } else { not_ours(path) };
+            return cache(socket_of_tiers(table, whole, look).ok_or_else(nothing)?);
         };
         // A cache, too, may lie on a FUSE mount of others.
         if look.resolve(&socket).is_ok() {
@@ -144,18 +150,49 @@ impl Place {
 
     /// Connects to the mount's owner.
     pub fn connect(&self) -> Result<Client> {
-        // A mount that told of its socket lives: what is gone is the device with the socket.
-        if !self.mountpoint.as_os_str().is_empty() && !self.socket.exists() {
-            return Err(Error::invalid(
-                format!(
-                    "{}: the control socket of the mount at {} is not there any more",
-                    self.socket.display(),
-                    self.mountpoint.display()
-                ),
-                "bring the device of its directory back; or end the mount with the system's umount",
-            ));
-        }
-        Client::connect_to(&self.socket, self.user)
+        let seen = fs::symlink_metadata(&self.socket).map_err(|error| error.kind());
+        let client = match seen {
+            // A mount that told of its socket lives: what is gone is the device with the socket.
+            Err(io::ErrorKind::NotFound) if !self.mountpoint.as_os_str().is_empty() => {
+                return Err(Error::invalid(
+                    format!(
+                        "{}: the control socket of the mount at {} is not there any more",
+                        self.socket.display(),
+                        self.mountpoint.display()
+                    ),
+                    "bring the device of its directory back; or end the mount with the system's umount",
+                ));
+            }
+            Err(io::ErrorKind::PermissionDenied) => return Err(self.closed(geteuid().as_raw())),
+            _ => Client::connect_to(&self.socket, self.user),
+        };
+        client.map_err(|error| match error.errno() {
+            libc::EACCES => self.closed(geteuid().as_raw()),
+            _ => error,
+        })
+    }
+
+    /// The error for a mount whose control socket the user `asking` may not reach.
+    fn closed(&self, asking: u32) -> Error {
+        let what = if self.mountpoint.as_os_str().is_empty() {
+            format!("the mount with the control socket {}", self.socket.display())
+        } else {
+            format!("the mount at {}", self.mountpoint.display())
+        };
+        let message = if asking == self.user {
+            format!(
+                "{what} is yours, and you may not reach {}; let yourself into the directories above it \
+                 (chmod u+x), or ask as root",
+                self.socket.display()
+            )
+        } else {
+            format!(
+                "{what} belongs to user {}, not to you (user {asking}): only that user and root may ask it; \
+                 have one of them do that",
+                self.user
+            )
+        };
+        Error::Refused { message, errno: libc::EACCES }
     }
 }
 
@@ -354,6 +391,18 @@ fn not_ours(path: &Path) -> Error {
     )
 }
 
+/// The error for a directory that this user may not look into.
+fn closed_directory(path: &Path) -> Error {
+    Error::Refused {
+        message: format!(
+            "{}: you may not look into this directory, so it cannot be told whether a mount uses it; name \
+             the mount point, or ask as its owner or as root",
+            path.display()
+        ),
+        errno: libc::EACCES,
+    }
+}
+
 /// The error for a mount point whose owner died.
 fn dead(path: &Path) -> Error {
     Error::invalid(
@@ -376,56 +425,4 @@ fn silent(mountpoint: &Path, pid: Option<u32>) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    /// The SSD was taken away under a mount, which then was said not to be there.
-    #[test]
-    fn a_socket_that_is_gone_is_told_from_a_mount_that_is() {
-        let (mountpoint, socket) =
-            (PathBuf::from("/mnt/x"), PathBuf::from("/nowhere/control.sock"));
-        let user = geteuid().as_raw();
-        let place = Place { mountpoint, socket, user, inside: PathBuf::new() };
-        let error = place.connect().unwrap_err().to_string();
-        assert!(error.contains("/mnt/x") && error.contains("umount"), "{error}");
-        let named_by_cache = Place { mountpoint: PathBuf::new(), ..place };
-        let error = named_by_cache.connect().unwrap_err().to_string();
-        assert!(error.contains("no mount process answers"), "{error}");
-    }
-
-    #[test]
-    fn a_path_elsewhere_is_refused_with_a_remedy() {
-        let dir = tempfile::tempdir().unwrap();
-        let error = Place::find(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("is not on a halocline mount"), "{error}");
-    }
-
-    #[test]
-    fn a_path_is_followed_up_to_a_mount_and_not_into_it() {
-        let scratch = tempfile::tempdir().unwrap();
-        let root = fs::canonicalize(scratch.path()).unwrap();
-        fs::create_dir_all(root.join("a/b")).unwrap();
-        symlink("../mnt/x", root.join("a/link")).unwrap();
-        symlink(root.join("a"), root.join("abs")).unwrap();
-        symlink("self", root.join("self")).unwrap();
-        let mounted = root.join("mnt");
-        let table = format!(
-            "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
-             40 22 0:40 / {} rw - fuse.halocline /o rw,user_id=7,group_id=0\n",
-            mounted.display()
-        );
-        let of = |path: &str| follow(table.as_bytes(), &root.join(path), &Directly);
-        let line = || MountLine::on(table.as_bytes(), &mounted).unwrap();
-        assert_eq!(line().user, Some(7));
-        let inside = |rest: &str| Followed::Mount(line(), rest.into());
-        assert_eq!(of("a/./b/..").unwrap(), Followed::Whole(root.join("a")));
-        assert_eq!(of("mnt").unwrap(), inside(""), "it need not be there");
-        assert_eq!(of("mnt/d/../e").unwrap(), inside("d/../e"));
-        assert_eq!(of("a/link/y").unwrap(), inside("x/y"));
-        assert_eq!(of("abs/link").unwrap(), inside("x"));
-        assert_eq!(of("self").unwrap_err().raw_os_error(), Some(libc::ELOOP));
-        assert!(of("nowhere/mnt").is_err());
-    }
-}
+mod tests;
