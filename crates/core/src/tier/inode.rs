@@ -418,6 +418,18 @@ impl Table {
         known.claimed.insert(number);
     }
 
+    /// Notes the number that a file says of itself, unless another is known by it; answers whether
+    /// it is the file's.
+    pub(super) fn claim_number(&self, entry: Entry, number: u64) -> bool {
+        let mut known = self.known.lock();
+        let is_its = !known.claimed.contains(&number) || known.numbers.get(&entry) == Some(&number);
+        if is_its {
+            known.numbers.insert(entry, number);
+            known.claimed.insert(number);
+        }
+        is_its
+    }
+
     /// Whether a file that has moved is known by this number.
     pub(super) fn is_claimed(&self, number: u64) -> bool {
         self.known.lock().claimed.contains(&number)

@@ -132,13 +132,18 @@ pub(super) fn number_in(link: &Stat) -> Option<u64> {
     (number > 0).then_some(number)
 }
 
+/// Whether a link can keep the number.
+pub(super) fn can_keep(number: u64) -> bool {
+    i64::try_from(number / NANOS).is_ok_and(|seconds| seconds < NUMBERS_BEFORE)
+}
+
 /// Makes a new link, in the directory of temporary names, keep its file's number.
 pub(super) fn number_link(ssd: &Side, name: &str, number: u64) {
     let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-    let seconds = i64::try_from(number / NANOS).unwrap_or(i64::MAX);
-    if seconds >= NUMBERS_BEFORE {
+    if !can_keep(number) {
         return;
     }
+    let seconds = i64::try_from(number / NANOS).unwrap_or(i64::MAX);
     let nanos = i64::try_from(number % NANOS).expect("below 10^9");
     let kept = Timespec { tv_sec: seconds, tv_nsec: nanos };
     let times = Timestamps { last_access: now, last_modification: kept };

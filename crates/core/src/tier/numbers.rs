@@ -4,6 +4,9 @@
 //! modification time, where it is found without asking the lower tier. The file system of the SSD
 //! gives the freed number to a new file sooner or later; that one is then shown by another number,
 //! made up above 2^54.
+//!
+//! Whoever could write to a file before it came to the tier may have made its attribute say anything. What must
+//! hold: it says nobody else's number.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,7 +15,7 @@ use std::time::Duration;
 
 use super::NUMBER_XATTR;
 use super::inode::{Away, Table};
-use super::links::number_in;
+use super::links::{can_keep, number_in};
 use super::tiers::Tiers;
 use crate::engine::Stat;
 use crate::error::Result;
@@ -61,30 +64,48 @@ impl Numbers {
             return own;
         }
         let fd = tiers.tree().descriptor(entry).ok();
-        let number = fd.as_ref().and_then(|fd| kept_number(&**fd)).unwrap_or_else(|| {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            // Links and special files cannot keep it: theirs lasts as long as the mount.
-            if let Some(fd) = &fd {
-                let keep = || keep_number(&**fd, number);
-                let _ = tiers.ssd().steps.step("numbering a file", keep);
-            }
-            number
-        });
-        self.table.set_number(entry.key(), number);
+        let kept = fd.as_ref().and_then(|fd| kept_number(&**fd));
+        if let Some(kept) = kept.filter(|kept| self.table.claim_number(entry.key(), *kept)) {
+            return kept;
+        }
+        let number = self.make_up(entry);
+        // Links and special files cannot keep it: theirs lasts as long as the mount.
+        if let Some(fd) = &fd {
+            let keep = || keep_number(&**fd, number);
+            let _ = tiers.ssd().steps.step("numbering a file", keep);
+        }
         number
+    }
+
+    /// A number that no file has.
+    fn make_up(&self, entry: &Node) -> u64 {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            if self.table.claim_number(entry.key(), number) {
+                return number;
+            }
+        }
     }
 
     /// The number of a file on a lower tier: the one that its link or its copy keeps, or the link's
     /// own for a file that was put there by hand.
     pub(super) fn away(&self, tiers: &Tiers, entry: &Node, link: &Stat, away: &Away) -> u64 {
-        if let Some(number) = self.table.number(entry.key()) {
+        let key = entry.key();
+        if let Some(number) = self.table.number(key) {
             return number;
         }
-        let number = number_in(link).unwrap_or_else(|| {
-            let copy = tiers.sides()[away.tier].look(&away.path).ok();
-            copy.and_then(|copy| kept_number(&copy)).unwrap_or(link.raw.st_ino)
-        });
-        self.table.set_number(entry.key(), number);
-        number
+        if let Some(number) = number_in(link) {
+            self.table.set_number(key, number);
+            return number;
+        }
+        let copy = tiers.sides()[away.tier].look(&away.path).ok();
+        let kept = copy.and_then(|copy| kept_number(&copy));
+        // Ours is in the link, where that can have it. What else an attribute says is for files that were put
+        // there by hand, whoever said it, and may be the own number of anything on the SSD.
+        let kept = kept.filter(|kept| !can_keep(*kept));
+        let mut found = kept.into_iter().chain([link.raw.st_ino]);
+        found
+            .find(|number| self.table.claim_number(key, *number))
+            .unwrap_or_else(|| self.make_up(entry))
     }
 }

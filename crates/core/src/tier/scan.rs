@@ -29,8 +29,9 @@ use super::numbers::kept_number;
 use super::placement::Placement;
 use super::problem::Problem;
 use super::residents::Residents;
-use super::survey::{Found, Marked, OwnLink, Survey};
-use super::tiers::Tiers;
+use super::survey::{Found, Marked, Numbered, OwnLink, Survey};
+use super::tiers::{Entry, Tiers};
+use crate::engine::Stat;
 use crate::error::Result;
 use crate::namespace::attributes::stat_at;
 use crate::namespace::{Namespace, Node, stat_descriptor};
@@ -157,6 +158,9 @@ impl Scan {
         let mut dirs = vec![self.tiers.tree().root()];
         while let Some(dir) = dirs.pop() {
             let fd = self.tiers.tree().descriptor(&dir)?;
+            if kept_number(&*fd).is_none() {
+                survey.own_numbers.insert(dir.key().1);
+            }
             for (name, kind) in names_in(self.tiers.tree(), &dir)? {
                 if self.tiers.is_private(&dir, &name) {
                     continue;
@@ -181,13 +185,14 @@ impl Scan {
                         }
                         if mend {
                             self.hard_links.learn_name(&dir, &name, &stat);
-                            self.count(&dir, name, key, &stat);
+                            self.count(survey, (&dir, name), key, &stat);
                         }
                     }
                     _ => debug_assert!(kind != libc::DT_REG),
                 }
             }
         }
+        self.count_numbered(survey);
         Ok(())
     }
 
@@ -209,19 +214,45 @@ impl Scan {
         survey.named.entry((tier, place)).or_default().push(named);
     }
 
-    fn count(&self, dir: &Node, name: OsString, key: (u64, u64), stat: &crate::engine::Stat) {
+    /// Counts a file on the SSD; one that says which number it keeps is left to [`Self::count_numbered`].
+    fn count(
+        &self,
+        survey: &mut Survey,
+        (dir, name): (&Node, OsString),
+        entry: Entry,
+        stat: &Stat,
+    ) {
         let path = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW;
         let fd =
             self.tiers.tree().descriptor(dir).ok().and_then(|dir| {
                 rustix::fs::openat(&*dir, &name, path, rustix::fs::Mode::empty()).ok()
             });
-        let kept = fd.and_then(|fd| kept_number(&fd));
-        if let Some(number) = kept {
-            self.table.set_number(key, number);
+        let (dir, disk_bytes) = (dir.clone(), stat.disk_bytes());
+        if let Some(number) = fd.and_then(|fd| kept_number(&fd)) {
+            survey.numbered.push(Numbered { dir, name, entry, disk_bytes, number });
+        } else {
+            survey.own_numbers.insert(entry.1);
+            self.add_resident(Numbered { dir, name, entry, disk_bytes, number: entry.1 });
         }
-        let number = kept.unwrap_or(stat.raw.st_ino);
-        let resident = self.residents.add(key, number, (dir.clone(), name), stat.disk_bytes());
-        self.archive_queue.add(key, &resident);
+    }
+
+    /// Counts the files on the SSD that say which number they keep, after all else there is known: whoever owns
+    /// a file may have had it say the number of another before it came to the tier.
+    fn count_numbered(&self, survey: &mut Survey) {
+        for mut file in std::mem::take(&mut survey.numbered) {
+            let is_anothers =
+                file.number != file.entry.1 && survey.own_numbers.contains(&file.number);
+            if is_anothers || !self.table.claim_number(file.entry, file.number) {
+                file.number = self.table.number(file.entry).unwrap_or(file.entry.1);
+            }
+            self.add_resident(file);
+        }
+    }
+
+    fn add_resident(&self, file: Numbered) {
+        let Numbered { dir, name, entry, disk_bytes, number } = file;
+        let resident = self.residents.add(entry, number, (dir, name), disk_bytes);
+        self.archive_queue.add(entry, &resident);
         self.placement.moved(number, true);
     }
 

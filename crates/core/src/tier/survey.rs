@@ -59,7 +59,20 @@ pub(super) struct Survey {
     pub(super) marked: HashMap<u64, Option<Marked>>,
     /// Clean copies: no files of their own.
     pub(super) copies: HashSet<(usize, PathBuf)>,
+    /// Files on the SSD that say which number they keep.
+    pub(super) numbered: Vec<Numbered>,
+    /// Inode numbers of all else there.
+    pub(super) own_numbers: HashSet<u64>,
     pub(super) found: Found,
+}
+
+/// A name of a file on the SSD that says which number it keeps.
+pub(super) struct Numbered {
+    pub(super) dir: Node,
+    pub(super) name: OsString,
+    pub(super) entry: Entry,
+    pub(super) disk_bytes: u64,
+    pub(super) number: u64,
 }
 
 /// A file on the SSD that may be a mark's.

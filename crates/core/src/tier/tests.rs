@@ -8,6 +8,7 @@ mod crashes;
 mod dir_times;
 mod faults;
 mod hostile;
+mod hostile_marks;
 mod lost;
 mod many_names;
 mod ordinary;
