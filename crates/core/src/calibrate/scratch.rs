@@ -28,6 +28,10 @@ impl Scratch {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create_new(true).mode(0o600).custom_flags(flags);
             let file = options.open(&path);
+            // What was there already is somebody else's.
+            if file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists) {
+                return file;
+            }
             // A refused direct open may leave the file behind.
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => file.and(Err(error)),
@@ -70,4 +74,22 @@ impl AlignedBuffer {
 
 fn byte(at: u32) -> u8 {
     at.wrapping_mul(0x9e37_79b1).to_le_bytes()[3]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that had the name was removed, and then taken for the obstacle.
+    #[test]
+    fn a_file_of_the_same_name_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(format!(".halocline-calibrate-{}", std::process::id()));
+        fs::write(&path, "somebody's").unwrap();
+        assert!(Scratch::create(dir.path(), false).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"somebody's");
+        fs::remove_file(&path).unwrap();
+        Scratch::create(dir.path(), false).unwrap();
+        assert!(!path.exists());
+    }
 }

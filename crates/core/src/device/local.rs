@@ -1,7 +1,8 @@
 //! The real thing: system calls on a directory of a mounted file system.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use halocline_model::request::ByteRange;
@@ -22,7 +23,10 @@ pub struct LocalDevice {
 impl LocalDevice {
     /// A device over the file system that holds `dir`.
     pub fn open(dir: &Path) -> Result<Self> {
-        let dir = File::open(dir).map_err(Error::at(dir, "open the server's directory"))?;
+        let mut options = OpenOptions::new();
+        // Of another kind it might wait: a FIFO for a writer.
+        options.read(true).custom_flags(libc::O_DIRECTORY);
+        let dir = options.open(dir).map_err(Error::at(dir, "open the server's directory"))?;
         Ok(Self { dir })
     }
 }
@@ -183,6 +187,17 @@ mod tests {
         device.read_at(&file, 0, &mut [IoSliceMut::new(&mut back)]).unwrap();
         assert!(back[4096..8192].iter().all(|&byte| byte == 0));
         assert!(back[8192..].iter().all(|&byte| byte == 1));
+    }
+
+    /// `calibrate` of a FIFO waited for ever.
+    #[test]
+    fn only_a_directory_is_opened() {
+        let (dir, ..) = scratch();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+        for path in [dir.path().join("file"), fifo] {
+            assert_eq!(LocalDevice::open(&path).unwrap_err().errno(), libc::ENOTDIR);
+        }
     }
 
     #[test]
