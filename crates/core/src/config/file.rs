@@ -184,6 +184,8 @@ fn distance(from: &str, to: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use halocline_testkit::hostile::attack;
+
     use super::*;
     use crate::config::{CacheSize, EmulatedDevice};
 
@@ -258,5 +260,33 @@ mod tests {
             let _ = load_text(&format!("{key} = \"{number}{text}\"\n"));
             let _ = load_text(&format!("[profile.x]\nkind = \"ssd\"\nchannels = {number}\n"));
         }
+    }
+
+    /// What `calibrate` writes, changed by somebody: it is refused, or the cost models can count with it.
+    #[test]
+    fn hostile_calibrations_are_refused_or_can_be_counted_with() {
+        let sample = "[device.\"/mnt/hdd\"]\n\
+             read = { startup_sequential_ps = 100000000, startup_random_ps = 12170000000, per_byte_ps = 8333 }\n\
+             write = { startup_sequential_ps = 100000000, startup_random_ps = 12170000000, per_byte_ps = 8333 }\n\n\
+             [device.\"/mnt/ssd\".read]\nstartup_sequential_ps = 0\nstartup_random_ps = 60000000\n\
+             per_byte_ps = 1351\n[device.\"/mnt/ssd\".write]\nstartup_sequential_ps = 80000000\n\
+             startup_random_ps = 80000000\nper_byte_ps = 1429\n";
+        let other = b"[device.x]\nread = { startup_sequential_ps = 1152921504606846976, startup_random_ps = 1.5, \
+            per_byte_ps = 4294967296 }\nwrite = nan\n[device]\ny = 3\n";
+        let mut accepted = 0;
+        attack(&[sample.as_bytes(), other], 10_000, |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            let Ok(config) = load_text(text) else { return };
+            for profile in config.devices.values() {
+                accepted += 1;
+                for service in [&profile.read, &profile.write] {
+                    let startup = service.startup_sequential_ps.max(service.startup_random_ps);
+                    let longest = (1 << 30) * u128::from(service.per_byte_ps);
+                    let sum = u128::from(startup) + longest;
+                    assert!(u64::try_from(sum).is_ok(), "{profile:?}");
+                }
+            }
+        });
+        assert!(accepted > 100, "{accepted} were accepted");
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use halocline_model::striping::Striping;
 use rustix::fs::{FlockOperation, flock};
@@ -140,11 +141,16 @@ impl Marker {
     pub(super) fn read(home: &Home) -> Result<Option<Self>> {
         let path = home.path().join(NAME);
         let Some(text) = home.read(NAME)? else { return Ok(None) };
+        Self::parse(&text, &path).map(Some)
+    }
+
+    /// The mark in `text`, which stood at `path`.
+    fn parse(text: &str, path: &Path) -> Result<Self> {
         let damaged = |what: String| {
             let what = format!("{}: {what}", path.display());
             Error::invalid(what, "restore the file: docs/FORMAT.md shows what it must hold")
         };
-        let marker: Self = toml::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+        let marker: Self = toml::from_str(text).map_err(|error| damaged(error.to_string()))?;
         if ![FORMAT_UNBOUND, FORMAT, FORMAT_LAYOUTS].contains(&marker.format) {
             return Err(Error::invalid(
                 format!("{}: format {} of the volume is unknown", path.display(), marker.format),
@@ -159,12 +165,51 @@ impl Marker {
                 format!("more than {SERVERS_MAX} servers, or a stripe above {STRIPE_BYTES_MAX}");
             return Err(damaged(what));
         }
-        Ok(Some(marker))
+        Ok(marker)
     }
 
     /// Makes the mark durable: it is whole or not there.
     pub(super) fn write(self, home: &Home) -> Result<()> {
         let body = toml::to_string(&self).expect("numbers are TOML");
         home.write(NAME, &format!("{HEAD}{body}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::request::ByteRange;
+    use halocline_testkit::hostile::attack;
+
+    use super::*;
+
+    /// Whatever stands in a mark, it is refused or a geometry that all of a file fits.
+    #[test]
+    fn hostile_marks_of_volumes_are_refused_or_can_be_counted_with() {
+        let made = Marker::new(8, 64 << 10, 131);
+        let samples =
+            [made, made.with_layouts(), Marker { format: FORMAT_UNBOUND, tree: None, ..made }];
+        let samples = samples.map(|mark| format!("{HEAD}{}", toml::to_string(&mark).unwrap()));
+        let samples: Vec<&[u8]> = samples.iter().map(String::as_bytes).collect();
+        let mut accepted = 0;
+        attack(&samples, 20_000, |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            let Ok(mark) = Marker::parse(text, Path::new(NAME)) else { return };
+            accepted += 1;
+            assert!((1..=SERVERS_MAX).contains(&mark.servers), "{mark:?}");
+            assert!((1..=STRIPE_BYTES_MAX).contains(&mark.stripe), "{mark:?}");
+            let again = Marker::parse(&toml::to_string(&mark).unwrap(), Path::new(NAME));
+            assert_eq!(again.unwrap(), mark);
+            assert!(mark.bound_to(u64::MAX).is_bound_to(u64::MAX));
+            let (striping, end) = (mark.striping(), i64::MAX.cast_unsigned());
+            for start in [0, mark.stripe - 1, end - mark.stripe.min(end)] {
+                let range = ByteRange::new(start, (start + 2 * mark.stripe).min(end));
+                let pieces: u64 = striping.pieces(range).map(|piece| piece.len).sum();
+                assert_eq!(pieces, range.len(), "{mark:?} {range:?}");
+            }
+            for server in [0, mark.servers - 1] {
+                assert!(striping.local_len(server, end) <= end, "{mark:?}");
+            }
+        });
+        assert!(accepted > 1000, "{accepted} were accepted");
     }
 }
