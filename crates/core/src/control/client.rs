@@ -183,8 +183,14 @@ impl Client {
         request: &Request,
         progress: impl FnMut(Progress),
     ) -> Result<T> {
-        self.send(request)?;
-        self.receive(matches!(request, Request::Status {}), progress)
+        let is_status = matches!(request, Request::Status {});
+        let Err(error) = self.send(request) else { return self.receive(is_status, progress) };
+        // Who is sent away is told why before anything is asked.
+        let left = [libc::EPIPE, libc::ECONNRESET].contains(&error.errno());
+        match left.then(|| self.receive::<T>(is_status, progress)) {
+            Some(Err(told @ Error::Refused { .. })) => Err(told),
+            _ => Err(error),
+        }
     }
 
     pub(super) fn stream(&self) -> &UnixStream {

@@ -34,7 +34,7 @@ const LONG_REQUESTS: [&[u8]; 2] = [b"{\"warm\"", b"{\"jobs\""];
 /// bound what all clients together make the mount keep in memory.
 const LONG_LINES_MAX: usize = 4;
 /// Clients that are connected at the same time, one thread each.
-const CLIENTS_MAX: usize = 1024;
+pub(super) const CLIENTS_MAX: usize = if cfg!(test) { 32 } else { 1024 };
 /// How long a client may take nothing of an answer: then it is left, and what it asked for stops.
 /// Nobody's mount waits for a client that is stopped.
 const UNREAD: Duration =
@@ -229,7 +229,13 @@ fn accept_all(listener: &UnixListener, shared: &Arc<Shared>, ending: &AtomicBool
         threads.retain(|thread| !thread.is_finished());
         if threads.len() >= CLIENTS_MAX {
             tracing::warn!("control socket: more than {CLIENTS_MAX} clients: one is sent away");
-            let busy = Error::from(io::Error::from_raw_os_error(libc::EAGAIN));
+            let busy = Error::Refused {
+                message: format!(
+                    "the mount process has {CLIENTS_MAX} clients already; try again, or end commands and \
+                     programs that are connected to its control socket"
+                ),
+                errno: libc::EAGAIN,
+            };
             let _ = send(&mut &stream, &Answer::<()>::from(Err(busy)));
             continue;
         }

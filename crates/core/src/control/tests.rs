@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -343,4 +344,24 @@ fn a_process_that_is_ending_is_heard_to_the_end() {
     assert_eq!(client.call::<u32>(&Request::Report {}, |_| {}).unwrap(), 7);
     drop(client);
     ending.join().unwrap();
+}
+
+/// One client too many was told "Resource temporarily unavailable", or that a pipe broke.
+#[test]
+fn a_client_too_many_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = started(dir.path());
+    let asks = || {
+        let mut client = Client::connect(server.socket())?;
+        client.call::<Report>(&Request::Report {}, |_| {})
+    };
+    let connected: Vec<_> =
+        (0..server::CLIENTS_MAX).map(|_| UnixStream::connect(server.socket()).unwrap()).collect();
+    // Answered before it asks, and after.
+    for _ in 0..200 {
+        let error = asks().unwrap_err();
+        assert_eq!(error.errno(), libc::EAGAIN, "{error}");
+        assert!(error.to_string().contains("end commands and programs"), "{error}");
+    }
+    drop(connected);
 }
