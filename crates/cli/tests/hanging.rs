@@ -173,3 +173,24 @@ fn an_origin_that_begins_to_hang_in_a_forced_flush_is_left() {
     assert!(said(&forced).contains("stay on the cache"), "{}", said(&forced));
     assert!(!stack.is_mounted("mnt"));
 }
+
+/// `fsck` looked at the origin before it asked whether it answers.
+#[test]
+fn a_cache_is_not_checked_while_its_origin_hangs() {
+    let Some(mut stack) = Stack::new("below", &["--policy", "never"]) else { return };
+    let mount = ["mount", "below", "mnt", "--cache", "cache2", "--policy", "always"];
+    stack.succeed(&[&mount[..], &["--rebuild=false"]].concat());
+    fs::write(stack.path("mnt/new"), "dirty").unwrap();
+    let kept = stack.halocline(&["umount", "mnt", "--keep-dirty"]);
+    assert_eq!(kept.status.code(), Some(3), "{}", said(&kept));
+    fs::create_dir(stack.path("saved")).unwrap();
+    stack.stop("below");
+    for args in [&["fsck", "cache2"][..], &["rescue", "cache2", "--to", "saved"]] {
+        let refused = stack.bounded(args);
+        assert_eq!(refused.status.code(), Some(2), "{args:?}: {}", said(&refused));
+        assert!(said(&refused).contains("does not answer"), "{args:?}: {}", said(&refused));
+    }
+    stack.go_on();
+    stack.succeed(&["fsck", "cache2"]);
+    stack.succeed(&["umount", "below"]);
+}

@@ -60,9 +60,6 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     }
     let dir = offline::cache_dir(&args.cache)?;
     let mut cache = Cache::open(&dir, args.repair).map_err(Failure::refused)?;
-    if let Some(binding) = &cache.offline.binding {
-        places::check_answers(&binding.origin).map_err(Failure::refused)?;
-    }
     cache.check_servers()?;
     let mut contents = Contents::new(cache.offline.dmt.usage().mapped, args.json);
     for file in cache.offline.dmt.files() {

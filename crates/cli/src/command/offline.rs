@@ -18,7 +18,7 @@ use halocline_model::request::ByteRange;
 
 use super::fsck::names::Names;
 use crate::failure::Failure;
-use crate::text;
+use crate::{places, text};
 
 /// A cache that is open, with what its opening found.
 pub(super) struct Offline {
@@ -58,6 +58,10 @@ impl Offline {
     /// Opens the cache in `dir`, to be changed, or only looked at.
     pub(super) fn open(dir: &Path, look_only: bool) -> Result<Self> {
         let binding = Binding::load(dir)?;
+        // Before anything looks at it: who looks at an origin that hangs waits for ever.
+        if let Some(binding) = &binding {
+            places::check_answers(&binding.origin)?;
+        }
         let eviction = evict::POLICIES.first().map(|policy| (policy.make)());
         let eviction = eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?;
         let options = table::Options {
