@@ -35,6 +35,35 @@ fn servers(dir: &Path, kinds: &[(&str, &str)]) {
     fs::write(dir.join("servers.toml"), text).unwrap();
 }
 
+/// The directories are one file system here, which is told and does no harm to the test.
+#[test]
+fn what_was_calibrated_is_planned_on() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path();
+    trace(dir);
+    for name in ["disk", "deep/disk"] {
+        fs::create_dir_all(dir.join(name)).unwrap();
+    }
+    let calibrate = ["calibrate", "disk", "deep/disk", "--span", "4M", "--requests", "2"];
+    let output = halocline(dir, &[&calibrate[..], &["--servers", "servers.toml", "-n"]].concat());
+    assert!(output.status.success() && !dir.join("servers.toml").exists(), "{}", said(&output));
+    let output = halocline(dir, &[&calibrate[..], &["--servers", "servers.toml"]].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("lie on one file system"), "{}", said(&output));
+    let text = fs::read_to_string(dir.join("servers.toml")).unwrap();
+    for part in ["name = \"disk\"", "name = \"disk-1\"", "[profile.disk]", "capacity = "] {
+        assert!(text.contains(part), "{text}");
+    }
+    let plan = ["plan", "t.hct", "--servers", "servers.toml", "-o", "plan.toml"];
+    let output = halocline(dir, &plan);
+    assert!(output.status.success(), "{}", said(&output));
+    let plan = fs::read_to_string(dir.join("plan.toml")).unwrap();
+    assert!(plan.contains("disk-1"), "{plan}");
+    // A configuration is not written beside it, and both at once are refused.
+    let both = ["--servers", "s.toml", "--config", "c.toml"];
+    assert_eq!(halocline(dir, &[&calibrate[..], &both].concat()).status.code(), Some(2));
+}
+
 #[test]
 fn a_plan_is_told_and_written_and_the_same_each_time() {
     let scratch = tempfile::tempdir().unwrap();

@@ -7,6 +7,7 @@
 //! data that will be used gives the best prediction.
 
 mod fit;
+mod remote;
 mod rotational;
 mod scratch;
 
@@ -16,10 +17,12 @@ use std::time::Instant;
 
 use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
+use serde::Serialize;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
 
+pub use remote::is_remote;
 pub use rotational::rotational;
 
 use fit::{Pattern, Point};
@@ -37,6 +40,8 @@ pub struct Effort {
     /// Go past the page cache (`O_DIRECT`) where the file system can: it measures the device
     /// instead of memory. Not needed on an emulated device, whose time is its own.
     pub direct: bool,
+    /// Measure the way to the server by itself too: it is on another machine.
+    pub way: bool,
 }
 
 impl Default for Effort {
@@ -47,6 +52,7 @@ impl Default for Effort {
             requests: 200,
             sizes: [4, 16, 64, 256, 1024].map(|kib| kib << 10).to_vec(),
             direct: true,
+            way: false,
         }
     }
 }
@@ -58,8 +64,34 @@ pub struct Calibration {
     pub profile: DeviceProfile,
     /// Whether the page cache was out of the way; without it, reads may have measured memory.
     pub direct: bool,
+    /// The way to the server, if it was asked for; the profile has it in all its times.
+    pub way: Option<Way>,
     /// Requests that were measured.
     pub requests: usize,
+}
+
+/// What the way to a server on another machine costs: reads of what it has in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Way {
+    /// Of one request, picoseconds: e of the cost model, and what the server's software takes.
+    pub startup_ps: u64,
+    /// Of one byte, picoseconds: t of the cost model.
+    pub per_byte_ps: u64,
+}
+
+impl Calibration {
+    /// The device alone: the profile without the way to it.
+    pub fn device(&self) -> DeviceProfile {
+        let Some(way) = self.way else { return self.profile };
+        let mut device = self.profile;
+        for service in [&mut device.read, &mut device.write] {
+            for startup in [&mut service.startup_sequential_ps, &mut service.startup_random_ps] {
+                *startup = startup.saturating_sub(way.startup_ps);
+            }
+            service.per_byte_ps = service.per_byte_ps.saturating_sub(way.per_byte_ps);
+        }
+        device
+    }
 }
 
 /// Called with the steps done and the steps in all.
@@ -81,7 +113,8 @@ pub fn calibrate(
     let longest = effort.sizes.iter().copied().max().unwrap_or(0).max(FILL);
     let mut run = Run { device, scratch: &scratch, effort, buffer: AlignedBuffer::new(longest) };
     let fill_steps = effort.span.div_ceil(FILL);
-    let runs = fit::SERIES.len() * effort.sizes.len();
+    let series = fit::SERIES.into_iter().chain(effort.way.then_some(fit::WAY));
+    let runs = series.clone().count() * effort.sizes.len();
     let total = fill_steps + (runs * effort.requests) as u64;
     let failed = || Error::at(dir, "measure the server with a scratch file");
     for step in 0..fill_steps {
@@ -92,7 +125,7 @@ pub fn calibrate(
     // What the page cache still holds must not be written back while something is measured.
     device.sync(&scratch.file, true).map_err(failed())?;
     let (mut points, mut done) = (Vec::with_capacity(runs), fill_steps);
-    for (direction, pattern) in fit::SERIES {
+    for (direction, pattern) in series {
         for &size in &effort.sizes {
             let median_ps = run.series(direction, pattern, size).map_err(failed())?;
             points.push(Point { direction, pattern, size, median_ps });
@@ -101,7 +134,10 @@ pub fn calibrate(
         }
     }
     let requests = runs * effort.requests;
-    Ok(Calibration { profile: fit::profile(&points), direct: scratch.direct, requests })
+    let way = points.split_off(fit::SERIES.len() * effort.sizes.len());
+    let way = effort.way.then(|| fit::way(&way));
+    let way = way.map(|(startup_ps, per_byte_ps)| Way { startup_ps, per_byte_ps });
+    Ok(Calibration { profile: fit::profile(&points), direct: scratch.direct, way, requests })
 }
 
 fn check(dir: &Path, device: &dyn Device, effort: &Effort) -> Result<()> {
@@ -148,6 +184,7 @@ impl Run<'_> {
             let place = match pattern {
                 Pattern::Sequential => at % places,
                 Pattern::Random => random.below(places),
+                Pattern::Same => 0,
             };
             let start = Instant::now();
             self.request(direction, place * size, size)?;

@@ -1,4 +1,6 @@
-//! `halocline calibrate`: measure devices and remember them in the configuration.
+//! `halocline calibrate`: measure devices and remember them in the configuration, or as the servers of a plan.
+
+mod servers;
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,7 +10,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use halocline_core::bounded;
-use halocline_core::calibrate::{Calibration, Effort, calibrate};
+use halocline_core::calibrate::{Calibration, Effort, Way, calibrate, is_remote};
 use halocline_core::config::{Config, EmulatedDevice};
 use halocline_core::control::{Progress, path_as_json};
 use halocline_core::device::Device;
@@ -31,10 +33,11 @@ use crate::text;
 /// Longest configuration that is added to, as the longest that is read.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
-/// Measure startup and per-byte time of devices, and write them to the configuration
+/// Measure startup and per-byte time of devices, and write them to the configuration or as servers of a plan
 ///
 /// Issues thousands of reads and writes, sequential and random, to a scratch file without a name
-/// in each directory. Nothing else should use the devices meanwhile.
+/// in each directory. Nothing else should use the devices meanwhile. Where a directory may be on another machine, the way
+/// there is told from the device: by reading again and again what the server has in memory.
 #[derive(Debug, Args)]
 pub(crate) struct CalibrateArgs {
     /// Directories, one on each device: the origin, the cache
@@ -43,6 +46,9 @@ pub(crate) struct CalibrateArgs {
     /// Configuration file to write to; without it the user's own
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Write the directories as servers to this file instead, for plan, simulate and advise, in this order
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    servers: Option<PathBuf>,
     /// Size of the scratch file, from 2M to 64T: the larger, the better random requests on a disk are
     /// measured
     #[arg(long, default_value = "1G", value_name = "BYTES", value_parser = span, allow_negative_numbers = true)]
@@ -68,6 +74,9 @@ struct Measured<'a> {
     path: &'a Path,
     #[serde(flatten)]
     profile: &'a DeviceProfile,
+    /// The way to another machine, which the profile has in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    way: Option<Way>,
 }
 
 /// Twice the largest request that is measured, at least.
@@ -95,20 +104,28 @@ pub(crate) fn execute(args: &CalibrateArgs) -> Outcome {
                 text::path(&dir)
             );
         }
-        measured.push((dir, found.profile));
+        measured.push((dir, found));
     }
     if args.json {
-        let measured = measured.iter().map(|(path, profile)| Measured { path, profile });
+        let measured = measured.iter().map(|(path, found)| Measured {
+            path,
+            profile: &found.profile,
+            way: found.way,
+        });
         print_json(&measured.collect::<Vec<_>>())?;
     } else {
-        for (dir, profile) in &measured {
-            say::lines(&describe(dir, profile));
+        for (dir, found) in &measured {
+            say::lines(&describe(dir, found));
         }
     }
     if !args.dry_run {
-        write(&file, &measured)?;
+        let file = args.servers.as_ref().unwrap_or(&file);
+        match &args.servers {
+            Some(file) => servers::write(file, &measured)?,
+            None => write(file, &measured)?,
+        }
         // Standard output is for the JSON alone.
-        let written = format!("written to {}", text::path(&file));
+        let written = format!("written to {}", text::path(file));
         if args.json { tell!("{written}") } else { say!("{written}") }
     }
     Ok(ExitCode::SUCCESS)
@@ -137,6 +154,7 @@ fn measure(
         span: args.span,
         requests: args.requests as usize,
         direct: emulated.is_none(),
+        way: emulated.is_none() && is_remote(dir)?,
         ..Effort::default()
     };
     let mut meter = Meter::new("measuring", args.json);
@@ -147,7 +165,8 @@ fn measure(
 }
 
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-fn describe(dir: &Path, profile: &DeviceProfile) -> String {
+fn describe(dir: &Path, found: &Calibration) -> String {
+    let profile = &found.profile;
     let mut out = format!("{}\n", text::path(dir));
     for (name, direction) in [("read", &profile.read), ("write", &profile.write)] {
         let rate = 1e6 / direction.per_byte_ps.max(1) as f64;
@@ -161,11 +180,16 @@ fn describe(dir: &Path, profile: &DeviceProfile) -> String {
         ]
         .concat();
     }
+    if let Some(way) = &found.way {
+        let rate = 1e6 / way.per_byte_ps.max(1) as f64;
+        let startup = text::seconds(way.startup_ps as f64 * 1e-12);
+        out += &format!("  of that, the way there: {startup} for a request; {rate:.0} MB/s\n");
+    }
     out
 }
 
 /// Puts the measured devices into the file and leaves the rest of it, comments too, as it is.
-fn write(file: &Path, measured: &[(PathBuf, DeviceProfile)]) -> Result<(), Failure> {
+fn write(file: &Path, measured: &[(PathBuf, Calibration)]) -> Result<(), Failure> {
     let text = match bounded::read_to_string(file, CONFIG_BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         // What cannot be read is not replaced.
@@ -179,13 +203,17 @@ fn write(file: &Path, measured: &[(PathBuf, DeviceProfile)]) -> Result<(), Failu
         table.set_implicit(true);
         Item::Table(table)
     });
-    for (dir, profile) in measured {
-        devices[&*dir.to_string_lossy()] = Item::Table(table_of(profile));
+    for (dir, found) in measured {
+        devices[&*dir.to_string_lossy()] = Item::Table(table_of(&found.profile));
     }
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent).map_err(Error::at(parent, "create the directory"))?;
     }
-    // A reader sees the old file or the new one.
+    replace(file, &document)
+}
+
+/// Puts `document` in the place of `file`: a reader sees the old file or the new one.
+fn replace(file: &Path, document: &DocumentMut) -> Result<(), Failure> {
     let replace = || -> io::Result<()> {
         let new = Replacement::begin(file)?;
         new.file().write_all(document.to_string().as_bytes())?;
@@ -227,13 +255,15 @@ mod tests {
             startup_random_ps: n + 1,
             per_byte_ps: 9,
         };
-        let old = DeviceProfile { read: direction(1), write: direction(3) };
-        let new = DeviceProfile { read: direction(5), write: direction(7) };
-        write(&file, &[("/mnt/a b".into(), old), ("/mnt/c".into(), old)]).unwrap();
+        let of = |profile| Calibration { profile, direct: true, way: None, requests: 1 };
+        let (old, new) = [(1, 3), (5, 7)]
+            .map(|(read, write)| DeviceProfile { read: direction(read), write: direction(write) })
+            .into();
+        write(&file, &[("/mnt/a b".into(), of(old)), ("/mnt/c".into(), of(old))]).unwrap();
         let text =
             format!("# by hand\ndirect = true # yes\n\n{}", fs::read_to_string(&file).unwrap());
         fs::write(&file, text).unwrap();
-        write(&file, &[("/mnt/a b".into(), new)]).unwrap();
+        write(&file, &[("/mnt/a b".into(), of(new))]).unwrap();
         let text = fs::read_to_string(&file).unwrap();
         assert!(text.starts_with("# by hand\ndirect = true # yes\n"), "{text}");
         let config = Config::load(&file).unwrap();
@@ -244,7 +274,7 @@ mod tests {
         fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
         let link = dir.path().join("link.toml");
         symlink(&file, &link).unwrap();
-        write(&link, &[("/mnt/d".into(), new)]).unwrap();
+        write(&link, &[("/mnt/d".into(), of(new))]).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(Config::load(&file).unwrap().device(Path::new("/mnt/d")).is_some());
@@ -259,7 +289,8 @@ mod tests {
         let direction =
             ServiceProfile { startup_sequential_ps: 1, startup_random_ps: 1, per_byte_ps: 1 };
         let profile = DeviceProfile { read: direction, write: direction };
-        assert!(write(&file, &[("/mnt/a".into(), profile)]).is_err());
+        let found = Calibration { profile, direct: true, way: None, requests: 1 };
+        assert!(write(&file, &[("/mnt/a".into(), found)]).is_err());
         assert_eq!(fs::read(&file).unwrap(), text);
     }
 }

@@ -10,6 +10,8 @@ use halocline_model::request::Direction;
 pub(super) enum Pattern {
     Sequential,
     Random,
+    /// The same bytes again and again: a server on another machine has them in memory.
+    Same,
 }
 
 /// What is measured, in order.
@@ -28,6 +30,16 @@ pub(super) struct Point {
     /// Bytes.
     pub(super) size: u64,
     pub(super) median_ps: f64,
+}
+
+/// What is measured of the way to another machine, too.
+pub(super) const WAY: (Direction, Pattern) = (Direction::Read, Pattern::Same);
+
+/// Startup and time of a byte, picoseconds, of the way to another machine.
+pub(super) fn way(points: &[Point]) -> (u64, u64) {
+    let sums = Sums::of(points.iter().filter(|point| point.median_ps > 0.0));
+    let slope = if sums.spread > 0.0 { (sums.slope / sums.spread).max(0.0) } else { 0.0 };
+    (whole(sums.startup(slope)), whole(slope))
 }
 
 /// The profile that fits the points best.

@@ -155,6 +155,12 @@ pub(super) const CALIBRATE: &[Metric] = &[
         "Startup of writes anywhere else: seek and rotation on a disk.",
     ),
     metric("[].write.per_byte_ps", "picoseconds a byte", "Transfer."),
+    metric(
+        "[].way.startup_ps",
+        "picoseconds",
+        "Of all that, what a request takes to another machine and back; missing where the directory is on this one.",
+    ),
+    metric("[].way.per_byte_ps", "picoseconds a byte", "The same of each byte."),
 ];
 
 pub(super) const IOR: &[Metric] = &[
