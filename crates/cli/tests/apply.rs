@@ -1,8 +1,10 @@
 //! `halocline apply` and `halocline verify`: from a trace to a plan, to files that lie as it says.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::process::Output;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+use std::{fs, thread};
 
 use halocline_core::control::metrics::Section;
 use halocline_testkit::place::{Place, said, written};
@@ -101,6 +103,55 @@ fn a_planned_file_is_moved_and_read_through_a_mount_as_before() {
     let measured = json("halocline verify", &output)["measured"].clone();
     let drifted = |server: &serde_json::Value| server["drifted"] == true;
     assert!(measured.as_array().unwrap().iter().any(drifted), "{measured}");
+}
+
+/// Killed sooner and later, the file has its old layout or its new one, with the same bytes, and the same command ends
+/// what was begun.
+#[test]
+fn a_move_that_is_killed_goes_on() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let file = planned(&scratch);
+    scratch.succeed(&["umount", "mnt"]);
+    let forth = fs::read_to_string(scratch.path("plan.toml")).unwrap();
+    // The same file on one server after the other: each round has something to move.
+    let widths = forth.find("widths = ").unwrap();
+    let parts = forth.find("[[file.part]]").unwrap();
+    let on = |server: usize| {
+        let mut widths = ["0"; 3];
+        widths[server] = "65536";
+        format!("{}[[file.part]]\nbegin = 0\nwidths = [{}]\n", &forth[..parts], widths.join(", "))
+    };
+    assert!(parts < widths, "{forth}");
+    let (mut killed, mut delay) = (0, Duration::ZERO);
+    for round in 0.. {
+        fs::write(scratch.path("plan.toml"), on(round % 2)).unwrap();
+        let mut apply = scratch.command(&["apply", "plan.toml", "volume"]);
+        let mut apply = apply.stdout(Stdio::null()).spawn().unwrap();
+        thread::sleep(delay);
+        apply.kill().unwrap();
+        let ended = apply.wait().unwrap().success();
+        killed += usize::from(!ended);
+        scratch.succeed(&["unstripe", "volume", &file, "plain"]);
+        assert!(fs::read(scratch.path("plain")).unwrap() == content(), "after {delay:?}");
+        fs::remove_file(scratch.path("plain")).unwrap();
+        scratch.succeed(&["apply", "plan.toml", "volume"]);
+        scratch.succeed(&["verify", "plan.toml", "volume"]);
+        delay = if ended { Duration::ZERO } else { delay * 5 / 4 + Duration::from_micros(300) };
+        if ended && killed > 3 {
+            break;
+        }
+    }
+    let objects = |server: &str| {
+        let names = walk(&scratch.path("volume").join(server));
+        names.iter().filter(|path| path.metadata().unwrap().len() >= 2 << 20).count()
+    };
+    let large: usize = ["server-0", "server-1", "server-2"].into_iter().map(objects).sum();
+    assert_eq!(large, 1, "the copies that were begun are gone");
+}
+
+fn walk(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
 }
 
 #[test]
