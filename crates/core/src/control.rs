@@ -346,6 +346,9 @@ pub struct ServerStatus {
     pub errors: u64,
     /// Requests waiting or in service now.
     pub queued: u64,
+    /// How many times as long as calibrated it takes, if that is much more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slower: Option<f64>,
 }
 
 /// A maximal range of a file with one location.

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use self::memory::MemoryFile;
 
 pub mod directory;
+pub(crate) mod drift;
 pub mod emulate;
 pub mod fault;
 pub(crate) mod lease;

@@ -169,5 +169,11 @@ fn servers(out: &mut String, servers: &[ServerStatus]) {
             counted(server.errors, "error"),
             server.queued
         );
+        if let Some(ratio) = server.slower {
+            let _ = writeln!(
+                out,
+                "             it takes {ratio:.1} times as long as calibrated: see what is wrong with it, or calibrate it again"
+            );
+        }
     }
 }

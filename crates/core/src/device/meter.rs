@@ -1,4 +1,4 @@
-//! Counts what passes: requests, bytes and errors by direction.
+//! Counts what passes: requests, bytes and errors by direction; and compares some requests with what calibration says.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use halocline_model::request::{ByteRange, Direction};
 
+use super::drift::Drift;
 use super::{Allocate, Device, ServerFile, Space};
 
 /// Counters of one direction.
@@ -35,9 +36,56 @@ pub struct Meter {
     write: Counter,
     /// Syncs, truncates and allocations: no bytes.
     other: Counter,
+    /// Of a device that was calibrated.
+    drift: Option<Drift>,
 }
 
+/// One request in so many is compared with what calibration says: looking at the clock costs more than counting.
+const COMPARED_ONE_IN: u64 = 8;
+
 impl Meter {
+    /// Counters of a device that was calibrated.
+    pub(crate) fn with_drift(drift: Drift) -> Self {
+        Self { drift: Some(drift), ..Self::default() }
+    }
+
+    /// How many times as long as calibrated the device takes, if that is much more.
+    pub(crate) fn slower(&self) -> Option<f64> {
+        self.drift.as_ref()?.slower()
+    }
+
+    /// Does and counts a read or write, and compares it if it is its turn and it was alone.
+    fn transfer<T>(
+        &self,
+        direction: Direction,
+        work: impl FnOnce() -> io::Result<T>,
+        bytes: impl Fn(&T) -> u64,
+    ) -> io::Result<T> {
+        let counter = match direction {
+            Direction::Read => &self.read,
+            Direction::Write => &self.write,
+        };
+        let compared = self.drift.as_ref().filter(|_| {
+            counter.begun.load(Ordering::Relaxed).is_multiple_of(COMPARED_ONE_IN)
+                && self.under_way() == 0
+        });
+        let Some(drift) = compared else { return counter.count(work, bytes) };
+        let (begun, since) = (self.begun(), drift.clock.instant());
+        let outcome = counter.count(work, &bytes);
+        if let Ok(value) = &outcome
+            && self.begun() == begun + 1
+        {
+            drift.note(direction, bytes(value), drift.clock.elapsed(since));
+        }
+        outcome
+    }
+
+    /// Requests of any kind that began.
+    fn begun(&self) -> u64 {
+        let begun = |counter: &Counter| counter.begun.load(Ordering::Relaxed);
+        [&self.read, &self.write, &self.other].into_iter().map(begun).sum()
+    }
+
     /// What passed in this direction so far.
     pub fn traffic(&self, direction: Direction) -> Traffic {
         match direction {
@@ -108,12 +156,13 @@ impl Device for MeteredDevice {
         offset: u64,
         bufs: &mut [IoSliceMut<'_>],
     ) -> io::Result<usize> {
-        self.meter.read.count(|| self.below.read_at(file, offset, bufs), |count| *count as u64)
+        let work = || self.below.read_at(file, offset, bufs);
+        self.meter.transfer(Direction::Read, work, |count| *count as u64)
     }
 
     fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
         let bytes = |(): &()| bufs.iter().map(|buf| buf.len() as u64).sum();
-        self.meter.write.count(|| self.below.write_at(file, offset, bufs), bytes)
+        self.meter.transfer(Direction::Write, || self.below.write_at(file, offset, bufs), bytes)
     }
 
     fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {

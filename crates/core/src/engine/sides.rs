@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::coherence::Coherence;
 use crate::config::{Config, EmulatedGroup, Shares};
 use crate::control::{ServerStatus, Side};
+use crate::device::drift::Drift;
 use crate::device::emulate::{self, EmulatedServer};
 use crate::device::meter::{Meter, MeteredDevice};
 use crate::device::pieces::PiecewiseDevice;
@@ -93,8 +94,14 @@ fn metered(device: Arc<dyn Device>, meter: &Arc<Meter>) -> Arc<dyn Device> {
     Arc::new(MeteredDevice::new(device, Arc::clone(meter)))
 }
 
-fn new_meters(count: u32) -> Vec<Arc<Meter>> {
-    (0..count).map(|_| Arc::default()).collect()
+/// Meters of the `count` servers in `dir`, which compare where the device was calibrated.
+fn new_meters(count: u32, dir: &Path, config: &Config, clock: &Clock) -> Vec<Arc<Meter>> {
+    let calibrated = config.device(dir).filter(|_| config.emulate.is_none());
+    let meter = || match calibrated {
+        Some(profile) => Meter::with_drift(Drift::new(dir.to_owned(), *profile, clock)),
+        None => Meter::default(),
+    };
+    (0..count).map(|_| Arc::new(meter())).collect()
 }
 
 /// Opens the origin.
@@ -105,7 +112,7 @@ pub(crate) fn open_origin(
     around: Decorations<'_>,
 ) -> Result<Origin> {
     let shape = config.origin_shape();
-    meters.origin = new_meters(shape.servers);
+    meters.origin = new_meters(shape.servers, dir, config, around.clock);
     let group = config.emulate.as_ref().map(|emulation| &emulation.origin);
     Origin::open_or_create(dir, shape, &|index, device| {
         let device = emulated(group, around.clock, device);
@@ -121,7 +128,7 @@ pub(crate) fn open_cache(
     around: Decorations<'_>,
 ) -> Result<Volume> {
     let shape = config.cache_shape();
-    meters.cache = new_meters(shape.servers);
+    meters.cache = new_meters(shape.servers, dir, config, around.clock);
     let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
     let decorate = |index: usize, device| {
         let device = emulated(group, around.clock, Arc::new(PiecewiseDevice::new(device)));
@@ -257,5 +264,6 @@ fn state(side: Side, server: &Server, meter: &Meter, profile: &str) -> ServerSta
         written_bytes: write.bytes,
         errors: read.errors + write.errors + meter.other().errors,
         queued: meter.under_way() + server.waiting(),
+        slower: meter.slower(),
     }
 }

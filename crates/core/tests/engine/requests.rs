@@ -3,6 +3,7 @@
 use halocline_core::control::{Controlled, Health, Side};
 use halocline_core::device::fault::{Effect, Operation, When};
 use halocline_core::engine::Engine;
+use halocline_model::profile::{DeviceProfile, ServiceProfile};
 
 use crate::fixture::{Fixture, still};
 
@@ -41,6 +42,25 @@ fn clean_and_dirty_neighbours_are_one_request() {
     assert_eq!(served(&fixture), (before.0 + 1, before.1 + 1));
     assert_eq!(fixture.engine().status().dirty_bytes, (BLOCK * BLOCKS) as u64);
     assert_eq!(fixture.read("file", 0, BLOCK * BLOCKS), [3; BLOCK * BLOCKS]);
+}
+
+/// A disk that is about to fail, or one that others use too, decides wrongly for months.
+#[test]
+fn a_device_that_takes_longer_than_calibrated_is_told() {
+    let slower = |startup_random_ps| {
+        let startup_sequential_ps = 0;
+        let service = ServiceProfile { startup_sequential_ps, startup_random_ps, per_byte_ps: 0 };
+        let mut config = still(4 << 20, "never");
+        config.devices.insert("/".into(), DeviceProfile { read: service, write: service });
+        let fixture = Fixture::new(config);
+        for at in 0..4096 {
+            fixture.write("file", at * 512, &[1; 512]);
+        }
+        let servers = fixture.engine().status().servers;
+        servers.iter().find(|server| server.side == Side::Origin).unwrap().slower
+    };
+    assert!(slower(1).is_some_and(|ratio| ratio > 1.5), "a request takes a picosecond at most");
+    assert_eq!(slower(3_600_000_000_000_000), None, "it takes an hour at most");
 }
 
 /// Neither is the cache's fault, but it took a rest for ten seconds each time: files that are longer

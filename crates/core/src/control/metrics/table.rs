@@ -80,6 +80,11 @@ pub(super) const STATUS: &[Metric] = &[
         "Requests under way on the device, and parts of requests that wait for one of its workers.",
     ),
     metric(
+        "servers[].slower",
+        "ratio",
+        "How many times as long as calibrated requests to the idle device take, the last 256 of one in eight; missing up to 1.5, and where it is not calibrated.",
+    ),
+    metric(
         "notes[]",
         "text",
         "What a person should know: conflicts, files that lost data, a cache that cannot help.",

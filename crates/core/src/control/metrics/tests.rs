@@ -100,6 +100,7 @@ fn status() -> Status {
             written_bytes: 0,
             errors: 0,
             queued: 0,
+            slower: Some(2.0),
         }],
         rules: rules(),
         report: report(),
