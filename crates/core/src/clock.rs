@@ -5,6 +5,7 @@
 
 mod simulated;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -86,8 +87,8 @@ impl Clock {
     }
 
     /// Says that whoever [begins](Work::begin) what this returns works until it is dropped, but where it waits for the
-    /// time: a simulated time stands still meanwhile. For threads that work beside others.
-    pub(crate) fn work(&self) -> Work {
+    /// time or sleeps: a simulated time stands still meanwhile. For threads that work beside others.
+    pub fn work(&self) -> Work {
         if let Some(simulated) = &self.0 {
             simulated.add_work();
         }
@@ -100,19 +101,32 @@ impl Clock {
     }
 }
 
+thread_local! {
+    /// The simulated clock of what the calling thread works for.
+    static WORKS_BY: RefCell<Option<Clock>> = const { RefCell::new(None) };
+}
+
+/// Work beside that of the calling thread, where a simulated clock waits for that: for a part of it that another thread
+/// does.
+pub(crate) fn part_of_work() -> Option<Work> {
+    WORKS_BY.with_borrow(|clock| clock.as_ref().map(Clock::work))
+}
+
 /// Work that a simulated clock waits for.
 #[derive(Debug)]
 #[must_use = "the work has ended when it is dropped"]
-pub(crate) struct Work {
+pub struct Work {
     clock: Clock,
     began: bool,
 }
 
 impl Work {
     /// The calling thread does it.
-    pub(crate) fn begin(mut self) -> Self {
-        if self.clock.0.is_some() {
-            Simulated::begin_work();
+    #[must_use = "the work has ended when it is dropped"]
+    pub fn begin(mut self) -> Self {
+        if let Some(simulated) = &self.clock.0 {
+            simulated.begin_work();
+            WORKS_BY.set(Some(self.clock.clone()));
             self.began = true;
         }
         self
@@ -121,8 +135,10 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        if let Some(simulated) = &self.clock.0 {
-            simulated.end_work(self.began);
+        if let Some(simulated) = &self.clock.0
+            && simulated.end_work(self.began)
+        {
+            WORKS_BY.set(None);
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod emulated;
 pub mod evict;
 pub mod exact;
 pub mod file_layout;
+pub mod fill;
 pub mod layout;
 pub mod policy;
 pub mod profile;

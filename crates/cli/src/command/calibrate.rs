@@ -183,7 +183,9 @@ fn describe(dir: &Path, found: &Calibration) -> String {
     if let Some(way) = &found.way {
         let rate = 1e6 / way.per_byte_ps.max(1) as f64;
         let startup = text::seconds(way.startup_ps as f64 * 1e-12);
-        out += &format!("  of that, the way there: {startup} for a request; {rate:.0} MB/s\n");
+        out +=
+            &["  of that, the way there: ", &startup, &format!(" for a request; {rate:.0} MB/s\n")]
+                .concat();
     }
     out
 }

@@ -1,25 +1,37 @@
 //! A clock that goes on only where everybody waits for it.
 //!
 //! Threads that work beside others say so ([`Clock::work`](super::Clock::work)): while one of them computes, time stands
-//! still. The others do not sign in. So the clock watches whether anybody looks at it, or begins or ends a wait: where
+//! still. One that sleeps, say for the answer of a thread that waits for the time, holds it up no longer than the others.
+//! The others do not sign in. So the clock watches whether anybody looks at it, or begins or ends a wait: where
 //! nobody does for a moment of real time, all are taken to wait, and the time goes to the earliest that is waited for.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::bounded;
+
 /// Real time in which nobody uses the clock, after which all are taken to wait.
 const QUIET: Duration = Duration::from_micros(200);
-/// The same where some say that they work: they wait for a lock that one who waits for the time holds.
+/// The same where one who says that it works runs: what it runs for may be a lock that one who waits for the time holds.
 const STUCK: Duration = Duration::from_secs(1);
 
 thread_local! {
     /// How often the calling thread says that it works.
     static WORKS: Cell<usize> = const { Cell::new(0) };
+    static ME: Thread = rustix::thread::gettid().as_raw_nonzero().get();
 }
+
+/// Longest line about a thread; the kernel's are a few hundred bytes.
+const STAT_BYTES_MAX: u64 = 4096;
+
+/// A thread's number in the process.
+type Thread = i32;
 
 /// The clock's state, shared by all its users.
 #[derive(Debug)]
@@ -31,7 +43,6 @@ pub(crate) struct Simulated {
     /// Counts looks at the clock, and waits that began or ended.
     uses: AtomicU64,
     waits: Mutex<Waits>,
-    passed: Condvar,
 }
 
 /// The time that a wait is for, and its number.
@@ -40,17 +51,54 @@ type Wait = (u64, u64);
 #[derive(Debug, Default)]
 struct Waits {
     next: u64,
-    /// How often the waiting thread says that it works, when it waits for nothing.
-    all: BTreeMap<Wait, usize>,
-    /// The same of all threads that wait for nothing.
-    working: usize,
+    all: BTreeMap<Wait, Waiter>,
+    /// Work that no thread has begun yet.
+    unbegun: usize,
+    /// Threads that say that they work and wait for no time.
+    working: BTreeSet<Thread>,
+}
+
+/// Who waits.
+#[derive(Debug, Clone)]
+struct Waiter {
+    /// The thread, where it says that it works.
+    working: Option<Thread>,
+    /// Notified when it is over, or the next to be.
+    wake: Arc<Condvar>,
+}
+
+impl Waits {
+    fn first(&self) -> Option<Wait> {
+        self.all.first_key_value().map(|(wait, _)| *wait)
+    }
+
+    /// Only the one whose wait is over next watches the others: wakes it.
+    fn wake_first(&self) {
+        if let Some(waiter) = self.all.values().next() {
+            waiter.wake.notify_one();
+        }
+    }
+
+    /// Whether somebody works who is not asleep.
+    fn someone_runs(&self) -> bool {
+        self.unbegun > 0 || self.working.iter().any(|thread| !sleeps(*thread))
+    }
+}
+
+/// Whether a thread of this process sleeps until another one wakes it. Not while a disk answers: that ends by itself.
+fn sleeps(thread: Thread) -> bool {
+    let path = format!("/proc/self/task/{thread}/stat");
+    let stat = bounded::read(Path::new(&path), STAT_BYTES_MAX).unwrap_or_default();
+    // The state follows the name, which may have anything in it but is in brackets.
+    let after = stat.iter().rposition(|byte| *byte == b')').map(|at| at + 2);
+    after.and_then(|at| stat.get(at)) == Some(&b'S')
 }
 
 impl Default for Simulated {
     fn default() -> Self {
         let (uses, waits) = (AtomicU64::new(0), Mutex::default());
         let begun = (Instant::now(), SystemTime::now());
-        Self { begun, elapsed_ns: AtomicU64::new(0), uses, waits, passed: Condvar::new() }
+        Self { begun, elapsed_ns: AtomicU64::new(0), uses, waits }
     }
 }
 
@@ -80,29 +128,43 @@ impl Simulated {
 
     /// Counts one more that works, from now on and whichever thread it will be.
     pub(super) fn add_work(&self) {
-        self.waits.lock().working += 1;
+        self.waits.lock().unbegun += 1;
     }
 
     /// The calling thread is the one that was counted.
-    pub(super) fn begin_work() {
+    pub(super) fn begin_work(&self) {
         WORKS.set(WORKS.get() + 1);
+        let mut waits = self.waits.lock();
+        waits.unbegun -= 1;
+        waits.working.insert(ME.with(|me| *me));
     }
 
-    /// One that was counted works no longer; `began`, where the calling thread is it.
-    pub(super) fn end_work(&self, began: bool) {
-        if began {
-            WORKS.set(WORKS.get() - 1);
-        }
-        self.waits.lock().working -= 1;
+    /// One that was counted works no longer; `began`, where the calling thread is it. Whether that works for nothing
+    /// else.
+    pub(super) fn end_work(&self, began: bool) -> bool {
+        let mut waits = self.waits.lock();
         self.uses.fetch_add(1, Ordering::Relaxed);
+        if !began {
+            waits.unbegun -= 1;
+            return false;
+        }
+        WORKS.set(WORKS.get() - 1);
+        let last = WORKS.get() == 0;
+        if last {
+            waits.working.remove(&ME.with(|me| *me));
+        }
+        last
     }
 
     /// Waits until `deadline_ns` nanoseconds since the clock's beginning.
     pub(crate) fn sleep_until_ns(&self, deadline_ns: u64) {
-        let (wait, mut waits) = self.begin(deadline_ns);
+        let (wait, wake, mut waits) = self.begin(deadline_ns);
         let mut quiet = self.watch();
         while waits.all.contains_key(&wait) && !self.is_over(wait) {
-            if self.passed.wait_for(&mut waits, QUIET).timed_out() {
+            if waits.first() != Some(wait) {
+                wake.wait(&mut waits);
+                quiet = self.watch();
+            } else if wake.wait_for(&mut waits, QUIET).timed_out() {
                 self.go_on(&mut waits, wait, &mut quiet);
             }
         }
@@ -116,7 +178,7 @@ impl Simulated {
         guard: &mut MutexGuard<'_, T>,
         deadline: Instant,
     ) -> bool {
-        let (wait, waits) = self.begin(self.ns_at(deadline));
+        let (wait, _, waits) = self.begin(self.ns_at(deadline));
         drop(waits);
         let mut quiet = self.watch();
         if self.is_over(wait) {
@@ -136,19 +198,26 @@ impl Simulated {
         is_late
     }
 
-    fn begin(&self, deadline_ns: u64) -> (Wait, MutexGuard<'_, Waits>) {
+    fn begin(&self, deadline_ns: u64) -> (Wait, Arc<Condvar>, MutexGuard<'_, Waits>) {
         self.uses.fetch_add(1, Ordering::Relaxed);
         let mut waits = self.waits.lock();
         waits.next += 1;
-        let (wait, works) = ((deadline_ns, waits.next), WORKS.get());
-        waits.working -= works;
-        waits.all.insert(wait, works);
-        (wait, waits)
+        let wait = (deadline_ns, waits.next);
+        let working = (WORKS.get() > 0).then(|| ME.with(|me| *me));
+        if let Some(me) = working {
+            waits.working.remove(&me);
+        }
+        let wake = Arc::new(Condvar::new());
+        waits.all.insert(wait, Waiter { working, wake: Arc::clone(&wake) });
+        (wait, wake, waits)
     }
 
     /// The calling thread goes on. Whoever set the clock to its time counted it as working already.
     fn end(&self, waits: &mut Waits, wait: Wait) {
-        waits.working += waits.all.remove(&wait).unwrap_or(0);
+        if let Some(waiter) = waits.all.remove(&wait) {
+            waits.working.extend(waiter.working);
+            waits.wake_first();
+        }
         self.uses.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -163,18 +232,19 @@ impl Simulated {
             *quiet = now;
             return;
         }
-        let long = if waits.working > 0 { STUCK } else { QUIET };
-        let first = waits.all.first_key_value().map(|(wait, _)| *wait);
-        if first != Some(wait) || now.since.duration_since(quiet.since) < long {
+        let long = now.since.duration_since(quiet.since);
+        if waits.first() != Some(wait) || long < QUIET || (long < STUCK && waits.someone_runs()) {
             return;
         }
         self.elapsed_ns.fetch_max(wait.0, Ordering::AcqRel);
         while let Some(entry) = waits.all.first_entry()
             && entry.key().0 <= wait.0
         {
-            waits.working += entry.remove();
+            let waiter = entry.remove();
+            waits.working.extend(waiter.working);
+            waiter.wake.notify_one();
         }
-        self.passed.notify_all();
+        waits.wake_first();
     }
 
     fn watch(&self) -> Quiet {
@@ -244,6 +314,42 @@ mod tests {
                 assert!(clock.wait_until(&change, &mut guard, over));
             }
         });
+    }
+
+    /// What a request is cut into runs on other threads, and the one that waits for them had held the time up.
+    #[test]
+    fn one_that_works_and_sleeps_does_not_hold_the_time_up() {
+        let clock = Clock::simulated();
+        let (begun, real) = (clock.instant(), Instant::now());
+        let working = clock.work().begin();
+        for _ in 0..20 {
+            thread::scope(|scope| {
+                scope.spawn(|| clock.sleep(HOUR));
+            });
+        }
+        drop(working);
+        assert_eq!(clock.elapsed(begun), 20 * HOUR);
+        assert!(real.elapsed() < 20 * STUCK, "as if nobody worked");
+    }
+
+    #[test]
+    fn time_stands_still_while_one_that_works_runs() {
+        let clock = Clock::simulated();
+        let begun = clock.instant();
+        let (own, other) = (clock.work(), clock.work());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _working = other.begin();
+                clock.sleep(HOUR);
+            });
+            let _working = own.begin();
+            let until = Instant::now() + 50 * QUIET;
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            assert_eq!(clock.elapsed(begun), Duration::ZERO);
+        });
+        assert_eq!(clock.elapsed(begun), HOUR);
     }
 
     #[test]

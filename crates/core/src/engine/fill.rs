@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
+use halocline_model::fill::Allowance;
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 use parking_lot::{Condvar, Mutex};
@@ -39,10 +40,6 @@ use crate::sync::range_lock::Watch;
 
 /// Bytes that wait to be filled, at most, and a request of more than a quarter of this does not.
 const QUEUE_BYTES_MAX: usize = 32 << 20;
-
-/// Programs must have read this many bytes for each byte that a fill evicts, on average, beyond
-/// what the cache holds once.
-const READ_PER_EVICTED: u64 = 8;
 
 /// How many missed ranges are remembered: twice the blocks of the cache, within these bounds.
 const SEEN_MIN: u64 = 1 << 12;
@@ -212,14 +209,6 @@ impl Drop for Filler {
     }
 }
 
-/// What fills may still evict.
-#[derive(Debug)]
-struct Allowance {
-    bytes: u64,
-    /// Bytes that programs had read when it was last looked at.
-    read: u64,
-}
-
 impl Fills {
     /// A critical read missed bytes of `range`, and `data` is the whole of it. The caller holds the
     /// range against writers. The bytes are handed to the filler if they were missed before, and
@@ -246,15 +235,10 @@ impl Fills {
     }
 
     fn fill_all(&self) {
-        let mut allowance = Allowance { bytes: self.store.dmt.limit(), read: 0 };
+        let _working = self.clock.work().begin();
+        let mut allowance = Allowance::new(self.store.dmt.limit());
         while let Some(fill) = self.next() {
-            let limit = self.store.dmt.limit();
-            let read = self.counters.bytes_read();
-            let earned = read.saturating_sub(allowance.read) / READ_PER_EVICTED;
-            if earned > 0 {
-                allowance.read = read;
-                allowance.bytes = (allowance.bytes + earned).min(limit);
-            }
+            allowance.earn(self.counters.bytes_read(), self.store.dmt.limit());
             // What it costs is counted and said by the health of the cache; nobody waits for it.
             let _ = self.defects.guard("filler", || self.fill(&fill, &mut allowance));
             let Fill { file, watch, .. } = fill;
@@ -275,7 +259,7 @@ impl Fills {
         if wanted.range.end > file.size() || !self.is_as_read(file) {
             return Ok(());
         }
-        let evict = allowance.bytes >= wanted.range.len();
+        let evict = allowance.allows(wanted.range.len());
         let Some((brought, evicted)) = self.fetcher.put(file, wanted, evict, Some(data))? else {
             self.without_room.store(true, Ordering::Relaxed);
             self.fetcher.want(*wanted);
@@ -283,7 +267,7 @@ impl Fills {
         };
         self.without_room.store(false, Ordering::Relaxed);
         if evicted > 0 {
-            allowance.bytes = allowance.bytes.saturating_sub(brought);
+            allowance.spend(brought);
         }
         self.filled.fetch_add(brought, Ordering::Relaxed);
         self.health.worked();

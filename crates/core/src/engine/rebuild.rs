@@ -217,6 +217,7 @@ impl Rounds {
     }
 
     fn run(&self, signal: &Signal) {
+        let _working = self.clock.work().begin();
         let mut pace = Pace { barrier: self.clock.instant(), fetch: self.clock.instant() };
         let mut housekeeping = self.clock.instant();
         let mut panics = 0;

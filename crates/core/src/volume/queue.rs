@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::clock::{Work, part_of_work};
 use crate::unpanicked::unpanicked;
 
 /// Parts of requests that one server works on at once, besides those that run in their callers'
@@ -19,6 +20,10 @@ use crate::unpanicked::unpanicked;
 const WORKERS_MAX: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// A job, and where an idle worker was woken for it, the work for which a simulated clock waits from then on. One that
+/// waits for a busy worker holds no time up: that of the worker has to pass first.
+type Queued = (Option<Work>, Job);
 
 /// A server's queue; its workers start when they are first needed and end with it.
 #[derive(Debug)]
@@ -34,7 +39,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Queued>,
     workers: usize,
     idle: usize,
     closed: bool,
@@ -63,14 +68,16 @@ impl Queue {
     fn submit(&self, job: Job) {
         let mut state = self.shared.state.lock();
         let start = state.jobs.len() >= state.idle && state.workers < WORKERS_MAX;
-        if start && self.start_worker().is_ok() {
+        let started = start && self.start_worker().is_ok();
+        if started {
             state.workers += 1;
         }
         if state.workers == 0 {
             drop(state);
             return job();
         }
-        state.jobs.push_back(job);
+        let at_once = started || state.jobs.len() < state.idle;
+        state.jobs.push_back((at_once.then(part_of_work).flatten(), job));
         drop(state);
         self.shared.work.notify_one();
     }
@@ -92,14 +99,18 @@ impl Drop for Queue {
 impl Shared {
     fn serve(&self) {
         let mut state = self.state.lock();
+        let mut working = None;
         loop {
-            if let Some(job) = state.jobs.pop_front() {
+            if let Some((work, job)) = state.jobs.pop_front() {
                 drop(state);
+                working = work.map(Work::begin).or(working);
                 job();
                 state = self.state.lock();
             } else if state.closed {
                 return;
             } else {
+                // Whoever waits for the last job was woken, and works.
+                working = None;
                 state.idle += 1;
                 self.work.wait(&mut state);
                 state.idle -= 1;

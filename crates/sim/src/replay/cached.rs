@@ -12,6 +12,7 @@ use halocline_model::admit::{
     self, Admission, CacheSide, Observation, Query, Setting, Side, Verdict,
 };
 use halocline_model::evict;
+use halocline_model::fill::Allowance;
 use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::streams::Streams;
@@ -29,8 +30,6 @@ use extents::{Extents, Key};
 use flush::Flush;
 use room::{Room, WAIT_MAX_NS, Waiter};
 
-/// Programs must have read so many bytes for each one that a fill evicts, as on a mount.
-const READ_PER_EVICTED: u64 = 8;
 /// Places of missed reads that are remembered; then all are forgotten.
 const MISSED_MAX: usize = 1 << 21;
 
@@ -116,7 +115,7 @@ struct Cache {
     room: Room,
     seed: u64,
     capacity: u64,
-    fill_evicted: u64,
+    allowance: Allowance,
     first_ns: Option<u64>,
     end_ns: u64,
     sums: CacheOutcome,
@@ -156,7 +155,7 @@ impl Cache {
             room: Room::default(),
             seed,
             capacity,
-            fill_evicted: 0,
+            allowance: Allowance::new(capacity),
             first_ns: None,
             end_ns: 0,
             sums: CacheOutcome {
@@ -319,11 +318,13 @@ impl Cache {
                 continue;
             }
             let read = self.sums.cache_read_bytes + self.sums.origin_read_bytes;
-            let earned = read.saturating_sub(self.capacity) / READ_PER_EVICTED;
-            let may_evict = earned.saturating_sub(self.fill_evicted);
+            self.allowance.earn(read, self.capacity);
+            let may_evict = if self.allowance.allows(piece.len()) { u64::MAX } else { 0 };
             let before = self.extents.evicted_bytes;
             if self.extents.make_room(piece.len(), (file, range), may_evict) {
-                self.fill_evicted += self.extents.evicted_bytes - before;
+                if self.extents.evicted_bytes > before {
+                    self.allowance.spend(piece.len());
+                }
                 self.extents.put(file, *piece, placement, false);
                 self.transfer(now_ns, file, *piece, Some(placement), Direction::Write);
                 self.sums.filled_bytes += piece.len();

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
+use crate::clock::{Work, part_of_work};
 use crate::unpanicked::caught;
 
 /// The thread; it ends when this is dropped.
@@ -62,12 +63,14 @@ impl Background {
     /// Does `work` whenever the bell rings. What panics may have left the tables of the files half changed: the log
     /// takes nothing from then on, as after a failed write.
     pub(super) fn start(shared: &Arc<Shared>, work: fn(&Shared)) -> Self {
-        let shared = Arc::clone(shared);
+        let (shared, working) = (Arc::clone(shared), part_of_work());
         let thread = thread::Builder::new()
             .name("records".to_owned())
             .spawn({
                 let shared = Arc::clone(&shared);
                 move || {
+                    // Where time is simulated: what the disk takes here is no time there.
+                    let _working = working.map(Work::begin);
                     // Whoever waits for room makes it alone once there is nobody to wait for.
                     let _alone = OnEnd(&shared);
                     while shared.bell.wait() {

@@ -1,0 +1,63 @@
+//! What a fill may evict (ours; docs/ALGORITHMS.md, section 4.3): what programs read again and again comes to a full
+//! cache, but what is read once in a long while does not wear off the SSD.
+
+/// Programs must have read this many bytes for each byte that a fill evicts, on average.
+const READ_PER_EVICTED: u64 = 8;
+
+/// Bytes that fills may still evict.
+#[derive(Debug, Clone, Copy)]
+pub struct Allowance {
+    bytes: u64,
+    /// Of the cache: it never allows more.
+    limit: u64,
+    /// Bytes that programs had read when it was last added to.
+    read: u64,
+}
+
+impl Allowance {
+    /// That of a cache of `limit` bytes: nothing may leave yet. Letting all of it leave once took the gain of loops that do
+    /// not fit: at each mount it cost one pass what it brought the next.
+    #[must_use]
+    pub const fn new(limit: u64) -> Self {
+        Self { bytes: 0, limit, read: 0 }
+    }
+
+    /// Programs have read `read` bytes in all, and the cache has `limit` now.
+    pub fn earn(&mut self, read: u64, limit: u64) {
+        self.limit = limit;
+        let earned = read.saturating_sub(self.read) / READ_PER_EVICTED;
+        if earned > 0 {
+            self.read = read;
+            self.bytes = self.bytes.saturating_add(earned).min(limit);
+        }
+    }
+
+    /// Whether a fill of `bytes` may evict.
+    #[must_use]
+    pub const fn allows(&self, bytes: u64) -> bool {
+        self.bytes >= bytes
+    }
+
+    /// A fill of `bytes` has evicted.
+    pub const fn spend(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_earns_an_eighth_of_it() {
+        let mut allowance = Allowance::new(100);
+        allowance.earn(7, 100);
+        assert!(!allowance.allows(1), "less than a byte was earned");
+        allowance.earn(16, 100);
+        assert!(allowance.allows(2) && !allowance.allows(3));
+        allowance.spend(2);
+        assert!(!allowance.allows(1));
+        allowance.earn(u64::MAX, 100);
+        assert!(allowance.allows(100) && !allowance.allows(101), "never more than the cache holds");
+    }
+}
