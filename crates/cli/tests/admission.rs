@@ -39,6 +39,23 @@ fn policies_are_compared_and_the_same_each_time() {
 }
 
 #[test]
+fn some_run_on_the_engine_itself() {
+    // One process that is done after 4,096 requests of 4 KiB.
+    let args = ["bench", "admission", "--workloads", "1", "--seed", "57", "--engine", "1"];
+    let output = halocline(&[&args[..], &["--json"]].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let section = Section::find("halocline bench admission").unwrap();
+    assert_eq!(section.undescribed(&answer), [""; 0]);
+    let case = &answer["engine"][0];
+    let never = case["policies"].as_array().unwrap().iter().find(|it| it["policy"] == "never");
+    let never = never.unwrap();
+    let seconds = |of: &str| never[of]["total_seconds"].as_f64().unwrap();
+    assert!((seconds("engine") / seconds("simulated") - 1.0).abs() < 0.02, "{never}");
+    assert!(case["of_never"].as_f64().unwrap() > 0.5, "{case}");
+}
+
+#[test]
 fn they_are_told_and_drawn() {
     let scratch = tempfile::tempdir().unwrap();
     let plot = scratch.path().join("policies.svg");

@@ -71,9 +71,7 @@ impl Case {
     /// As [`replay_cached`].
     pub fn judge(&self, policies: &[&str]) -> Result<Vec<CacheOutcome>, String> {
         let servers = self.servers();
-        let bytes = self.workload.file_bytes()?;
-        let capacity = u128::from(bytes) * u128::from(self.cache_percent) / 100;
-        let capacity = u64::try_from(capacity).map_err(|_| "the cache is too large")?;
+        let capacity = self.capacity()?;
         let options = Options { seed: self.workload.seed, pace: Pace::ClosedLoop { think: true } };
         let requests = self.requests();
         policies
@@ -84,8 +82,18 @@ impl Case {
             .collect()
     }
 
+    /// Bytes of data on the cache.
+    ///
+    /// # Errors
+    /// As [`Sweeps::file_bytes`].
+    pub fn capacity(&self) -> Result<u64, String> {
+        let bytes = u128::from(self.workload.file_bytes()?) * u128::from(self.cache_percent) / 100;
+        u64::try_from(bytes).map_err(|_| "the cache is too large".into())
+    }
+
     /// The requests with the times at which they would be issued if none took any.
-    fn requests(&self) -> Vec<Request> {
+    #[must_use]
+    pub fn requests(&self) -> Vec<Request> {
         let step_ns = self.think_us * 1000;
         let mut requests: Vec<Request> = self.workload.requests().collect();
         for request in &mut requests {

@@ -10,7 +10,8 @@
 //! - [`halocline_core::bound_process`]: processes that end with the benchmark;
 //! - [`attached`]: those that serve mounts;
 //! - [`tier`]: the file tier; [`layout`]: stripes on servers of several kinds;
-//! - [`admission`]: the admission policies on random workloads, simulated;
+//! - [`admission`]: the admission policies on random workloads, simulated; [`timed_engine`]: the engine itself in
+//!   simulated time;
 //! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 
 mod admission;
@@ -27,6 +28,7 @@ mod record;
 mod scratch;
 mod table;
 mod tier;
+mod timed_engine;
 mod worker;
 mod workload;
 

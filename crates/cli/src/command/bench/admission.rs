@@ -1,4 +1,6 @@
-//! `halocline bench admission`: the admission policies on random workloads, simulated.
+//! `halocline bench admission`: the admission policies on random workloads, simulated, and some on the engine itself.
+
+mod engine;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,6 +16,7 @@ use halocline_sim::study::Case;
 use plotters::prelude::*;
 use serde::Serialize;
 
+use self::engine::OnEngine;
 use super::plot::{self, Drawn, colour};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
@@ -52,6 +55,9 @@ pub(super) struct AdmissionArgs {
     /// Which random workloads
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Run the first so many on the engine itself too, on emulated devices in simulated time; up to 1000
+    #[arg(long, default_value_t = 0, value_name = "NUMBER", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(0..=1000))]
+    engine: u64,
     /// Draw the distribution of the ratios: a file that ends in .svg
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -66,6 +72,8 @@ struct Results {
     seed: u64,
     policies: Vec<Judged>,
     cases: Vec<Judgement>,
+    /// Those that ran on the engine itself.
+    engine: Vec<OnEngine>,
 }
 
 /// One policy over all cases.
@@ -114,7 +122,8 @@ pub(super) fn execute(args: &AdmissionArgs) -> Outcome {
     let mut cases = judge_all(args, &policies)?;
     cases.sort_by_key(|case| case.number);
     let judged = policies.iter().map(|policy| judged(policy, &cases)).collect();
-    let results = Results { seed: args.seed, policies: judged, cases };
+    let engine = engine::run_all(&cases[..cases.len().min(usize_of(args.engine))], &policies)?;
+    let results = Results { seed: args.seed, policies: judged, cases, engine };
     if let Some(file) = &args.plot {
         plot::save(file, |out| draw(&results, out))?;
     }
@@ -202,6 +211,11 @@ fn tell_of(results: &Results) {
     for case in cases.iter().take(WORST) {
         say!("  {:.3} of the best: {}", case.of_best(OURS), text_of(case));
     }
+    engine::tell_of(&results.engine);
+}
+
+fn usize_of(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 /// What `of` says for each quantile, side by side.
@@ -227,12 +241,12 @@ fn text_of(judgement: &Judgement) -> String {
     format!(
         "number {}: {}, {}, {} KiB, {} % read, {}, {}, a cache of {cache_percent} %, {think_us} us between",
         judgement.number,
-        counted(usize::try_from(workload.processes).unwrap_or(usize::MAX), "process"),
+        counted(usize_of(workload.processes.into()), "process"),
         format!("{:?}", workload.order).to_lowercase(),
         workload.request >> 10,
         workload.read_percent,
-        counted(usize::try_from(workload.passes).unwrap_or(usize::MAX), "pass"),
-        counted(usize::try_from(*disks).unwrap_or(usize::MAX), "disk"),
+        counted(usize_of(workload.passes), "pass"),
+        counted(usize_of((*disks).into()), "disk"),
     )
 }
 

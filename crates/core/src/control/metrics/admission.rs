@@ -32,6 +32,25 @@ pub(super) const BENCH_ADMISSION: &[Metric] = &[
         "microseconds",
         "What a process computes between two requests: from 0 to twice as much.",
     ),
+    metric("engine[].number", "number", "Which of the seed's workloads ran on the engine too."),
+    metric("engine[].what", "text", "What it is, for people."),
+    metric("engine[].policies[].policy", "word", "An admission policy."),
+    metric("engine[].of_never", "ratio", "Speed of `adaptive` on the engine, of that of `never`."),
+    metric(
+        "engine[].of_best",
+        "ratio",
+        "The same of the best policy for the workload, `adaptive` left out.",
+    ),
+];
+
+/// A workload under one policy, on the engine or simulated.
+pub(super) const SERVED: &[Metric] = &[
+    metric("foreground_seconds", "seconds", "From the first issue to the last completion."),
+    metric("total_seconds", "seconds", "The same with all dirty bytes written back."),
+    metric("cache_read_bytes", "bytes", "Bytes that reads got from the cache."),
+    metric("cache_written_bytes", "bytes", "Bytes that writes put on the cache."),
+    metric("origin_read_bytes", "bytes", "Bytes that reads got from the origin."),
+    metric("origin_written_bytes", "bytes", "Bytes that writes put on the origin."),
 ];
 
 /// Ratios over all workloads.

@@ -1,7 +1,7 @@
 //! Which commands answer with which keys, in the order of the page.
 
 use super::Section;
-use super::admission::{BENCH_ADMISSION, RATIOS, SECONDS};
+use super::admission::{BENCH_ADMISSION, RATIOS, SECONDS, SERVED};
 use super::advise::{ADVISE, ADVISED_USE};
 use super::offline::{
     BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_NODES, DOCTOR, FSCK, FSCK_TIER,
@@ -208,7 +208,15 @@ pub static SECTIONS: &[Section] = &[
             ("policies[].of_never.", RATIOS),
             ("policies[].of_best.", RATIOS),
             ("cases[].seconds.", SECONDS),
+            ("engine[].policies[].engine.", SERVED),
+            ("engine[].policies[].simulated.", SERVED),
         ],
+    },
+    Section {
+        commands: "`engine` and `simulated` of `bench admission`",
+        about: "A workload under one policy: on the engine itself, on emulated devices in simulated time, and by the simulator.",
+        metrics: SERVED,
+        within: &[],
     },
     Section {
         commands: "`of_never` and `of_best` of `bench admission`",

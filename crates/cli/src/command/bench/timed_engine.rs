@@ -1,0 +1,265 @@
+//! The extent engine itself on emulated devices, in simulated time: what a mount would do, without waiting for it.
+//!
+//! Only the time of the devices is real to the engine: they keep no bytes. So data of any size takes no room, and
+//! every byte is 0, on both sides; that the engine gives back the right bytes is for other tests.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use halocline_core::clock::{Clock, Work};
+use halocline_core::config::{CacheSize, Config, EmulatedDevice, Emulation};
+use halocline_core::control::{Controlled, RequestTotals};
+use halocline_core::device::emulate::EmulatedServer;
+use halocline_core::device::memory::MemoryServer;
+use halocline_core::device::{Allocate, Device, Directory, ServerFile, Space};
+use halocline_core::engine::extents::ExtentEngine;
+use halocline_core::engine::{Caller, Decorations, Engine, Maker};
+use halocline_core::error::Error;
+use halocline_model::request::ByteRange;
+use halocline_sim::CacheOutcome;
+use halocline_trace::{Op, Request};
+use serde::Serialize;
+
+/// Numbers of processes begin here: beyond those that a kernel gives.
+const FIRST_PID: u32 = 0x4000_0000;
+
+/// Servers, and what serves the requests on them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup<'a> {
+    /// Emulated devices, as the option `emulate` takes them.
+    pub(crate) devices: &'a Emulation,
+    /// Bytes of data on the cache.
+    pub(crate) capacity: u64,
+    /// The admission policy.
+    pub(crate) policy: &'a str,
+    /// Whether flushes and fetches run beside the requests, as on a mount.
+    pub(crate) background: bool,
+    /// Whether processes compute between two requests, as recorded.
+    pub(crate) think: bool,
+}
+
+/// What the requests came to, on the engine or in the simulator.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Outcome {
+    /// From the first issue to the last completion, seconds.
+    pub(crate) foreground_seconds: f64,
+    /// The same with all dirty bytes written back, seconds.
+    pub(crate) total_seconds: f64,
+    pub(crate) cache_read_bytes: u64,
+    pub(crate) cache_written_bytes: u64,
+    pub(crate) origin_read_bytes: u64,
+    pub(crate) origin_written_bytes: u64,
+}
+
+impl From<&CacheOutcome> for Outcome {
+    fn from(of: &CacheOutcome) -> Self {
+        Self {
+            foreground_seconds: of.foreground_seconds,
+            total_seconds: of.total_seconds,
+            cache_read_bytes: of.cache_read_bytes,
+            cache_written_bytes: of.cache_written_bytes,
+            origin_read_bytes: of.origin_read_bytes,
+            origin_written_bytes: of.origin_written_bytes,
+        }
+    }
+}
+
+/// Zeros, wherever they are read; the rest is done below.
+#[derive(Debug)]
+struct Zeros(Arc<dyn Device>);
+
+impl Device for Zeros {
+    fn read_at(&self, _: &ServerFile, _: u64, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let mut bytes = 0;
+        for buf in bufs {
+            buf.fill(0);
+            bytes += buf.len();
+        }
+        Ok(bytes)
+    }
+
+    fn write_at(&self, _: &ServerFile, _: u64, _: &[IoSlice<'_>]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
+        match how {
+            // No data, but no hole either: that would be read without asking a device.
+            Allocate::Reserve => self.0.truncate(file, range.end.max(file.size()?)),
+            _ => self.0.allocate(file, range, how),
+        }
+    }
+
+    fn truncate(&self, file: &ServerFile, len: u64) -> io::Result<()> {
+        self.0.truncate(file, len)
+    }
+
+    fn sync(&self, _: &ServerFile, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.0.space()
+    }
+}
+
+/// One process of the trace: its requests, and how long it computes before each.
+type Process = Vec<(Duration, Request)>;
+
+type Handle = <ExtentEngine as Engine>::Handle;
+
+/// Runs `requests`, each process in a thread of its own, one request after the other. Files are there before, as long
+/// as the last byte that is touched.
+pub(crate) fn run(requests: &[Request], setup: &Setup<'_>) -> Result<Outcome, Error> {
+    let scratch = scratch_dir().map_err(Error::at(Path::new("/tmp"), "make a directory in"))?;
+    let clock = Clock::simulated();
+    let opening = clock.work().begin();
+    let engine = open(scratch.path(), setup, &clock)?;
+    let files = make_files(&engine, requests)?;
+    let processes = processes(requests, setup.think);
+    let begun = clock.instant();
+    let works: Vec<_> = processes.iter().map(|_| clock.work()).collect();
+    let left = AtomicUsize::new(processes.len());
+    drop(opening);
+    let done: Result<Vec<(Duration, Option<Work>)>, Error> = thread::scope(|scope| {
+        let (engine, files, clock, left) = (&engine, &files, &clock, &left);
+        let threads: Vec<_> = processes
+            .iter()
+            .zip(works)
+            .map(|((process, requests), work)| {
+                scope.spawn(move || {
+                    let _working = work.begin();
+                    issue(engine, files, (*process, requests), clock)?;
+                    let took = clock.elapsed(begun);
+                    // From the last one on the caller works, even before it runs: no time passes between.
+                    let last = left.fetch_sub(1, Ordering::AcqRel) == 1;
+                    Ok((took, last.then(|| clock.work())))
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("it answers")).collect()
+    });
+    let done = done?;
+    let foreground = done.iter().map(|(took, _)| *took).max().unwrap_or_default();
+    let _working = done.into_iter().find_map(|(_, work)| work).map(Work::begin);
+    Controlled::flush(&engine, None, false, &mut |_| ControlFlow::Continue(()))?;
+    let total = clock.elapsed(begun);
+    let report = engine.report();
+    let origin = |of: &RequestTotals| of.bytes - of.cache_bytes;
+    Ok(Outcome {
+        foreground_seconds: foreground.as_secs_f64(),
+        total_seconds: total.as_secs_f64(),
+        cache_read_bytes: report.read.cache_bytes,
+        cache_written_bytes: report.write.cache_bytes,
+        origin_read_bytes: origin(&report.read),
+        origin_written_bytes: origin(&report.write),
+    })
+}
+
+/// Where its few small files cost the least.
+fn scratch_dir() -> io::Result<tempfile::TempDir> {
+    let (builder, fast) = (tempfile::Builder::new(), Path::new("/dev/shm"));
+    builder.tempdir_in(fast).or_else(|_| builder.tempdir())
+}
+
+fn open(dir: &Path, setup: &Setup<'_>, clock: &Clock) -> Result<ExtentEngine, Error> {
+    let (origin, cache) = (dir.join("origin"), dir.join("cache"));
+    for dir in [&origin, &cache] {
+        std::fs::create_dir(dir).map_err(Error::at(dir, "make"))?;
+    }
+    let config = Config {
+        size: CacheSize::Bytes(setup.capacity),
+        policy: setup.policy.to_owned(),
+        rebuild: setup.background,
+        fill: setup.background,
+        emulate: Some(setup.devices.clone()),
+        ..Config::default()
+    };
+    let emulated = |device: EmulatedDevice, below| -> Arc<dyn Device> {
+        Arc::new(EmulatedServer::new(device, Arc::new(Zeros(below))).timed_by(clock))
+    };
+    // They stand in for those of the configuration, which would keep bytes.
+    let of_origin = |_: usize, below| emulated(setup.devices.origin.device, below);
+    let of_cache = |_: usize, below| emulated(setup.devices.cache.device, below);
+    let names = MemoryServer::default();
+    let servers = |_: usize| -> (Arc<dyn Directory>, Arc<dyn Device>) {
+        (Arc::new(names.clone()), Arc::new(names.clone()))
+    };
+    let around = Decorations {
+        origin: &of_origin,
+        cache: &of_cache,
+        cache_servers: Some(&servers),
+        clock,
+        data_bytes: Some(setup.capacity),
+        ..Decorations::NONE
+    };
+    ExtentEngine::open_decorated(&origin, &cache, &config, around)
+}
+
+fn make_files(engine: &ExtentEngine, requests: &[Request]) -> Result<BTreeMap<u32, Handle>, Error> {
+    let mut ends = BTreeMap::<u32, u64>::new();
+    for request in requests {
+        let end = ends.entry(request.file).or_default();
+        *end = (*end).max(request.end());
+    }
+    let by = Maker { caller: caller(0), umask: 0 };
+    let made = ends.into_iter().map(|(file, end)| {
+        let name = OsString::from(file.to_string());
+        let flags = libc::O_RDWR | libc::O_CREAT;
+        let (_, _, handle) = engine.create((&engine.root(), &name), 0o600, flags, by)?;
+        engine.allocate(&handle, 0, end, Allocate::Reserve)?;
+        Ok((file, handle))
+    });
+    made.collect()
+}
+
+const fn caller(process: u32) -> Caller {
+    Caller { uid: 0, gid: 0, pid: FIRST_PID + process }
+}
+
+fn processes(requests: &[Request], think: bool) -> BTreeMap<u32, Process> {
+    let begun = requests.first().map_or(0, |request| request.start_ns);
+    let mut processes = BTreeMap::<u32, (Process, u64)>::new();
+    for request in requests {
+        let (process, ended) =
+            processes.entry(request.process).or_insert_with(|| (Vec::new(), begun));
+        let recorded = request.start_ns + request.duration_ns.unwrap_or(0);
+        let pause = if think { request.start_ns.saturating_sub(*ended) } else { 0 };
+        process.push((Duration::from_nanos(pause), *request));
+        *ended = recorded;
+    }
+    processes.into_iter().map(|(number, (process, _))| (number, process)).collect()
+}
+
+fn issue(
+    engine: &ExtentEngine,
+    files: &BTreeMap<u32, Handle>,
+    (process, requests): (u32, &Process),
+    clock: &Clock,
+) -> Result<(), Error> {
+    let caller = caller(process);
+    let mut buf = Vec::new();
+    for (pause, request) in requests {
+        if !pause.is_zero() {
+            clock.sleep(*pause);
+        }
+        buf.clear();
+        buf.resize(usize::try_from(request.length).unwrap_or(usize::MAX), 0);
+        let handle = &files[&request.file];
+        match request.op {
+            Op::Read => drop(engine.read(handle, request.offset, &mut buf, caller)?),
+            Op::Write => engine.write(handle, request.offset, &buf, caller)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

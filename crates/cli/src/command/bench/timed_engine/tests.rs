@@ -1,0 +1,134 @@
+//! What the simulator says of an extent cache, and what the engine itself does in simulated time, within a tenth.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use halocline_sim::workload::{Ior, Order, Sweeps, Workload};
+use halocline_sim::{CacheOutcome, Options, Pace, ServerSet, replay_cached};
+
+use super::*;
+
+/// Requests, and the devices that serve them.
+struct Case {
+    what: String,
+    requests: Vec<Request>,
+    /// As the option `emulate` takes them.
+    devices: &'static str,
+    capacity: u64,
+    background: bool,
+}
+
+impl Case {
+    /// One process on a disk and an SSD, whose cache does nothing by itself.
+    fn alone(what: &str, requests: Vec<Request>, capacity: u64) -> Self {
+        let what = what.to_owned();
+        Self { what, requests, devices: "hdd+ssd", capacity, background: false }
+    }
+
+    /// Processes that go over a file on eight disks and four SSDs or one of each, computing a moment between requests:
+    /// without it those that begin together would stay in step, and which is first would be for the scheduler to say.
+    fn sweeps(sweeps: &Sweeps, devices: &'static str, capacity: u64) -> Self {
+        let mut requests: Vec<Request> = sweeps.requests().collect();
+        for request in &mut requests {
+            let (step, process) = (request.start_ns / 1000, u64::from(request.process));
+            request.start_ns = step * 100_000 + process * 7919 % 100_000;
+            request.duration_ns = Some(0);
+        }
+        requests.sort_by_key(|request| request.start_ns);
+        let Sweeps { processes, order, read_percent, .. } = sweeps;
+        let what = format!("{processes} processes, {order:?}, {read_percent} % read, {devices}");
+        Self { what, requests, devices, capacity, background: true }
+    }
+
+    fn simulated(&self, policy: &str) -> CacheOutcome {
+        let emulation = Emulation::parse(self.devices, |_| None).unwrap();
+        let mut servers = String::new();
+        for group in [&emulation.origin, &emulation.cache] {
+            for number in 0..group.count {
+                let name = &group.name;
+                let table = format!("[[server]]\nname = \"{name}{number}\"\nprofile = \"{name}\"");
+                writeln!(servers, "{table}\ncapacity = \"1T\"").unwrap();
+            }
+        }
+        let servers = ServerSet::parse(&servers, Path::new("servers.toml")).unwrap();
+        let options = Options { pace: Pace::ClosedLoop { think: true }, ..Options::default() };
+        let requests = self.requests.iter().copied();
+        replay_cached(requests, &servers, self.capacity, policy, &options).unwrap()
+    }
+
+    fn on_engine(&self, policy: &str) -> Outcome {
+        let devices = Emulation::parse(self.devices, |_| None).unwrap();
+        let (capacity, background) = (self.capacity, self.background);
+        let setup = Setup { devices: &devices, capacity, policy, background, think: true };
+        run(&self.requests, &setup).unwrap()
+    }
+
+    fn assert_agree(&self, policy: &str) {
+        let (model, engine) = (self.simulated(policy), self.on_engine(policy));
+        let most = self.requests.iter().map(|request| request.length).sum::<u64>() / 10;
+        for (model, engine) in [
+            (model.cache_read_bytes, engine.cache_read_bytes),
+            (model.cache_written_bytes, engine.cache_written_bytes),
+            (model.origin_read_bytes, engine.origin_read_bytes),
+            (model.origin_written_bytes, engine.origin_written_bytes),
+        ] {
+            let what = &self.what;
+            assert!(model.abs_diff(engine) <= most, "{what}, {policy}: {model} {engine} bytes");
+        }
+        for (model, engine) in [
+            (model.foreground_seconds, engine.foreground_seconds),
+            (model.total_seconds, engine.total_seconds),
+        ] {
+            let (what, off) = (&self.what, (model - engine).abs() / engine);
+            assert!(off <= 0.1, "{what}, {policy}: {model} s where the engine takes {engine} s");
+        }
+    }
+}
+
+fn requests(ior: &Ior) -> Vec<Request> {
+    ior.requests().collect()
+}
+
+#[test]
+fn random_writes_agree() {
+    for (size, bytes) in [(8 << 10, 32 << 20), (64 << 10, 128 << 20), (256 << 10, 128 << 20)] {
+        let requests = requests(&Ior::new(1, bytes, size, 1).unwrap().random(1));
+        let case = Case::alone(&format!("random writes of {size}"), requests, 512 << 20);
+        for policy in ["never", "always", "adaptive"] {
+            case.assert_agree(policy);
+        }
+    }
+}
+
+/// A flush rests for a moment after the last request: long traces, so that it is no tenth of the time.
+#[test]
+fn sequential_writes_agree() {
+    let requests = requests(&Ior::new(1, 256 << 20, 64 << 10, 1).unwrap());
+    for policy in ["never", "always", "adaptive"] {
+        Case::alone("sequential writes", requests.clone(), 1 << 30).assert_agree(policy);
+    }
+}
+
+#[test]
+fn several_processes_on_several_servers_agree() {
+    let sweeps = |processes, order, read_percent| Sweeps {
+        processes,
+        request: 64 << 10,
+        steps: 1024 / u64::from(processes),
+        passes: 3,
+        order,
+        read_percent,
+        seed: 1,
+    };
+    for (sweeps, devices, of_file) in [
+        (sweeps(4, Order::Random, 100), "8xhdd+4xssd", 2),
+        (sweeps(8, Order::Strided, 50), "8xhdd+4xssd", 2),
+        (sweeps(4, Order::Random, 0), "hdd+ssd", 4),
+        (sweeps(2, Order::Sequential, 100), "hdd+ssd", 2),
+    ] {
+        let case = Case::sweeps(&sweeps, devices, sweeps.file_bytes().unwrap() * of_file);
+        for policy in ["never", "adaptive"] {
+            case.assert_agree(policy);
+        }
+    }
+}
