@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -14,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use halocline_core::clock::{Clock, Work};
-use halocline_core::config::{CacheSize, Config, EmulatedDevice, Emulation};
+use halocline_core::config::{CacheSize, Config, EmulatedDevice, Emulation, VolumeShape};
 use halocline_core::control::{Controlled, RequestTotals};
 use halocline_core::device::emulate::EmulatedServer;
 use halocline_core::device::memory::MemoryServer;
@@ -22,8 +23,10 @@ use halocline_core::device::{Allocate, Device, Directory, ServerFile, Space};
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::engine::{Caller, Decorations, Engine, Maker};
 use halocline_core::error::Error;
+use halocline_core::volume::Origin;
+use halocline_core::volume::origin::relayout::Wish;
 use halocline_model::request::ByteRange;
-use halocline_sim::CacheOutcome;
+use halocline_sim::{CacheOutcome, FileLayout};
 use halocline_trace::{Op, Request};
 use serde::Serialize;
 
@@ -43,6 +46,17 @@ pub(crate) struct Setup<'a> {
     pub(crate) background: bool,
     /// Whether processes compute between two requests, as recorded.
     pub(crate) think: bool,
+    /// Servers that are not alike; else all of the origin are the first device, with the usual stripe.
+    pub(crate) placed: Option<Placed<'a>>,
+}
+
+/// Where the files lie on servers that are not alike.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placed<'a> {
+    /// The device of each server of the origin.
+    pub(crate) devices: &'a [EmulatedDevice],
+    /// The layout of every file.
+    pub(crate) layout: &'a FileLayout,
 }
 
 /// What the requests came to, on the engine or in the simulator.
@@ -121,8 +135,9 @@ pub(crate) fn run(requests: &[Request], setup: &Setup<'_>) -> Result<Outcome, Er
     let scratch = scratch_dir().map_err(Error::at(Path::new("/tmp"), "make a directory in"))?;
     let clock = Clock::simulated();
     let opening = clock.work().begin();
-    let engine = open(scratch.path(), setup, &clock)?;
-    let files = make_files(&engine, requests)?;
+    let ends = ends_of(requests);
+    let engine = open(scratch.path(), setup, &ends, &clock)?;
+    let files = open_files(&engine, &ends)?;
     let processes = processes(requests, setup.think);
     let begun = clock.instant();
     let works: Vec<_> = processes.iter().map(|_| clock.work()).collect();
@@ -169,7 +184,13 @@ fn scratch_dir() -> io::Result<tempfile::TempDir> {
     builder.tempdir_in(fast).or_else(|_| builder.tempdir())
 }
 
-fn open(dir: &Path, setup: &Setup<'_>, clock: &Clock) -> Result<ExtentEngine, Error> {
+/// Opens the engine on new directories. Its files have their layouts.
+fn open(
+    dir: &Path,
+    setup: &Setup<'_>,
+    ends: &BTreeMap<u32, u64>,
+    clock: &Clock,
+) -> Result<ExtentEngine, Error> {
     let (origin, cache) = (dir.join("origin"), dir.join("cache"));
     for dir in [&origin, &cache] {
         std::fs::create_dir(dir).map_err(Error::at(dir, "make"))?;
@@ -186,8 +207,15 @@ fn open(dir: &Path, setup: &Setup<'_>, clock: &Clock) -> Result<ExtentEngine, Er
         Arc::new(EmulatedServer::new(device, Arc::new(Zeros(below))).timed_by(clock))
     };
     // They stand in for those of the configuration, which would keep bytes.
-    let of_origin = |_: usize, below| emulated(setup.devices.origin.device, below);
+    let device = |server: usize| match setup.placed {
+        Some(placed) => placed.devices[server],
+        None => setup.devices.origin.device,
+    };
+    let of_origin = |server: usize, below| emulated(device(server), below);
     let of_cache = |_: usize, below| emulated(setup.devices.cache.device, below);
+    if let Some(placed) = setup.placed {
+        place_files(&origin, config.origin_shape(), ends, placed.layout)?;
+    }
     let names = MemoryServer::default();
     let servers = |_: usize| -> (Arc<dyn Directory>, Arc<dyn Device>) {
         (Arc::new(names.clone()), Arc::new(names.clone()))
@@ -203,21 +231,56 @@ fn open(dir: &Path, setup: &Setup<'_>, clock: &Clock) -> Result<ExtentEngine, Er
     ExtentEngine::open_decorated(&origin, &cache, &config, around)
 }
 
-fn make_files(engine: &ExtentEngine, requests: &[Request]) -> Result<BTreeMap<u32, Handle>, Error> {
+/// The last byte of each file that is touched.
+fn ends_of(requests: &[Request]) -> BTreeMap<u32, u64> {
     let mut ends = BTreeMap::<u32, u64>::new();
     for request in requests {
         let end = ends.entry(request.file).or_default();
         *end = (*end).max(request.end());
     }
+    ends
+}
+
+/// Makes empty files of a striped origin and gives them their layout, as `apply` does.
+fn place_files(
+    dir: &Path,
+    shape: VolumeShape,
+    ends: &BTreeMap<u32, u64>,
+    layout: &FileLayout,
+) -> Result<(), Error> {
+    let origin = Origin::open_or_create(dir, shape, &|_, device| device)?;
+    let mut wishes = Vec::new();
+    for file in ends.keys() {
+        let path = origin.namespace_dir().join(file.to_string());
+        let made = File::options().create_new(true).read(true).write(true).open(&path);
+        let made = made.map_err(Error::at(&path, "make"))?;
+        origin.adopt_data(made).map_err(Error::at(&path, "make"))?;
+        wishes.push(Wish { path: file.to_string().into(), layout: layout.clone() });
+    }
+    drop(origin);
+    let origin = Origin::open_to_move(dir)?;
+    for file in origin.look(&wishes, true)? {
+        if !file.agrees() {
+            origin.relayout(&file, &mut |_| Ok(()), &mut |_| ())?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens the files, or makes them; each is as long as the last byte of it that is touched.
+fn open_files(
+    engine: &ExtentEngine,
+    ends: &BTreeMap<u32, u64>,
+) -> Result<BTreeMap<u32, Handle>, Error> {
     let by = Maker { caller: caller(0), umask: 0 };
-    let made = ends.into_iter().map(|(file, end)| {
+    let opened = ends.iter().map(|(file, end)| {
         let name = OsString::from(file.to_string());
         let flags = libc::O_RDWR | libc::O_CREAT;
         let (_, _, handle) = engine.create((&engine.root(), &name), 0o600, flags, by)?;
-        engine.allocate(&handle, 0, end, Allocate::Reserve)?;
-        Ok((file, handle))
+        engine.allocate(&handle, 0, *end, Allocate::Reserve)?;
+        Ok((*file, handle))
     });
-    made.collect()
+    opened.collect()
 }
 
 const fn caller(process: u32) -> Caller {

@@ -47,7 +47,14 @@ pub(super) fn run_all(
             policies.iter().zip(case.judge(policies).map_err(Failure::failed)?)
         {
             let background = *policy != NEVER;
-            let setup = Setup { devices: &devices, capacity, policy, background, think: true };
+            let setup = Setup {
+                devices: &devices,
+                capacity,
+                policy,
+                background,
+                think: true,
+                placed: None,
+            };
             let engine = timed_engine::run(&requests, &setup)?;
             outcomes.push(Judged { policy, engine, simulated: Outcome::from(&simulated) });
         }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use halocline_sim::workload::{Ior, Order, Sweeps, Workload};
-use halocline_sim::{CacheOutcome, Options, Pace, ServerSet, replay_cached};
+use halocline_sim::{CacheOutcome, Options, Pace, ServerSet, replay, replay_cached};
 
 use super::*;
 
@@ -59,7 +59,8 @@ impl Case {
     fn on_engine(&self, policy: &str) -> Outcome {
         let devices = Emulation::parse(self.devices, |_| None).unwrap();
         let (capacity, background) = (self.capacity, self.background);
-        let setup = Setup { devices: &devices, capacity, policy, background, think: true };
+        let setup =
+            Setup { devices: &devices, capacity, policy, background, think: true, placed: None };
         run(&self.requests, &setup).unwrap()
     }
 
@@ -81,6 +82,59 @@ impl Case {
         ] {
             let (what, off) = (&self.what, (model - engine).abs() / engine);
             assert!(off <= 0.1, "{what}, {policy}: {model} s where the engine takes {engine} s");
+        }
+    }
+}
+
+/// Requests on two disks and an SSD that have a layout of their own, without a cache.
+fn assert_layouts_agree(what: &str, requests: &[Request], layout: &FileLayout) {
+    let [hdd, ssd] = ["hdd", "ssd"].map(|name| EmulatedDevice::builtin(name).unwrap());
+    let mut servers = String::new();
+    for (number, profile) in ["hdd", "hdd", "ssd"].into_iter().enumerate() {
+        let table = format!("[[server]]\nname = \"s{number}\"\nprofile = \"{profile}\"");
+        writeln!(servers, "{table}\ncapacity = \"1T\"").unwrap();
+    }
+    let servers = ServerSet::parse(&servers, Path::new("servers.toml")).unwrap();
+    let options = Options { pace: Pace::ClosedLoop { think: true }, ..Options::default() };
+    let model = replay(requests.iter().copied(), &servers, |_| layout, &options).unwrap().seconds;
+    let setup = Setup {
+        devices: &Emulation::parse("3xhdd+ssd", |_| None).unwrap(),
+        capacity: 1 << 20,
+        policy: "never",
+        background: false,
+        think: true,
+        placed: Some(Placed { devices: &[hdd, hdd, ssd], layout }),
+    };
+    let engine = run(requests, &setup).unwrap().total_seconds;
+    let off = (model - engine).abs() / engine;
+    assert!(off <= 0.1, "{what}: {model} s where the engine takes {engine} s");
+}
+
+#[test]
+fn layouts_agree() {
+    let layout = |parts: &[(u64, [u64; 3])]| {
+        let parts = parts.iter().map(|(begin, widths)| (*begin, widths.to_vec()));
+        FileLayout::from_parts(parts).unwrap()
+    };
+    for (order, read_percent) in
+        [(Order::Random, 50), (Order::Sequential, 0), (Order::Strided, 100)]
+    {
+        let sweeps = Sweeps {
+            processes: 4,
+            request: 256 << 10,
+            steps: 64,
+            passes: 2,
+            order,
+            read_percent,
+            seed: 3,
+        };
+        let requests = Case::sweeps(&sweeps, "hdd+ssd", 1).requests;
+        for layout in [
+            layout(&[(0, [64 << 10, 64 << 10, 64 << 10])]),
+            layout(&[(0, [32 << 10, 32 << 10, 192 << 10])]),
+            layout(&[(0, [0, 0, 256 << 10]), (32 << 20, [128 << 10, 128 << 10, 0])]),
+        ] {
+            assert_layouts_agree(&format!("{order:?}, {layout:?}"), &requests, &layout);
         }
     }
 }
