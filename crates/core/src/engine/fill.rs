@@ -266,9 +266,8 @@ impl Fills {
             return Ok(());
         };
         self.without_room.store(false, Ordering::Relaxed);
-        if evicted > 0 {
-            allowance.spend(brought);
-        }
+        // Not what was brought: one eviction in a while makes room for many.
+        allowance.spend(evicted);
         self.filled.fetch_add(brought, Ordering::Relaxed);
         self.health.worked();
         Ok(())

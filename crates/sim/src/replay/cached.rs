@@ -322,9 +322,7 @@ impl Cache {
             let may_evict = if self.allowance.allows(piece.len()) { u64::MAX } else { 0 };
             let before = self.extents.evicted_bytes;
             if self.extents.make_room(piece.len(), (file, range), may_evict) {
-                if self.extents.evicted_bytes > before {
-                    self.allowance.spend(piece.len());
-                }
+                self.allowance.spend(self.extents.evicted_bytes - before);
                 self.extents.put(file, *piece, placement, false);
                 self.transfer(now_ns, file, *piece, Some(placement), Direction::Write);
                 self.sums.filled_bytes += piece.len();
