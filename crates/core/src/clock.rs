@@ -4,8 +4,8 @@
 //! tick (1 to 10 ms ago) where reading it costs a fifth.
 
 mod simulated;
+mod work;
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,6 +14,8 @@ use parking_lot::{Condvar, MutexGuard};
 use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) use simulated::Simulated;
+pub(crate) use work::part_of_work;
+pub use work::{Team, Work};
 
 /// Where an engine and its emulated devices get their time from, and where they wait for it: the machine's clock, or
 /// a simulated one that all copies of this share.
@@ -73,73 +75,39 @@ impl Clock {
         }
     }
 
-    /// Waits until somebody notifies `changed`, and at most until `deadline`; `true` where that came first.
-    pub(crate) fn wait_until<T>(
+    /// Sets a simulated clock ahead at once, as somebody who sets the machine's does: no wait takes its time.
+    ///
+    /// # Panics
+    ///
+    /// On the machine's clock, which is not ours.
+    pub fn leap(&self, by: Duration) {
+        self.0.as_ref().expect("only a simulated clock is set").leap(by);
+    }
+
+    /// Waits while `condition` holds and until `deadline` at most; `true` where that came first. Who changes what the
+    /// condition looks at notifies `changed`.
+    pub(crate) fn wait_while<T>(
         &self,
         changed: &Condvar,
         guard: &mut MutexGuard<'_, T>,
+        condition: impl FnMut(&mut T) -> bool,
         deadline: Instant,
     ) -> bool {
         match &self.0 {
-            None => changed.wait_until(guard, deadline).timed_out(),
-            Some(simulated) => simulated.wait_until(changed, guard, deadline),
+            None => changed.wait_while_until(guard, condition, deadline).timed_out(),
+            Some(simulated) => simulated.wait_while(changed, guard, condition, deadline),
         }
     }
 
     /// Says that whoever [begins](Work::begin) what this returns works until it is dropped, but where it waits for the
     /// time or sleeps: a simulated time stands still meanwhile. For threads that work beside others.
     pub fn work(&self) -> Work {
-        if let Some(simulated) = &self.0 {
-            simulated.add_work();
-        }
-        Work { clock: self.clone(), began: false }
+        Work::new(self.clone())
     }
 
     /// The simulated one, if it is.
     pub(crate) fn as_simulated(&self) -> Option<&Simulated> {
         self.0.as_deref()
-    }
-}
-
-thread_local! {
-    /// The simulated clock of what the calling thread works for.
-    static WORKS_BY: RefCell<Option<Clock>> = const { RefCell::new(None) };
-}
-
-/// Work beside that of the calling thread, where a simulated clock waits for that: for a part of it that another thread
-/// does.
-pub(crate) fn part_of_work() -> Option<Work> {
-    WORKS_BY.with_borrow(|clock| clock.as_ref().map(Clock::work))
-}
-
-/// Work that a simulated clock waits for.
-#[derive(Debug)]
-#[must_use = "the work has ended when it is dropped"]
-pub struct Work {
-    clock: Clock,
-    began: bool,
-}
-
-impl Work {
-    /// The calling thread does it.
-    #[must_use = "the work has ended when it is dropped"]
-    pub fn begin(mut self) -> Self {
-        if let Some(simulated) = &self.clock.0 {
-            simulated.begin_work();
-            WORKS_BY.set(Some(self.clock.clone()));
-            self.began = true;
-        }
-        self
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        if let Some(simulated) = &self.clock.0
-            && simulated.end_work(self.began)
-        {
-            WORKS_BY.set(None);
-        }
     }
 }
 

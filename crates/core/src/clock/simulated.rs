@@ -4,34 +4,32 @@
 //! still. One that sleeps, say for the answer of a thread that waits for the time, holds it up no longer than the others.
 //! The others do not sign in. So the clock watches whether anybody looks at it, or begins or ends a wait: where
 //! nobody does for a moment of real time, all are taken to wait, and the time goes to the earliest that is waited for.
+//! A lock that goes with a condition ([`Clock::wait_while`](super::Clock::wait_while)) is held by nobody who waits for
+//! the time: whoever is woken gets it soon, and holds the time up until then.
+
+mod threads;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::bounded;
+use self::threads::{Sleep, Thread};
 
 /// Real time in which nobody uses the clock, after which all are taken to wait.
 const QUIET: Duration = Duration::from_micros(200);
 /// The same where one who says that it works runs: what it runs for may be a lock that one who waits for the time holds.
-const STUCK: Duration = Duration::from_secs(1);
+/// Longer than a busy machine keeps a thread from its processor.
+const STUCK: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// How often the calling thread says that it works.
     static WORKS: Cell<usize> = const { Cell::new(0) };
-    static ME: Thread = rustix::thread::gettid().as_raw_nonzero().get();
+    static ME: Thread = threads::own();
 }
-
-/// Longest line about a thread; the kernel's are a few hundred bytes.
-const STAT_BYTES_MAX: u64 = 4096;
-
-/// A thread's number in the process.
-type Thread = i32;
 
 /// The clock's state, shared by all its users.
 #[derive(Debug)]
@@ -56,6 +54,8 @@ struct Waits {
     unbegun: usize,
     /// Threads that say that they work and wait for no time.
     working: BTreeSet<Thread>,
+    /// Those of them whose time came, until they go on: asleep until then, but not for long.
+    woken: BTreeSet<Thread>,
 }
 
 /// Who waits.
@@ -63,6 +63,8 @@ struct Waits {
 struct Waiter {
     /// The thread, where it says that it works.
     working: Option<Thread>,
+    /// Whether others than the clock wake it too.
+    notified: bool,
     /// Notified when it is over, or the next to be.
     wake: Arc<Condvar>,
 }
@@ -79,19 +81,16 @@ impl Waits {
         }
     }
 
-    /// Whether somebody works who is not asleep.
-    fn someone_runs(&self) -> bool {
-        self.unbegun > 0 || self.working.iter().any(|thread| !sleeps(*thread))
+    /// Those who work, but the calling thread, where all of them sleep.
+    fn all_sleep(&self) -> Option<Vec<Sleep>> {
+        if self.unbegun > 0 || !self.woken.is_empty() {
+            return None;
+        }
+        let me = ME.with(|me| *me);
+        let notified = self.all.values().filter(|waiter| waiter.notified);
+        let others = self.working.iter().copied().chain(notified.filter_map(|it| it.working));
+        others.filter(|thread| *thread != me).map(threads::sleep_of).collect()
     }
-}
-
-/// Whether a thread of this process sleeps until another one wakes it. Not while a disk answers: that ends by itself.
-fn sleeps(thread: Thread) -> bool {
-    let path = format!("/proc/self/task/{thread}/stat");
-    let stat = bounded::read(Path::new(&path), STAT_BYTES_MAX).unwrap_or_default();
-    // The state follows the name, which may have anything in it but is in brackets.
-    let after = stat.iter().rposition(|byte| *byte == b')').map(|at| at + 2);
-    after.and_then(|at| stat.get(at)) == Some(&b'S')
 }
 
 impl Default for Simulated {
@@ -128,13 +127,13 @@ impl Simulated {
 
     /// Counts one more that works, from now on and whichever thread it will be.
     pub(super) fn add_work(&self) {
-        self.waits.lock().unbegun += 1;
+        self.lock().unbegun += 1;
     }
 
     /// The calling thread is the one that was counted.
     pub(super) fn begin_work(&self) {
         WORKS.set(WORKS.get() + 1);
-        let mut waits = self.waits.lock();
+        let mut waits = self.lock();
         waits.unbegun -= 1;
         waits.working.insert(ME.with(|me| *me));
     }
@@ -142,8 +141,7 @@ impl Simulated {
     /// One that was counted works no longer; `began`, where the calling thread is it. Whether that works for nothing
     /// else.
     pub(super) fn end_work(&self, began: bool) -> bool {
-        let mut waits = self.waits.lock();
-        self.uses.fetch_add(1, Ordering::Relaxed);
+        let mut waits = self.lock();
         if !began {
             waits.unbegun -= 1;
             return false;
@@ -156,29 +154,36 @@ impl Simulated {
         last
     }
 
+    /// As [`Clock::leap`](super::Clock::leap).
+    pub(super) fn leap(&self, by: Duration) {
+        let to_ns = self.ns_at(self.instant() + by);
+        self.set(&mut self.lock(), to_ns);
+    }
+
     /// Waits until `deadline_ns` nanoseconds since the clock's beginning.
     pub(crate) fn sleep_until_ns(&self, deadline_ns: u64) {
-        let (wait, wake, mut waits) = self.begin(deadline_ns);
+        let (wait, wake, mut waits) = self.begin(deadline_ns, false);
         let mut quiet = self.watch();
         while waits.all.contains_key(&wait) && !self.is_over(wait) {
             if waits.first() != Some(wait) {
                 wake.wait(&mut waits);
                 quiet = self.watch();
             } else if wake.wait_for(&mut waits, QUIET).timed_out() {
-                self.go_on(&mut waits, wait, &mut quiet);
+                MutexGuard::unlocked(&mut waits, || self.go_on(wait, &mut quiet, || ()));
             }
         }
         self.end(&mut waits, wait);
     }
 
-    /// As [`Clock::wait_until`](super::Clock::wait_until).
-    pub(super) fn wait_until<T>(
+    /// As [`Clock::wait_while`](super::Clock::wait_while).
+    pub(super) fn wait_while<T>(
         &self,
         changed: &Condvar,
         guard: &mut MutexGuard<'_, T>,
+        mut condition: impl FnMut(&mut T) -> bool,
         deadline: Instant,
     ) -> bool {
-        let (wait, _, waits) = self.begin(self.ns_at(deadline));
+        let (wait, _, waits) = self.begin(self.ns_at(deadline), true);
         drop(waits);
         let mut quiet = self.watch();
         if self.is_over(wait) {
@@ -186,21 +191,33 @@ impl Simulated {
             MutexGuard::unlocked_fair(guard, || ());
         }
         let is_late = loop {
+            // A notification may have come before this had the lock again.
+            if !condition(guard) {
+                break false;
+            }
             if self.is_over(wait) {
                 break true;
             }
-            if !changed.wait_for(guard, QUIET).timed_out() {
-                break false;
+            if changed.wait_for(guard, QUIET).timed_out() && condition(guard) {
+                self.go_on(wait, &mut quiet, || MutexGuard::unlocked_fair(guard, || ()));
             }
-            self.go_on(&mut self.waits.lock(), wait, &mut quiet);
         };
-        self.end(&mut self.waits.lock(), wait);
+        self.end(&mut self.lock(), wait);
         is_late
     }
 
-    fn begin(&self, deadline_ns: u64) -> (Wait, Arc<Condvar>, MutexGuard<'_, Waits>) {
-        self.uses.fetch_add(1, Ordering::Relaxed);
-        let mut waits = self.waits.lock();
+    /// For whoever uses the clock: counted first, because a thread that waits for this lock seems to be asleep.
+    fn lock(&self) -> MutexGuard<'_, Waits> {
+        self.uses.fetch_add(1, Ordering::AcqRel);
+        self.waits.lock()
+    }
+
+    fn begin(
+        &self,
+        deadline_ns: u64,
+        notified: bool,
+    ) -> (Wait, Arc<Condvar>, MutexGuard<'_, Waits>) {
+        let mut waits = self.lock();
         waits.next += 1;
         let wait = (deadline_ns, waits.next);
         let working = (WORKS.get() > 0).then(|| ME.with(|me| *me));
@@ -208,47 +225,69 @@ impl Simulated {
             waits.working.remove(&me);
         }
         let wake = Arc::new(Condvar::new());
-        waits.all.insert(wait, Waiter { working, wake: Arc::clone(&wake) });
+        waits.all.insert(wait, Waiter { working, notified, wake: Arc::clone(&wake) });
         (wait, wake, waits)
     }
 
-    /// The calling thread goes on. Whoever set the clock to its time counted it as working already.
+    /// The calling thread goes on.
     fn end(&self, waits: &mut Waits, wait: Wait) {
         if let Some(waiter) = waits.all.remove(&wait) {
             waits.working.extend(waiter.working);
             waits.wake_first();
+        } else {
+            waits.woken.remove(&ME.with(|me| *me));
         }
-        self.uses.fetch_add(1, Ordering::Relaxed);
+        self.uses.fetch_add(1, Ordering::AcqRel);
     }
 
     fn is_over(&self, (deadline_ns, _): Wait) -> bool {
         self.elapsed_ns.load(Ordering::Acquire) >= deadline_ns
     }
 
-    /// Sets the clock to the end of `wait` where that is the earliest, and nobody uses the clock.
-    fn go_on(&self, waits: &mut Waits, wait: Wait, quiet: &mut Quiet) {
+    /// Sets the clock to the end of `wait` where that is the earliest, and nobody uses the clock. Looks twice, one thread
+    /// after the other: one may wake another that was looked at before, or sleep because the caller holds the lock that it
+    /// wants. Between the two looks the caller and this `let_go` of their locks. Where nobody woke meanwhile, all sleep.
+    fn go_on(&self, wait: Wait, quiet: &mut Quiet, let_go: impl FnOnce()) {
         let now = self.watch();
         if quiet.uses != now.uses {
             *quiet = now;
             return;
         }
         let long = now.since.duration_since(quiet.since);
-        if waits.first() != Some(wait) || long < QUIET || (long < STUCK && waits.someone_runs()) {
+        let is_stuck = long >= STUCK;
+        let waits = self.waits.lock();
+        if waits.first() != Some(wait) || long < QUIET {
             return;
         }
-        self.elapsed_ns.fetch_max(wait.0, Ordering::AcqRel);
+        let asleep = waits.all_sleep();
+        MutexGuard::unlock_fair(waits);
+        if asleep.is_none() && !is_stuck {
+            return;
+        }
+        let_go();
+        let mut waits = self.waits.lock();
+        let is_quiet = self.uses.load(Ordering::Acquire) == now.uses
+            && (is_stuck || waits.all_sleep() == asleep);
+        if waits.first() == Some(wait) && is_quiet {
+            self.set(&mut waits, wait.0);
+        }
+    }
+
+    fn set(&self, waits: &mut Waits, to_ns: u64) {
+        self.elapsed_ns.fetch_max(to_ns, Ordering::AcqRel);
         while let Some(entry) = waits.all.first_entry()
-            && entry.key().0 <= wait.0
+            && entry.key().0 <= to_ns
         {
             let waiter = entry.remove();
             waits.working.extend(waiter.working);
+            waits.woken.extend(waiter.working);
             waiter.wake.notify_one();
         }
         waits.wake_first();
     }
 
     fn watch(&self) -> Quiet {
-        Quiet { since: Instant::now(), uses: self.uses.load(Ordering::Relaxed) }
+        Quiet { since: Instant::now(), uses: self.uses.load(Ordering::Acquire) }
     }
 
     fn ns_at(&self, at: Instant) -> u64 {
@@ -268,7 +307,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::clock::Clock;
+    use crate::clock::{Clock, Team};
 
     const HOUR: Duration = Duration::from_hours(1);
 
@@ -311,7 +350,7 @@ mod tests {
             let mut guard = told.lock();
             scope.spawn(|| *told.lock() = true);
             while !*guard {
-                assert!(clock.wait_until(&change, &mut guard, over));
+                clock.wait_while(&change, &mut guard, |told| !*told, over);
             }
         });
     }
@@ -329,7 +368,7 @@ mod tests {
         }
         drop(working);
         assert_eq!(clock.elapsed(begun), 20 * HOUR);
-        assert!(real.elapsed() < 20 * STUCK, "as if nobody worked");
+        assert!(real.elapsed() < 2 * STUCK, "as if nobody worked");
     }
 
     #[test]
@@ -363,11 +402,40 @@ mod tests {
                 *told.lock() = true;
                 change.notify_all();
             });
-            while !*guard {
-                clock.wait_until(&change, &mut guard, begun + HOUR * 1_000_000);
-            }
+            let until = begun + HOUR * 1_000_000;
+            assert!(!clock.wait_while(&change, &mut guard, |told| !*told, until));
         });
         let mut guard = told.lock();
-        assert!(clock.wait_until(&change, &mut guard, clock.instant() + HOUR));
+        assert!(clock.wait_while(&change, &mut guard, |_| true, clock.instant() + HOUR));
+    }
+
+    /// Who was notified had seemed to sleep until it ran, and the time went on to the deadline of another.
+    #[test]
+    fn no_time_passes_between_a_notification_and_what_it_leads_to() {
+        const ROUNDS: u32 = 300;
+        let clock = Clock::simulated();
+        let begun = clock.instant();
+        let (turn, changed) = (Mutex::new(0), Condvar::new());
+        let (team, works) = Team::new(&clock, 3);
+        let until = begun + HOUR * 1_000_000;
+        thread::scope(|scope| {
+            for (own, work) in (0..).zip(works) {
+                let (clock, turn, changed, team) = (&clock, &turn, &changed, &team);
+                scope.spawn(move || {
+                    let working = work.begin();
+                    for _ in 0..ROUNDS {
+                        let mut guard = turn.lock();
+                        let is_other = |turn: &mut u32| *turn != own;
+                        assert!(!clock.wait_while(changed, &mut guard, is_other, until));
+                        drop(guard);
+                        clock.sleep(HOUR);
+                        *turn.lock() = (own + 1) % 3;
+                        changed.notify_all();
+                    }
+                    team.leave(working);
+                });
+            }
+        });
+        assert_eq!(clock.elapsed(begun), 3 * ROUNDS * HOUR);
     }
 }

@@ -24,7 +24,7 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 use parking_lot::{Condvar, Mutex};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Work};
 use crate::engine::counters::Counters;
 use crate::engine::defects::Defects;
 use crate::engine::fetch::Fetcher;
@@ -182,10 +182,10 @@ impl Filler {
     /// Starts it where fills are enabled.
     pub(crate) fn start(fills: &Arc<Fills>) -> Self {
         let thread = fills.enabled.then(|| {
-            let fills = Arc::clone(fills);
+            let (fills, work) = (Arc::clone(fills), fills.clock.work());
             thread::Builder::new()
                 .name("filler".to_owned())
-                .spawn(move || fills.fill_all())
+                .spawn(move || fills.fill_all(work))
                 .expect("the system can start one more thread")
         });
         Self { fills: Arc::clone(fills), thread: Mutex::new(thread) }
@@ -234,8 +234,8 @@ impl Fills {
         Ok(())
     }
 
-    fn fill_all(&self) {
-        let _working = self.clock.work().begin();
+    fn fill_all(&self, work: Work) {
+        let _working = work.begin();
         let mut allowance = Allowance::new(self.store.dmt.limit());
         while let Some(fill) = self.next() {
             allowance.earn(self.counters.bytes_read(), self.store.dmt.limit());

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use self::missing::Missing;
 use self::signal::Signal;
-use crate::clock::{Clock, age_ms};
+use crate::clock::{Clock, Work, age_ms};
 use crate::engine::barriers::Barriers;
 use crate::engine::counters::Counters;
 use crate::engine::damage::Damage;
@@ -102,9 +102,10 @@ impl Rebuilder {
         let signal = Arc::new(Signal::new(rounds.clock.clone()));
         let thread = rounds.settings.config.rebuild.then(|| {
             let (rounds, signal) = (Arc::clone(rounds), Arc::clone(&signal));
+            let work = rounds.clock.work();
             thread::Builder::new()
                 .name("rebuilder".to_owned())
-                .spawn(move || rounds.run(&signal))
+                .spawn(move || rounds.run(&signal, work))
                 .expect("the system can start one more thread")
         });
         Self { pressure: Arc::clone(&rounds.pressure), signal, thread: Mutex::new(thread) }
@@ -216,8 +217,8 @@ impl Rounds {
         }
     }
 
-    fn run(&self, signal: &Signal) {
-        let _working = self.clock.work().begin();
+    fn run(&self, signal: &Signal, work: Work) {
+        let _working = work.begin();
         let mut pace = Pace { barrier: self.clock.instant(), fetch: self.clock.instant() };
         let mut housekeeping = self.clock.instant();
         let mut panics = 0;

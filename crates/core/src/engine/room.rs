@@ -52,10 +52,7 @@ impl Room {
         let taken = loop {
             let mut made = self.made.lock();
             let before = *made;
-            let mut late = false;
-            while *made == before && !late {
-                late = self.clock.wait_until(&self.more, &mut made, until);
-            }
+            let late = self.clock.wait_while(&self.more, &mut made, |made| *made == before, until);
             drop(made);
             match take() {
                 Ok(None) if !late => {}

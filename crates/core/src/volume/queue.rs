@@ -21,10 +21,6 @@ const WORKERS_MAX: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A job, and where an idle worker was woken for it, the work for which a simulated clock waits from then on. One that
-/// waits for a busy worker holds no time up: that of the worker has to pass first.
-type Queued = (Option<Work>, Job);
-
 /// A server's queue; its workers start when they are first needed and end with it.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -39,9 +35,13 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Queued>,
+    jobs: VecDeque<Job>,
     workers: usize,
+    /// Those that were not woken since they had nothing to do.
     idle: usize,
+    /// One for each worker that was woken and does not run yet: the work for which a simulated clock waits from then on.
+    /// A job that waits for a busy worker holds no time up: that of the worker has to pass first.
+    woken: Vec<Option<Work>>,
     closed: bool,
 }
 
@@ -67,25 +67,23 @@ impl Queue {
     /// Runs `job` on a worker, or here where there is none and none can be started.
     fn submit(&self, job: Job) {
         let mut state = self.shared.state.lock();
-        let start = state.jobs.len() >= state.idle && state.workers < WORKERS_MAX;
-        let started = start && self.start_worker().is_ok();
-        if started {
+        if state.idle > 0 {
+            state.idle -= 1;
+            state.woken.push(part_of_work());
+            self.shared.work.notify_one();
+        } else if state.workers < WORKERS_MAX && self.start_worker().is_ok() {
             state.workers += 1;
-        }
-        if state.workers == 0 {
+        } else if state.workers == 0 {
             drop(state);
             return job();
         }
-        let at_once = started || state.jobs.len() < state.idle;
-        state.jobs.push_back((at_once.then(part_of_work).flatten(), job));
-        drop(state);
-        self.shared.work.notify_one();
+        state.jobs.push_back(job);
     }
 
     fn start_worker(&self) -> io::Result<()> {
-        let shared = Arc::clone(&self.shared);
+        let (shared, work) = (Arc::clone(&self.shared), part_of_work());
         let worker = std::thread::Builder::new().name(shared.name.clone());
-        worker.spawn(move || shared.serve()).map(drop)
+        worker.spawn(move || shared.serve(work)).map(drop)
     }
 }
 
@@ -97,23 +95,30 @@ impl Drop for Queue {
 }
 
 impl Shared {
-    fn serve(&self) {
+    fn serve(&self, work: Option<Work>) {
+        let mut working = work.map(Work::begin);
         let mut state = self.state.lock();
-        let mut working = None;
         loop {
-            if let Some((work, job)) = state.jobs.pop_front() {
+            if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                working = work.map(Work::begin).or(working);
                 job();
                 state = self.state.lock();
             } else if state.closed {
                 return;
             } else {
                 // Whoever waits for the last job was woken, and works.
-                working = None;
+                drop(working);
                 state.idle += 1;
-                self.work.wait(&mut state);
-                state.idle -= 1;
+                let work = loop {
+                    self.work.wait(&mut state);
+                    if let Some(work) = state.woken.pop() {
+                        break work;
+                    }
+                    if state.closed {
+                        return;
+                    }
+                };
+                working = work.map(Work::begin);
             }
         }
     }
@@ -199,8 +204,10 @@ fn dropped() -> io::Error {
 mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
+    use crate::clock::{Clock, Team};
 
     #[test]
     fn parts_run_at_the_same_time() {
@@ -258,5 +265,38 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// A worker that was woken for a part which a busy one took worked on the next without a word to the clock.
+    #[test]
+    fn parts_begin_in_the_moment_in_which_they_are_queued() {
+        const ROUNDS: u32 = 100;
+        let clock = Clock::simulated();
+        let begun = clock.instant();
+        let queues: Vec<Queue> = (0..3).map(|_| Queue::new("test")).collect();
+        let (team, works) = Team::new(&clock, 3);
+        std::thread::scope(|scope| {
+            for (caller, work) in works.into_iter().enumerate() {
+                let (queues, clock, team) = (&queues, &clock, &team);
+                scope.spawn(move || {
+                    let working = work.begin();
+                    for round in 0..ROUNDS {
+                        // Callers come and go at different times.
+                        clock.sleep(Duration::from_micros(caller as u64));
+                        let parts = queues.iter().map(|queue| (queue, ())).collect();
+                        let at = clock.instant();
+                        let sleep = |()| {
+                            clock.sleep(Duration::from_millis(1));
+                            Ok(clock.elapsed(at))
+                        };
+                        for took in scatter(parts, sleep) {
+                            assert_eq!(took.unwrap(), Duration::from_millis(1), "round {round}");
+                        }
+                    }
+                    team.leave(working);
+                });
+            }
+        });
+        assert_eq!(clock.elapsed(begun), ROUNDS * Duration::from_micros(1002));
     }
 }

@@ -10,11 +10,10 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use halocline_core::clock::{Clock, Work};
+use halocline_core::clock::{Clock, Team};
 use halocline_core::config::{CacheSize, Config, EmulatedDevice, Emulation, VolumeShape};
 use halocline_core::control::{Controlled, RequestTotals};
 use halocline_core::device::emulate::EmulatedServer;
@@ -140,30 +139,28 @@ pub(crate) fn run(requests: &[Request], setup: &Setup<'_>) -> Result<Outcome, Er
     let files = open_files(&engine, &ends)?;
     let processes = processes(requests, setup.think);
     let begun = clock.instant();
-    let works: Vec<_> = processes.iter().map(|_| clock.work()).collect();
-    let left = AtomicUsize::new(processes.len());
+    let (team, works) = Team::new(&clock, processes.len());
     drop(opening);
-    let done: Result<Vec<(Duration, Option<Work>)>, Error> = thread::scope(|scope| {
-        let (engine, files, clock, left) = (&engine, &files, &clock, &left);
+    let done: Result<Vec<Duration>, Error> = thread::scope(|scope| {
+        let (engine, files, clock, team) = (&engine, &files, &clock, &team);
         let threads: Vec<_> = processes
             .iter()
             .zip(works)
             .map(|((process, requests), work)| {
                 scope.spawn(move || {
-                    let _working = work.begin();
-                    issue(engine, files, (*process, requests), clock)?;
+                    let working = work.begin();
+                    let issued = issue(engine, files, (*process, requests), clock);
                     let took = clock.elapsed(begun);
-                    // From the last one on the caller works, even before it runs: no time passes between.
-                    let last = left.fetch_sub(1, Ordering::AcqRel) == 1;
-                    Ok((took, last.then(|| clock.work())))
+                    team.leave(working);
+                    issued.map(|()| took)
                 })
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("it answers")).collect()
     });
-    let done = done?;
-    let foreground = done.iter().map(|(took, _)| *took).max().unwrap_or_default();
-    let _working = done.into_iter().find_map(|(_, work)| work).map(Work::begin);
+    let foreground = done?.into_iter().max().unwrap_or_default();
+    let _working = clock.work().begin();
+    drop(team);
     Controlled::flush(&engine, None, false, &mut |_| ControlFlow::Continue(()))?;
     let total = clock.elapsed(begun);
     let report = engine.report();

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rangemap::RangeSet;
 
 use super::{Flushed, Flusher, Held};
-use crate::clock::{Clock, Work};
+use crate::clock::{Clock, Team, Work};
 use crate::engine::damage::Damage;
 use crate::engine::defects::Defects;
 use crate::engine::degrade::Relief;
@@ -226,8 +226,9 @@ impl Sweeper {
         let regions = Mutex::new(chosen(self.dirty_regions(id), which));
         let total = Mutex::new(Ok(0));
         let workers = self.settings.config.flush_workers.max(1);
-        let sweep = |working: Work| {
-            let _working = working.begin();
+        let (team, mut works) = Team::new(&self.clock, workers as usize);
+        let sweep = |work: Work| {
+            let working = work.begin();
             // Here, because a scope does not say what its threads panicked with.
             let swept = self
                 .defects
@@ -238,16 +239,16 @@ impl Sweeper {
                 (Err(error), Ok(_)) => *total = Err(error),
                 (_, Err(_)) => {}
             }
+            team.leave(working);
         };
-        // All are counted before one of them waits.
-        let own = self.clock.work();
-        let others: Vec<Work> = (1..workers).map(|_| self.clock.work()).collect();
         thread::scope(|scope| {
-            for working in others {
-                scope.spawn(|| sweep(working));
+            let own = works.pop();
+            for work in works {
+                scope.spawn(|| sweep(work));
             }
-            sweep(own);
+            own.into_iter().for_each(sweep);
         });
+        drop(team);
         if self.own.is_foreign(file) {
             self.external.meet(file)?;
         }

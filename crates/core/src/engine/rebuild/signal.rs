@@ -66,9 +66,8 @@ impl Signal {
     /// Waits until somebody wakes the thread, for a tick at most.
     pub(super) fn wait(&self) {
         let mut woken = self.woken.lock();
-        if !*woken {
-            self.clock.wait_until(&self.wake, &mut woken, self.clock.instant() + TICK);
-        }
+        let until = self.clock.instant() + TICK;
+        self.clock.wait_while(&self.wake, &mut woken, |woken| !*woken, until);
         *woken = false;
     }
 
@@ -78,7 +77,7 @@ impl Signal {
         let rest = TICK.saturating_mul(1 << panics.min(16)).min(REST_MAX);
         let mut woken = self.woken.lock();
         let until = self.clock.instant() + rest;
-        while !self.stopping() && !self.clock.wait_until(&self.wake, &mut woken, until) {}
+        self.clock.wait_while(&self.wake, &mut woken, |_| !self.stopping(), until);
         *woken = false;
     }
 }
