@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use halocline_core::coherence::Coherence;
 use halocline_core::config::{Config, Mode};
-use halocline_core::control::{Claim, Client, Request, SOCKET_NAME, Taken, UseAs, Wanted};
+use halocline_core::control::{
+    AnyStatus, Claim, Client, Request, SOCKET_NAME, Taken, UseAs, Wanted,
+};
 use halocline_core::engine::Decorations;
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::{Error, Result};
@@ -121,8 +123,9 @@ pub(crate) fn when_free(mut claim: impl FnMut() -> Result<Claim, Taken>) -> Resu
                     return Err(taken.into());
                 }
                 if !told {
-                    let dir = text::path(&taken.wanted);
-                    tell!("halocline: {dir}: waiting for process {}, which ends", taken.pid);
+                    let status = client.call::<AnyStatus>(&Request::Status {}, |_| {});
+                    let users = status.ok().and_then(|told| told.status.detached);
+                    tell_wait(&taken, users.as_deref());
                     told = true;
                 }
             }
@@ -137,6 +140,19 @@ pub(crate) fn when_free(mut claim: impl FnMut() -> Result<Claim, Taken>) -> Resu
         }
         thread::sleep(LOOK_AGAIN);
     }
+}
+
+/// Says for whom is waited.
+fn tell_wait(taken: &Taken, users: Option<&str>) {
+    let (dir, pid) = (text::path(&taken.wanted), taken.pid);
+    let Some(users) = users else {
+        return tell!("halocline: {dir}: waiting for process {pid}, which ends");
+    };
+    let (users, cache) = (text::line(users), text::path(&taken.cache));
+    tell!(
+        "halocline: {dir}: waiting for process {pid}, whose mount is detached, {users}; `halocline umount --force {cache}` \
+         takes it from them"
+    );
 }
 
 /// Claims the origin of a mount for itself. Before a private namespace is entered: from inside one,

@@ -5,13 +5,14 @@
 //! taken away unless somebody said `--force`.
 
 mod door;
+mod endings;
 mod hanging;
 
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -30,7 +31,8 @@ use parking_lot::Mutex;
 use crate::recording::Recording;
 
 pub(crate) use door::waiting_for;
-use door::{Door, Ending, OpenTo, joined};
+use door::{Door, OpenTo, joined};
+use endings::{Ending, Endings, detached};
 
 /// How often the end of the session is looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -53,8 +55,9 @@ pub(crate) trait Hosted: Engine + Controlled {
 pub(crate) struct Host<E: Hosted> {
     engine: Arc<E>,
     session: MountedSession,
+    /// Before the server, whose end waits for the answers to those who asked.
+    endings: Endings,
     server: Server,
-    endings: Receiver<Ending>,
     /// Keeps the short name of the control socket alive.
     cache: File,
     /// Who uses the mount besides this process.
@@ -107,7 +110,7 @@ impl<E: Hosted> Host<E> {
         if config.threads > 0 {
             options.threads = config.threads as usize;
         }
-        let (sender, endings) = channel();
+        let (sender, endings) = Endings::new();
         let members = Members::default();
         let untold = Untold::default();
         let open_to = E::JOINED.then(|| OpenTo::new(place, config, unmountable)).transpose()?;
@@ -134,8 +137,8 @@ impl<E: Hosted> Host<E> {
         Ok(Self {
             engine,
             session,
-            server,
             endings,
+            server,
             cache,
             members,
             untold,
@@ -165,10 +168,10 @@ impl<E: Hosted> Host<E> {
     /// While something else is mounted over the mount nobody can unmount it, and ending would leave
     /// a dead mount below and take programs their open files: who is told to stop then serves on
     /// until the way is free.
-    pub(crate) fn serve(self, mut stop: impl FnMut() -> bool) -> Result<MoveReport> {
+    pub(crate) fn serve(mut self, mut stop: impl FnMut() -> bool) -> Result<MoveReport> {
         let mut stopping = false;
         loop {
-            let ending = match self.endings.recv_timeout(TICK) {
+            let ending = match self.endings.next(TICK) {
                 Ok(ending) => ending,
                 Err(RecvTimeoutError::Timeout) if self.session.is_ended() => {
                     tracing::info!("unmounted by somebody else: flushing");
@@ -186,15 +189,17 @@ impl<E: Hosted> Host<E> {
                     return self.end(false, &mut |_| ControlFlow::Continue(()));
                 }
             };
-            if let Err(refused) = self.make_unmountable(ending.force) {
-                let _ = ending.done.send(Err(refused));
+            let Ending { force, keep_dirty, hangs, done } = ending;
+            if let Err(refused) = self.make_unmountable(force) {
+                self.members.reopen();
+                let _ = done.send(Err(refused));
                 continue;
             }
-            let Ending { keep_dirty, hangs, done, .. } = ending;
+            self.endings.add(done);
             if hangs {
-                return Ok(self.leave(&done));
+                return self.leave();
             }
-            return self.end_telling(keep_dirty, &done);
+            return self.end(keep_dirty, &mut |_| ControlFlow::Continue(()));
         }
     }
 
@@ -228,11 +233,20 @@ impl<E: Hosted> Host<E> {
     /// Unmounts unless somebody uses the mount, or with `force` makes sure that it can be.
     fn make_unmountable(&self, force: bool) -> Result<()> {
         if force {
-            return self.session.check_uncovered();
+            self.session.check_uncovered()?;
+            return if self.session.is_detached() { self.session.abort() } else { Ok(()) };
+        }
+        if let Err(pids) = self.members.close_if_empty() {
+            return Err(Error::invalid(
+                format!("runs have joined the mount: {}", waiting_for(&pids)),
+                "wait until they end, or detach it with --force: it ends when they have",
+            ));
         }
         self.session.check_copies_unused()?;
         if self.session.unmount_if_unused()? {
-            return Ok(());
+            // It may have been detached before, by somebody else.
+            let is_kept = self.session.is_kept_open();
+            return if is_kept { Err(detached(&self.session)) } else { Ok(()) };
         }
         Err(Error::invalid(
             "programs use the mount",
@@ -243,38 +257,18 @@ impl<E: Hosted> Host<E> {
         ))
     }
 
-    /// Ends the mount and tells who asked for it.
-    fn end_telling(
-        self,
-        keep_dirty: bool,
-        done: &Sender<Result<MoveReport>>,
-    ) -> Result<MoveReport> {
-        self.members.close();
-        let Self { engine, session, server, members, untold, recording, .. } = self;
-        let mut silent = |_: Progress| ControlFlow::Continue(());
-        let ended = finish(&engine, session, (&members, &untold), keep_dirty, &mut silent);
-        if let Some(recording) = recording {
-            recording.end();
-        }
-        let copy = match &ended {
-            Ok(report) => Ok(report.clone()),
-            Err(error) => Err(Error::Refused { message: error.to_string(), errno: error.errno() }),
-        };
-        let _ = done.send(copy);
-        // Waits for the answer to be sent.
-        drop(server);
-        ended
-    }
-
-    /// Unmounts, flushes what came last, closes the engine. A busy mount is detached, and its
-    /// last user waited for.
+    /// Unmounts, flushes what came last, closes the engine, and tells all who asked for it. A busy mount is detached, and
+    /// its last user waited for.
     fn end(self, keep_dirty: bool, progress: ProgressSink<'_>) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, members, untold, recording, .. } = self;
-        let ended = finish(&engine, session, (&members, &untold), keep_dirty, progress);
+        let Self { engine, session, mut endings, server, members, untold, recording, .. } = self;
+        let asking = (&members, &untold, &mut endings);
+        let ended = finish(&engine, session, asking, keep_dirty, progress);
         if let Some(recording) = recording {
             recording.end();
         }
+        endings.tell(&ended);
+        // Waits for the answers to be sent.
         drop(server);
         ended
     }
@@ -309,13 +303,16 @@ pub(crate) fn short_name(socket: &Path, dir: &File) -> PathBuf {
 fn finish<E: Hosted>(
     engine: &Arc<E>,
     session: MountedSession,
-    (members, untold): (&Members, &Untold),
-    keep_dirty: bool,
+    (members, untold, endings): (&Members, &Untold, &mut Endings),
+    mut keep_dirty: bool,
     progress: ProgressSink<'_>,
 ) -> Result<MoveReport> {
     let ended = match session.unmount()? {
         Unmounted::Clean => Ok(()),
-        Unmounted::Busy(session) => session.wait_besides(|| members.close_if_empty().is_err()),
+        Unmounted::Busy(session) => session.wait_besides(
+            || members.close_if_empty().is_err(),
+            |session| keep_dirty |= endings.meet(session),
+        ),
     };
     let mut report = if keep_dirty {
         MoveReport { left_bytes: engine.report().dirty_bytes_left, ..MoveReport::default() }

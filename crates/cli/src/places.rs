@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use halocline_core::control::place::{self, Directly, Look};
-use halocline_core::control::{Client, Place};
+use halocline_core::control::{Client, Place, Status};
 use halocline_core::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -64,11 +64,19 @@ pub(crate) struct LookArgs {}
 /// Connects to a mount's process. Once that has worked on a request for a while without a word, this says so: it
 /// waits as long as a disk or a server lets it wait, and a signal ends this wait.
 pub(crate) fn connect(place: &Place) -> Result<Client> {
-    let tell = |socket: &Path| {
+    let tell = |socket: &Path, status: &Status| {
+        let socket = text::path(socket);
+        if let Some(users) = &status.detached {
+            return tell!(
+                "halocline: {socket}: the mount is detached, {}; what was asked for goes on when that ends (`halocline umount \
+                 --force {}` takes it from them; interrupt this to stop waiting)",
+                text::line(users),
+                text::path(&status.cache)
+            );
+        }
         tell!(
-            "halocline: {}: the mount process works, and waits for a disk or a server, such as the origin's; what was \
-             asked for goes on when that answers (interrupt this to stop waiting)",
-            text::path(socket)
+            "halocline: {socket}: the mount process works, and waits for a disk or a server, such as the origin's; what was \
+             asked for goes on when that answers (interrupt this to stop waiting)"
         );
     };
     Ok(place.connect()?.telling_silence(tell))

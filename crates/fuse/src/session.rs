@@ -4,6 +4,7 @@ mod aborting;
 mod mounting;
 mod private_namespace;
 mod private_view;
+mod programs;
 mod unmounting;
 
 use std::fmt;
@@ -43,6 +44,8 @@ const TICK: Duration = Duration::from_millis(20);
 /// How long an unmounted session may take to end before others are looked for that keep the mount,
 /// and how often they are.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long one may take to end that nobody is known to use, far longer than it needs.
+const ENDING_MAX: Duration = Duration::from_secs(10);
 
 /// How long the kernel may take to tell that a file was closed.
 const CLOSING: Duration = Duration::from_millis(500);
@@ -171,6 +174,11 @@ impl Sights {
         matches!(self.0.is_there(), Ok(false))
     }
 
+    /// Programs that have something open there, in words and not all if they are many, as far as this process may see.
+    pub fn programs(&self) -> Vec<String> {
+        programs::programs_on(self.0.number)
+    }
+
     /// A mount like it that is nowhere yet: [`show_over`] shows it where the receiver wants.
     ///
     /// # Errors
@@ -263,6 +271,50 @@ impl MountedSession {
         self.serving.as_ref().is_none_or(Serving::is_finished)
     }
 
+    /// The same, but waits for a moment: a session ends soon after its mount.
+    fn is_ended_soon(&self) -> bool {
+        let begun = Instant::now();
+        // Programs that merely stand there are not known, and a busy machine takes its time.
+        let patience = || if self.is_used() { LOOK_EVERY } else { ENDING_MAX };
+        while !self.is_ended() && begun.elapsed() < patience() {
+            thread::sleep(TICK);
+        }
+        self.is_ended()
+    }
+
+    /// Whether somebody unmounted while programs used the mount, and they still do.
+    pub fn is_detached(&self) -> bool {
+        self.sights().are_gone() && !self.is_ended_soon()
+    }
+
+    /// Whether programs have something open there.
+    pub fn is_used(&self) -> bool {
+        (self.users.0)()
+    }
+
+    /// Whether files of it keep the mount although somebody took it out of sight: closing is told after the fact.
+    pub fn is_kept_open(&self) -> bool {
+        let begun = Instant::now();
+        let gone = self.sights().are_gone();
+        while gone && self.is_used() && !self.is_ended() {
+            if begun.elapsed() >= LOOK_EVERY {
+                return true;
+            }
+            thread::sleep(TICK);
+        }
+        false
+    }
+
+    /// Takes the mount from all who use it: they get `ENOTCONN` from now on.
+    pub fn abort(&self) -> Result<()> {
+        let fail = |error| {
+            let what =
+                format!("{}: cannot be taken from its users: {error}", self.place.path.display());
+            Error::invalid(what, "end the programs that use it")
+        };
+        self.place.abort().map_err(fail)
+    }
+
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
         &self.place.path
@@ -299,7 +351,7 @@ impl MountedSession {
     fn are_users_gone_soon(&self) -> bool {
         let begun = Instant::now();
         loop {
-            if !(self.users.0)() {
+            if !self.is_used() {
                 return true;
             }
             if begun.elapsed() >= CLOSING {
@@ -312,23 +364,29 @@ impl MountedSession {
     /// Waits until somebody unmounted and the last user is gone: see
     /// [`MountedSession::wait_besides`].
     pub fn wait(self) -> Result<()> {
-        self.wait_besides(|| false)
+        self.wait_besides(|| false, |_| ())
     }
 
     /// Waits until somebody unmounted and the last user is gone. Copies of the mount in which no file
-    /// is open are no users, unless `expected`: their connection is ended.
+    /// is open are no users, unless `expected`: their connection is ended. Looks after what comes `meanwhile`, again and
+    /// again.
     ///
     /// # Errors
     /// A copy keeps the mount, and this process may not end the connection. It ends with the
     /// process.
-    pub fn wait_besides(mut self, expected: impl Fn() -> bool) -> Result<()> {
+    pub fn wait_besides(
+        mut self,
+        expected: impl Fn() -> bool,
+        mut meanwhile: impl FnMut(&Self),
+    ) -> Result<()> {
         let mut looked = Instant::now();
         while !self.is_ended() {
             thread::sleep(TICK);
+            meanwhile(&self);
             if looked.elapsed() < LOOK_EVERY {
                 continue;
             }
-            let unused = !expected() && !(self.users.0)();
+            let unused = !expected() && !self.is_used();
             if unused && matches!(self.place.is_there(), Ok(false)) {
                 self.leave_copies()?;
             }
@@ -360,7 +418,8 @@ impl MountedSession {
     /// Unmounts. A busy mount is detached: gone from the tree at once, ended when it is unused.
     pub fn unmount(mut self) -> Result<Unmounted> {
         if unmounting::unmount(&self.place)? {
-            if self.place.copies().is_empty() {
+            // Somebody else may have detached it.
+            if self.place.copies().is_empty() && self.is_ended_soon() {
                 self.join()?;
                 return Ok(Unmounted::Clean);
             }

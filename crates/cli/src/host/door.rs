@@ -17,19 +17,11 @@ use halocline_core::control::{Joined, Mounted, MoveReport, ProcessHint, Progress
 use halocline_core::error::{Error, Result};
 use halocline_fuse::{Sights, Transport};
 
+use super::endings::{Ending, used_by};
 use super::hanging;
 use super::{Hosted, Untold, Where, flushed};
 use crate::recording::Recording;
 use crate::text;
-
-/// Somebody asks for the end of the mount.
-pub(super) struct Ending {
-    pub(super) force: bool,
-    pub(super) keep_dirty: bool,
-    /// The origin does not answer: nothing is waited for that may wait for it.
-    pub(super) hangs: bool,
-    pub(super) done: Sender<Result<MoveReport>>,
-}
 
 /// The control socket's way to the thread that owns the mount.
 pub(super) struct Door<E> {
@@ -85,6 +77,11 @@ impl<E: Hosted> Mounted for Door<E> {
 
     fn notes(&self) -> Vec<String> {
         self.recording.iter().map(|recording| recording.state()).collect()
+    }
+
+    fn detached(&self) -> Option<String> {
+        let (_, sights) = self.sights.get()?;
+        sights.are_gone().then(|| used_by(&sights.programs()))
     }
 
     fn hinted(&self, hint: &ProcessHint) {
@@ -163,21 +160,12 @@ impl<E: Hosted> Mounted for Door<E> {
         if first.left_bytes > 0 && !force {
             return Err(not_flushed(&first));
         }
-        if !force && let Err(pids) = self.members.close_if_empty() {
-            return Err(Error::invalid(
-                format!("runs have joined the mount: {}", waiting_for(&pids)),
-                "wait until they end, or detach it with --force: it ends when they have",
-            ));
-        }
         let (done, answer) = channel();
         endings
             .send(Ending { force, keep_dirty: keep_dirty || hangs, hangs, done })
-            .map_err(|_| std::io::Error::from_raw_os_error(libc::ESHUTDOWN))?;
+            .map_err(|_| hanging::has_ended())?;
         // The owner's thread may wait for the origin itself, since a signal told it to stop, or the origin hangs now.
         let last = hanging::end(&self.engine, &answer, !force && !keep_dirty)?;
-        if last.is_err() {
-            self.members.reopen();
-        }
         Ok(joined(&first, last?))
     }
 }

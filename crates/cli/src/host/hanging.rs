@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -94,10 +94,19 @@ pub(super) fn end<E: Hosted>(
             Ok(ended) => return Ok(ended),
             Err(RecvTimeoutError::Timeout) if !waits && hangs(engine) => return Err(stuck()),
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN).into());
-            }
+            Err(RecvTimeoutError::Disconnected) => return Err(has_ended()),
         }
+    }
+}
+
+/// What is told to who asked so late that nobody can tell how the mount ended.
+pub(super) fn has_ended() -> Error {
+    Error::Refused {
+        message:
+            "the mount has ended meanwhile: whoever ended it is told what is left on the cache, as \
+                  `halocline fsck` does"
+                .to_owned(),
+        errno: libc::ESHUTDOWN,
     }
 }
 
@@ -113,9 +122,9 @@ fn stuck() -> Error {
 impl<E: Hosted> Host<E> {
     /// Detaches the mount, tells who asked, and leaves everything else to the end of the process, which the caller
     /// brings about: threads that wait for the origin end with it.
-    pub(super) fn leave(self, done: &Sender<Result<MoveReport>>) -> MoveReport {
+    pub(super) fn leave(self) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, untold, recording, _claim: claim, .. } = self;
+        let Self { engine, session, server, endings, untold, recording, _claim: claim, .. } = self;
         let (detached, answer) = channel();
         // Requests of programs may wait for the origin, and the session's end for them.
         let detach = thread::Builder::new().name("detach".into()).spawn(move || {
@@ -136,10 +145,11 @@ impl<E: Hosted> Host<E> {
         let skipped = vec![Skipped { path: PathBuf::new(), reason }];
         let conflicts = mem::take(&mut *untold.lock());
         let report = MoveReport { left_bytes, skipped, conflicts, ..MoveReport::default() };
-        let _gone = done.send(Ok(report.clone()));
+        let told = Ok(report);
+        endings.tell(&told);
         server.leave();
         // Their ends would wait for threads that wait for the origin.
         mem::forget((engine, claim));
-        report
+        told
     }
 }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::geteuid;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 
 use super::address::Address;
 use super::bounds::REQUEST_BYTES_MAX;
-use super::{Progress, Request};
+use super::{AnyStatus, Progress, Request, Status};
 use crate::error::{Error, Result};
 
 /// How long a mount process may say nothing until it is asked whether it still works, and how long
@@ -35,7 +35,7 @@ pub struct Client {
     /// How long is waited, as [`SILENCE`] says.
     pub(super) silence: Duration,
     /// Told once where the process works, and says nothing of what it was asked for.
-    on_silence: Option<fn(&Path)>,
+    on_silence: Option<fn(&Path, &Status)>,
     lines: BufReader<UnixStream>,
 }
 
@@ -97,9 +97,9 @@ impl Client {
     }
 
     /// Has `tell` say that this waits, once the process has said nothing for [`SILENCE`] although it works: what it
-    /// was asked for waits for a disk or a server.
+    /// was asked for waits for a disk or a server, or for programs.
     #[must_use]
-    pub fn telling_silence(self, tell: fn(&Path)) -> Self {
+    pub fn telling_silence(self, tell: fn(&Path, &Status)) -> Self {
         Self { on_silence: Some(tell), ..self }
     }
 
@@ -126,20 +126,19 @@ impl Client {
                 }
                 Err(_) if deadline.is_some() => return Err(silent(&self.socket)),
                 Err(_) => {
-                    let asked = Self::connect_to(&self.socket, self.user).and_then(|mut other| {
-                        other.call::<IgnoredAny>(&Request::Status {}, |_| {})
-                    });
-                    match asked {
-                        Ok(_) => {}
+                    let asked = Self::connect_to(&self.socket, self.user)
+                        .and_then(|mut other| other.call::<AnyStatus>(&Request::Status {}, |_| {}));
+                    let status = match asked {
+                        Ok(told) => told.status,
                         // It is ending, and takes no more connections: what it says last comes on this one.
                         Err(error) if error.errno() != libc::ETIMEDOUT && !ending => {
                             ending = true;
                             continue;
                         }
                         Err(error) => return Err(error),
-                    }
+                    };
                     if let Some(tell) = self.on_silence.take() {
-                        tell(&self.socket);
+                        tell(&self.socket, &status);
                     }
                     continue;
                 }

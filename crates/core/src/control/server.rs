@@ -58,6 +58,10 @@ pub trait Mounted: Send + Sync {
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
+    /// Who still uses the mount although somebody took it out of sight, as part of a sentence.
+    fn detached(&self) -> Option<String> {
+        None
+    }
     /// Notes what a process says about itself.
     fn hinted(&self, _hint: &ProcessHint) {}
     /// Whether the mount ends: it takes nobody in any more, and is gone when all is flushed.
@@ -400,6 +404,8 @@ fn answer(
             let (mut status, tier) = (engine.status(), engine.tier_status());
             shared.mounted.transport().clone_into(&mut status.transport);
             status.notes.extend(shared.mounted.notes());
+            status.detached = shared.mounted.detached();
+            status.notes.extend(status.detached.iter().map(|users| format!("detached: {users}")));
             send(out, &Answer::Ok(AnyStatus { status, tier }))
         }
         Request::Report {} => send(out, &Answer::Ok(engine.report())),

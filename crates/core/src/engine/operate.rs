@@ -49,6 +49,7 @@ impl Controlled for ExtentEngine {
             damaged_bytes: parts.damage.dirty_bytes(),
             repaired_bytes: parts.counters.snapshot().damaged_clean_bytes,
             warm_opens: parts.warm.opens(),
+            detached: None,
             health: self.health(),
             rebuilder: match self.rebuilder.doing() {
                 Doing::Idle => Rebuilder::Idle,

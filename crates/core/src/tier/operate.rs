@@ -51,6 +51,7 @@ impl Controlled for FileTier {
             damaged_bytes: 0,
             repaired_bytes: 0,
             warm_opens: 0,
+            detached: None,
             health: told.health,
             rebuilder: Rebuilder::Idle,
             servers: Vec::new(),

@@ -32,7 +32,7 @@ pub(super) struct Place {
     /// Where it was made.
     pub(super) path: PathBuf,
     /// Its number among the mounts.
-    number: u64,
+    pub(super) number: u64,
     /// Major and minor number of its file system's device.
     device: Option<(u64, u64)>,
     /// Who unmounts it where this process does not see it.

@@ -56,6 +56,11 @@ pub(super) const STATUS: &[Metric] = &[
         "Opens whose reads the kernel serves by itself (`warm_passthrough`).",
     ),
     metric(
+        "detached",
+        "text",
+        "Which programs still use a mount that was taken out of sight; absent when none was.",
+    ),
+    metric(
         "health.state",
         "word",
         "`ok`; `degraded`: a device failed lately and nothing new is admitted; `full`: the cache's file system is nearly full and nothing new is admitted, or the origin's is and nothing that needs new space there; `silent`: a directory does not answer, because its device or server hangs.",

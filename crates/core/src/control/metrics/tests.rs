@@ -88,6 +88,7 @@ fn status() -> Status {
         damaged_bytes: 0,
         repaired_bytes: 0,
         warm_opens: 0,
+        detached: None,
         health: Health::Full { reason: String::new() },
         rebuilder: Rebuilder::Idle,
         servers: vec![ServerStatus {

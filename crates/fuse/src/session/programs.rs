@@ -1,0 +1,39 @@
+//! Which programs have files open on a mount, by `/proc`: also on one that is detached, of which no path tells.
+
+use std::fs;
+use std::path::Path;
+
+use halocline_core::bounded;
+
+/// Programs that are named at most.
+const NAMED_MAX: usize = 5;
+/// Longest description of a descriptor that is read.
+const FDINFO_BYTES_MAX: u64 = 4096;
+
+/// Names and numbers of programs that have something open on the mount `number`, as far as this process may see them.
+pub(super) fn programs_on(number: u64) -> Vec<String> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let numeric = processes.flatten().filter_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        Some((pid, entry.path()))
+    });
+    let users =
+        numeric.filter(|(pid, process)| *pid != std::process::id() && has_open(process, number));
+    let named = users.map(|(pid, process)| {
+        let name = bounded::read(&process.join("comm"), FDINFO_BYTES_MAX).unwrap_or_default();
+        format!("process {pid} ({})", String::from_utf8_lossy(&name).trim())
+    });
+    named.take(NAMED_MAX).collect()
+}
+
+/// Whether a process has something open on the mount: what the kernel says of its descriptors, without a look at the
+/// files, whose servers may not answer.
+fn has_open(process: &Path, number: u64) -> bool {
+    let Ok(descriptors) = fs::read_dir(process.join("fdinfo")) else { return false };
+    descriptors.flatten().any(|descriptor| {
+        let info = bounded::read(&descriptor.path(), FDINFO_BYTES_MAX).unwrap_or_default();
+        let info = String::from_utf8_lossy(&info);
+        let mount = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+        mount.and_then(|id| id.trim().parse().ok()) == Some(number)
+    })
+}
