@@ -16,6 +16,7 @@ mod merge;
 mod recover;
 mod segment;
 mod snapshot;
+mod synced;
 mod tail;
 #[cfg(test)]
 pub(super) mod tests;
@@ -40,6 +41,7 @@ pub(super) use files::{is_in, is_name, write_first};
 use recover::Found;
 use segment::{HEAD, Segment};
 use snapshot::Head;
+use synced::Synced;
 use tail::{Sealed, Tail};
 
 /// A file of the log takes one part in this many of what is set aside for records.
@@ -104,6 +106,7 @@ struct Shared {
     syncing: Mutex<()>,
     /// The last batch that is durable, as far as is known.
     durable: AtomicU64,
+    synced: Synced,
     tail: Mutex<Tail>,
     /// Told when there is room, or nobody is left to make it.
     changed: Condvar,
@@ -175,12 +178,14 @@ impl Log {
             patience: 0,
             alone: false,
         };
+        let synced = Synced::open(&dir, found.snapshot.generation);
         let shared = Arc::new(Shared {
             dir,
             pace,
             rewriting: Mutex::default(),
             syncing: Mutex::default(),
             durable: AtomicU64::new(found.snapshot.batch),
+            synced,
             bytes: AtomicU64::new(tail.count()),
             tail: Mutex::new(tail),
             changed: Condvar::new(),
@@ -387,6 +392,7 @@ impl Shared {
             file.sync_data().map_err(|error| self.fail(&error))?;
         }
         self.durable.fetch_max(batch, Relaxed);
+        self.synced.set(batch);
         Ok(())
     }
 

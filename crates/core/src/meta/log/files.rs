@@ -17,6 +17,8 @@ pub(super) const SNAPSHOT: &str = "snapshot-";
 pub(super) const LOG: &str = "log-";
 /// A snapshot that is not whole yet.
 pub(super) const FRESH: &str = "snapshot.new";
+/// How far the log was synced.
+pub(super) const SYNCED: &str = "synced";
 /// A file of the log that has no head yet.
 pub(super) const FRESH_LOG: &str = "log.new";
 /// Allocated ahead, for the file of the log that a file system without blocks or inodes refuses.
@@ -126,7 +128,7 @@ pub(super) fn number_in(name: &OsStr, prefix: &str) -> Option<u64> {
 
 /// Whether a log gives a file this name.
 pub(in crate::meta) fn is_name(name: &OsStr) -> bool {
-    [FRESH, FRESH_LOG, SPARE].iter().any(|other| name == *other)
+    [FRESH, FRESH_LOG, SPARE, SYNCED].iter().any(|other| name == *other)
         || [SNAPSHOT, LOG].iter().any(|prefix| number_in(name, prefix).is_some())
 }
 

@@ -4,7 +4,8 @@
 //! kill only the last batch may not be whole: it was not acknowledged. Anything else is damage, and is
 //! told and left as it is. After a power loss any page that nobody synced may be missing: the log ends
 //! at the first batch that is not whole, unless a later one says that it was synced, and what lies
-//! behind it is removed, durably, before a new batch gets its number.
+//! behind it is removed, durably, before a new batch gets its number. How far it was synced is known besides
+//! (`synced.rs`): a log that ends before that is damaged, too.
 
 use std::fs::File;
 use std::io;
@@ -18,6 +19,7 @@ use super::damaged;
 use super::files::{FRESH, FRESH_LOG, LOG, SNAPSHOT, log_name, number_in, snapshot_name};
 use super::segment::{FILE_BYTES_MAX, Framed, HEAD, batch_at, batch_behind, is_segment};
 use super::snapshot::{Head, Reader};
+use super::synced::synced;
 use super::tail::Sealed;
 use crate::error::{Error, Result};
 use crate::private::{PrivateDir, Use};
@@ -67,6 +69,7 @@ pub(super) fn recover(dir: &PrivateDir, torn: bool) -> Result<Found> {
         }
         found.take(dir, number, torn)?;
     }
+    found.check_end(dir)?;
     // Only now: what is damaged is left as it is.
     let mut is_changed = false;
     for (file, open) in &mut found.files {
@@ -99,6 +102,25 @@ fn head_of(dir: &PrivateDir, number: u64) -> Result<(Head, u64)> {
 }
 
 impl Found {
+    /// A file that is missing at the end, cut or zeroed looks like a loss of power: what was synced tells them apart.
+    fn check_end(&self, dir: &PrivateDir) -> Result<()> {
+        let synced = synced(dir, self.snapshot.generation);
+        if self.batch >= synced {
+            return Ok(());
+        }
+        let last = self.files.last().map(|(file, _)| (log_name(file.number), file.end));
+        let (name, end) = last.unwrap_or_else(|| {
+            let bytes = usize::try_from(self.snapshot_bytes).unwrap_or(usize::MAX);
+            (snapshot_name(self.snapshot.number), bytes)
+        });
+        let what = format!(
+            "{name} at byte {end}: the log ends here, with batch {}, and batch {synced} was synced; what was behind it, \
+             or a later file, is missing",
+            self.batch
+        );
+        Err(damaged(dir, &what))
+    }
+
     /// Takes what a file has.
     fn take(&mut self, dir: &PrivateDir, number: u64, torn: bool) -> Result<()> {
         let name = log_name(number);

@@ -1,4 +1,6 @@
-//! Logs as kills, losses of power, damage and interrupted snapshots leave them.
+//! Logs as kills, losses of power and interrupted snapshots leave them.
+
+mod damage;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -182,66 +184,6 @@ fn i4_a_log_cut_at_every_byte_of_its_tail_is_a_prefix() {
     assert_eq!(states[reached], *states.last().unwrap());
 }
 
-/// A flipped bit in every byte of every file: all is there, or the last batch is not, or an error
-/// names the file and the place.
-#[test]
-fn a_flipped_bit_anywhere_is_an_error_or_takes_the_last_batch() {
-    let (_dir, live, image) = scratch();
-    let (whole, states) = written(&live);
-    let (all, but_one) = (states.last().unwrap(), &states[states.len() - 2]);
-    let mut errors = 0;
-    for (name, bytes) in &whole {
-        let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 9);
-        for at in 0..end.min(bytes.len()) {
-            let mut files = whole.clone();
-            files.get_mut(name).unwrap()[at] ^= 1 << (at % 8);
-            put(&image, &files);
-            match open(&image, false).and_then(|log| scanned(&log)) {
-                Ok(found) => {
-                    assert!(found == *all || found == *but_one, "{name} byte {at}: a mixture");
-                }
-                Err(Error::Store { path, what, remedy }) => {
-                    assert!(path == image && !remedy.is_empty());
-                    assert!(what.contains(name.as_str()) && what.contains("byte"), "{what}");
-                    errors += 1;
-                }
-                Err(other) => panic!("{name} byte {at}: unclear: {other}"),
-            }
-        }
-    }
-    assert!(errors > 5_000, "{errors}");
-}
-
-/// After a loss of power a gap is the end of the log; where what follows it says that it was synced, it
-/// is damage.
-#[test]
-fn a_gap_in_what_was_synced_is_damage_after_a_power_loss_too() {
-    let (_dir, live, image) = scratch();
-    let log = open(&live, false).unwrap();
-    let mut story = Story::new(2);
-    let before = story.steps(&log, 12);
-    log.sync().unwrap();
-    let after = story.steps(&log, 8);
-    drop(log);
-    let whole = files(&live);
-    let name = &logs(&whole)[0];
-    let places = places(&whole[name], generation(&whole));
-    assert_eq!(places.len(), 21);
-    for (index, &place) in places[..20].iter().enumerate() {
-        let mut files = whole.clone();
-        files.get_mut(name).unwrap()[place + 20] ^= 1;
-        put(&image, &files);
-        let opened = open(&image, true).and_then(|log| scanned(&log));
-        if index < 12 {
-            let what = opened.unwrap_err().to_string();
-            assert!(what.contains(&format!("byte {place}")), "{what}");
-        } else {
-            let left = if index == 12 { &before[11] } else { &after[index - 13] };
-            assert_eq!(opened.unwrap(), *left, "batch {index}");
-        }
-    }
-}
-
 /// Again and again: behind the last sync each sector of each file is as it is or as it was, in any
 /// choice. What is found is a prefix with all that was synced, and can be gone on with.
 #[test]
@@ -354,28 +296,6 @@ fn i4_a_snapshot_interrupted_at_each_step_loses_nothing() {
             assert_eq!(scanned(&log).unwrap(), now, "step {step}: the next one");
         }
     }
-}
-
-#[test]
-fn a_file_that_is_missing_is_damage_and_named() {
-    let (_dir, live, image) = scratch();
-    let (whole, _) = written(&live);
-    let names: Vec<_> = whole.keys().collect();
-    let needed = names.len() - 2;
-    for &name in &names[..needed.min(2)] {
-        for torn in [false, true] {
-            let mut files = whole.clone();
-            files.remove(name);
-            put(&image, &files);
-            let error = open(&image, torn).unwrap_err().to_string();
-            assert!(error.contains(name.as_str()) && error.contains("missing"), "{error}");
-        }
-    }
-    let mut files = whole.clone();
-    files.retain(|name, _| !name.starts_with(SNAPSHOT));
-    put(&image, &files);
-    let error = open(&image, false).unwrap_err().to_string();
-    assert!(error.contains("snapshot is missing"), "{error}");
 }
 
 /// Where no snapshot can be written the log goes on, and the next try succeeds.
