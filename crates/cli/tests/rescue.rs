@@ -213,3 +213,36 @@ fn a_directory_with_something_else_and_one_in_the_cache_are_refused() {
     assert!(!scratch.path("else").exists());
     assert_eq!(scratch.dirty_bytes(), 40 << 10);
 }
+
+/// Records that are damaged refuse the mount, and what can be read of them is saved all the same.
+#[test]
+fn what_damaged_records_still_say_is_saved_and_the_cache_left_as_it_is() {
+    let scratch = Scratch::two();
+    let last = fs::read_dir(scratch.path("cache/meta")).unwrap().map(|entry| entry.unwrap().path());
+    let is_log =
+        |path: &PathBuf| path.file_name().unwrap().as_encoded_bytes().starts_with(b"log-0");
+    let log = last.filter(is_log).max().unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&log).unwrap();
+    file.set_len(fs::metadata(&log).unwrap().len() - 16).unwrap();
+    let refused = scratch.rescue(&[], "cache");
+    assert_eq!(refused.0, Some(2), "{}", refused.1);
+    let told = refused.1.as_str().unwrap();
+    assert!(told.contains("was synced") && told.contains("rescue --salvage"), "{told}");
+    scratch.copy_cache();
+    let (status, found) = scratch.rescue(&["--salvage"], "cache");
+    assert_eq!((status, found["rescued_bytes"].as_u64()), (Some(0), Some(40 << 10)), "{found}");
+    assert!(found["damage"].as_str().unwrap().contains("was synced"), "{found}");
+    let saved = scratch.saved();
+    assert_eq!(saved.len(), 4);
+    for (bytes, byte) in [(&saved[0], 1), (&saved[2], 2)] {
+        check_saved(bytes, byte);
+        let manifest = fs::read_to_string(format!("{}.json", bytes.display())).unwrap();
+        assert!(manifest.contains("was synced"), "{manifest}");
+    }
+    let places = [scratch.path("cache"), scratch.path("copy")];
+    let same = Command::new("diff").arg("-r").args(places).args(["-x", "halocline.lock"]).status();
+    assert!(same.unwrap().success(), "the cache was changed");
+    // Once more finds the same, and a whole cache is only looked at.
+    assert_eq!(scratch.rescue(&["--salvage"], "cache").0, Some(0));
+    assert_eq!(scratch.saved().len(), 4);
+}

@@ -15,6 +15,7 @@ use halocline_core::counted::{counted, counted_with};
 use halocline_core::error::Result;
 use halocline_core::meta::FileRecord;
 use halocline_core::meta::lease::{Evidence, Verdict};
+use halocline_core::meta::table::Access;
 use halocline_core::volume::{Origin, marks};
 use halocline_model::request::ByteRange;
 
@@ -102,7 +103,7 @@ impl Findings {
 
 impl Cache {
     fn open(dir: &Path, repair: bool) -> Result<Self> {
-        let offline = Offline::open(dir, !repair)?;
+        let offline = Offline::open(dir, if repair { Access::Change } else { Access::Look })?;
         let lost = offline.recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0);
         let lost = lost.map(|dropped| Problem::LostAtPowerLoss {
             path: dropped.path.clone(),

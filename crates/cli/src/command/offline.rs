@@ -9,7 +9,7 @@ use halocline_core::error::{Error, Result};
 use halocline_core::meta::lease::{self, Evidence};
 use halocline_core::meta::owner::CACHE_FILE;
 use halocline_core::meta::recover::{Left, Recovery};
-use halocline_core::meta::table::{self, ExtentTable};
+use halocline_core::meta::table::{self, Access, ExtentTable};
 use halocline_core::meta::{Extent, FileId};
 use halocline_core::volume::{CacheObjects, Volume};
 use halocline_model::evict;
@@ -55,8 +55,8 @@ pub(super) fn cache_dir(named: &Path) -> Result<PathBuf, Failure> {
 }
 
 impl Offline {
-    /// Opens the cache in `dir`, to be changed, or only looked at.
-    pub(super) fn open(dir: &Path, look_only: bool) -> Result<Self> {
+    /// Opens the cache in `dir`.
+    pub(super) fn open(dir: &Path, access: Access) -> Result<Self> {
         let binding = Binding::load(dir)?;
         // Before anything looks at it: who looks at an origin that hangs waits for ever.
         if let Some(binding) = &binding {
@@ -65,7 +65,7 @@ impl Offline {
         let eviction = evict::POLICIES.first().map(|policy| (policy.make)());
         let eviction = eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?;
         let options = table::Options {
-            look_only,
+            access,
             witness: binding
                 .as_ref()
                 .map(|binding| binding.origin.clone())

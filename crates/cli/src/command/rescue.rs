@@ -12,6 +12,7 @@ use clap::Args;
 use halocline_core::control::{Progress, path_as_json};
 use halocline_core::counted::counted;
 use halocline_core::error::{Error, Result};
+use halocline_core::meta::table::Access;
 use halocline_core::meta::{Extent, FileRecord};
 use halocline_core::private::PrivateDir;
 use halocline_model::request::ByteRange;
@@ -36,6 +37,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// cache. A rescue that was interrupted goes on when it is begun again. The status is 3 when dirty
 /// bytes stay on the cache.
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct RescueArgs {
     /// The cache directory, not mounted
     cache: PathBuf,
@@ -45,6 +47,10 @@ pub(crate) struct RescueArgs {
     /// Also files that the origin has: the next mount would bring their dirty bytes home
     #[arg(long)]
     all: bool,
+    /// Also from damaged records, of which a mount is refused: all files, as far as the records can be read. Such bytes
+    /// may be older than what programs wrote, and nothing leaves the cache
+    #[arg(long)]
+    salvage: bool,
     /// Only say what would be saved, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -94,6 +100,9 @@ struct Lost {
 #[derive(Debug, Serialize)]
 struct Done {
     dry_run: bool,
+    /// What is wrong with the records, if `--salvage` found them damaged: what was saved may be old.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damage: Option<String>,
     rescued_bytes: u64,
     kept_bytes: u64,
     rescued: Vec<Rescued>,
@@ -111,13 +120,18 @@ pub(crate) fn execute(args: &RescueArgs) -> Outcome {
     }
     let target =
         if args.dry_run { None } else { Some(saved::open(&to).map_err(Failure::refused)?) };
-    let cache = Offline::open(&dir, args.dry_run).map_err(Failure::refused)?;
+    let access = match args {
+        RescueArgs { salvage: true, .. } => Access::Salvage,
+        RescueArgs { dry_run: true, .. } => Access::Look,
+        _ => Access::Change,
+    };
+    let cache = Offline::open(&dir, access).map_err(Failure::refused)?;
     let done = rescue(&cache, target.as_ref(), args)?;
     cache.leave()?;
     if args.json {
         print_json(&done)?;
     } else {
-        tell(&done, &to);
+        tell(&done, &to, args.salvage);
     }
     if args.dry_run || done.kept_bytes == 0 {
         return Ok(ExitCode::SUCCESS);
@@ -131,6 +145,7 @@ fn rescue(cache: &Offline, to: Option<&PrivateDir>, args: &RescueArgs) -> Result
     let lost = lost.map(|lost| Lost { path: lost.path.clone(), dirty_bytes: lost.dirty_bytes });
     let mut done = Done {
         dry_run: args.dry_run,
+        damage: cache.recovery.damage.clone(),
         rescued_bytes: 0,
         kept_bytes: 0,
         rescued: Vec::new(),
@@ -148,7 +163,7 @@ fn rescue(cache: &Offline, to: Option<&PrivateDir>, args: &RescueArgs) -> Result
         progress.1 += dirty_bytes;
         let (done_bytes, total_bytes) = (progress.1, progress.2);
         progress.0.tell(&Progress { done_bytes, total_bytes, path: file.path.clone() });
-        if !args.all && is_on_origin(cache, &file) {
+        if !args.all && !args.salvage && is_on_origin(cache, &file) {
             let reason =
                 "the origin has this file: a mount brings them home (--all saves them, too)";
             done.kept.push(Kept { path: file.path, dirty_bytes, reason });
@@ -201,8 +216,8 @@ fn rescue_file(
     saving.sync()?;
     // What the directory has is read, not what we remember of it.
     each_sound(cache, file, dirty, &mut |at, bytes| saving.compare(at, bytes))?;
-    let name =
-        saving.finish(&Manifest { origin, path: file.path.clone(), extents: extents(&sound) })?;
+    let (path, damage) = (file.path.clone(), cache.recovery.damage.clone());
+    let name = saving.finish(&Manifest { origin, path, damage, extents: extents(&sound) })?;
     for range in &sound {
         cache.dmt.unmap(file.id, *range)?;
     }
@@ -280,7 +295,11 @@ fn rescued(file: &FileRecord, saved: Option<String>, sound: &[ByteRange]) -> Res
     Rescued { path: file.path.clone(), bytes, saved, extents: extents(sound) }
 }
 
-fn tell(done: &Done, to: &Path) {
+fn tell(done: &Done, to: &Path, salvage: bool) {
+    if let Some(damage) = &done.damage {
+        say!("the cache's records are damaged: {}", text::line(damage));
+        say!("what follows may be older than what programs wrote, and not all of it");
+    }
     for lost in &done.lost_at_power_loss {
         let (path, bytes) = (text::path(&lost.path), text::bytes(lost.dirty_bytes));
         say!("{path}: {bytes} that no fsync had covered were lost when the machine lost power");
@@ -297,7 +316,12 @@ fn tell(done: &Done, to: &Path) {
         say!("{path}: {bytes} stay on the cache: {}", kept.reason);
     }
     let (bytes, files) = (text::bytes(done.rescued_bytes), counted(done.rescued.len(), "file"));
-    let verb = if done.dry_run { "would be saved" } else { "saved, and dropped from the cache" };
+    let verb = match done.dry_run {
+        true => "would be saved",
+        false if salvage && done.damage.is_none() => "saved; the cache is sound, and is as it was",
+        false if salvage => "saved; the cache is as it was: move it away before the next mount",
+        false => "saved, and dropped from the cache",
+    };
     say!("{bytes} of {files} {verb}");
 }
 

@@ -15,6 +15,7 @@ mod arena;
 mod crc;
 mod slot;
 
+use std::fs::File;
 use std::hash::{BuildHasher, BuildHasherDefault};
 use std::io;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use halocline_model::request::ByteRange;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 use rustc_hash::FxHasher;
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use self::arena::Arena;
 use self::slot::{Key, Slot, Sum, Words};
@@ -110,6 +112,32 @@ impl Checksums {
         setting: &Setting<'_>,
         is_mapped: &dyn Fn(FileId, Placement, ByteRange) -> bool,
     ) -> Result<Self> {
+        let file = setting.dir.file(NAME, Use::Write)?;
+        Self::open_in(file, setting, is_mapped)
+    }
+
+    /// Opens a copy of them in memory, and leaves theirs as they are: the records are not all there, and who left the
+    /// cache is not known. What was stored at a power loss is not believed.
+    pub(super) fn open_copy(
+        setting: &Setting<'_>,
+        is_mapped: &dyn Fn(FileId, Placement, ByteRange) -> bool,
+    ) -> Result<Self> {
+        let path = setting.dir.path().join(NAME);
+        let mut file = match setting.dir.file(NAME, Use::Read) {
+            Err(error) if error.errno() == libc::ENOENT => return Ok(Self::none()),
+            file => file?,
+        };
+        let copy = memfd_create("checksums", MemfdFlags::CLOEXEC).map_err(io::Error::from);
+        let mut copy = copy.map(File::from).map_err(Error::at(&path, "copy"))?;
+        io::copy(&mut file, &mut copy).map_err(Error::at(&path, "copy"))?;
+        Self::open_in(copy, &Setting { left: Left::Closed, ..*setting }, is_mapped)
+    }
+
+    fn open_in(
+        file: File,
+        setting: &Setting<'_>,
+        is_mapped: &dyn Fn(FileId, Placement, ByteRange) -> bool,
+    ) -> Result<Self> {
         let Setting { dir, boot_id, left, limit_bytes, bytes } = *setting;
         let max = (limit_bytes / BLOCK).saturating_add(1024).min(SLOTS_MAX);
         let max = u32::try_from(max).expect("it was bounded");
@@ -123,7 +151,6 @@ impl Checksums {
             }
             mapped
         };
-        let file = dir.file(NAME, Use::Write)?;
         let arena = Arena::open(file, (boot_id, left), max, Arc::clone(bytes), &mut take)
             .map_err(Error::at(dir.path().join(NAME), "open"))?;
         let table = Table { arena, shards: Default::default() };

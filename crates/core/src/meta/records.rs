@@ -16,8 +16,8 @@ use std::path::Path;
 use super::batch::Batch;
 use crate::error::{Error, Result};
 
-const OPEN_REMEDY: &str = "restore the directory from a copy, or move it \
-                           away and mount with an empty cache (dirty data in it is then lost)";
+const OPEN_REMEDY: &str = "restore the directory from a copy; or save what can still be read of its dirty data with \
+                           `halocline rescue --salvage CACHE --to DIR`, then move it away and mount with an empty cache";
 
 /// Called with the key and the value of a record.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;

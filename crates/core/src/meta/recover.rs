@@ -60,6 +60,9 @@ pub struct Recovery {
     pub extents: u64,
     /// What was dropped, by path.
     pub dropped: Vec<Dropped>,
+    /// Why the records are not whole, if what can be read of damaged ones was asked for
+    /// ([`Access::Salvage`](super::table::Access::Salvage)).
+    pub damage: Option<String>,
     /// Cache objects may hold blocks that no extent and no count knows: the caller MUST punch
     /// everything outside the extents, and remove objects of unknown files, before it writes, and
     /// tell `trimmed` (I5).
@@ -172,6 +175,7 @@ impl<'a> Loader<'a> {
                 files: 0,
                 extents: 0,
                 dropped: Vec::new(),
+                damage: None,
                 trim: false,
             },
         };

@@ -42,7 +42,7 @@ use super::space::Space;
 use super::{Extent, FileId, FileRecord, OriginKey, Segment, Usage, record};
 use crate::error::{Error, Result};
 
-pub use options::{Clock, Options, system_clock};
+pub use options::{Access, Clock, Options, system_clock};
 
 /// Name of the store's directory in the cache directory.
 pub const STORE_DIR: &str = "meta";
@@ -138,8 +138,14 @@ impl ExtentTable {
     ) -> Result<(Self, Recovery)> {
         crate::private::check_above(dir)?;
         let (mut owner, distrusted) = Owner::take_with_witness(dir, options.witness.as_deref())?;
-        let records = open::open_records(&mut owner, boot_id, pace)?;
-        Self::over((owner, &distrusted), records, options, boot_id)
+        let mut damage = None;
+        let records = match options.access {
+            Access::Salvage => open::salvage_records(&owner, boot_id, &mut damage)?,
+            _ => open::open_records(&mut owner, boot_id, pace)?,
+        };
+        let (dmt, mut recovery) = Self::over((owner, &distrusted), records, options, boot_id)?;
+        recovery.damage = damage;
+        Ok((dmt, recovery))
     }
 
     /// The tables of an owned cache whose records are open, and what must not be trusted of them.
@@ -150,8 +156,9 @@ impl ExtentTable {
         boot_id: &str,
     ) -> Result<(Self, Recovery)> {
         let set_aside = options.records_bytes;
-        let look_only = options.look_only;
-        let records = if look_only { Arc::new(Unrecorded(records)) } else { records };
+        let access = options.access;
+        let looks = access != Access::Change;
+        let records = if looks { Arc::new(Unrecorded(records)) } else { records };
         let space = Space::new(options.limit_bytes, Arc::clone(&records), set_aside);
         let order = Order::new(options.eviction);
         let cdt = Cdt::new(options.cdt_entries);
@@ -166,12 +173,9 @@ impl ExtentTable {
             );
         }
         let of_boot = (boot_id, loaded.recovery.left);
-        // After a power loss an opening forgets them all; one that only looks leaves that to the next.
-        let checksums = if look_only && loaded.recovery.left == Left::PowerLost {
-            Checksums::none()
-        } else {
-            open::open_checksums(&owner, options.checksums, of_boot, &space, &loaded.files)?
-        };
+        let are_kept = options.checksums;
+        let checksums =
+            open::open_checksums(&owner, (are_kept, access), of_boot, &space, &loaded.files)?;
         let dmt = Self {
             records,
             boot_id: boot_id.to_owned(),
@@ -204,7 +208,7 @@ impl ExtentTable {
         for state in dmt.files.read().all() {
             dmt.busy.update(state, &state.mapped.write());
         }
-        dmt.honour(distrusted, look_only)?;
+        dmt.honour(distrusted, access)?;
         Ok((dmt, loaded.recovery))
     }
 

@@ -29,6 +29,9 @@ pub(super) struct Manifest {
     /// Path below it, as last seen.
     #[serde(serialize_with = "path_as_json")]
     pub(super) path: PathBuf,
+    /// What was wrong with the cache's records: the bytes may be older than what programs wrote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) damage: Option<String>,
     /// The saved ranges.
     pub(super) extents: Vec<Extent>,
 }

@@ -117,6 +117,11 @@ pub(super) const FSCK_TIER: &[Metric] = &[
 
 pub(super) const RESCUE: &[Metric] = &[
     metric("dry_run", "true, false", "Whether nothing was changed."),
+    metric(
+        "damage",
+        "text",
+        "What is wrong with the records, of which `--salvage` took what can be read; absent where they are whole.",
+    ),
     metric("rescued_bytes", "bytes", "Bytes that were saved, or would be."),
     metric("kept_bytes", "bytes", "Dirty bytes that stay on the cache."),
     metric("rescued[].path", "path", "The file, below the origin's root, as last seen."),

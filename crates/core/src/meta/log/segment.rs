@@ -169,6 +169,12 @@ fn head(number: u64, generation: u64) -> [u8; HEAD] {
     head
 }
 
+/// The generation that a file of a log names.
+pub(super) fn generation_of(file: &[u8]) -> Option<u64> {
+    let generation = file.get(16..24)?.first_chunk()?;
+    Some(u64::from_le_bytes(*generation))
+}
+
 /// A sum that nothing of another log has.
 pub(super) fn sum(bytes: &[u8], generation: u64) -> u32 {
     let (low, high) = (generation & u64::from(u32::MAX), generation >> 32);

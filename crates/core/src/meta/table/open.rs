@@ -6,12 +6,12 @@ use std::sync::Arc;
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
-use super::STORE_DIR;
+use super::{Access, STORE_DIR};
 use crate::error::{Error, Result};
 use crate::meta::FileId;
 use crate::meta::checksums::{Checksums, Setting};
 use crate::meta::files::Files;
-use crate::meta::log::{Log, Pace};
+use crate::meta::log::{self, Log, Pace};
 use crate::meta::migrate;
 use crate::meta::owner::Owner;
 use crate::meta::records::RecordStore;
@@ -56,11 +56,23 @@ pub(super) fn open_records(
     Ok(Arc::new(log))
 }
 
+/// What can be read of the records of an owned cache, and why that is not all, if it is not.
+pub(super) fn salvage_records(
+    owner: &Owner,
+    boot_id: &str,
+    damage: &mut Option<String>,
+) -> Result<Arc<dyn RecordStore>> {
+    let dir = PrivateDir::open(&owner.dir().join(STORE_DIR))?;
+    let mut salvaged = log::salvage(&dir, boot_id)?;
+    *damage = salvaged.damage.take();
+    Ok(Arc::new(salvaged))
+}
+
 /// Opens the checksums of a cache that was `left` so, on a machine booted as `boot_id`; of what is
 /// in no extent of `files` they are forgotten.
 pub(super) fn open_checksums(
     owner: &Owner,
-    are_kept: bool,
+    (are_kept, access): (bool, Access),
     (boot_id, left): (&str, Left),
     space: &Space,
     files: &Files,
@@ -72,10 +84,14 @@ pub(super) fn open_checksums(
             mapped.extents.overlapping(range).any(|(_, extent)| extent.placement == placement)
         })
     };
-    if are_kept {
-        let (limit_bytes, bytes) = (space.limit(), space.sums());
-        Checksums::open(&Setting { dir, boot_id, left, limit_bytes, bytes }, &is_mapped)
-    } else {
-        Checksums::off(dir)
+    let (limit_bytes, bytes) = (space.limit(), space.sums());
+    let setting = Setting { dir, boot_id, left, limit_bytes, bytes };
+    match access {
+        // Those that are not of the extents that were read are forgotten: in a copy.
+        Access::Salvage => Checksums::open_copy(&setting, &is_mapped),
+        // After a power loss an opening forgets them all; one that only looks leaves that to the next.
+        Access::Look if left == Left::PowerLost => Ok(Checksums::none()),
+        _ if are_kept => Checksums::open(&setting, &is_mapped),
+        _ => Checksums::off(dir),
     }
 }

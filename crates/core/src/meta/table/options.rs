@@ -10,6 +10,18 @@ use crate::meta::marks::MARK_BYTES;
 /// Where the time comes from, in milliseconds since the epoch.
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
+/// What the tables of a cache are opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// To be changed.
+    Change,
+    /// Only to be looked at: nothing is recorded, not even what a power loss took, so that the next opening finds the
+    /// same.
+    Look,
+    /// The same, and of damaged records is taken what can be read. It may be older than the objects.
+    Salvage,
+}
+
 /// How to open the tables.
 pub struct Options {
     /// The limit of data in bytes on disk (I5).
@@ -26,9 +38,8 @@ pub struct Options {
     pub mark_bytes: u64,
     /// Whether checksums of what is cached are kept.
     pub checksums: bool,
-    /// Whether the cache is only looked at: nothing is recorded, not even what a power loss took, so
-    /// that the next opening finds the same.
-    pub look_only: bool,
+    /// What it is opened for.
+    pub access: Access,
     /// The time.
     pub clock: Clock,
     /// A directory on other storage, the origin: it remembers what must not be trusted any more
@@ -46,7 +57,7 @@ impl Options {
             cdt_entries,
             mark_bytes: MARK_BYTES,
             checksums: true,
-            look_only: false,
+            access: Access::Change,
             clock: system_clock(),
             witness: None,
         }
@@ -62,7 +73,7 @@ impl fmt::Debug for Options {
             .field("cdt_entries", &self.cdt_entries)
             .field("mark_bytes", &self.mark_bytes)
             .field("checksums", &self.checksums)
-            .field("look_only", &self.look_only)
+            .field("access", &self.access)
             .field("witness", &self.witness)
             .finish_non_exhaustive()
     }

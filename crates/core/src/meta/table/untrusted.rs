@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Acquire;
 
 use halocline_model::request::ByteRange;
 
-use super::ExtentTable;
+use super::{Access, ExtentTable};
 use crate::error::{Error, Result};
 use crate::meta::distrust::Distrusted;
 use crate::meta::owner::LOCK_FILE;
@@ -60,7 +60,7 @@ impl ExtentTable {
 
     /// Unmaps what an earlier process listed, durably, and clears the list, unless the cache is only
     /// looked at. No barrier: it would call durable what a killed process wrote and nobody synced.
-    pub(super) fn honour(&self, distrusted: &[Distrusted], look_only: bool) -> Result<()> {
+    pub(super) fn honour(&self, distrusted: &[Distrusted], access: Access) -> Result<()> {
         if distrusted.is_empty() {
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl ExtentTable {
                 Distrusted::All => self.unmap_all(|_| true)?,
             }
         }
-        if look_only {
+        if access != Access::Change {
             return Ok(());
         }
         self.records.sync()?;

@@ -1,6 +1,15 @@
 //! Logs of which something was changed or is missing: told by file and byte, and never taken for less.
 
 use super::*;
+use crate::meta::record;
+
+/// What can be read of the log in `dir`, and whether it says that this is not all.
+fn salvaged(dir: &Path) -> Result<(Records, bool)> {
+    let salvaged = salvage(&PrivateDir::open(dir).unwrap(), "boot")?;
+    let mut found = scanned(&salvaged)?;
+    found.remove(record::STATE_KEY).unwrap();
+    Ok((found, salvaged.damage.is_some()))
+}
 
 /// A flipped bit in every byte of every file: all is there, or the last batch is not, or an error
 /// names the file and the place.
@@ -137,4 +146,48 @@ fn a_log_that_ends_before_what_was_synced_is_damaged() {
         }
     }
     assert!(refused > 50, "{refused}");
+}
+
+/// A flipped bit in every byte of every file, and each file missing: behind a whole snapshot what is read is what some
+/// first batches made, all where nothing is said, and nothing is changed.
+#[test]
+fn what_can_be_read_of_a_damaged_log_is_a_prefix_and_says_so() {
+    let (_dir, live, image) = scratch();
+    let (whole, states) = written(&live);
+    let (all, but_one) = (states.last().unwrap(), &states[states.len() - 2]);
+    let mut prefixes = 0;
+    let mut check = |files: &BTreeMap<String, Vec<u8>>, name: &str, what: &str| {
+        put(&image, files);
+        let found = salvaged(&image);
+        assert!(super::files(&image) == *files, "{what}: it was changed");
+        let Ok((found, is_damaged)) = found else {
+            return assert!(files.len() < 3, "{what}: nothing is read");
+        };
+        if is_damaged && !name.starts_with(SNAPSHOT) {
+            assert!(states.contains(&found), "{what}: a mixture");
+            prefixes += 1;
+        } else if !is_damaged {
+            assert!(found == *all || found == *but_one, "{what}: less, and nothing is said");
+        }
+    };
+    check(&whole, "", "whole");
+    for (name, bytes) in &whole {
+        let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 9);
+        for at in (0..end.min(bytes.len())).step_by(7) {
+            let mut files = whole.clone();
+            files.get_mut(name).unwrap()[at] ^= 1 << (at % 8);
+            check(&files, name, &format!("{name} byte {at}"));
+        }
+        let mut files = whole.clone();
+        files.remove(name);
+        // Nobody synced it: of the last file nothing tells.
+        let used = |name: &&String| places(&whole[*name], generation(&whole)).len() > 1;
+        let last = logs(&whole).iter().rfind(used).cloned();
+        if name.starts_with(SNAPSHOT) || name.starts_with(LOG) && Some(name) < last.as_ref() {
+            check(&files, SNAPSHOT, &format!("without {name}"));
+        }
+    }
+    assert!(prefixes > 500, "{prefixes}");
+    put(&image, &BTreeMap::new());
+    salvaged(&image).unwrap_err();
 }
