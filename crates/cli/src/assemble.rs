@@ -20,7 +20,7 @@ use halocline_model::tier;
 
 use crate::host::{Hosted, Where};
 use crate::say::tell;
-use crate::text;
+use crate::{inherited, text};
 
 impl Hosted for ExtentEngine {
     const BOUND: bool = false;
@@ -199,10 +199,17 @@ pub(crate) fn open(
     Ok(engine)
 }
 
-/// Says in a line that a cache is of no use on its origin's device: else nothing says why little is
-/// cached. `common` is what [`one_device`] found before the mount, which may lie over the origin; it is
+/// Says in a line each that a cache is of no use on its origin's device: else nothing says why little is
+/// cached; and that longer files than this process may write can be read only, or stay dirty. `common` is what [`one_device`] found before the mount, which may lie over the origin; it is
 /// told behind all that may refuse the mount, because in front it looks like the reason.
-pub(crate) fn tell_one_device(common: Option<Common>) {
+pub(crate) fn tell_notes(common: Option<Common>) {
+    if let Some(bytes) = inherited::file_bytes_max() {
+        let bytes = text::bytes(bytes);
+        tell!(
+            "halocline: note: files of more than {bytes} cannot be written through this mount: raise the hard limit \
+             (ulimit -Hf) before you mount"
+        );
+    }
     if let Some(common) = common {
         tell!("halocline: note: {}", common.of_a_cache());
     }

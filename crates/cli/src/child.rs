@@ -5,41 +5,18 @@ use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
 use std::ptr;
-use std::sync::OnceLock;
 
-use rustix::fs::Mode;
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit, umask};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
 use signal_hook::low_level::siginfo::Cause;
 
 use crate::failure::Failure;
+use crate::inherited;
 
 /// Signals that the command gets, too.
 const FORWARDED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
-
-/// What a umask takes from others.
-const OF_OTHERS: u32 = 0o077;
-
-/// The umask that this process was started with, and does not have itself.
-static CALLERS_UMASK: OnceLock<Mode> = OnceLock::new();
-
-/// Lets the user of this process read and write what it makes, whatever umask it was started with: a cache
-/// that its owner may not open again would keep what is dirty on it. Called before there are threads, which
-/// may have umasks of their own.
-pub(crate) fn keep_own_files_open() {
-    let callers = umask(Mode::from_raw_mode(OF_OTHERS));
-    umask(Mode::from_raw_mode(callers.as_raw_mode() & OF_OTHERS));
-    let _ = CALLERS_UMASK.set(callers);
-}
-
-/// Gives this process back the umask that it was started with, for a command that takes its place.
-pub(crate) fn restore_umask() {
-    if let Some(callers) = CALLERS_UMASK.get() {
-        umask(*callers);
-    }
-}
 
 /// From its making on, these signals no longer end this process. What was ignored when it started stays ignored, by
 /// the command too: `nohup` and jobs in the background rely on that.
@@ -62,10 +39,10 @@ impl Signals {
     pub(crate) fn run(&mut self, mut command: Command) -> Result<u8, Failure> {
         let open_files = self.open_files;
         // SAFETY: between fork and exec the closure only makes system calls; it touches no heap, and no
-        // lock: the umask was set before there were threads.
+        // lock: what was inherited was set aside before there were threads.
         unsafe {
             command.pre_exec(move || {
-                restore_umask();
+                inherited::restore();
                 Ok(setrlimit(Resource::Nofile, open_files)?)
             });
         }

@@ -7,6 +7,7 @@
 //! - [`places`]: finding mounts that may not answer;
 //! - [`host`]: a mount with its engine, session and control socket, until it ends;
 //! - [`again`]: this program started once more, under its own name;
+//! - [`inherited`]: umask, limits and signals that the caller gave;
 //! - [`child`]: the command that `run` starts, its signals and its status;
 //! - [`say`], [`text`], [`progress`]: what people read;
 //! - [`failure`]: exit statuses.
@@ -19,6 +20,7 @@ mod command;
 mod failure;
 mod figure;
 mod host;
+mod inherited;
 mod mpi;
 mod options;
 mod output;
@@ -37,7 +39,7 @@ use crate::failure::Failure;
 
 fn main() -> ExitCode {
     again::name_this_process();
-    child::keep_own_files_open();
+    inherited::replace();
     let cli = match command::Cli::try_parse() {
         Ok(cli) => cli,
         // It repeats what was typed, which a shell may have made of others' names.

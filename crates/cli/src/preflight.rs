@@ -13,7 +13,7 @@ use halocline_core::private;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
 use rustix::io::Errno;
 
-use crate::{places, text};
+use crate::{inherited, places, text};
 
 /// A cache's file system needs at least this much room to be of use.
 const ROOM_BYTES_MIN: u64 = 16 << 20;
@@ -164,6 +164,12 @@ fn check_empty(path: &Path, remedy: &str) -> Result<()> {
         format!("mount point {} is not empty: the mount would hide what is there", shown(path)),
         remedy,
     ))
+}
+
+/// Checks the device that mounts are made with, and what this process may use.
+pub(crate) fn process_and_device() -> Result<()> {
+    inherited::check_limits()?;
+    fuse_device()
 }
 
 /// Checks the device that mounts are made with.

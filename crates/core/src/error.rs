@@ -61,6 +61,7 @@ fn remedy(error: &io::Error) -> &'static str {
         Some(libc::ENOSPC) => "; free some space (or inodes: df -i) there",
         Some(libc::EDQUOT) => "; free some of the quota there, or have it raised",
         Some(libc::EROFS) => "; mount that file system for writing, or name another directory",
+        Some(libc::EFBIG) => "; raise the limit of file sizes (ulimit -f)",
         Some(libc::EMFILE) => "; raise the limit of open files (ulimit -n)",
         _ => "",
     }

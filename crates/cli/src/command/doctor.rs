@@ -14,7 +14,7 @@ use super::print_json;
 use crate::failure::Outcome;
 use crate::options::ConfigArgs;
 use crate::say::say;
-use crate::{assemble, mpi, preflight, text};
+use crate::{assemble, inherited, mpi, preflight, text};
 
 /// First kernel with FUSE passthrough.
 const PASSTHROUGH_KERNEL: (u32, u32) = (6, 9);
@@ -74,6 +74,7 @@ pub(crate) fn execute(args: &DoctorArgs) -> Outcome {
         allow_other(),
         shim(),
         open_files(),
+        limits(),
     ];
     let this_machine = findings.len();
     match args.config.load() {
@@ -236,6 +237,19 @@ fn open_files() -> Finding {
         return finding(what, Verdict::Ok, format!("limit {limit}"));
     }
     finding(what, Verdict::Note, format!("the hard limit is {limit}: raise it (ulimit -Hn)"))
+}
+
+fn limits() -> Finding {
+    let what = "limits";
+    match (inherited::check_limits(), inherited::file_bytes_max()) {
+        (Err(error), _) => finding(what, Verdict::Fail, error.to_string()),
+        (Ok(()), None) => finding(what, Verdict::Ok, "files and memory of any size"),
+        (Ok(()), Some(bytes)) => {
+            let bytes = text::bytes(bytes);
+            let told = format!("files of {bytes} at most: raise the hard limit (ulimit -Hf)");
+            finding(what, Verdict::Note, told)
+        }
+    }
 }
 
 fn directories(origin: &Path, cache: &Path, config: &Config) -> Vec<Finding> {

@@ -19,8 +19,8 @@ use serde_json::json;
 use super::moving::only_on_a_tier;
 use super::print_json;
 use super::run::find_program;
-use crate::child;
 use crate::failure::{Failure, Outcome};
+use crate::inherited;
 use crate::places;
 use crate::say::{say, tell};
 
@@ -133,7 +133,7 @@ fn run(name: &str, on: &On, command: &[OsString]) -> Outcome {
     find_program(&command[0], "the job stays where it is")?;
     let begin = Request::Jobs(JobChange::Begin(name.to_owned()));
     let _: Vec<JobInfo> = places::connect(&tier_at(on)?)?.call(&begin, |_| {})?;
-    child::restore_umask();
+    inherited::restore();
     let error = Command::new(&command[0]).args(&command[1..]).env(JOB_VARIABLE, name).exec();
     let status = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
     let program = command[0].to_string_lossy();

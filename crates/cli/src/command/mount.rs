@@ -86,7 +86,7 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
         };
         args.config.check_lasts().map_err(Failure::refused)?;
         let code = start_in_background()?;
-        assemble::tell_one_device(common.filter(|_| code == ExitCode::SUCCESS));
+        assemble::tell_notes(common.filter(|_| code == ExitCode::SUCCESS));
         return Ok(code);
     }
     match plan {
@@ -134,7 +134,7 @@ fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
         }
         _ => return Err(Failure::refused("name the origin and the mount point")),
     };
-    preflight::fuse_device().map_err(Failure::refused)?;
+    preflight::process_and_device().map_err(Failure::refused)?;
     args.trace.as_deref().map_or(Ok(()), recording::check).map_err(Failure::refused)?;
     Ok(plan)
 }
@@ -195,7 +195,7 @@ fn serve<E: Hosted>(
     } else {
         tell!("mounted {} on {}", text::path(&place.origin), text::path(&place.mountpoint));
         // Behind the line that says that the mount works, for which others wait.
-        assemble::tell_one_device(common);
+        assemble::tell_notes(common);
     }
     let done = host.serve(|| signals.stop_requested())?;
     tell_left(&done);

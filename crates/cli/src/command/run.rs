@@ -142,7 +142,7 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let host = (Arc::new(engine), claim);
     let host = Host::start(host, &plan.config, (&plan.place, recording.clone()), false)?;
     if !args.quiet {
-        assemble::tell_one_device(common);
+        assemble::tell_notes(common);
     }
     let mut command = Command::new(&plan.program);
     command.args(&args.command[1..]);
@@ -199,7 +199,7 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     args.config.check_effect(false).map_err(Failure::refused)?;
     let config = args.cluster.fit(args.config.load().map_err(Failure::refused)?);
     let sides = preflight::sides(&args.origin, &args.cache, &config).map_err(Failure::refused)?;
-    preflight::fuse_device().map_err(Failure::refused)?;
+    preflight::process_and_device().map_err(Failure::refused)?;
     let report = args.report.as_deref().map(preflight::report_file).transpose();
     args.trace.as_deref().map_or(Ok(()), recording::check).map_err(Failure::refused)?;
     let place = Where {

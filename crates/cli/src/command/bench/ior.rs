@@ -237,7 +237,7 @@ fn plan(args: &IorArgs) -> Result<Plan, Failure> {
             known.join(",")
         )));
     }
-    preflight::fuse_device().map_err(Failure::refused)?;
+    preflight::process_and_device().map_err(Failure::refused)?;
     let phases = match (args.write, args.read) {
         (true, _) => Phases::Write,
         (_, true) => Phases::Read,
