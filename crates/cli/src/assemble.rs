@@ -13,6 +13,7 @@ use halocline_core::control::{
 use halocline_core::engine::Decorations;
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::{Error, Result};
+use halocline_core::meta::origin_mark;
 use halocline_core::one_device::{Common, common};
 use halocline_core::reserves::leave_to_root;
 use halocline_core::tier::{FileTier, TierOptions, TierSet};
@@ -172,6 +173,16 @@ pub(crate) fn claim_tiers(root: &Path, place: &Where, config: &Config) -> Result
     let dirs: Vec<&Path> = set.roots.iter().map(PathBuf::as_path).collect();
     let wanted = Wanted { dirs: &dirs, cache: &place.cache, use_as: UseAs::OnlyUser };
     when_free(|| Claim::take(&wanted))
+}
+
+/// Refuses an origin of which another cache may hold newer bytes, or with `--cache-lost` goes on without them. Caches of
+/// nodes that are coherent do not keep each other away.
+pub(crate) fn check_other_caches(place: &Where, are_lost: bool, alone: bool) -> Result<()> {
+    match are_lost {
+        _ if !alone => Ok(()),
+        true => origin_mark::forget_others(&place.origin, &place.cache),
+        false => origin_mark::check(&place.origin, &place.cache),
+    }
 }
 
 /// Opens the engine of a mount.

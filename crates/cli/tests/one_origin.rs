@@ -228,3 +228,69 @@ fn a_busy_unmount_says_what_can_be_typed() {
     drop(open);
     scratch.succeed(&["umount", "mnt"]);
 }
+
+/// Over the bare mount point of an SSD that was not mounted an empty cache was made, and old bytes were read.
+#[test]
+fn i1_an_origin_that_is_older_than_its_cache_is_not_served_without_it() {
+    let Some(scratch) = TwoCaches::new() else { return };
+    scratch.mount("origin");
+    fs::write(scratch.path("mnt/file"), "newer").unwrap();
+    kill_process(scratch.pid("mnt"), Signal::KILL).unwrap();
+    scratch.halocline(&["umount", "mnt"]);
+    fs::rename(scratch.path("cache"), scratch.path("ssd")).unwrap();
+    fs::create_dir(scratch.path("cache")).unwrap();
+    for (origin, cache, remedy) in [
+        ("origin", "cache", "mount the device of that cache there first"),
+        ("origin", "cache2", "mount with that cache"),
+        ("origin/sub/deep", "cache2", "mount with that cache"),
+    ] {
+        for args in [
+            &["mount", origin, "mnt2", "--cache", cache][..],
+            &["run", "--origin", origin, "--cache", cache, "--", "true"],
+        ] {
+            let refused = scratch.halocline(args);
+            assert_eq!(refused.status.code(), Some(2), "{args:?}: {}", said(&refused));
+            let path = scratch.path("cache").display().to_string();
+            let parts = [remedy, "--cache-lost", &path];
+            assert!(parts.iter().all(|part| said(&refused).contains(part)), "{}", said(&refused));
+        }
+        assert_eq!(fs::read_dir(scratch.path(cache)).unwrap().count(), 0, "nothing was begun");
+    }
+    fs::remove_dir(scratch.path("cache")).unwrap();
+    fs::rename(scratch.path("ssd"), scratch.path("cache")).unwrap();
+    scratch.mount("origin");
+    assert_eq!(fs::read(scratch.path("mnt/file")).unwrap(), b"newer");
+    let mut names = [0; 4096];
+    let len = rustix::fs::listxattr(scratch.path("mnt"), &mut names).unwrap();
+    assert!(!String::from_utf8_lossy(&names[..len]).contains("halocline.dirty"), "programs see it");
+    scratch.succeed(&["umount", "mnt"]);
+    scratch.succeed(&["mount", "origin", "mnt2", "--cache", "cache2"]);
+    assert_eq!(fs::read(scratch.path("mnt2/file")).unwrap(), b"newer");
+}
+
+#[test]
+fn an_origin_is_served_without_a_cache_that_is_lost_for_good() {
+    let Some(scratch) = TwoCaches::new() else { return };
+    scratch.mount("origin");
+    fs::write(scratch.path("mnt/file"), "only there").unwrap();
+    assert_eq!(scratch.halocline(&["umount", "--keep-dirty", "mnt"]).status.code(), Some(3));
+    let second = ["mount", "origin", "mnt2", "--cache", "cache2"];
+    assert_eq!(scratch.halocline(&second).status.code(), Some(2));
+    scratch.succeed(&[&second[..], &["--cache-lost"]].concat());
+    scratch.succeed(&["umount", "mnt2"]);
+    // Once is enough; and what comes back is taken as ever.
+    scratch.succeed(&second);
+    scratch.succeed(&["umount", "mnt2"]);
+    scratch.mount("origin");
+    assert_eq!(fs::read(scratch.path("mnt/file")).unwrap(), b"only there");
+    scratch.succeed(&["umount", "mnt"]);
+    // A mark that was copied with its directory says nothing of the copy.
+    scratch.mount("origin");
+    fs::write(scratch.path("mnt/file"), "newer").unwrap();
+    assert_eq!(scratch.halocline(&["umount", "--keep-dirty", "mnt"]).status.code(), Some(3));
+    let mut copy = Command::new("cp");
+    copy.args(["-a", "--preserve=xattr", "origin", "copy"]).current_dir(scratch.path(""));
+    assert!(copy.status().unwrap().success());
+    fs::create_dir(scratch.path("cache3")).unwrap();
+    scratch.succeed(&["mount", "copy", "mnt2", "--cache", "cache3"]);
+}

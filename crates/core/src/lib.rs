@@ -6,6 +6,7 @@
 //! origin's directory tree, by descriptors.
 
 mod beneath;
+mod born;
 pub mod bound_process;
 pub mod bounded;
 pub mod calibrate;

@@ -21,6 +21,8 @@ mod mapping;
 mod marks;
 mod migrate;
 mod order;
+mod origin_attribute;
+pub mod origin_mark;
 pub mod owner;
 mod rangemap;
 mod record;

@@ -53,6 +53,9 @@ pub(crate) struct MountArgs {
     tier: Option<PathBuf>,
     #[command(flatten)]
     cluster: ClusterArgs,
+    /// Go on without the newer bytes that another cache of this origin may have, which a refusal named: it is lost for good
+    #[arg(long, conflicts_with = "tier")]
+    cache_lost: bool,
     /// Record every read and write that reaches the mount, as a trace
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -94,6 +97,7 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
             let (alone, config) = (args.cluster.is_alone(), args.cluster.fit(config));
             serve(args, &config, &place, || {
                 let claim = assemble::when_free(|| assemble::claim(&place, &config, alone))?;
+                assemble::check_other_caches(&place, args.cache_lost, alone)?;
                 let node = args.cluster.join((&place.origin, &place.cache), &config)?;
                 Ok((assemble::open(&place, &config, node.as_ref())?, claim))
             })

@@ -24,6 +24,7 @@ use crate::{places, text};
 pub(super) struct Offline {
     pub(super) dmt: ExtentTable,
     pub(super) objects: CacheObjects,
+    access: Access,
     pub(super) binding: Option<Binding>,
     pub(super) recovery: Recovery,
     /// What tells changes of the origin by others.
@@ -80,13 +81,21 @@ impl Offline {
         let objects = CacheObjects::new(volume, geometry);
         let evidence = lease::evidence(dir)?;
         let names = binding.as_ref().map(Names::of);
-        Ok(Self { dmt, objects, binding, recovery, evidence, names })
+        Ok(Self { dmt, objects, access, binding, recovery, evidence, names })
     }
 
     /// Leaves the cache in the order in which it was found. A crashed one stays so: what its
     /// process wrote was never synced, and must not pass for durable if the machine goes down.
     pub(super) fn leave(&self) -> Result<()> {
-        if self.recovery.left == Left::Crashed { self.dmt.persist() } else { self.dmt.close() }
+        if self.recovery.left == Left::Crashed {
+            self.dmt.persist()?;
+        } else {
+            self.dmt.close()?;
+        }
+        if self.access == Access::Change {
+            self.dmt.settle_origin();
+        }
+        Ok(())
     }
 
     /// Parts of an extent without data below: holes, or past the object's end.

@@ -49,6 +49,9 @@ pub(crate) struct RunArgs {
     /// Write the report as JSON, too
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Go on without the newer bytes that another cache of this origin may have, which a refusal named: it is lost for good
+    #[arg(long)]
+    cache_lost: bool,
     /// Record every read and write that reaches the mount, as a trace
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -79,6 +82,7 @@ impl RunArgs {
             cache,
             report: None,
             trace: Some(trace),
+            cache_lost: false,
             quiet: true,
             is_recording: true,
             cluster: ClusterArgs::default(),
@@ -136,6 +140,8 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
     let sides = (plan.place.origin.as_path(), plan.place.cache.as_path());
     let node = args.cluster.join(sides, &plan.config).map_err(Failure::refused)?;
+    let alone = args.cluster.is_alone();
+    assemble::check_other_caches(&plan.place, args.cache_lost, alone).map_err(Failure::refused)?;
     let engine =
         assemble::open(&plan.place, &plan.config, node.as_ref()).map_err(Failure::refused)?;
     let common = assemble::one_device(&plan.place.origin, &plan.place.cache, &plan.config);

@@ -6,13 +6,13 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use halocline_model::layout::CacheGeometry;
 use serde::{Deserialize, Serialize};
 
 use super::Config;
 use super::values::{SERVERS_MAX, STRIPE_BYTES_MAX};
+use crate::born::born_ns;
 use crate::counted::counted;
 use crate::error::{Error, Result};
 use crate::private::{self, PrivateDir};
@@ -160,12 +160,6 @@ impl Binding {
 }
 
 /// Birth time in nanoseconds since the epoch; 0 where the file system knows none.
-fn born_ns(found: &fs::Metadata) -> u64 {
-    let born = found.created().unwrap_or(SystemTime::UNIX_EPOCH);
-    let born_ns = born.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
-    u64::try_from(born_ns).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,7 +20,7 @@ use super::sides::{self, Decorations, Meters};
 use super::sight::Sight;
 use crate::clock::Clock;
 use crate::coherence::{Holder, REGISTRY};
-use crate::config::{Binding, Config, Shares};
+use crate::config::{Binding, Config, Mode, Shares};
 use crate::error::{Error, Result};
 use crate::extent::mover::Movers;
 use crate::extent::store::ExtentStore;
@@ -127,6 +127,14 @@ impl ExtentEngine {
                 coherence.leave()?;
             }
         }
+        let closed = self.close_store();
+        if closed.is_ok() {
+            self.parts.store.dmt.settle_origin();
+        }
+        closed
+    }
+
+    fn close_store(&self) -> Result<()> {
         if self.parts.store.dmt.usable().is_err() {
             // Not in order, but nothing is lost: what was dirty is on the origin.
             return self.parts.relief.drain();
@@ -239,6 +247,7 @@ fn options(
     Ok(table::Options {
         records_bytes: shares.records,
         witness: Some(origin_dir.to_owned()),
+        marks_witness: config.mode != Mode::WriteThrough,
         checksums: config.checksums,
         clock: Box::new(move || clock.now_ms()),
         ..table::Options::new(shares.data, eviction, config.cdt_entries)

@@ -9,8 +9,6 @@
 //! full disk takes them. Where the cache's device takes nothing at all they go to an extended
 //! attribute of the witness, a directory on other storage: the origin.
 
-mod witness;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -22,8 +20,8 @@ use halocline_model::request::ByteRange;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use self::witness::Witness;
 use super::FileId;
+use super::origin_attribute::OriginAttribute;
 
 /// The header of the lock file has this many bytes; what follows are lines.
 pub(crate) const HEADER_BYTES: u64 = 256;
@@ -129,7 +127,7 @@ struct Said {
 #[derive(Debug)]
 pub(crate) struct DistrustList {
     lock: File,
-    witness: Option<Witness>,
+    witness: Option<OriginAttribute>,
     said: Mutex<Said>,
     /// Nothing more needs to be said: everything was, or there is no means to say anything.
     given_up: AtomicBool,
@@ -143,7 +141,8 @@ impl DistrustList {
         witness: Option<File>,
         cache_id: &str,
     ) -> io::Result<(Self, Result<Vec<Distrusted>, String>)> {
-        let witness = witness.map(|dir| Witness::new(dir, cache_id)).transpose()?;
+        let witness =
+            witness.map(|dir| OriginAttribute::new(dir, "distrust", cache_id)).transpose()?;
         let mut text = read_lines(&lock)?;
         if let Some(witness) = &witness {
             text.push_str(&whole_lines(&witness.read(LINES_BYTES_MAX)?));

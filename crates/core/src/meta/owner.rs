@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::distrust::{DistrustList, Distrusted, HEADER_BYTES};
+use super::origin_mark::OriginMark;
 use crate::bounded::SMALL_FILE_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::private::{PrivateDir, Use};
@@ -56,6 +57,7 @@ pub struct Owner {
     dir: PrivateDir,
     last_boot: Option<String>,
     distrust: DistrustList,
+    mark: OriginMark,
     identity: CacheIdentity,
 }
 
@@ -94,12 +96,18 @@ impl Owner {
         let identity = if known { identity_in(&dir)? } else { None };
         let identity = identity.map_or_else(|| make_identity(&dir), Ok)?;
         let (distrust, distrusted) = load_distrust(dir.path(), &lock, witness, &identity)?;
-        Ok((Self { lock, dir, last_boot, distrust, identity }, distrusted))
+        let mark = OriginMark::open(witness, dir.path(), &identity.cache_id);
+        Ok((Self { lock, dir, last_boot, distrust, mark, identity }, distrusted))
     }
 
     /// What must not be trusted any more although the store could not record it.
     pub(crate) fn distrust(&self) -> &DistrustList {
         &self.distrust
+    }
+
+    /// What the origin says of this cache.
+    pub(super) fn mark(&self) -> &OriginMark {
+        &self.mark
     }
 
     /// Says durably that the directory is for programs that know the log and the checksums, before

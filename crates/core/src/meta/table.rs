@@ -209,6 +209,11 @@ impl ExtentTable {
             dmt.busy.update(state, &state.mapped.write());
         }
         dmt.honour(distrusted, access)?;
+        match access {
+            Access::Change if dmt.usage().dirty > 0 => dmt.owner.mark().set(),
+            Access::Change if options.marks_witness => {}
+            _ => dmt.owner.mark().leave_off(),
+        }
         Ok((dmt, loaded.recovery))
     }
 
@@ -365,6 +370,14 @@ impl ExtentTable {
         let mut last = Batch::default();
         last.put(record::STATE_KEY, &record::encode_state(&state));
         self.records.close(&last)
+    }
+
+    /// Takes its mark from the origin, if nothing is dirty: another cache may be mounted over it then. The caller MUST have
+    /// made durable there what was dirty.
+    pub fn settle_origin(&self) {
+        if self.usage().dirty == 0 {
+            self.owner.mark().clear();
+        }
     }
 
     /// Fails when the store refuses changes since a write to it failed, with that failure. Look-ups

@@ -80,6 +80,9 @@ impl ExtentTable {
         placement: Placement,
         dirty: bool,
     ) -> Result<()> {
+        if dirty {
+            self.owner.mark().set();
+        }
         let state = self.known(file)?;
         let _change = state.change.lock();
         check_mappable(&state, range)?;
@@ -113,6 +116,7 @@ impl ExtentTable {
     /// Sets `D_flag` on the mapped bytes of `range`, splitting clean extents at its bounds, and
     /// gives them a new generation; extents already dirty stay whole.
     pub fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()> {
+        self.owner.mark().set();
         let state = self.known(file)?;
         // Before `redirty` looks: a flush that ends now must see the new generation or be over.
         let _change = state.change.lock();

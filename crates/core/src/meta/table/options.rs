@@ -45,6 +45,9 @@ pub struct Options {
     /// A directory on other storage, the origin: it remembers what must not be trusted any more
     /// when the cache's own device takes no write. Without one such a change is refused.
     pub witness: Option<PathBuf>,
+    /// Whether the witness is marked before a first byte is dirty ([`origin_mark`](crate::meta::origin_mark)). Not where
+    /// every write is on the origin before it is acknowledged.
+    pub marks_witness: bool,
 }
 
 impl Options {
@@ -60,6 +63,7 @@ impl Options {
             access: Access::Change,
             clock: system_clock(),
             witness: None,
+            marks_witness: true,
         }
     }
 }
@@ -75,6 +79,7 @@ impl fmt::Debug for Options {
             .field("checksums", &self.checksums)
             .field("access", &self.access)
             .field("witness", &self.witness)
+            .field("marks_witness", &self.marks_witness)
             .finish_non_exhaustive()
     }
 }

@@ -15,13 +15,13 @@ use rustix::io::Errno;
 use crate::volume::objects;
 
 /// Everything that Halocline keeps in extended attributes begins like this.
-const PREFIX: &[u8] = b"user.halocline.";
+const PREFIXES: [&[u8]; 2] = [b"user.halocline.", b"trusted.halocline."];
 
 const ATTRIBUTE: &str = "user.halocline.object";
 
 /// Whether an extended attribute is Halocline's own and hidden from programs.
 pub fn hidden_xattr(name: &OsStr) -> bool {
-    name.as_bytes().starts_with(PREFIX)
+    PREFIXES.iter().any(|prefix| name.as_bytes().starts_with(prefix))
 }
 
 /// NUL-terminated names of extended attributes without the hidden ones.

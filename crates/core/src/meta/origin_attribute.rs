@@ -1,37 +1,39 @@
-//! The second place of the list: an extended attribute of a directory on other storage, the origin's.
+//! What a cache notes on other storage: extended attributes of its origin's directory.
 //!
-//! Whoever may write to a directory may set its `user.` attributes, and what stands in this one drops bytes of the cache.
-//! A `trusted.` attribute is root's alone, and is used where it can be: for root, on file systems that have it. Beside it
+//! Whoever may write to a directory may set its `user.` attributes, and what stands in these drops bytes of the cache or
+//! refuses mounts. A `trusted.` attribute is root's alone, and is used where it can be: for root, on file systems that have it. Beside it
 //! root believes a `user.` one, as earlier versions wrote it, of a directory that nobody else may write to.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// The attribute's name, before the cache's id. Programs on a mount do not see it.
-const NAME: &str = "halocline.distrust.";
+/// What a list of names takes at most: the kernel's own limit.
+const NAMES_BYTES_MAX: usize = 1 << 16;
 
 /// Permissions of others to write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// The attribute of one cache.
+/// An attribute of one cache. Programs on a mount do not see it.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub(super) struct OriginAttribute {
     dir: File,
-    /// Where the list is written.
+    /// Where it is written.
     attribute: String,
-    /// Where an earlier version may have written it.
+    /// Where an earlier version, or another user, may have written it.
     earlier: Option<String>,
 }
 
-impl Witness {
-    /// The attribute of `dir` that belongs to the cache with this id.
-    pub(super) fn new(dir: File, cache_id: &str) -> io::Result<Self> {
-        let [trusted, user] = ["trusted", "user"].map(|class| format!("{class}.{NAME}{cache_id}"));
+impl OriginAttribute {
+    /// The attribute of `dir` that says `what` of the cache with this id.
+    pub(super) fn new(dir: File, what: &str, cache_id: &str) -> io::Result<Self> {
+        let [trusted, user] =
+            ["trusted", "user"].map(|class| format!("{class}.halocline.{what}.{cache_id}"));
         // Replaces what is not there: tells what may be written, and writes nothing.
         let probe = fsetxattr(&dir, "trusted.halocline.probe", &[], XattrFlags::REPLACE);
         let is_privileged = match probe {
@@ -62,9 +64,9 @@ impl Witness {
         Ok(all)
     }
 
-    /// Puts `lines` in place of what is written there, durably.
-    pub(super) fn write(&self, lines: &[u8]) -> io::Result<()> {
-        fsetxattr(&self.dir, &*self.attribute, lines, XattrFlags::empty())?;
+    /// Puts `value` in place of what is written there, durably.
+    pub(super) fn write(&self, value: &[u8]) -> io::Result<()> {
+        fsetxattr(&self.dir, &*self.attribute, value, XattrFlags::empty())?;
         self.dir.sync_all()
     }
 
@@ -79,6 +81,21 @@ impl Witness {
         self.dir.sync_all()
     }
 
+    /// The ids of all caches of which an attribute of `dir` says `what`.
+    pub(super) fn caches(dir: &File, what: &str) -> io::Result<BTreeSet<String>> {
+        let mut names = vec![0; NAMES_BYTES_MAX];
+        let len = match flistxattr(dir, &mut names) {
+            Err(Errno::OPNOTSUPP) => return Ok(BTreeSet::new()),
+            other => other?,
+        };
+        let prefixes = ["trusted", "user"].map(|class| format!("{class}.halocline.{what}."));
+        let ids = names[..len].split(|&byte| byte == 0).filter_map(|name| {
+            let name = std::str::from_utf8(name).ok()?;
+            prefixes.iter().find_map(|prefix| name.strip_prefix(prefix.as_str()))
+        });
+        Ok(ids.map(str::to_owned).collect())
+    }
+
     fn names(&self) -> impl Iterator<Item = &str> {
         self.earlier.iter().chain([&self.attribute]).map(String::as_str)
     }
@@ -91,8 +108,8 @@ mod tests {
 
     use super::*;
 
-    fn witness(dir: &tempfile::TempDir) -> Witness {
-        Witness::new(File::open(dir.path()).unwrap(), "id").unwrap()
+    fn witness(dir: &tempfile::TempDir) -> OriginAttribute {
+        OriginAttribute::new(File::open(dir.path()).unwrap(), "distrust", "id").unwrap()
     }
 
     /// One line dropped all dirty bytes of a cache of root, wherever others could write to the origin's directory.
