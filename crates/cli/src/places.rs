@@ -31,6 +31,18 @@ pub(crate) fn find(path: &Path) -> Result<Place> {
     Place::find_by(path, &Aside::default())
 }
 
+/// Refuses the root of a file tier one of whose directories does not answer.
+pub(crate) fn check_tiers_answer(root: &Path) -> Result<()> {
+    check_answers(root)?;
+    place::check_tiers_answer(root, &Aside::default())
+}
+
+/// Connects to a mount's process, unless the directory with its control socket hangs.
+pub(crate) fn reach(place: &Place) -> Result<Client> {
+    check_answers(&place.socket)?;
+    place.connect()
+}
+
 /// The same of a path that a person named.
 pub(crate) fn named(path: &Path) -> Result<Place, Failure> {
     find(path).map_err(not_found)
@@ -42,9 +54,10 @@ pub(crate) fn all_named(paths: &[PathBuf]) -> Result<Vec<Place>, Failure> {
     paths.iter().map(|path| Place::find_by(path, &aside).map_err(not_found)).collect()
 }
 
-/// Why a path that a person named is on no mount: one that is not there is a wrong argument.
+/// Why a path that a person named is on no mount: one that is not there, or elsewhere, is a wrong argument.
 pub(crate) fn not_found(error: Error) -> Failure {
-    if error.errno() == libc::ENOENT { Failure::refused(error) } else { error.into() }
+    let is_wrong = [libc::ENOENT, libc::ENODEV].contains(&error.errno());
+    if is_wrong { Failure::refused(error) } else { error.into() }
 }
 
 /// The mount point at `path` if its process has ended.
@@ -79,7 +92,7 @@ pub(crate) fn connect(place: &Place) -> Result<Client> {
              asked for goes on when that answers (interrupt this to stop waiting)"
         );
     };
-    Ok(place.connect()?.telling_silence(tell))
+    Ok(reach(place)?.telling_silence(tell))
 }
 
 /// What is looked for, the first byte of a question; the rest is the path.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use halocline_core::config::{CacheSize, Config, Mode};
 use halocline_core::control::mount::is_mountpoint;
-use halocline_core::error::{Error, Result};
+use halocline_core::error::{self, Error, Result};
 use halocline_core::meta::owner::CACHE_FILE;
 use halocline_core::private;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
@@ -58,6 +58,7 @@ impl Tiers {
 /// Checks the directories of a file tier.
 pub(crate) fn tiers(root: &Path, config: &Config) -> Result<Tiers> {
     let root = directory("root of the tiers", root)?;
+    places::check_tiers_answer(&root)?;
     let roots = crate::assemble::tier_set(&root, config)?.roots;
     crate::assemble::tier_options(config)?;
     for tier in &roots {
@@ -122,7 +123,12 @@ pub(crate) fn mountpoint(mountpoint: &Path, sides: &Sides) -> Result<PathBuf> {
         }
     }
     if path != sides.origin {
-        check_empty(&path, "choose an empty directory, or the origin itself")?;
+        // Whoever has the two the other way round would look for what is wrong with the mount point.
+        let remedy = match is_empty(&sides.origin) {
+            Ok(true) => "the origin is: name it first, then the mount point",
+            _ => "choose an empty directory, or the origin itself",
+        };
+        check_empty(&path, remedy)?;
     }
     Ok(path)
 }
@@ -219,11 +225,19 @@ fn directory(name: &str, path: &Path) -> Result<PathBuf> {
         }
         Err(error) => return complain(error.to_string(), "correct the path or its permissions"),
     };
-    if !real.is_dir() {
-        return complain("this is not a directory".into(), "name a directory");
+    let failed = |error: io::Error| {
+        let remedy = error::remedy(&error).unwrap_or("correct its owner or permissions");
+        complain(format!("cannot be read: {error}"), remedy)
+    };
+    match fs::metadata(&real) {
+        Ok(found) if !found.is_dir() => {
+            return complain("this is not a directory".into(), "name a directory");
+        }
+        Ok(_) => {}
+        Err(error) => return failed(error),
     }
     if let Err(error) = fs::read_dir(&real) {
-        return complain(format!("cannot be read: {error}"), "correct its owner or permissions");
+        return failed(error);
     }
     Ok(real)
 }

@@ -37,6 +37,7 @@ impl Stack {
     fn new(below: &'static str, options: &[&str]) -> Option<Self> {
         let points: &[&str] = match below {
             "tiers/hdd" => &["mnt", "tiers/hdd"],
+            "tiers/ssd" => &["mnt", "tiers/ssd"],
             _ => &["mnt", "below"],
         };
         let scratch = Scratch::with_mountpoints(program!(), points)?;
@@ -193,4 +194,42 @@ fn a_cache_is_not_checked_while_its_origin_hangs() {
     stack.go_on();
     stack.succeed(&["fsck", "cache2"]);
     stack.succeed(&["umount", "below"]);
+}
+
+/// The control socket lies on the SSD: all commands waited for it, for ever.
+#[test]
+fn a_tier_whose_ssd_hangs_is_told_of_and_the_mount_is_detached_by_force() {
+    let hung = "tiers/ssd";
+    let Some(mut stack) = Stack::new(hung, &["--policy", "never"]) else { return };
+    stack.succeed(&["mount", "--tier", "tiers", "mnt", "--tier-attr-timeout=0s"]);
+    fs::write(stack.path("mnt/hot"), "content").unwrap();
+    stack.stop(hung);
+    for args in [
+        &["status", "mnt"][..],
+        &["status", "tiers"],
+        &["umount", "mnt"],
+        &["umount", "tiers"],
+        &["fsck", "tiers"],
+        &["mount", "--tier", "tiers", "below"],
+    ] {
+        let output = stack.bounded(args);
+        assert!(!output.status.success(), "{args:?}: {}", written(&output));
+        let parts = [hung, "does not answer"];
+        assert!(
+            parts.iter().all(|part| said(&output).contains(part)),
+            "{args:?}: {}",
+            said(&output)
+        );
+    }
+    let forced = stack.bounded(&["umount", "tiers", "--force"]);
+    assert_eq!(forced.status.code(), Some(3), "{}", said(&forced));
+    assert!(said(&forced).contains("was detached"), "{}", said(&forced));
+    assert!(!stack.is_mounted("mnt"));
+    stack.go_on();
+    eventually("the next mount", || {
+        stack.halocline(&["mount", "--tier", "tiers", "mnt"]).status.success()
+    });
+    assert_eq!(fs::read(stack.path("mnt/hot")).unwrap(), b"content");
+    stack.succeed(&["umount", "mnt"]);
+    stack.succeed(&["umount", hung]);
 }

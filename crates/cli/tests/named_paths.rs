@@ -127,7 +127,7 @@ fn the_root_of_a_file_tier_stands_for_its_mount() {
 #[track_caller]
 fn refused_as_elsewhere(scratch: &Scratch, named: &str) {
     let output = scratch.halocline(&["status", named]);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("is not on a halocline mount"), "{}", said(&output));
 }
 

@@ -286,7 +286,7 @@ fn places_that_are_on_no_mount() {
     for command in commands.iter().chain(&[&["umount", "origin"][..]]) {
         let output = scratch.halocline(command);
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{command:?}: {message}");
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {message}");
         assert!(message.contains("is not on a halocline mount"), "{command:?}: {message}");
     }
     // What was typed is told of, also where it looks like a glob.
@@ -399,4 +399,11 @@ fn a_cache_that_is_open_to_others_is_closed() {
         .filter(|path| scratch.path(path).is_dir() || !path.starts_with("cache/meta/"))
         .collect();
     assert_eq!(open, Vec::<&str>::new());
+}
+
+#[test]
+fn an_origin_and_a_mount_point_the_other_way_round() {
+    let scratch = Unchanged::new();
+    scratch
+        .refused(&["mount", "mnt", "origin", "--cache", "cache"], &["not empty", "name it first"]);
 }

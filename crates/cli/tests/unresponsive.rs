@@ -270,3 +270,43 @@ fn a_dead_origin_server_is_not_taken_for_the_dead_mount() {
         );
     }
 }
+
+/// Nothing but the system's `umount -l` ended it, and the remedy was told for another directory.
+#[test]
+fn a_tier_whose_ssd_server_is_dead_is_told_of_and_detached_by_force() {
+    let Some(scratch) = Stopped::new() else { return };
+    for dir in ["tiers/ssd", "tiers/hdd"] {
+        fs::create_dir_all(scratch.path(dir)).unwrap();
+    }
+    scratch.mount("origin", "tiers/ssd", "cache");
+    scratch.succeed(&["mount", "--tier", "tiers", "mnt"]);
+    fs::write(scratch.path("mnt/file"), "content").unwrap();
+    kill_process(scratch.pid("tiers/ssd"), Signal::KILL).unwrap();
+    eventually("its end", || fs::read_dir(scratch.path("tiers/ssd")).is_err());
+    for (args, code) in [
+        (&["status", "mnt"][..], 1),
+        (&["status", "tiers"], 1),
+        (&["fsck", "tiers"], 2),
+        (&["umount", "mnt"], 1),
+    ] {
+        let output = scratch.halocline(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", said(&output));
+        let parts = ["tiers/ssd", "umount -l"];
+        assert!(
+            parts.iter().all(|part| said(&output).contains(part)),
+            "{args:?}: {}",
+            said(&output)
+        );
+    }
+    let forced = scratch.halocline(&["umount", "tiers", "--force"]);
+    assert_eq!(forced.status.code(), Some(3), "{}", said(&forced));
+    assert!(said(&forced).contains("was detached"), "{}", said(&forced));
+    assert_eq!(scratch.halocline(&["umount", "tiers/ssd"]).status.code(), Some(3));
+    scratch.mount("origin", "tiers/ssd", "cache");
+    eventually("the next mount", || {
+        scratch.halocline(&["mount", "--tier", "tiers", "mnt"]).status.success()
+    });
+    assert_eq!(fs::read(scratch.path("mnt/file")).unwrap(), b"content");
+    scratch.succeed(&["umount", "mnt"]);
+    scratch.succeed(&["umount", "tiers/ssd"]);
+}

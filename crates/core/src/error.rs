@@ -10,7 +10,7 @@ pub enum Error {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A system call on a named path failed outside a program's request.
-    #[error("{path}: cannot {action}: {source}{}", remedy(source))]
+    #[error("{path}: cannot {action}: {source}{}", behind(source))]
     Path {
         /// The path that was touched.
         path: PathBuf,
@@ -56,15 +56,23 @@ pub enum Error {
 }
 
 /// What to do where the system's answer alone leaves one way out.
-fn remedy(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::ENOSPC) => "; free some space (or inodes: df -i) there",
-        Some(libc::EDQUOT) => "; free some of the quota there, or have it raised",
-        Some(libc::EROFS) => "; mount that file system for writing, or name another directory",
-        Some(libc::EFBIG) => "; raise the limit of file sizes (ulimit -f)",
-        Some(libc::EMFILE) => "; raise the limit of open files (ulimit -n)",
-        _ => "",
-    }
+pub fn remedy(error: &io::Error) -> Option<&'static str> {
+    Some(match error.raw_os_error()? {
+        libc::ENOSPC => "free some space (or inodes: df -i) there",
+        libc::EDQUOT => "free some of the quota there, or have it raised",
+        libc::EROFS => "mount that file system for writing, or name another directory",
+        libc::ENOTCONN | libc::ECONNABORTED => {
+            "a server there, or of what lies below, is dead: unmount that (umount -l), mount it again"
+        }
+        libc::EFBIG => "raise the limit of file sizes (ulimit -f)",
+        libc::EMFILE => "raise the limit of open files (ulimit -n)",
+        _ => return None,
+    })
+}
+
+/// The same behind the error's own words.
+fn behind(error: &io::Error) -> String {
+    remedy(error).map_or_else(String::new, |remedy| format!("; {remedy}"))
 }
 
 /// Result of the engine layer.

@@ -73,7 +73,7 @@ pub(crate) fn execute(args: &StatusArgs) -> Outcome {
 
 /// Asks a mount for its state.
 pub(super) fn ask(place: &Place) -> Result<AnyStatus, Failure> {
-    Ok(place.connect()?.call(&Request::Status {}, |_| {})?)
+    Ok(places::reach(place)?.call(&Request::Status {}, |_| {})?)
 }
 
 fn describe(any: &AnyStatus) -> String {

@@ -15,6 +15,9 @@ use crate::{assemble, places, text};
 
 /// Checks `root` if it is the root of a file tier.
 pub(super) fn execute(root: &Path, repair: bool, json: bool) -> Option<Outcome> {
+    if let Err(hangs) = places::check_tiers_answer(root) {
+        return Some(Err(Failure::refused(hangs)));
+    }
     let mut config = Config::default();
     if let Some(names) = TierSet::names_below(root) {
         config.tiers = names;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 use halocline_core::control::mount::copies_of;
+use halocline_core::control::place::mountpoint_over;
 use halocline_core::control::{AnyStatus, MoveReport, Request};
+use halocline_core::error::Error;
 use halocline_fuse::with_helper;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -41,7 +43,10 @@ pub(crate) struct UmountArgs {
 pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     let place = match places::find(&args.mountpoint) {
         Ok(place) => place,
-        Err(error) if error.errno() == libc::ETIMEDOUT => return Err(error.into()),
+        Err(error) if cannot_be_asked(&error) => {
+            let mountpoint = mountpoint_over(&args.mountpoint).ok_or_else(|| hangs(&error))?;
+            return detach_unasked(args.force, &mountpoint, &error);
+        }
         Err(error) => {
             let dead = places::dead_mount(&args.mountpoint)?;
             let dead = dead.ok_or_else(|| places::not_found(error))?;
@@ -54,7 +59,13 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
             "{path} is inside the mount at {mountpoint}; unmount that"
         )));
     }
-    let mut client = places::connect(&place)?;
+    let mut client = match places::connect(&place) {
+        // It lives, as whoever found it was told.
+        Err(error) if !place.mountpoint.as_os_str().is_empty() && error.errno() != libc::EACCES => {
+            return detach_unasked(args.force, &place.mountpoint, &error);
+        }
+        client => client?,
+    };
     let AnyStatus { status, tier } = client.call(&Request::Status {}, |_| {})?;
     let process = process(status.pid);
     tell_copies(&place.mountpoint);
@@ -110,6 +121,35 @@ pub(super) fn detach(mountpoint: &Path) -> Result<bool, Failure> {
         Err(Errno::PERM) => Ok(with_helper(mountpoint, &["-u", "-z"])?.status.success()),
         result => Ok(result.is_ok()),
     }
+}
+
+/// Whether an error says that the mount's process, or the directory with its control socket, hangs or is gone.
+fn cannot_be_asked(error: &Error) -> bool {
+    const GONE: [i32; 5] =
+        [libc::ETIMEDOUT, libc::ENOTCONN, libc::ECONNABORTED, libc::EIO, libc::ESTALE];
+    GONE.contains(&error.errno())
+}
+
+/// What can be done about a mount that cannot be asked.
+fn hangs(error: &Error) -> Failure {
+    Failure::failed(format!("{error}; or detach the mount point with `halocline umount --force`"))
+}
+
+/// Takes away a mount that cannot be asked, with `force`: nothing is flushed, and the process ends when it can.
+fn detach_unasked(force: bool, mountpoint: &Path, error: &Error) -> Outcome {
+    if !force {
+        return Err(hangs(error));
+    }
+    let path = text::path(mountpoint);
+    if mountpoint.as_os_str().is_empty() || !detach(mountpoint)? {
+        return Err(Failure::failed(format!(
+            "{error}; {path}: it cannot be detached by this user"
+        )));
+    }
+    Err(Failure::dirty_left(format!(
+        "{error}; {path} was detached, and nothing was flushed: its process ends when it can, and what it had to write is \
+         there or on the cache then"
+    )))
 }
 
 /// Takes away the mount point whose process died.

@@ -22,6 +22,8 @@ use super::{Client, SOCKET_NAME, SOCKET_XATTR};
 use crate::error::{Error, Result};
 use crate::tier::PRIVATE;
 
+/// Directories in the root of a file tier that are asked whether they answer.
+const TIERS_MAX: usize = 256;
 /// Most links on one path, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
@@ -136,7 +138,12 @@ impl Place {
             }
             // What lies in a directory that is closed to this user cannot be told.
             let nothing = || if is_closed(whole) { closed_directory(path) } else { not_ours(path) };
-            return cache(socket_of_tiers(table, whole, look).ok_or_else(nothing)?);
+            if let Some(socket) = socket_of_tiers(table, whole, look) {
+                return cache(socket);
+            }
+            // The socket may lie on what hangs.
+            check_tiers_answer(whole, look)?;
+            return Err(dead_tier(whole).unwrap_or_else(nothing));
         };
         // A cache, too, may lie on a FUSE mount of others.
         if look.resolve(&socket).is_ok() {
@@ -207,25 +214,56 @@ fn socket_of_tiers(table: &[u8], root: &Path, look: &dyn Look) -> Option<PathBuf
         Some(private.join(SOCKET_NAME)).filter(|socket| socket.exists())
     };
     let may_hang = |dir: &Path| MountLine::on(table, dir).is_some_and(|line| line.has_server());
-    let below = || {
-        let dirs = fs::read_dir(root).ok()?.filter_map(|entry| {
-            let entry = entry.ok()?;
-            // A tier may be a link to a place elsewhere.
-            entry.file_type().ok().filter(|kind| kind.is_dir() || kind.is_symlink())?;
-            Some(entry.path())
-        });
-        dirs.filter(|dir| !may_hang(dir)).find_map(|dir| of_tier(&dir))
-    };
-    of_tier(root).or_else(below)
+    of_tier(root).or_else(|| {
+        let mut dirs = directories_in(root).filter(|dir| !may_hang(dir));
+        dirs.find_map(|dir| of_tier(&dir))
+    })
+}
+
+/// Directories in the root of a file tier. A tier may be a link to a place elsewhere.
+fn directories_in(root: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    let dirs = entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink()));
+    dirs.map(|entry| entry.path())
+}
+
+/// The error for the root of a file tier one of whose directories is a mount whose server has ended.
+fn dead_tier(root: &Path) -> Option<Error> {
+    directories_in(root).take(TIERS_MAX).find_map(|dir| {
+        // The kernel never answers this by itself, from what it remembers.
+        let errno = rustix::fs::statvfs(&dir).err()?;
+        tells_of_end(errno.raw_os_error()).then(|| Error::at(dir, "look at")(errno.into()))
+    })
+}
+
+/// Refuses the root of a file tier one of whose directories is a mount that does not answer. The root itself is no such
+/// mount.
+///
+/// # Errors
+/// [`Error::Refused`] with `ETIMEDOUT` names the directory.
+pub fn check_tiers_answer(root: &Path, look: &dyn Look) -> Result<()> {
+    directories_in(root).take(TIERS_MAX).try_for_each(|dir| check_answers(&dir, look))
 }
 
 /// Where the mount with the control socket `socket` is; `None` where it is in another namespace, or does not
 /// answer.
 pub fn mountpoint_of(socket: &Path) -> Option<PathBuf> {
+    mountpoint_by(|cache| cache.join(SOCKET_NAME) == socket)
+}
+
+/// Where the mount is whose cache, or first tier, is `dir` or lies below it: told without a look at `dir`, which may not
+/// answer.
+pub fn mountpoint_over(dir: &Path) -> Option<PathBuf> {
+    let dir = std::path::absolute(dir).ok()?;
+    mountpoint_by(|cache| cache.starts_with(&dir))
+}
+
+fn mountpoint_by(is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let table = mount::table().ok()?;
     mount::mountpoints().ok()?.into_iter().find(|point| {
         let owner = MountLine::on(&table, point).and_then(|line| claim::owner_of(&line));
-        owner.and_then(|owner| owner.cache).is_some_and(|cache| cache.join(SOCKET_NAME) == socket)
+        owner.and_then(|owner| owner.cache).is_some_and(|cache| is_it(&cache))
     })
 }
 
@@ -384,11 +422,14 @@ fn missing(path: &Path, place: &str, error: &io::Error) -> Option<Error> {
 }
 
 fn not_ours(path: &Path) -> Error {
-    Error::invalid(
-        format!("{} is not on a halocline mount", path.display()),
-        "give a path below a mount point, the cache directory of a running mount, or the root of a \
-         file tier",
-    )
+    Error::Refused {
+        message: format!(
+            "{} is not on a halocline mount; give a path below a mount point, the cache directory of a running mount, or \
+             the root of a file tier",
+            path.display()
+        ),
+        errno: libc::ENODEV,
+    }
 }
 
 /// The error for a directory that this user may not look into.
