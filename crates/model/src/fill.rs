@@ -8,6 +8,8 @@ const READ_PER_EVICTED: u64 = 8;
 #[derive(Debug, Clone, Copy)]
 pub struct Allowance {
     bytes: u64,
+    /// Bytes that were evicted beyond that: they are earned first.
+    owed: u64,
     /// Of the cache: it never allows more.
     limit: u64,
     /// Bytes that programs had read when it was last added to.
@@ -19,7 +21,7 @@ impl Allowance {
     /// not fit: at each mount it cost one pass what it brought the next.
     #[must_use]
     pub const fn new(limit: u64) -> Self {
-        Self { bytes: 0, limit, read: 0 }
+        Self { bytes: 0, owed: 0, limit, read: 0 }
     }
 
     /// Programs have read `read` bytes in all, and the cache has `limit` now.
@@ -28,7 +30,9 @@ impl Allowance {
         let earned = read.saturating_sub(self.read) / READ_PER_EVICTED;
         if earned > 0 {
             self.read = read;
-            self.bytes = self.bytes.saturating_add(earned).min(limit);
+            let paid = earned.min(self.owed);
+            self.owed -= paid;
+            self.bytes = self.bytes.saturating_add(earned - paid).min(limit);
         }
     }
 
@@ -38,8 +42,9 @@ impl Allowance {
         self.bytes >= bytes
     }
 
-    /// A fill of `bytes` has evicted.
+    /// `bytes` have left for a fill, which may be more than it needs: room is made for several at once.
     pub const fn spend(&mut self, bytes: u64) {
+        self.owed = self.owed.saturating_add(bytes.saturating_sub(self.bytes));
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
@@ -57,6 +62,11 @@ mod tests {
         assert!(allowance.allows(2) && !allowance.allows(3));
         allowance.spend(2);
         assert!(!allowance.allows(1));
+        allowance.spend(10);
+        allowance.earn(16 + 10 * 8, 100);
+        assert!(!allowance.allows(1), "what left in advance is owed");
+        allowance.earn(16 + 11 * 8, 100);
+        assert!(allowance.allows(1) && !allowance.allows(2));
         allowance.earn(u64::MAX, 100);
         assert!(allowance.allows(100) && !allowance.allows(101), "never more than the cache holds");
     }

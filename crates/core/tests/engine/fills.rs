@@ -264,7 +264,7 @@ fn i5_evicting_for_several_fills_at_once_is_earned_by_all() {
     let report = fixture.engine().report();
     let most = ROOM + ROOM / 64 + report.read.bytes / 8;
     assert!(report.filled_bytes <= most, "{} of {most}", report.filled_bytes);
-    assert!(report.read.cache_bytes > 0, "{:?}", report.read);
+    assert!(report.read.cache_bytes > ROOM / 2, "{:?}", report.read);
 }
 
 /// Wishes waited until no program had used the origin for a while, which some never allow.
