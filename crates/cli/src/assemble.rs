@@ -175,14 +175,22 @@ pub(crate) fn claim_tiers(root: &Path, place: &Where, config: &Config) -> Result
     when_free(|| Claim::take(&wanted))
 }
 
-/// Refuses an origin of which another cache may hold newer bytes, or with `--cache-lost` goes on without them. Caches of
+/// [`open`], unless another cache of the origin may hold newer bytes. With `--cache-lost` goes on without them. Caches of
 /// nodes that are coherent do not keep each other away.
-pub(crate) fn check_other_caches(place: &Where, are_lost: bool, alone: bool) -> Result<()> {
-    match are_lost {
-        _ if !alone => Ok(()),
-        true => origin_mark::forget_others(&place.origin, &place.cache),
-        false => origin_mark::check(&place.origin, &place.cache),
+pub(crate) fn open_without_others(
+    place: &Where,
+    config: &Config,
+    node: Option<&Arc<dyn Coherence>>,
+    others_are_lost: bool,
+) -> Result<ExtentEngine> {
+    if node.is_none() && !others_are_lost {
+        origin_mark::check(&place.origin, &place.cache)?;
     }
+    let engine = open(place, config, node)?;
+    if others_are_lost {
+        origin_mark::forget_others(&place.origin, &place.cache)?;
+    }
+    Ok(engine)
 }
 
 /// Opens the engine of a mount.

@@ -246,3 +246,20 @@ fn what_damaged_records_still_say_is_saved_and_the_cache_left_as_it_is() {
     assert_eq!(scratch.rescue(&["--salvage"], "cache").0, Some(0));
     assert_eq!(scratch.saved().len(), 4);
 }
+
+/// It was called no cache at all, where nothing was ever cached.
+#[test]
+fn a_cache_that_lost_its_name_says_how_to_restore_it() {
+    let scratch = Scratch::two();
+    let file = scratch.path("cache/halocline-cache.toml");
+    let before = fs::read_to_string(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    for found in [scratch.run(&["fsck"], "cache"), scratch.rescue(&["--salvage"], "cache")] {
+        assert_eq!(found.0, Some(2), "{}", found.1);
+        let told = found.1.as_str().unwrap();
+        assert!(told.contains("is missing") && told.contains("cache_id"), "{told}");
+    }
+    let id = before.lines().find(|line| line.starts_with("cache_id")).unwrap();
+    fs::write(&file, format!("format = 4\n{id}\n")).unwrap();
+    assert_eq!(scratch.dirty_bytes(), 40 << 10);
+}

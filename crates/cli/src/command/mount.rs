@@ -97,9 +97,9 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
             let (alone, config) = (args.cluster.is_alone(), args.cluster.fit(config));
             serve(args, &config, &place, || {
                 let claim = assemble::when_free(|| assemble::claim(&place, &config, alone))?;
-                assemble::check_other_caches(&place, args.cache_lost, alone)?;
                 let node = args.cluster.join((&place.origin, &place.cache), &config)?;
-                Ok((assemble::open(&place, &config, node.as_ref())?, claim))
+                let (node, lost) = (node.as_ref(), args.cache_lost);
+                Ok((assemble::open_without_others(&place, &config, node, lost)?, claim))
             })
         }
         Plan::Tier(root, place) => {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use halocline_core::config::{Binding, Config};
 use halocline_core::error::{Error, Result};
 use halocline_core::meta::lease::{self, Evidence};
-use halocline_core::meta::owner::CACHE_FILE;
+use halocline_core::meta::owner::{self, CACHE_FILE};
 use halocline_core::meta::recover::{Left, Recovery};
 use halocline_core::meta::table::{self, Access, ExtentTable};
 use halocline_core::meta::{Extent, FileId};
@@ -50,6 +50,10 @@ pub(super) fn cache_dir(named: &Path) -> Result<PathBuf, Failure> {
     let mark = dir.join(CACHE_FILE);
     if mark.try_exists().map_err(Error::at(&mark, "look at")).map_err(Failure::refused)? {
         return Ok(dir);
+    }
+    let held: Vec<_> = fs::read_dir(&dir)?.flatten().map(|entry| entry.file_name()).collect();
+    if let Some(lost) = owner::lost_identity(&dir, &held) {
+        return Err(Failure::refused(lost));
     }
     let dir = text::path(&dir);
     Err(Failure::refused(format!("{dir} is no cache: nothing was ever cached here; {REMEDY}")))

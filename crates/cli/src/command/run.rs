@@ -140,10 +140,9 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
     let sides = (plan.place.origin.as_path(), plan.place.cache.as_path());
     let node = args.cluster.join(sides, &plan.config).map_err(Failure::refused)?;
-    let alone = args.cluster.is_alone();
-    assemble::check_other_caches(&plan.place, args.cache_lost, alone).map_err(Failure::refused)?;
     let engine =
-        assemble::open(&plan.place, &plan.config, node.as_ref()).map_err(Failure::refused)?;
+        assemble::open_without_others(&plan.place, &plan.config, node.as_ref(), args.cache_lost);
+    let engine = engine.map_err(Failure::refused)?;
     let common = assemble::one_device(&plan.place.origin, &plan.place.cache, &plan.config);
     let host = (Arc::new(engine), claim);
     let host = Host::start(host, &plan.config, (&plan.place, recording.clone()), false)?;

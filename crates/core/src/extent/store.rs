@@ -70,7 +70,9 @@ impl ExtentStore {
         let got = self.objects.open(file.0, placement)?.read_at(offset, buf)?;
         if got < buf.len() {
             // A mapped byte was written once, so an object that ends before it lost data.
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+            let what = "its object on the cache is missing or too short: `halocline fsck` tells what is lost, with \
+                        --repair it gives that up (umount --force first)";
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
         }
         Ok(())
     }

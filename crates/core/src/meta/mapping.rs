@@ -108,7 +108,13 @@ impl Mapping {
         access(self.at.as_ptr().wrapping_add(start));
         compiler_fence(SeqCst);
         let lost = STORING.replace(Storing::NOWHERE).lost;
-        if lost { Err(io::Error::other("its page cannot be used")) } else { Ok(()) }
+        if lost {
+            Err(io::Error::other(
+                "a page of it cannot be used: there is no space or quota for it, or its device failed",
+            ))
+        } else {
+            Ok(())
+        }
     }
 }
 

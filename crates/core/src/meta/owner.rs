@@ -2,6 +2,7 @@
 
 mod holder;
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,6 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::distrust::{DistrustList, Distrusted, HEADER_BYTES};
+use super::lease::LEASE_FILE;
 use super::origin_mark::OriginMark;
 use crate::bounded::SMALL_FILE_BYTES_MAX;
 use crate::error::{Error, Result};
@@ -163,7 +165,11 @@ pub fn boot_id() -> Result<String> {
 /// Refuses a directory that holds something else. A lock file alone, or a half-made identity, is
 /// what a crash during the first use leaves.
 fn refuse_foreign(dir: &PrivateDir) -> Result<()> {
-    for name in dir.names()? {
+    let names = dir.names()?;
+    if let Some(lost) = lost_identity(dir.path(), &names) {
+        return Err(lost);
+    }
+    for name in names {
         let ours = name == LOCK_FILE || name == fresh_name().as_str() || name == "lost+found";
         if !ours {
             return Err(Error::invalid(
@@ -177,6 +183,21 @@ fn refuse_foreign(dir: &PrivateDir) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The error for the directory `dir` that has these names, if it holds a cache or a file tier and only does not say so.
+pub fn lost_identity(dir: &Path, names: &[OsString]) -> Option<Error> {
+    /// What nobody else gives a name like.
+    const OURS: [&str; 2] = [LEASE_FILE, "tier.json"];
+    names.iter().any(|name| OURS.iter().any(|ours| name == ours)).then(|| Error::Store {
+        path: dir.to_owned(),
+        what: format!("{CACHE_FILE} is missing, and the directory holds a cache or a file tier"),
+        remedy: format!(
+            "restore it from a copy, or write it anew, in two lines: `format = {FORMAT_NOW}` (of a file tier {FORMAT}), \
+             `cache_id = \"ID\"`; the ID of a file tier is `set` in the tier.json of its tiers, and that of a cache with dirty \
+             data is told by a mount of its origin with another cache"
+        ),
+    })
 }
 
 fn fresh_name() -> String {
