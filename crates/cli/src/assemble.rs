@@ -188,7 +188,7 @@ pub(crate) fn open_without_others(
     }
     let engine = open(place, config, node)?;
     if others_are_lost {
-        origin_mark::forget_others(&place.origin, &place.cache)?;
+        origin_mark::forget_others(&place.origin, &place.cache);
     }
     Ok(engine)
 }

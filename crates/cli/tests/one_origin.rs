@@ -236,7 +236,7 @@ fn i1_an_origin_that_is_older_than_its_cache_is_not_served_without_it() {
     scratch.mount("origin");
     fs::write(scratch.path("mnt/file"), "newer").unwrap();
     kill_process(scratch.pid("mnt"), Signal::KILL).unwrap();
-    scratch.halocline(&["umount", "mnt"]);
+    eventually("the dead mount", || scratch.halocline(&["umount", "mnt"]).status.code() == Some(3));
     fs::rename(scratch.path("cache"), scratch.path("ssd")).unwrap();
     fs::create_dir(scratch.path("cache")).unwrap();
     for (origin, cache, remedy) in [

@@ -230,7 +230,7 @@ fn what_damaged_records_still_say_is_saved_and_the_cache_left_as_it_is() {
     assert!(told.contains("was synced") && told.contains("rescue --salvage"), "{told}");
     scratch.copy_cache();
     let (status, found) = scratch.rescue(&["--salvage"], "cache");
-    assert_eq!((status, found["rescued_bytes"].as_u64()), (Some(0), Some(40 << 10)), "{found}");
+    assert_eq!((status, found["rescued_bytes"].as_u64()), (Some(3), Some(40 << 10)), "{found}");
     assert!(found["damage"].as_str().unwrap().contains("was synced"), "{found}");
     let saved = scratch.saved();
     assert_eq!(saved.len(), 4);
@@ -243,8 +243,13 @@ fn what_damaged_records_still_say_is_saved_and_the_cache_left_as_it_is() {
     let same = Command::new("diff").arg("-r").args(places).args(["-x", "halocline.lock"]).status();
     assert!(same.unwrap().success(), "the cache was changed");
     // Once more finds the same, and a whole cache is only looked at.
-    assert_eq!(scratch.rescue(&["--salvage"], "cache").0, Some(0));
+    assert_eq!(scratch.rescue(&["--salvage"], "cache").0, Some(3));
     assert_eq!(scratch.saved().len(), 4);
+    fs::remove_dir_all(scratch.path("cache/meta")).unwrap();
+    fs::create_dir(scratch.path("cache/meta")).unwrap();
+    let nothing = scratch.rescue(&["--salvage"], "cache");
+    assert_eq!(nothing.0, Some(2), "{}", nothing.1);
+    assert!(!nothing.1.as_str().unwrap().contains("--salvage"), "{}", nothing.1);
 }
 
 /// It was called no cache at all, where nothing was ever cached.

@@ -35,7 +35,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// there. Each gets a sparse file in DIR with its dirty bytes at their offsets, and a .json with its
 /// path and ranges. Only what was synced there, read again and agrees with its checksum leaves the
 /// cache. A rescue that was interrupted goes on when it is begun again. The status is 3 when dirty
-/// bytes stay on the cache.
+/// bytes stay on the cache, or may.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct RescueArgs {
@@ -132,6 +132,13 @@ pub(crate) fn execute(args: &RescueArgs) -> Outcome {
         print_json(&done)?;
     } else {
         tell(&done, &to, args.salvage);
+    }
+    if let Some(damage) = done.damage.filter(|_| !args.dry_run) {
+        // Whoever removes the cache after a success would remove what nobody knows of.
+        let (dir, damage) = (dir.display(), text::line(&damage));
+        return Err(Failure::dirty_left(format!(
+            "the cache {dir} is as it was, and its objects may have dirty bytes that its records do not tell: {damage}"
+        )));
     }
     if args.dry_run || done.kept_bytes == 0 {
         return Ok(ExitCode::SUCCESS);

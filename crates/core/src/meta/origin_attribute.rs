@@ -25,8 +25,10 @@ pub(super) struct OriginAttribute {
     dir: File,
     /// Where it is written.
     attribute: String,
-    /// Where an earlier version, or another user, may have written it.
-    earlier: Option<String>,
+    /// Where others than root, and earlier versions, write it, if that is elsewhere.
+    users: Option<String>,
+    /// Whether only this process's user can have written what stands there.
+    are_users_believed: bool,
 }
 
 impl OriginAttribute {
@@ -43,25 +45,41 @@ impl OriginAttribute {
             Err(_) => geteuid().is_root(),
         };
         if !is_privileged {
-            return Ok(Self { dir, attribute: user, earlier: None });
+            return Ok(Self { dir, attribute: user, users: None, are_users_believed: true });
         }
         let found = dir.metadata()?;
         let is_ours = found.uid() == geteuid().as_raw() && found.mode() & OTHERS_WRITE == 0;
-        Ok(Self { dir, attribute: trusted, earlier: is_ours.then_some(user) })
+        Ok(Self { dir, attribute: trusted, users: Some(user), are_users_believed: is_ours })
     }
 
-    /// What is written there, at most `bytes_max`.
+    /// What is written there, at most `bytes_max` in each place.
     pub(super) fn read(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
         let mut all = Vec::new();
         for name in self.names() {
-            let mut value = vec![0; bytes_max];
-            match fgetxattr(&self.dir, name, &mut value) {
-                Ok(len) => all.extend_from_slice(&value[..len]),
-                Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
-                Err(errno) => return Err(errno.into()),
-            }
+            all.append(&mut self.value(name, bytes_max)?);
         }
         Ok(all)
+    }
+
+    /// The same of this user's own place alone.
+    pub(super) fn read_own(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
+        self.value(&self.attribute, bytes_max)
+    }
+
+    /// The same of the place of other users, and whether that may be believed.
+    pub(super) fn read_of_users(&self, bytes_max: usize) -> io::Result<(Vec<u8>, bool)> {
+        let value = self.users.as_ref().map_or(Ok(Vec::new()), |name| self.value(name, bytes_max));
+        Ok((value?, self.are_users_believed))
+    }
+
+    fn value(&self, name: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
+        let mut value = vec![0; bytes_max];
+        match fgetxattr(&self.dir, name, &mut value) {
+            Ok(len) => value.truncate(len),
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => value.clear(),
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(value)
     }
 
     /// Puts `value` in place of what is written there, durably.
@@ -70,9 +88,24 @@ impl OriginAttribute {
         self.dir.sync_all()
     }
 
+    /// Writes it where other users see it, too.
+    pub(super) fn write_for_users(&self, value: &[u8]) -> io::Result<()> {
+        let Some(name) = &self.users else { return Ok(()) };
+        Ok(fsetxattr(&self.dir, name, value, XattrFlags::empty())?)
+    }
+
     /// Removes it, durably.
     pub(super) fn clear(&self) -> io::Result<()> {
-        for name in self.names() {
+        self.remove(self.names())
+    }
+
+    /// Removes it wherever it is, durably.
+    pub(super) fn clear_everywhere(&self) -> io::Result<()> {
+        self.remove(self.users.iter().chain([&self.attribute]).map(String::as_str))
+    }
+
+    fn remove<'a>(&self, names: impl Iterator<Item = &'a str>) -> io::Result<()> {
+        for name in names {
             match fremovexattr(&self.dir, name) {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
                 Err(errno) => return Err(errno.into()),
@@ -97,7 +130,8 @@ impl OriginAttribute {
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
-        self.earlier.iter().chain([&self.attribute]).map(String::as_str)
+        let users = self.users.iter().filter(|_| self.are_users_believed);
+        users.chain([&self.attribute]).map(String::as_str)
     }
 }
 

@@ -112,6 +112,11 @@ impl Owner {
         &self.mark
     }
 
+    #[cfg(test)]
+    pub(super) fn mark_mut(&mut self) -> &mut OriginMark {
+        &mut self.mark
+    }
+
     /// Says durably that the directory is for programs that know the log and the checksums, before
     /// there are any.
     pub(crate) fn announce_format(&mut self) -> Result<()> {

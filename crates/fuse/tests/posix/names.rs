@@ -47,7 +47,9 @@ fn hard_links_are_one_file() {
         let (a, b) =
             (fs::metadata(mounted.path("a")).unwrap(), fs::metadata(mounted.path("b")).unwrap());
         assert_eq!((a.ino(), a.nlink()), (b.ino(), 2));
-        assert_eq!(a.ino(), fs::metadata(mounted.origin("a")).unwrap().ino());
+        if mounted.kind != Kind::Moving {
+            assert_eq!(a.ino(), fs::metadata(mounted.origin("a")).unwrap().ino());
+        }
         fs::write(mounted.path("b"), "yy").unwrap();
         assert_eq!(fs::read(mounted.path("a")).unwrap(), b"yy");
         fs::remove_file(mounted.path("a")).unwrap();

@@ -14,7 +14,7 @@ use super::synced::synced;
 use crate::error::{Error, Result};
 use crate::meta::batch::{Batch, split};
 use crate::meta::record::{self, State};
-use crate::meta::records::{self, RecordStore, Visit};
+use crate::meta::records::{RecordStore, Visit};
 use crate::private::{PrivateDir, Use};
 
 /// Records of a damaged log. Takes changes and records none.
@@ -35,7 +35,11 @@ pub(in crate::meta) fn salvage(dir: &PrivateDir, boot_id: &str) -> Result<Salvag
     reading.take_snapshot(dir)?;
     reading.take_files(dir)?;
     let Some((generation, batch)) = reading.last else {
-        return Err(records::damaged(dir.path(), "neither a snapshot nor a log can be read"));
+        return Err(Error::Store {
+            path: dir.path().to_owned(),
+            what: "neither a snapshot nor a log can be read: nothing says which bytes of the objects are whose".to_owned(),
+            remedy: "restore the directory from a copy".to_owned(),
+        });
     };
     let synced = synced(dir, generation);
     if batch < synced {
