@@ -256,6 +256,6 @@ fn tell_of_plan(plan: &Comparison, replayed: &Replayed) {
     let (is, promised) = (gain(plan.gain_over_default), gain(plan.promised_gain));
     say!("gain of the plan: {is}; the plan promised {promised} for its own trace");
     let (files, others) = (counted(plan.files, "file"), counted(plan.other_files, "file"));
-    say!("{files} of the trace are in the plan, {others} keep the default");
+    say!("the plan has {files} of the trace; the default layout is that of {others}");
     say!("under the plan:");
 }
