@@ -14,13 +14,17 @@ use crate::text;
 const OF_OTHERS: u32 = 0o077;
 /// The files of a cache are no longer than files of the origin, but for its log.
 const FILE_BYTES_MIN: u64 = 64 << 20;
-/// Addresses that a mount needs: most of them are room of the allocator that is never used.
-const ADDRESS_BYTES_MIN: u64 = 2 << 30;
+/// Addresses that a mount needs: most of them are room of the allocator that is never used. An allocation that fails
+/// ends the process, whatever programs do on the mount then; 2.4 GiB were seen on two processors at rest.
+const ADDRESS_BYTES_MIN: u64 = 3 << 30;
 /// The same for the threads of each processor.
-const ADDRESS_BYTES_PER_PROCESSOR: u64 = 128 << 20;
+const ADDRESS_BYTES_PER_PROCESSOR: u64 = 1 << 30;
+/// Of these what may be written at once.
+const DATA_BYTES_MIN: u64 = 1 << 30;
+const DATA_BYTES_PER_PROCESSOR: u64 = 256 << 20;
 
 /// Limits of which this process takes all that it may have.
-const RAISED: [Resource; 2] = [Resource::Fsize, Resource::As];
+const RAISED: [Resource; 3] = [Resource::Fsize, Resource::As, Resource::Data];
 
 struct Inherited {
     umask: Mode,
@@ -71,7 +75,9 @@ pub(crate) fn check_limits() -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let addresses = ADDRESS_BYTES_MIN + processors * ADDRESS_BYTES_PER_PROCESSOR;
     check(Resource::Fsize, FILE_BYTES_MIN, "write files of", "ulimit -Hf, or LimitFSIZE=")?;
-    check(Resource::As, addresses, "have addresses for", "ulimit -Hv, or LimitAS=")
+    let data = DATA_BYTES_MIN + processors * DATA_BYTES_PER_PROCESSOR;
+    check(Resource::As, addresses, "have addresses for", "ulimit -Hv, or LimitAS=")?;
+    check(Resource::Data, data, "have data of", "ulimit -Hd, or LimitDATA=")
 }
 
 fn check(resource: Resource, least: u64, may: &str, named: &str) -> Result<()> {

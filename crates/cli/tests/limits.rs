@@ -85,6 +85,7 @@ fn a_mount_that_may_do_too_little_is_refused_before_it_begins() {
         (Resource::Fsize, MIB, "ulimit -Hf"),
         (Resource::Fsize, 0, "ulimit -Hf"),
         (Resource::As, 1 << 30, "ulimit -Hv"),
+        (Resource::Data, 100 * MIB, "ulimit -Hd"),
     ] {
         for command in
             [&MOUNT[..], &["run", "--origin", "origin", "--cache", "cache", "--", "true"]]
