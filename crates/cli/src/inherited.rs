@@ -51,7 +51,20 @@ pub(crate) fn replace() {
         let _ = setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
         limit
     });
+    if getrlimit(Resource::As).current.is_some() {
+        share_arenas();
+    }
     let _ = INHERITED.set(Inherited { umask: callers, limits, on_long_file });
+}
+
+/// Has all threads allocate from few arenas, of which each reserves 64 MiB of addresses.
+fn share_arenas() {
+    const ARENAS: libc::c_int = 2;
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes plain numbers, before there are threads.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, ARENAS);
+    }
 }
 
 /// Gives this process back what it was started with, for a command that takes its place. Makes system calls only, and
