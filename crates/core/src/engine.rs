@@ -24,6 +24,7 @@ mod health;
 mod hints;
 mod identify;
 mod known_files;
+mod lease_renewal;
 mod lifecycle;
 mod mappings;
 mod movers;

@@ -15,6 +15,7 @@ use halocline_model::request::ByteRange;
 use super::blocks::blocks;
 use super::fill::Filler;
 use super::handle::Handle;
+use super::lease_renewal::LeaseRenewal;
 use super::parts::Parts;
 use super::reach::origin_key;
 use super::rebuild::Rebuilder;
@@ -36,6 +37,7 @@ pub struct ExtentEngine {
     pub(super) parts: Arc<Parts>,
     pub(super) rebuilder: Rebuilder,
     pub(super) filler: Filler,
+    pub(super) renewal: LeaseRenewal,
     pub(super) meters: Meters,
     /// Names of the servers' profiles, the origin's first. Looked up once: the look waits for a device that hangs.
     pub(super) profiles: Vec<String>,

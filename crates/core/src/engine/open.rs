@@ -13,6 +13,7 @@ use super::fill::Filler;
 use super::foundation::Foundation;
 use super::globs::Globs;
 use super::identify::Identifier;
+use super::lease_renewal::LeaseRenewal;
 use super::parts::Parts;
 use super::rebuild::Rebuilder;
 use super::settings::Settings;
@@ -107,8 +108,9 @@ impl ExtentEngine {
         }
         let profiles = sides::profile_names(&parts);
         let (rebuilder, filler) = (Rebuilder::start(&parts.rounds), Filler::start(&parts.fills));
+        let renewal = LeaseRenewal::start(&parts.own, &parts.clock);
         let sight = Sight::default();
-        Ok(Self { parts, rebuilder, filler, meters, profiles, sight })
+        Ok(Self { parts, rebuilder, filler, renewal, meters, profiles, sight })
     }
 
     /// Tells caches apart, whatever their directories are called.
@@ -121,6 +123,7 @@ impl ExtentEngine {
     pub fn close(&self) -> Result<()> {
         self.filler.stop();
         self.rebuilder.stop();
+        self.renewal.stop();
         if let Some(coherence) = self.parts.permits.coherence() {
             // What is dirty yet is nobody else's until the next mount of this cache, or its recovery.
             if self.parts.store.dmt.usage().dirty == 0 {

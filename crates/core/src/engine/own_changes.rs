@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::foundation::Foundation;
+use super::lease_renewal::ChangesUnderWay;
 use super::mappings::Mappings;
 use crate::clock::{Clock, age_ms};
 use crate::error::Result;
@@ -42,6 +43,8 @@ pub(crate) struct OwnChanges {
     clock: Clock,
     /// Until when we may be making some.
     pub(crate) lease: Lease,
+    /// What is being changed now, for which the lease is renewed.
+    pub(crate) under_way: ChangesUnderWay,
     /// What the last session left to tell its own by, until all that it left is judged.
     pub(crate) evidence: Mutex<Evidence>,
     /// Files whose records are to say how they look as soon as they rest.
@@ -67,6 +70,7 @@ impl OwnChanges {
             clock: base.clock.clone(),
             mappings: Arc::clone(mappings),
             lease,
+            under_way: ChangesUnderWay::default(),
             evidence: Mutex::new(evidence),
             restless: Mutex::default(),
             names_changing: AtomicU64::new(0),
@@ -94,6 +98,7 @@ impl Drop for Changing<'_> {
         drop(look);
         // One that took long may have ended behind the lease.
         self.own.lease.extend();
+        self.own.under_way.end();
     }
 }
 
@@ -126,6 +131,7 @@ impl OwnChanges {
                 self.note_restless(&mut look, id);
             }
         }
+        self.under_way.begin();
         self.lease.extend();
         if !look.is_foreign() {
             look.since = Since::Ours;

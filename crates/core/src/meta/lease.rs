@@ -230,6 +230,12 @@ impl Lease {
         self.renew_or_warn(!lasts(&self.synced_until_ms, KILL_MS));
     }
 
+    /// A change is under way and goes on: called more often than half of what a kill leaves.
+    pub(crate) fn prolong(&self) {
+        let synced_until_ms = self.synced_until_ms.load(Ordering::Acquire);
+        self.renew_or_warn(synced_until_ms < coarse_ms() + POWER_MS / 2);
+    }
+
     /// Now and then, in the background: renews the synced end before a program has to wait for that, if
     /// the origin is being changed at all.
     pub(crate) fn keep(&self) {

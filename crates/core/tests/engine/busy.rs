@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use halocline_core::control::Controlled;
 use halocline_core::device::fault::{Effect, Operation, When};
 use halocline_core::engine::Engine;
 use halocline_core::engine::extents::ExtentEngine;
+use halocline_core::meta::lease::{self, Evidence};
 
 use crate::fixture::{Fixture, ME, still};
 use crate::truth::{at, pattern};
@@ -110,4 +111,33 @@ fn a_flush_that_is_stopped_says_what_stays_and_why() {
         assert!(reason.contains("stopped"), "{reason}");
     });
     drop(handle);
+}
+
+/// A flush that waited for a slow disk between its look at the lease and its write wrote after the lease had ended:
+/// after a kill the next mount took that for a change by others, and kept both versions.
+#[test]
+fn i9_the_lease_lasts_as_long_as_a_change_takes() {
+    let fixture = dirty();
+    let end = || match lease::evidence(fixture.cache.path()).unwrap() {
+        Evidence::Ended(until_ns) => until_ns,
+        other => panic!("{other:?}"),
+    };
+    fixture.origin_faults.set(Some(Operation::Write), Effect::Stall, When::Always);
+    thread::scope(|scope| {
+        let flush = scope.spawn(|| fixture.flush());
+        while fixture.origin_faults.stalled() == 0 {
+            thread::yield_now();
+        }
+        let (first_ns, begun) = (end(), Instant::now());
+        while end() < first_ns + 4_000_000_000 && begun.elapsed() < Duration::from_mins(2) {
+            thread::sleep(WAITS);
+        }
+        let last_ns = end();
+        fixture.origin_faults.clear();
+        assert!(last_ns >= first_ns + 4_000_000_000, "{first_ns} {last_ns}");
+        assert_eq!(flush.join().unwrap().left_bytes, 0);
+    });
+    let last_ns = end();
+    thread::sleep(Duration::from_secs(1));
+    assert!(end() <= last_ns + 1_000_000_000, "nothing is under way");
 }
