@@ -60,7 +60,7 @@ pub struct FileExplanation {
     pub policy: String,
     /// Most bytes that files may have on the SSD.
     pub ssd_limit_bytes: u64,
-    /// Bytes left below that.
+    /// Bytes left below that, and on its file system.
     pub ssd_free_bytes: u64,
     /// Opens of the file that were seen since the mount began; fewer where very many files are
     /// opened, as what was long ago is forgotten.

@@ -103,7 +103,8 @@ impl Reporter {
 
     /// What a person should know.
     fn notes(&self) -> Vec<String> {
-        self.defects.notes().into_iter().chain(self.lost.note()).collect()
+        let full = self.tiers.sides().iter().filter_map(note_of_full);
+        self.defects.notes().into_iter().chain(self.lost.note()).chain(full).collect()
     }
 
     /// The state of the tiers; without what is free on them where one does not answer.
@@ -131,6 +132,11 @@ impl Reporter {
             free_bytes: free.then(|| side.room().ok()).flatten(),
         };
         sides.map(state).collect()
+    }
+
+    /// Bytes that the SSD's file system has left, whoever uses it.
+    pub(super) fn ssd_room(&self) -> Result<u64> {
+        self.tiers.ssd().room()
     }
 
     pub(super) fn describe(&self, file: Named) -> Result<FileInfo> {
@@ -243,4 +249,20 @@ impl Reporter {
         }
         Health::Ok
     }
+}
+
+/// That no file can come to a tier, if so. That is no failure of its device, and nothing else says why files stay.
+fn note_of_full(side: &Side) -> Option<String> {
+    let totals = side.totals().ok()?;
+    let missing = if totals.f_files > 0 && totals.f_favail == 0 {
+        "free inodes (df -i)"
+    } else if totals.f_bavail == 0 {
+        "free space (df)"
+    } else {
+        return None;
+    };
+    Some(format!(
+        "{}: its file system has no {missing}: no file can come here",
+        side.path.display()
+    ))
 }

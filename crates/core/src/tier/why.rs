@@ -102,7 +102,8 @@ impl Explainer {
         Ok(FileExplanation {
             policy: self.options.policy.clone(),
             ssd_limit_bytes: limit,
-            ssd_free_bytes: self.residents.free(),
+            // Others may use its file system, too.
+            ssd_free_bytes: self.residents.free().min(self.reporter.ssd_room()?),
             opens: uses.count,
             last_open_ms: (uses.count > 0).then_some(uses.last_ms),
             leaves_after: rank.map(|(before, _)| before),

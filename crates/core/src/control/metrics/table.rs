@@ -394,7 +394,7 @@ pub(super) const EXPLAIN_FILE: &[Metric] = &[
     ),
     metric("policy", "word", "The file tier's policy."),
     metric("ssd_limit_bytes", "bytes", "Most that files may have on the SSD."),
-    metric("ssd_free_bytes", "bytes, gauge", "What is left of that."),
+    metric("ssd_free_bytes", "bytes, gauge", "What is left of that, and on its file system."),
     metric(
         "opens",
         "number",

@@ -134,6 +134,21 @@ fn a_move_that_failed_is_remembered_until_one_succeeds() {
     assert_eq!(fixture.why("file").stayed, None);
 }
 
+/// `explain` told of the limit only, and `status` nothing of a disk that takes no file.
+#[test]
+fn what_the_file_systems_have_left_is_told() {
+    let fixture = Fixture::new(limited(1 << 30));
+    fixture.write("file", &[1; 5000]);
+    let sides = fixture.tier().core.tiers.sides();
+    sides[0].steps.room.set(1 << 20);
+    assert!(fixture.why("file").ssd_free_bytes <= 1 << 20);
+    assert_eq!(fixture.tier().status().notes, Vec::<String>::new());
+    sides[1].steps.room.set(0);
+    let notes = fixture.tier().status().notes;
+    let hdd = sides[1].path.to_str().unwrap();
+    assert!(notes.iter().any(|note| note.contains(hdd) && note.contains("df")), "{notes:?}");
+}
+
 /// A mover that panics at its first copy.
 fn panic_once(core: &Core, last: Done) -> Done {
     struct Panics;
