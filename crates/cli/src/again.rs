@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -45,4 +45,20 @@ pub(crate) fn keep_descriptors() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Closes what this process was given by its caller, beside the standard streams, except `kept`: a mount that waits
+/// until another is used by nobody must not be its last user.
+///
+/// No other file may be open in this process.
+pub(crate) fn let_go_of_descriptors(kept: &impl AsRawFd) {
+    let kept = kept.as_raw_fd();
+    let first = libc::STDERR_FILENO + 1;
+    for (from, to) in [(first, kept - 1), (kept + 1, RawFd::MAX)] {
+        if from <= to {
+            // SAFETY: takes plain numbers; nobody in this process owns what they stand for. Kernels before 5.9
+            // refuse, and then it stays open.
+            unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
+        }
+    }
 }

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use halocline_core::coherence::Coherence;
 use halocline_core::config::{Config, Mode};
-use halocline_core::control::{
-    AnyStatus, Claim, Client, Request, SOCKET_NAME, Taken, UseAs, Wanted,
-};
+use halocline_core::control::{AnyStatus, Claim, Request, SOCKET_NAME, Taken, UseAs, Wanted};
 use halocline_core::engine::Decorations;
 use halocline_core::engine::extents::ExtentEngine;
 use halocline_core::error::{Error, Result};
@@ -21,7 +19,7 @@ use halocline_model::tier;
 
 use crate::host::{Hosted, Where};
 use crate::say::tell;
-use crate::{inherited, text};
+use crate::{inherited, places, text};
 
 impl Hosted for ExtentEngine {
     const BOUND: bool = false;
@@ -109,8 +107,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const LAST_LOOKS: u32 = 100;
 
 /// Repeats `claim` until it succeeds, while the mount that is in its way ends by itself: it was
-/// unmounted, and flushes.
-pub(crate) fn when_free(mut claim: impl FnMut() -> Result<Claim, Taken>) -> Result<Claim> {
+/// unmounted, and flushes; and until `given_up`.
+///
+/// # Errors
+/// The origin is used by somebody who goes on; `EINTR` where the wait was given up.
+pub(crate) fn when_free(
+    mut given_up: impl FnMut() -> bool,
+    mut claim: impl FnMut() -> Result<Claim, Taken>,
+) -> Result<Claim> {
     let (mut told, mut last_looks) = (false, 0);
     loop {
         let taken = match claim() {
@@ -118,7 +122,7 @@ pub(crate) fn when_free(mut claim: impl FnMut() -> Result<Claim, Taken>) -> Resu
             Err(taken) if taken.cache.as_os_str().is_empty() => return Err(taken.into()),
             Err(taken) => taken,
         };
-        match Client::connect_to(&taken.cache.join(SOCKET_NAME), taken.uid) {
+        match places::reach_socket(&taken.cache.join(SOCKET_NAME), taken.uid) {
             Ok(mut client) => {
                 if !matches!(client.call(&Request::Ending {}, |_| {}), Ok(true)) {
                     return Err(taken.into());
@@ -138,6 +142,12 @@ pub(crate) fn when_free(mut claim: impl FnMut() -> Result<Claim, Taken>) -> Resu
                 }
             }
             Err(_) => return Err(taken.into()),
+        }
+        if given_up() {
+            let (dir, pid) = (text::path(&taken.wanted), taken.pid);
+            let message =
+                format!("{dir}: told to stop waiting for process {pid}; nothing was mounted");
+            return Err(Error::Refused { message, errno: libc::EINTR });
         }
         thread::sleep(LOOK_AGAIN);
     }
@@ -167,12 +177,17 @@ pub(crate) fn claim(place: &Where, config: &Config, alone: bool) -> Result<Claim
     Claim::take(&Wanted { dirs: &[&place.origin], cache: &place.cache, use_as })
 }
 
-/// Claims all tiers of a file tier.
-pub(crate) fn claim_tiers(root: &Path, place: &Where, config: &Config) -> Result<Claim> {
+/// Claims all tiers of a file tier; waits as [`when_free`] does.
+pub(crate) fn claim_tiers(
+    root: &Path,
+    place: &Where,
+    config: &Config,
+    given_up: impl FnMut() -> bool,
+) -> Result<Claim> {
     let set = tier_set(root, config)?;
     let dirs: Vec<&Path> = set.roots.iter().map(PathBuf::as_path).collect();
     let wanted = Wanted { dirs: &dirs, cache: &place.cache, use_as: UseAs::OnlyUser };
-    when_free(|| Claim::take(&wanted))
+    when_free(given_up, || Claim::take(&wanted))
 }
 
 /// [`open`], unless another cache of the origin may hold newer bytes. With `--cache-lost` goes on without them. Caches of

@@ -73,11 +73,8 @@ pub(crate) fn shim() -> Option<PathBuf> {
         .find_map(|path| fs::canonicalize(path).ok())
 }
 
-/// Makes `command` speak to the mount, where it is an MPI program.
-pub(crate) fn prepare(command: &mut Command, program: &Path, socket: &Path) {
-    if !is_mpi(program, command.get_args()) {
-        return;
-    }
+/// Makes `command`, an MPI program, speak to the mount.
+pub(crate) fn prepare(command: &mut Command, socket: &Path) {
     let Some(shim) = shim() else {
         tell!(
             "halocline: {SHIM} is not installed: ranks and hints stay unknown, and the number of \

@@ -40,7 +40,13 @@ pub(crate) fn check_tiers_answer(root: &Path) -> Result<()> {
 /// Connects to a mount's process, unless the directory with its control socket hangs.
 pub(crate) fn reach(place: &Place) -> Result<Client> {
     check_answers(&place.socket)?;
-    place.connect()
+    place.connect().map(|client| client.looking_by(check_answers))
+}
+
+/// Connects to the control socket of a mount process of `user`, likewise.
+pub(crate) fn reach_socket(socket: &Path, user: u32) -> Result<Client> {
+    check_answers(socket)?;
+    Client::connect_to(socket, user).map(|client| client.looking_by(check_answers))
 }
 
 /// The same of a path that a person named.
@@ -63,6 +69,18 @@ pub(crate) fn not_found(error: Error) -> Failure {
 /// The mount point at `path` if its process has ended.
 pub(crate) fn dead_mount(path: &Path) -> Result<Option<PathBuf>> {
     place::dead_mount(path, &Aside::default())
+}
+
+/// The mount of ours on top at `path`, or else the one whose cache or first tier is there or below it: told also where
+/// neither answers.
+pub(crate) fn mountpoint_at_or_over(path: &Path) -> Option<PathBuf> {
+    let look = Aside::default();
+    place::mountpoint_at(path, &look).or_else(|| place::mountpoint_over(path, &look))
+}
+
+/// Where the mount with this control socket is.
+pub(crate) fn mountpoint_of(socket: &Path) -> Option<PathBuf> {
+    place::mountpoint_of(socket, &Aside::default())
 }
 
 /// Refuses a path that leads into a mount whose process or server does not answer.

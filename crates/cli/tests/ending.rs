@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
 use halocline_testkit::place::said;
@@ -9,6 +10,7 @@ use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::waiting::{PATIENCE, eventually};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::FdFlags;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
@@ -135,5 +137,67 @@ fn interrupted_unmounts_do_not_keep_a_detached_mount_after_its_last_user() {
     ends(pid);
     assert!(fs::read(scratch.path("origin/new")).unwrap() == DATA[..]);
     scratch.succeed(&MOUNT);
+    scratch.succeed(&["umount", "mnt"]);
+}
+
+/// The process in the background that a child of ours started, once it waits.
+#[track_caller]
+fn waiting_mount(scratch: &Scratch, user: Option<File>) -> (Child, Pid) {
+    let mut command = scratch.command(&MOUNT);
+    let mut mount = command.stderr(Stdio::piped()).stdout(Stdio::null());
+    if let Some(file) = user {
+        // Handed on beyond the standard streams, as a shell's `3<file` does.
+        let file = rustix::io::fcntl_dupfd_cloexec(&file, 10).unwrap();
+        // SAFETY: between fork and exec the closure makes one system call.
+        mount = unsafe {
+            mount.pre_exec(move || Ok(rustix::io::fcntl_setfd(&file, FdFlags::empty())?))
+        };
+    }
+    let mut mount = mount.spawn().unwrap();
+    // What was handed on is ours no more.
+    drop(command);
+    let mut told = vec![0; 4096];
+    let len = mount.stderr.as_mut().unwrap().read(&mut told).unwrap();
+    let told = String::from_utf8_lossy(&told[..len]).into_owned();
+    assert!(told.contains("waiting for process"), "{told}");
+    let children = format!("/proc/{0}/task/{0}/children", mount.id());
+    let children = fs::read_to_string(children).unwrap();
+    let background = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
+    (mount, background.and_then(Pid::from_raw).unwrap())
+}
+
+/// The process in the background went on waiting, and mounted in the end although nobody wanted that any more.
+#[test]
+fn a_mount_that_waits_is_given_up_by_a_signal_and_with_who_asked_for_it() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let Detached { scratch, pid, mut user } = Detached::new(scratch);
+    let (mount, background) = waiting_mount(&scratch, None);
+    kill_process(background, Signal::TERM).unwrap();
+    let refused = answered(mount);
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains("nothing was mounted"), "{}", said(&refused));
+    let (mut mount, background) = waiting_mount(&scratch, None);
+    mount.kill().unwrap();
+    mount.wait().unwrap();
+    ends(background);
+    user.kill().unwrap();
+    user.wait().unwrap();
+    ends(pid);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(scratch.path("mnt").to_str().unwrap()), "{mounts}");
+    assert!(fs::read(scratch.path("origin/new")).unwrap() == DATA[..]);
+}
+
+/// It waited for itself: its caller's shell had handed it a file of the mount that was to end.
+#[test]
+fn a_mount_that_waits_is_no_user_of_what_it_waits_for() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let pid = mounted(&scratch);
+    let file = File::open(scratch.path("mnt/new")).unwrap();
+    rustix::mount::unmount(scratch.path("mnt"), UnmountFlags::DETACH).unwrap();
+    let (mount, _) = waiting_mount(&scratch, Some(file));
+    let mounted = answered(mount);
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    ends(pid);
     scratch.succeed(&["umount", "mnt"]);
 }

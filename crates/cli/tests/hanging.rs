@@ -66,11 +66,21 @@ impl Stack {
 
     /// The output of a command, which ends whatever hangs.
     fn bounded(&self, args: &[&str]) -> Output {
-        let mut command = self.command(args);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut ended = || child.try_wait().unwrap().is_some();
-        eventually(&format!("the end of {args:?}"), &mut ended);
-        child.wait_with_output().unwrap()
+        self.all_bounded(&[args]).remove(0)
+    }
+
+    /// The same of commands that run at the same time: each may wait for a while.
+    fn all_bounded(&self, commands: &[&[&str]]) -> Vec<Output> {
+        let start = |args: &&[&str]| {
+            let mut command = self.command(args);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let running: Vec<_> = commands.iter().map(start).collect();
+        let ended = commands.iter().zip(running).map(|(args, mut child)| {
+            eventually(&format!("the end of {args:?}"), || child.try_wait().unwrap().is_some());
+            child.wait_with_output().unwrap()
+        });
+        ended.collect()
     }
 
     fn is_mounted(&self, name: &str) -> bool {
@@ -97,8 +107,9 @@ fn a_tier_that_hangs_is_told_of_and_the_mount_is_ended_by_force() {
         serde_json::from_str(&written(&stack.bounded(&["status", "tiers", "--json"]))).unwrap();
     assert_eq!(json["health"]["state"], "silent", "{json}");
     assert_eq!(json["tier"]["tiers"].as_array().unwrap().len(), 2, "{json}");
-    for args in [["where", "tiers"], ["where", "mnt/cold"], ["explain", "mnt/cold"]] {
-        let output = stack.bounded(&args);
+    let commands: [&[&str]; 3] =
+        [&["where", "tiers"], &["where", "mnt/cold"], &["explain", "mnt/cold"]];
+    for (args, output) in commands.iter().zip(stack.all_bounded(&commands)) {
         assert!(!output.status.success(), "{args:?}: {}", written(&output));
         assert!(said(&output).contains("hangs"), "{args:?}: {}", said(&output));
     }
@@ -204,15 +215,15 @@ fn a_tier_whose_ssd_hangs_is_told_of_and_the_mount_is_detached_by_force() {
     stack.succeed(&["mount", "--tier", "tiers", "mnt", "--tier-attr-timeout=0s"]);
     fs::write(stack.path("mnt/hot"), "content").unwrap();
     stack.stop(hung);
-    for args in [
-        &["status", "mnt"][..],
+    let commands: [&[&str]; 6] = [
+        &["status", "mnt"],
         &["status", "tiers"],
         &["umount", "mnt"],
         &["umount", "tiers"],
         &["fsck", "tiers"],
         &["mount", "--tier", "tiers", "below"],
-    ] {
-        let output = stack.bounded(args);
+    ];
+    for (args, output) in commands.iter().zip(stack.all_bounded(&commands)) {
         assert!(!output.status.success(), "{args:?}: {}", written(&output));
         let parts = [hung, "does not answer"];
         assert!(
@@ -232,4 +243,42 @@ fn a_tier_whose_ssd_hangs_is_told_of_and_the_mount_is_detached_by_force() {
     assert_eq!(fs::read(stack.path("mnt/hot")).unwrap(), b"content");
     stack.succeed(&["umount", "mnt"]);
     stack.succeed(&["umount", hung]);
+}
+
+/// Who wanted the origin of a mount whose cache hung connected to its control socket, and waited for ever.
+#[test]
+fn a_mount_whose_cache_hangs_keeps_nobody_waiting_who_wants_its_origin() {
+    let Some(mut stack) = Stack::new("below", &["--policy", "never"]) else { return };
+    for name in ["below/cache", "data", "origin2", "other"] {
+        fs::create_dir(stack.path(name)).unwrap();
+    }
+    stack.succeed(&["mount", "data", "mnt", "--cache", "below/cache", "--size", "64M"]);
+    let owner = stack.pid("mnt");
+    stack.stop("below");
+    let commands: [&[&str]; 7] = [
+        &["mount", "data", "other", "--cache", "cache2"],
+        &["run", "--origin", "data", "--cache", "cache2", "--", "true"],
+        &["run", "--origin", "data", "--cache", "below/cache", "--", "true"],
+        &["status", "mnt"],
+        &["flush", "mnt"],
+        &["umount", "mnt"],
+        &["umount", "below"],
+    ];
+    for (args, output) in commands.iter().zip(stack.all_bounded(&commands)) {
+        assert!(!output.status.success(), "{args:?}: {}", written(&output));
+    }
+    let forced = stack.bounded(&["umount", "mnt", "--force"]);
+    assert_eq!(forced.status.code(), Some(3), "{}", said(&forced));
+    assert!(!stack.is_mounted("mnt"));
+    // Its process still says that it serves a mount with a number that the next one may have.
+    let again = stack.bounded(&["mount", "data", "other", "--cache", "cache2"]);
+    assert!(said(&again).contains("is in use"), "{}", said(&again));
+    stack.succeed(&["mount", "origin2", "other", "--cache", "cache2"]);
+    stack.all_bounded(&[&["status"], &["status", "other"]]);
+    stack.bounded(&["umount", "other"]);
+    assert!(!stack.is_mounted("other"));
+    stack.go_on();
+    let stat = format!("/proc/{}", owner.as_raw_nonzero());
+    eventually("the end of the detached mount", || !Path::new(&stat).exists());
+    stack.succeed(&["umount", "below"]);
 }

@@ -234,8 +234,8 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
         let _undone = unmounting::unmount(&place);
     })?;
     let transport = if serving.rings.is_some() { Transport::Ring } else { Transport::Device };
-    if options.view.is_none() {
-        mounting::widen_read_ahead(&place.path);
+    if let Some(device) = place.device {
+        mounting::widen_read_ahead(device);
     }
     Ok(MountedSession { serving: Some(serving), transport, place, users })
 }

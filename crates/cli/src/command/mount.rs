@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use halocline_core::error::Result;
 use halocline_core::private::{PrivateDir, Use};
 
 use crate::again;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 
 use super::moving::{conflicts, tell_left};
@@ -95,8 +97,9 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
     match plan {
         Plan::Extents(place) => {
             let (alone, config) = (args.cluster.is_alone(), args.cluster.fit(config));
-            serve(args, &config, &place, || {
-                let claim = assemble::when_free(|| assemble::claim(&place, &config, alone))?;
+            serve(args, &config, &place, |given_up| {
+                let claim =
+                    assemble::when_free(given_up, || assemble::claim(&place, &config, alone))?;
                 let node = args.cluster.join((&place.origin, &place.cache), &config)?;
                 let (node, lost) = (node.as_ref(), args.cache_lost);
                 Ok((assemble::open_without_others(&place, &config, node, lost)?, claim))
@@ -104,8 +107,8 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
         }
         Plan::Tier(root, place) => {
             let config = Config { attr_timeout: config.tier_attr_timeout, ..config };
-            serve(args, &config, &place, || {
-                let claim = assemble::claim_tiers(&root, &place, &config)?;
+            serve(args, &config, &place, |given_up| {
+                let claim = assemble::claim_tiers(&root, &place, &config, given_up)?;
                 Ok((assemble::open_tier(&root, &config)?, claim))
             })
         }
@@ -163,6 +166,7 @@ fn start_in_background() -> Outcome {
         .spawn()?;
     let mut said = Vec::new();
     if let Some(mut pipe) = child.stdout.take() {
+        again::let_go_of_descriptors(&pipe);
         pipe.by_ref().take(SMALL_FILE_BYTES_MAX).read_to_end(&mut said)?;
     }
     if said == READY {
@@ -177,7 +181,7 @@ fn serve<E: Hosted>(
     args: &MountArgs,
     config: &Config,
     place: &Where,
-    open: impl FnOnce() -> Result<(E, Claim)>,
+    open: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<(E, Claim)>,
 ) -> Outcome {
     if args.background_process {
         // Out of the terminal's session: closing the terminal must not end the mount.
@@ -190,12 +194,18 @@ fn serve<E: Hosted>(
         None => assemble::one_device(&place.origin, &place.cache, config),
         Some(_) => None,
     };
-    let (engine, claim) = open().map_err(Failure::refused)?;
+    let background = args.background_process;
+    let mut given_up = || signals.stop_requested() || (background && is_unread(&std::io::stdout()));
+    let (engine, claim) = open(&mut given_up).map_err(Failure::refused)?;
     let begin = |file| Recording::begin(file, place, config);
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
     let host = Host::start((Arc::new(engine), claim), config, (place, recording), true)?;
     if args.background_process {
-        step_back(&place.cache)?;
+        if let Err(failure) = step_back(&place.cache) {
+            // Who asked for the mount was interrupted, and wants none.
+            host.serve(|| true)?;
+            return Err(failure);
+        }
     } else {
         tell!("mounted {} on {}", text::path(&place.origin), text::path(&place.mountpoint));
         // Behind the line that says that the mount works, for which others wait.
@@ -207,6 +217,13 @@ fn serve<E: Hosted>(
         return Err(Failure::mount_again(done.left_bytes, &place.cache));
     }
     conflicts(&done).map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// Whether nobody is left who reads what is written to a pipe.
+fn is_unread(pipe: &impl AsFd) -> bool {
+    let mut pipe = [PollFd::new(pipe, PollFlags::empty())];
+    let looked = poll(&mut pipe, Some(&Timespec::default()));
+    looked.is_ok() && pipe[0].revents().contains(PollFlags::ERR)
 }
 
 /// Says that the mount works, then lets go of the caller's terminal, pipe and directory.

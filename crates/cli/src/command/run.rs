@@ -98,6 +98,8 @@ struct Plan {
     place: Where,
     report: Option<PathBuf>,
     program: PathBuf,
+    /// Looked at before there is a mount: a process that is killed while it waits for a mount of its own never ends.
+    is_mpi: bool,
     workdir: PathBuf,
 }
 
@@ -122,9 +124,11 @@ pub(crate) fn execute(args: &RunArgs) -> Outcome {
             Ok(claim) => return run_alone(args, plan, claim),
             Err(taken) if waiting.is_worth(&found, &taken, &plan) => {}
             Err(_) => {
-                let claim = assemble::when_free(|| {
-                    assemble::claim(&plan.place, &plan.config, args.cluster.is_alone())
-                });
+                // A signal ends this process, which has nothing yet.
+                let claim = assemble::when_free(
+                    || false,
+                    || assemble::claim(&plan.place, &plan.config, args.cluster.is_alone()),
+                );
                 return run_alone(args, plan, claim.map_err(Failure::refused)?);
             }
         }
@@ -152,7 +156,9 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let mut command = Command::new(&plan.program);
     command.args(&args.command[1..]);
     enter(&mut command, &plan)?;
-    mpi::prepare(&mut command, &plan.program, &host.socket());
+    if plan.is_mpi {
+        mpi::prepare(&mut command, &host.socket());
+    }
     let ran = signals.run(command);
     host.wait_for_members(|pids| {
         let who = host::waiting_for(pids);
@@ -213,11 +219,13 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
         cache: sides.cache,
         view: None,
     };
+    let program = find_program(&args.command[0], "nothing was mounted")?;
     Ok(Plan {
         config,
         place,
         report: report.map_err(Failure::refused)?,
-        program: find_program(&args.command[0], "nothing was mounted")?,
+        is_mpi: mpi::is_mpi(&program, args.command[1..].iter().map(OsString::as_os_str)),
+        program,
         workdir: std::env::current_dir()
             .map_err(|error| Failure::refused(format!("the working directory: {error}")))?,
     })

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use halocline_core::config::Config;
-use halocline_core::control::place::mountpoint_of;
 use halocline_core::counted::counted;
 use halocline_core::tier::{FileTier, Found, PRIVATE, Problem, TierSet};
 
@@ -60,7 +59,7 @@ fn not_mounted(root: &Path) -> Result<(), Failure> {
     let Ok(status) = status::ask(&found) else { return Ok(()) };
     let (root, pid) = (text::path(root), status.status.pid);
     let point = Some(found.mountpoint).filter(|point| !point.as_os_str().is_empty());
-    Err(Failure::refused(match point.or_else(|| mountpoint_of(&found.socket)) {
+    Err(Failure::refused(match point.or_else(|| places::mountpoint_of(&found.socket)) {
         Some(point) => {
             let point = text::path(&point);
             format!(

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Args;
 use halocline_core::control::mount::copies_of;
-use halocline_core::control::place::mountpoint_over;
 use halocline_core::control::{AnyStatus, MoveReport, Request};
 use halocline_core::error::Error;
 use halocline_fuse::with_helper;
@@ -44,7 +43,8 @@ pub(crate) fn execute(args: &UmountArgs) -> Outcome {
     let place = match places::find(&args.mountpoint) {
         Ok(place) => place,
         Err(error) if cannot_be_asked(&error) => {
-            let mountpoint = mountpoint_over(&args.mountpoint).ok_or_else(|| hangs(&error))?;
+            let mountpoint = places::mountpoint_at_or_over(&args.mountpoint);
+            let mountpoint = mountpoint.ok_or_else(|| hangs(&error))?;
             return detach_unasked(args.force, &mountpoint, &error);
         }
         Err(error) => {

@@ -36,6 +36,8 @@ pub struct Client {
     pub(super) silence: Duration,
     /// Told once where the process works, and says nothing of what it was asked for.
     on_silence: Option<fn(&Path, &Status)>,
+    /// Asked before another connection is made: see [`Client::looking_by`].
+    answers: fn(&Path) -> Result<()>,
     lines: BufReader<UnixStream>,
 }
 
@@ -93,7 +95,15 @@ impl Client {
             });
         }
         let (socket, lines) = (socket.to_owned(), BufReader::new(stream));
-        Ok(Self { socket, user, silence: SILENCE, on_silence: None, lines })
+        let answers = |_: &Path| Ok(());
+        Ok(Self { socket, user, silence: SILENCE, on_silence: None, answers, lines })
+    }
+
+    /// Has `answers` tell, before another connection to the same socket is made, that this would not wait for ever: what
+    /// the socket lies on may hang by then.
+    #[must_use]
+    pub fn looking_by(self, answers: fn(&Path) -> Result<()>) -> Self {
+        Self { answers, ..self }
     }
 
     /// Has `tell` say that this waits, once the process has said nothing for [`SILENCE`] although it works: what it
@@ -126,7 +136,8 @@ impl Client {
                 }
                 Err(_) if deadline.is_some() => return Err(silent(&self.socket)),
                 Err(_) => {
-                    let asked = Self::connect_to(&self.socket, self.user)
+                    let asked = (self.answers)(&self.socket)
+                        .and_then(|()| Self::connect_to(&self.socket, self.user))
                         .and_then(|mut other| other.call::<AnyStatus>(&Request::Status {}, |_| {}));
                     let status = match asked {
                         Ok(told) => told.status,

@@ -248,21 +248,29 @@ pub fn check_tiers_answer(root: &Path, look: &dyn Look) -> Result<()> {
 
 /// Where the mount with the control socket `socket` is; `None` where it is in another namespace, or does not
 /// answer.
-pub fn mountpoint_of(socket: &Path) -> Option<PathBuf> {
-    mountpoint_by(|cache| cache.join(SOCKET_NAME) == socket)
+pub fn mountpoint_of(socket: &Path, look: &dyn Look) -> Option<PathBuf> {
+    mountpoint_by(look, |cache| cache.join(SOCKET_NAME) == socket)
 }
 
 /// Where the mount is whose cache, or first tier, is `dir` or lies below it: told without a look at `dir`, which may not
 /// answer.
-pub fn mountpoint_over(dir: &Path) -> Option<PathBuf> {
+pub fn mountpoint_over(dir: &Path, look: &dyn Look) -> Option<PathBuf> {
     let dir = std::path::absolute(dir).ok()?;
-    mountpoint_by(|cache| cache.starts_with(&dir))
+    mountpoint_by(look, |cache| cache.starts_with(&dir))
 }
 
-fn mountpoint_by(is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+/// The mount of ours that is on top at `path`, whether or not its process answers.
+pub fn mountpoint_at(path: &Path, look: &dyn Look) -> Option<PathBuf> {
+    match follow(&mount::table().ok()?, &std::path::absolute(path).ok()?, look).ok()? {
+        Followed::Mount(line, rest) if rest.as_os_str().is_empty() => Some(line.point),
+        _ => None,
+    }
+}
+
+fn mountpoint_by(look: &dyn Look, is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let table = mount::table().ok()?;
     mount::mountpoints().ok()?.into_iter().find(|point| {
-        let owner = MountLine::on(&table, point).and_then(|line| claim::owner_of(&line));
+        let owner = MountLine::on(&table, point).and_then(|line| claim::owner_of(&line, look));
         owner.and_then(|owner| owner.cache).is_some_and(|cache| is_it(&cache))
     })
 }
@@ -285,7 +293,7 @@ pub fn dead_mount(path: &Path, look: &dyn Look) -> Result<Option<PathBuf>> {
     if !rest.as_os_str().is_empty() {
         return Ok(None);
     }
-    match claim::owner_of(&line) {
+    match claim::owner_of(&line, look) {
         Some(Owner { cache: Some(_), .. }) => return Ok(None),
         Some(Owner { pid, .. }) => return Err(silent(&line.point, Some(pid))),
         None => {}
@@ -297,12 +305,13 @@ pub fn dead_mount(path: &Path, look: &dyn Look) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Refuses a path that leads into a mount whose process or server lives and does not answer: whoever
-/// used the path would wait with it.
+/// Refuses a path that leads into a mount whose process or server lives and does not answer, or that answers and not for
+/// this path: whoever used the path would wait with it.
 pub fn check_answers(path: &Path, look: &dyn Look) -> Result<()> {
     let absolute = std::path::absolute(path).map_err(Error::at(path, "find the path"))?;
     let answer = match follow(&mount::table()?, &absolute, look) {
-        Ok(Followed::Mount(line, _)) => socket_of(&line, look).map(drop),
+        Ok(Followed::Mount(line, _)) => socket_of(&line, look)
+            .and_then(|_| wait_for_path(&absolute, look).map_err(|error| unresolved(path, error))),
         Ok(Followed::Whole(_)) => Ok(()),
         Err(error) => Err(not_followed(path, error)),
     };
@@ -348,6 +357,11 @@ fn follow(table: &[u8], path: &Path, look: &dyn Look) -> io::Result<Followed> {
     Ok(Followed::Whole(at))
 }
 
+/// Waits until all that serve file systems on the way to `path` answer, and the last one at its end.
+pub(super) fn wait_for_path(path: &Path, look: &dyn Look) -> io::Result<()> {
+    look.resolve(path).and_then(|whole| look.wait_for(&whole))
+}
+
 fn wait_for(point: &Path, look: &dyn Look) -> io::Result<()> {
     look.wait_for(point).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => {
@@ -365,7 +379,7 @@ fn parts(path: &Path) -> impl Iterator<Item = OsString> {
 /// The socket of the mount's owner, and who that is; `None` where the mount is not ours.
 fn socket_of(line: &MountLine, look: &dyn Look) -> Result<Option<(PathBuf, u32)>> {
     let user = line.user.unwrap_or_else(|| geteuid().as_raw());
-    match claim::owner_of(line) {
+    match claim::owner_of(line, look) {
         Some(Owner { cache: Some(cache), .. }) => {
             return Ok(Some((cache.join(SOCKET_NAME), user)));
         }
@@ -398,13 +412,14 @@ fn not_followed(path: &Path, error: io::Error) -> Error {
 /// The error for a path in a mount whose root answers.
 fn unresolved(path: &Path, error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::TimedOut {
-        return Error::invalid(
-            format!(
-                "{}: the mount answers, and not for this path: its origin hangs",
+        return Error::Refused {
+            message: format!(
+                "{}: the mount answers, and not for this path: its origin hangs; see what is wrong with the \
+                 origin's disk or server",
                 path.display()
             ),
-            "see what is wrong with the origin's disk or server",
-        );
+            errno: libc::ETIMEDOUT,
+        };
     }
     missing(path, " on the mount", &error)
         .unwrap_or_else(|| Error::at(path, "find the path on the mount")(error))

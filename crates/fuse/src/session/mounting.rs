@@ -194,15 +194,12 @@ pub(super) fn with_priority<T>(spawn: impl FnOnce() -> T) -> T {
     spawned
 }
 
-/// Raises the mount's read-ahead to the largest request. Only root may; without it sequential
-/// reads come in requests of the kernel's default of 128 KiB.
-pub(super) fn widen_read_ahead(mountpoint: &Path) {
-    let widened = fs::metadata(mountpoint).and_then(|metadata| {
-        let device = metadata.dev();
-        let (major, minor) = (libc::major(device), libc::minor(device));
-        fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD_KIB)
-    });
-    if let Err(error) = widened {
+/// Raises the read-ahead of the mount with this device to the largest request. Only root may; without it
+/// sequential reads come in requests of the kernel's default of 128 KiB. The mount is not looked into: who waits for
+/// itself when it is killed never ends.
+pub(super) fn widen_read_ahead((major, minor): (u64, u64)) {
+    let setting = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if let Err(error) = fs::write(setting, READ_AHEAD_KIB) {
         tracing::debug!(%error, "read-ahead stays at the kernel's default");
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct Place {
     /// Its number among the mounts.
     pub(super) number: u64,
     /// Major and minor number of its file system's device.
-    device: Option<(u64, u64)>,
+    pub(super) device: Option<(u64, u64)>,
     /// Who unmounts it where this process does not see it.
     view: Option<Arc<PrivateView>>,
 }

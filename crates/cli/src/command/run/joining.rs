@@ -52,7 +52,8 @@ pub(super) fn find(plan: &Plan) -> Result<Found, Failure> {
     let place = &plan.place;
     let socket = place.cache.join(SOCKET_NAME);
     // A socket that nobody listens on was left by a kill; one that we may not use has a claim.
-    let Ok(mut client) = Client::connect(&socket) else { return Ok(Found::Nobody) };
+    let own = rustix::process::geteuid().as_raw();
+    let Ok(mut client) = places::reach_socket(&socket, own) else { return Ok(Found::Nobody) };
     let here = places::find(&place.origin).ok();
     let is_seen =
         here.is_some_and(|here| here.socket == socket && here.inside.as_os_str().is_empty());
@@ -119,7 +120,9 @@ pub(super) fn run(args: &RunArgs, plan: &Plan, engine: Engine) -> Outcome {
     command.args(&args.command[1..]).current_dir(&plan.workdir);
     let cache = File::open(&plan.place.cache)?;
     let socket = host::short_name(&plan.place.cache.join(SOCKET_NAME), &cache);
-    mpi::prepare(&mut command, &plan.program, &socket);
+    if plan.is_mpi {
+        mpi::prepare(&mut command, &socket);
+    }
     let status = signals.run(command)?;
     let (report, flushed) = match finish(args, &mut client, &joined, status) {
         Ok(finished) => finished,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::super::mount::MountLine;
+use super::super::place::{Look, wait_for_path};
 use super::super::{Client, Request, SOCKET_NAME};
 use super::claimant::{Claimant, Claimants, read_answer};
 use super::names::{self, Entry, Kind};
@@ -23,8 +24,9 @@ pub(in crate::control) struct Owner {
 ///
 /// The number of a device is given to the next mount while the process of an earlier one, which
 /// ends, still says that it serves it: only of a single process that names the mount point is that
-/// believed at once. Others are asked whether they go on.
-pub(in crate::control) fn owner_of(line: &MountLine) -> Option<Owner> {
+/// believed at once. Others are asked whether they go on: their sockets may lie on what hangs, by accident or because
+/// their user wants it so, and `look` finds that out before.
+pub(in crate::control) fn owner_of(line: &MountLine, look: &dyn Look) -> Option<Owner> {
     let entries = names::all().unwrap_or_default();
     let of_it = |entry: &Entry| entry.kind == Kind::Mount && entry.id == line.device;
     let (mut silent, mut named) = (None, Vec::new());
@@ -50,10 +52,11 @@ pub(in crate::control) fn owner_of(line: &MountLine) -> Option<Owner> {
     named.sort_by_key(|(elsewhere, ..)| *elsewhere);
     let is_certain = silent.is_none() && named.len() == 1 && !named[0].0;
     let goes_on = |uid: u32, cache: &Path| {
-        let client = Client::connect_to(&cache.join(SOCKET_NAME), uid);
-        client
-            .and_then(|mut client| client.call(&Request::Ending {}, |_| {}))
-            .is_ok_and(|ends: bool| !ends)
+        let socket = cache.join(SOCKET_NAME);
+        wait_for_path(&socket, look).is_ok()
+            && Client::connect_to(&socket, uid)
+                .and_then(|mut client| client.call(&Request::Ending {}, |_| {}))
+                .is_ok_and(|ends: bool| !ends)
     };
     let found = named.into_iter().find(|(.., uid, cache)| is_certain || goes_on(*uid, cache));
     found.map(|(_, pid, _, cache)| Owner { pid, cache: Some(cache) }).or(silent)
