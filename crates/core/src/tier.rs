@@ -104,6 +104,7 @@ mod wiring;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::clock::Clock;
 use crate::error::Result;
 
 pub use files::Handle;
@@ -136,7 +137,12 @@ impl FileTier {
     /// # Errors
     /// [`Error::Invalid`](crate::error::Error::Invalid) where a tier is missing or the tiers do not belong together.
     pub fn open(set: &TierSet, options: TierOptions) -> Result<Self> {
-        let core = Arc::new(Core::open(set, options)?);
+        Self::open_timed_by(Clock::MACHINE, set, options)
+    }
+
+    /// The same, in the time of `clock`.
+    pub fn open_timed_by(clock: Clock, set: &TierSet, options: TierOptions) -> Result<Self> {
+        let core = Arc::new(Core::open(set, options, clock)?);
         let found = core.scan.recover()?;
         for problem in &found.problems {
             tracing::warn!("{problem}");
@@ -155,7 +161,11 @@ impl FileTier {
     /// as a mount would. Without, directories that never were tiers do not become ones.
     pub fn check(set: &TierSet, repair: bool) -> Result<Found> {
         let options = TierOptions::default();
-        let core = if repair { Core::open(set, options) } else { Core::look(set, options) };
+        let core = if repair {
+            Core::open(set, options, Clock::MACHINE)
+        } else {
+            Core::look(set, options)
+        };
         core?.scan.survey(repair)
     }
 

@@ -1,16 +1,18 @@
-//! Time is handed in: below the extent engine nothing reads the machine's clock or waits for it, so that a simulated
+//! Time is handed in: in both engines nothing reads the machine's clock or waits for it, so that a simulated
 //! clock (`crates/core/src/clock.rs`) can stand in its place.
 
 use super::calls::{self, Calls};
 use super::{Finding, Source};
 
 /// Where the rule holds.
-const SCOPES: [&str; 5] = [
+const SCOPES: [&str; 7] = [
     "crates/core/src/engine/",
     "crates/core/src/extent/",
     "crates/core/src/meta/",
     "crates/core/src/volume/",
     "crates/core/src/device/",
+    "crates/core/src/tier.rs",
+    "crates/core/src/tier/",
 ];
 /// Waits for another process, which lives in the machine's time.
 const EXEMPT: [&str; 1] = ["crates/core/src/meta/owner.rs"];

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
@@ -35,6 +35,7 @@ use super::stamp::Stamp;
 use super::stayed::{COPY_SLACK, Stayed};
 use super::tiers::{Entry, Tiers};
 use super::under_way::UnderWay;
+use crate::clock::Clock;
 use crate::engine::Stat;
 use crate::error::Error;
 use crate::namespace::stat_descriptor;
@@ -67,6 +68,7 @@ pub(super) struct Archiver {
     counters: Arc<Counters>,
     under_way: Arc<UnderWay>,
     options: Arc<TierOptions>,
+    clock: Clock,
     archive_queue: Arc<ArchiveQueue>,
     clean: Arc<CleanCopies>,
     permissions: Arc<Permissions>,
@@ -94,6 +96,7 @@ impl Archiver {
             counters: base.counters.clone(),
             under_way: base.under_way.clone(),
             options: base.options.clone(),
+            clock: base.clock.clone(),
             archive_queue: archive_queue.clone(),
             clean: clean.clone(),
             permissions: permissions.clone(),
@@ -235,7 +238,7 @@ impl Archiver {
 
     /// How long it takes until a file was left alone for long enough.
     fn still_fresh(&self, stat: &Stat) -> Option<Duration> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = Duration::from_nanos(self.clock.now_ns().unsigned_abs());
         let changed = Duration::from_secs(stat.raw.st_ctime.unsigned_abs());
         // A clock that was put back says nothing.
         let age = now.checked_sub(changed)?;

@@ -14,6 +14,7 @@ use super::marks::Marks;
 use super::options::TierOptions;
 use super::residents::{Resident, Residents};
 use super::tiers::{Entry, Tiers};
+use crate::clock::Clock;
 use crate::config::Copies;
 use crate::control::tier::Moved;
 
@@ -51,6 +52,7 @@ pub(super) struct ArchiveQueue {
     residents: Arc<Residents>,
     marks: Arc<Marks>,
     options: Arc<TierOptions>,
+    clock: Clock,
     state: Mutex<State>,
 }
 
@@ -62,6 +64,7 @@ impl ArchiveQueue {
             residents: base.residents.clone(),
             marks: base.marks.clone(),
             options: base.options.clone(),
+            clock: base.clock.clone(),
             state: Mutex::default(),
         }
     }
@@ -75,7 +78,7 @@ impl ArchiveQueue {
         if !self.archives() || resident.clean.waits.swap(true, Ordering::AcqRel) {
             return;
         }
-        let now = Instant::now();
+        let now = self.clock.instant();
         let waiting = Waiting { since: now, at: now + self.options.archive_after };
         self.state.lock().waiting.insert(entry, waiting);
     }
@@ -119,14 +122,14 @@ impl ArchiveQueue {
             let Some(resident) = self.residents.get(entry) else { continue };
             told.files.files += 1;
             told.files.bytes += resident.bytes();
-            told.oldest = told.oldest.max(Some(since.elapsed()));
+            told.oldest = told.oldest.max(Some(self.clock.elapsed(since)));
         }
         told
     }
 
     /// Files that may be archived by now.
     pub(super) fn due(&self) -> Vec<(Entry, Arc<Resident>)> {
-        let now = Instant::now();
+        let now = self.clock.instant();
         let mut due = Vec::new();
         self.state.lock().waiting.retain(|entry, waiting| {
             let resident = self.residents.get(*entry);
@@ -141,7 +144,7 @@ impl ArchiveQueue {
     /// A file is not to be looked at before so long has passed.
     pub(super) fn put_off(&self, entry: Entry, after: Duration) {
         if let Some(waiting) = self.state.lock().waiting.get_mut(&entry) {
-            waiting.at = Instant::now() + after;
+            waiting.at = self.clock.instant() + after;
         }
     }
 

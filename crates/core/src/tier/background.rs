@@ -52,7 +52,9 @@ impl Background {
         let mut threads = Vec::new();
         for work in all {
             let core = core.clone();
+            let working = core.clock.work();
             let thread = thread::Builder::new().name(work.name.into()).spawn(move || {
+                let _working = working.begin();
                 yield_to_programs();
                 work.run(&core);
             })?;

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
@@ -31,6 +31,7 @@ use super::tiers::Tiers;
 use super::under_way::UnderWay;
 use super::uses::AllUses;
 use super::watermarks::Watermarks;
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::meta::owner::Owner;
 
@@ -64,6 +65,7 @@ pub(crate) struct Foundation {
     pub(super) options: Arc<TierOptions>,
     /// No mount has seen these tiers before.
     pub(super) is_new: bool,
+    pub(super) clock: Clock,
     pub(super) begun: Instant,
     /// The lock of the set, while it is mounted (I8).
     _owner: Owner,
@@ -74,6 +76,7 @@ impl Foundation {
     pub(super) fn new(
         set: &TierSet,
         options: TierOptions,
+        clock: Clock,
         former: impl FnOnce(&Owner) -> Result<Vec<(PathBuf, usize)>>,
     ) -> Result<Self> {
         let ssd = set.roots.first().ok_or_else(|| {
@@ -90,14 +93,14 @@ impl Foundation {
         sides[0].check_private(&owner)?;
         let total = sides[0].totals()?;
         let limit = options.limit.bytes(total.f_blocks.saturating_mul(total.f_frsize));
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started = Duration::from_nanos(clock.now_ns().unsigned_abs());
         let first_name = u64::try_from(started.as_nanos()).unwrap_or_default();
         let (private_dir, steps, count) = (sides[0].private(), sides[0].steps.clone(), sides.len());
         let intents = Arc::new(Intents::open(private_dir, steps.clone())?);
         let marks = Arc::new(Marks::open(private_dir, steps, count)?);
         let tiers = Tiers::new(sides, Links::new(&set.roots, &former), first_name)?;
         let (tiers, residents) = (Arc::new(tiers), Arc::new(Residents::new(limit)));
-        let (table, signal) = (Arc::<Table>::default(), Arc::<Signal>::default());
+        let (table, signal) = (Arc::<Table>::default(), Arc::new(Signal::new(&clock)));
         let many_names = Arc::<ManyNames>::default();
         Ok(Self {
             numbers: Arc::new(Numbers::new(table.clone(), started)),
@@ -113,17 +116,18 @@ impl Foundation {
             dir_times: Arc::default(),
             lost: Arc::default(),
             names: Arc::default(),
-            placement: Arc::new(Placement::new(&private, &options, limit)?),
+            placement: Arc::new(Placement::new(&private, &options, limit, &clock)?),
             watermarks: Watermarks::new(limit, &options),
-            passing: Arc::new(Passing::new(&options)),
+            passing: Arc::new(Passing::new(&options, &clock)),
             counters: Arc::default(),
-            under_way: Arc::default(),
-            uses: Arc::default(),
+            under_way: Arc::new(UnderWay::new(&clock)),
+            uses: Arc::new(AllUses::new(&clock)),
             defects: Arc::default(),
             signal,
             options: Arc::new(options),
             is_new,
-            begun: Instant::now(),
+            begun: clock.instant(),
+            clock,
             _owner: owner,
         })
     }

@@ -1,7 +1,6 @@
 //! Files that a command moves, what it is told of that meanwhile, and its report.
 
 use std::ops::ControlFlow;
-use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -14,7 +13,6 @@ use crate::control::{MoveReport, Progress, ProgressSink, Skipped};
 /// A move under way.
 struct Moving<'a> {
     sink: ProgressSink<'a>,
-    begun: Instant,
     total: u64,
     /// Bytes copied, also of files that are not done.
     done: u64,
@@ -101,11 +99,6 @@ impl Moving<'_> {
         self.report.left_bytes += file.size;
         self.report.skipped.push(Skipped { path: file.path.clone(), reason });
     }
-
-    fn report(mut self) -> MoveReport {
-        self.report.seconds = self.begun.elapsed().as_secs_f64();
-        self.report
-    }
 }
 
 /// How files are moved.
@@ -116,7 +109,8 @@ pub(super) struct By<A, B> {
     pub(super) many: B,
 }
 
-/// Moves the wanted ones of `files` by `by`, but for those that `stays` knows to stay.
+/// Moves the wanted ones of `files` by `by`, but for those that `stays` knows to stay. How long that takes is for the
+/// caller to say.
 pub(super) fn move_all<A, B>(
     files: &[Named],
     dry_run: bool,
@@ -131,8 +125,8 @@ where
 {
     let total = files.iter().filter(|file| wanted(file)).map(|file| file.size).sum();
     let already_files = files.iter().filter(|file| !wanted(file)).count() as u64;
-    let (begun, report) = (Instant::now(), MoveReport { already_files, ..MoveReport::default() });
-    let mut moving = Moving { sink, begun, total, done: 0, stop: false, report };
+    let report = MoveReport { already_files, ..MoveReport::default() };
+    let mut moving = Moving { sink, total, done: 0, stop: false, report };
     let mut moves = Vec::new();
     for file in files.iter().filter(|file| wanted(file)) {
         if let Some(stayed) = stays(file) {
@@ -153,5 +147,5 @@ where
         }
         left = later;
     }
-    moving.report()
+    moving.report
 }

@@ -68,7 +68,7 @@ impl Controlled for FileTier {
     fn report(&self) -> Report {
         Report {
             policy: self.core.options.policy.clone(),
-            elapsed_s: self.core.begun.elapsed().as_secs_f64(),
+            elapsed_s: self.core.clock.elapsed(self.core.begun).as_secs_f64(),
             ..Report::default()
         }
     }
@@ -138,7 +138,7 @@ impl Controlled for FileTier {
                 core.executor.bring_batch((&inodes_of(files), need), kept, asked, told)
             },
         };
-        Ok(move_all(&files, dry_run, |file| file.tier > 0, stays, &by, sink))
+        Ok(timed(core, || move_all(&files, dry_run, |file| file.tier > 0, stays, &by, sink)))
     }
 
     fn evict(&self, path: &Path, dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
@@ -159,7 +159,7 @@ impl Controlled for FileTier {
                 core.batches.migrate_batch(&inodes_of(files), 1, told)
             },
         };
-        Ok(move_all(&files, dry_run, |file| file.tier == 0, stays, &by, sink))
+        Ok(timed(core, || move_all(&files, dry_run, |file| file.tier == 0, stays, &by, sink)))
     }
 
     fn change_rules(&self, change: &RuleChange) -> Result<Rules> {
@@ -244,6 +244,13 @@ fn check_pin(core: &Core, glob: &str) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// A move with the time that it took.
+fn timed(core: &Core, act: impl FnOnce() -> MoveReport) -> MoveReport {
+    let begun = core.clock.instant();
+    let report = act();
+    MoveReport { seconds: core.clock.elapsed(begun).as_secs_f64(), ..report }
 }
 
 fn inodes_of<'a>(files: &[&'a Named]) -> Vec<&'a Arc<Inode>> {

@@ -24,6 +24,7 @@ use super::options::TierOptions;
 use super::residents::{Resident, Residents};
 use super::tiers::Tiers;
 use crate::bounded::PATH_BYTES_MAX;
+use crate::clock::Clock;
 use crate::control::tier::PassthroughStatus;
 use crate::device::passing;
 use crate::engine::Stat;
@@ -46,6 +47,7 @@ pub(super) struct Passing {
     wanted: bool,
     /// So may handles that write.
     writes: bool,
+    clock: Clock,
     state: Mutex<State>,
 }
 
@@ -66,10 +68,11 @@ struct State {
 
 impl Passing {
     /// Nothing is handed over yet.
-    pub(super) fn new(options: &TierOptions) -> Self {
+    pub(super) fn new(options: &TierOptions, clock: &Clock) -> Self {
         Self {
             wanted: options.passthrough,
             writes: options.passthrough_writes,
+            clock: clock.clone(),
             state: Mutex::default(),
         }
     }
@@ -168,11 +171,13 @@ impl Passing {
 
     fn has_room(&self, ample: u64, tiers: &Tiers) -> bool {
         let known = self.state.lock().room;
-        if let Some((_, room)) = known.filter(|(looked, _)| looked.elapsed() < ROOM_IS_KNOWN) {
+        if let Some((_, room)) =
+            known.filter(|(looked, _)| self.clock.elapsed(*looked) < ROOM_IS_KNOWN)
+        {
             return room;
         }
         let room = tiers.ssd().room().is_ok_and(|room| room >= ample);
-        self.state.lock().room = Some((Instant::now(), room));
+        self.state.lock().room = Some((self.clock.instant(), room));
         room
     }
 

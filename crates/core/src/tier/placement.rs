@@ -7,7 +7,6 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use halocline_model::tier::{self, FileId, Keep, Outlook};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -21,6 +20,7 @@ use super::options::TierOptions;
 use super::residents::Resident;
 use super::tiers::Entry;
 use super::view::View;
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::globs::Globs;
 
@@ -59,6 +59,7 @@ pub(super) struct Placement {
     globs: RwLock<Globs>,
     jobs: Mutex<Jobs>,
     openers: Openers,
+    clock: Clock,
 }
 
 /// What is known of files when the policy decides.
@@ -95,7 +96,12 @@ impl Outlook for Known {
 
 impl Placement {
     /// The policy of `options`; the rules of earlier mounts are kept in `private`.
-    pub(super) fn new(private: &Path, options: &TierOptions, limit: u64) -> Result<Self> {
+    pub(super) fn new(
+        private: &Path,
+        options: &TierOptions,
+        limit: u64,
+        clock: &Clock,
+    ) -> Result<Self> {
         let mut policy = tier::by_name(&options.policy).map_err(|unknown| {
             Error::invalid(unknown.to_string(), "choose one of them with --policy")
         })?;
@@ -103,7 +109,8 @@ impl Placement {
         let globs = Globs::load(private, &options.pin, &options.exclude)?;
         let jobs = Mutex::new(Jobs::load(private)?);
         let (policy, orders) = (Mutex::new(policy), Default::default());
-        Ok(Self { policy, orders, globs: RwLock::new(globs), jobs, openers: Openers::default() })
+        let (globs, openers, clock) = (RwLock::new(globs), Openers::default(), clock.clone());
+        Ok(Self { policy, orders, globs, jobs, openers, clock })
     }
 
     /// A file of `bytes` bytes is used; whether it is on the SSD is looked up after the policy was
@@ -276,7 +283,7 @@ impl Placement {
 
     /// Tells jobs that thread `by` opens or makes a file with these paths, one at least.
     pub(super) fn follow_jobs(&self, mut paths: Vec<PathBuf>, by: u32) -> Followed {
-        let opener = self.openers.of_thread(by, Instant::now());
+        let opener = self.openers.of_thread(by, self.clock.instant());
         let (passed, ahead) = {
             let mut jobs = self.jobs.lock();
             // Which of its names it was opened by nobody tells: the one that a job has.

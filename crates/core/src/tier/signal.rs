@@ -1,8 +1,10 @@
 //! What the background threads are told, and their wait for it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::clock::Clock;
 
 /// How often the SSD is looked at without being told to.
 const TICK: Duration = Duration::from_secs(1);
@@ -10,6 +12,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// What the background threads are told.
 #[derive(Debug, Default)]
 pub(super) struct Signal {
+    clock: Clock,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -22,6 +25,11 @@ struct State {
 }
 
 impl Signal {
+    /// Nobody was told anything yet.
+    pub(super) fn new(clock: &Clock) -> Self {
+        Self { clock: clock.clone(), ..Self::default() }
+    }
+
     /// There is data of removed files.
     pub(super) fn wake_reaper(&self) {
         self.set(|state| state.reap = true);
@@ -62,12 +70,9 @@ impl Signal {
     /// time to stop.
     fn wait(&self, due: impl Fn(&mut State) -> bool) -> bool {
         let mut state = self.state.lock();
-        let tick = Instant::now() + TICK;
-        while !state.stop && !due(&mut state) {
-            if self.changed.wait_until(&mut state, tick).timed_out() {
-                break;
-            }
-        }
+        let tick = self.clock.instant() + TICK;
+        let waits = |state: &mut State| !state.stop && !due(state);
+        self.clock.wait_while(&self.changed, &mut state, waits, tick);
         !state.stop
     }
 
@@ -90,6 +95,7 @@ impl Signal {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
+    use std::time::Instant;
 
     use super::*;
 

@@ -33,6 +33,7 @@ use tempfile::TempDir;
 
 use super::background::Background;
 use super::{Core, FileTier, Found, Handle, Node, PRIVATE, TierOptions, TierSet};
+use crate::clock::Clock;
 use crate::config::{CacheSize, Copies};
 use crate::control::{Controlled, MoveReport};
 use crate::engine::{Caller, Engine, Maker};
@@ -46,6 +47,7 @@ struct Fixture {
     dir: TempDir,
     tiers: Vec<&'static str>,
     options: TierOptions,
+    clock: Clock,
     tier: Option<FileTier>,
     found: Found,
     /// Open files that a test holds.
@@ -66,7 +68,8 @@ impl Fixture {
             fs::create_dir(dir.path().join(tier)).unwrap();
         }
         let (found, held) = (Found::default(), Mutex::default());
-        let mut fixture = Self { dir, tiers: tiers.to_vec(), options, tier: None, found, held };
+        let (tiers, clock) = (tiers.to_vec(), Clock::MACHINE);
+        let mut fixture = Self { dir, tiers, options, clock, tier: None, found, held };
         fixture.open();
         fixture
     }
@@ -75,7 +78,9 @@ impl Fixture {
     fn open(&mut self) {
         self.held.lock().clear();
         self.tier = None;
-        let core = std::sync::Arc::new(Core::open(&self.set(), self.options.clone()).unwrap());
+        let core = std::sync::Arc::new(
+            Core::open(&self.set(), self.options.clone(), self.clock.clone()).unwrap(),
+        );
         // Whatever the machine's own disk has left.
         for side in core.tiers.sides() {
             side.steps.room.set(1 << 40);

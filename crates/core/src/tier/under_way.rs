@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::clock::Clock;
 use crate::control::tier::MoveNow;
 use crate::namespace::{Namespace, Node};
 
@@ -18,6 +19,7 @@ const NAMED_MAX: usize = 100;
 /// All moves under way.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay {
+    clock: Clock,
     state: Mutex<State>,
 }
 
@@ -41,6 +43,11 @@ struct Move {
 }
 
 impl UnderWay {
+    /// Nothing moves yet.
+    pub(super) fn new(clock: &Clock) -> Self {
+        Self { clock: clock.clone(), state: Mutex::default() }
+    }
+
     /// A file of `total` bytes of data begins to move; it has when the guard is dropped.
     pub(super) fn begin(
         &self,
@@ -51,7 +58,7 @@ impl UnderWay {
         let mut state = self.state.lock();
         let id = state.next;
         state.next += 1;
-        let begun = Instant::now();
+        let begun = self.clock.instant();
         state.moves.insert(id, Move { entry, from, to, done: 0, total, begun });
         UnderWayGuard { all: self, id }
     }
@@ -65,14 +72,14 @@ impl UnderWay {
             to: of.to,
             done_bytes: of.done.min(of.total),
             total_bytes: of.total,
-            seconds: of.begun.elapsed().as_secs_f64(),
+            seconds: self.clock.elapsed(of.begun).as_secs_f64(),
         };
         state.moves.values().take(NAMED_MAX).map(describe).collect()
     }
 
     /// Bytes a second that were copied between tiers during the last seconds.
     pub(super) fn rate(&self) -> u64 {
-        self.rate_at(Instant::now())
+        self.rate_at(self.clock.instant())
     }
 
     fn rate_at(&self, now: Instant) -> u64 {
@@ -112,7 +119,7 @@ pub(super) struct UnderWayGuard<'a> {
 impl UnderWayGuard<'_> {
     /// `bytes` more bytes are copied. Called once a piece or file, not once a request.
     pub(super) fn copied(&self, bytes: u64) {
-        self.all.state.lock().copied(self.id, bytes, Instant::now());
+        self.all.state.lock().copied(self.id, bytes, self.all.clock.instant());
     }
 }
 

@@ -4,10 +4,11 @@
 //! long ago may be forgotten.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+
+use crate::clock::Clock;
 
 /// Files whose opens are known at most.
 const OPENED_MAX: usize = 1 << 17;
@@ -25,11 +26,17 @@ pub(super) struct Uses {
 /// Of all files.
 #[derive(Debug, Default)]
 pub(super) struct AllUses {
+    clock: Clock,
     opened: Mutex<FxHashMap<u64, Uses>>,
     stayed: Mutex<FxHashMap<u64, (u64, Arc<str>)>>,
 }
 
 impl AllUses {
+    /// Nothing is known yet.
+    pub(super) fn new(clock: &Clock) -> Self {
+        Self { clock: clock.clone(), ..Self::default() }
+    }
+
     /// File `number` was opened or made.
     pub(super) fn opened(&self, number: u64) {
         let mut opened = self.opened.lock();
@@ -37,7 +44,7 @@ impl AllUses {
             opened.clear();
         }
         let uses = opened.entry(number).or_default();
-        (uses.count, uses.last_ms) = (uses.count + 1, now_ms());
+        (uses.count, uses.last_ms) = (uses.count + 1, self.clock.now_ms());
     }
 
     /// What is known of its opens.
@@ -51,7 +58,7 @@ impl AllUses {
         if stayed.len() >= STAYED_MAX && !stayed.contains_key(&number) {
             stayed.clear();
         }
-        stayed.insert(number, (now_ms(), why.into()));
+        stayed.insert(number, (self.clock.now_ms(), why.into()));
     }
 
     /// It moved.
@@ -69,11 +76,6 @@ impl AllUses {
         self.opened.lock().remove(&number);
         self.moved(number);
     }
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ use super::scan::Scan;
 use super::staging::Staging;
 use super::tree::Tree;
 use super::why::Explainer;
+use crate::clock::Clock;
 use crate::error::Result;
 
 /// What the front end, the movers and the control interface call.
@@ -63,13 +64,13 @@ impl Deref for Core {
 
 impl Core {
     /// Opens the tiers of `set`, which become tiers.
-    pub(super) fn open(set: &TierSet, options: TierOptions) -> Result<Self> {
-        Ok(Self::new(Foundation::new(set, options, |owner| set.record(owner.identity()))?))
+    pub(super) fn open(set: &TierSet, options: TierOptions, clock: Clock) -> Result<Self> {
+        Ok(Self::new(Foundation::new(set, options, clock, |owner| set.record(owner.identity()))?))
     }
 
     /// The same, without making the directories tiers.
     pub(super) fn look(set: &TierSet, options: TierOptions) -> Result<Self> {
-        Ok(Self::new(Foundation::new(set, options, |_| set.former())?))
+        Ok(Self::new(Foundation::new(set, options, Clock::MACHINE, |_| set.former())?))
     }
 
     fn new(base: Foundation) -> Self {

@@ -124,7 +124,7 @@ fn hostile_marks_lead_nowhere_and_two_files_never_have_one_number() {
         fs::write(outside.join("victim"), "precious").unwrap();
         fixture.tier = None;
         change(&fixture, &mut Random(seed));
-        let core = Core::open(&fixture.set(), fixture.options.clone());
+        let core = Core::open(&fixture.set(), fixture.options.clone(), Clock::MACHINE);
         let found =
             core.and_then(|core| Ok((core.scan.survey(false)?, core.scan.recover()?, core)));
         if let Ok((.., core)) = found {

@@ -297,7 +297,8 @@ fn i10_a_tree_made_by_hand_is_adopted() {
     symlink("only", dir.path().join("ssd/users")).unwrap();
     let options = limited(1 << 20);
     let (tiers, found, held) = (vec!["ssd", "hdd"], Found::default(), Mutex::default());
-    let mut fixture = Fixture { dir, tiers, options, tier: None, found, held };
+    let mut fixture =
+        Fixture { dir, tiers, options, clock: Clock::MACHINE, tier: None, found, held };
     fixture.open();
     let problems: Vec<String> = fixture
         .found
@@ -368,7 +369,8 @@ fn what_is_no_file_below_is_adopted() {
     .unwrap();
     let (options, held) = (limited(1 << 20), Mutex::default());
     let (tiers, found) = (vec!["ssd", "hdd"], Found::default());
-    let mut fixture = Fixture { dir, tiers, options, tier: None, found, held };
+    let mut fixture =
+        Fixture { dir, tiers, options, clock: Clock::MACHINE, tier: None, found, held };
     fixture.open();
     let taken = Problem::Conflict { path: "taken".into(), other: fixture.hdd("taken") };
     assert_eq!(fixture.found.problems, [taken]);
