@@ -18,6 +18,7 @@ pub mod profile;
 pub mod psa;
 pub mod query;
 pub mod request;
+pub mod room;
 pub mod sieve;
 pub mod streams;
 pub mod striping;

@@ -234,15 +234,23 @@ impl Striping {
 
     /// The pieces of `range` in file order.
     pub fn pieces(self, range: ByteRange) -> impl Iterator<Item = Piece> {
-        let mut at = range.start;
-        std::iter::from_fn(move || {
-            (at < range.end).then(|| {
-                let piece = self.piece_at(at, range.end);
-                at += piece.len;
-                piece
-            })
-        })
+        pieces_by(range, move |at, end| self.piece_at(at, end))
     }
+}
+
+/// The pieces of `range` in file order, each of which `piece_at` gives by where it begins and where the range ends.
+pub fn pieces_by(
+    range: ByteRange,
+    piece_at: impl Fn(u64, u64) -> Piece,
+) -> impl Iterator<Item = Piece> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        (at < range.end).then(|| {
+            let piece = piece_at(at, range.end);
+            at += piece.len;
+            piece
+        })
+    })
 }
 
 #[cfg(test)]

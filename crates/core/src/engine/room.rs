@@ -9,15 +9,10 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use halocline_model::room::{DISCOURAGED, WAIT_MAX};
 use parking_lot::{Condvar, Mutex};
 
 use crate::clock::Clock;
-
-/// Writes that go home at once after one waited in vain.
-const DISCOURAGED: u32 = 16;
-
-/// Longest wait, whatever the policy says.
-const WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Where writes wait for the rebuilder to make room.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use halocline_model::file_layout::FileLayout;
 use halocline_model::request::ByteRange;
-use halocline_model::striping::{Piece, Striping};
+use halocline_model::striping::{Piece, Striping, pieces_by};
 
 /// Which server holds which byte of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,14 +66,7 @@ impl Spread {
 
     /// The pieces of `range` in file order.
     pub fn pieces(&self, range: ByteRange) -> impl Iterator<Item = Piece> {
-        let mut at = range.start;
-        std::iter::from_fn(move || {
-            (at < range.end).then(|| {
-                let piece = self.piece_at(at, range.end);
-                at += piece.len;
-                piece
-            })
-        })
+        pieces_by(range, |at, end| self.piece_at(at, end))
     }
 
     /// Where the byte at `local` of a server's local file is in the file, and how many bytes from there on are

@@ -15,6 +15,7 @@ use halocline_model::evict;
 use halocline_model::fill::Allowance;
 use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
+use halocline_model::room::WAIT_MAX;
 use halocline_model::streams::Streams;
 use halocline_trace::{Op, Request};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -28,7 +29,7 @@ use crate::FileLayout;
 use crate::servers::ServerSet;
 use extents::{Extents, Key};
 use flush::Flush;
-use room::{Room, WAIT_MAX_NS, Waiter};
+use room::{Room, Waiter};
 
 /// Places of missed reads that are remembered; then all are forgotten.
 const MISSED_MAX: usize = 1 << 21;
@@ -249,7 +250,8 @@ impl Cache {
     /// A write that may wait from `now_ns` on, as long as its policy has patience.
     fn waiter(&self, now_ns: u64, verdict: Verdict, sequential: bool) -> Waiter {
         let patience_ns = self.admission.patience_ps(&verdict) / 1000;
-        Waiter { verdict, sequential, until_ns: now_ns + patience_ns.min(WAIT_MAX_NS) }
+        let most_ns = u64::try_from(WAIT_MAX.as_nanos()).unwrap_or(u64::MAX);
+        Waiter { verdict, sequential, until_ns: now_ns + patience_ns.min(most_ns) }
     }
 
     /// Until when a write waits for room: a flush makes some only where dirty bytes are too many.

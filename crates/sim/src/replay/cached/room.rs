@@ -1,12 +1,8 @@
 //! Waiting for room, as critical writes do on a mount (docs/ALGORITHMS.md, section 3.6).
 
 use halocline_model::admit::Verdict;
+use halocline_model::room::DISCOURAGED;
 use rustc_hash::FxHashMap;
-
-/// Longest wait, whatever the policy says.
-pub(super) const WAIT_MAX_NS: u64 = 200_000_000;
-/// Writes that go home at once after one waited in vain.
-const DISCOURAGED: u32 = 16;
 
 /// A write that waits.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,10 @@
+//! Waiting for room: how long a critical write that finds the cache full of dirty data waits for the flush at most,
+//! and when it does not (docs/ALGORITHMS.md, section 3.6; ours).
+
+use std::time::Duration;
+
+/// Longest wait, whatever the policy says.
+pub const WAIT_MAX: Duration = Duration::from_millis(200);
+
+/// Writes that go home at once after one waited in vain.
+pub const DISCOURAGED: u32 = 16;
