@@ -14,6 +14,7 @@ mod batch;
 mod cdt;
 pub mod checksums;
 mod distrust;
+mod exit_time;
 mod files;
 pub mod lease;
 mod log;

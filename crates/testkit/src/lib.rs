@@ -11,4 +11,5 @@ pub mod redis_server;
 pub mod scratch;
 pub mod signals;
 pub mod skipping;
+pub mod stalling_server;
 pub mod waiting;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use halocline_core::control::{Health, MoveReport, Progress, ProgressSink, Skipped};
 use halocline_core::error::{Error, Result};
@@ -24,10 +24,14 @@ use super::{Host, Hosted, flushed};
 const ORIGIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a flush may tell nothing until the origin is asked whether it answers.
 const FLUSH_SILENCE: Duration = Duration::from_secs(2);
+/// How long one may tell nothing at all: an origin may answer, and not do what is asked of it.
+const FLUSH_SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long the mount may take to be detached.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the thread that owns the mount may take to end it.
+/// How long the thread that owns the mount may take to end it, before the origin is asked whether it answers, and if it
+/// does.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT_MAX: Duration = Duration::from_mins(2);
 
 /// Whether the origin does not answer.
 pub(super) fn hangs<E: Hosted>(engine: &Arc<E>) -> bool {
@@ -46,7 +50,7 @@ enum Told {
     Ended(Result<MoveReport>),
 }
 
-/// Flushes; `None` once the origin does not answer any more: the flush is left behind then.
+/// Flushes; `None` once the origin does not answer any more, or does nothing: the flush is left behind then.
 pub(super) fn flushed_unless_it_hangs<E: Hosted>(
     engine: &Arc<E>,
     progress: ProgressSink<'_>,
@@ -65,15 +69,21 @@ pub(super) fn flushed_unless_it_hangs<E: Hosted>(
     if let Err(error) = thread::Builder::new().name("flush".into()).spawn(flush) {
         return Some(Err(error.into()));
     }
+    let mut heard = Instant::now();
     loop {
         match told.recv_timeout(FLUSH_SILENCE) {
             Ok(Told::Now(now)) => {
+                heard = Instant::now();
                 if progress(now).is_break() {
                     go_on.store(false, Ordering::Relaxed);
                 }
             }
             Ok(Told::Ended(ended)) => return Some(ended),
-            Err(RecvTimeoutError::Timeout) if hangs(engine) => return None,
+            Err(RecvTimeoutError::Timeout)
+                if heard.elapsed() > FLUSH_SILENCE_MAX || hangs(engine) =>
+            {
+                return None;
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 return Some(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()));
@@ -89,10 +99,15 @@ pub(super) fn end<E: Hosted>(
     answer: &Receiver<Result<MoveReport>>,
     waits: bool,
 ) -> Result<Result<MoveReport>> {
+    let begun = Instant::now();
     loop {
         match answer.recv_timeout(ANSWER_TIMEOUT) {
             Ok(ended) => return Ok(ended),
-            Err(RecvTimeoutError::Timeout) if !waits && hangs(engine) => return Err(stuck()),
+            Err(RecvTimeoutError::Timeout)
+                if !waits && (begun.elapsed() > ANSWER_TIMEOUT_MAX || hangs(engine)) =>
+            {
+                return Err(stuck());
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(has_ended()),
         }

@@ -1,4 +1,5 @@
-//! Prolongs the lease while changes of the origin's files are under way, however long they take (I9).
+//! Prolongs the lease while changes of the origin's files are under way, however long they take, and has the kernel
+//! note the end of a process that is killed meanwhile (I9).
 //!
 //! Who makes a change extends the lease before it and after it. A write to a slow disk, or a thread that a busy
 //! machine lets wait, would outlive that: after a kill in such a moment, our own bytes would be taken for those of
@@ -13,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::own_changes::OwnChanges;
 use crate::clock::Clock;
+use crate::meta::lease::Lease;
 
 /// A quarter of what the lease lasts.
 const RENEW_EVERY: Duration = Duration::from_millis(500);
@@ -21,8 +23,8 @@ const RENEW_EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(crate) struct ChangesUnderWay {
     count: AtomicU64,
-    /// Whether the renewal waits for the next change.
-    idle: AtomicBool,
+    /// Whether the kernel is to note the end of this process, and the renewal is awake.
+    noted: AtomicBool,
     stopped: Mutex<bool>,
     begun: Condvar,
     stopping: Condvar,
@@ -30,12 +32,15 @@ pub(crate) struct ChangesUnderWay {
 
 impl ChangesUnderWay {
     /// A change begins.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin(&self, lease: &Lease) {
         self.count.fetch_add(1, Ordering::SeqCst);
-        // Seldom: the renewal sleeps for a while after each call.
-        if self.idle.load(Ordering::SeqCst) {
+        // Seldom: it stays noted for a while.
+        if !self.noted.load(Ordering::SeqCst) {
             let _stopped = self.stopped.lock();
-            self.begun.notify_one();
+            if !self.noted.swap(true, Ordering::SeqCst) {
+                lease.note_exit();
+                self.begun.notify_one();
+            }
         }
     }
 
@@ -51,14 +56,27 @@ impl ChangesUnderWay {
     /// Waits until it is time to look whether changes are still under way; `false` to stop.
     fn wait(&self, clock: &Clock) -> bool {
         let mut stopped = self.stopped.lock();
-        self.idle.store(true, Ordering::SeqCst);
-        while !*stopped && self.is_empty() {
+        while !*stopped && !self.noted.load(Ordering::SeqCst) {
             self.begun.wait(&mut stopped);
         }
-        self.idle.store(false, Ordering::SeqCst);
         let deadline = clock.instant() + RENEW_EVERY;
         clock.wait_while(&self.stopping, &mut stopped, |stopped| !*stopped, deadline);
         !*stopped
+    }
+
+    /// Renews the lease if changes are still under way; else the kernel is told that none is.
+    fn renew(&self, lease: &Lease) {
+        if !self.is_empty() {
+            return lease.prolong();
+        }
+        let _stopped = self.stopped.lock();
+        // A change that begins now sees that, or is seen here.
+        self.noted.store(false, Ordering::SeqCst);
+        if self.is_empty() {
+            lease.forget_exit();
+        } else {
+            self.noted.store(true, Ordering::SeqCst);
+        }
     }
 
     fn stop(&self) {
@@ -82,9 +100,7 @@ impl LeaseRenewal {
         let renewed = Arc::clone(&own);
         let renew = move || {
             while renewed.under_way.wait(&clock) {
-                if !renewed.under_way.is_empty() {
-                    renewed.lease.prolong();
-                }
+                renewed.under_way.renew(&renewed.lease);
             }
         };
         let thread = thread::Builder::new().name("lease".to_owned()).spawn(renew);

@@ -131,7 +131,7 @@ impl OwnChanges {
                 self.note_restless(&mut look, id);
             }
         }
-        self.under_way.begin();
+        self.under_way.begin(&self.lease);
         self.lease.extend();
         if !look.is_foreign() {
             look.since = Since::Ours;

@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::Stamp;
+use super::exit_time::{self, ExitTime};
 use super::owner::boot_id;
 use crate::clock::coarse_ms;
 use crate::error::{Error, Result};
@@ -32,7 +34,9 @@ pub const LEASE_FILE: &str = "halocline-lease";
 /// Bytes of the file: within one sector, so that a power loss leaves the old or the new ones.
 const LENGTH: usize = 256;
 /// First word of the file.
-const MAGIC: &str = "lease-1";
+const MAGIC: &str = "lease-2";
+/// That of versions which knew no exit time.
+const MAGIC_BEFORE: &str = "lease-1";
 
 /// How far ahead of a change the end lies that a kill leaves; renewed when half of it has passed.
 /// Shorter tells more changes of others apart, longer survives longer pauses of a thread between its
@@ -116,15 +120,20 @@ struct Text {
     behind: bool,
     /// Inode number and birth time in nanoseconds of the file that this was written to.
     home: (u64, i64),
+    /// How far the origin's clock was found to be ahead of ours.
+    ahead_ms: u64,
+    /// What tells when the process ended.
+    exit: Option<exit_time::Name>,
 }
 
 impl Text {
     fn encode(&self) -> [u8; LENGTH] {
-        let Self { boot_id, until_ms, synced_until_ms, home: (inode, born), .. } = self;
+        let Self { boot_id, until_ms, synced_until_ms, home: (inode, born), ahead_ms, .. } = self;
         let (closed, behind) = (u8::from(self.closed), u8::from(self.behind));
+        let (key, id) = self.exit.map_or((0, -1), |exit| (exit.key, exit.id));
         let text = format!(
             "{MAGIC} boot {boot_id} until {until_ms} synced {synced_until_ms} closed {closed} \
-             behind {behind} inode {inode} born {born} "
+             behind {behind} inode {inode} born {born} ahead {ahead_ms} exit {key} {id} "
         );
         let mut bytes = [b' '; LENGTH];
         let len = text.len().min(LENGTH - 1);
@@ -135,8 +144,16 @@ impl Text {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let words: Vec<_> = std::str::from_utf8(bytes).ok()?.split_whitespace().collect();
-        let [
-            MAGIC,
+        let (words, exit) = match words.split_at_checked(15)? {
+            ([MAGIC_BEFORE, ..], []) => (&words[..], (0, None)),
+            (words @ [MAGIC, ..], ["ahead", ahead_ms, "exit", key, id]) => {
+                let exit = exit_time::Name { key: key.parse().ok()?, id: id.parse().ok()? };
+                (words, (ahead_ms.parse().ok()?, Some(exit).filter(|exit| exit.id >= 0)))
+            }
+            _ => return None,
+        };
+        let &[
+            _,
             "boot",
             boot_id,
             "until",
@@ -151,7 +168,7 @@ impl Text {
             inode,
             "born",
             born,
-        ] = words[..]
+        ] = words
         else {
             return None;
         };
@@ -162,18 +179,23 @@ impl Text {
             closed: closed == "1",
             behind: behind == "1",
             home: (inode.parse().ok()?, born.parse().ok()?),
+            ahead_ms: exit.0,
+            exit: exit.1,
         })
     }
 
-    fn evidence(&self, home: (u64, i64), boot_id: &str) -> Evidence {
+    /// What this says where it was found in a file of the user `user`.
+    fn evidence(&self, (home, user): ((u64, i64), u32), boot_id: &str) -> Evidence {
+        let exit_ms = self.exit.and_then(|exit| exit.last_ms(user)).unwrap_or(0);
+        let until_ms = self.until_ms.max(exit_ms.saturating_add(self.ahead_ms));
         if self.home != home {
             Evidence::Copy
         } else if self.boot_id != boot_id && !self.closed {
             Evidence::Behind(nanoseconds(self.synced_until_ms))
         } else if self.behind {
-            Evidence::Behind(nanoseconds(self.until_ms))
+            Evidence::Behind(nanoseconds(until_ms))
         } else {
-            Evidence::Ended(nanoseconds(self.until_ms))
+            Evidence::Ended(nanoseconds(until_ms))
         }
     }
 }
@@ -190,6 +212,10 @@ pub(crate) struct Lease {
     /// How far the origin's clock is ahead of ours, as far as its times have told.
     ahead_ms: AtomicU64,
     warned: AtomicBool,
+    /// Tells when this process ended, where the system can do that.
+    exit: OnceLock<ExitTime>,
+    /// What told that of the last one, and whose it was.
+    exit_before: Option<(exit_time::Name, u32)>,
 }
 
 impl Lease {
@@ -199,10 +225,12 @@ impl Lease {
         let path = dir.join(LEASE_FILE);
         let boot_id = boot.map_or_else(boot_id, |id| Ok(id.to_owned()))?;
         let file = PrivateDir::open(dir)?.file(LEASE_FILE, Use::Write)?;
-        let home = home_of(&file).map_err(Error::at(&path, "look at"))?;
-        let evidence = read(&file, home, &boot_id).map_err(Error::at(&path, "read"))?;
+        let whose = home_of(&file).map_err(Error::at(&path, "look at"))?;
+        let (evidence, before) = read(&file, whose, &boot_id).map_err(Error::at(&path, "read"))?;
+        let (home, ahead_ms, exit) = (whose.0, 0, None);
+        let (until_ms, synced_until_ms, closed, behind) = (0, 0, false, false);
         let text =
-            Text { boot_id, until_ms: 0, synced_until_ms: 0, closed: false, behind: false, home };
+            Text { boot_id, until_ms, synced_until_ms, closed, behind, home, ahead_ms, exit };
         let lease = Self {
             path,
             file,
@@ -211,13 +239,38 @@ impl Lease {
             synced_until_ms: AtomicU64::new(0),
             ahead_ms: AtomicU64::new(0),
             warned: AtomicBool::new(false),
+            exit: OnceLock::new(),
+            exit_before: before.map(|exit| (exit, whose.1)),
         };
         Ok((lease, evidence))
     }
 
     /// The session begins: every file was judged by what the last one left.
     pub(crate) fn begin(&self) -> Result<()> {
+        match ExitTime::new() {
+            Ok(exit) => self.text.lock().exit = Some(self.exit.get_or_init(|| exit).name()),
+            Err(error) => tracing::debug!(%error, "a kill will not tell its time"),
+        }
+        if let Some((exit, user)) = self.exit_before {
+            exit.remove_left(user);
+        }
         self.renew(true).map_err(Error::at(&self.path, "write"))
+    }
+
+    /// Changes begin, of which the last may end long after a kill: the kernel is to note when.
+    pub(crate) fn note_exit(&self) {
+        self.change_exit(ExitTime::raise);
+    }
+
+    /// No change is under way any more.
+    pub(crate) fn forget_exit(&self) {
+        self.change_exit(ExitTime::lower);
+    }
+
+    fn change_exit(&self, change: impl Fn(&ExitTime) -> io::Result<()>) {
+        if let Some(Err(error)) = self.exit.get().map(change) {
+            tracing::debug!(%error, "a kill will not tell its time");
+        }
     }
 
     /// We are about to change the origin, or have just done so.
@@ -269,7 +322,7 @@ impl Lease {
     /// The session ends: every file is recorded as it was left.
     pub(crate) fn close(&self) -> Result<()> {
         let mut text = self.text.lock();
-        text.closed = true;
+        (text.closed, text.exit) = (true, None);
         self.write(&text, true).map_err(Error::at(&self.path, "write"))
     }
 
@@ -285,7 +338,8 @@ impl Lease {
 
     fn renew(&self, synced: bool) -> io::Result<()> {
         let mut text = self.text.lock();
-        let now_ms = coarse_ms() + self.ahead_ms.load(Ordering::Acquire);
+        text.ahead_ms = self.ahead_ms.load(Ordering::Acquire);
+        let now_ms = coarse_ms() + text.ahead_ms;
         text.until_ms = text.until_ms.max(now_ms + KILL_MS);
         if synced {
             text.synced_until_ms = text.synced_until_ms.max(now_ms + POWER_MS);
@@ -312,11 +366,17 @@ pub fn evidence(dir: &Path) -> Result<Evidence> {
         Err(error) if error.errno() == libc::ENOENT => return Ok(Evidence::Nothing),
         opened => opened?,
     };
-    let home = home_of(&file).map_err(Error::at(&path, "look at"))?;
-    read(&file, home, &boot_id()?).map_err(Error::at(&path, "read"))
+    let whose = home_of(&file).map_err(Error::at(&path, "look at"))?;
+    let (evidence, _) = read(&file, whose, &boot_id()?).map_err(Error::at(&path, "read"))?;
+    Ok(evidence)
 }
 
-fn read(file: &File, home: (u64, i64), boot_id: &str) -> io::Result<Evidence> {
+/// What the file says, and what it names to tell when the process ended.
+fn read(
+    file: &File,
+    whose: ((u64, i64), u32),
+    boot_id: &str,
+) -> io::Result<(Evidence, Option<exit_time::Name>)> {
     let mut bytes = [0; LENGTH];
     let mut len = 0;
     while len < LENGTH {
@@ -326,20 +386,24 @@ fn read(file: &File, home: (u64, i64), boot_id: &str) -> io::Result<Evidence> {
         }
     }
     if len == 0 {
-        return Ok(Evidence::Nothing);
+        return Ok((Evidence::Nothing, None));
     }
     // What nobody can read says as little of the origin as a copy does.
     let text = Text::decode(&bytes[..len]);
-    Ok(text.map_or(Evidence::Copy, |text| text.evidence(home, boot_id)))
+    let Some(text) = text else { return Ok((Evidence::Copy, None)) };
+    // A copy's original goes on, and what tells of its end is its own.
+    let exit = text.exit.filter(|_| text.home == whose.0);
+    Ok((text.evidence(whose, boot_id), exit))
 }
 
-fn home_of(file: &File) -> io::Result<(u64, i64)> {
-    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+/// What tells a file from its copies, and its owner.
+fn home_of(file: &File) -> io::Result<((u64, i64), u32)> {
+    let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::UID;
     let found = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
     let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
     let born = Duration::new(found.stx_btime.tv_sec.unsigned_abs(), found.stx_btime.tv_nsec);
     let born = i64::try_from(born.as_nanos()).unwrap_or(0);
-    Ok((found.stx_ino, if has_birth { born } else { 0 }))
+    Ok(((found.stx_ino, if has_birth { born } else { 0 }), found.stx_uid))
 }
 
 fn nanoseconds(ms: u64) -> i64 {
@@ -413,6 +477,24 @@ mod tests {
         assert_eq!(open("b").1, Evidence::Ended(nanoseconds(until_ms)));
         std::fs::write(&path, "what").unwrap();
         assert_eq!(open("a").1, Evidence::Copy, "what cannot be read excuses nothing");
+    }
+
+    /// Before the exit time was in it.
+    #[test]
+    fn the_lease_of_an_earlier_version_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lease, _) = Lease::open(dir.path(), Some("a")).unwrap();
+        lease.begin().unwrap();
+        let text = lease.text.lock();
+        let (until_ms, mut bytes) = (text.until_ms, text.encode());
+        drop(text);
+        let line = String::from_utf8(bytes.to_vec()).unwrap();
+        let before = line.split(" ahead ").next().unwrap().replacen(MAGIC, MAGIC_BEFORE, 1);
+        bytes.fill(b' ');
+        bytes[..before.len()].copy_from_slice(before.as_bytes());
+        lease.file.write_all_at(&bytes, 0).unwrap();
+        let evidence = Lease::open(dir.path(), Some("a")).unwrap().1;
+        assert_eq!(evidence, Evidence::Ended(nanoseconds(until_ms)));
     }
 
     #[test]
