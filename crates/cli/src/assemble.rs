@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use halocline_core::coherence::Coherence;
 use halocline_core::config::{Config, Mode};
@@ -103,6 +103,8 @@ pub(crate) fn open_tier(root: &Path, config: &Config) -> Result<FileTier> {
 
 /// How often it is looked whether a mount that ends has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How long another user's process is waited for, who may say for ever that it ends.
+const STRANGER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often it is looked for the end of one whose control socket is gone already.
 const LAST_LOOKS: u32 = 100;
 
@@ -115,13 +117,17 @@ pub(crate) fn when_free(
     mut given_up: impl FnMut() -> bool,
     mut claim: impl FnMut() -> Result<Claim, Taken>,
 ) -> Result<Claim> {
-    let (mut told, mut last_looks) = (false, 0);
+    let (mut told, mut last_looks, begun) = (false, 0, Instant::now());
+    let own = rustix::process::geteuid().as_raw();
     loop {
         let taken = match claim() {
             Ok(claim) => return Ok(claim),
             Err(taken) if taken.cache.as_os_str().is_empty() => return Err(taken.into()),
             Err(taken) => taken,
         };
+        if taken.uid != own && begun.elapsed() > STRANGER_TIMEOUT {
+            return Err(taken.into());
+        }
         match places::reach_socket(&taken.cache.join(SOCKET_NAME), taken.uid) {
             Ok(mut client) => {
                 if !matches!(client.call(&Request::Ending {}, |_| {}), Ok(true)) {

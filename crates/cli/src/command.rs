@@ -32,9 +32,9 @@ mod unstripe;
 mod verify;
 mod warm;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use halocline_core::error::Error;
 use serde::Serialize;
 
@@ -93,7 +93,33 @@ pub(crate) enum Command {
     Look(places::LookArgs),
 }
 
+impl Cli {
+    /// What was typed, with all paths in it.
+    pub(crate) fn parsed() -> Result<(Self, Vec<PathBuf>), clap::Error> {
+        let mut matches = Self::command().try_get_matches()?;
+        let mut paths = Vec::new();
+        let mut level = Some(&matches);
+        while let Some(now) = level {
+            for id in now.ids() {
+                // What is of another type is no path.
+                let found = now.try_get_many::<PathBuf>(id.as_str());
+                paths.extend(found.ok().flatten().into_iter().flatten().cloned());
+            }
+            level = now.subcommand().map(|(_, below)| below);
+        }
+        Ok((Self::from_arg_matches_mut(&mut matches)?, paths))
+    }
+}
+
 impl Command {
+    /// Whether this looks at the paths that it is given as the way to a mount, or is how that is done: nothing waits for
+    /// one that hangs.
+    pub(crate) const fn waits_for_no_path(&self) -> bool {
+        matches!(self, Self::Umount(_) | Self::Status(_) | Self::Where(_) | Self::Explain(_))
+            || matches!(self, Self::Flush(_) | Self::Warm(_) | Self::Evict(_) | Self::Demote(_))
+            || matches!(self, Self::Look(_))
+    }
+
     /// Whether programs depend on this process: it must not end when nobody reads what it says.
     pub(crate) const fn serves(&self) -> bool {
         matches!(self, Self::Run(_) | Self::Mount(_) | Self::Bench(_) | Self::Trace(_))

@@ -40,8 +40,8 @@ use crate::failure::Failure;
 fn main() -> ExitCode {
     again::name_this_process();
     inherited::replace();
-    let cli = match command::Cli::try_parse() {
-        Ok(cli) => cli,
+    let (cli, paths) = match command::Cli::parsed() {
+        Ok(parsed) => parsed,
         // It repeats what was typed, which a shell may have made of others' names.
         Err(error) if error.use_stderr() => {
             let shown = std::env::args_os().map(|arg| text::line(&arg.to_string_lossy()));
@@ -55,7 +55,8 @@ fn main() -> ExitCode {
     if !cli.command.serves() {
         end_with_the_reader();
     }
-    let ended = cli.command.execute();
+    let answer = if cli.command.waits_for_no_path() { Ok(()) } else { places::all_answer(&paths) };
+    let ended = answer.map_err(Failure::refused).and_then(|()| cli.command.execute());
     // The status of `run` is its command's.
     let lost = say::lost().filter(|_| !cli.command.serves());
     match (ended, lost) {

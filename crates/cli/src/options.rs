@@ -7,6 +7,8 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use halocline_core::config::{Config, Kind, OPTIONS, OptionSpec, format_bytes, parse_bytes};
 use halocline_core::error::{Error, Result};
 
+use crate::places;
+
 /// `--config` and one flag for each option of the table.
 #[derive(Debug, Clone)]
 pub(crate) struct ConfigArgs {
@@ -107,10 +109,8 @@ impl ConfigArgs {
 
     /// The file's values, overridden by the flags.
     pub(crate) fn load(&self) -> Result<Config> {
-        let mut config = match self.file.clone().or_else(default_file) {
-            Some(file) => Config::load(&file)?,
-            None => Config::default(),
-        };
+        let file = self.file.clone().map_or_else(default_file, |file| Ok(Some(file)))?;
+        let mut config = file.map_or_else(|| Ok(Config::default()), |file| Config::load(&file))?;
         for (option, text) in &self.given {
             config.set(option, text)?;
         }
@@ -143,8 +143,11 @@ pub(crate) fn user_file() -> Option<PathBuf> {
     Some(base.join("halocline/halocline.toml"))
 }
 
-fn default_file() -> Option<PathBuf> {
-    user_file().filter(|file| file.exists())
+fn default_file() -> Result<Option<PathBuf>> {
+    let Some(file) = user_file() else { return Ok(None) };
+    // The home directory may hang.
+    places::check_answers(&file)?;
+    Ok(Some(file).filter(|file| file.exists()))
 }
 
 /// The flag of one option.

@@ -8,14 +8,16 @@
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use halocline_core::control::place::{self, Directly, Look};
-use halocline_core::control::{Client, Place, Status};
+use halocline_core::control::{Client, Place, Status, descriptors};
 use halocline_core::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -37,16 +39,21 @@ pub(crate) fn check_tiers_answer(root: &Path) -> Result<()> {
     place::check_tiers_answer(root, &Aside::default())
 }
 
-/// Connects to a mount's process, unless the directory with its control socket hangs.
+/// Connects to a mount's process, unless the directory with its control socket hangs. Where that is, its user says,
+/// who may let it answer a look and not what follows: the connection, too, is made by a process of its own.
 pub(crate) fn reach(place: &Place) -> Result<Client> {
     check_answers(&place.socket)?;
-    place.connect().map(|client| client.looking_by(check_answers))
+    place.connect_by(connect_aside)
 }
 
 /// Connects to the control socket of a mount process of `user`, likewise.
 pub(crate) fn reach_socket(socket: &Path, user: u32) -> Result<Client> {
     check_answers(socket)?;
-    Client::connect_to(socket, user).map(|client| client.looking_by(check_answers))
+    Client::over(connect_aside(socket), socket, user, connect_aside)
+}
+
+fn connect_aside(socket: &Path) -> io::Result<UnixStream> {
+    Aside::default().connect(socket)
 }
 
 /// The same of a path that a person named.
@@ -88,6 +95,12 @@ pub(crate) fn check_answers(path: &Path) -> Result<()> {
     place::check_answers(path, &Aside::default())
 }
 
+/// Refuses paths one of which leads into such a mount.
+pub(crate) fn all_answer(paths: &[PathBuf]) -> Result<()> {
+    let look = Aside::default();
+    paths.iter().try_for_each(|path| place::check_answers(path, &look))
+}
+
 /// Look into mounts for another process of ours
 #[derive(Debug, Args)]
 pub(crate) struct LookArgs {}
@@ -117,19 +130,29 @@ pub(crate) fn connect(place: &Place) -> Result<Client> {
 const RESOLVE: u8 = b'r';
 const SOCKET: u8 = b's';
 const ANSWER: u8 = b'a';
+const LINK: u8 = b'l';
+/// A connection, which comes before the answer.
+const CONNECT: u8 = b'c';
 /// The end of a question, and of an answer: no path has it.
 const END: u8 = 0;
 
 /// Answers each question of standard input with `=PATH`, nothing where there is none, or `!ERRNO`.
 pub(crate) fn execute(_: &LookArgs) -> Outcome {
-    let mut out = io::stdout();
-    for question in io::stdin().lock().split(END) {
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut out = stream.try_clone()?;
+    for question in io::BufReader::new(stream).split(END) {
         let question = question?;
         let Some((what, path)) = question.split_first() else { break };
         let path = Path::new(OsStr::from_bytes(path));
         let found = match *what {
             SOCKET => Directly.socket(path),
             ANSWER => Directly.wait_for(path).map(|()| None),
+            LINK => Directly.link(path),
+            CONNECT => {
+                let connected = Directly.connect(path);
+                descriptors::send(&out, connected.as_ref().ok().map(AsFd::as_fd))?;
+                connected.map(|_| None)
+            }
             _ => Directly.resolve(path).map(Some),
         };
         let mut answer = match found {
@@ -139,7 +162,6 @@ pub(crate) fn execute(_: &LookArgs) -> Outcome {
         };
         answer.push(END);
         out.write_all(&answer)?;
-        out.flush()?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -152,57 +174,71 @@ struct Aside(RefCell<Option<Looker>>);
 #[derive(Debug)]
 struct Looker {
     process: Child,
-    questions: ChildStdin,
-    answers: ChildStdout,
+    stream: UnixStream,
 }
 
 impl Looker {
     fn start() -> io::Result<Self> {
+        let (stream, its) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
-        let silent = command.arg("look").stdin(Stdio::piped()).stderr(Stdio::null());
-        let mut process = silent.stdout(Stdio::piped()).spawn()?;
-        let questions = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        let answers = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Self { process, questions, answers })
+        let silent = command.arg("look").stdin(OwnedFd::from(its)).stderr(Stdio::null());
+        Ok(Self { process: silent.stdout(Stdio::null()).spawn()?, stream })
     }
 
-    fn ask(&mut self, what: u8, path: &Path) -> io::Result<Vec<u8>> {
+    fn ask(&mut self, what: u8, path: &Path) -> io::Result<(Option<OwnedFd>, Vec<u8>)> {
         let path = path.as_os_str().as_bytes();
         if path.contains(&END) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        self.questions.write_all(&[&[what], path, &[END]].concat())?;
-        let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+        self.stream.write_all(&[&[what], path, &[END]].concat())?;
         let deadline = Instant::now() + LOOK_TIMEOUT;
+        let mut connection = None;
+        if what == CONNECT {
+            self.wait(deadline)?;
+            let received = descriptors::receive(&self.stream);
+            connection = received.map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+        }
+        let (mut said, mut piece) = (Vec::new(), [0; 4096]);
         while said.last() != Some(&END) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).ok();
-            match poll(&mut [PollFd::new(&self.answers, PollFlags::IN)], timeout.as_ref()) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(errno) => return Err(errno.into()),
-            }
-            match self.answers.read(&mut piece)? {
+            self.wait(deadline)?;
+            match self.stream.read(&mut piece)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 len => said.extend_from_slice(&piece[..len]),
             }
         }
         said.pop();
-        Ok(said)
+        Ok((connection, said))
+    }
+
+    /// Waits until it says something.
+    fn wait(&self, deadline: Instant) -> io::Result<()> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).ok();
+            match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], timeout.as_ref()) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 }
 
 impl Aside {
     fn look(&self, what: u8, path: &Path) -> io::Result<Option<PathBuf>> {
+        self.ask(what, path).map(|(_, found)| found)
+    }
+
+    fn ask(&self, what: u8, path: &Path) -> io::Result<(Option<OwnedFd>, Option<PathBuf>)> {
         let kept = self.0.take();
         let mut looker = kept.map_or_else(Looker::start, Ok)?;
         // One that does not answer is left behind: it may never end.
-        let said = looker.ask(what, path)?;
+        let (connection, said) = looker.ask(what, path)?;
         self.0.replace(Some(looker));
         match said.split_first() {
-            None => Ok(None),
-            Some((b'=', path)) => Ok(Some(OsString::from_vec(path.to_vec()).into())),
+            None => Ok((connection, None)),
+            Some((b'=', path)) => Ok((connection, Some(OsString::from_vec(path.to_vec()).into()))),
             Some((_, errno)) => {
                 let errno = std::str::from_utf8(errno).ok().and_then(|errno| errno.parse().ok());
                 Err(io::Error::from_raw_os_error(errno.unwrap_or(libc::EIO)))
@@ -213,8 +249,8 @@ impl Aside {
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        let Some(Looker { mut process, questions, .. }) = self.0.take() else { return };
-        drop(questions);
+        let Some(Looker { mut process, stream }) = self.0.take() else { return };
+        drop(stream);
         let _ended = process.wait();
     }
 }
@@ -230,5 +266,14 @@ impl Look for Aside {
 
     fn wait_for(&self, point: &Path) -> io::Result<()> {
         self.look(ANSWER, point).map(drop)
+    }
+
+    fn link(&self, path: &Path) -> io::Result<Option<PathBuf>> {
+        self.look(LINK, path)
+    }
+
+    fn connect(&self, path: &Path) -> io::Result<UnixStream> {
+        let (connection, _) = self.ask(CONNECT, path)?;
+        connection.map(UnixStream::from).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
 }

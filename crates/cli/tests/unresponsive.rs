@@ -10,6 +10,7 @@ use std::process::{Child, Output, Stdio};
 use halocline_testkit::place::said;
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
+use halocline_testkit::stalling_server::{Stalled, StallingServer};
 use halocline_testkit::waiting::eventually;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
@@ -316,4 +317,52 @@ fn a_tier_whose_ssd_server_is_dead_is_told_of_and_detached_by_force() {
     assert_eq!(fs::read(scratch.path("mnt/file")).unwrap(), b"content");
     scratch.succeed(&["umount", "mnt"]);
     scratch.succeed(&["umount", "tiers/ssd"]);
+}
+
+/// What lies below the mount point of a server that answers was looked at by the command itself, which then waited for
+/// ever where that did not answer; so was whatever no look had been asked for.
+#[test]
+fn a_server_that_answers_not_for_every_path_keeps_no_command_waiting_for_ever() {
+    let Some(scratch) = Stopped::new() else { return };
+    fs::create_dir(scratch.path("data")).unwrap();
+    for name in ["a", "plan.toml", "t.hct"] {
+        fs::write(scratch.path("data").join(name), "x").unwrap();
+    }
+    let served = StallingServer::mount(&scratch.path("data"), &scratch.path("served"));
+    served.stall(Stalled::Lookup);
+    let commands: [&[&str]; 17] = [
+        &["status", "served/a"],
+        &["umount", "served/a"],
+        &["where", "served/a"],
+        &["mount", "served/a", "mnt", "--cache", "cache"],
+        &["mount", "origin", "mnt", "--cache", "served/a"],
+        &["mount", "origin", "mnt", "--cache", "cache", "--trace", "served/t"],
+        &["mount", "origin", "mnt", "--cache", "cache", "--config", "served/a"],
+        &["run", "--origin", "origin", "--cache", "cache", "--", "served/a"],
+        &["run", "--origin", "origin", "--cache", "cache", "--report", "served/r", "--", "true"],
+        &["rescue", "cache", "--to", "served/new"],
+        &["rescue", "served/a", "--to", "free"],
+        &["trace", "show", "served/t.hct"],
+        &["trace", "import", "served/a", "--out", "free/t.hct"],
+        &["plan", "t.hct", "--servers", "served/a"],
+        &["apply", "served/plan.toml", "origin"],
+        &["verify", "served/plan.toml", "origin"],
+        &["pin", "*.x", "--on", "served/a"],
+    ];
+    let start = |args: &&[&str]| {
+        let mut command = scratch.command(args);
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let running: Vec<_> = commands.iter().map(start).collect();
+    for (args, child) in commands.iter().zip(running) {
+        let output = waited_for(&format!("{args:?}"), child);
+        let said = said(&output);
+        assert!(!output.status.success() && said.contains("does not answer"), "{args:?}: {said}");
+    }
+    let mut home = scratch.command(&["doctor"]);
+    let home = home.env("HOME", scratch.path("served/a")).env_remove("XDG_CONFIG_HOME");
+    let doctor = home.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let doctor = waited_for("doctor", doctor);
+    let told = said(&doctor) + &String::from_utf8_lossy(&doctor.stdout);
+    assert!(told.contains("does not answer"), "{told}");
 }

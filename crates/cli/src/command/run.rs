@@ -13,6 +13,7 @@ use std::sync::Arc;
 use clap::Args;
 use halocline_core::config::Config;
 use halocline_core::control::{Claim, MoveReport, NAMED_MAX, Report};
+use halocline_core::error::Error;
 use halocline_fuse::{PrivateView, private_namespace};
 
 use joining::Found;
@@ -27,6 +28,7 @@ use crate::failure::{Failure, Outcome};
 use crate::host::{self, Host, Where};
 use crate::mpi;
 use crate::options::ConfigArgs;
+use crate::places;
 use crate::preflight;
 use crate::progress::Meter;
 use crate::recording::{self, Recording};
@@ -275,15 +277,20 @@ fn enter(command: &mut Command, plan: &Plan) -> Result<(), Failure> {
 /// Finds the program as a shell would, so that a wrong name is told before anything is done;
 /// `undone` says what was not.
 pub(super) fn find_program(name: &OsString, undone: &str) -> Result<PathBuf, Failure> {
-    let not_started = |status, why| {
+    let not_started = |status, why: &str| {
         let name = name.to_string_lossy();
         Failure::with_status(status, format!("command {name:?} {why}; {undone}"))
     };
     let executable = |path: &Path| {
         path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
     };
+    let answers = |path: &Path| {
+        let hangs = |error: Error| not_started(126, &format!("cannot be looked at: {error}"));
+        places::check_answers(path).map_err(hangs)
+    };
     let path = Path::new(name);
     if path.components().count() > 1 || path.is_absolute() {
+        answers(path)?;
         return match path.try_exists() {
             Ok(true) if executable(path) => Ok(std::path::absolute(path)?),
             Ok(true) => Err(not_started(126, "is not executable")),
@@ -291,10 +298,13 @@ pub(super) fn find_program(name: &OsString, undone: &str) -> Result<PathBuf, Fai
         };
     }
     let dirs = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&dirs)
-        .map(|dir| dir.join(path))
-        .find(|path| executable(path))
-        .ok_or_else(|| not_started(127, "was not found in $PATH"))
+    for dir in std::env::split_paths(&dirs) {
+        answers(&dir)?;
+        if executable(&dir.join(path)) {
+            return Ok(dir.join(path));
+        }
+    }
+    Err(not_started(127, "was not found in $PATH"))
 }
 
 /// Says in the report which files stay dirty, and why.

@@ -141,6 +141,11 @@ fn detach_unasked(force: bool, mountpoint: &Path, error: &Error) -> Outcome {
         return Err(hangs(error));
     }
     let path = text::path(mountpoint);
+    for copy in copies_of(mountpoint).unwrap_or_default() {
+        tell!(
+            "halocline: the mount is also at {copy}: its process ends when it is unmounted there, too"
+        );
+    }
     if mountpoint.as_os_str().is_empty() || !detach(mountpoint)? {
         return Err(Failure::failed(format!(
             "{error}; {path}: it cannot be detached by this user"

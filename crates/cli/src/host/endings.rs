@@ -92,7 +92,8 @@ pub(super) fn detached(session: &MountedSession) -> Error {
 pub(super) fn used_by(programs: &[String]) -> String {
     if programs.is_empty() {
         // A program may work there, or have something of it mapped or mounted, without a file open.
-        return "kept by what works there, or by an origin that does not answer".to_owned();
+        return "it flushes, or something still works there, or its origin does not answer"
+            .to_owned();
     }
     format!("still used by {}", programs.join(", "))
 }

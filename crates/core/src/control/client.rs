@@ -36,8 +36,8 @@ pub struct Client {
     pub(super) silence: Duration,
     /// Told once where the process works, and says nothing of what it was asked for.
     on_silence: Option<fn(&Path, &Status)>,
-    /// Asked before another connection is made: see [`Client::looking_by`].
-    answers: fn(&Path) -> Result<()>,
+    /// Makes another connection.
+    connect: Connect,
     lines: BufReader<UnixStream>,
 }
 
@@ -66,17 +66,30 @@ impl Client {
     /// Where nobody listens, the process does not answer (`ETIMEDOUT`), or is another user's
     /// (`EPERM`).
     pub fn connect_to(socket: &Path, user: u32) -> Result<Self> {
-        let stream = Address::of(socket)
-            .and_then(|address| connect_at_once(address.path()))
-            .map_err(|error| match error.kind() {
-                ErrorKind::WouldBlock => silent(socket),
-                ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::invalid(
-                    format!("{}: no mount process answers here", socket.display()),
-                    "mount the origin with this cache first; after a crash, mount it again: \
+        Self::over(connect(socket), socket, user, connect)
+    }
+
+    /// Talks over a connection that `connect` made to `socket`, as others that it makes later; see
+    /// [`Client::connect_to`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn over(
+        stream: std::io::Result<UnixStream>,
+        socket: &Path,
+        user: u32,
+        connect: Connect,
+    ) -> Result<Self> {
+        let stream = stream.map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => silent(socket),
+            ErrorKind::TimedOut => hangs(socket),
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::invalid(
+                format!("{}: no mount process answers here", socket.display()),
+                "mount the origin with this cache first; after a crash, mount it again: \
                      recovery is automatic",
-                ),
-                _ => Error::at(socket, "connect to the control socket")(error),
-            })?;
+            ),
+            _ => Error::at(socket, "connect to the control socket")(error),
+        })?;
         let limited = stream
             .set_read_timeout(Some(SILENCE))
             .and_then(|()| stream.set_write_timeout(Some(SILENCE)));
@@ -95,15 +108,7 @@ impl Client {
             });
         }
         let (socket, lines) = (socket.to_owned(), BufReader::new(stream));
-        let answers = |_: &Path| Ok(());
-        Ok(Self { socket, user, silence: SILENCE, on_silence: None, answers, lines })
-    }
-
-    /// Has `answers` tell, before another connection to the same socket is made, that this would not wait for ever: what
-    /// the socket lies on may hang by then.
-    #[must_use]
-    pub fn looking_by(self, answers: fn(&Path) -> Result<()>) -> Self {
-        Self { answers, ..self }
+        Ok(Self { socket, user, silence: SILENCE, on_silence: None, connect, lines })
     }
 
     /// Has `tell` say that this waits, once the process has said nothing for [`SILENCE`] although it works: what it
@@ -136,8 +141,8 @@ impl Client {
                 }
                 Err(_) if deadline.is_some() => return Err(silent(&self.socket)),
                 Err(_) => {
-                    let asked = (self.answers)(&self.socket)
-                        .and_then(|()| Self::connect_to(&self.socket, self.user))
+                    let stream = (self.connect)(&self.socket);
+                    let asked = Self::over(stream, &self.socket, self.user, self.connect)
                         .and_then(|mut other| other.call::<AnyStatus>(&Request::Status {}, |_| {}));
                     let status = match asked {
                         Ok(told) => told.status,
@@ -193,7 +198,7 @@ impl Client {
         request: &Request,
         progress: impl FnMut(Progress),
     ) -> Result<T> {
-        let is_status = matches!(request, Request::Status {});
+        let is_status = matches!(request, Request::Status {} | Request::Ending {});
         let Err(error) = self.send(request) else { return self.receive(is_status, progress) };
         // Who is sent away is told why before anything is asked.
         let left = [libc::EPIPE, libc::ECONNRESET].contains(&error.errno());
@@ -247,6 +252,18 @@ impl Client {
     }
 }
 
+/// Connects to a socket. What it lies on may not answer: an implementation with a time limit answers
+/// [`ErrorKind::TimedOut`] then.
+pub type Connect = fn(&Path) -> std::io::Result<UnixStream>;
+
+/// Connects without a time limit.
+///
+/// # Errors
+/// Nobody listens there, takes connections, or may be reached by this user.
+pub fn connect(socket: &Path) -> std::io::Result<UnixStream> {
+    connect_at_once(Address::of(socket)?.path())
+}
+
 /// Connects without waiting: a process that is stopped accepts nobody, and its queue may be full.
 fn connect_at_once(path: &Path) -> std::io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -255,6 +272,18 @@ fn connect_at_once(path: &Path) -> std::io::Result<UnixStream> {
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+/// The error for a socket on something that does not answer.
+fn hangs(socket: &Path) -> Error {
+    Error::Refused {
+        message: format!(
+            "{}: what the control socket lies on does not answer; see whether its server is stopped, or waits for a disk or \
+             network",
+            socket.display()
+        ),
+        errno: libc::ETIMEDOUT,
+    }
 }
 
 /// The error for a process that lives and does not answer.

@@ -6,21 +6,26 @@
 //! ([`super::claim`]), and what has to be looked at in the mount is left to a [`Look`] that may have
 //! a time limit.
 
+mod errors;
+
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::process::geteuid;
 
 use super::claim::{self, Owner};
+use super::client::{self, Connect};
 use super::mount::{self, MountLine, fuse_mount_of, tells_of_end};
 use super::{Client, SOCKET_NAME, SOCKET_XATTR};
 use crate::error::{Error, Result};
 use crate::tier::PRIVATE;
+use errors::{closed_directory, dead, not_followed, not_ours, silent, unresolved};
 
 /// Directories in the root of a file tier that are asked whether they answer.
 const TIERS_MAX: usize = 256;
@@ -49,6 +54,10 @@ pub trait Look {
     fn socket(&self, root: &Path) -> io::Result<Option<PathBuf>>;
     /// Waits until the server of a file system that is mounted at `point` says anything, be it an error.
     fn wait_for(&self, point: &Path) -> io::Result<()>;
+    /// Where a symbolic link leads; `None` where it is none.
+    fn link(&self, path: &Path) -> io::Result<Option<PathBuf>>;
+    /// Connects to the socket at `path`.
+    fn connect(&self, path: &Path) -> io::Result<UnixStream>;
 }
 
 /// Looks without a limit.
@@ -76,6 +85,18 @@ impl Look for Directly {
         // The kernel never answers this by itself, from what it remembers.
         let _answer = rustix::fs::statvfs(point);
         Ok(())
+    }
+
+    fn link(&self, path: &Path) -> io::Result<Option<PathBuf>> {
+        if fs::symlink_metadata(path)?.is_symlink() {
+            fs::read_link(path).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    fn connect(&self, path: &Path) -> io::Result<UnixStream> {
+        client::connect(path)
     }
 }
 
@@ -133,7 +154,7 @@ impl Place {
             Ok(Self { mountpoint, user: seen.uid(), socket, inside })
         };
         let Some(mountpoint) = fuse_mount_of(table, whole) else {
-            if socket.exists() {
+            if is_there(table, &socket, look) {
                 return cache(socket);
             }
             // What lies in a directory that is closed to this user cannot be told.
@@ -157,10 +178,18 @@ impl Place {
 
     /// Connects to the mount's owner.
     pub fn connect(&self) -> Result<Client> {
-        let seen = fs::symlink_metadata(&self.socket).map_err(|error| error.kind());
-        let client = match seen {
+        self.connect_by(client::connect)
+    }
+
+    /// The same, by `connect`, which may have a time limit: where the socket lies is for the mount's user to say, who may
+    /// have it hang.
+    pub fn connect_by(&self, connect: Connect) -> Result<Client> {
+        let client = match connect(&self.socket) {
             // A mount that told of its socket lives: what is gone is the device with the socket.
-            Err(io::ErrorKind::NotFound) if !self.mountpoint.as_os_str().is_empty() => {
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && !self.mountpoint.as_os_str().is_empty() =>
+            {
                 return Err(Error::invalid(
                     format!(
                         "{}: the control socket of the mount at {} is not there any more",
@@ -170,8 +199,7 @@ impl Place {
                     "bring the device of its directory back; or end the mount with the system's umount",
                 ));
             }
-            Err(io::ErrorKind::PermissionDenied) => return Err(self.closed(geteuid().as_raw())),
-            _ => Client::connect_to(&self.socket, self.user),
+            connected => Client::over(connected, &self.socket, self.user, connect),
         };
         client.map_err(|error| match error.errno() {
             libc::EACCES => self.closed(geteuid().as_raw()),
@@ -211,7 +239,7 @@ fn socket_of_tiers(table: &[u8], root: &Path, look: &dyn Look) -> Option<PathBuf
             Followed::Whole(private) => private,
             Followed::Mount(..) => return None,
         };
-        Some(private.join(SOCKET_NAME)).filter(|socket| socket.exists())
+        Some(private.join(SOCKET_NAME)).filter(|socket| is_there(table, socket, look))
     };
     let may_hang = |dir: &Path| MountLine::on(table, dir).is_some_and(|line| line.has_server());
     of_tier(root).or_else(|| {
@@ -267,12 +295,17 @@ pub fn mountpoint_at(path: &Path, look: &dyn Look) -> Option<PathBuf> {
     }
 }
 
+/// Anybody may say that a cache is that of a mount of theirs: this user's own come first.
 fn mountpoint_by(look: &dyn Look, is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
-    let table = mount::table().ok()?;
-    mount::mountpoints().ok()?.into_iter().find(|point| {
-        let owner = MountLine::on(&table, point).and_then(|line| claim::owner_of(&line, look));
-        owner.and_then(|owner| owner.cache).is_some_and(|cache| is_it(&cache))
-    })
+    let (table, own) = (mount::table().ok()?, Some(geteuid().as_raw()));
+    let points = mount::mountpoints().ok()?.into_iter();
+    let mut lines: Vec<_> = points.filter_map(|point| MountLine::on(&table, &point)).collect();
+    lines.sort_by_key(|line| line.user != own);
+    let found = lines.into_iter().find(|line| {
+        let cache = claim::owner_of(line, look).and_then(|owner| owner.cache);
+        cache.is_some_and(|cache| is_it(&cache))
+    });
+    found.map(|line| line.point)
 }
 
 /// The halocline mount that is on top at `path`, which need not be there, if its process has ended;
@@ -319,8 +352,8 @@ pub fn check_answers(path: &Path, look: &dyn Look) -> Result<()> {
     answer.or_else(|error| if error.errno() == libc::ETIMEDOUT { Err(error) } else { Ok(()) })
 }
 
-/// Follows links and `..` as the kernel does, up to the first mount of ours. File systems of other
-/// servers on the way are followed where they answer.
+/// Follows links and `..` as the kernel does, up to the first mount of ours. What lies on file systems of other servers
+/// is looked at by `look`.
 fn follow(table: &[u8], path: &Path, look: &dyn Look) -> io::Result<Followed> {
     let mut at = PathBuf::from("/");
     let mut left: VecDeque<OsString> = parts(path).collect();
@@ -338,17 +371,20 @@ fn follow(table: &[u8], path: &Path, look: &dyn Look) -> io::Result<Followed> {
                     Some(line) if line.has_server() => wait_for(&next, look)?,
                     _ => {}
                 }
-                if fs::symlink_metadata(&next)?.is_symlink() {
-                    links += 1;
-                    if links > LINKS_MAX {
-                        return Err(io::Error::from_raw_os_error(libc::ELOOP));
-                    }
-                    for part in parts(&fs::read_link(&next)?).collect::<Vec<_>>().into_iter().rev()
-                    {
-                        left.push_front(part);
-                    }
-                } else {
+                let target = match served_at(table, &next) {
+                    Some(point) => in_time(&point, look.link(&next))?,
+                    None => Directly.link(&next)?,
+                };
+                let Some(target) = target else {
                     at = next;
+                    continue;
+                };
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(io::Error::from_raw_os_error(libc::ELOOP));
+                }
+                for part in parts(&target).collect::<Vec<_>>().into_iter().rev() {
+                    left.push_front(part);
                 }
             }
             _ => {}
@@ -358,12 +394,31 @@ fn follow(table: &[u8], path: &Path, look: &dyn Look) -> io::Result<Followed> {
 }
 
 /// Waits until all that serve file systems on the way to `path` answer, and the last one at its end.
-pub(super) fn wait_for_path(path: &Path, look: &dyn Look) -> io::Result<()> {
+fn wait_for_path(path: &Path, look: &dyn Look) -> io::Result<()> {
     look.resolve(path).and_then(|whole| look.wait_for(&whole))
 }
 
+/// Whether there is anything at `path`.
+fn is_there(table: &[u8], path: &Path, look: &dyn Look) -> bool {
+    match served_at(table, path) {
+        Some(_) => look.link(path).is_ok(),
+        None => path.exists(),
+    }
+}
+
+/// The mount point that `path` lies on, where another process or machine serves it.
+fn served_at(table: &[u8], path: &Path) -> Option<PathBuf> {
+    let line = path.ancestors().find_map(|above| MountLine::on(table, above))?;
+    line.has_server().then_some(line.point)
+}
+
 fn wait_for(point: &Path, look: &dyn Look) -> io::Result<()> {
-    look.wait_for(point).map_err(|error| match error.kind() {
+    in_time(point, look.wait_for(point))
+}
+
+/// What was looked at on the file system mounted at `point`; an error where that was not answered says so.
+fn in_time<T>(point: &Path, looked: io::Result<T>) -> io::Result<T> {
+    looked.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => {
             let what = format!("the file system mounted at {} does not answer", point.display());
             io::Error::new(io::ErrorKind::TimedOut, what)
@@ -393,91 +448,6 @@ fn socket_of(line: &MountLine, look: &dyn Look) -> Result<Option<(PathBuf, u32)>
         _ => Error::at(&line.point, "ask the mount for its socket")(error),
     })?;
     Ok(socket.map(|socket| (socket, user)))
-}
-
-/// The error for a path that could not be followed.
-fn not_followed(path: &Path, error: io::Error) -> Error {
-    if error.kind() == io::ErrorKind::TimedOut {
-        return Error::Refused {
-            message: format!(
-                "{}: {error}; see whether its server is stopped, or waits for a disk or network",
-                path.display()
-            ),
-            errno: libc::ETIMEDOUT,
-        };
-    }
-    missing(path, "", &error).unwrap_or_else(|| Error::at(path, "find the path")(error))
-}
-
-/// The error for a path in a mount whose root answers.
-fn unresolved(path: &Path, error: io::Error) -> Error {
-    if error.kind() == io::ErrorKind::TimedOut {
-        return Error::Refused {
-            message: format!(
-                "{}: the mount answers, and not for this path: its origin hangs; see what is wrong with the \
-                 origin's disk or server",
-                path.display()
-            ),
-            errno: libc::ETIMEDOUT,
-        };
-    }
-    missing(path, " on the mount", &error)
-        .unwrap_or_else(|| Error::at(path, "find the path on the mount")(error))
-}
-
-/// The error for a path that is not there.
-fn missing(path: &Path, place: &str, error: &io::Error) -> Option<Error> {
-    (error.kind() == io::ErrorKind::NotFound).then(|| Error::Refused {
-        message: format!(
-            "{}: there is no such file or directory{place}; correct the path",
-            path.display()
-        ),
-        errno: libc::ENOENT,
-    })
-}
-
-fn not_ours(path: &Path) -> Error {
-    Error::Refused {
-        message: format!(
-            "{} is not on a halocline mount; give a path below a mount point, the cache directory of a running mount, or \
-             the root of a file tier",
-            path.display()
-        ),
-        errno: libc::ENODEV,
-    }
-}
-
-/// The error for a directory that this user may not look into.
-fn closed_directory(path: &Path) -> Error {
-    Error::Refused {
-        message: format!(
-            "{}: you may not look into this directory, so it cannot be told whether a mount uses it; name \
-             the mount point, or ask as its owner or as root",
-            path.display()
-        ),
-        errno: libc::EACCES,
-    }
-}
-
-/// The error for a mount point whose owner died.
-fn dead(path: &Path) -> Error {
-    Error::invalid(
-        format!("the process behind the mount at {} has ended", path.display()),
-        "free the mount point with `halocline umount`, then mount again: recovery is automatic",
-    )
-}
-
-/// The error for a mount whose owner lives and does not answer.
-fn silent(mountpoint: &Path, pid: Option<u32>) -> Error {
-    let process = pid.map_or_else(|| "its process".to_owned(), |pid| format!("its process {pid}"));
-    Error::Refused {
-        message: format!(
-            "{}: {process} does not answer; see whether it is stopped (kill -CONT continues it) or \
-             waits for a disk",
-            mountpoint.display()
-        ),
-        errno: libc::ETIMEDOUT,
-    }
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::super::client;
 use super::super::mount::MountLine;
-use super::super::place::{Look, wait_for_path};
+use super::super::place::Look;
 use super::super::{Client, Request, SOCKET_NAME};
 use super::claimant::{Claimant, Claimants, read_answer};
 use super::names::{self, Entry, Kind};
@@ -53,10 +54,10 @@ pub(in crate::control) fn owner_of(line: &MountLine, look: &dyn Look) -> Option<
     let is_certain = silent.is_none() && named.len() == 1 && !named[0].0;
     let goes_on = |uid: u32, cache: &Path| {
         let socket = cache.join(SOCKET_NAME);
-        wait_for_path(&socket, look).is_ok()
-            && Client::connect_to(&socket, uid)
-                .and_then(|mut client| client.call(&Request::Ending {}, |_| {}))
-                .is_ok_and(|ends: bool| !ends)
+        // Answered at once or not at all: no other connection is made.
+        Client::over(look.connect(&socket), &socket, uid, client::connect)
+            .and_then(|mut client| client.call(&Request::Ending {}, |_| {}))
+            .is_ok_and(|ends: bool| !ends)
     };
     let found = named.into_iter().find(|(.., uid, cache)| is_certain || goes_on(*uid, cache));
     found.map(|(_, pid, _, cache)| Owner { pid, cache: Some(cache) }).or(silent)

@@ -1,6 +1,7 @@
 use std::cell::RefCell;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
 use super::super::SOCKET_NAME;
@@ -104,18 +105,32 @@ struct Hangs {
     looked_at: RefCell<Vec<PathBuf>>,
 }
 
-impl Look for Hangs {
-    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+impl Hangs {
+    fn look<T>(&self, path: &Path) -> io::Result<T> {
         self.looked_at.borrow_mut().push(path.to_owned());
         Err(io::ErrorKind::TimedOut.into())
     }
+}
 
-    fn socket(&self, _: &Path) -> io::Result<Option<PathBuf>> {
-        Err(io::ErrorKind::TimedOut.into())
+impl Look for Hangs {
+    fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+        self.look(path)
     }
 
-    fn wait_for(&self, _: &Path) -> io::Result<()> {
-        Err(io::ErrorKind::TimedOut.into())
+    fn socket(&self, root: &Path) -> io::Result<Option<PathBuf>> {
+        self.look(root)
+    }
+
+    fn wait_for(&self, point: &Path) -> io::Result<()> {
+        self.look(point)
+    }
+
+    fn link(&self, path: &Path) -> io::Result<Option<PathBuf>> {
+        self.look(path)
+    }
+
+    fn connect(&self, path: &Path) -> io::Result<UnixStream> {
+        self.look(path)
     }
 }
 
