@@ -20,7 +20,7 @@ use std::time::Duration;
 use halocline_core::config::Config;
 use halocline_core::control::joining::Members;
 use halocline_core::control::{
-    Claim, Controlled, MoveReport, Progress, ProgressSink, Report, Server, Skipped,
+    Claim, Controlled, MoveReport, ProgressSink, Report, Server, Skipped,
 };
 use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
@@ -33,6 +33,7 @@ use crate::recording::Recording;
 pub(crate) use door::waiting_for;
 use door::{Door, OpenTo, joined};
 use endings::{Ending, Endings, detached};
+pub(crate) use hanging::Flushing;
 
 /// How often the end of the session is looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -273,16 +274,21 @@ impl<E: Hosted> Host<E> {
         ended
     }
 
-    /// Flushes, unmounts and closes, and gives the report of the whole mount.
+    /// Flushes, unmounts and closes, and gives the report of the whole mount. Where `told` stops a flush of which nothing
+    /// is heard, what is dirty stays on the cache, and the threads that wait end with the process.
     pub(crate) fn finish_with_report(
         self,
-        mut progress: impl FnMut(Progress) -> ControlFlow<()> + Send,
+        mut told: impl FnMut(Flushing) -> ControlFlow<()> + Send,
     ) -> Result<(Report, MoveReport)> {
         let engine = Arc::clone(&self.engine);
         self.members.close();
-        let first = flushed(&*engine, &mut progress)?;
+        let Some(first) = hanging::flushed_until(&engine, &mut told) else {
+            let left = self.leave()?;
+            return Ok((engine.report(), left));
+        };
+        let first = first?;
         let stopped = first.left_bytes > 0;
-        let last = self.end(stopped, &mut progress)?;
+        let last = self.end(stopped, &mut |now| told(Flushing::Now(now)))?;
         Ok((engine.report(), joined(&first, last)))
     }
 }
@@ -315,7 +321,8 @@ fn finish<E: Hosted>(
         ),
     };
     let mut report = if keep_dirty {
-        MoveReport { left_bytes: engine.report().dirty_bytes_left, ..MoveReport::default() }
+        let (left_bytes, conflicts) = (engine.report().dirty_bytes_left, engine.take_conflicts());
+        MoveReport { left_bytes, conflicts, ..MoveReport::default() }
     } else {
         flushed(&**engine, progress)?
     };

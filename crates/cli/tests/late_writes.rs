@@ -2,12 +2,13 @@
 //! they are no changes of others (I9).
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use halocline_testkit::place::said;
+use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::stalling_server::{Stalled, StallingServer};
@@ -125,4 +126,50 @@ fn i9_a_change_after_the_end_of_a_killed_process_is_one_of_others() {
     let ended = late.scratch.halocline(&["umount", "mnt"]);
     assert_eq!(ended.status.code(), Some(4), "{}", said(&ended));
     assert!(late.scratch.path("cache/conflicts").exists());
+}
+
+/// Nothing was said, and no signal but SIGKILL ended it.
+#[test]
+fn i4_a_run_whose_last_flush_hangs_says_so_and_is_ended_by_a_signal() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    fs::create_dir(scratch.path("data")).unwrap();
+    fs::write(scratch.path("data/file"), &BEFORE[..]).unwrap();
+    let server = StallingServer::mount(&scratch.path("data"), &scratch.path("served"));
+    server.stall(Stalled::Write);
+    let write = "printf new | dd of=served/file conv=notrunc status=none";
+    let options = ["--policy=always", "--rebuild=false", "--size=64M"];
+    let run = [&["run", "--origin", "served", "--cache", "cache"], &options[..]].concat();
+    let mut run = scratch.command(&[&run[..], &["--", "sh", "-c", write]].concat());
+    let mut run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map(Result::unwrap);
+    lines.find(|line| line.contains("the flush waits for the origin")).unwrap();
+    assert!(server.waiting() > 0);
+    kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
+    lines.find(|line| line.contains("stay on the cache")).unwrap();
+    server.go_on();
+    assert_eq!(run.wait().unwrap().code(), Some(3));
+    scratch.succeed(&MOUNT);
+    assert!(fs::read(scratch.path("mnt/file")).unwrap().starts_with(b"new"));
+    scratch.succeed(&["umount", "mnt"]);
+    assert!(fs::read(scratch.path("data/file")).unwrap().starts_with(b"new"));
+}
+
+/// The bytes that were saved apart were told of by no command.
+#[test]
+fn i9_who_keeps_dirty_data_is_told_of_conflicts() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    fs::write(scratch.path("origin/file"), &BEFORE[..]).unwrap();
+    let options = ["--policy=always", "--rebuild=false", "--size=64M"];
+    scratch.succeed(&[&["mount", "origin", "mnt", "--cache", "cache"], &options[..]].concat());
+    let file = fs::File::options().write(true).open(scratch.path("mnt/file")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"ours", 4096).unwrap();
+    drop(file);
+    // Its record says how it looked.
+    thread::sleep(Duration::from_secs(1));
+    fs::write(scratch.path("origin/file"), "theirs").unwrap();
+    assert_eq!(fs::read(scratch.path("mnt/file")).unwrap(), b"theirs");
+    let ended = scratch.halocline(&["umount", "mnt", "--keep-dirty"]);
+    assert_eq!(ended.status.code(), Some(4), "{}", said(&ended));
+    let told = written(&ended) + &said(&ended);
+    assert!(told.contains("conflicts"), "{told}");
 }

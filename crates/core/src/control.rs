@@ -81,6 +81,10 @@ pub trait Controlled: Send + Sync {
         dry_run: bool,
         progress: ProgressSink<'_>,
     ) -> Result<MoveReport>;
+    /// Conflicts that no command was told of yet, for one that tells of them without a flush.
+    fn take_conflicts(&self) -> Vec<Skipped> {
+        Vec::new()
+    }
     /// Fetches files, and all files below directories, into the cache.
     fn warm(
         &self,

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use halocline_core::config::Config;
@@ -25,7 +26,7 @@ use crate::assemble;
 use crate::child::Signals;
 use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
-use crate::host::{self, Host, Where};
+use crate::host::{self, Flushing, Host, Where};
 use crate::mpi;
 use crate::options::ConfigArgs;
 use crate::places;
@@ -34,6 +35,9 @@ use crate::progress::Meter;
 use crate::recording::{self, Recording};
 use crate::say::{self, tell};
 use crate::text;
+
+/// How long a flush may say nothing until it is told what it waits for.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// Run a command with the cache in front of DIR; only the command sees the mount
 ///
@@ -167,8 +171,19 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
         tell!("halocline: the command has ended; runs that joined go on ({who}): waiting for them");
     });
     let mut meter = Meter::new("flushing", args.quiet);
-    let finished = host.finish_with_report(|now| {
-        meter.tell(&now);
+    let mut is_told = false;
+    let finished = host.finish_with_report(|flushing| {
+        match flushing {
+            Flushing::Now(now) => meter.tell(&now),
+            Flushing::Silent(time) if time > SILENCE && !is_told => {
+                is_told = true;
+                tell!(
+                    "halocline: the flush waits for the origin {}; interrupt this to leave what is dirty on the cache",
+                    text::path(&plan.place.origin)
+                );
+            }
+            Flushing::Silent(_) => {}
+        }
         if signals.stop_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     drop(meter);

@@ -50,12 +50,35 @@ enum Told {
     Ended(Result<MoveReport>),
 }
 
-/// Flushes; `None` once the origin does not answer any more, or does nothing: the flush is left behind then.
+/// What who waits for a flush is told.
+#[derive(Debug)]
+pub(crate) enum Flushing {
+    /// It goes on.
+    Now(Progress),
+    /// Nothing was heard of it for so long.
+    Silent(Duration),
+}
+
+/// Flushes; `None` once the origin does not answer any more, or does nothing.
 pub(super) fn flushed_unless_it_hangs<E: Hosted>(
     engine: &Arc<E>,
     progress: ProgressSink<'_>,
 ) -> Option<Result<MoveReport>> {
-    let (tell, told) = channel();
+    flushed_until(engine, &mut |flushing| match flushing {
+        Flushing::Now(now) => progress(now),
+        Flushing::Silent(time) if time > FLUSH_SILENCE_MAX || hangs(engine) => {
+            ControlFlow::Break(())
+        }
+        Flushing::Silent(_) => ControlFlow::Continue(()),
+    })
+}
+
+/// Flushes; `None` where `told` stops that while nothing is heard of it: the flush is left behind then.
+pub(super) fn flushed_until<E: Hosted>(
+    engine: &Arc<E>,
+    told: &mut dyn FnMut(Flushing) -> ControlFlow<()>,
+) -> Option<Result<MoveReport>> {
+    let (tell, news) = channel();
     let go_on = Arc::new(AtomicBool::new(true));
     let (flushing, wanted) = (Arc::clone(engine), Arc::clone(&go_on));
     let flush = move || {
@@ -71,20 +94,19 @@ pub(super) fn flushed_unless_it_hangs<E: Hosted>(
     }
     let mut heard = Instant::now();
     loop {
-        match told.recv_timeout(FLUSH_SILENCE) {
+        match news.recv_timeout(FLUSH_SILENCE) {
             Ok(Told::Now(now)) => {
                 heard = Instant::now();
-                if progress(now).is_break() {
+                if told(Flushing::Now(now)).is_break() {
                     go_on.store(false, Ordering::Relaxed);
                 }
             }
             Ok(Told::Ended(ended)) => return Some(ended),
-            Err(RecvTimeoutError::Timeout)
-                if heard.elapsed() > FLUSH_SILENCE_MAX || hangs(engine) =>
-            {
-                return None;
+            Err(RecvTimeoutError::Timeout) => {
+                if told(Flushing::Silent(heard.elapsed())).is_break() {
+                    return None;
+                }
             }
-            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 return Some(Err(io::Error::from(io::ErrorKind::BrokenPipe).into()));
             }
@@ -158,7 +180,8 @@ impl<E: Hosted> Host<E> {
         };
         let left_bytes = engine.report().dirty_bytes_left;
         let skipped = vec![Skipped { path: PathBuf::new(), reason }];
-        let conflicts = mem::take(&mut *untold.lock());
+        let mut conflicts = mem::take(&mut *untold.lock());
+        conflicts.append(&mut engine.take_conflicts());
         let report = MoveReport { left_bytes, skipped, conflicts, ..MoveReport::default() };
         let told = Ok(report);
         endings.tell(&told);

@@ -12,7 +12,7 @@ use super::rebuild::Doing;
 use crate::control::{
     CachedFileInfo, CachedTree, Controlled, Explanation, ExtentInfo, FlushTotals, Health,
     LayoutBytes, MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report, RequestTotals,
-    RuleChange, Rules, Side, Status, Totals,
+    RuleChange, Rules, Side, Skipped, Status, Totals,
 };
 use crate::engine::counters::Distribution;
 use crate::engine::flush::FlushedWhole;
@@ -212,6 +212,10 @@ impl Controlled for ExtentEngine {
             self.parts.notes.note(format!("what was flushed is not recorded as that: {error}"));
         }
         Ok(self.with_conflicts(moving.report(0), dry_run))
+    }
+
+    fn take_conflicts(&self) -> Vec<Skipped> {
+        self.parts.external.take_conflicts()
     }
 
     fn warm(
