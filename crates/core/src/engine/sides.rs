@@ -111,7 +111,7 @@ pub(crate) fn open_origin(
     meters: &mut Meters,
     around: Decorations<'_>,
 ) -> Result<Origin> {
-    let shape = config.origin_shape();
+    let shape = Origin::shape_in(dir, config.origin_shape())?;
     meters.origin = new_meters(shape.servers, dir, config, around.clock);
     let group = config.emulate.as_ref().map(|emulation| &emulation.origin);
     Origin::open_or_create(dir, shape, &|index, device| {

@@ -102,6 +102,17 @@ impl Origin {
         }
     }
 
+    /// The shape that the origin in `dir` is opened with where `wanted` is asked for: its own where it is a striped volume
+    /// and nobody asks for another.
+    pub fn shape_in(dir: &Path, wanted: VolumeShape) -> Result<VolumeShape> {
+        let found = Marker::read(&Home::open(dir)?)?.filter(|_| wanted.kind != VolumeKind::Striped);
+        Ok(found.map_or(wanted, |found| VolumeShape {
+            kind: VolumeKind::Striped,
+            servers: found.servers,
+            stripe: found.stripe,
+        }))
+    }
+
     /// The striped volume in `dir`, without decorators; an error if it is none.
     pub fn open_volume(dir: &Path) -> Result<Self> {
         let home = Home::open(dir)?;

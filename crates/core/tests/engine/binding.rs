@@ -4,8 +4,22 @@
 use std::fs;
 
 use crate::fixture::{Fixture, still};
-use halocline_core::config::{Binding, VolumeKind};
+use halocline_core::config::{Binding, Config, VolumeKind, VolumeShape};
 use halocline_core::engine::extents::ExtentEngine;
+
+/// An index beyond the servers that were asked for ended the process with a panic.
+#[test]
+fn a_striped_origin_is_opened_as_what_it_is_whatever_is_asked_for() {
+    let shape = VolumeShape { kind: VolumeKind::Striped, servers: 2, stripe: 65_536 };
+    let striped = Config { origin: shape, ..still(4 << 20, "always") };
+    let mut fixture = Fixture::new(striped.clone());
+    fixture.write("file", 0, &[7; 200_000]);
+    fixture.flush();
+    fixture.close();
+    fixture.config = Config { origin: Config::default().origin, ..striped };
+    fixture.open();
+    assert!(fixture.read("file", 0, 200_000) == [7; 200_000]);
+}
 
 #[test]
 fn a_cache_of_another_origin_is_refused_and_nothing_is_made_there() {
