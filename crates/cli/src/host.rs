@@ -178,6 +178,10 @@ impl<E: Hosted> Host<E> {
                     tracing::info!("unmounted by somebody else: flushing");
                     return self.end(false, &mut |_| ControlFlow::Continue(()));
                 }
+                // It ends when nobody stands there any more, or sees a copy; what is dirty goes home now.
+                Err(RecvTimeoutError::Timeout) if self.session.is_left() => {
+                    return self.end(false, &mut |_| ControlFlow::Continue(()));
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     let told = stop();
                     stopping |= told;
@@ -313,8 +317,8 @@ fn finish<E: Hosted>(
     mut keep_dirty: bool,
     progress: ProgressSink<'_>,
 ) -> Result<MoveReport> {
-    let ended = match session.unmount()? {
-        Unmounted::Clean => Ok(()),
+    let elsewhere = match session.unmount()? {
+        Unmounted::Clean => Ok(None),
         Unmounted::Busy(session) => session.wait_besides(
             || members.close_if_empty().is_err(),
             |session| keep_dirty |= endings.meet(session),
@@ -326,9 +330,9 @@ fn finish<E: Hosted>(
     } else {
         flushed(&**engine, progress)?
     };
-    // While the mount is served the engine stays open: the process ends as if it were killed.
-    ended?;
-    if let Err(error) = unpanicked(|| engine.close()) {
+    // While the mount is served somewhere the engine stays open: the process ends as if it were killed.
+    let is_closed = elsewhere?.is_none();
+    if is_closed && let Err(error) = unpanicked(|| engine.close()) {
         let left = not_flushed(&**engine, error)?;
         report.left_bytes = left.left_bytes;
         report.skipped.extend(left.skipped);

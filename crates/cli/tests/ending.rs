@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use halocline_testkit::place::said;
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
+use halocline_testkit::skipping::skip;
 use halocline_testkit::waiting::{PATIENCE, eventually};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
@@ -200,4 +201,27 @@ fn a_mount_that_waits_is_no_user_of_what_it_waits_for() {
     assert!(mounted.status.success(), "{}", said(&mounted));
     ends(pid);
     scratch.succeed(&["umount", "mnt"]);
+}
+
+/// What was dirty stayed so for as long as the other namespace lived, and the next mount waited for that.
+#[test]
+fn a_mount_that_somebody_unmounted_ends_although_another_namespace_has_a_copy() {
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can make a mount namespace alone");
+    }
+    let pid = mounted(&scratch);
+    let mut unshare = Command::new("unshare");
+    let script = "echo made; exec sleep 100000";
+    let unshare = unshare.args(["-m", "--propagation", "private", "sh", "-c", script]);
+    let mut other = unshare.stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = [0; 5];
+    other.stdout.take().unwrap().read_exact(&mut told).unwrap();
+    rustix::mount::unmount(scratch.path("mnt"), UnmountFlags::empty()).unwrap();
+    ends(pid);
+    assert!(fs::read(scratch.path("origin/new")).unwrap() == DATA[..]);
+    scratch.succeed(&MOUNT);
+    scratch.succeed(&["umount", "mnt"]);
+    other.kill().unwrap();
+    other.wait().unwrap();
 }

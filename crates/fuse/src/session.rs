@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Notifier};
+use halocline_core::control::mount::MountCopy;
 use halocline_core::engine::Engine;
 use halocline_core::error::{Error, Result};
 use halocline_trace::record::Recorder;
@@ -287,6 +288,12 @@ impl MountedSession {
         self.sights().are_gone() && !self.is_ended_soon()
     }
 
+    /// Whether somebody unmounted, and no file there is open: programs may still stand there, and other mount namespaces
+    /// may have copies.
+    pub fn is_left(&self) -> bool {
+        self.sights().are_gone() && !self.is_used()
+    }
+
     /// Whether programs have something open there.
     pub fn is_used(&self) -> bool {
         (self.users.0)()
@@ -364,21 +371,29 @@ impl MountedSession {
     /// Waits until somebody unmounted and the last user is gone: see
     /// [`MountedSession::wait_besides`].
     pub fn wait(self) -> Result<()> {
-        self.wait_besides(|| false, |_| ())
+        match self.wait_besides(|| false, |_| ())? {
+            None => Ok(()),
+            Some(copy) => Err(Error::invalid(
+                format!("the mount is still at {copy}, and cannot be ended there by this user"),
+                "unmount it there, too",
+            )),
+        }
     }
 
     /// Waits until somebody unmounted and the last user is gone. Copies of the mount in which no file
     /// is open are no users, unless `expected`: their connection is ended. Looks after what comes `meanwhile`, again and
     /// again.
     ///
+    /// Answers a copy that keeps the mount where this process may not end the connection: it is served there until
+    /// the process ends.
+    ///
     /// # Errors
-    /// A copy keeps the mount, and this process may not end the connection. It ends with the
-    /// process.
+    /// What ended the threads that serve.
     pub fn wait_besides(
         mut self,
         expected: impl Fn() -> bool,
         mut meanwhile: impl FnMut(&Self),
-    ) -> Result<()> {
+    ) -> Result<Option<MountCopy>> {
         let mut looked = Instant::now();
         while !self.is_ended() {
             thread::sleep(TICK);
@@ -387,27 +402,28 @@ impl MountedSession {
                 continue;
             }
             let unused = !expected() && !self.is_used();
-            if unused && matches!(self.place.is_there(), Ok(false)) {
-                self.leave_copies()?;
+            if unused
+                && matches!(self.place.is_there(), Ok(false))
+                && let Some(copy) = self.leave_copies()
+            {
+                return Ok(Some(copy));
             }
             looked = Instant::now();
         }
-        self.join()
+        self.join().map(|()| None)
     }
 
-    /// Ends the connection if copies of the mount keep it.
-    fn leave_copies(&mut self) -> Result<()> {
-        let Some(copy) = self.place.copies().into_iter().next() else { return Ok(()) };
-        self.place.abort().map_err(|error| {
-            // Its threads wait for requests until the process ends.
+    /// Ends the connection if copies of the mount keep it; answers one where this process may not.
+    fn leave_copies(&mut self) -> Option<MountCopy> {
+        let copy = self.place.copies().into_iter().next()?;
+        if let Err(error) = self.place.abort() {
+            tracing::warn!(%copy, %error, "unmounted, but there is a copy, which ends with this process");
+            // Its threads wait for requests until then.
             drop(self.serving.take());
-            Error::invalid(
-                format!("the mount is still at {copy}, and cannot be ended there: {error}"),
-                "unmount it there, too",
-            )
-        })?;
+            return Some(copy);
+        }
         tracing::warn!(%copy, "unmounted, but there was a copy: its connection is ended");
-        Ok(())
+        None
     }
 
     /// Takes the mount out of sight, in use or not, and waits for nobody.

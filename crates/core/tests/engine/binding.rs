@@ -13,12 +13,12 @@ fn a_striped_origin_is_opened_as_what_it_is_whatever_is_asked_for() {
     let shape = VolumeShape { kind: VolumeKind::Striped, servers: 2, stripe: 65_536 };
     let striped = Config { origin: shape, ..still(4 << 20, "always") };
     let mut fixture = Fixture::new(striped.clone());
-    fixture.write("file", 0, &[7; 200_000]);
+    fixture.write("file", 0, &vec![7; 200_000]);
     fixture.flush();
     fixture.close();
     fixture.config = Config { origin: Config::default().origin, ..striped };
     fixture.open();
-    assert!(fixture.read("file", 0, 200_000) == [7; 200_000]);
+    assert!(fixture.read("file", 0, 200_000) == vec![7; 200_000]);
 }
 
 #[test]
