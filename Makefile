@@ -38,18 +38,18 @@ examples:
 install: build
 	$(MAKE) --no-print-directory install-files
 
-# What `make install` does with what was built.
+# What `make install` does with what was built. Root leaves nothing of its own in the build.
 install-files:
-	$(HALOCLINE) docs $(TARGET)/docs
-	install -D -m 755 $(HALOCLINE) $(DESTDIR)$(PREFIX)/bin/halocline
+	set -e; docs=$$(mktemp -d); trap 'rm -rf "$$docs"' EXIT; $(HALOCLINE) docs "$$docs"; \
+	install -d "$(SHARE)/man/man1" "$(SHARE)/bash-completion/completions" \
+	    "$(SHARE)/zsh/site-functions" "$(SHARE)/fish/vendor_completions.d"; \
+	install -m 644 "$$docs"/man/*.1 "$(SHARE)/man/man1"; \
+	install -m 644 "$$docs/completions/halocline.bash" "$(SHARE)/bash-completion/completions/halocline"; \
+	install -m 644 "$$docs/completions/halocline.zsh" "$(SHARE)/zsh/site-functions/_halocline"; \
+	install -m 644 "$$docs/completions/halocline.fish" "$(SHARE)/fish/vendor_completions.d"
+	install -D -s -m 755 $(HALOCLINE) "$(DESTDIR)$(PREFIX)/bin/halocline"
 	[ ! -e $(TARGET)/preload/libhalocline_mpi.so ] || install -D -m 755 \
-	    $(TARGET)/preload/libhalocline_mpi.so $(DESTDIR)$(PREFIX)/lib/halocline/libhalocline_mpi.so
-	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions \
-	    $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
-	install -m 644 $(TARGET)/docs/man/*.1 $(SHARE)/man/man1
-	install -m 644 $(TARGET)/docs/completions/halocline.bash $(SHARE)/bash-completion/completions/halocline
-	install -m 644 $(TARGET)/docs/completions/halocline.zsh $(SHARE)/zsh/site-functions/_halocline
-	install -m 644 $(TARGET)/docs/completions/halocline.fish $(SHARE)/fish/vendor_completions.d
+	    $(TARGET)/preload/libhalocline_mpi.so "$(DESTDIR)$(PREFIX)/lib/halocline/libhalocline_mpi.so"
 
 clean:
 	$(CARGO) clean

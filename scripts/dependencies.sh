@@ -92,6 +92,12 @@ if [ ${#missing[@]} -gt 0 ]; then
     fi
 fi
 
+# Before anything is built for minutes.
+if [[ $groups == *" demo "* ]] && ! { [ -r /dev/fuse ] && [ -w /dev/fuse ]; }; then
+    echo "/dev/fuse is missing or closed to you; as root: modprobe fuse && chmod 666 /dev/fuse (the usual setting)"
+    [ "$dry_run" = --dry-run ] || exit 1
+fi
+
 # The kernel offers FUSE requests through io_uring only where root turned that on; without, the
 # tests of that way say SKIP.
 rings=/sys/module/fuse/parameters/enable_uring

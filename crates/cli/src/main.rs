@@ -5,6 +5,7 @@
 //! - [`output`]: files that a person names to be written;
 //! - [`preflight`]: what is checked before anything changes;
 //! - [`places`]: finding mounts that may not answer;
+//! - [`opening`]: what opening an origin waits for;
 //! - [`host`]: a mount with its engine, session and control socket, until it ends;
 //! - [`again`]: this program started once more, under its own name;
 //! - [`inherited`]: umask, limits and signals that the caller gave;
@@ -22,6 +23,7 @@ mod figure;
 mod host;
 mod inherited;
 mod mpi;
+mod opening;
 mod options;
 mod output;
 mod places;

@@ -7,10 +7,14 @@ mod walk;
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, openat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, linkat, openat,
+};
+use rustix::io::Errno;
 use tempfile::NamedTempFile;
 
 use walk::{End, is_a, is_for_all, walk};
@@ -74,6 +78,9 @@ pub(crate) struct Replacement {
 
 #[derive(Debug)]
 enum Place {
+    /// A file without a name: whatever ends this process leaves nothing behind.
+    Nameless(File),
+    /// Where the file system has no such files.
     Renamed(NamedTempFile),
     Written(File),
 }
@@ -99,20 +106,28 @@ impl Replacement {
             found => return Err(found.err().unwrap_or_else(|| io::ErrorKind::InvalidInput.into())),
         };
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        let file = tempfile::Builder::new()
-            .permissions(Permissions::from_mode(FOR_ALL))
-            .tempfile_in(dir.unwrap_or(Path::new(".")))?;
+        let dir = dir.unwrap_or(Path::new("."));
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let place = match openat(CWD, dir, flags, Mode::from_raw_mode(FOR_ALL)) {
+            Ok(file) => Place::Nameless(file.into()),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+                let permissions = Permissions::from_mode(FOR_ALL);
+                Place::Renamed(tempfile::Builder::new().permissions(permissions).tempfile_in(dir)?)
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        let begun = Self { place, path };
         if let Some(mode) = mode {
-            file.as_file().set_permissions(Permissions::from_mode(mode))?;
+            begun.file().set_permissions(Permissions::from_mode(mode))?;
         }
-        Ok(Self { place: Place::Renamed(file), path })
+        Ok(begun)
     }
 
     /// What is written to.
     pub(crate) fn file(&self) -> &File {
         match &self.place {
             Place::Renamed(file) => file.as_file(),
-            Place::Written(file) => file,
+            Place::Nameless(file) | Place::Written(file) => file,
         }
     }
 
@@ -122,16 +137,32 @@ impl Replacement {
             Place::Renamed(file) => {
                 Ok(file.persist(self.path).map(drop).map_err(|error| error.error)?)
             }
+            Place::Nameless(file) => name(&file, &self.path),
             Place::Written(_) => Ok(()),
         }
     }
+}
+
+/// Gives a file without a name that of `path`, in the place of what has it.
+fn name(file: &File, path: &Path) -> io::Result<()> {
+    let descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = |to: &Path| linkat(CWD, &descriptor, CWD, to, AtFlags::SYMLINK_FOLLOW);
+    match link(path) {
+        Err(Errno::EXIST) => {}
+        linked => return Ok(linked?),
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    // Made by one call, and renamed by the next.
+    let between = tempfile::Builder::new();
+    let between = between.make_in(dir.unwrap_or(Path::new(".")), |path| Ok(link(path)?))?;
+    between.persist(path).map(drop).map_err(|error| error.error)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{chown, lchown, symlink};
 
-    use rustix::fs::{CWD, mkfifoat};
+    use rustix::fs::mkfifoat;
     use tempfile::TempDir;
 
     use super::*;

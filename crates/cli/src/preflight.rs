@@ -29,6 +29,10 @@ pub(crate) struct Sides {
 
 /// Checks origin and cache.
 pub(crate) fn sides(origin: &Path, cache: &Path, config: &Config) -> Result<Sides> {
+    // One that is its own mount point.
+    if places::dead_mount(origin)?.is_some() {
+        return Err(died("origin", origin));
+    }
     let sides = Sides { origin: directory("origin", origin)?, cache: directory("cache", cache)? };
     apart(&sides)?;
     // What is there already is served from a full file system, too.
@@ -94,8 +98,18 @@ fn closed_to_others(root: &Path, tiers: &[PathBuf]) -> Result<()> {
 }
 
 /// Checks the mount point of a file tier.
-pub(crate) fn tier_mountpoint(path: &Path, tiers: &Tiers) -> Result<PathBuf> {
+pub(crate) fn tier_mountpoint(path: &Path, tiers: &Tiers, config: &Config) -> Result<PathBuf> {
     let path = free_mountpoint(path)?;
+    if config.allow_other && path.starts_with(&tiers.root) {
+        return Err(Error::invalid(
+            format!(
+                "with --allow-other, others cannot reach the mount point {}: it lies in {}, which is closed to them",
+                shown(&path),
+                shown(&tiers.root)
+            ),
+            "choose an empty directory outside",
+        ));
+    }
     let within = |tier: &&PathBuf| path.starts_with(tier);
     if let Some(tier) = tiers.roots.iter().find(within) {
         return Err(Error::invalid(
@@ -133,14 +147,17 @@ pub(crate) fn mountpoint(mountpoint: &Path, sides: &Sides) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The error for a dead mount of ours.
+fn died(name: &str, path: &Path) -> Error {
+    Error::invalid(
+        format!("{name} {}: the process of an earlier mount has died", shown(path)),
+        "free it with `halocline umount` first; what was written is recovered by the next mount",
+    )
+}
+
 /// A directory where no dead mount is.
 fn free_mountpoint(mountpoint: &Path) -> Result<PathBuf> {
-    let died = || {
-        Error::invalid(
-            format!("mount point {}: the process of an earlier mount has died", shown(mountpoint)),
-            "free it with `halocline umount` first",
-        )
-    };
+    let died = || died("mount point", mountpoint);
     if places::dead_mount(mountpoint)?.is_some() {
         return Err(died());
     }

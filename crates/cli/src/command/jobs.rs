@@ -156,7 +156,7 @@ fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {
         names.iter().filter_map(|path| relative(path, mountpoint)).collect();
     if references.is_empty() {
         return Err(Failure::refused(format!(
-            "{} names no file below the mount; give its mount point with --mountpoint",
+            "{} names no file below the mount; give its mount point with --mountpoint as the trace spells it, or trace with strace -y",
             list.display()
         )));
     }

@@ -25,6 +25,7 @@ use crate::child::Signals;
 use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
 use crate::host::{Host, Hosted, Where};
+use crate::opening::Opening;
 use crate::options::ConfigArgs;
 use crate::preflight;
 use crate::recording::{self, Recording};
@@ -102,6 +103,7 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
                     assemble::when_free(given_up, || assemble::claim(&place, &config, alone))?;
                 let node = args.cluster.join((&place.origin, &place.cache), &config)?;
                 let (node, lost) = (node.as_ref(), args.cache_lost);
+                let _opening = Opening::of(&place.origin);
                 Ok((assemble::open_without_others(&place, &config, node, lost)?, claim))
             })
         }
@@ -109,6 +111,7 @@ pub(crate) fn execute(args: &MountArgs) -> Outcome {
             let config = Config { attr_timeout: config.tier_attr_timeout, ..config };
             serve(args, &config, &place, |given_up| {
                 let claim = assemble::claim_tiers(&root, &place, &config, given_up)?;
+                let _opening = Opening::of(&root);
                 Ok((assemble::open_tier(&root, &config)?, claim))
             })
         }
@@ -122,7 +125,7 @@ fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
         (Some(root), _, [mountpoint]) => {
             let tiers = preflight::tiers(root, config).map_err(Failure::refused)?;
             let mountpoint =
-                preflight::tier_mountpoint(mountpoint, &tiers).map_err(Failure::refused)?;
+                preflight::tier_mountpoint(mountpoint, &tiers, config).map_err(Failure::refused)?;
             let (origin, cache) = (tiers.root.clone(), tiers.private());
             Plan::Tier(tiers.root, Where { origin, cache, mountpoint, view: None })
         }

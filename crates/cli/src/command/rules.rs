@@ -7,7 +7,7 @@ use clap::Args;
 use halocline_core::control::{Request, RuleChange, Rules};
 
 use super::print_json;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::places;
 use crate::say::say;
 use crate::text;
@@ -65,7 +65,15 @@ pub(crate) fn exclude(args: &ExcludeArgs) -> Outcome {
 }
 
 fn change(args: &RuleArgs, how: impl Fn(String) -> RuleChange) -> Outcome {
-    let place = places::named(&args.on)?;
+    let place = match places::named(&args.on) {
+        Err(failure) if args.on == Path::new(".") => {
+            let message = failure.message();
+            return Err(Failure::refused(format!(
+                "{message} (with --on; else it is the working directory's mount)"
+            )));
+        }
+        place => place?,
+    };
     let here = std::env::current_dir().unwrap_or_default();
     let glob = relative(&args.glob, &place.mountpoint, &here);
     let rules: Rules = places::connect(&place)?.call(&Request::Rules(how(glob)), |_| {})?;

@@ -28,6 +28,7 @@ use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
 use crate::host::{self, Flushing, Host, Where};
 use crate::mpi;
+use crate::opening::Opening;
 use crate::options::ConfigArgs;
 use crate::places;
 use crate::preflight;
@@ -150,8 +151,10 @@ fn run_alone(args: &RunArgs, mut plan: Plan, claim: Claim) -> Outcome {
     let recording = args.trace.as_deref().map(begin).transpose().map_err(Failure::refused)?;
     let sides = (plan.place.origin.as_path(), plan.place.cache.as_path());
     let node = args.cluster.join(sides, &plan.config).map_err(Failure::refused)?;
+    let opening = Opening::of(&plan.place.origin);
     let engine =
         assemble::open_without_others(&plan.place, &plan.config, node.as_ref(), args.cache_lost);
+    drop(opening);
     let engine = engine.map_err(Failure::refused)?;
     let common = assemble::one_device(&plan.place.origin, &plan.place.cache, &plan.config);
     let host = (Arc::new(engine), claim);

@@ -84,7 +84,7 @@ impl File {
                 "bytes {} to {} of inode {}: {node} is gone and may have newer ones",
                 held.range.start, held.range.end, self.id.inode
             ),
-            remedy: format!("recover it: halocline cluster recover {:016x}", held.session.0),
+            remedy: "recover it: halocline cluster recover ORIGIN NODE --cluster URL".to_owned(),
         }
     }
 

@@ -221,7 +221,7 @@ impl Shared {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         format!(
             "{}{more} to say what they hold, which the store may have forgotten; recover those that are gone: \
-             halocline cluster recover",
+             halocline cluster recover ORIGIN NODE --cluster URL",
             names.join(", ")
         )
     }
