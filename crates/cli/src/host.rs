@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use halocline_core::config::Config;
 use halocline_core::control::joining::Members;
@@ -37,6 +37,8 @@ pub(crate) use hanging::Flushing;
 
 /// How often the end of the session is looked for.
 const TICK: Duration = Duration::from_millis(100);
+/// How often it is looked whether somebody unmounted.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Longest path of a Unix socket's address.
 const ADDRESS_BYTES_MAX: usize = 107;
 
@@ -170,7 +172,15 @@ impl<E: Hosted> Host<E> {
     /// a dead mount below and take programs their open files: who is told to stop then serves on
     /// until the way is free.
     pub(crate) fn serve(mut self, mut stop: impl FnMut() -> bool) -> Result<MoveReport> {
-        let mut stopping = false;
+        let (mut stopping, mut looked) = (false, Instant::now());
+        // All mounts of the machine are read for that, of which there may be thousands.
+        let mut is_left = |session: &MountedSession| {
+            let is_due = looked.elapsed() >= LOOK_EVERY;
+            if is_due {
+                looked = Instant::now();
+            }
+            is_due && session.is_left()
+        };
         loop {
             let ending = match self.endings.next(TICK) {
                 Ok(ending) => ending,
@@ -179,7 +189,7 @@ impl<E: Hosted> Host<E> {
                     return self.end(false, &mut |_| ControlFlow::Continue(()));
                 }
                 // It ends when nobody stands there any more, or sees a copy; what is dirty goes home now.
-                Err(RecvTimeoutError::Timeout) if self.session.is_left() => {
+                Err(RecvTimeoutError::Timeout) if is_left(&self.session) => {
                     return self.end(false, &mut |_| ControlFlow::Continue(()));
                 }
                 Err(RecvTimeoutError::Timeout) => {
