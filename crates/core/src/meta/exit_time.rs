@@ -3,7 +3,8 @@
 //! A write that the origin's server has taken and not answered is done when the server goes on, long after a
 //! `kill -9`. The thread that waits for it ends only then, and the process with it. A System V semaphore that was
 //! raised with `SEM_UNDO` is lowered by the kernel at that moment, and `/proc/sysvipc/sem` tells when that was, to the
-//! second, until the machine boots. It costs no process that watches, and is not killed with a control group.
+//! second, until the machine boots. (It notes the end of a process that has lowered its semaphore itself, too: the
+//! lease says whether it was raised.) It costs no process that watches, and is not killed with a control group.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;

@@ -124,6 +124,8 @@ struct Text {
     ahead_ms: u64,
     /// What tells when the process ended.
     exit: Option<exit_time::Name>,
+    /// Whether changes were under way, the last of which may have ended with the process.
+    busy: bool,
 }
 
 impl Text {
@@ -131,9 +133,10 @@ impl Text {
         let Self { boot_id, until_ms, synced_until_ms, home: (inode, born), ahead_ms, .. } = self;
         let (closed, behind) = (u8::from(self.closed), u8::from(self.behind));
         let (key, id) = self.exit.map_or((0, -1), |exit| (exit.key, exit.id));
+        let busy = u8::from(self.busy);
         let text = format!(
             "{MAGIC} boot {boot_id} until {until_ms} synced {synced_until_ms} closed {closed} \
-             behind {behind} inode {inode} born {born} ahead {ahead_ms} exit {key} {id} "
+             behind {behind} inode {inode} born {born} ahead {ahead_ms} exit {key} {id} busy {busy} "
         );
         let mut bytes = [b' '; LENGTH];
         let len = text.len().min(LENGTH - 1);
@@ -145,10 +148,11 @@ impl Text {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let words: Vec<_> = std::str::from_utf8(bytes).ok()?.split_whitespace().collect();
         let (words, exit) = match words.split_at_checked(15)? {
-            ([MAGIC_BEFORE, ..], []) => (&words[..], (0, None)),
-            (words @ [MAGIC, ..], ["ahead", ahead_ms, "exit", key, id]) => {
+            ([MAGIC_BEFORE, ..], []) => (&words[..], (0, None, false)),
+            (words @ [MAGIC, ..], ["ahead", ahead_ms, "exit", key, id, "busy", busy]) => {
                 let exit = exit_time::Name { key: key.parse().ok()?, id: id.parse().ok()? };
-                (words, (ahead_ms.parse().ok()?, Some(exit).filter(|exit| exit.id >= 0)))
+                let exit = Some(exit).filter(|exit| exit.id >= 0);
+                (words, (ahead_ms.parse().ok()?, exit, *busy == "1"))
             }
             _ => return None,
         };
@@ -181,12 +185,15 @@ impl Text {
             home: (inode.parse().ok()?, born.parse().ok()?),
             ahead_ms: exit.0,
             exit: exit.1,
+            busy: exit.2,
         })
     }
 
     /// What this says where it was found in a file of the user `user`.
     fn evidence(&self, (home, user): ((u64, i64), u32), boot_id: &str) -> Evidence {
-        let exit_ms = self.exit.and_then(|exit| exit.last_ms(user)).unwrap_or(0);
+        // The kernel notes the end of an idle process, too, which says nothing of its last change.
+        let exit = self.exit.filter(|_| self.busy);
+        let exit_ms = exit.and_then(|exit| exit.last_ms(user)).unwrap_or(0);
         let until_ms = self.until_ms.max(exit_ms.saturating_add(self.ahead_ms));
         if self.home != home {
             Evidence::Copy
@@ -227,10 +234,17 @@ impl Lease {
         let file = PrivateDir::open(dir)?.file(LEASE_FILE, Use::Write)?;
         let whose = home_of(&file).map_err(Error::at(&path, "look at"))?;
         let (evidence, before) = read(&file, whose, &boot_id).map_err(Error::at(&path, "read"))?;
-        let (home, ahead_ms, exit) = (whose.0, 0, None);
-        let (until_ms, synced_until_ms, closed, behind) = (0, 0, false, false);
-        let text =
-            Text { boot_id, until_ms, synced_until_ms, closed, behind, home, ahead_ms, exit };
+        let text = Text {
+            boot_id,
+            until_ms: 0,
+            synced_until_ms: 0,
+            closed: false,
+            behind: false,
+            home: whose.0,
+            ahead_ms: 0,
+            exit: None,
+            busy: false,
+        };
         let lease = Self {
             path,
             file,
@@ -259,16 +273,19 @@ impl Lease {
 
     /// Changes begin, of which the last may end long after a kill: the kernel is to note when.
     pub(crate) fn note_exit(&self) {
-        self.change_exit(ExitTime::raise);
+        self.change_exit(true, ExitTime::raise);
     }
 
     /// No change is under way any more.
     pub(crate) fn forget_exit(&self) {
-        self.change_exit(ExitTime::lower);
+        self.change_exit(false, ExitTime::lower);
     }
 
-    fn change_exit(&self, change: impl Fn(&ExitTime) -> io::Result<()>) {
-        if let Some(Err(error)) = self.exit.get().map(change) {
+    fn change_exit(&self, busy: bool, change: impl Fn(&ExitTime) -> io::Result<()>) {
+        let Some(exit) = self.exit.get() else { return };
+        let mut text = self.text.lock();
+        text.busy = busy;
+        if let Err(error) = change(exit).and_then(|()| self.write(&text, false)) {
             tracing::debug!(%error, "a kill will not tell its time");
         }
     }

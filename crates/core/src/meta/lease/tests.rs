@@ -97,3 +97,22 @@ fn a_lease_is_written_once_for_many_changes_and_follows_a_clock_that_is_ahead() 
     lease.observe(found(1, 1, nanoseconds(ahead_ms)));
     assert!(lease.text.lock().until_ms > ahead_ms);
 }
+
+/// The kernel notes when an idle process ends, too: long after its last change, when others may have changed the origin.
+#[test]
+fn the_end_of_an_idle_process_excuses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (lease, _) = Lease::open(dir.path(), Some("a")).unwrap();
+    lease.begin().unwrap();
+    let set_end_ms = |ms| {
+        let mut text = lease.text.lock();
+        text.until_ms = ms;
+        lease.write(&text, false).unwrap();
+    };
+    lease.note_exit();
+    set_end_ms(1000);
+    let Evidence::Ended(busy_ns) = Lease::open(dir.path(), Some("a")).unwrap().1 else { panic!() };
+    assert!(busy_ns > nanoseconds(coarse_ms() - 60_000), "{busy_ns}");
+    lease.forget_exit();
+    assert_eq!(Lease::open(dir.path(), Some("a")).unwrap().1, Evidence::Ended(nanoseconds(1000)));
+}
