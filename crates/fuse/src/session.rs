@@ -348,8 +348,11 @@ impl MountedSession {
     pub fn check_copies_unused(&self) -> Result<()> {
         let copy = self.place.copies().into_iter().next();
         let Some(copy) = copy.filter(|_| !self.are_users_gone_soon()) else { return Ok(()) };
+        // Those that use the copy are not known.
+        let known = programs::programs_on(self.place.number);
+        let who = if known.is_empty() { String::new() } else { format!(": {}", known.join(", ")) };
         Err(Error::invalid(
-            format!("programs use the mount, which is also at {copy}"),
+            format!("programs use the mount, which is also at {copy}{who}"),
             "end them, or detach it with --force: it ends when they have closed their files",
         ))
     }
