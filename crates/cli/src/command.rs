@@ -112,12 +112,12 @@ impl Cli {
 }
 
 impl Command {
-    /// Whether this looks at the paths that it is given as the way to a mount, or is how that is done: nothing waits for
-    /// one that hangs.
+    /// Whether this tells of paths that hang by itself, as of the way to a mount or as a finding, or is how that is found
+    /// out.
     pub(crate) const fn waits_for_no_path(&self) -> bool {
         matches!(self, Self::Umount(_) | Self::Status(_) | Self::Where(_) | Self::Explain(_))
             || matches!(self, Self::Flush(_) | Self::Warm(_) | Self::Evict(_) | Self::Demote(_))
-            || matches!(self, Self::Look(_))
+            || matches!(self, Self::Doctor(_) | Self::Look(_))
     }
 
     /// Whether programs depend on this process: it must not end when nobody reads what it says.

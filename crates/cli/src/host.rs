@@ -184,12 +184,11 @@ impl<E: Hosted> Host<E> {
         loop {
             let ending = match self.endings.next(TICK) {
                 Ok(ending) => ending,
-                Err(RecvTimeoutError::Timeout) if self.session.is_ended() => {
+                // One that is left ends when nobody stands there any more, or sees a copy.
+                Err(RecvTimeoutError::Timeout)
+                    if self.session.is_ended() || is_left(&self.session) =>
+                {
                     tracing::info!("unmounted by somebody else: flushing");
-                    return self.end(false, &mut |_| ControlFlow::Continue(()));
-                }
-                // It ends when nobody stands there any more, or sees a copy; what is dirty goes home now.
-                Err(RecvTimeoutError::Timeout) if is_left(&self.session) => {
                     return self.end(false, &mut |_| ControlFlow::Continue(()));
                 }
                 Err(RecvTimeoutError::Timeout) => {

@@ -109,7 +109,13 @@ impl ConfigArgs {
 
     /// The file's values, overridden by the flags.
     pub(crate) fn load(&self) -> Result<Config> {
-        let file = self.file.clone().map_or_else(default_file, |file| Ok(Some(file)))?;
+        let file = match &self.file {
+            Some(file) => {
+                places::check_answers(file)?;
+                Some(file.clone())
+            }
+            None => user_file()?.filter(|file| file.exists()),
+        };
         let mut config = file.map_or_else(|| Ok(Config::default()), |file| Config::load(&file))?;
         for (option, text) in &self.given {
             config.set(option, text)?;
@@ -135,19 +141,17 @@ pub(crate) fn bytes_within(text: &str, least: u64, most: u64) -> Result<u64, Str
 }
 
 /// Where the configuration is looked for without `--config`.
-pub(crate) fn user_file() -> Option<PathBuf> {
+///
+/// # Errors
+/// The home directory hangs.
+pub(crate) fn user_file() -> Result<Option<PathBuf>> {
     let base = std::env::var_os("XDG_CONFIG_HOME")
         .map(PathBuf::from)
         .filter(|dir| dir.is_absolute())
-        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")))?;
-    Some(base.join("halocline/halocline.toml"))
-}
-
-fn default_file() -> Result<Option<PathBuf>> {
-    let Some(file) = user_file() else { return Ok(None) };
-    // The home directory may hang.
-    places::check_answers(&file)?;
-    Ok(Some(file).filter(|file| file.exists()))
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
+    let file = base.map(|base| base.join("halocline/halocline.toml"));
+    file.as_deref().map_or(Ok(()), places::check_answers)?;
+    Ok(file)
 }
 
 /// The flag of one option.

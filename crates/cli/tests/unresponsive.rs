@@ -319,6 +319,17 @@ fn a_tier_whose_ssd_server_is_dead_is_told_of_and_detached_by_force() {
     scratch.succeed(&["umount", "tiers/ssd"]);
 }
 
+/// A search path with an empty part, which is common, is no path that hangs: `run` refused its command.
+#[test]
+fn an_empty_part_of_the_search_path_is_passed_over() {
+    let Some(scratch) = Stopped::new() else { return };
+    let mut run = scratch.command(&["run", "--origin", "origin", "--cache", "cache", "--", "true"]);
+    let path = format!(":{}", std::env::var("PATH").unwrap());
+    let run = run.env("PATH", path).stderr(Stdio::piped()).spawn().unwrap();
+    let ended = waited_for("the run", run);
+    assert!(ended.status.success(), "{}", said(&ended));
+}
+
 /// What lies below the mount point of a server that answers was looked at by the command itself, which then waited for
 /// ever where that did not answer; so was whatever no look had been asked for.
 #[test]

@@ -55,7 +55,6 @@ struct FileJson {
 pub(crate) fn execute(args: &ApplyArgs) -> Outcome {
     let plan = placement::read(&args.place.plan)?;
     let wishes = args.place.wishes(&plan)?;
-    args.place.check()?;
     let dir = args.place.canonical_dir()?;
     if args.dry_run {
         let origin = Origin::open_volume(&dir).map_err(Failure::refused)?;

@@ -24,7 +24,6 @@ use self::findings::{Findings, Problem};
 use super::offline::{self, Offline};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::places;
 use crate::say::say;
 use crate::text;
 
@@ -55,7 +54,6 @@ struct Cache {
 
 /// Checks, and mends if asked.
 pub(crate) fn execute(args: &FsckArgs) -> Outcome {
-    places::check_answers(&args.cache).map_err(Failure::refused)?;
     if let Some(outcome) = super::tier_fsck::execute(&args.cache, args.repair, args.json) {
         return outcome;
     }

@@ -10,7 +10,6 @@ use halocline_core::error::Error;
 use halocline_core::volume::unstripe::{planned_bytes, unstripe, unstripe_tree};
 
 use crate::failure::{Failure, Outcome};
-use crate::places;
 use crate::progress::Meter;
 use crate::say::say;
 use crate::text;
@@ -36,9 +35,6 @@ pub(crate) struct UnstripeArgs {
 /// Copies.
 pub(crate) fn execute(args: &UnstripeArgs) -> Outcome {
     let (path, out) = (args.path.as_deref(), args.out.as_path());
-    for dir in [out, &args.origin] {
-        places::check_answers(dir).map_err(Failure::refused)?;
-    }
     if out.symlink_metadata().is_ok() {
         let out = out.display();
         return Err(Failure::refused(format!("{out} exists; name a new file or directory")));

@@ -54,7 +54,6 @@ struct FileJson {
 pub(crate) fn execute(args: &VerifyArgs) -> Outcome {
     let plan = placement::read(&args.place.plan)?;
     let wishes = args.place.wishes(&plan)?;
-    args.place.check()?;
     let dir = args.place.canonical_dir()?;
     let origin = Origin::open_volume(&dir).map_err(Failure::refused)?;
     args.place.check_servers(&plan, &origin)?;

@@ -147,7 +147,7 @@ impl Text {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let words: Vec<_> = std::str::from_utf8(bytes).ok()?.split_whitespace().collect();
-        let (words, exit) = match words.split_at_checked(15)? {
+        let (words, (ahead_ms, exit, busy)) = match words.split_at_checked(15)? {
             ([MAGIC_BEFORE, ..], []) => (&words[..], (0, None, false)),
             (words @ [MAGIC, ..], ["ahead", ahead_ms, "exit", key, id, "busy", busy]) => {
                 let exit = exit_time::Name { key: key.parse().ok()?, id: id.parse().ok()? };
@@ -183,9 +183,9 @@ impl Text {
             closed: closed == "1",
             behind: behind == "1",
             home: (inode.parse().ok()?, born.parse().ok()?),
-            ahead_ms: exit.0,
-            exit: exit.1,
-            busy: exit.2,
+            ahead_ms,
+            exit,
+            busy,
         })
     }
 

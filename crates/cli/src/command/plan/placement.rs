@@ -16,7 +16,6 @@ use serde::Serialize;
 
 use super::judge;
 use crate::failure::Failure;
-use crate::places;
 use crate::text;
 
 /// Bytes of a plan at most.
@@ -52,11 +51,6 @@ pub(crate) fn read(path: &Path) -> Result<Plan, Failure> {
 }
 
 impl PlacementArgs {
-    /// Refuses a directory that does not answer.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        places::check_answers(&self.dir).map_err(Failure::refused)
-    }
-
     /// The volume's directory, by its only name.
     pub(crate) fn canonical_dir(&self) -> Result<PathBuf, Failure> {
         fs::canonicalize(&self.dir).map_err(|error| Failure::unusable(&self.dir, &error))
