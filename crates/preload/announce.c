@@ -169,7 +169,7 @@ static int put_path(char *line, size_t size, const char *path)
     return (int)used + snprintf(line + used, size - used, "]");
 }
 
-/* The line of the control interface (crates/core/src/control.rs, `Request::Hint`). `line` has
+/* The line of the control interface (crates/api/src/control.rs, `Request::Hint`). `line` has
  * room for four digits and a comma a byte of the longest path. */
 static int build_line(char line[LINE_MAX_BYTES], const char *path, int rank, int ranks,
                       const struct hints *hints)

@@ -10,8 +10,8 @@ mod calls;
 mod circles;
 mod citations;
 mod clocks;
-mod direction;
 mod forbidden;
+mod layers;
 mod options;
 mod ownership;
 mod promises;
@@ -19,6 +19,7 @@ mod reads;
 mod records;
 mod size;
 mod source_paths;
+mod uses;
 
 /// A file of the repository.
 pub(crate) struct Source {
@@ -70,7 +71,7 @@ pub(crate) fn root() -> PathBuf {
 pub(crate) fn run() -> Result<(), String> {
     let sources = sources()?;
     let ratchet = size::Ratchet::load(&root().join(size::RATCHET))?;
-    let mut findings = direction::check(&sources);
+    let mut findings = layers::check(&sources);
     findings.extend(size::check(&sources, &ratchet));
     findings.extend(forbidden::check(&sources));
     findings.extend(clocks::check(&sources));

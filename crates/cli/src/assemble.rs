@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::coherence::Coherence;
-use halocline_core::config::{Config, Mode};
-use halocline_core::control::{AnyStatus, Claim, Request, SOCKET_NAME, Taken, UseAs, Wanted};
-use halocline_core::engine::Decorations;
-use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::error::{Error, Result};
-use halocline_core::meta::origin_mark;
-use halocline_core::one_device::{Common, common};
-use halocline_core::reserves::leave_to_root;
-use halocline_core::tier::{FileTier, TierOptions, TierSet};
+use halocline_api::config::{Config, Mode};
+use halocline_api::control::{AnyStatus, Claim, Request, SOCKET_NAME, Taken, UseAs, Wanted};
+use halocline_cache::Decorations;
+use halocline_cache::coherence::Coherence;
+use halocline_cache::extents::ExtentEngine;
+use halocline_meta::origin_mark;
 use halocline_model::tier;
+use halocline_os::error::{Error, Result};
+use halocline_os::one_device::{Common, common};
+use halocline_os::reserves::leave_to_root;
+use halocline_tier::{FileTier, TierOptions, TierSet};
 
 use crate::host::{Hosted, Where};
 use crate::say::tell;

@@ -8,18 +8,18 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use halocline_api::config::Config;
+use halocline_api::control::Controlled;
+use halocline_cache::Decorations;
+use halocline_cache::coherence::{Coherence, REGISTRY};
+use halocline_cache::extents::ExtentEngine;
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::alone::Alone;
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::redis::RedisStore;
-use halocline_core::coherence::{Coherence, REGISTRY};
-use halocline_core::config::Config;
-use halocline_core::control::Controlled;
-use halocline_core::engine::Decorations;
-use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::error::{Error, Result};
-use halocline_core::meta::owner::boot_id;
+use halocline_meta::owner::boot_id;
+use halocline_os::error::{Error, Result};
 
 use crate::text;
 

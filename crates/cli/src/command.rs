@@ -35,7 +35,7 @@ mod warm;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use halocline_core::error::Error;
+use halocline_os::error::Error;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome, STATUSES};

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
-use halocline_core::counted::counted_with;
-use halocline_core::error::Error;
+use halocline_os::counted::counted_with;
+use halocline_os::error::Error;
 
 use crate::say::tell;
 use crate::text;

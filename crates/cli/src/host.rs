@@ -17,15 +17,15 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::config::Config;
-use halocline_core::control::joining::Members;
-use halocline_core::control::{
+use halocline_api::config::Config;
+use halocline_api::control::joining::Members;
+use halocline_api::control::{
     Claim, Controlled, MoveReport, ProgressSink, Report, Server, Skipped,
 };
-use halocline_core::engine::Engine;
-use halocline_core::error::{Error, Result};
-use halocline_core::unpanicked::unpanicked;
 use halocline_fuse::{MountOptions, MountedSession, PrivateView, Transport, Unmounted};
+use halocline_os::error::{Error, Result};
+use halocline_os::unpanicked::unpanicked;
+use halocline_vfs::Engine;
 use parking_lot::Mutex;
 
 use crate::recording::Recording;

@@ -4,7 +4,7 @@
 
 use std::sync::OnceLock;
 
-use halocline_core::error::{Error, Result};
+use halocline_os::error::{Error, Result};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 

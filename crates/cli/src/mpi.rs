@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use halocline_core::bounded;
+use halocline_os::bounded;
 
 /// The shim's file name.
 const SHIM: &str = "libhalocline_mpi.so";

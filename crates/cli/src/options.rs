@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use halocline_core::config::{Config, Kind, OPTIONS, OptionSpec, format_bytes, parse_bytes};
-use halocline_core::error::{Error, Result};
+use halocline_api::config::{Config, Kind, OPTIONS, OptionSpec, format_bytes, parse_bytes};
+use halocline_os::error::{Error, Result};
 
 use crate::places;
 

@@ -16,9 +16,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use halocline_core::control::place::{self, Directly, Look};
-use halocline_core::control::{Client, Place, Status, descriptors};
-use halocline_core::error::{Error, Result};
+use halocline_api::control::place::{self, Directly, Look};
+use halocline_api::control::{Client, Place, Status, descriptors};
+use halocline_os::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::{Failure, Outcome};

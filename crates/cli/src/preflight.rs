@@ -5,11 +5,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use halocline_core::config::{CacheSize, Config, Mode};
-use halocline_core::control::mount::is_mountpoint;
-use halocline_core::error::{self, Error, Result};
-use halocline_core::meta::owner::CACHE_FILE;
-use halocline_core::private;
+use halocline_api::config::{CacheSize, Config, Mode};
+use halocline_api::control::mount::is_mountpoint;
+use halocline_meta::owner::CACHE_FILE;
+use halocline_os::error::{self, Error, Result};
+use halocline_os::private;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};
 use rustix::io::Errno;
 
@@ -55,7 +55,7 @@ pub(crate) struct Tiers {
 impl Tiers {
     /// The set's own directory.
     pub(crate) fn private(&self) -> PathBuf {
-        self.roots[0].join(halocline_core::tier::PRIVATE)
+        self.roots[0].join(halocline_api::control::tier::PRIVATE)
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn tiers(root: &Path, config: &Config) -> Result<Tiers> {
     crate::assemble::tier_options(config)?;
     for tier in &roots {
         directory("tier", tier)?;
-        let is_known = tier.join(halocline_core::tier::PRIVATE).exists();
+        let is_known = tier.join(halocline_api::control::tier::PRIVATE).exists();
         writable_unless_full("tier", tier, is_known)?;
     }
     if config.allow_other {

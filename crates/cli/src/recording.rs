@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use halocline_core::config::Config;
-use halocline_core::counted::counted;
-use halocline_core::error::{Error, Result};
+use halocline_api::config::Config;
+use halocline_os::counted::counted;
+use halocline_os::error::{Error, Result};
 use halocline_trace::record::{Progress, Recorder};
 use halocline_trace::{Kind, Source};
 use rustix::fs::{FlockOperation, OFlags};

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use halocline_core::control::{LayoutBytes, MoveReport, Report, RequestTotals, Skipped};
-use halocline_core::counted::{counted, counted_with};
+use halocline_api::control::{LayoutBytes, MoveReport, Report, RequestTotals, Skipped};
+use halocline_os::counted::{counted, counted_with};
 
 /// Whether a terminal obeys this character instead of showing it: it moves the cursor, begins a line
 /// or an escape sequence, or turns the direction of writing.

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use halocline_core::control::metrics::Section;
+use halocline_api::control::metrics::Section;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::plot::Plot;
 use halocline_testkit::program;

@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
-use halocline_core::control::metrics::Section;
+use halocline_api::control::metrics::Section;
 use halocline_testkit::place::{Place, said, written};
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;

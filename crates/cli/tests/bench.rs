@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use halocline_core::control::metrics::Section;
+use halocline_api::control::metrics::Section;
 use halocline_testkit::fuse_device;
 use halocline_testkit::plot::Plot;
 use halocline_testkit::program;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use halocline_core::control::metrics::Section;
+use halocline_api::control::metrics::Section;
 use halocline_testkit::fuse_device;
 use halocline_testkit::plot::Plot;
 use halocline_testkit::program;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use halocline_core::config::{Kind, OPTIONS};
+use halocline_api::config::{Kind, OPTIONS};
 use halocline_testkit::place::{Place, said, written};
 use halocline_testkit::program;
 

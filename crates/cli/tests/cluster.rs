@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Output;
 use std::thread;
 
-use halocline_core::control::metrics::Section;
+use halocline_api::control::metrics::Section;
 use halocline_testkit::hostile::Random;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;

@@ -8,18 +8,18 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
-use halocline_core::config::{Binding, Config, VolumeKind};
-use halocline_core::control::Controlled;
-use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::engine::{Caller, Engine, Maker};
-use halocline_core::meta::recover::{Left, Recovery};
-use halocline_core::meta::table::{self, ExtentTable};
-use halocline_core::meta::{FileId, OriginKey};
-use halocline_core::volume::{CacheObjects, Volume};
+use halocline_api::config::{Binding, Config, VolumeKind};
+use halocline_api::control::Controlled;
+use halocline_cache::extents::ExtentEngine;
+use halocline_meta::recover::{Left, Recovery};
+use halocline_meta::table::{self, ExtentTable};
+use halocline_meta::{FileId, OriginKey};
 use halocline_model::evict;
 use halocline_model::layout::{CacheGeometry, Layout, Placement};
 use halocline_model::request::ByteRange;
+use halocline_storage::volume::{CacheObjects, Volume};
 use halocline_testkit::program;
+use halocline_vfs::{Caller, Engine, Maker};
 use serde_json::Value;
 use tempfile::TempDir;
 

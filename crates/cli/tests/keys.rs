@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use halocline_core::control::metrics::{SECTIONS, Section};
+use halocline_api::control::metrics::{SECTIONS, Section};
 use halocline_testkit::place::{Place, said, written};
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;

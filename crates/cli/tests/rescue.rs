@@ -7,10 +7,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use halocline_core::config::Config;
-use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::engine::{Caller, Engine, Maker};
+use halocline_api::config::Config;
+use halocline_cache::extents::ExtentEngine;
 use halocline_testkit::program;
+use halocline_vfs::{Caller, Engine, Maker};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use halocline_core::control::metrics::Section;
+use halocline_api::control::metrics::Section;
 use halocline_testkit::place::{said, written};
 use halocline_testkit::program;
 use halocline_testkit::skipping::skip;

@@ -23,11 +23,11 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use halocline_core::clock::Clock;
-use halocline_core::coherence::{Coherence, FileTokens, Holder, SharedFile};
-use halocline_core::error::{Error, Result};
-use halocline_core::meta::owner::boot_id;
+use halocline_cache::coherence::{Coherence, FileTokens, Holder, SharedFile};
+use halocline_meta::owner::boot_id;
 use halocline_model::token::{Epoch, Session, Tokens};
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
 use parking_lot::{Condvar, Mutex, RwLock};
 use rustc_hash::FxHashMap;
 

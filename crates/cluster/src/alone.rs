@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use halocline_core::coherence::{Coherence, FileTokens, Grant, Holder, SharedFile, Want};
-use halocline_core::error::Result;
+use halocline_cache::coherence::{Coherence, FileTokens, Grant, Holder, SharedFile, Want};
+use halocline_os::error::Result;
 
 /// Grants everything. Whoever uses it holds the lock of the dead session's cache, and ends the session when it is done.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //!
 //! [`store`] is what all nodes share: the tokens of each file, and who takes part. [`registry`] lists the nodes' sessions
 //! on the origin, where no store can forget them. [`agent`] stands between an engine
-//! ([`halocline_core::coherence`]) and both; what it decides is computed by [`halocline_model::token`].
+//! ([`halocline_cache::coherence`]) and both; what it decides is computed by [`halocline_model::token`].
 
 #![forbid(unsafe_code)]
 

@@ -8,8 +8,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use halocline_core::error::{Error, Result};
 use halocline_model::token::Session;
+use halocline_os::error::{Error, Result};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::fs::{fstat, fsync, mkdir, open, openat, renameat, unlinkat};
 use rustix::io::Errno;

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use halocline_core::coherence::SharedFile;
-use halocline_core::error::{Error, Result};
+use halocline_cache::coherence::SharedFile;
 use halocline_model::token::{Held, Life, Mode, Session};
+use halocline_os::error::{Error, Result};
 use serde::Serialize;
 
 use crate::agent::{remove, told};

@@ -12,7 +12,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use halocline_core::coherence::SharedFile;
+use halocline_cache::coherence::SharedFile;
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 
 /// What a store does not answer.

@@ -7,16 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use halocline_api::config::{CacheSize, Config};
+use halocline_cache::Decorations;
+use halocline_cache::coherence::Coherence;
+use halocline_cache::extents::ExtentEngine;
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::store::Store;
 use halocline_cluster::store::memory::MemoryStore;
-use halocline_core::coherence::Coherence;
-use halocline_core::config::{CacheSize, Config};
-use halocline_core::device::Allocate;
-use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::engine::{Caller, Decorations, Engine, SetAttr};
 use halocline_testkit::hostile::Random;
+use halocline_vfs::Allocate;
+use halocline_vfs::{Caller, Engine, SetAttr};
 use tempfile::TempDir;
 
 const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };

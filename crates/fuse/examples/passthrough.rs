@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use halocline_core::engine::passthrough::Passthrough;
-use halocline_core::error::{Error, Result};
 use halocline_fuse::{MountOptions, mount};
+use halocline_os::error::{Error, Result};
+use halocline_vfs::passthrough::Passthrough;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

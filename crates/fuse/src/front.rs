@@ -27,10 +27,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{Errno, FileAttr, FileHandle, FopenFlags, INodeNo};
-use halocline_core::engine::{Engine, OpenMode, Stat};
-use halocline_core::error::Error;
-use halocline_core::namespace::Directory;
-use halocline_core::unpanicked::Panicked;
+use halocline_os::error::Error;
+use halocline_os::unpanicked::Panicked;
+use halocline_vfs::namespace::Directory;
+use halocline_vfs::{Engine, OpenMode, Stat};
 
 use crate::inode_table::{Inode, InodeTable};
 use backing::Connection;

@@ -16,10 +16,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Notifier};
-use halocline_core::control::mount::MountCopy;
-use halocline_core::engine::Engine;
-use halocline_core::error::{Error, Result};
+use halocline_api::control::mount::MountCopy;
+use halocline_os::error::{Error, Result};
 use halocline_trace::record::Recorder;
+use halocline_vfs::Engine;
 use rustix::fs::CWD;
 use rustix::mount::MoveMountFlags;
 

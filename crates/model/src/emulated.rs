@@ -1,6 +1,6 @@
 //! Emulated devices: when a disk or a solid-state device would answer a request.
 //!
-//! Pure arithmetic; the clock is an argument. The emulation in real time (`halocline-core`, `device/emulate.rs`) and
+//! Pure arithmetic; the clock is an argument. The emulation in real time (`crates/storage/src/device/emulate.rs`) and
 //! the simulator (`halocline-sim`) both ask this one model, so that they cannot disagree about a device.
 
 mod hdd;

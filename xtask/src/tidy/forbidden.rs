@@ -195,7 +195,7 @@ mod tests {
     fn other_ways_to_print_are_found() {
         let line = "fn f() { eprintln!(\"x\") }";
         assert_eq!(findings("crates/cli/src/a.rs", line), 1);
-        assert_eq!(findings("crates/core/src/a/b.rs", "fn f() { print!(\"x\") }"), 1);
+        assert_eq!(findings("crates/os/src/a/b.rs", "fn f() { print!(\"x\") }"), 1);
         assert_eq!(findings("crates/cli/src/a.rs", "fn f() { let _ = std::io::stdout(); }"), 1);
         assert_eq!(findings("crates/cli/src/say.rs", line), 0);
         assert_eq!(findings("crates/cli/tests/a.rs", line), 0);
@@ -205,9 +205,9 @@ mod tests {
 
     #[test]
     fn drawers_are_found() {
-        assert_eq!(findings("crates/core/src/utils.rs", ""), 1);
-        assert_eq!(findings("crates/core/src/common.rs", ""), 1);
-        assert_eq!(findings("crates/core/src/volume.rs", ""), 0);
+        assert_eq!(findings("crates/os/src/utils.rs", ""), 1);
+        assert_eq!(findings("crates/os/src/common.rs", ""), 1);
+        assert_eq!(findings("crates/storage/src/volume.rs", ""), 0);
     }
 
     #[test]

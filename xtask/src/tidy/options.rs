@@ -8,9 +8,9 @@ use syn::visit::{self, Visit};
 use super::{Finding, Source};
 
 /// Where the fields stand.
-const CONFIG: &str = "crates/core/src/config.rs";
+const CONFIG: &str = "crates/api/src/config.rs";
 /// What passes options on without obeying them.
-const CARRIERS: &str = "crates/core/src/config/";
+const CARRIERS: &str = "crates/api/src/config/";
 
 /// Finds options that nothing obeys.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
@@ -87,8 +87,8 @@ mod tests {
     fn findings(reader: &str) -> Vec<String> {
         let sources = [
             Source::new(CONFIG, TABLE),
-            Source::new("crates/core/src/config/options.rs", "fn f() { config.health_retry; }"),
-            Source::new("crates/core/src/engine/health.rs", reader),
+            Source::new("crates/api/src/config/options.rs", "fn f() { config.health_retry; }"),
+            Source::new("crates/cache/src/health.rs", reader),
         ];
         check(&sources).into_iter().map(|finding| finding.what).collect()
     }

@@ -9,15 +9,14 @@ use syn::spanned::Spanned;
 use super::{Finding, Source};
 
 /// Where the rule holds.
-const SCOPES: [&str; 3] =
-    ["crates/core/src/engine/", "crates/core/src/extent/", "crates/core/src/tier/"];
+const SCOPES: [&str; 3] = ["crates/cache/src/", "crates/cache/src/extent/", "crates/tier/src/"];
 
 /// Files with so many `impl` blocks of types that other files define.
 const EXEMPT: [(&str, usize); 4] = [
-    ("crates/core/src/engine/movers.rs", 1),
-    ("crates/core/src/engine/open.rs", 1),
-    ("crates/core/src/engine/operate.rs", 1),
-    ("crates/core/src/engine/sides.rs", 1),
+    ("crates/cache/src/movers.rs", 1),
+    ("crates/cache/src/open.rs", 1),
+    ("crates/cache/src/operate.rs", 1),
+    ("crates/cache/src/sides.rs", 1),
 ];
 
 /// Finds `impl` blocks that stand apart from their types.

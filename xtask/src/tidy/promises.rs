@@ -94,22 +94,22 @@ mod tests {
             proptest! { #[test] fn any_order(x in 0..9u8) {} } }";
         check(&[
             Source::new("docs/SEMANTICS.md", format!("{HEAD}{row}")),
-            Source::new("crates/core/src/extent.rs", code),
+            Source::new("crates/cache/src/extent.rs", code),
         ])
         .len()
     }
 
     #[test]
     fn promises_with_tests_pass() {
-        assert_eq!(findings("| newest | `crates/core/src/extent.rs::reads_newest` |"), 0);
-        assert_eq!(findings("| order | `crates/core/src/extent.rs::any_order` |"), 0);
+        assert_eq!(findings("| newest | `crates/cache/src/extent.rs::reads_newest` |"), 0);
+        assert_eq!(findings("| order | `crates/cache/src/extent.rs::any_order` |"), 0);
     }
 
     #[test]
     fn promises_without_tests_are_found() {
         assert_eq!(findings("| newest | none yet |"), 1);
-        assert_eq!(findings("| newest | `crates/core/src/extent.rs::gone` |"), 1);
-        assert_eq!(findings("| newest | `crates/core/src/extent.rs::no_test` |"), 1);
-        assert_eq!(findings("| newest | `crates/core/src/tier.rs::reads_newest` |"), 1);
+        assert_eq!(findings("| newest | `crates/cache/src/extent.rs::gone` |"), 1);
+        assert_eq!(findings("| newest | `crates/cache/src/extent.rs::no_test` |"), 1);
+        assert_eq!(findings("| newest | `crates/tier/src/lib.rs::reads_newest` |"), 1);
     }
 }

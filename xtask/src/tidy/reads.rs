@@ -1,5 +1,5 @@
 //! Whoever writes a file must not choose how much memory reading it takes: what is read whole is read through
-//! `crates/core/src/bounded.rs`, or through `take`.
+//! `crates/os/src/bounded.rs`, or through `take`.
 
 use super::calls::{self, Calls};
 use super::{Finding, Source};
@@ -13,15 +13,15 @@ const METHODS: [&str; 2] = ["read_to_end", "read_to_string"];
 /// They read what the kernel or the machine's administrator writes.
 const EXEMPT: [&str; 13] = [
     "crates/cli/src/command/doctor.rs",
-    "crates/core/src/calibrate/rotational.rs",
-    "crates/core/src/config/document.rs",
-    "crates/core/src/control/claim/standing.rs",
-    "crates/core/src/control/mount.rs",
-    "crates/core/src/engine/processes.rs",
-    "crates/core/src/meta/owner.rs",
-    "crates/core/src/meta/owner/holder.rs",
-    "crates/core/src/private.rs",
-    "crates/core/src/tier/batch.rs",
+    "crates/storage/src/calibrate/rotational.rs",
+    "crates/api/src/config/document.rs",
+    "crates/api/src/control/claim/standing.rs",
+    "crates/api/src/control/mount.rs",
+    "crates/cache/src/processes.rs",
+    "crates/meta/src/owner.rs",
+    "crates/meta/src/owner/holder.rs",
+    "crates/os/src/private.rs",
+    "crates/tier/src/batch.rs",
     "crates/fuse/src/front/privileges.rs",
     "crates/fuse/src/transport/ring.rs",
     "crates/trace/src/record/writing.rs",
@@ -54,7 +54,7 @@ struct Reads<'a> {
 
 impl Reads<'_> {
     fn found(&mut self, at: proc_macro2::Span, what: &str) {
-        let what = format!("{what} reads without a bound: use halocline_core::bounded");
+        let what = format!("{what} reads without a bound: use halocline_os::bounded");
         self.findings.push(Finding::new(self.source, at.start().line, what));
     }
 }

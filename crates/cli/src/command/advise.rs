@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::config::{format_bytes, parse_bytes};
+use halocline_api::config::{format_bytes, parse_bytes};
 use serde::Serialize;
 
 use super::{print_json, simulate};

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{Claim, Progress, UseAs, Wanted};
-use halocline_core::counted::counted;
-use halocline_core::error::Error;
-use halocline_core::volume::Origin;
-use halocline_core::volume::origin::relayout::Standing;
+use halocline_api::control::{Claim, Progress, UseAs, Wanted};
+use halocline_os::counted::counted;
+use halocline_os::error::Error;
 use halocline_plan::plan_file::Plan;
+use halocline_storage::volume::Origin;
+use halocline_storage::volume::origin::relayout::Standing;
 use serde::Serialize;
 
 use super::plan::placement::{self, PartJson, PlacementArgs, ServerBytes};

@@ -7,7 +7,7 @@
 //! - [`case`]: one policy and cache size over one workload, from mount to unmount;
 //! - [`bare_origin`]: the origin when all is over, compared byte by byte;
 //! - [`scratch`]: where it all lies, and its end; [`claimed`]: what killed benchmarks leave of it;
-//! - [`halocline_core::bound_process`]: processes that end with the benchmark;
+//! - [`halocline_os::bound_process`]: processes that end with the benchmark;
 //! - [`attached`]: those that serve mounts;
 //! - [`tier`]: the file tier; [`layout`]: stripes on servers of several kinds;
 //! - [`admission`]: the admission policies on random workloads, simulated; [`timed_engine`]: the engine itself in

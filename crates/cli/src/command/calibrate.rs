@@ -9,15 +9,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use halocline_core::bounded;
-use halocline_core::calibrate::{Calibration, Effort, Way, calibrate, is_remote};
-use halocline_core::config::{Config, EmulatedDevice};
-use halocline_core::control::{Progress, path_as_json};
-use halocline_core::device::Device;
-use halocline_core::device::emulate::EmulatedServer;
-use halocline_core::device::local::LocalDevice;
-use halocline_core::error::Error;
+use halocline_api::config::{Config, EmulatedDevice};
+use halocline_api::control::{Progress, path_as_json};
 use halocline_model::profile::{DeviceProfile, ServiceProfile};
+use halocline_os::bounded;
+use halocline_os::error::Error;
+use halocline_storage::calibrate::{Calibration, Effort, Way, calibrate, is_remote};
+use halocline_storage::device::Device;
+use halocline_storage::device::emulate::EmulatedServer;
+use halocline_storage::device::local::LocalDevice;
 use serde::Serialize;
 use toml_edit::{DocumentMut, InlineTable, Item, Table, Value};
 

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use halocline_cluster::sessions::{self, Node};
-use halocline_core::counted::counted;
-use halocline_core::error::{Error, Result};
-use halocline_core::meta::owner::identity_of;
+use halocline_meta::owner::identity_of;
 use halocline_model::token::Life;
+use halocline_os::counted::counted;
+use halocline_os::error::{Error, Result};
 
 use super::print_json;
 use crate::cluster::{Left, StoreArgs};

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use halocline_core::control::{Place, Request, is_glob};
+use halocline_api::control::{Place, Request, is_glob};
 
 use super::moving::{Telling, only_on_a_tier};
 use crate::failure::{Failure, Outcome};

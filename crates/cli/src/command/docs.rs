@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use clap::{Arg, Args, CommandFactory, ValueEnum};
 use clap_complete::Shell;
-use halocline_core::config;
-use halocline_core::control::metrics;
-use halocline_core::error::Error;
+use halocline_api::config;
+use halocline_api::control::metrics;
+use halocline_os::error::Error;
 
 use super::Cli;
 use crate::failure::{Failure, Outcome, STATUSES};

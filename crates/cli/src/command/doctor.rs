@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::config::Config;
+use halocline_api::config::Config;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use halocline_core::control::{
+use halocline_api::control::{
     CostTerms, Explanation, FileExplanation, Place, Question, Request, Side,
 };
 use halocline_model::request::Direction;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use halocline_core::control::Request;
+use halocline_api::control::Request;
 
 use super::moving::Telling;
 use crate::failure::{Failure, Outcome};

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::counted::{counted, counted_with};
-use halocline_core::error::Result;
-use halocline_core::meta::FileRecord;
-use halocline_core::meta::lease::{Evidence, Verdict};
-use halocline_core::meta::table::Access;
-use halocline_core::volume::{Origin, marks};
+use halocline_meta::FileRecord;
+use halocline_meta::lease::{Evidence, Verdict};
+use halocline_meta::table::Access;
 use halocline_model::request::ByteRange;
+use halocline_os::counted::{counted, counted_with};
+use halocline_os::error::Result;
+use halocline_storage::volume::{Origin, marks};
 
 use self::contents::Contents;
 use self::findings::{Findings, Problem};

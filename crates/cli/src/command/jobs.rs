@@ -10,10 +10,10 @@ use std::path::{Component, Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, Subcommand};
-use halocline_core::bounded;
-use halocline_core::control::{JobChange, JobInfo, Place, Request};
-use halocline_core::counted::counted;
-use halocline_core::tier::JOB_VARIABLE;
+use halocline_api::control::{JobChange, JobInfo, Place, Request};
+use halocline_os::bounded;
+use halocline_os::counted::counted;
+use halocline_tier::JOB_VARIABLE;
 use serde_json::json;
 
 use super::moving::only_on_a_tier;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{CachedTree, ExtentInfo, FileInfo, Place, Request, Side};
-use halocline_core::counted::counted;
+use halocline_api::control::{CachedTree, ExtentInfo, FileInfo, Place, Request, Side};
+use halocline_os::counted::counted;
 
 use super::print_json;
 use crate::failure::Outcome;

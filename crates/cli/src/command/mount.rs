@@ -9,11 +9,11 @@ use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 
 use clap::Args;
-use halocline_core::bounded::SMALL_FILE_BYTES_MAX;
-use halocline_core::config::Config;
-use halocline_core::control::Claim;
-use halocline_core::error::Result;
-use halocline_core::private::{PrivateDir, Use};
+use halocline_api::config::Config;
+use halocline_api::control::Claim;
+use halocline_os::bounded::SMALL_FILE_BYTES_MAX;
+use halocline_os::error::Result;
+use halocline_os::private::{PrivateDir, Use};
 
 use crate::again;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use halocline_core::control::{MoveReport, NAMED_MAX, Place, Request, Skipped};
-use halocline_core::counted::counted_with;
+use halocline_api::control::{MoveReport, NAMED_MAX, Place, Request, Skipped};
+use halocline_os::counted::counted_with;
 
 use super::{print_json, status};
 use crate::failure::{Failure, Outcome};

@@ -4,17 +4,17 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use halocline_core::config::{Binding, Config};
-use halocline_core::error::{Error, Result};
-use halocline_core::meta::lease::{self, Evidence};
-use halocline_core::meta::owner::{self, CACHE_FILE};
-use halocline_core::meta::recover::{Left, Recovery};
-use halocline_core::meta::table::{self, Access, ExtentTable};
-use halocline_core::meta::{Extent, FileId};
-use halocline_core::volume::{CacheObjects, Volume};
+use halocline_api::config::{Binding, Config};
+use halocline_meta::lease::{self, Evidence};
+use halocline_meta::owner::{self, CACHE_FILE};
+use halocline_meta::recover::{Left, Recovery};
+use halocline_meta::table::{self, Access, ExtentTable};
+use halocline_meta::{Extent, FileId};
 use halocline_model::evict;
 use halocline_model::layout::CacheGeometry;
 use halocline_model::request::ByteRange;
+use halocline_os::error::{Error, Result};
+use halocline_storage::volume::{CacheObjects, Volume};
 
 use super::fsck::names::Names;
 use crate::failure::Failure;

@@ -17,7 +17,7 @@ use crate::preflight;
 use crate::say::{say, tell};
 use crate::text;
 use clap::Args;
-use halocline_core::error::Error;
+use halocline_os::error::Error;
 use halocline_plan::plan_file::{Expected, Plan, PlannedFile, Trace, VERSION};
 use halocline_plan::planner::{self, Name, Outcome};
 use halocline_plan::write::{self, Target};

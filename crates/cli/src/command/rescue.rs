@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{Progress, path_as_json};
-use halocline_core::counted::counted;
-use halocline_core::error::{Error, Result};
-use halocline_core::meta::table::Access;
-use halocline_core::meta::{Extent, FileRecord};
-use halocline_core::private::PrivateDir;
+use halocline_api::control::{Progress, path_as_json};
+use halocline_meta::table::Access;
+use halocline_meta::{Extent, FileRecord};
 use halocline_model::request::ByteRange;
+use halocline_os::counted::counted;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::PrivateDir;
 use serde::Serialize;
 
 use self::saved::{Manifest, Saving};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{Request, RuleChange, Rules};
+use halocline_api::control::{Request, RuleChange, Rules};
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};

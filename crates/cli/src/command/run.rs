@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use halocline_core::config::Config;
-use halocline_core::control::{Claim, MoveReport, NAMED_MAX, Report};
-use halocline_core::error::Error;
+use halocline_api::config::Config;
+use halocline_api::control::{Claim, MoveReport, NAMED_MAX, Report};
 use halocline_fuse::{PrivateView, private_namespace};
+use halocline_os::error::Error;
 
 use joining::Found;
 

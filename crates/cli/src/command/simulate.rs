@@ -11,10 +11,10 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use halocline_core::bounded;
-use halocline_core::config::{format_bytes, parse_bytes};
-use halocline_core::counted::counted;
+use halocline_api::config::{format_bytes, parse_bytes};
 use halocline_model::{admit, tier};
+use halocline_os::bounded;
+use halocline_os::counted::counted;
 use halocline_plan::planner;
 use halocline_sim::{FileLayout, Options, Outcome as Replayed, Pace, ServerSet, replay};
 use serde::Serialize;

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Args;
-use halocline_core::control::{
+use halocline_api::control::{
     AnyStatus, Health, Place, Rebuilder, Request, Rules, ServerStatus, Side, Status, mount,
 };
-use halocline_core::counted::counted;
-use halocline_core::error::Error;
+use halocline_os::counted::counted;
+use halocline_os::error::Error;
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use halocline_core::config::Config;
-use halocline_core::counted::counted;
-use halocline_core::tier::{FileTier, Found, PRIVATE, Problem, TierSet};
+use halocline_api::config::Config;
+use halocline_api::control::tier::{Found, PRIVATE, Problem};
+use halocline_os::counted::counted;
+use halocline_tier::{FileTier, TierSet};
 
 use super::{print_json, status};
 use crate::failure::{Failure, Outcome};

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use halocline_core::config::Copies;
-use halocline_core::control::tier::{CopiesStatus, Moved, Served};
-use halocline_core::control::{FileExplanation, FileInfo, Health, Place, Status, TierStatus};
-use halocline_core::counted::{counted, counted_with};
+use halocline_api::config::Copies;
+use halocline_api::control::tier::{CopiesStatus, Moved, Served};
+use halocline_api::control::{FileExplanation, FileInfo, Health, Place, Status, TierStatus};
+use halocline_os::counted::{counted, counted_with};
 
 use crate::failure::Failure;
 use crate::text;

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use halocline_core::control::mount::copies_of;
-use halocline_core::control::{AnyStatus, MoveReport, Request};
-use halocline_core::error::Error;
+use halocline_api::control::mount::copies_of;
+use halocline_api::control::{AnyStatus, MoveReport, Request};
 use halocline_fuse::with_helper;
+use halocline_os::error::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::control::{Claim, Progress, UseAs, Wanted};
-use halocline_core::error::Error;
-use halocline_core::volume::unstripe::{planned_bytes, unstripe, unstripe_tree};
+use halocline_api::control::{Claim, Progress, UseAs, Wanted};
+use halocline_os::error::Error;
+use halocline_storage::volume::unstripe::{planned_bytes, unstripe, unstripe_tree};
 
 use crate::failure::{Failure, Outcome};
 use crate::progress::Meter;

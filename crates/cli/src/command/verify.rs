@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::volume::Origin;
-use halocline_core::volume::origin::relayout::Standing;
+use halocline_storage::volume::Origin;
+use halocline_storage::volume::origin::relayout::Standing;
 use serde::Serialize;
 
 use super::plan::placement::{self, PartJson, PlacementArgs, ServerBytes};

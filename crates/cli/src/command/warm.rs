@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use halocline_core::bounded;
-use halocline_core::control::Request;
-use halocline_core::error::Error;
+use halocline_api::control::Request;
+use halocline_os::bounded;
+use halocline_os::error::Error;
 
 use super::moving::Telling;
 use crate::failure::{Failure, Outcome};

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 
-use halocline_core::config::{Config, OPTIONS};
-use halocline_core::control::joining::{Member, Members, MountPoint};
-use halocline_core::control::{Joined, Mounted, MoveReport, ProcessHint, ProgressSink};
-use halocline_core::error::{Error, Result};
+use halocline_api::config::{Config, OPTIONS};
+use halocline_api::control::joining::{Member, Members, MountPoint};
+use halocline_api::control::{Joined, Mounted, MoveReport, ProcessHint, ProgressSink};
 use halocline_fuse::{Sights, Transport};
+use halocline_os::error::{Error, Result};
 
 use super::endings::{Ending, used_by};
 use super::hanging;

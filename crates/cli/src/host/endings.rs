@@ -6,9 +6,9 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use halocline_core::control::MoveReport;
-use halocline_core::error::{Error, Result};
+use halocline_api::control::MoveReport;
 use halocline_fuse::MountedSession;
+use halocline_os::error::{Error, Result};
 
 /// Somebody asks for the end of the mount.
 pub(super) struct Ending {

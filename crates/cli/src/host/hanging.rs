@@ -14,9 +14,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::control::{Health, MoveReport, Progress, ProgressSink, Skipped};
-use halocline_core::error::{Error, Result};
-use halocline_core::looks::Looks;
+use halocline_api::control::{Health, MoveReport, Progress, ProgressSink, Skipped};
+use halocline_os::error::{Error, Result};
+use halocline_os::looks::Looks;
 
 use super::{Host, Hosted, flushed};
 

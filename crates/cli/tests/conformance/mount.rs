@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::control::mount::is_mountpoint;
+use halocline_api::control::mount::is_mountpoint;
 use halocline_testkit::fuse_device;
 use halocline_testkit::waiting::{PATIENCE, eventually};
 use rustix::process::{Pid, Signal, kill_process};

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::control::Request;
+use halocline_api::control::Request;
 use serde_json::Value;
 use tempfile::TempDir;
 

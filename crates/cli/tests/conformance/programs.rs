@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use halocline_testkit::program;
 use rustix::process::Signal;
 
-pub(crate) use halocline_core::bound_process::bind;
+pub(crate) use halocline_os::bound_process::bind;
 pub(crate) use halocline_testkit::skipping::skip;
 
 /// The command under test.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use halocline_core::coherence::{Grant, Want};
-use halocline_core::error::{Error, Result};
+use halocline_cache::coherence::{Grant, Want};
 use halocline_model::request::ByteRange;
 use halocline_model::token::{Answer, Demand, Held, Life, Mode, Session, Tokens};
+use halocline_os::error::{Error, Result};
 
 use super::file::{Attempt, File};
 use super::{Shared, told};

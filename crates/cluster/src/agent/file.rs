@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use halocline_core::coherence::{FileTokens, Grant, SharedFile, Want};
-use halocline_core::error::{Error, Result};
+use halocline_cache::coherence::{FileTokens, Grant, SharedFile, Want};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::token::{Epoch, Mode, Tokens};
+use halocline_os::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;

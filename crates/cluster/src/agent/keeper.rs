@@ -311,6 +311,6 @@ fn busy() -> StoreError {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unregistered(error: halocline_core::error::Error) -> StoreError {
+fn unregistered(error: halocline_os::error::Error) -> StoreError {
     StoreError::NoAnswer(format!("the list of sessions on the origin cannot be read: {error}"))
 }

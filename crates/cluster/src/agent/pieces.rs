@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use halocline_core::coherence::{Grant, Want};
+use halocline_cache::coherence::{Grant, Want};
 use halocline_model::request::ByteRange;
 use halocline_model::token::{Held, Mode, REGION};
 

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use halocline_core::coherence::SharedFile;
-use halocline_core::error::{Error, Result};
+use halocline_cache::coherence::SharedFile;
 use halocline_model::request::ByteRange;
 use halocline_model::token::{Epoch, Mode, Tokens};
+use halocline_os::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 
 use super::file::File;

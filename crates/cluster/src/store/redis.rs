@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use halocline_core::coherence::SharedFile;
+use halocline_cache::coherence::SharedFile;
 use halocline_model::token::{Epoch, Members, Session, Tokens};
 use parking_lot::Mutex;
 use redis::{Client, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo};

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use halocline_cache::coherence::{Coherence, Permit};
 use halocline_cluster::agent::Options;
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions;
 use halocline_cluster::store::Store;
 use halocline_cluster::store::memory::{Faults, Kept, MemoryStore};
-use halocline_core::clock::Clock;
-use halocline_core::coherence::{Coherence, Permit};
 use halocline_model::request::{ByteRange, Direction};
+use halocline_os::clock::Clock;
 use halocline_testkit::waiting::eventually;
 use tempfile::TempDir;
 
@@ -336,7 +336,7 @@ fn what_is_renewed_is_told_once() {
     assert!(!renewed(&other, READ), "it may go on reading what it wrote");
     let all = one.agent.tokens(file(0)).unwrap();
     let nothing = ByteRange::at(BLOCK, 0);
-    let want = halocline_core::coherence::Want { direction: READ, range: nothing, alone: false };
+    let want = halocline_cache::coherence::Want { direction: READ, range: nothing, alone: false };
     drop(Permit::wait(&*all, want).unwrap());
     drop(all);
     world.end(vec![one, other]);

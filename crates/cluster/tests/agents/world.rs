@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use halocline_cache::coherence::{Coherence, FileTokens, Holder, Permit, SharedFile, Want};
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::store::Store;
-use halocline_core::clock::Clock;
-use halocline_core::coherence::{Coherence, FileTokens, Holder, Permit, SharedFile, Want};
-use halocline_core::error::Result;
 use halocline_model::request::{ByteRange, Direction};
+use halocline_os::clock::Clock;
+use halocline_os::error::Result;
 use parking_lot::Mutex;
 
 pub(crate) const BLOCK: u64 = 4096;

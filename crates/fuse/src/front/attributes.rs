@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo};
-use halocline_core::engine::Stat;
+use halocline_vfs::Stat;
 
 use super::names::Entry;
 use crate::inode_table::ROOT;

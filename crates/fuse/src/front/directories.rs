@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use fuser::{FileAttr, FileHandle, FileType, INodeNo};
-use halocline_core::engine::{Caller, Engine};
+use halocline_vfs::{Caller, Engine};
 
 use super::names::Entry;
 use super::{Answer, Front, OpenDir, attributes};

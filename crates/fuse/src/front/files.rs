@@ -1,9 +1,9 @@
 //! Open files.
 
 use fuser::{Errno, FileHandle, INodeNo, WriteFlags};
-use halocline_core::device::Allocate;
-use halocline_core::engine::{Caller, Engine, Maker, Seek};
 use halocline_trace::Op;
+use halocline_vfs::Allocate;
+use halocline_vfs::{Caller, Engine, Maker, Seek};
 
 use super::names::{Entry, Place};
 use super::passing::Opened;
@@ -196,7 +196,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use halocline_core::engine::passthrough::Passthrough;
+    use halocline_vfs::passthrough::Passthrough;
 
     use super::super::FrontOptions;
     use super::*;

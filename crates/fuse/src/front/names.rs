@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use fuser::{FileAttr, FileHandle, INodeNo};
-use halocline_core::engine::{Caller, Engine, Make, Maker, SetAttr, Stat};
+use halocline_vfs::{Caller, Engine, Make, Maker, SetAttr, Stat};
 
 use super::{Answer, Front, privileges};
 

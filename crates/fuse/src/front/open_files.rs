@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fuser::FileHandle;
-use halocline_core::engine::{Caller, Engine};
-use halocline_core::error::Result;
+use halocline_os::error::Result;
 use halocline_trace::record::FileNumber;
+use halocline_vfs::{Caller, Engine};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 

@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fuser::{FileHandle, FopenFlags};
-use halocline_core::engine::Engine;
+use halocline_vfs::Engine;
 use parking_lot::Mutex;
 
 use super::backing::Backing;

@@ -7,9 +7,9 @@
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use halocline_core::device::Allocate;
-use halocline_core::engine::{Caller, Engine, SetAttr, Stat};
-use halocline_core::error::Result;
+use halocline_os::error::Result;
+use halocline_vfs::Allocate;
+use halocline_vfs::{Caller, Engine, SetAttr, Stat};
 
 use super::Front;
 use crate::inode_table::Inode;

@@ -4,9 +4,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use halocline_core::engine::{Caller, Engine};
 use halocline_trace::Op;
 use halocline_trace::record::{FileNumber, Recorder};
+use halocline_vfs::{Caller, Engine};
 
 use super::Front;
 use super::open_files::OpenFile;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fuser::{FileAttr, FileType};
-use halocline_core::engine::Engine;
+use halocline_vfs::Engine;
 
 use super::Front;
 use crate::inode_table::Inode;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use fuser::{Errno, INodeNo};
-use halocline_core::engine::{Caller, Engine};
+use halocline_vfs::{Caller, Engine};
 
 use super::{Answer, Front, Refused, privileges};
 use crate::inode_table::Inode;

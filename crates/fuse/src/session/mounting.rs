@@ -8,8 +8,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use fuser::{Config, MountOption, Session, SessionACL};
-use halocline_core::engine::Engine;
-use halocline_core::error::{Error, Result};
+use halocline_os::error::{Error, Result};
+use halocline_vfs::Engine;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid, getpriority_process, setpriority_process};
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use halocline_core::error::{Error, Result};
+use halocline_os::error::{Error, Result};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};

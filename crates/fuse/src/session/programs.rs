@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use halocline_core::bounded;
+use halocline_os::bounded;
 
 /// Programs that are named at most.
 const NAMED_MAX: usize = 5;

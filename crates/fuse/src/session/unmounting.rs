@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use halocline_core::control::mount::{self, MountCopy, Standing};
-use halocline_core::error::{Error, Result};
+use halocline_api::control::mount::{self, MountCopy, Standing};
+use halocline_os::error::{Error, Result};
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, UnmountFlags};

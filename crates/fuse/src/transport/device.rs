@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Generation, ReplyEntry, ReplyXattr, Request, TimeOrNow};
-use halocline_core::engine::{Caller, Engine, Maker, SetTime};
-use halocline_core::unpanicked::unpanicked;
+use halocline_os::unpanicked::unpanicked;
+use halocline_vfs::{Caller, Engine, Maker, SetTime};
 
 use crate::front::names::Entry;
 use crate::front::xattrs::Value;

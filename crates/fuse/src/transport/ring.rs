@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
-use halocline_core::engine::Engine;
+use halocline_vfs::Engine;
 
 use crate::front::Front;
 use busy_poll::{Awake, BusyPoll};

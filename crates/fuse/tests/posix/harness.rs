@@ -8,13 +8,13 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use halocline_core::control::Controlled;
-use halocline_core::engine::passthrough::Passthrough;
-use halocline_core::tier::{FileTier, TierOptions, TierSet};
+use halocline_api::control::Controlled;
 use halocline_fuse::transport::ring;
 use halocline_fuse::{MountOptions, MountedSession, Transport, mount};
 use halocline_testkit::fuse_device;
 pub(crate) use halocline_testkit::skipping::skip;
+use halocline_tier::{FileTier, TierOptions, TierSet};
+use halocline_vfs::passthrough::Passthrough;
 
 /// Somebody without rights.
 pub(crate) const NOBODY: u32 = 65534;

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use halocline_core::config::Config;
-use halocline_core::device::{Allocate, Device, ServerFile, Space};
-use halocline_core::engine::Decorations;
-use halocline_core::engine::extents::ExtentEngine;
+use halocline_api::config::Config;
+use halocline_cache::Decorations;
+use halocline_cache::extents::ExtentEngine;
 use halocline_fuse::transport::ring;
 use halocline_fuse::{MountOptions, Transport, mount};
 use halocline_model::request::ByteRange;
+use halocline_storage::device::{Device, ServerFile, Space};
+use halocline_vfs::Allocate;
 
 use crate::harness::{errno, reason_to_skip, skip};
 

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use clap::Args;
-use halocline_core::counted::counted;
 use halocline_model::admit;
+use halocline_os::counted::counted;
 use halocline_sim::study::Case;
 use plotters::prelude::*;
 use serde::Serialize;

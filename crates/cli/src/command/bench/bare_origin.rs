@@ -4,9 +4,9 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use halocline_core::config::Config;
-use halocline_core::error::Error;
-use halocline_core::volume::origin::{Origin, OriginFile};
+use halocline_api::config::Config;
+use halocline_os::error::Error;
+use halocline_storage::volume::origin::{Origin, OriginFile};
 
 use super::content::Content;
 use super::crew::Watch;

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::config::{CacheSize, Config, Shares, VolumeKind};
-use halocline_core::control::{Controlled, Report};
-use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::error::Error;
+use halocline_api::config::{CacheSize, Config, Shares, VolumeKind};
+use halocline_api::control::{Controlled, Report};
+use halocline_cache::extents::ExtentEngine;
 use halocline_model::request::Direction;
+use halocline_os::error::Error;
 
 use super::bare_origin::BareOrigin;
 use super::crew::{self, Watch};

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use crate::say::tell;
 use crate::text;
-use halocline_core::control::mount;
-use halocline_core::error::{Error, Result};
+use halocline_api::control::mount;
+use halocline_os::error::{Error, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use tempfile::TempDir;

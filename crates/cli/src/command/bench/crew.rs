@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use halocline_core::bound_process::bind;
+use halocline_os::bound_process::bind;
 use rustix::process::Signal;
 
 use super::worker::{Done, Job, Word};

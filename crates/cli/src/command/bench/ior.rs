@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::config::{Config, format_bytes};
-use halocline_core::control::Progress;
+use halocline_api::config::{Config, format_bytes};
+use halocline_api::control::Progress;
 use halocline_model::admit;
 
 use super::case::{Canary, Case, Phases, Setup};

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use halocline_core::counted::counted;
-use halocline_core::error::Error;
+use halocline_os::counted::counted;
+use halocline_os::error::Error;
 use halocline_sim::workload::Class;
 use halocline_trace::Op;
 use plotters::prelude::*;

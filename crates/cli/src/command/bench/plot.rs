@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use halocline_core::counted::counted;
-use halocline_core::error::Error;
+use halocline_os::counted::counted;
+use halocline_os::error::Error;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};

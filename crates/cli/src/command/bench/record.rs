@@ -1,6 +1,6 @@
 //! Results as they go into the JSON file. The field names are an interface: scripts read them.
 
-use halocline_core::control::{Report, RequestTotals};
+use halocline_api::control::{Report, RequestTotals};
 use serde::Serialize;
 
 /// Everything that one benchmark measured.

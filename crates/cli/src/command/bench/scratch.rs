@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use halocline_core::error::{Error, Result};
+use halocline_os::error::{Error, Result};
 use rustix::fs::{Advice, fadvise, statvfs};
 
 use super::claimed::{self, Claimed};

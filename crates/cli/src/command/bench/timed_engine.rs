@@ -13,20 +13,22 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use halocline_core::clock::{Clock, Team};
-use halocline_core::config::{CacheSize, Config, EmulatedDevice, Emulation, VolumeShape};
-use halocline_core::control::{Controlled, RequestTotals};
-use halocline_core::device::emulate::EmulatedServer;
-use halocline_core::device::memory::MemoryServer;
-use halocline_core::device::{Allocate, Device, Directory, ServerFile, Space};
-use halocline_core::engine::extents::ExtentEngine;
-use halocline_core::engine::{Caller, Decorations, Engine, Maker};
-use halocline_core::error::Error;
-use halocline_core::volume::Origin;
-use halocline_core::volume::origin::relayout::Wish;
+use halocline_api::config::{CacheSize, Config, EmulatedDevice, Emulation, VolumeShape};
+use halocline_api::control::{Controlled, RequestTotals};
+use halocline_cache::Decorations;
+use halocline_cache::extents::ExtentEngine;
 use halocline_model::request::ByteRange;
+use halocline_os::clock::{Clock, Team};
+use halocline_os::error::Error;
 use halocline_sim::{CacheOutcome, FileLayout};
+use halocline_storage::device::emulate::EmulatedServer;
+use halocline_storage::device::memory::MemoryServer;
+use halocline_storage::device::{Device, Directory, ServerFile, Space};
+use halocline_storage::volume::Origin;
+use halocline_storage::volume::origin::relayout::Wish;
 use halocline_trace::{Op, Request};
+use halocline_vfs::Allocate;
+use halocline_vfs::{Caller, Engine, Maker};
 use serde::Serialize;
 
 /// Numbers of processes begin here: beyond those that a kernel gives.

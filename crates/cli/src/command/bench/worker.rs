@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use halocline_core::counted::counted_with;
+use halocline_os::counted::counted_with;
 
 use clap::Args;
 use halocline_model::request::Direction;

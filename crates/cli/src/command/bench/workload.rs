@@ -5,7 +5,7 @@
 
 use std::str::FromStr;
 
-use halocline_core::counted::counted;
+use halocline_os::counted::counted;
 
 use serde::{Deserialize, Serialize};
 

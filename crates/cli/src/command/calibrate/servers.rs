@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use halocline_core::calibrate::{Calibration, Way};
-use halocline_core::error::Error;
+use halocline_os::error::Error;
+use halocline_storage::calibrate::{Calibration, Way};
 use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
 use super::{replace, table_of};

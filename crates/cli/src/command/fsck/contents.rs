@@ -3,13 +3,13 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use halocline_core::control::{Progress, path_as_json};
-use halocline_core::error::{Error, Result};
-use halocline_core::meta::table::ExtentTable;
-use halocline_core::meta::{Extent, FileRecord};
-use halocline_core::private::{PrivateDir, Use};
-use halocline_core::volume::CacheObjects;
+use halocline_api::control::{Progress, path_as_json};
+use halocline_meta::table::ExtentTable;
+use halocline_meta::{Extent, FileRecord};
 use halocline_model::request::ByteRange;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::{PrivateDir, Use};
+use halocline_storage::volume::CacheObjects;
 use serde::Serialize;
 
 use crate::progress::Meter;

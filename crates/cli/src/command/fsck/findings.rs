@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use halocline_core::control::{path_as_json, path_or_null_as_json};
+use halocline_api::control::{path_as_json, path_or_null_as_json};
 use serde::Serialize;
 
 /// Something that is wrong.

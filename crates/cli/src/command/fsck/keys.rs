@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use halocline_core::control::metrics::Section;
+use halocline_api::control::metrics::Section;
 
 use super::{Findings, Problem};
 

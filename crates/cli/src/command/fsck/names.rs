@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use halocline_core::config::Binding;
-use halocline_core::engine::reach;
-use halocline_core::error::Result;
-use halocline_core::meta::{FileRecord, Stamp};
-use halocline_core::namespace::Namespace;
-use halocline_core::volume::Origin;
+use halocline_api::config::Binding;
+use halocline_cache::reach;
+use halocline_meta::{FileRecord, Stamp};
+use halocline_os::error::Result;
+use halocline_storage::volume::Origin;
+use halocline_vfs::namespace::Namespace;
 
 /// The origin's tree and where it is, or why it cannot be looked at.
 pub(in crate::command) struct Names(Result<(Namespace, PathBuf), String>);

@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-use halocline_core::counted::counted;
-use halocline_core::error::Error;
+use halocline_os::counted::counted;
+use halocline_os::error::Error;
 use halocline_plan::planner::{Judged, Name, Outcome};
 use halocline_plan::servers::Servers;
 use halocline_sim::ServerSet;

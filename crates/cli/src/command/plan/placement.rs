@@ -7,11 +7,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use halocline_core::bounded;
-use halocline_core::volume::origin::relayout::{Standing, Wish};
-use halocline_core::volume::{Origin, Spread};
+use halocline_os::bounded;
 use halocline_plan::plan_file::Plan;
 use halocline_sim::ServerSet;
+use halocline_storage::volume::origin::relayout::{Standing, Wish};
+use halocline_storage::volume::{Origin, Spread};
 use serde::Serialize;
 
 use super::judge;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use halocline_core::counted::counted;
+use halocline_os::counted::counted;
 use halocline_plan::layout::Layout;
 use halocline_plan::planner::{Judged, Name, Outcome};
 use halocline_plan::servers::Servers;

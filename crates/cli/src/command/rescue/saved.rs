@@ -8,10 +8,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use halocline_core::control::path_as_json;
-use halocline_core::error::{Error, Result};
-use halocline_core::meta::FileId;
-use halocline_core::private::{PrivateDir, Use};
+use halocline_api::control::path_as_json;
+use halocline_meta::FileId;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::{PrivateDir, Use};
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 

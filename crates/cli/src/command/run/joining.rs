@@ -11,9 +11,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::control::{Client, Joined, MoveReport, Report, Request, SOCKET_NAME, Taken};
-use halocline_core::error::Error;
+use halocline_api::control::{Client, Joined, MoveReport, Report, Request, SOCKET_NAME, Taken};
 use halocline_fuse::{private_namespace, show_over};
+use halocline_os::error::Error;
 
 use super::{Plan, RunArgs, conclude};
 use crate::child::Signals;

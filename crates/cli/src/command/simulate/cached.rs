@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use halocline_core::config::format_bytes;
+use halocline_api::config::format_bytes;
 use halocline_model::admit;
 use halocline_sim::{CacheOutcome, Options, ServerSet, replay_cached};
 use serde::Serialize;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use halocline_core::config::format_bytes;
+use halocline_api::config::format_bytes;
 use halocline_model::tier;
 use halocline_sim::{FilesSeen, Options, ServerSet, TierOutcome, replay_tiered};
 use serde::Serialize;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-use halocline_core::config::parse_bytes;
+use halocline_api::config::parse_bytes;
 use halocline_model::curve::{Point, Sampler, curve};
 use halocline_model::evict::POLICIES;
 use halocline_trace::{Reader, Request};

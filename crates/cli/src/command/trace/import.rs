@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum, value_parser};
-use halocline_core::counted::counted;
-use halocline_core::error::Error;
+use halocline_os::counted::counted;
+use halocline_os::error::Error;
 use halocline_trace::import::dxt::{self, Module};
 use halocline_trace::import::{Imported, Sink, csv};
 use halocline_trace::{Kind, Source, Writer};

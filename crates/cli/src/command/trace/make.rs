@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
-use halocline_core::config::parse_bytes;
-use halocline_core::counted::counted;
-use halocline_core::error::Error;
+use halocline_api::config::parse_bytes;
+use halocline_os::counted::counted;
+use halocline_os::error::Error;
 use halocline_sim::workload::{Btio, Class, Hpio, Ior, Tile, Variant, Workload};
 use halocline_trace::{Kind, Op, Process, Source, Writer};
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use halocline_core::counted::{counted, counted_with};
+use halocline_os::counted::{counted, counted_with};
 use halocline_trace::Reader;
 use halocline_trace::analysis::{Mix, Pattern, StreamCounts};
 use halocline_trace::report::{FileReport, Report, SizeReport, report};

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Stdio;
 
-use halocline_core::control::descriptors;
-use halocline_core::error::{Error, Result};
+use halocline_api::control::descriptors;
+use halocline_os::error::{Error, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::session::mounting::{SUBTYPE, escaped, remedy};

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use halocline_core::control::descriptors::receive as received;
-use halocline_core::error::{Error, Result};
+use halocline_api::control::descriptors::receive as received;
+use halocline_os::error::{Error, Result};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
@@ -173,7 +173,7 @@ fn pass(socket: BorrowedFd<'_>, copied: Result<OwnedFd>) {
     match copied {
         Ok(copy) => {
             tell(socket, Ok(true));
-            let _sent = halocline_core::control::descriptors::send(socket, Some(copy.as_fd()));
+            let _sent = halocline_api::control::descriptors::send(socket, Some(copy.as_fd()));
         }
         Err(error) => tell(socket, Err(error)),
     }

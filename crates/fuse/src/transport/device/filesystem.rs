@@ -16,8 +16,8 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use halocline_core::engine::{Engine, Make, SetAttr};
-use halocline_core::unpanicked::{caught, unpanicked};
+use halocline_os::unpanicked::{caught, unpanicked};
+use halocline_vfs::{Engine, Make, SetAttr};
 
 use super::{Device, caller, maker, named, set_time, valued};
 use crate::front::Refused;

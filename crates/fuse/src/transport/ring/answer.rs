@@ -6,7 +6,7 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 
 use fuser::{Errno, FileHandle, INodeNo, WriteFlags};
-use halocline_core::engine::{Caller, Engine, Make, Maker, SetAttr, SetTime};
+use halocline_vfs::{Caller, Engine, Make, Maker, SetAttr, SetTime};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::exchange::Message;

@@ -1,7 +1,7 @@
 //! Some of the cases on the engine itself, beside what the simulator says of them.
 
-use halocline_core::config::Emulation;
-use halocline_core::counted::counted;
+use halocline_api::config::Emulation;
+use halocline_os::counted::counted;
 use serde::Serialize;
 
 use super::{Judgement, NEVER, OF_BEST, OF_NEVER, OURS, text_of};

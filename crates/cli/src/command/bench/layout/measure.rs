@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use halocline_core::device::emulate::{EmulatedServer, EmulatedWay};
-use halocline_core::device::local::LocalDevice;
-use halocline_core::device::{Device, ServerFile};
-use halocline_core::error::Error;
+use halocline_os::error::Error;
 use halocline_plan::layout::{Layout, Piece};
 use halocline_sim::servers::{Network, Profile};
 use halocline_sim::{Server, ServerSet};
+use halocline_storage::device::emulate::{EmulatedServer, EmulatedWay};
+use halocline_storage::device::local::LocalDevice;
+use halocline_storage::device::{Device, ServerFile};
 use halocline_trace::{Op, Request};
 use parking_lot::Mutex;
 

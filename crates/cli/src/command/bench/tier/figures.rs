@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::config::{EmulatedDevice, EmulatedHdd, EmulatedSsd};
-use halocline_core::device::emulate::EmulatedServer;
-use halocline_core::device::null::NullDevice;
-use halocline_core::device::{Device, ServerFile};
-use halocline_core::error::{Error, Result};
+use halocline_api::config::{EmulatedDevice, EmulatedHdd, EmulatedSsd};
+use halocline_os::error::{Error, Result};
+use halocline_storage::device::emulate::EmulatedServer;
+use halocline_storage::device::null::NullDevice;
+use halocline_storage::device::{Device, ServerFile};
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::counted::counted;
-use halocline_core::error::Result;
+use halocline_os::counted::counted;
+use halocline_os::error::Result;
 
 use super::random::Random;
 use super::setup::Setup;

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use halocline_core::error::Result;
+use halocline_os::error::Result;
 
 use super::Row;
 use super::setup::Setup;

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use halocline_core::bound_process::bind;
-use halocline_core::control::{Client, MoveReport, Place, Request, Status};
-use halocline_core::error::{Error, Result};
+use halocline_api::control::{Client, MoveReport, Place, Request, Status};
+use halocline_os::bound_process::bind;
+use halocline_os::error::{Error, Result};
 use rustix::process::Signal;
 
 use super::setup::Setup;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use halocline_core::control::mount::is_mountpoint;
-use halocline_core::error::{Error, Result};
+use halocline_api::control::mount::is_mountpoint;
+use halocline_os::error::{Error, Result};
 
 /// Everything that must be there before it is mounted on.
 pub(super) const DIRECTORIES: [&str; 7] = ["ssd", "hdd", TIER, "bare", "one", "two", MERGED];

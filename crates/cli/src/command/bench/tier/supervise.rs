@@ -9,10 +9,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::bound_process::bind;
-use halocline_core::bounded::{self, SMALL_FILE_BYTES_MAX};
-use halocline_core::control::mount;
-use halocline_core::error::Error;
+use halocline_api::control::mount;
+use halocline_os::bound_process::bind;
+use halocline_os::bounded::{self, SMALL_FILE_BYTES_MAX};
+use halocline_os::error::Error;
 use rustix::process::{Signal, geteuid};
 
 use super::INSIDE;

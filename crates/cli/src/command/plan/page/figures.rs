@@ -128,7 +128,7 @@ pub(super) fn sizes(page: &Page<'_>) -> Result<Figure, Failure> {
             if count > 0 {
                 #[expect(clippy::cast_precision_loss, reason = "a bar")]
                 let value = count as f64;
-                let text = halocline_core::counted::counted(count, what);
+                let text = halocline_os::counted::counted(count, what);
                 rows.push(Bar { name: name.clone(), value, text, series });
             }
         }

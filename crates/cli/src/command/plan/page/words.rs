@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use halocline_core::counted::counted;
+use halocline_os::counted::counted;
 use halocline_plan::planner::{Judged, Name};
 
 use super::{Load, Page, mb_per_s, stations};

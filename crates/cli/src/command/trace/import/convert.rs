@@ -11,8 +11,8 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use halocline_core::bound_process;
-use halocline_core::error::Error;
+use halocline_os::bound_process;
+use halocline_os::error::Error;
 use halocline_trace::import::{Sink, dxt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{

@@ -8,9 +8,9 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use halocline_core::bound_process::bind;
-use halocline_core::control::{MoveReport, Request};
-use halocline_core::error::{Error, Result};
+use halocline_api::control::{MoveReport, Request};
+use halocline_os::bound_process::bind;
+use halocline_os::error::{Error, Result};
 use rustix::process::Signal;
 
 use super::super::setup::Setup;

@@ -1,0 +1,92 @@
+//! How the bytes of `--size` are shared out between data, the records and the file system (I5).
+
+use super::{CacheSize, format_bytes};
+use halocline_os::error::{Error, Result};
+
+/// A file system needs blocks of its own to find the blocks of a sparse file: 1 for about 340
+/// extents on ext4. One part in this many of the size is set aside for them.
+const INDEX_SHARE: u64 = 128;
+
+/// Set aside for the cache's directories, its lock and the like: about ten blocks of 4 KiB.
+const OWN_FILES: u64 = 64 << 10;
+
+/// One part in this many of the size is set aside for records: 50 bytes an extent, and twice that
+/// while they are sorted, are a fortieth of an extent of 4 KiB.
+const RECORDS_SHARE: u64 = 32;
+/// An empty store takes some tens of kilobytes.
+const RECORDS_MIN: u64 = 512 << 10;
+/// The store's own journals at their largest, with tables for some million extents.
+const RECORDS_MAX: u64 = 256 << 20;
+
+/// The least size of a cache in bytes.
+pub const SIZE_MIN: u64 = 1 << 20;
+
+/// The shares of a cache's size, in bytes on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shares {
+    /// For cached data.
+    pub data: u64,
+    /// Set aside for records; what they take beyond is taken from the data's share.
+    pub records: u64,
+}
+
+impl Shares {
+    /// The shares of a cache of `size` bytes.
+    pub fn of(size: u64) -> Self {
+        let records = (size / RECORDS_SHARE).clamp(RECORDS_MIN, RECORDS_MAX);
+        Self { data: size.saturating_sub(size / INDEX_SHARE + OWN_FILES + records), records }
+    }
+
+    /// The least size that leaves `data` bytes for data.
+    pub fn size_for(data: u64) -> u64 {
+        // The share of data grows with the size, a byte at the most for a byte.
+        let mut size = data.max(SIZE_MIN);
+        while let Some(lack) = data.checked_sub(Self::of(size).data).filter(|&lack| lack > 0) {
+            size += lack;
+        }
+        size
+    }
+}
+
+impl CacheSize {
+    /// The size in bytes on a file system of `total` bytes; `named` is where it was given.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for less than [`SIZE_MIN`].
+    pub(super) fn checked_bytes(self, total: u64, named: &str) -> Result<u64> {
+        let size = self.bytes(total);
+        if size >= SIZE_MIN {
+            return Ok(size);
+        }
+        let least = format_bytes(SIZE_MIN);
+        Err(Error::invalid(
+            format!("{named}: a cache of {size} bytes has no room for its own records"),
+            format!("give at least {least}"),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_are_the_size_and_the_least_one_is_said() {
+        for size in [SIZE_MIN, SIZE_MIN + 1, 20 << 20, 1 << 30, 1 << 40] {
+            let Shares { data, records } = Shares::of(size);
+            assert!(data > 0 && data + records + size / INDEX_SHARE + OWN_FILES == size, "{size}");
+        }
+        for data in [1, 4096, 256 << 10, 1 << 20, (1 << 30) + 1, 1 << 40] {
+            let size = Shares::size_for(data);
+            assert!(Shares::of(size).data >= data, "{data}");
+            assert!(size == SIZE_MIN || Shares::of(size - 1).data < data, "{data}");
+        }
+        assert_eq!(
+            CacheSize::Percent(50.0).checked_bytes(SIZE_MIN * 2, "--size").unwrap(),
+            SIZE_MIN
+        );
+        let small = CacheSize::Bytes(SIZE_MIN - 1);
+        let error = small.checked_bytes(0, "--size").unwrap_err().to_string();
+        assert!(error.contains("--size") && error.contains("1M"), "{error}");
+    }
+}

@@ -1,0 +1,145 @@
+//! How the values of options are read from text and written as text.
+
+use super::units::{BYTES_MAX, Bounds, HourWindow, Kind, format_bytes, parse_bytes};
+use super::{CacheSize, Config, Copies, Emulation, Mode, VolumeKind};
+
+/// Stores a value that could be read.
+pub(super) fn put<T>(field: &mut T, value: Option<T>) -> Option<()> {
+    *field = value?;
+    Some(())
+}
+
+pub(super) fn name(field: &mut String, text: &str, kind: Kind) -> Option<()> {
+    put(field, kind.names().contains(&text).then(|| text.to_owned()))
+}
+
+pub(super) fn globs(field: &mut Vec<String>, text: &str) -> Option<()> {
+    let list: Vec<_> = text.lines().filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
+    let good = list.iter().all(|glob| globset::Glob::new(glob).is_ok());
+    put(field, good.then_some(list))
+}
+
+/// At least two plain names.
+pub(super) fn tiers(field: &mut Vec<String>, text: &str) -> Option<()> {
+    let list: Vec<_> = text.lines().filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let plain = |name: &String| !name.contains('/') && name != "." && name != "..";
+    put(field, (list.len() >= 2 && list.iter().all(plain)).then_some(list))
+}
+
+pub(super) fn single_thread(config: &mut Config, text: &str) -> Option<()> {
+    match text.parse().ok()? {
+        true => config.threads = 1,
+        false if config.threads == 1 => config.threads = 0,
+        false => {}
+    }
+    Some(())
+}
+
+pub(super) fn emulate(config: &mut Config, text: &str) -> Option<()> {
+    config.emulate = match text {
+        "none" => None,
+        _ => Some(Emulation::parse(text, |name| config.profiles.get(name).copied()).ok()?),
+    };
+    Some(())
+}
+
+/// A number of entries of a table: each takes memory.
+pub(super) const ENTRIES: Bounds = Bounds { least: 1, most: 1 << 26 };
+/// A number of threads; 0 is for as many as the front end likes.
+pub(super) const THREADS: Bounds = Bounds { least: 0, most: 1024 };
+/// Servers of one side at most: their queues are threads.
+pub const SERVERS_MAX: u32 = 256;
+/// A number of servers.
+pub(super) const SERVERS: Bounds = Bounds { least: 1, most: SERVERS_MAX as u64 };
+/// Bytes of a block: stripes are whole ones, so that no block lies on two servers.
+pub(super) const BLOCK: u64 = 4096;
+/// Bytes of a stripe at most.
+pub const STRIPE_BYTES_MAX: u64 = 1 << 40;
+/// Bytes of a stripe.
+pub(super) const STRIPE: Bounds = Bounds { least: BLOCK, most: STRIPE_BYTES_MAX };
+/// Bytes a second; 0 is no limit.
+pub(super) const RATE: Bounds = Bounds { least: 0, most: BYTES_MAX };
+
+/// A whole number within `bounds`.
+pub(super) fn count<T: TryFrom<u64>>(text: &str, bounds: Bounds) -> Option<T> {
+    let number = text.parse().ok().filter(|number| bounds.contain(*number))?;
+    T::try_from(number).ok()
+}
+
+pub(super) fn stripe(text: &str) -> Option<u64> {
+    parse_bytes(text).filter(|bytes| STRIPE.contain(*bytes) && bytes.is_multiple_of(BLOCK))
+}
+
+pub(super) fn percent(text: &str) -> Option<f64> {
+    let number: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
+    (0.0..=100.0).contains(&number).then_some(number)
+}
+
+/// Bytes, at least `least`, or a share.
+pub(super) fn size(text: &str, least: u64) -> Option<CacheSize> {
+    if text.trim_end().ends_with('%') {
+        return percent(text).filter(|share| *share > 0.0).map(CacheSize::Percent);
+    }
+    parse_bytes(text).filter(|bytes| *bytes >= least).map(CacheSize::Bytes)
+}
+
+pub(super) fn size_text(size: CacheSize) -> String {
+    match size {
+        CacheSize::Bytes(bytes) => format_bytes(bytes),
+        CacheSize::Percent(share) => format!("{share}%"),
+    }
+}
+
+pub(super) fn hours(field: &mut Option<HourWindow>, text: &str) -> Option<()> {
+    *field = if text == "always" { None } else { Some(HourWindow::parse(text)?) };
+    Some(())
+}
+
+pub(super) fn mode(text: &str) -> Option<Mode> {
+    match text {
+        "write-back" => Some(Mode::WriteBack),
+        "write-through" => Some(Mode::WriteThrough),
+        "read-only" => Some(Mode::ReadOnly),
+        _ => None,
+    }
+}
+
+pub(super) const fn mode_text(mode: Mode) -> &'static str {
+    match mode {
+        Mode::WriteBack => "write-back",
+        Mode::WriteThrough => "write-through",
+        Mode::ReadOnly => "read-only",
+    }
+}
+
+pub(super) fn copies(text: &str) -> Option<Copies> {
+    match text {
+        "none" => Some(Copies::None),
+        "keep" => Some(Copies::Keep),
+        "archive" => Some(Copies::Archive),
+        _ => None,
+    }
+}
+
+pub(super) const fn copies_text(copies: Copies) -> &'static str {
+    match copies {
+        Copies::None => "none",
+        Copies::Keep => "keep",
+        Copies::Archive => "archive",
+    }
+}
+
+pub(super) fn volume(text: &str) -> Option<VolumeKind> {
+    match text {
+        "plain" => Some(VolumeKind::Plain),
+        "striped" => Some(VolumeKind::Striped),
+        _ => None,
+    }
+}
+
+pub(super) const fn volume_text(kind: VolumeKind) -> &'static str {
+    match kind {
+        VolumeKind::Plain => "plain",
+        VolumeKind::Striped => "striped",
+    }
+}

@@ -1,0 +1,476 @@
+//! The control interface of a running mount: what other commands may ask its owner.
+//!
+//! The mount process is the only one that touches its cache (D2). It implements [`Controlled`];
+//! [`server`] answers on a Unix socket in the cache directory, [`client`] asks there, and
+//! [`mount`] finds the mount that a path lies on. The wire format is one JSON value a line: the
+//! client sends a [`Request`], the server answers any number of `{"progress": ...}` lines and
+//! then one `{"ok": ...}` or `{"error": {"message": ..., "errno": ...}}` line. A request is its
+//! name with its arguments: `{"status": {}}`, `{"flush": {"path": "a/b", "dry_run": true}}`. Paths
+//! are relative to the mount's root, which is empty; a hint's may be absolute, as a program sees it.
+
+mod address;
+mod bounds;
+pub mod claim;
+pub mod client;
+pub mod descriptors;
+mod explanation;
+pub mod joining;
+pub mod metrics;
+pub mod mount;
+pub mod place;
+pub mod report;
+pub mod server;
+#[cfg(test)]
+mod tests;
+pub mod tier;
+pub mod wire;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use halocline_model::layout::Layout;
+use halocline_model::request::ByteRange;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Mode;
+use halocline_os::error::{Error, Result};
+
+pub use crate::globs::is_glob;
+pub use claim::{Claim, Taken, UseAs, Wanted};
+pub use client::Client;
+pub use explanation::{CostTerms, Explanation, Question};
+pub use joining::Joined;
+pub use place::Place;
+pub use report::{CachedFileInfo, CachedTree};
+pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, Totals};
+pub use server::{Mounted, Server};
+pub use tier::{AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, TierStatus};
+pub use wire::{path_as_json, path_or_null_as_json, paths_as_json};
+
+/// Name of the extended attribute of a mount's root that tells the path of its control socket.
+pub const SOCKET_XATTR: &str = "user.halocline.socket";
+/// Name of the control socket inside the cache directory.
+pub const SOCKET_NAME: &str = "control.sock";
+/// What receives the progress of long work. `Break` asks for a stop at the next file or extent;
+/// what was moved until then stays moved and is in the report.
+pub type ProgressSink<'a> = &'a mut (dyn FnMut(Progress) -> ControlFlow<()> + Send);
+
+/// A running cache, as the control socket sees it.
+///
+/// The caller guarantees that the peer was checked and that paths are relative, without `..`.
+/// An implementation MUST be safe to call from many threads at once while programs run, and MUST
+/// answer `status`, `report` and `hint` without waiting for a device.
+pub trait Controlled: Send + Sync {
+    /// State of the whole mount.
+    fn status(&self) -> Status;
+    /// What was served since the mount began; `exit_status` is left `None`.
+    fn report(&self) -> Report;
+    /// Where each byte of a file is, in offset order and without gaps up to the file's size;
+    /// only `range` when given.
+    fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>>;
+    /// What is on the cache of files at and below `path`: nothing where there is no cache.
+    fn cached(&self, _path: &Path) -> Result<CachedTree> {
+        Ok(CachedTree::default())
+    }
+    /// What the engine would do with a request now, and why. Changes nothing.
+    fn explain(&self, question: &Question) -> Result<Explanation>;
+    /// Writes dirty data of `path` (a file or a directory; all when `None`) to the origin, durably.
+    fn flush(
+        &self,
+        path: Option<&Path>,
+        dry_run: bool,
+        progress: ProgressSink<'_>,
+    ) -> Result<MoveReport>;
+    /// Conflicts that no command was told of yet, for one that tells of them without a flush.
+    fn take_conflicts(&self) -> Vec<Skipped> {
+        Vec::new()
+    }
+    /// Fetches files, and all files below directories, into the cache.
+    fn warm(
+        &self,
+        paths: &[PathBuf],
+        dry_run: bool,
+        progress: ProgressSink<'_>,
+    ) -> Result<MoveReport>;
+    /// Flushes `path` (a file or a directory) and takes it off the cache.
+    fn evict(&self, path: &Path, dry_run: bool, progress: ProgressSink<'_>) -> Result<MoveReport>;
+    /// Changes the pin and exclude globs, durably, and returns those in force. A pin that is
+    /// larger than the cache is an error.
+    fn change_rules(&self, change: &RuleChange) -> Result<Rules>;
+    /// Notes what a process says about itself or one of its files.
+    fn hint(&self, hint: &ProcessHint) -> Result<()>;
+    /// What only a file tier has.
+    fn tier_status(&self) -> Option<TierStatus> {
+        None
+    }
+    /// The regular files at and below `path`, in order, and where each is: file tiers only.
+    fn files(&self, _path: &Path) -> Result<Vec<FileInfo>> {
+        Err(no_file_tier())
+    }
+    /// Why the file at `path` is where it is: file tiers only. Changes nothing.
+    fn explain_file(&self, _path: &Path) -> Result<FileExplanation> {
+        Err(no_file_tier())
+    }
+    /// Changes the announced jobs, and returns them: file tiers only.
+    fn change_jobs(&self, _change: &JobChange) -> Result<Vec<JobInfo>> {
+        Err(no_file_tier())
+    }
+}
+
+fn no_file_tier() -> Error {
+    Error::invalid("this mount is no file tier", "mount one with `halocline mount --tier ROOT`")
+}
+
+/// What a client asks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// [`Controlled::status`]; answers [`tier::AnyStatus`].
+    Status {},
+    /// [`Controlled::report`]; answers [`Report`].
+    Report {},
+    /// [`Controlled::locate`]; answers a list of [`ExtentInfo`].
+    Locate {
+        /// The file.
+        #[serde(with = "wire::path")]
+        path: PathBuf,
+        /// First byte and length; the whole file when absent.
+        #[serde(default)]
+        range: Option<(u64, u64)>,
+    },
+    /// [`Controlled::cached`]; answers [`CachedTree`].
+    Cached {
+        /// File or directory; all when empty.
+        #[serde(with = "wire::path")]
+        path: PathBuf,
+    },
+    /// [`Controlled::explain`]; answers [`Explanation`].
+    Explain(Question),
+    /// [`Controlled::flush`]; answers [`MoveReport`].
+    Flush {
+        /// File or directory; the whole mount when empty.
+        #[serde(with = "wire::path", default)]
+        path: PathBuf,
+        /// Only tell what would be moved.
+        #[serde(default)]
+        dry_run: bool,
+    },
+    /// [`Controlled::warm`]; answers [`MoveReport`].
+    Warm {
+        /// Files and directories.
+        #[serde(with = "wire::paths")]
+        paths: Vec<PathBuf>,
+        /// Only tell what would be moved.
+        #[serde(default)]
+        dry_run: bool,
+    },
+    /// [`Controlled::evict`]; answers [`MoveReport`].
+    Evict {
+        /// File or directory; the whole mount when empty.
+        #[serde(with = "wire::path", default)]
+        path: PathBuf,
+        /// Only tell what would be moved.
+        #[serde(default)]
+        dry_run: bool,
+    },
+    /// [`Controlled::change_rules`]; answers [`Rules`].
+    Rules(RuleChange),
+    /// [`Controlled::hint`]; answers `null`.
+    Hint(ProcessHint),
+    /// [`Controlled::files`]; answers a list of [`FileInfo`].
+    Files {
+        /// File or directory; the whole mount when empty.
+        #[serde(with = "wire::path", default)]
+        path: PathBuf,
+    },
+    /// [`Controlled::explain_file`]; answers [`FileExplanation`].
+    ExplainFile {
+        /// The file.
+        #[serde(with = "wire::path")]
+        path: PathBuf,
+    },
+    /// [`Controlled::change_jobs`]; answers a list of [`JobInfo`].
+    Jobs(JobChange),
+    /// [`server::Mounted::is_ending`]; answers whether the mount ends.
+    Ending {},
+    /// Becomes a user of the mount for as long as the connection lasts. Before the answer, which is
+    /// [`Joined`], comes one byte, with a copy of the mount as a descriptor where the mount is not
+    /// for all to see.
+    Join {
+        /// Device and inode of the origin as the client sees it; `None` where it sees the mount
+        /// there already.
+        origin: Option<(u64, u64)>,
+    },
+    /// Flush (unless `keep_dirty`), unmount and end the mount process; answers [`MoveReport`]
+    /// when the mount is gone.
+    Unmount {
+        /// Detach the mount even while programs use it; their open files go on working until
+        /// they are closed, and only then does the mount process end. Copies of the mount, as in
+        /// other mount namespaces, are ended then.
+        #[serde(default)]
+        force: bool,
+        /// Leave dirty data on the cache, to be flushed after the next mount.
+        #[serde(default)]
+        keep_dirty: bool,
+    },
+}
+
+/// State of a mount.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the mount process.
+    pub version: String,
+    /// Process id of the mount process.
+    pub pid: u32,
+    /// Origin directory.
+    #[serde(with = "wire::path")]
+    pub origin: PathBuf,
+    /// Cache directory.
+    #[serde(with = "wire::path")]
+    pub cache: PathBuf,
+    /// How requests come from the kernel: `device` or `io_uring`.
+    #[serde(default)]
+    pub transport: String,
+    /// Mode.
+    pub mode: Mode,
+    /// Admission policy.
+    pub policy: String,
+    /// Eviction policy.
+    pub eviction: String,
+    /// Limit of cached data in bytes on disk: the size of the cache less what is set aside for its
+    /// records.
+    pub limit_bytes: u64,
+    /// Bytes of data on disk in use or reserved; more than `limit_bytes` only where that just
+    /// became less (I5).
+    pub used_bytes: u64,
+    /// Bytes that the records take on disk, at most; 0 on a file tier.
+    #[serde(default)]
+    pub records_bytes: u64,
+    /// File bytes on the cache.
+    pub mapped_bytes: u64,
+    /// File bytes that only the cache has.
+    pub dirty_bytes: u64,
+    /// Age of the oldest dirty extent in milliseconds; `None` when nothing is dirty.
+    pub oldest_dirty_age_ms: Option<u64>,
+    /// Number of extents.
+    pub extents: u64,
+    /// Number of dirty extents.
+    pub dirty_extents: u64,
+    /// Ranges that wait to be fetched (`C_flag`).
+    pub wanted_ranges: u64,
+    /// Dirty bytes that are damaged on the cache: neither read nor flushed.
+    #[serde(default)]
+    pub damaged_bytes: u64,
+    /// Clean bytes that were damaged on the cache and came from the origin instead.
+    #[serde(default)]
+    pub repaired_bytes: u64,
+    /// Opens whose reads the kernel serves by itself (`warm_passthrough`), since the mount began.
+    #[serde(default)]
+    pub warm_opens: u64,
+    /// Who still uses the mount after somebody took it out of sight: it ends when they let go.
+    #[serde(default)]
+    pub detached: Option<String>,
+    /// Health of the cache device.
+    pub health: Health,
+    /// What the rebuilder does now.
+    pub rebuilder: Rebuilder,
+    /// The servers of both sides.
+    pub servers: Vec<ServerStatus>,
+    /// Pin and exclude globs.
+    pub rules: Rules,
+    /// What was served since the mount began.
+    pub report: Report,
+    /// What a person should know: conflicts (I9), files that lost data (I6), equally fast sides.
+    pub notes: Vec<String>,
+}
+
+/// Health of the cache device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum Health {
+    /// Requests are admitted.
+    Ok,
+    /// A device failed lately: nothing new is admitted until it is tried again.
+    Degraded {
+        /// What happened, and the remedy.
+        reason: String,
+    },
+    /// A file system is nearly full: nothing is admitted, or (the origin's) what needs more of it.
+    Full {
+        /// Which one, and the remedy.
+        reason: String,
+    },
+    /// A directory does not answer: its device, or the server of a network file system, hangs. What needs it waits.
+    Silent {
+        /// Which one, and the remedy.
+        reason: String,
+    },
+}
+
+/// What the rebuilder does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rebuilder {
+    /// Nothing to do.
+    Idle,
+    /// Dirty data waits for its age, the flush window or a threshold.
+    Waiting,
+    /// Writing dirty extents to the origin.
+    Flushing,
+    /// Fetching wanted ranges.
+    Fetching,
+}
+
+/// A side of the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// The slow side.
+    Origin,
+    /// The fast side.
+    Cache,
+}
+
+/// One server of a volume.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// Which volume it belongs to.
+    pub side: Side,
+    /// Its directory.
+    #[serde(with = "wire::path")]
+    pub path: PathBuf,
+    /// Name of the device profile in use, for example `hdd`, `calibrated` or `emulated hdd`.
+    pub profile: String,
+    /// Device requests read.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Device requests written.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Requests waiting or in service now.
+    pub queued: u64,
+    /// How many times as long as calibrated it takes, if that is much more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slower: Option<f64>,
+}
+
+/// A maximal range of a file with one location.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtentInfo {
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// The side that answers reads.
+    pub side: Side,
+    /// Layout on the cache; `None` on the origin.
+    pub layout: Option<Layout>,
+    /// Server (1-DV) or group (2-D); 0 otherwise.
+    pub group: u16,
+    /// Whether only the cache has the newest bytes.
+    pub dirty: bool,
+    /// Last read, write or fill in milliseconds since the epoch; `None` on the origin.
+    pub last_use_ms: Option<u64>,
+    /// Since when it is dirty, in milliseconds since the epoch; `None` when clean.
+    pub dirty_since_ms: Option<u64>,
+}
+
+/// How far a flush, warm or evict is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Bytes done.
+    pub done_bytes: u64,
+    /// Bytes to do in all; may grow while programs write.
+    pub total_bytes: u64,
+    /// The file in work, where there is one.
+    #[serde(with = "wire::path", default)]
+    pub path: PathBuf,
+}
+
+/// What a flush, warm or evict did, or would do.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MoveReport {
+    /// Bytes moved: written to the origin, fetched, or freed on the cache.
+    pub bytes: u64,
+    /// Files touched.
+    pub files: u64,
+    /// Files with nothing to move, because they were already where they were to go.
+    #[serde(default)]
+    pub already_files: u64,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// Bytes of files that had a clean copy where they went: nothing of them was copied.
+    #[serde(default)]
+    pub clean_bytes: u64,
+    /// Bytes that should have moved and did not: still dirty, without room, or pinned.
+    pub left_bytes: u64,
+    /// Files that were skipped or failed, with the reason.
+    pub skipped: Vec<Skipped>,
+    /// Files that others had changed, whose dirty bytes are saved elsewhere, with the place: those of
+    /// which no flush told yet.
+    #[serde(default)]
+    pub conflicts: Vec<Skipped>,
+}
+
+/// A file that was not moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// The file.
+    #[serde(with = "wire::path")]
+    pub path: PathBuf,
+    /// Why, and what to do about it.
+    pub reason: String,
+}
+
+/// A change of the pin and exclude globs. Globs match paths relative to the mount's root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", content = "glob", rename_all = "kebab-case")]
+pub enum RuleChange {
+    /// Extents of matching files are never evicted.
+    Pin(String),
+    /// Takes a pin back.
+    Unpin(String),
+    /// Nothing of matching files is admitted; what is cached is flushed and leaves.
+    Exclude(String),
+    /// Takes an exclude back.
+    Include(String),
+}
+
+/// The globs in force, from the configuration and from commands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    /// Pin globs.
+    pub pin: Vec<String>,
+    /// Exclude globs.
+    pub exclude: Vec<String>,
+}
+
+/// What a process says about itself, or about one file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessHint {
+    /// Process id; the server puts the peer's there, whatever was sent.
+    #[serde(default)]
+    pub pid: u32,
+    /// Rank in the communicator: the owner of 1-DV and 2-D placements.
+    #[serde(default)]
+    pub rank: Option<u32>,
+    /// Number of processes p that share the file; `None` leaves it measured.
+    #[serde(default)]
+    pub size: Option<u32>,
+    /// The file; empty for all files of the process.
+    #[serde(with = "wire::path", default)]
+    pub path: PathBuf,
+    /// `halocline_cache=enable|disable`.
+    #[serde(default)]
+    pub cache: Option<bool>,
+    /// `halocline_policy=NAME`.
+    #[serde(default)]
+    pub policy: Option<String>,
+    /// Each read of the file shall be a request: direct I/O from the next open on.
+    #[serde(default)]
+    pub direct: bool,
+}

@@ -1,0 +1,88 @@
+//! What is said of a directory that somebody else uses.
+
+use std::path::Path;
+
+use super::Taken;
+use halocline_os::error::Error;
+
+impl From<Taken> for Error {
+    fn from(taken: Taken) -> Self {
+        let Taken { wanted, wanted_cache, dir, cache, pid, uid, .. } = taken;
+        // What a stranger says of itself may hold anything.
+        let shown = |path: &Path| path.to_string_lossy().escape_debug().to_string();
+        let what = match dir {
+            dir if dir.as_os_str().is_empty() => "files of it".to_owned(),
+            dir if dir == wanted => "it".to_owned(),
+            dir => shown(&dir),
+        };
+        let with = if cache.as_os_str().is_empty() {
+            String::new()
+        } else {
+            format!(" with the cache {}", shown(&cache))
+        };
+        if cache.ends_with(crate::control::tier::PRIVATE) {
+            return Self::invalid(
+                format!(
+                    "{} is in use: process {pid} of user {uid} serves {what} as a file tier, which \
+                     is mounted once at a time",
+                    wanted.display()
+                ),
+                "end that mount first, or wait until it ends",
+            );
+        }
+        if cache == wanted_cache && !cache.as_os_str().is_empty() {
+            return Self::invalid(
+                format!(
+                    "{} is in use: process {pid} of user {uid} serves {what} with this cache already, \
+                     and a cache is mounted at one place",
+                    wanted.display()
+                ),
+                "use that mount, or end it first; `halocline run` with the same --origin and --cache \
+                 joins it",
+            );
+        }
+        Self::invalid(
+            format!(
+                "{} is in use: process {pid} of user {uid} serves {what}{with}, and two caches over \
+                 the same files would not see each other's newest bytes",
+                wanted.display()
+            ),
+            "end that mount first, wait until it ends, or use its cache (`halocline run` with the \
+             same --origin and --cache joins it); or give both the same --cluster",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A tier that was mounted twice was told of two caches, and of a `run` that could join.
+    #[test]
+    fn a_file_tier_in_use_is_not_called_a_cache() {
+        let (wanted, dir) = (PathBuf::from("/t/ssd"), PathBuf::from("/t/ssd"));
+        let cache = dir.join(crate::control::tier::PRIVATE);
+        let wanted_cache = cache.clone();
+        let taken = Taken { wanted, wanted_cache, dir, cache, pid: 7, uid: 8, answers: true };
+        let error = Error::from(taken).to_string();
+        assert!(error.contains("is in use: process 7 of user 8"), "{error}");
+        assert!(error.contains("file tier") && !error.contains("cache"), "{error}");
+    }
+
+    /// One cache that was mounted at a second place was told of two.
+    #[test]
+    fn one_cache_is_not_called_two() {
+        let told = |wanted_cache: &str| {
+            let (wanted, dir) = (PathBuf::from("/data"), PathBuf::from("/data"));
+            let (wanted_cache, cache) = (wanted_cache.into(), PathBuf::from("/ssd/cache"));
+            let taken = Taken { wanted, wanted_cache, dir, cache, pid: 7, uid: 8, answers: true };
+            Error::from(taken).to_string()
+        };
+        let same = told("/ssd/cache");
+        assert!(same.contains("with this cache already") && !same.contains("two caches"), "{same}");
+        let other = told("/ssd/other");
+        assert!(other.contains("cache /ssd/cache, and two caches"), "{other}");
+    }
+}

@@ -1,0 +1,41 @@
+//! Descriptors that travel through Unix sockets, each with one byte.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+use halocline_os::error::Result;
+
+/// What stands for a descriptor in the stream.
+const BYTE: u8 = b'=';
+
+/// Sends a descriptor, or that there is none.
+pub fn send(socket: impl AsFd, descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut room);
+    let rights: Vec<_> = descriptor.into_iter().collect();
+    if !rights.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&rights));
+    }
+    sendmsg(socket, &[IoSlice::new(&[BYTE])], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// The descriptor that was sent, if there was one.
+pub fn receive(socket: impl AsFd) -> Result<Option<OwnedFd>> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut room);
+    let mut byte = [0_u8];
+    let mut buffers = [IoSliceMut::new(&mut byte)];
+    recvmsg(socket, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let rights = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok(rights)
+}

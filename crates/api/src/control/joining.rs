@@ -1,0 +1,151 @@
+//! Runs that join a running mount instead of making a second engine over its origin (I8).
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::net::UCred;
+use serde::{Deserialize, Serialize};
+
+use super::server::Mounted;
+use super::{Client, Report, Request, descriptors, wire};
+use halocline_os::error::{Error, Result};
+
+/// What a run learns of the mount that it joined.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Joined {
+    /// The mount process.
+    pub pid: u32,
+    /// Where the mount is for all to see; `None` where its process made it for itself.
+    pub mountpoint: Option<MountPoint>,
+    /// The options in force, as text by key.
+    pub options: BTreeMap<String, String>,
+    /// What was served until now.
+    pub report: Report,
+}
+
+/// A path on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountPoint(#[serde(with = "wire::path")] pub PathBuf);
+
+/// The processes that use a mount besides its own.
+#[derive(Debug, Clone, Default)]
+pub struct Members(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    pids: Vec<u32>,
+    closed: bool,
+}
+
+/// A member, until dropped.
+#[derive(Debug)]
+pub struct Member {
+    members: Members,
+    pid: u32,
+}
+
+impl Members {
+    /// Takes a process in.
+    ///
+    /// # Errors
+    /// `ESHUTDOWN` once the mount ends.
+    pub fn admit(&self, pid: u32) -> Result<Member> {
+        let mut state = self.0.lock();
+        if state.closed {
+            return Err(Error::from(std::io::Error::from_raw_os_error(libc::ESHUTDOWN)));
+        }
+        state.pids.push(pid);
+        drop(state);
+        Ok(Member { members: self.clone(), pid })
+    }
+
+    /// Takes nobody in any more; those that are in stay.
+    pub fn close(&self) {
+        self.0.lock().closed = true;
+    }
+
+    /// The same if nobody is in; otherwise who is.
+    pub fn close_if_empty(&self) -> Result<(), Vec<u32>> {
+        let mut state = self.0.lock();
+        if state.pids.is_empty() {
+            state.closed = true;
+            return Ok(());
+        }
+        Err(state.pids.clone())
+    }
+
+    /// Takes others in again: the mount goes on.
+    pub fn reopen(&self) {
+        self.0.lock().closed = false;
+    }
+
+    /// Whether nobody is taken in any more.
+    pub fn is_closed(&self) -> bool {
+        self.0.lock().closed
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut state = self.members.0.lock();
+        if let Some(at) = state.pids.iter().position(|pid| *pid == self.pid) {
+            state.pids.remove(at);
+        }
+    }
+}
+
+impl Client {
+    /// Becomes a user of the mount until this is dropped; `origin` as in [`Request::Join`].
+    pub fn join(&mut self, origin: Option<(u64, u64)>) -> Result<(Joined, Option<OwnedFd>)> {
+        self.send(&Request::Join { origin })?;
+        let copy = descriptors::receive(self.stream())
+            .map_err(|error| self.failed(std::io::Error::from_raw_os_error(error.errno())))?;
+        Ok((self.receive(false, |_| {})?, copy))
+    }
+}
+
+/// The serving end: sends the copy of the mount, and gives what is to be answered and the member.
+pub(super) fn admit(
+    mut stream: &UnixStream,
+    peer: UCred,
+    mounted: &dyn Mounted,
+    origin: Option<(u64, u64)>,
+) -> Result<(Joined, Member)> {
+    let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+    let own = rustix::process::geteuid();
+    let admitted = if peer.uid == own {
+        mounted.join(pid, origin)
+    } else {
+        Err(Error::invalid(
+            format!("the mount belongs to user {own}"),
+            "run as that user, or use the mount point",
+        ))
+    };
+    stream.flush()?;
+    let copy = admitted.as_ref().ok().and_then(|(_, copy, _)| copy.as_ref().map(AsFd::as_fd));
+    descriptors::send(stream, copy)?;
+    let (joined, _, member) = admitted?;
+    Ok((joined, member))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_keep_a_mount_open_and_a_closed_one_takes_none() {
+        let members = Members::default();
+        let (first, second) = (members.admit(1).unwrap(), members.admit(1).unwrap());
+        assert_eq!(members.close_if_empty(), Err(vec![1, 1]));
+        drop(first);
+        assert_eq!(members.close_if_empty(), Err(vec![1]));
+        drop(second);
+        assert_eq!(members.close_if_empty(), Ok(()));
+        assert_eq!(members.admit(2).unwrap_err().errno(), libc::ESHUTDOWN);
+    }
+}

@@ -1,0 +1,286 @@
+//! What a mount of the file tier is asked and answers besides the common requests.
+
+mod found;
+mod problem;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Status, wire};
+use crate::config::Copies;
+
+pub use found::Found;
+pub use problem::Problem;
+
+/// Directory of the file tier's own in each tier; programs do not see it.
+pub const PRIVATE: &str = ".halocline";
+
+/// State of a mount of any kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AnyStatus {
+    /// What every mount has; of a file tier what is said of dirty data and extents is 0.
+    #[serde(flatten)]
+    pub status: Status,
+    /// What only a file tier has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierStatus>,
+}
+
+/// One file of a file tier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "answers about a file, each of its own")]
+pub struct FileInfo {
+    /// Path relative to the mount's root.
+    #[serde(with = "wire::path")]
+    pub path: PathBuf,
+    /// The tier that holds it, 0 the fastest.
+    pub tier: usize,
+    /// The tier's name: the last part of its directory.
+    pub tier_name: String,
+    /// Where the file is below all mounts.
+    #[serde(with = "wire::path")]
+    pub place: PathBuf,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Bytes on disk.
+    pub disk_bytes: u64,
+    /// A pin keeps it on the SSD.
+    pub pinned: bool,
+    /// An exclude keeps it off the SSD.
+    pub excluded: bool,
+    /// The kernel serves it by itself now.
+    pub passed_through: bool,
+    /// It is gone from its tier: restore it there, or remove the name.
+    #[serde(default)]
+    pub lost: bool,
+    /// Name of the lower tier that has a clean copy of it; `None` where none has.
+    #[serde(default)]
+    pub clean_copy: Option<String>,
+}
+
+/// Why a file of a file tier is where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileExplanation {
+    /// The file.
+    #[serde(flatten)]
+    pub file: FileInfo,
+    /// The policy.
+    pub policy: String,
+    /// Most bytes that files may have on the SSD.
+    pub ssd_limit_bytes: u64,
+    /// Bytes left below that, and on its file system.
+    pub ssd_free_bytes: u64,
+    /// Opens of the file that were seen since the mount began; fewer where very many files are
+    /// opened, as what was long ago is forgotten.
+    pub opens: u64,
+    /// The last of them, in milliseconds since 1970.
+    pub last_open_ms: Option<u64>,
+    /// Files that would leave the SSD before it; `None` where it is not there, or does not leave by
+    /// the policy (pinned, empty).
+    pub leaves_after: Option<u64>,
+    /// Files that may leave the SSD, itself included.
+    pub may_leave: Option<u64>,
+    /// Jobs that name it and are believed.
+    pub jobs: Vec<JobUse>,
+    /// Open handles.
+    pub handles: u64,
+    /// Those that the kernel serves by itself.
+    pub passed_handles: u64,
+    /// Its names.
+    pub hard_links: u64,
+    /// Those that move together; where they are fewer than its names, it does not move.
+    pub known_names: u64,
+    /// It does not fit below the SSD's limit at all.
+    pub too_large: bool,
+    /// When it last stayed where it was although it was to move, in milliseconds since 1970.
+    pub stayed_ms: Option<u64>,
+    /// Why it stayed.
+    pub stayed: Option<String>,
+    /// Why it is where it is, in sentences.
+    pub reasons: Vec<String>,
+    /// What would change that.
+    pub remedies: Vec<String>,
+}
+
+/// A job that names a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobUse {
+    /// The job.
+    pub name: String,
+    /// References to the file that are still to come.
+    pub coming: u64,
+    /// How many references from now the next one is, 1 the very next; `None` where none is to come.
+    pub next: Option<u64>,
+}
+
+/// State of one tier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierState {
+    /// Its directory.
+    #[serde(with = "wire::path")]
+    pub path: PathBuf,
+    /// Its name.
+    pub name: String,
+    /// Bytes its file system has free; `None` where it does not answer.
+    pub free_bytes: Option<u64>,
+}
+
+/// State of a file tier.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TierStatus {
+    /// The tiers, fastest first.
+    pub tiers: Vec<TierState>,
+    /// Files on the SSD.
+    pub ssd_files: u64,
+    /// Above this many bytes on the SSD files are demoted in the background.
+    pub high_bytes: u64,
+    /// Down to this many.
+    pub low_bytes: u64,
+    /// Files and bytes brought to the SSD since the mount began.
+    pub promoted: Moved,
+    /// Files and bytes moved to lower tiers, spilled ones included.
+    pub demoted: Moved,
+    /// Copies of files on the SSD.
+    #[serde(default)]
+    pub copies: CopiesStatus,
+    /// Opens of files on the SSD, and of files on lower tiers that were served there.
+    pub opens: Opens,
+    /// Moves under way, the longest first; a hundred at most.
+    #[serde(default)]
+    pub moving: Vec<MoveNow>,
+    /// Bytes a second copied between tiers, the mean over the last five seconds.
+    #[serde(default)]
+    pub moving_rate: u64,
+    /// Reads and writes that the mount process served: what the kernel serves by itself
+    /// (passthrough) and answers from its page cache is not seen.
+    #[serde(default)]
+    pub requests: Requests,
+    /// What the kernel serves by itself.
+    pub passthrough: PassthroughStatus,
+    /// Announced jobs.
+    pub jobs: Vec<JobInfo>,
+}
+
+/// Copies of files on the SSD that lower tiers have.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiesStatus {
+    /// Which are kept.
+    pub kept: Copies,
+    /// Files with a clean copy.
+    pub clean: Moved,
+    /// Bytes on disk of copies; they give way where a disk is full.
+    pub disk_bytes: u64,
+    /// Of [`TierStatus::demoted`] those of which nothing was copied, as they had a clean copy.
+    pub demoted: Moved,
+    /// Files that were archived since the mount began, each time that they were.
+    pub archived: Moved,
+    /// Files that shall be archived and have no clean copy.
+    pub waiting: Moved,
+    /// How long the oldest of those has none, in milliseconds.
+    pub waiting_ms: Option<u64>,
+    /// Why a file was not archived last.
+    pub trouble: Option<String>,
+}
+
+/// Files and bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// Files.
+    pub files: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Opens by where the file was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opens {
+    /// On the SSD already.
+    pub hits: u64,
+    /// On a lower tier, and brought to the SSD.
+    pub promoted: u64,
+    /// On a lower tier, and served there.
+    pub in_place: u64,
+}
+
+/// A file that moves now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MoveNow {
+    /// Path relative to the mount's root, as it was when the move began.
+    #[serde(with = "wire::path")]
+    pub path: PathBuf,
+    /// The tier that it leaves, 0 the fastest.
+    pub from: usize,
+    /// The tier that it goes to.
+    pub to: usize,
+    /// Bytes copied so far.
+    pub done_bytes: u64,
+    /// Bytes of data that it has: holes do not count.
+    pub total_bytes: u64,
+    /// Seconds since the move began.
+    pub seconds: f64,
+}
+
+/// Requests that the mount process served, by where the file was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Of files on the SSD.
+    pub on_ssd: Served,
+    /// Of files on lower tiers, served in place.
+    pub in_place: Served,
+}
+
+/// Reads and writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Served {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes that they returned.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes that they brought.
+    pub written_bytes: u64,
+}
+
+/// Kernel passthrough: which open files have it and why others do not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassthroughStatus {
+    /// Whether the kernel takes files; `None` until one was offered.
+    pub works: Option<bool>,
+    /// Why not, where it does not.
+    pub reason: Option<String>,
+    /// Open files that the kernel serves by itself.
+    pub files: Vec<String>,
+    /// Opens that were not passed through, by reason.
+    pub refused: Vec<(String, u64)>,
+}
+
+/// What is done with announced jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobChange {
+    /// Announces a job: the text of a job file (`docs/JOBS.md`).
+    Add(String),
+    /// Takes a job back, by its name.
+    Remove(String),
+    /// A new run of a job begins, by processes that are marked as its own.
+    Begin(String),
+    /// Changes nothing.
+    List,
+}
+
+/// An announced job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobInfo {
+    /// Its name.
+    pub name: String,
+    /// References of this node.
+    pub references: u64,
+    /// References seen so far, or skipped.
+    pub position: u64,
+    /// Distinct files.
+    pub files: u64,
+    /// `waiting`, `running`, `stopped` (nobody goes on with it), `done` or `deviated`.
+    pub state: String,
+}

@@ -1,0 +1,122 @@
+//! Barriers: what the cache holds becomes durable, or what replaces it on the origin does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::counters::Counters;
+use crate::degrade::Relief;
+use crate::discard::Discards;
+use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::store::ExtentStore;
+use crate::flush::Sweeper;
+use crate::foundation::Foundation;
+use crate::known_files::KnownFiles;
+use crate::mappings::Mappings;
+use halocline_meta::FileId;
+use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::Namespace;
+
+/// What makes the cache durable.
+#[derive(Debug)]
+pub(crate) struct Barriers {
+    store: Arc<ExtentStore>,
+    counters: Arc<Counters>,
+    namespace: Arc<Namespace>,
+    mappings: Arc<Mappings>,
+    known: Arc<KnownFiles>,
+    relief: Arc<Relief>,
+    sweeper: Arc<Sweeper>,
+    discards: Arc<Discards>,
+    /// Sum of the moving counters at the last barrier.
+    barrier_mark: AtomicU64,
+}
+
+impl Barriers {
+    /// Nothing was written yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        mappings: &Arc<Mappings>,
+        known: &Arc<KnownFiles>,
+        relief: &Arc<Relief>,
+        sweeper: &Arc<Sweeper>,
+        discards: &Arc<Discards>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            counters: Arc::clone(&base.counters),
+            namespace: Arc::clone(&base.namespace),
+            mappings: Arc::clone(mappings),
+            known: Arc::clone(known),
+            relief: Arc::clone(relief),
+            sweeper: Arc::clone(sweeper),
+            discards: Arc::clone(discards),
+            barrier_mark: AtomicU64::new(0),
+        }
+    }
+
+    /// A barrier. Objects that their device refused to sync are replaced first: a second sync
+    /// that succeeds would not mean that their bytes are there. The caller holds no lock of a file.
+    pub(crate) fn barrier(&self) -> Result<()> {
+        let Err(error) = self.store.barrier() else { return Ok(()) };
+        let unsyncable = self.store.objects.unsyncable();
+        if unsyncable.is_empty() || self.store.dmt.usable().is_err() {
+            return Err(error);
+        }
+        self.mappings.cache_failed(&error);
+        for number in unsyncable {
+            let id = FileId(number);
+            if let Some(file) = self.known.file_by_id(id)? {
+                self.replace_object(&file, id)?;
+            }
+        }
+        self.store.barrier()
+    }
+
+    /// Makes what the cache holds of a file durable: on the cache, or, if its store is sick, at
+    /// home.
+    pub(crate) fn make_durable(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
+        match self.barrier() {
+            Err(error) if self.store.dmt.usable().is_err() => {
+                self.mappings.cache_failed(&error);
+                self.relief.relieved(|| self.relief.bring_home(file, id)).map(drop)
+            }
+            done => done,
+        }
+    }
+
+    /// After a flush: what went home is recorded as clean, durably, and evictable. A device that
+    /// cannot be synced keeps the second from happening and nothing else: the bytes are at home.
+    pub(crate) fn settle_flush(&self) -> Result<()> {
+        let settled = self.barrier().and_then(|()| self.discards.discard_queued().map(drop));
+        self.mappings.advisory(settled.or_else(|error| {
+            self.mappings.cache_failed(&error);
+            self.store.dmt.persist()
+        }))
+    }
+
+    /// Brings a file's dirty bytes home, forgets all that is cached of it, and removes its objects.
+    fn replace_object(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
+        self.sweeper.flush_whole(file, &|_| true)?;
+        let _range = file.range.exclusive(WHOLE);
+        if !self.store.dmt.dirty(id, WHOLE, 1).is_empty() {
+            return Err(Error::invalid(
+                format!(
+                    "{} was written while its cache object was replaced",
+                    self.namespace.path_of(&file.node.read()).display()
+                ),
+                "sync again",
+            ));
+        }
+        self.mappings.let_go(id, WHOLE)?;
+        // Before the object goes: a record that came back would find nothing.
+        self.store.dmt.persist()?;
+        Ok(self.store.objects.remove(id.0)?)
+    }
+
+    /// Whether anything was written to the cache since this was last asked.
+    pub(crate) fn are_due(&self) -> bool {
+        let counts = self.counters.snapshot();
+        let now = counts.ssd_bytes_written + counts.flushed_bytes + counts.evicted_bytes;
+        self.barrier_mark.swap(now, Ordering::Relaxed) != now
+    }
+}

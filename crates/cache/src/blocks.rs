@@ -1,0 +1,89 @@
+//! Blocks of a file whose newest bytes are partly on the cache only (`st_blocks`).
+//!
+//! What must hold: a file with data never shows none, or archivers take it for one hole; and a
+//! sparse file stays sparse, or `du` and every copy that trusts it see terabytes of zeros.
+
+use halocline_model::request::ByteRange;
+
+use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::store::ExtentStore;
+use halocline_meta::{BLOCK, FileId};
+use halocline_storage::volume::origin::OriginFile;
+use halocline_vfs::Seek;
+
+/// Unit of `st_blocks` in bytes.
+const SECTOR: u64 = 512;
+/// Dirty extents that are compared with the origin for one `stat`; the bytes of others count as
+/// missing there.
+const COMPARED_MAX: usize = 64;
+
+/// Blocks of 512 bytes of a file with `size` bytes of which the origin holds `below` blocks: those
+/// and what dirty bytes take that lie in the origin's holes. Asks the origin about holes only
+/// where it has some and there are dirty bytes.
+pub(super) fn blocks(store: &ExtentStore, file: &CachedFile, size: u64, below: u64) -> u64 {
+    let whole = size.div_ceil(BLOCK) * (BLOCK / SECTOR);
+    let Some(id) = file.id().filter(|_| below.saturating_mul(SECTOR) < size) else {
+        return below;
+    };
+    let dirty = store.dmt.dirty_bytes(id);
+    if dirty == 0 {
+        return below;
+    }
+    let mover = file.mover.lock().as_ref().map(|mover| mover.origin.clone());
+    let missing = missing_below(store, id, dirty, mover.as_deref().filter(|_| below > 0));
+    (below + missing.div_ceil(SECTOR)).min(whole)
+}
+
+/// Bytes, in whole blocks, that `dirty` dirty bytes take in the holes of `origin`; without it
+/// the whole file is a hole.
+fn missing_below(store: &ExtentStore, id: FileId, dirty: u64, origin: Option<&OriginFile>) -> u64 {
+    let (mut missing, mut compared, mut reached) = (0, 0, 0);
+    for extent in store.dmt.dirty(id, WHOLE, COMPARED_MAX) {
+        compared += extent.range.len();
+        let blocks = extent.range.widen_to(BLOCK);
+        let blocks = ByteRange::new(blocks.start.max(reached), blocks.end.max(reached));
+        reached = blocks.end;
+        missing += origin.map_or(blocks.len(), |origin| holes_in(origin, blocks));
+    }
+    missing + dirty.saturating_sub(compared)
+}
+
+/// Bytes of new blocks that a write to `part` of `origin` needs. Where it does not tell its holes, as
+/// some network file systems do not, all of a sparse file.
+pub(super) fn new_bytes_in(origin: &OriginFile, part: ByteRange) -> u64 {
+    let blocks = part.widen_to(BLOCK);
+    let (Ok(node), Ok(used)) = (origin.node().metadata(), origin.blocks()) else {
+        return blocks.len();
+    };
+    let size = node.len();
+    if used.saturating_mul(SECTOR) >= size {
+        let end = size.div_ceil(BLOCK) * BLOCK;
+        return blocks.end.saturating_sub(blocks.start.max(end));
+    }
+    match origin.seek(0, Seek::Hole) {
+        Ok(hole) if hole < size => holes_in(origin, blocks),
+        _ => blocks.len(),
+    }
+}
+
+/// Bytes of `range` that are holes of the file. Where it cannot say, none are.
+fn holes_in(origin: &OriginFile, range: ByteRange) -> u64 {
+    let (mut holes, mut at) = (0, range.start);
+    // One step for each hole: at most one for each block.
+    while at < range.end {
+        let data = match origin.seek(at, Seek::Data) {
+            Ok(data) => data.min(range.end),
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => range.end,
+            Err(_) => return holes,
+        };
+        holes += data - at;
+        if data >= range.end {
+            return holes;
+        }
+        match origin.seek(data, Seek::Hole) {
+            Ok(hole) if hole > data => at = hole,
+            _ => return holes,
+        }
+    }
+    holes
+}

@@ -1,0 +1,275 @@
+//! Going on without the metadata store (D11): it refuses changes since a write to it failed.
+//!
+//! What must hold then:
+//! - writes to dirty extents go to the cache as before: their records need no change;
+//! - where clean bytes are cached a write goes home, after the mapping was abandoned: no later
+//!   mount trusts it (I1);
+//! - dirty bytes are brought home file by file, and the file's mappings abandoned (I3, I7);
+//! - where a next mount cannot be told any more what to distrust, it is told to distrust everything;
+//! - records that only speed things up (names, stamps, wishes) are let be: each is found out anew
+//!   by the next mount. A stamp that stays at rest while the file changes makes that mount drop
+//!   the file's clean extents; a file with dirty ones is stamped as being written already.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use halocline_model::request::ByteRange;
+use parking_lot::Mutex;
+
+use crate::counters::Counters;
+use crate::damage::Damage;
+use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::store::ExtentStore;
+use crate::external_changes::ExternalChanges;
+use crate::foundation::Foundation;
+use crate::known_files::KnownFiles;
+use crate::mappings::Mappings;
+use crate::notes::Notes;
+use crate::own_changes::OwnChanges;
+use crate::repair::Repair;
+use crate::settings::Settings;
+use crate::times::Times;
+use halocline_meta::{Extent, FileId};
+use halocline_os::error::{Error, Result};
+use halocline_storage::volume::origin::OriginFile;
+
+/// What goes on where a store refuses changes, and what cannot be stated any more.
+#[derive(Debug)]
+pub(crate) struct Relief {
+    store: Arc<ExtentStore>,
+    damage: Arc<Damage>,
+    counters: Arc<Counters>,
+    notes: Arc<Notes>,
+    settings: Arc<Settings>,
+    mappings: Arc<Mappings>,
+    repair: Arc<Repair>,
+    own: Arc<OwnChanges>,
+    external: Arc<ExternalChanges>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
+    /// Files that were removed and of which there is no statement.
+    pub(crate) removed: Mutex<HashSet<FileId>>,
+    /// Held while the whole cache is given up.
+    giving_up: Mutex<()>,
+}
+
+/// Dirty extents that are at home as they are: with their generations.
+type Copied = HashSet<(FileId, ByteRange, u64)>;
+
+impl Relief {
+    /// The store takes changes yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        (mappings, repair): (&Arc<Mappings>, &Arc<Repair>),
+        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
+        known: &Arc<KnownFiles>,
+        times: &Arc<Times>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            damage: Arc::clone(&base.damage),
+            counters: Arc::clone(&base.counters),
+            notes: Arc::clone(&base.notes),
+            settings: Arc::clone(&base.settings),
+            mappings: Arc::clone(mappings),
+            repair: Arc::clone(repair),
+            own: Arc::clone(own),
+            external: Arc::clone(external),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            removed: Mutex::default(),
+            giving_up: Mutex::default(),
+        }
+    }
+
+    /// Does `work`, which may have to state that bytes are outdated. Where that cannot be stated
+    /// any more, because there are too many of them or nothing takes it, the whole cache is given
+    /// up and the work done again: programs do not fail for it (D11). The caller holds no lock of a
+    /// file, and `work` can be repeated.
+    pub(crate) fn relieved<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+        let before = self.mappings.unstated();
+        match work() {
+            Err(error) if self.mappings.unstated() != before => {
+                if let Err(stuck) = self.give_up() {
+                    self.notes.note(format!("the cache cannot be given up: {stuck}"));
+                    return Err(error);
+                }
+                work()
+            }
+            done => done,
+        }
+    }
+
+    /// Copies all dirty bytes of a file home, makes them durable there, and abandons its mappings.
+    /// For a store that refuses changes: it cannot be told that they are clean.
+    pub(crate) fn bring_home(&self, file: &CachedFile, id: FileId) -> Result<u64> {
+        // One line for each whole file, so programs wait: a page of lines must do for all files.
+        let _range = file.range.exclusive(WHOLE);
+        // A flush that began before the store failed may still be writing home what was there then.
+        let _home = file.home.exclusive(WHOLE);
+        let mut copied = Copied::new();
+        let bytes = self.copy_home(file, id, &mut copied)?;
+        if bytes > 0 {
+            self.mappings.let_go(id, WHOLE)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Copies dirty bytes of a file home, but for extents that are in `copied` as they are, and
+    /// makes them durable there. The caller holds `range` and `home` of the whole file.
+    fn copy_home(&self, file: &CachedFile, id: FileId, copied: &mut Copied) -> Result<u64> {
+        let mut dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
+        dirty.retain(|extent| !copied.contains(&(id, extent.range, extent.generation)));
+        if dirty.is_empty() {
+            return Ok(0);
+        }
+        let mover = self.known.mover_of(file)?;
+        self.times.hold_origin_time(file)?;
+        let changing = self.own.changing(file, Some(&mover))?;
+        if changing.foreign {
+            drop(changing);
+            let _growth = file.growth.lock();
+            return self.external.meet_alone(file).map(|()| 0);
+        }
+        // What can be read goes home even if some of it cannot: that is all that can be saved.
+        let mut sum = Ok(0);
+        for extent in &dirty {
+            let here = self.bring_extent(&mover, (file, id), extent);
+            sum = sum.and_then(|sum: u64| here.map(|()| sum + extent.range.len()));
+        }
+        let bytes = sum?;
+        mover.sync(true)?;
+        copied.extend(dirty.iter().map(|extent| (id, extent.range, extent.generation)));
+        self.counters.flushed(bytes);
+        Ok(bytes)
+    }
+
+    /// Brings all dirty bytes home and states, once for all, that nothing of the cache is to be
+    /// trusted: for a store that refuses changes, when single statements do not fit any more.
+    /// Programs wait for what changed while most of it was copied only.
+    pub(crate) fn give_up(&self) -> Result<()> {
+        let _one = self.giving_up.lock();
+        let mut copied = Copied::new();
+        for (id, file) in self.dirty_or_err()? {
+            let _range = file.range.exclusive(WHOLE);
+            let _home = file.home.exclusive(WHOLE);
+            self.copy_home(&file, id, &mut copied)?;
+        }
+        loop {
+            let files = self.dirty_or_err()?;
+            // Held until the statement stands: what is written home in between and lost its
+            // mapping would be overwritten by the next mount, if we were killed (I1, I4).
+            let guards: Vec<_> = files
+                .iter()
+                .map(|(_, file)| (file.range.exclusive(WHOLE), file.home.exclusive(WHOLE)))
+                .collect();
+            for (id, file) in &files {
+                self.copy_home(file, *id, &mut copied)?;
+            }
+            let dirty = self.store.dmt.dirty_files();
+            let gone = self.removed.lock().clone();
+            let ours = |id| files.iter().any(|(file, _)| *file == id) || gone.contains(&id);
+            if !dirty.iter().all(|(id, _)| ours(*id)) {
+                // Another became dirty meanwhile.
+                drop(guards);
+                continue;
+            }
+            if let Err(error) = self.store.dmt.give_up() {
+                self.notes.note(format!(
+                    "{error}; the origin has all data, but the next mount cannot know: remove the \
+                     directory {} before you mount with it again",
+                    self.settings.cache_dir.display()
+                ));
+            }
+            for (id, _) in &dirty {
+                self.store.dmt.abandon(*id, WHOLE)?;
+                self.damage.heal(*id, WHOLE);
+            }
+            drop(guards);
+            for (_, file) in &files {
+                self.times.give_time(file)?;
+            }
+            return Ok(());
+        }
+    }
+
+    /// The files with dirty bytes, but for removed ones, whose bytes nobody needs.
+    fn dirty_or_err(&self) -> Result<Vec<(FileId, Arc<CachedFile>)>> {
+        let gone = self.removed.lock().clone();
+        let dirty = self.store.dmt.dirty_files();
+        let needed = dirty.iter().filter(|(id, _)| !gone.contains(id));
+        let found = needed.map(|(id, _)| match self.known.file_by_id(*id)? {
+            Some(file) => Ok(Some((*id, file))),
+            None => self.known.record_of_missing(*id).map_or(Ok(None), |record| {
+                Err(Error::invalid(
+                    format!("{} is not there any more and has dirty bytes", record.path.display()),
+                    "mount again: it is searched for then",
+                ))
+            }),
+        });
+        found.filter_map(Result::transpose).collect()
+    }
+
+    fn bring_extent(
+        &self,
+        mover: &OriginFile,
+        (file, id): (&CachedFile, FileId),
+        extent: &Extent,
+    ) -> Result<()> {
+        let Extent { range, placement, .. } = *extent;
+        let length = usize::try_from(range.len()).expect("an extent fits in memory");
+        let mut data = vec![0; length];
+        let damaged = self.store.read_checked(id, placement, range.start, &mut data)?;
+        let damaged: Vec<_> = damaged.iter().filter_map(|bad| bad.intersect(range)).collect();
+        self.repair.found_damaged(file, id, &damaged);
+        let mut at = range.start;
+        let damaged = self.damage.of(id, range);
+        for bad in damaged.iter().copied().chain([ByteRange::new(range.end, range.end)]) {
+            let good = index(at - range.start)..index(bad.start - range.start);
+            mover.write_at(at, &data[good])?;
+            at = bad.end;
+        }
+        if damaged.is_empty() { Ok(()) } else { Err(rustix::io::Errno::IO.into()) }
+    }
+
+    /// Brings every dirty file home; says once what became of it.
+    pub(crate) fn drain(&self) -> Result<()> {
+        let files = self.store.dmt.dirty_files();
+        let mut failed = None;
+        for (id, _) in &files {
+            let drained = match self.known.file_by_id(*id) {
+                Err(error) => Err(error),
+                Ok(Some(file)) => self
+                    .relieved(|| self.bring_home(&file, *id))
+                    .and_then(|_| self.times.give_time(&file)),
+                Ok(None) if self.removed.lock().contains(id) => Ok(()),
+                Ok(None) => self.known.record_of_missing(*id).map_or(Ok(()), |record| {
+                    Err(Error::invalid(
+                        format!(
+                            "{} is not there any more and has dirty bytes",
+                            record.path.display()
+                        ),
+                        "mount again: it is searched for then",
+                    ))
+                }),
+            };
+            failed = failed.or(drained.err());
+        }
+        match failed {
+            Some(error) => Err(error),
+            None if files.is_empty() => Ok(()),
+            None => {
+                self.notes.note(
+                    "the metadata store failed: all dirty data is on the origin now; unmount, \
+                     check the cache's device, and mount again to go on caching"
+                        .to_owned(),
+                );
+                Ok(())
+            }
+        }
+    }
+}
+
+fn index(length: u64) -> usize {
+    usize::try_from(length).expect("an extent fits in memory")
+}

@@ -1,0 +1,223 @@
+//! What the engine knows of one file while it is open or has dirty bytes.
+//!
+//! Locks, in the order in which they are taken:
+//! 1. `range` over the bytes of a request: shared to read, exclusive to change;
+//! 2. `growth` by whoever makes the file longer or shorter;
+//! 3. `home` over bytes that go to the origin: shared by writers, exclusive by a flush that
+//!    rewrites a region and must not run over a write to the gaps between its extents;
+//! 4. `look` for a moment.
+//!
+//! A flush takes `home` first; it must therefore only *try* `range`.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use halocline_model::request::ByteRange;
+use halocline_model::streams::Streams;
+use parking_lot::{Mutex, RwLock};
+
+use crate::coherence::FileTokens;
+use crate::extent::look::Look;
+use crate::extent::mover::Mover;
+use crate::range_lock::RangeLock;
+use halocline_meta::{FileId, OriginKey, Stamp};
+use halocline_vfs::namespace::Node;
+
+/// All bytes from `start` on.
+pub(crate) const fn tail(start: u64) -> ByteRange {
+    ByteRange::new(start, u64::MAX)
+}
+
+/// The whole file.
+pub(crate) const WHOLE: ByteRange = tail(0);
+
+/// What a program's hint asked for on one file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FileHint {
+    /// Size of the communicator that opened it: p.
+    pub(crate) processes: Option<u32>,
+    /// `halocline_cache`: `Some(false)` admits nothing.
+    pub(crate) cache: Option<bool>,
+    /// `halocline_policy`: name of the admission policy.
+    pub(crate) policy: Option<String>,
+    /// Each read call is to be a request.
+    pub(crate) direct: bool,
+}
+
+impl FileHint {
+    /// Whether nothing was asked for.
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// No time is held back from the origin.
+const NO_TIME: i64 = i64::MIN;
+
+/// One file of the origin.
+#[derive(Debug)]
+pub(crate) struct CachedFile {
+    /// Identity on the origin.
+    pub(crate) key: OriginKey,
+    id: OnceLock<FileId>,
+    /// Guards bytes against overlapping changes (I1, I2).
+    pub(crate) range: Arc<RangeLock>,
+    /// Guards the origin's bytes against being rewritten by a flush (I3).
+    pub(crate) home: RangeLock,
+    /// Held while the file's size changes.
+    pub(crate) growth: Mutex<()>,
+    size: AtomicU64,
+    /// Who does what on this file.
+    pub(crate) streams: Mutex<Streams>,
+    /// A descriptor that can write, opened at the first admission and kept while bytes are dirty:
+    /// what could not be flushed is never admitted.
+    pub(crate) mover: Mutex<Option<Mover>>,
+    /// Syncs through `mover` that failed. The system tells each failure once: what others wrote
+    /// through it before may be lost, too, and must be written again.
+    pub(crate) syncs_failed: AtomicU64,
+    /// The node, as a way to the file's name.
+    pub(crate) node: RwLock<Node>,
+    /// Open handles.
+    pub(crate) opens: AtomicU32,
+    /// Those of them that can write.
+    pub(crate) writers: AtomicU32,
+    /// Hints of the programs that have it open.
+    pub(crate) hint: RwLock<FileHint>,
+    /// Whether a glob keeps it from the cache.
+    pub(crate) excluded: AtomicBool,
+    /// Whether programs may read or map the origin's bytes without us: the cache has nothing newer
+    /// then and takes nothing in. Set and cleared with all of `range` held.
+    pub(crate) read_below: AtomicBool,
+    /// Whether its last name is gone.
+    pub(crate) unlinked: AtomicBool,
+    /// Whether the cache has forgotten it since.
+    pub(crate) forgotten: AtomicBool,
+    /// How the origin's file looked when we last left it alone (I9).
+    pub(crate) look: Mutex<Look>,
+    mtime_held_ns: AtomicI64,
+    /// Held while the origin's file is given a modification time.
+    pub(crate) times: Mutex<()>,
+    /// Serialises flushes of this file.
+    pub(crate) flushing: Mutex<()>,
+    /// What this node may do with it, where other nodes use the origin, too.
+    pub(crate) tokens: OnceLock<Arc<dyn FileTokens>>,
+}
+
+impl CachedFile {
+    /// A file of `size` bytes that looks like `look`, and that the cache knows as `id`, if it does.
+    pub(crate) fn new(
+        key: OriginKey,
+        id: Option<FileId>,
+        (size, look): (u64, Stamp),
+        node: Node,
+    ) -> Self {
+        let known = OnceLock::new();
+        if let Some(id) = id {
+            known.set(id).expect("a new cell is empty");
+        }
+        Self {
+            key,
+            id: known,
+            range: Arc::default(),
+            home: RangeLock::default(),
+            growth: Mutex::default(),
+            size: AtomicU64::new(size),
+            streams: Mutex::default(),
+            mover: Mutex::default(),
+            syncs_failed: AtomicU64::new(0),
+            node: RwLock::new(node),
+            opens: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
+            hint: RwLock::default(),
+            excluded: AtomicBool::new(false),
+            read_below: AtomicBool::new(false),
+            unlinked: AtomicBool::new(false),
+            forgotten: AtomicBool::new(false),
+            look: Mutex::new(Look::new(look)),
+            mtime_held_ns: AtomicI64::new(NO_TIME),
+            times: Mutex::default(),
+            flushing: Mutex::default(),
+            tokens: OnceLock::new(),
+        }
+    }
+
+    /// Identity in the cache, once something of the file was cached or noted.
+    pub(crate) fn id(&self) -> Option<FileId> {
+        self.id.get().copied()
+    }
+
+    /// Remembers the identity; all callers got the same one from the store.
+    pub(crate) fn set_id(&self, id: FileId) {
+        let kept = self.id.get_or_init(|| id);
+        assert_eq!(*kept, id, "one origin file has one identity in the cache");
+    }
+
+    /// Size in bytes; the origin's file always has the same.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Sets the size. The caller holds `growth`.
+    pub(crate) fn set_size(&self, size: u64) {
+        debug_assert!(self.growth.is_locked(), "the size changes only under `growth`");
+        self.size.store(size, Ordering::Release);
+    }
+
+    /// The modification time that the origin's file is still to be given, in nanoseconds.
+    pub(crate) fn held_mtime_ns(&self) -> Option<i64> {
+        let held = self.mtime_held_ns.load(Ordering::Acquire);
+        (held != NO_TIME).then_some(held)
+    }
+
+    /// Notes a write at `now_ns`. A write that reached only the cache leaves the origin's time
+    /// behind, so it is held; one that went home moves a held time along.
+    pub(crate) fn note_write(&self, now_ns: i64, on_cache: bool) {
+        if on_cache || self.held_mtime_ns().is_some() {
+            self.mtime_held_ns.store(now_ns, Ordering::Release);
+        }
+    }
+
+    /// Holds `mtime_ns` unless a time is held already: before a flush, whose writes would
+    /// otherwise show as modifications.
+    pub(crate) fn hold_mtime(&self, mtime_ns: i64) {
+        let _ = self.mtime_held_ns.compare_exchange(
+            NO_TIME,
+            mtime_ns,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+    }
+
+    /// Holds `mtime_ns` instead of whatever is held: a program chose it.
+    pub(crate) fn choose_mtime(&self, mtime_ns: i64) {
+        self.mtime_held_ns.store(mtime_ns, Ordering::Release);
+    }
+
+    /// The origin has been given `given_ns`, or a program set the time itself (`None`): nothing
+    /// is held any more unless a later write came between.
+    pub(crate) fn let_mtime_go(&self, given_ns: Option<i64>) {
+        match given_ns {
+            Some(given) => {
+                let _ = self.mtime_held_ns.compare_exchange(
+                    given,
+                    NO_TIME,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+            }
+            None => self.mtime_held_ns.store(NO_TIME, Ordering::Release),
+        }
+    }
+
+    /// Whether nothing of the file may enter the cache.
+    pub(crate) fn is_kept_out(&self) -> bool {
+        self.excluded.load(Ordering::Relaxed)
+            || self.read_below.load(Ordering::Acquire)
+            || self.forgotten.load(Ordering::Relaxed)
+    }
+
+    /// Whether programs have the file open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.opens.load(Ordering::SeqCst) > 0
+    }
+}

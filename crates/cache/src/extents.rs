@@ -1,0 +1,377 @@
+//! The extent engine: an origin with byte ranges of its files on a cache.
+//!
+//! This file answers the calls of a front end. Data goes through [`redirect`](super::redirect);
+//! names go straight to the origin's tree, with the cache's records following.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use halocline_model::request::ByteRange;
+
+use super::blocks::blocks;
+use super::fill::Filler;
+use super::handle::Handle;
+use super::lease_renewal::LeaseRenewal;
+use super::parts::Parts;
+use super::reach::origin_key;
+use super::rebuild::Rebuilder;
+use super::sides::Meters;
+use super::sight::Sight;
+use super::times::NS;
+use crate::extent::file::{WHOLE, tail};
+use halocline_api::control::{SOCKET_NAME, SOCKET_XATTR};
+use halocline_meta::OriginKey;
+use halocline_os::error::Result;
+use halocline_storage::volume::origin::{hidden_xattr, shown_xattrs};
+use halocline_vfs::Allocate;
+use halocline_vfs::namespace::{Namespace, Node, Removed};
+use halocline_vfs::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
+
+/// An origin with a cache in front of it.
+#[derive(Debug)]
+pub struct ExtentEngine {
+    pub(super) parts: Arc<Parts>,
+    pub(super) rebuilder: Rebuilder,
+    pub(super) filler: Filler,
+    pub(super) renewal: LeaseRenewal,
+    pub(super) meters: Meters,
+    /// Names of the servers' profiles, the origin's first. Looked up once: the look waits for a device that hangs.
+    pub(super) profiles: Vec<String>,
+    pub(super) sight: Sight,
+}
+
+impl ExtentEngine {
+    /// Attributes as programs see them: a time that the origin is still to be given, and blocks
+    /// for bytes that only the cache has, so that nobody takes the file for a hole.
+    fn shown(&self, mut stat: Stat) -> Stat {
+        if stat.kind() != libc::S_IFREG {
+            return stat;
+        }
+        self.parts.origin.data.complete_stat(&mut stat);
+        let Some(file) = self.parts.files.by_key(origin_key(&stat)) else { return stat };
+        if let Some(held_ns) = file.held_mtime_ns() {
+            let (seconds, rest) = (held_ns.div_euclid(NS), held_ns.rem_euclid(NS));
+            (stat.raw.st_mtime, stat.raw.st_mtime_nsec) = (seconds, rest);
+            if (stat.raw.st_ctime, stat.raw.st_ctime_nsec) < (seconds, rest) {
+                (stat.raw.st_ctime, stat.raw.st_ctime_nsec) = (seconds, rest);
+            }
+        }
+        let (size, below) = (stat.raw.st_size.unsigned_abs(), stat.raw.st_blocks.unsigned_abs());
+        stat.raw.st_blocks = blocks(&self.parts.store, &file, size, below).cast_signed();
+        stat
+    }
+
+    fn is_regular(stat: &Stat) -> bool {
+        stat.kind() == libc::S_IFREG
+    }
+
+    /// What must happen to a regular file that lost a name in `parent`.
+    fn name_gone(&self, parent: &Node, removed: &Removed) -> Result<()> {
+        if !Self::is_regular(&removed.stat) {
+            return Ok(());
+        }
+        let key = origin_key(&removed.stat);
+        let file = self.parts.files.by_key(key);
+        if !removed.last {
+            self.restamp_other_name(key, removed);
+            return Ok(());
+        }
+        // A name that comes back after a power loss comes with the bytes that were fsynced (I4).
+        if let Some(id) = self.parts.store.dmt.find(key)
+            && self.parts.store.dmt.promised(id, WHOLE)
+        {
+            self.parts.namespace.open_dir(parent)?.sync()?;
+        }
+        if let Some(file) = file {
+            file.unlinked.store(true, Ordering::SeqCst);
+            if file.is_open() {
+                return Ok(());
+            }
+            let forgotten = match file.id() {
+                Some(id) => {
+                    self.parts.relief.relieved(|| self.parts.lifecycle.forget_file(&file, id))
+                }
+                None => self.parts.lifecycle.forget_data(&file),
+            };
+            self.parts.known.forget_idle(&file);
+            return forgotten;
+        }
+        self.parts.lifecycle.forget_key(key, removed)
+    }
+
+    /// Before a name of a file goes that other nodes may have: they bring home what is dirty of it.
+    fn take_from_others(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        if !self.parts.permits.are_needed() {
+            return Ok(());
+        }
+        match self.parts.namespace.lookup(parent, name) {
+            Ok((node, stat)) if Self::is_regular(&stat) => {
+                let file = self.parts.known.file_of(&node)?;
+                self.parts.permits.to_resize(&file, 0).map(drop)
+            }
+            // Whoever removes it says why it cannot.
+            _ => Ok(()),
+        }
+    }
+
+    /// Before one of several names of a file goes: the records know the file by one name, so what
+    /// is dirty goes home and the cache starts anew with it.
+    fn before_name_goes(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        let Ok((node, stat)) = self.parts.namespace.lookup(parent, name) else { return Ok(()) };
+        if !Self::is_regular(&stat) || stat.raw.st_nlink <= 1 {
+            return Ok(());
+        }
+        if self.parts.store.dmt.find(origin_key(&stat)).is_some() {
+            let file = self.parts.known.file_of(&node)?;
+            self.parts.sweeper.flush_whole(&file, &|_| true)?;
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, node: &Node, handle: Option<&Handle>, size: u64) -> Result<()> {
+        let opened;
+        // O_TRUNC is allowed with O_RDONLY, whose descriptor below cannot truncate.
+        let writable = handle.filter(|handle| handle.may_flush);
+        let (file, origin) = if let Some(handle) = writable {
+            (Arc::clone(&handle.file), &handle.origin)
+        } else {
+            opened = self.parts.origin.open(node, libc::O_WRONLY)?;
+            (self.parts.known.file_of(node)?, &opened)
+        };
+        let _held = self.parts.permits.to_resize(&file, size)?;
+        self.parts.relief.relieved(|| self.parts.resizer.truncate(&file, origin, size))
+    }
+
+    fn path_under(&self, parent: &Node, name: &OsStr) -> std::path::PathBuf {
+        self.parts.namespace.path_of(parent).join(name)
+    }
+
+    /// A file that lost one of several names: its time of change moved. Where it cannot be reached by
+    /// another name, its clean bytes are read anew the next time.
+    fn restamp_other_name(&self, key: OriginKey, removed: &Removed) {
+        let node = removed.node.clone().or_else(|| {
+            let record = self.parts.store.dmt.file(self.parts.store.dmt.find(key)?)?;
+            self.parts.origin.node_of(&record).ok().flatten()
+        });
+        if let Some(node) = node
+            && let Err(error) = self.parts.lifecycle.restamp(&node)
+        {
+            tracing::debug!("{}: {error}", self.parts.namespace.path_of(&node).display());
+        }
+    }
+
+    /// Lets the record of the file behind a name follow our own change of its ctime.
+    fn restamp_name(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        match self.parts.namespace.lookup(parent, name) {
+            Ok((node, stat)) if Self::is_regular(&stat) => self.parts.lifecycle.restamp(&node),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Engine for ExtentEngine {
+    type Node = Node;
+    type Handle = Handle;
+
+    fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, Node>) {
+        (&self.parts.namespace, Cow::Borrowed(node))
+    }
+
+    fn root(&self) -> Node {
+        self.parts.namespace.root()
+    }
+
+    fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+        let (node, stat) = self.parts.namespace.lookup(parent, name)?;
+        Ok((node, self.shown(stat)))
+    }
+
+    fn stat(&self, node: &Node, _handle: Option<&Handle>) -> Result<Stat> {
+        Ok(self.shown(self.parts.namespace.stat(node)?))
+    }
+
+    fn set_attr(
+        &self,
+        node: &Node,
+        handle: Option<&Handle>,
+        change: &SetAttr,
+        _caller: Caller,
+    ) -> Result<Stat> {
+        let mut change = *change;
+        if let Some(size) = change.size.take() {
+            self.truncate(node, handle, size)?;
+        }
+        let _naming = self.parts.own.name_change();
+        let timed =
+            if change.mtime.is_some() { self.parts.known.file_of_known(node)? } else { None };
+        let stat = match timed {
+            Some(file) => {
+                let stat = self.parts.times.take_time(&file, node, &change)?;
+                self.parts.known.forget_idle(&file);
+                stat
+            }
+            None => self.parts.namespace.set_attr(node, &change)?,
+        };
+        self.parts.lifecycle.restamp(node)?;
+        Ok(self.shown(stat))
+    }
+
+    fn make(&self, place: (&Node, &OsStr), what: Make<'_>, by: Maker) -> Result<(Node, Stat)> {
+        let _space = self.parts.space.take_name(0)?;
+        self.parts.namespace.make(place, what, by)
+    }
+
+    fn create(
+        &self,
+        place: (&Node, &OsStr),
+        mode: u32,
+        flags: i32,
+        by: Maker,
+    ) -> Result<(Node, Stat, Handle)> {
+        // O_TRUNC of a file that exists is ours to do: the cache may hold bytes of it.
+        let below = flags & !(libc::O_TRUNC | libc::O_APPEND);
+        let _space = self.parts.space.take_name(0)?;
+        let (node, stat, file) = self.parts.namespace.create(place, mode, below, by)?;
+        let handle = self.parts.opener.created(&node, file, flags, by.caller)?;
+        if flags & libc::O_TRUNC != 0 && stat.raw.st_size > 0 {
+            self.truncate(&node, Some(&handle), 0)?;
+        }
+        let stat = self.stat(&node, Some(&handle))?;
+        Ok((node, stat, handle))
+    }
+
+    fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        let _space = self.parts.space.take_name(0)?;
+        let _naming = self.parts.own.name_change();
+        let stat = self.parts.namespace.link(node, parent, name)?;
+        self.parts.lifecycle.restamp(node)?;
+        Ok(self.shown(stat))
+    }
+
+    fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
+        self.take_from_others(parent, name)?;
+        self.before_name_goes(parent, name)?;
+        let _naming = self.parts.own.name_change();
+        let removed = self.parts.namespace.unlink(parent, name)?;
+        self.name_gone(parent, &removed)
+    }
+
+    fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
+        self.take_from_others(to.0, to.1)?;
+        self.before_name_goes(to.0, to.1)?;
+        let paths = (self.path_under(from.0, from.1), self.path_under(to.0, to.1));
+        let _naming = self.parts.own.name_change();
+        let replaced = self.parts.namespace.rename(from, to, flags)?;
+        if let Some(replaced) = &replaced {
+            self.name_gone(to.0, replaced)?;
+        }
+        let dmt = &self.parts.store.dmt;
+        if flags & libc::RENAME_EXCHANGE != 0 {
+            self.parts.mappings.advisory(dmt.exchange(&paths.0, &paths.1))?;
+            self.restamp_name(from.0, from.1)?;
+        } else {
+            self.parts.mappings.advisory(dmt.rename(&paths.0, &paths.1))?;
+        }
+        self.restamp_name(to.0, to.1)
+    }
+
+    fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
+        let handle = self.parts.relief.relieved(|| self.parts.opener.open(node, flags, caller))?;
+        if flags & libc::O_TRUNC != 0 {
+            self.truncate(node, Some(&handle), 0)?;
+        }
+        Ok(handle)
+    }
+
+    fn passes_through(&self) -> bool {
+        self.parts.warm.is_wanted() && !self.parts.permits.are_needed()
+    }
+
+    fn maps_direct_files(&self) -> bool {
+        !self.parts.permits.are_needed()
+    }
+
+    fn pass_through(
+        &self,
+        handle: &Handle,
+        must: bool,
+        register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> bool {
+        // The kernel asks nobody before it reads.
+        !self.parts.permits.are_needed() && self.parts.warm.pass_through(handle, must, register)
+    }
+
+    fn open_mode(&self, handle: &Handle) -> OpenMode {
+        handle.mode()
+    }
+
+    fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], caller: Caller) -> Result<usize> {
+        self.parts.redirector.read(handle, offset, buf, caller.pid)
+    }
+
+    fn write(&self, handle: &Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()> {
+        self.parts
+            .relief
+            .relieved(|| self.parts.redirector.write(handle, offset, data, caller.pid))?;
+        self.rebuilder.maybe_wake();
+        Ok(())
+    }
+
+    fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
+        // The origin first: its size and its share of the bytes; then what the cache holds.
+        handle.origin.sync(data_only)?;
+        match handle.file.id() {
+            Some(id) => self.parts.barriers.make_durable(&handle.file, id),
+            None => Ok(()),
+        }
+    }
+
+    fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        let range = ByteRange::at(offset, len);
+        let _held = self.parts.permits.to_write(&handle.file, range, false)?;
+        self.parts.relief.relieved(|| self.parts.resizer.allocate(handle, range, how))
+    }
+
+    fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
+        let _held = self.parts.permits.to_read(&handle.file, tail(offset))?;
+        self.parts.resizer.seek(handle, offset, what)
+    }
+
+    fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+        if name == SOCKET_XATTR {
+            let socket = self.parts.settings.cache_dir.join(SOCKET_NAME);
+            return Ok(socket.into_os_string().into_encoded_bytes());
+        }
+        if hidden_xattr(name) {
+            return Err(rustix::io::Errno::NODATA.into());
+        }
+        self.parts.namespace.get_xattr(node, name)
+    }
+
+    fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
+        Ok(shown_xattrs(&self.parts.namespace.list_xattr(node)?))
+    }
+
+    fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        if hidden_xattr(name) {
+            return Err(rustix::io::Errno::PERM.into());
+        }
+        let _space = self.parts.space.take_name(value.len() as u64)?;
+        let _naming = self.parts.own.name_change();
+        self.parts.namespace.set_xattr(node, name, value, flags)?;
+        self.parts.lifecycle.restamp(node)
+    }
+
+    fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
+        if hidden_xattr(name) {
+            return Err(rustix::io::Errno::PERM.into());
+        }
+        let _naming = self.parts.own.name_change();
+        self.parts.namespace.remove_xattr(node, name)?;
+        self.parts.lifecycle.restamp(node)
+    }
+}

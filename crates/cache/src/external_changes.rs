@@ -1,0 +1,292 @@
+//! Changes behind the mount (I9): found when a file is opened, and before anything is written home.
+//!
+//! Clean extents of a file whose size, mtime or ctime is another are dropped. Where size or mtime is,
+//! dirty ones are a conflict: the origin's version stays the file, the cache's bytes are saved beside
+//! the cache and reported. Neither is lost. A ctime alone tells of a new name, owner or mode.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use halocline_model::request::ByteRange;
+use serde::{Deserialize, Serialize};
+
+use crate::counters::Counters;
+use crate::damage::{Damage, named};
+use crate::extent::file::{CachedFile, WHOLE, tail};
+use crate::extent::look::Look;
+use crate::extent::store::ExtentStore;
+use crate::foundation::Foundation;
+use crate::mappings::Mappings;
+use crate::notes::Notes;
+use crate::own_changes::OwnChanges;
+use crate::settings::Settings;
+use halocline_api::control::Skipped;
+use halocline_api::control::wire;
+use halocline_meta::lease::{Evidence, Verdict};
+use halocline_meta::{Extent, FileId, Stamp};
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::{PrivateDir, Use};
+use halocline_vfs::namespace::Namespace;
+use parking_lot::Mutex;
+
+/// Directory inside the cache where dirty bytes of conflicts are saved.
+pub(crate) const CONFLICTS: &str = "conflicts";
+
+/// What is saved of one conflict, beside the sparse file with the bytes themselves.
+#[derive(Debug, Serialize, Deserialize)]
+struct Conflict {
+    #[serde(with = "wire::path")]
+    path: PathBuf,
+    reason: String,
+    /// Offset and length of each dirty extent, in bytes.
+    extents: Vec<(u64, u64)>,
+    /// The same of what of them is not what was written, by its checksum: saved as it is.
+    #[serde(default)]
+    damaged: Vec<(u64, u64)>,
+}
+
+/// Closes what is saved of conflicts to others, as earlier versions did not.
+pub(crate) fn close_saved(cache_dir: &Path) {
+    let dir = cache_dir.join(CONFLICTS);
+    match PrivateDir::open(&dir).and_then(|dir| dir.check_below()) {
+        Err(error) if error.errno() == libc::ENOENT => {}
+        Err(error) => tracing::warn!("{error}"),
+        Ok(()) => {}
+    }
+}
+
+/// What deals with changes that others made behind the mount.
+#[derive(Debug)]
+pub(crate) struct ExternalChanges {
+    namespace: Arc<Namespace>,
+    store: Arc<ExtentStore>,
+    own: Arc<OwnChanges>,
+    mappings: Arc<Mappings>,
+    damage: Arc<Damage>,
+    counters: Arc<Counters>,
+    notes: Arc<Notes>,
+    settings: Arc<Settings>,
+    clock: Clock,
+    /// Conflicts that no command was told of yet.
+    conflicts: Mutex<Vec<Skipped>>,
+    /// Whether other nodes use the origin: then tokens say what may be believed, not how files look.
+    shared: bool,
+}
+
+impl ExternalChanges {
+    /// No conflict is known yet.
+    pub(crate) fn new(base: &Foundation, own: &Arc<OwnChanges>, mappings: &Arc<Mappings>) -> Self {
+        Self {
+            namespace: Arc::clone(&base.namespace),
+            store: Arc::clone(&base.store),
+            damage: Arc::clone(&base.damage),
+            counters: Arc::clone(&base.counters),
+            notes: Arc::clone(&base.notes),
+            settings: Arc::clone(&base.settings),
+            clock: base.clock.clone(),
+            own: Arc::clone(own),
+            mappings: Arc::clone(mappings),
+            conflicts: Mutex::default(),
+            shared: base.coherence.is_some(),
+        }
+    }
+
+    /// The conflicts that no command was told of yet, for one that tells of them.
+    pub(crate) fn take_conflicts(&self) -> Vec<Skipped> {
+        std::mem::take(&mut *self.conflicts.lock())
+    }
+
+    /// Compares a file that the cache knows with what the origin has now, before anybody reads it.
+    pub(crate) fn check(&self, file: &CachedFile, id: FileId, raw: &libc::stat64) -> Result<()> {
+        let found = Stamp::of_stat(raw);
+        if let Some(record) = self.store.dmt.file(id) {
+            // What a store that refuses changes says is of the time before.
+            let sick = self.store.dmt.usable().is_err();
+            let evidence =
+                if sick { Evidence::Behind(i64::MAX) } else { *self.own.evidence.lock() };
+            match evidence.judge(record.stamp, found) {
+                _ if self.shared => {}
+                Verdict::Same => {}
+                Verdict::Ours if sick || record.stamp == Stamp::Writing => {}
+                Verdict::Ours | Verdict::Attributes => self.drop_clean(id)?,
+                Verdict::Theirs => self.let_theirs_be(file, id)?,
+            }
+            if record.stamp != found {
+                self.own.record(id, found)?;
+            }
+        }
+        let mut look = file.look.lock();
+        look.see(found);
+        look.recorded = true;
+        // A crash between a truncate and its records leaves extents past the end.
+        self.mappings.let_go(id, tail(file.size()))
+    }
+
+    /// The same for a file that stayed known, and whose origin looked like `raw` a moment ago. While we
+    /// change it ourselves that says nothing of others.
+    pub(crate) fn check_again(&self, file: &CachedFile, raw: &libc::stat64) -> Result<()> {
+        let differs = {
+            let look = file.look.lock();
+            !self.shared
+                && (look.is_foreign() || !look.is_hidden() && look.seen != Stamp::of_stat(raw))
+        };
+        if differs { self.meet(file) } else { Ok(()) }
+    }
+
+    /// Deals with what others did to a file that is known, if they did. The caller holds no lock of it.
+    pub(crate) fn meet(&self, file: &CachedFile) -> Result<()> {
+        // Whoever changes it through us holds some of it.
+        let _range = file.range.exclusive(WHOLE);
+        let _growth = file.growth.lock();
+        let _home = file.home.exclusive(WHOLE);
+        self.meet_alone(file)
+    }
+
+    /// The same while the caller holds all of `range`, `growth` and all of `home`.
+    pub(crate) fn meet_alone(&self, file: &CachedFile) -> Result<()> {
+        let mut look = file.look.lock();
+        let raw = self.own.origin_stat(file, None)?;
+        let found = Stamp::of_stat(&raw);
+        let foreign = look.is_foreign();
+        let same_bytes = !foreign && look.seen.same_bytes(found);
+        // Our own change of its names is about to be looked at.
+        let is_ours = look.is_hidden() || look.seen == found || same_bytes && self.own.is_naming();
+        if !foreign && is_ours {
+            return Ok(());
+        }
+        let id = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire));
+        if self.own.is_gone(file, &raw) {
+            return self.let_gone_be(file, &mut look, found);
+        }
+        if let Some(id) = id {
+            if same_bytes {
+                self.drop_clean(id)?;
+            } else {
+                self.let_theirs_be(file, id)?;
+                // Of a write that is not in the file.
+                file.let_mtime_go(None);
+            }
+            self.own.record(id, found)?;
+            look.recorded = true;
+        }
+        #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
+        file.set_size(raw.st_size as u64);
+        look.see(found);
+        Ok(())
+    }
+
+    /// The origin's version stays the file: what is dirty is saved elsewhere, and nothing stays cached.
+    fn let_theirs_be(&self, file: &CachedFile, id: FileId) -> Result<()> {
+        let path = self.namespace.path_of(&file.node.read());
+        let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
+        if !dirty.is_empty() {
+            self.save(id, &path, &dirty, "the origin's file was changed behind the mount")?;
+        } else if !self.store.dmt.extents(id).is_empty() {
+            tracing::warn!(
+                "{}: changed behind the mount; its cached bytes are dropped",
+                path.display()
+            );
+        }
+        self.mappings.let_go(id, WHOLE)
+    }
+
+    /// Others removed the file's last name. Programs that have it open go on with it until they close it, as
+    /// with any file; its dirty bytes are saved now.
+    fn let_gone_be(&self, file: &CachedFile, look: &mut Look, found: Stamp) -> Result<()> {
+        if let Some(id) = file.id() {
+            let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
+            if !dirty.is_empty() {
+                let path = self.namespace.path_of(&file.node.read());
+                self.save(id, &path, &dirty, "the origin's file was removed or replaced")?;
+            }
+            if !file.is_open() {
+                self.mappings.let_go(id, WHOLE)?;
+            }
+        }
+        file.unlinked.store(true, Ordering::SeqCst);
+        look.see(found);
+        Ok(())
+    }
+
+    /// Drops clean bytes that may be older than the origin's.
+    fn drop_clean(&self, id: FileId) -> Result<()> {
+        let clean = self.store.dmt.extents(id).into_iter().filter(|extent| !extent.dirty);
+        clean.map(|extent| extent.range).try_for_each(|range| self.mappings.let_go(id, range))
+    }
+
+    /// Saves the dirty extents of a file whose origin went its own way, durably, and notes it.
+    pub(crate) fn save(
+        &self,
+        id: FileId,
+        path: &Path,
+        dirty: &[Extent],
+        reason: &str,
+    ) -> Result<()> {
+        let dir = self.settings.cache_dir.join(CONFLICTS);
+        // As private as the file that they come from may be.
+        let private = PrivateDir::make(&dir)?;
+        let (name, saved) = create(&private, id, self.clock.now_ms())?;
+        let bytes = dir.join(&name);
+        let (mut buf, mut damaged) = (Vec::new(), Vec::new());
+        for extent in dirty {
+            let range = extent.range;
+            buf.resize(usize::try_from(range.len()).expect("an extent fits in memory"), 0);
+            let found = self.store.read_checked(id, extent.placement, range.start, &mut buf)?;
+            damaged.extend(found.iter().filter_map(|bad| bad.intersect(range)));
+            damaged.extend(self.damage.of(id, range));
+            saved.write_all_at(&buf, extent.range.start).map_err(Error::at(&bytes, "write"))?;
+        }
+        let damaged = merged(damaged);
+        saved.sync_all().map_err(Error::at(&bytes, "sync"))?;
+        let conflict = Conflict {
+            path: path.to_owned(),
+            reason: reason.to_owned(),
+            extents: dirty.iter().map(|e| (e.range.start, e.range.len())).collect(),
+            damaged: damaged.iter().map(|range| (range.start, range.len())).collect(),
+        };
+        let json = serde_json::to_vec_pretty(&conflict).expect("a conflict is plain data");
+        private.replace(&format!("{name}.json"), &json)?;
+        let dirty_bytes: u64 = dirty.iter().map(|extent| extent.range.len()).sum();
+        let mut reason = format!(
+            "{reason}; {dirty_bytes} bytes that only the cache had are saved in {}",
+            bytes.display()
+        );
+        if !damaged.is_empty() {
+            let _ = write!(reason, ", of which {} were damaged on the cache", named(&damaged));
+        }
+        self.notes.note(format!("{}: {reason}", path.display()));
+        self.counters.conflict();
+        self.conflicts.lock().push(Skipped { path: path.to_owned(), reason });
+        Ok(())
+    }
+}
+
+/// The same bytes in ranges that neither overlap nor touch.
+fn merged(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|range, last| {
+        let joins = range.start <= last.end;
+        if joins {
+            last.end = last.end.max(range.end);
+        }
+        joins
+    });
+    ranges
+}
+
+/// A new file for what is saved of a file; others of it may be there.
+fn create(dir: &PrivateDir, id: FileId, now_ms: u64) -> Result<(String, File)> {
+    let mut at = now_ms;
+    loop {
+        let name = format!("{:016x}-{at}", id.0);
+        match dir.file(&name, Use::New) {
+            Err(error) if error.errno() == libc::EEXIST => at += 1,
+            made => return Ok((name, made?)),
+        }
+    }
+}

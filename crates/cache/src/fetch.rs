@@ -1,0 +1,324 @@
+//! Fetching: what critical reads missed (`C_flag`) comes to the cache, lazily and in order.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use halocline_model::request::ByteRange;
+use parking_lot::Mutex;
+
+use crate::counters::Counters;
+use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use crate::foundation::Foundation;
+use crate::known_files::KnownFiles;
+use crate::mappings::Mappings;
+use crate::permits::Permits;
+use crate::times::Times;
+use halocline_meta::{Segment, Wanted};
+use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::Namespace;
+
+/// Entries taken from the CDT at once: sorted among themselves, so that the origin is read in
+/// file order.
+pub(crate) const FETCH_BATCH: usize = 1024;
+
+/// What became of one wanted range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fetched {
+    /// Its missing bytes, so many, are on the cache now.
+    Bytes(u64),
+    /// No room: the flag stays.
+    NoRoom,
+    /// The range or the file is gone, or cannot be read: the entry was dropped.
+    Gone,
+}
+
+/// Wants that wait in memory at most for the rebuilder to record them.
+const WANTS_MAX: usize = 16 << 10;
+
+/// What brings wanted ranges to the cache.
+#[derive(Debug)]
+pub(crate) struct Fetcher {
+    permits: Arc<Permits>,
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    counters: Arc<Counters>,
+    namespace: Arc<Namespace>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
+    mappings: Arc<Mappings>,
+    /// What programs wanted and the CDT does not have yet.
+    wants: Mutex<Vec<Wanted>>,
+    /// Held while wants are recorded: who looks into the CDT meanwhile would miss some.
+    noting: Mutex<()>,
+    /// Ranges that programs wanted so far.
+    wants_noted: AtomicU64,
+    /// `wants_noted` when fetching last ran out of room: until programs want more, fetching
+    /// evicts nothing, or two halves of a working set would push each other out for ever.
+    wants_without_room: AtomicU64,
+}
+
+impl Fetcher {
+    /// Nothing is wanted yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
+        mappings: &Arc<Mappings>,
+        permits: &Arc<Permits>,
+    ) -> Self {
+        Self {
+            permits: Arc::clone(permits),
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            counters: Arc::clone(&base.counters),
+            namespace: Arc::clone(&base.namespace),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            mappings: Arc::clone(mappings),
+            wants: Mutex::default(),
+            noting: Mutex::default(),
+            wants_noted: AtomicU64::new(1),
+            wants_without_room: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether fetching ran out of room, and nobody wanted more since.
+    pub(crate) fn lacks_room(&self) -> bool {
+        let noted = self.wants_noted.load(Ordering::Relaxed);
+        self.wants_without_room.load(Ordering::Relaxed) == noted
+    }
+
+    /// Notes that a critical read missed bytes (`C_flag`): the rebuilder fetches them. It also
+    /// records them, because a program shall not wait for a record; a crash before that costs a
+    /// hint.
+    pub(crate) fn want(&self, wanted: Wanted) {
+        let mut wants = self.wants.lock();
+        wants.push(wanted);
+        let many = wants.len() >= WANTS_MAX;
+        drop(wants);
+        self.wants_noted.fetch_add(1, Ordering::Relaxed);
+        if many {
+            self.note_wants();
+        }
+    }
+
+    /// Number of ranges that are to be fetched.
+    pub(crate) fn wanted_ranges(&self) -> u64 {
+        self.note_wants();
+        self.store.dmt.wanted(usize::MAX).len() as u64
+    }
+
+    /// Records in the CDT what critical reads missed since the last time; at its end all of it is recorded,
+    /// whoever does it.
+    pub(crate) fn note_wants(&self) {
+        let _noting = self.noting.lock();
+        for wanted in std::mem::take(&mut *self.wants.lock()) {
+            self.store.dmt.note_critical(wanted, true);
+        }
+    }
+
+    /// Fetches one batch of wanted ranges in file order; `None` when nothing was wanted or nothing
+    /// had room. What a pass fetched it does not evict: it evicts only for as many bytes as were
+    /// free or clean when it began, and not at all when an earlier pass ran out of room and no
+    /// program wanted anything since. Without `evict` only free room is taken.
+    pub(crate) fn fetch_batch(&self, go_on: &dyn Fn() -> bool, evict: bool) -> Result<Option<u64>> {
+        self.note_wants();
+        let mut wanted = self.store.dmt.wanted(FETCH_BATCH);
+        wanted.sort_by_key(|wanted| (wanted.file, wanted.range.start));
+        let usage = self.store.dmt.usage();
+        let free = self.store.dmt.limit().saturating_sub(usage.used);
+        let noted = self.wants_noted.load(Ordering::Relaxed);
+        let mut may_bring = if noted == self.wants_without_room.load(Ordering::Relaxed) {
+            0
+        } else {
+            free + usage.mapped.saturating_sub(usage.dirty)
+        };
+        let (mut bytes, mut settled) = (0, false);
+        for entry in wanted {
+            if !go_on() {
+                break;
+            }
+            match self.fetch(&entry, evict && may_bring >= entry.range.len())? {
+                Fetched::Bytes(brought) => {
+                    may_bring = may_bring.saturating_sub(brought);
+                    bytes += brought;
+                    settled = true;
+                }
+                Fetched::NoRoom => {
+                    if evict {
+                        self.wants_without_room.store(noted, Ordering::Relaxed);
+                    }
+                    break;
+                }
+                Fetched::Gone => settled = true,
+            }
+        }
+        Ok(settled.then_some(bytes))
+    }
+
+    /// Fetches the missing bytes of one wanted range, all or nothing. `evict` allows clean extents
+    /// to leave for it.
+    pub(crate) fn fetch(&self, wanted: &Wanted, evict: bool) -> Result<Fetched> {
+        // What is not there or cannot be looked at is not wanted any more: it would fail for ever.
+        let Ok(Some(file)) = self.known.file_by_id(wanted.file) else {
+            self.store.dmt.drop_critical(wanted.file, wanted.range);
+            return Ok(Fetched::Gone);
+        };
+        if !file.is_open() {
+            // No close will tell what the origin's file looked like when its bytes were read (I9).
+            self.times.settle(&file, wanted.file)?;
+        }
+        let fetched = self.fetch_into(&file, wanted, evict);
+        self.known.forget_idle(&file);
+        fetched
+    }
+
+    fn fetch_into(&self, file: &Arc<CachedFile>, wanted: &Wanted, evict: bool) -> Result<Fetched> {
+        // What others want, or may have changed, is fetched when programs want it again.
+        let Some(_held) = self.permits.try_to_read(file, wanted.range) else {
+            self.store.dmt.fetched(wanted.file, wanted.range);
+            return Ok(Fetched::Gone);
+        };
+        // Exclusive: nobody may write the range to the origin between our reading and publishing it
+        // (docs/ALGORITHMS.md, section 4.4), and its size must hold still.
+        let _guard = file.range.exclusive(wanted.range);
+        let range = match wanted.range.intersect(ByteRange::new(0, file.size())) {
+            Some(range) if !file.is_kept_out() => range,
+            _ => {
+                self.store.dmt.fetched(wanted.file, wanted.range);
+                return Ok(Fetched::Gone);
+            }
+        };
+        let clipped = Wanted { range, ..*wanted };
+        let brought = self.put(file, &clipped, evict, None).inspect_err(|_| {
+            // Not wanted any more: what cannot be read or stored would fail for ever.
+            self.store.dmt.fetched(wanted.file, wanted.range);
+        })?;
+        let Some((brought, _)) = brought else { return Ok(Fetched::NoRoom) };
+        self.store.dmt.fetched(wanted.file, wanted.range);
+        Ok(Fetched::Bytes(brought))
+    }
+
+    /// Puts the missing bytes of a range on the cache, all or nothing: from `given`, which are the
+    /// bytes of the whole range, or else from the origin. Returns the bytes brought and those
+    /// evicted for them, or `None` without room. The caller holds the range alone.
+    pub(crate) fn put(
+        &self,
+        file: &CachedFile,
+        wanted: &Wanted,
+        evict: bool,
+        given: Option<&[u8]>,
+    ) -> Result<Option<(u64, u64)>> {
+        let mut segments = Vec::new();
+        self.store.dmt.lookup(wanted.file, wanted.range, &mut segments);
+        segments.retain(|segment| segment.extent.is_none());
+        let Some(evicted) = self.reserve_all(wanted, &segments, evict)? else { return Ok(None) };
+        let brought = self.bring(file, wanted, &segments, given)?;
+        if given.is_some() {
+            self.store.dmt.fetched(wanted.file, wanted.range);
+        }
+        Ok(Some((brought, evicted)))
+    }
+
+    /// Returns the bytes evicted, or `None` without room.
+    fn reserve_all(
+        &self,
+        wanted: &Wanted,
+        missing: &[Segment],
+        evict: bool,
+    ) -> Result<Option<u64>> {
+        let mut sum = 0;
+        for (done, segment) in missing.iter().enumerate() {
+            let range = segment.range;
+            let room = if evict {
+                self.store.make_room(&self.files, wanted.file, range, wanted.placement)
+            } else {
+                Ok(self.store.dmt.reserve(wanted.file, range, wanted.placement).then_some(0))
+            };
+            match room {
+                Ok(Some(evicted)) => {
+                    self.counters.evicted(evicted);
+                    sum += evicted;
+                }
+                none_or_failed => {
+                    self.release_all(wanted, &missing[..done]);
+                    return none_or_failed;
+                }
+            }
+        }
+        Ok(Some(sum))
+    }
+
+    fn release_all(&self, wanted: &Wanted, segments: &[Segment]) {
+        for segment in segments {
+            self.store.dmt.release(wanted.file, segment.range, wanted.placement);
+        }
+    }
+
+    /// Writes reserved segments to the cache and publishes them clean.
+    fn bring(
+        &self,
+        file: &CachedFile,
+        wanted: &Wanted,
+        missing: &[Segment],
+        given: Option<&[u8]>,
+    ) -> Result<u64> {
+        let mut brought = 0;
+        for (done, segment) in missing.iter().enumerate() {
+            let range = segment.range;
+            let mut on_cache = false;
+            let copied = (|| {
+                let data = match given {
+                    Some(all) => Cow::Borrowed(&all[within(wanted.range, range)]),
+                    None => Cow::Owned(self.read_whole(file, range)?),
+                };
+                on_cache = true;
+                self.store.write(wanted.file, wanted.placement, range.start, &data)?;
+                self.store.dmt.map(wanted.file, range, wanted.placement, false)
+            })();
+            if let Err(error) = copied {
+                self.release_all(wanted, &missing[done..]);
+                if on_cache && error.errno() != libc::EFBIG {
+                    self.mappings.cache_failed(&error);
+                }
+                return Err(error);
+            }
+            self.counters.ssd_written(range.len());
+            self.counters.fetched(range.len(), wanted.placement.layout);
+            brought += range.len();
+        }
+        Ok(brought)
+    }
+
+    /// Reads bytes of the origin, every one of them: a file that became shorter behind the mount
+    /// has none to be cached there.
+    fn read_whole(&self, file: &CachedFile, range: ByteRange) -> Result<Vec<u8>> {
+        let mut data = vec![0; usize::try_from(range.len()).expect("a request fits in memory")];
+        if self.known.reader_of(file)?.read_at(range.start, &mut data)? < data.len() {
+            let path = self.namespace.path_of(&file.node.read());
+            return Err(Error::invalid(
+                format!("{} became shorter on the origin while it was in use", path.display()),
+                "what is missing of it is not cached; open it again",
+            ));
+        }
+        Ok(data)
+    }
+
+    /// Fetches batch after batch until nothing is wanted or there is no room.
+    pub(crate) fn fetch_all(&self) -> Result<u64> {
+        let mut total = 0;
+        while let Some(bytes) = self.fetch_batch(&|| true, true)? {
+            total += bytes;
+        }
+        Ok(total)
+    }
+}
+
+/// Where the bytes of `part` are in those of `whole`.
+fn within(whole: ByteRange, part: ByteRange) -> Range<usize> {
+    let index = |at: u64| usize::try_from(at - whole.start).expect("a request fits in memory");
+    index(part.start)..index(part.end)
+}

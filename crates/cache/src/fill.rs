@@ -1,0 +1,298 @@
+//! Fills: what a program reads again and again comes to the cache from the bytes it was just given
+//! (ours; docs/ALGORITHMS.md, section 4.3). It costs the origin nothing, so it needs no idle origin.
+//!
+//! A fill follows a critical read that missed what had been missed before; what is read once is
+//! only wanted. The program hands a copy of its bytes over and goes on; one thread writes them. The
+//! queue is bounded, and what finds it full is dropped: the next read brings it again.
+//!
+//! What must hold:
+//! - nothing that changed since it was read is put on the cache (I1). A write, a truncate, an
+//!   eviction or the discovery of a change behind the mount (I9) holds the range alone, which ends
+//!   the [`Watch`] that began under the read's own lock. A change behind the mount that nobody has
+//!   discovered yet shows in how the file looks;
+//! - only whole reads fill: bytes that the origin did not give are none of the file's;
+//! - room is found before the write (I5), free room first. To evict for a fill the programs must
+//!   have read eight times as much: that bounds what fills wear off the SSD.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+use halocline_model::fill::Allowance;
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+use parking_lot::{Condvar, Mutex};
+
+use crate::counters::Counters;
+use crate::defects::Defects;
+use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
+use crate::fetch::Fetcher;
+use crate::foundation::Foundation;
+use crate::health::Health;
+use crate::known_files::KnownFiles;
+use crate::range_lock::Watch;
+use halocline_meta::{FileId, Stamp, Wanted};
+use halocline_os::clock::{Clock, Work};
+use halocline_os::error::Result;
+use halocline_vfs::namespace::Namespace;
+
+/// Bytes that wait to be filled, at most, and a request of more than a quarter of this does not.
+const QUEUE_BYTES_MAX: usize = 32 << 20;
+
+/// How many missed ranges are remembered: twice the blocks of the cache, within these bounds.
+const SEEN_MIN: u64 = 1 << 12;
+const SEEN_MAX: u64 = 1 << 21;
+
+/// What a read missed before: one mark for each place, the newest wins. A mark that is lost delays
+/// a fill by a pass, and one that is mistaken for another (one in 2^32) fills a pass early.
+#[derive(Debug)]
+struct Seen {
+    marks: Box<[AtomicU32]>,
+}
+
+impl Seen {
+    fn for_cache(bytes: u64) -> Self {
+        let places = (bytes / halocline_meta::BLOCK * 2).clamp(SEEN_MIN, SEEN_MAX);
+        let places = places.next_power_of_two();
+        Self { marks: (0..places).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    /// Marks a range; whether it was marked before.
+    fn mark(&self, file: FileId, range: ByteRange) -> bool {
+        // SplitMix64's mixer: every bit of the input moves every bit of the output.
+        let mix = |mut bits: u64| {
+            bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            bits ^ bits >> 31
+        };
+        let hash = mix(mix(mix(file.0) ^ range.start) ^ range.end);
+        let at = usize::try_from(hash).unwrap_or(usize::MAX) & (self.marks.len() - 1);
+        let mark = u32::try_from(hash >> 32).expect("32 bits") | 1;
+        self.marks[at].swap(mark, Ordering::Relaxed) == mark
+    }
+}
+
+/// One read that is to be filled.
+#[derive(Debug)]
+struct Fill {
+    file: Arc<CachedFile>,
+    wanted: Wanted,
+    data: Vec<u8>,
+    watch: Watch,
+}
+
+/// What waits to be filled.
+#[derive(Debug)]
+pub(crate) struct Fills {
+    store: Arc<ExtentStore>,
+    counters: Arc<Counters>,
+    health: Arc<Health>,
+    defects: Arc<Defects>,
+    namespace: Arc<Namespace>,
+    clock: Clock,
+    known: Arc<KnownFiles>,
+    fetcher: Arc<Fetcher>,
+    seen: Seen,
+    enabled: bool,
+    queue: Mutex<Queue>,
+    more: Condvar,
+    filled: AtomicU64,
+    /// Whether the last fill that needed room found none.
+    without_room: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    fills: VecDeque<Fill>,
+    bytes: usize,
+    stop: bool,
+}
+
+impl Fills {
+    /// Nothing waits yet, nor ever will where nothing moves by itself.
+    pub(crate) fn new(base: &Foundation, known: &Arc<KnownFiles>, fetcher: &Arc<Fetcher>) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            counters: Arc::clone(&base.counters),
+            health: Arc::clone(&base.health),
+            defects: Arc::clone(&base.defects),
+            namespace: Arc::clone(&base.namespace),
+            clock: base.clock.clone(),
+            known: Arc::clone(known),
+            fetcher: Arc::clone(fetcher),
+            seen: Seen::for_cache(base.store.dmt.limit()),
+            enabled: base.settings.config.fill,
+            queue: Mutex::default(),
+            more: Condvar::new(),
+            filled: AtomicU64::new(0),
+            without_room: AtomicBool::new(false),
+        }
+    }
+
+    /// Bytes put on the cache so far.
+    pub(crate) fn filled_bytes(&self) -> u64 {
+        self.filled.load(Ordering::Relaxed)
+    }
+
+    /// Whether fills wait because the cache is full and they have evicted enough.
+    pub(crate) fn lack_room(&self) -> bool {
+        self.without_room.load(Ordering::Relaxed)
+    }
+
+    /// Takes a fill unless the queue is full.
+    fn push(&self, fill: Fill) -> bool {
+        let mut queue = self.queue.lock();
+        let length = fill.data.len();
+        if queue.stop || queue.bytes + length > QUEUE_BYTES_MAX {
+            return false;
+        }
+        queue.bytes += length;
+        queue.fills.push_back(fill);
+        drop(queue);
+        self.more.notify_one();
+        true
+    }
+
+    /// The next fill, or `None` at the end.
+    fn next(&self) -> Option<Fill> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.stop {
+                return None;
+            }
+            if let Some(fill) = queue.fills.pop_front() {
+                queue.bytes -= fill.data.len();
+                return Some(fill);
+            }
+            self.more.wait(&mut queue);
+        }
+    }
+}
+
+/// The thread that fills.
+#[derive(Debug)]
+pub(crate) struct Filler {
+    fills: Arc<Fills>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Filler {
+    /// Starts it where fills are enabled.
+    pub(crate) fn start(fills: &Arc<Fills>) -> Self {
+        let thread = fills.enabled.then(|| {
+            let (fills, work) = (Arc::clone(fills), fills.clock.work());
+            thread::Builder::new()
+                .name("filler".to_owned())
+                .spawn(move || fills.fill_all(work))
+                .expect("the system can start one more thread")
+        });
+        Self { fills: Arc::clone(fills), thread: Mutex::new(thread) }
+    }
+
+    /// Ends it; what still waits is dropped.
+    pub(crate) fn stop(&self) {
+        self.fills.queue.lock().stop = true;
+        self.fills.more.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+        let left = std::mem::take(&mut self.fills.queue.lock().fills);
+        drop(left);
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Fills {
+    /// A critical read missed bytes of `range`, and `data` is the whole of it. The caller holds the
+    /// range against writers. The bytes are handed to the filler if they were missed before, and
+    /// else wanted: the rebuilder fetches them when it may.
+    pub(crate) fn missed(
+        &self,
+        file: &Arc<CachedFile>,
+        placement: Placement,
+        range: ByteRange,
+        data: &[u8],
+    ) -> Result<()> {
+        let id = self.known.id_of(file)?;
+        let wanted = Wanted { file: id, range, placement };
+        let fills = self;
+        if fills.enabled && data.len() <= QUEUE_BYTES_MAX / 4 && fills.seen.mark(id, range) {
+            let watch = file.range.watch(range);
+            let data = data.to_vec();
+            if fills.push(Fill { file: Arc::clone(file), wanted, data, watch }) {
+                return Ok(());
+            }
+        }
+        self.fetcher.want(wanted);
+        Ok(())
+    }
+
+    fn fill_all(&self, work: Work) {
+        let _working = work.begin();
+        let mut allowance = Allowance::new(self.store.dmt.limit());
+        while let Some(fill) = self.next() {
+            allowance.earn(self.counters.bytes_read(), self.store.dmt.limit());
+            // What it costs is counted and said by the health of the cache; nobody waits for it.
+            let _ = self.defects.guard("filler", || self.fill(&fill, &mut allowance));
+            let Fill { file, watch, .. } = fill;
+            drop(watch);
+            let _ = self.defects.guard("filler", || {
+                self.known.forget_idle(&file);
+                Ok(())
+            });
+        }
+    }
+
+    fn fill(&self, fill: &Fill, allowance: &mut Allowance) -> Result<()> {
+        let Fill { file, wanted, data, watch } = fill;
+        if file.is_kept_out() || !self.health.admits(self.clock.now_ms()) {
+            return Ok(());
+        }
+        let Some(_guard) = watch.exclusive() else { return Ok(()) };
+        if wanted.range.end > file.size() || !self.is_as_read(file) {
+            return Ok(());
+        }
+        let evict = allowance.allows(wanted.range.len());
+        let Some((brought, evicted)) = self.fetcher.put(file, wanted, evict, Some(data))? else {
+            self.without_room.store(true, Ordering::Relaxed);
+            self.fetcher.want(*wanted);
+            return Ok(());
+        };
+        self.without_room.store(false, Ordering::Relaxed);
+        // Not what was brought: one eviction in a while makes room for many.
+        allowance.spend(evicted);
+        self.filled.fetch_add(brought, Ordering::Relaxed);
+        self.health.worked();
+        Ok(())
+    }
+
+    /// Whether nobody changed the origin's file behind the mount since it was opened (I9). Of a
+    /// file that we change ourselves nobody can tell; who changes it through us ends the watch.
+    fn is_as_read(&self, file: &CachedFile) -> bool {
+        let node = file.node.read().clone();
+        let found = self.namespace.stat(&node).map(|stat| Stamp::of_stat(&stat.raw));
+        let look = file.look.lock();
+        look.is_hidden() || !look.is_foreign() && found.is_ok_and(|found| found == look.seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_known_the_second_time() {
+        let seen = Seen::for_cache(1 << 20);
+        let ranges = || (0..64).map(|at| ByteRange::at(at * 4096, 4096));
+        assert_eq!(ranges().filter(|range| seen.mark(FileId(1), *range)).count(), 0);
+        assert!(ranges().filter(|range| seen.mark(FileId(1), *range)).count() > 56);
+        assert_eq!(ranges().filter(|range| seen.mark(FileId(2), *range)).count(), 0);
+    }
+}

@@ -1,0 +1,251 @@
+//! Flushing: dirty extents go home in large pieces, and only what is safely there becomes clean.
+//!
+//! One region at a time: hold `home` so that no program writes to the gaps, take a snapshot of the
+//! dirty extents with their generations, and write the planned stretches. After some regions the
+//! origin is synced, and what has not changed meanwhile is marked clean (I3). A writer never waits
+//! for more than one region, and only if it writes to the origin's side of that very region.
+
+mod snapshot;
+mod sweep;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use halocline_model::request::ByteRange;
+use halocline_model::sieve::OriginCost;
+
+use self::snapshot::Snapshots;
+pub(crate) use self::sweep::{FlushedWhole, Sweeper, Swept, Which};
+use crate::coherence::Coherence;
+use crate::counters::Counters;
+use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
+use crate::foundation::Foundation;
+use crate::known_files::KnownFiles;
+use crate::mappings::Mappings;
+use crate::origin_access::OriginAccess;
+use crate::own_changes::OwnChanges;
+use crate::pressure::Pressure;
+use crate::repair::Repair;
+use crate::room::Room;
+use crate::settings::Settings;
+use crate::space::OriginSpace;
+use crate::times::Times;
+use halocline_meta::{Extent, FileId};
+use halocline_os::error::Result;
+
+/// Bytes of file that one region covers on each server of the origin.
+pub(crate) const REGION_BYTES_PER_SERVER: u64 = 2 << 20;
+
+/// Extents of a region looked at in one go; a denser region is flushed in several.
+const EXTENTS_PER_REGION: usize = 4096;
+
+/// What was written home and may be marked clean after the origin was synced.
+#[derive(Debug, Default)]
+pub(crate) struct Flushed {
+    /// Extents with the generations that were written.
+    pub(crate) extents: Vec<(ByteRange, u64)>,
+    /// Dirty bytes written.
+    pub(crate) bytes: u64,
+    /// The file's failed syncs when the first of them was written.
+    syncs_failed: u64,
+}
+
+/// How a flush deals with requests that hold what it is to bring home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// It leaves what they hold to a later one, and holds up no writer to the cache.
+    PassedOver,
+    /// It waits for them and has the region for itself then: it ends however busy a file is. Writers to the
+    /// region wait meanwhile.
+    WaitedFor,
+}
+
+/// What writes dirty regions to the origin.
+#[derive(Debug)]
+pub(crate) struct Flusher {
+    store: Arc<ExtentStore>,
+    origin: Arc<OriginAccess>,
+    pressure: Arc<Pressure>,
+    settings: Arc<Settings>,
+    counters: Arc<Counters>,
+    room: Arc<Room>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
+    own: Arc<OwnChanges>,
+    space: Arc<OriginSpace>,
+    repair: Arc<Repair>,
+    mappings: Arc<Mappings>,
+    snapshots: Snapshots,
+    coherence: Option<Arc<dyn Coherence>>,
+}
+
+impl Flusher {
+    /// Nothing is under way yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
+        (own, space): (&Arc<OwnChanges>, &Arc<OriginSpace>),
+        repair: &Arc<Repair>,
+        mappings: &Arc<Mappings>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            origin: Arc::clone(&base.origin),
+            pressure: Arc::clone(&base.pressure),
+            settings: Arc::clone(&base.settings),
+            counters: Arc::clone(&base.counters),
+            room: Arc::clone(&base.room),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            own: Arc::clone(own),
+            space: Arc::clone(space),
+            repair: Arc::clone(repair),
+            mappings: Arc::clone(mappings),
+            snapshots: Snapshots::new(base),
+            coherence: base.coherence.clone(),
+        }
+    }
+
+    /// Length in bytes of a region: a long sequential piece on each of the origin's servers.
+    pub(crate) fn region_bytes(&self) -> u64 {
+        REGION_BYTES_PER_SERVER * u64::from(self.origin.data.striping().servers())
+    }
+
+    /// Writes home the dirty extents that begin in `region`. What `all` gains may be marked clean
+    /// after the origin was synced.
+    pub(crate) fn flush_region(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        region: ByteRange,
+        held: Held,
+        all: &mut Flushed,
+    ) -> Result<()> {
+        // Without a lease others may have what is dirty here (I12).
+        self.coherence.as_ref().map_or(Ok(()), |coherence| coherence.check_lease())?;
+        let mut from = region.start;
+        while let Some(next) =
+            self.flush_some(file, id, ByteRange::new(from, region.end), held, all)?
+        {
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Flushes at most [`EXTENTS_PER_REGION`] extents that begin in `region`; answers where the
+    /// rest begins, if there is one.
+    fn flush_some(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        region: ByteRange,
+        held: Held,
+        all: &mut Flushed,
+    ) -> Result<Option<u64>> {
+        let (mut dirty, mut rest) = self.dirty_in(id, region);
+        let Some(mut span) = span(&dirty) else { return Ok(None) };
+        let mover = self.known.mover_of(file)?;
+        self.times.hold_origin_time(file)?;
+        // Before `home`, as requests do: one that holds the range may wait for that.
+        let alone = (held == Held::WaitedFor).then(|| file.range.shared(span));
+        if alone.is_some() {
+            (dirty, rest) = self.dirty_in(id, region);
+            dirty.retain(|extent| span.contains(extent.range));
+            let Some(now) = self::span(&dirty) else { return Ok(rest) };
+            span = now;
+        }
+        let _home = file.home.exclusive(span);
+        if all.extents.is_empty() {
+            all.syncs_failed = file.syncs_failed.load(Ordering::Acquire);
+        }
+        if let Some(snapshot) = self.snapshots.take(file, id, &dirty, alone.as_ref())? {
+            let origin = &self.settings.setting.origin;
+            let cost = OriginCost::new(&origin.profile, self.origin.data.servers_below());
+            let changing = self.own.changing(file, Some(&mover))?;
+            if changing.foreign {
+                // The sweep deals with that.
+                return Ok(None);
+            }
+            // Stretches over gaps make blocks of the origin's holes: only where nobody else needs those.
+            let bytes = snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
+            let gaps = self.space.take_gaps(&mover, span, bytes);
+            let alone = |run: &ByteRange| cost.plan(std::slice::from_ref(run));
+            mover.rewrite(snapshot.runs(), &|runs| match gaps {
+                Some(_) => cost.plan(runs),
+                None => runs.iter().flat_map(alone).collect(),
+            })?;
+            drop(gaps);
+            all.bytes += bytes;
+            all.extents.extend(snapshot.extents);
+            drop(changing);
+            self.own.look_again(file, Some(&mover))?;
+            if self.set_apart(file, id, &snapshot.damaged)? {
+                return Ok(Some(region.start));
+            }
+        }
+        Ok(rest)
+    }
+
+    /// At most [`EXTENTS_PER_REGION`] dirty extents that begin in `region`, and where the rest begins, if there
+    /// is one.
+    fn dirty_in(&self, id: FileId, region: ByteRange) -> (Vec<Extent>, Option<u64>) {
+        let mut dirty = self.store.dmt.dirty(id, region, EXTENTS_PER_REGION);
+        let rest = (dirty.len() == EXTENTS_PER_REGION).then(|| dirty[dirty.len() - 1].range.end);
+        dirty.retain(|extent| extent.range.start >= region.start);
+        (dirty, rest.filter(|&next| next < region.end))
+    }
+
+    /// Cuts what is damaged off the dirty extents that it is part of; whether there is now more
+    /// to flush.
+    fn set_apart(&self, file: &CachedFile, id: FileId, damaged: &[ByteRange]) -> Result<bool> {
+        self.repair.found_damaged(file, id, damaged);
+        let mut cut = false;
+        for range in damaged {
+            cut |= self.store.dmt.cut_dirty(id, *range)?;
+        }
+        Ok(cut)
+    }
+
+    /// After the origin has the bytes: makes them durable there, then clears `D_flag` of what did
+    /// not change (I3). Returns the bytes that became clean; `None` where nothing is known to be durable,
+    /// because nothing was written or another was told of a sync that failed.
+    pub(crate) fn finish_flush(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        home: &Flushed,
+    ) -> Result<Option<u64>> {
+        if home.extents.is_empty() {
+            return Ok(None);
+        }
+        let mover = self.known.mover_of(file)?;
+        // A clean extent may be evicted, so the origin's copy must be durable before (I4).
+        if let Err(error) = mover.sync(true) {
+            file.syncs_failed.fetch_add(1, Ordering::AcqRel);
+            *file.mover.lock() = None;
+            return Err(error.into());
+        }
+        if file.syncs_failed.load(Ordering::Acquire) != home.syncs_failed {
+            // Somebody else was told of a failure after we wrote: all is written again.
+            return Ok(None);
+        }
+        let cleaned = self.store.dmt.mark_clean(id, &home.extents)?;
+        self.counters.flushed(cleaned);
+        // Only what a barrier has covered can be evicted, and programs may wait for that.
+        if self.pressure.is_short_of_room() || self.room.is_wanted() {
+            // A cache that cannot be synced delays room, not the flush; the rebuilder mends it.
+            match self.store.barrier() {
+                Ok(()) => self.room.was_made(),
+                Err(error) => self.mappings.cache_failed(&error),
+            }
+        }
+        Ok(Some(cleaned))
+    }
+}
+
+/// From the first byte of sorted extents to the last; `None` where there are none.
+fn span(extents: &[Extent]) -> Option<ByteRange> {
+    let (first, last) = (extents.first()?, extents.last()?);
+    Some(ByteRange::new(first.range.start, last.range.end))
+}

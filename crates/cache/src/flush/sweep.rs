@@ -1,0 +1,493 @@
+//! A sweep: which regions of a file are flushed, in which order, and when the origin is synced.
+//!
+//! Regions go home in offset order, so that disks sweep instead of seeking. Pressed for room, a
+//! sweep takes the densest regions only: what a region costs depends little on how many of its
+//! bytes are dirty, so the densest free the most room for the disk time (ours; the papers flush in
+//! the order of the records).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use halocline_model::request::ByteRange;
+use parking_lot::Mutex;
+use rangemap::RangeSet;
+
+use super::{Flushed, Flusher, Held};
+use crate::damage::Damage;
+use crate::defects::Defects;
+use crate::degrade::Relief;
+use crate::extent::file::{CachedFile, WHOLE, tail};
+use crate::extent::store::ExtentStore;
+use crate::external_changes::ExternalChanges;
+use crate::foundation::Foundation;
+use crate::known_files::KnownFiles;
+use crate::mappings::Mappings;
+use crate::origin_access::OriginAccess;
+use crate::own_changes::OwnChanges;
+use crate::pressure::Pressure;
+use crate::room::Room;
+use crate::settings::Settings;
+use crate::space::OriginSpace;
+use crate::times::Times;
+use halocline_meta::FileId;
+use halocline_os::clock::{Clock, Team, Work};
+use halocline_os::error::Result;
+use halocline_vfs::namespace::Namespace;
+
+/// Dirty extents looked at in one go.
+const LOOK: usize = 4096;
+
+/// Bytes flushed until the origin is synced and they are marked clean. Pressed for room, programs
+/// wait for that.
+const SYNC_BYTES: u64 = 64 << 20;
+const SYNC_BYTES_PRESSED: u64 = 8 << 20;
+
+/// While programs use the origin, the rebuilder rests this many times as long as it worked.
+const COURTESY: u32 = 3;
+
+/// Longest rest, and how often a resting worker looks whether somebody needs it.
+const REST_MAX: Duration = Duration::from_secs(2);
+const LOOK_UP: Duration = Duration::from_millis(20);
+
+/// Which of a file's dirty regions a sweep takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Every one.
+    All,
+    /// The densest ones, so many that they hold this many dirty bytes.
+    Densest(u64),
+}
+
+/// Sweeps in a row that bring nothing home of what a flush of the whole file still owes, although each waits for
+/// the requests that are in the way, until the flush gives up.
+const FRUITLESS_SWEEPS: u32 = 16;
+
+/// How a sweep ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Swept {
+    /// So many bytes became clean.
+    Home(u64),
+    /// It could not go on because the file's last name is gone: there is nothing to bring home any more,
+    /// or nowhere to bring it.
+    Removed,
+}
+
+/// How a flush of a whole file ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FlushedWhole {
+    /// All that was dirty when it began is on the origin, durably.
+    Home,
+    /// All but so many bytes: requests were in the way every time.
+    Held(u64),
+    /// All but so many bytes: the caller ended it.
+    Stopped(u64),
+    /// The file's last name is gone, see [`Swept::Removed`].
+    Removed,
+}
+
+/// What a sweep tells while it goes on, from several threads, and how it deals with requests in its way.
+#[derive(Clone, Copy)]
+struct Watcher<'a> {
+    /// Is told the bytes of each region flushed; ends the sweep with `false`.
+    go_on: &'a (dyn Fn(u64) -> bool + Sync),
+    /// Is told what is on the origin now, durably: as it was when the sweep began, or newer.
+    home: &'a (dyn Fn(ByteRange) + Sync),
+    held: Held,
+}
+
+/// A region with dirty extents that begin in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DirtyRegion {
+    range: ByteRange,
+    dirty: u64,
+}
+
+/// What flushes whole files, region by region.
+#[derive(Debug)]
+pub(crate) struct Sweeper {
+    store: Arc<ExtentStore>,
+    damage: Arc<Damage>,
+    namespace: Arc<Namespace>,
+    pressure: Arc<Pressure>,
+    origin: Arc<OriginAccess>,
+    room: Arc<Room>,
+    settings: Arc<Settings>,
+    mappings: Arc<Mappings>,
+    own: Arc<OwnChanges>,
+    external: Arc<ExternalChanges>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
+    space: Arc<OriginSpace>,
+    relief: Arc<Relief>,
+    defects: Arc<Defects>,
+    flusher: Arc<Flusher>,
+    clock: Clock,
+}
+
+impl Sweeper {
+    /// No sweep is under way yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        mappings: &Arc<Mappings>,
+        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
+        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
+        space: &Arc<OriginSpace>,
+        (relief, flusher): (&Arc<Relief>, &Arc<Flusher>),
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            damage: Arc::clone(&base.damage),
+            namespace: Arc::clone(&base.namespace),
+            pressure: Arc::clone(&base.pressure),
+            origin: Arc::clone(&base.origin),
+            room: Arc::clone(&base.room),
+            settings: Arc::clone(&base.settings),
+            mappings: Arc::clone(mappings),
+            own: Arc::clone(own),
+            external: Arc::clone(external),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            space: Arc::clone(space),
+            relief: Arc::clone(relief),
+            defects: Arc::clone(&base.defects),
+            flusher: Arc::clone(flusher),
+            clock: base.clock.clone(),
+        }
+    }
+
+    /// One sweep over a file, several regions at a time. `go_on` is told the bytes of each region
+    /// flushed and ends the sweep with `false`. The caller holds no lock of the file's bytes.
+    pub(crate) fn sweep(
+        &self,
+        file: &Arc<CachedFile>,
+        id: FileId,
+        which: Which,
+        go_on: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<Swept> {
+        self.sweep_watched(
+            file,
+            id,
+            which,
+            Watcher { go_on, home: &|_| (), held: Held::PassedOver },
+        )
+    }
+
+    fn sweep_watched(
+        &self,
+        file: &Arc<CachedFile>,
+        id: FileId,
+        which: Which,
+        watcher: Watcher<'_>,
+    ) -> Result<Swept> {
+        let _one = file.flushing.lock();
+        // A defect that one file meets keeps none of the others from the origin, nor the mount from its end.
+        match self.defects.guard("flush", || self.sweep_alone(file, id, which, watcher)) {
+            Ok(bytes) => Ok(Swept::Home(bytes)),
+            Err(_) if self.is_removed(file, id) => {
+                self.forget_removed(file);
+                Ok(Swept::Removed)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same while the caller holds `flushing`; returns the bytes that became clean.
+    fn sweep_alone(
+        &self,
+        file: &Arc<CachedFile>,
+        id: FileId,
+        which: Which,
+        watcher: Watcher<'_>,
+    ) -> Result<u64> {
+        if self.store.dmt.usable().is_ok() {
+            match self.sweep_and_record(file, id, which, watcher) {
+                // From now on the store refuses changes: the first to notice goes around it.
+                Err(error) if self.store.dmt.usable().is_err() => {
+                    self.mappings.cache_failed(&error);
+                }
+                done => return done,
+            }
+        }
+        let bytes = self.relief.relieved(|| self.relief.bring_home(file, id))?;
+        (watcher.home)(WHOLE);
+        self.times.settle(file, id).map(|()| bytes)
+    }
+
+    fn sweep_and_record(
+        &self,
+        file: &Arc<CachedFile>,
+        id: FileId,
+        which: Which,
+        watcher: Watcher<'_>,
+    ) -> Result<u64> {
+        let regions = Mutex::new(chosen(self.dirty_regions(id), which));
+        let total = Mutex::new(Ok(0));
+        let workers = self.settings.config.flush_workers.max(1);
+        let (team, mut works) = Team::new(&self.clock, workers as usize);
+        let sweep = |work: Work| {
+            let working = work.begin();
+            // Here, because a scope does not say what its threads panicked with.
+            let swept = self
+                .defects
+                .guard("flush", || self.sweep_some(file, id, &regions, workers, watcher));
+            let mut total = total.lock();
+            match (swept, total.as_mut()) {
+                (Ok(bytes), Ok(sum)) => *sum += bytes,
+                (Err(error), Ok(_)) => *total = Err(error),
+                (_, Err(_)) => {}
+            }
+            team.leave(working);
+        };
+        thread::scope(|scope| {
+            let own = works.pop();
+            for work in works {
+                scope.spawn(|| sweep(work));
+            }
+            own.into_iter().for_each(sweep);
+        });
+        drop(team);
+        if self.own.is_foreign(file) {
+            self.external.meet(file)?;
+        }
+        self.times.settle(file, id)?;
+        self.own.rest(file)?;
+        self.known.forget_idle(file);
+        let swept =
+            total.into_inner().map_err(|error| self.space.explain_no_room(file, id, error))?;
+        if which == Which::All && swept > 0 {
+            self.space.had_room(id);
+        }
+        Ok(swept)
+    }
+
+    /// Whether a file's last name is gone, and with it what a sweep needs of it.
+    fn is_removed(&self, file: &CachedFile, id: FileId) -> bool {
+        let is_forgotten = || self.store.dmt.file(id).is_none();
+        // What a program has open stays whole until it is closed.
+        if file.is_open() {
+            return is_forgotten();
+        }
+        // Whoever forgets it holds all of it until that is done.
+        let _still = file.range.shared(WHOLE);
+        if is_forgotten() {
+            return true;
+        }
+        // Between the removal of a name and that of its record.
+        let node = file.node.read().clone();
+        match self.namespace.stat(&node) {
+            Ok(stat) => stat.raw.st_nlink == 0,
+            Err(error) => [libc::ENOENT, libc::ESTALE].contains(&error.errno()),
+        }
+    }
+
+    /// Lets go of a file whose name leads nowhere: if others took it, its record alone leads on.
+    fn forget_removed(&self, file: &Arc<CachedFile>) {
+        if !file.is_open() && !self.own.is_naming() {
+            *file.mover.lock() = None;
+            file.let_mtime_go(None);
+            self.known.forget_idle(file);
+        }
+    }
+
+    /// Takes region after region until there is none or `go_on` says no.
+    fn sweep_some(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        regions: &Mutex<VecDeque<ByteRange>>,
+        workers: u32,
+        watcher: Watcher<'_>,
+    ) -> Result<u64> {
+        let mut home = Flushed::default();
+        let mut total = 0;
+        loop {
+            let begun = self.clock.instant();
+            let Some(region) = regions.lock().pop_front() else { break };
+            let before = home.bytes;
+            self.flusher.flush_region(file, id, region, watcher.held, &mut home)?;
+            let bytes = home.bytes - before;
+            let limit = if self.pressure.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
+            if home.bytes >= limit || self.room.is_wanted() {
+                total += self.finish(file, id, &std::mem::take(&mut home), watcher)?;
+            }
+            if !(watcher.go_on)(bytes) || file.look.lock().is_foreign() {
+                regions.lock().clear();
+                break;
+            }
+            self.be_courteous(self.clock.elapsed(begun), bytes, workers);
+        }
+        Ok(total + self.finish(file, id, &home, watcher)?)
+    }
+
+    /// Makes durable on the origin what was written there, and tells of it.
+    fn finish(
+        &self,
+        file: &CachedFile,
+        id: FileId,
+        home: &Flushed,
+        watcher: Watcher<'_>,
+    ) -> Result<u64> {
+        let Some(cleaned) = self.flusher.finish_flush(file, id, home)? else { return Ok(0) };
+        home.extents.iter().for_each(|&(range, _)| (watcher.home)(range));
+        Ok(cleaned)
+    }
+
+    /// The file's regions with dirty extents, in offset order.
+    fn dirty_regions(&self, id: FileId) -> Vec<DirtyRegion> {
+        let bytes = self.flusher.region_bytes();
+        let mut regions: Vec<DirtyRegion> = Vec::new();
+        let mut from = 0;
+        loop {
+            let extents = self.store.dmt.dirty(id, tail(from), LOOK);
+            for extent in &extents {
+                let begin = extent.range.start / bytes * bytes;
+                match regions.last_mut() {
+                    Some(last) if last.range.start == begin => last.dirty += extent.range.len(),
+                    _ => regions.push(DirtyRegion {
+                        range: ByteRange::new(begin, begin.saturating_add(bytes)),
+                        dirty: extent.range.len(),
+                    }),
+                }
+            }
+            match extents.last() {
+                Some(last) if extents.len() == LOOK => from = last.range.end,
+                _ => return regions,
+            }
+        }
+    }
+
+    /// Rests after work while programs use the origin and nothing presses. The `workers` of a sweep
+    /// rest so long that all together rest [`COURTESY`] times as long as one works.
+    fn be_courteous(&self, worked: Duration, bytes: u64, workers: u32) {
+        if self.pressure.is_pressed() || self.origin.is_idle() {
+            return;
+        }
+        let mut rest = worked * (COURTESY * workers + workers - 1);
+        let limit = self.settings.config.rebuild_rate;
+        if limit > 0 {
+            #[expect(clippy::cast_precision_loss, reason = "a pause, not an amount")]
+            let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
+            rest = rest.max(due.saturating_sub(worked));
+        }
+        let until = self.clock.instant() + rest.min(REST_MAX);
+        // Nobody to be courteous to, once programs are done with the origin.
+        while !self.pressure.is_pressed() && !self.room.is_wanted() && !self.origin.is_idle() {
+            let left = until.saturating_duration_since(self.clock.instant());
+            if left.is_zero() {
+                break;
+            }
+            self.clock.sleep(left.min(LOOK_UP));
+        }
+    }
+
+    /// Flushes all of a file that is dirty now; `go_on` as in [`Self::sweep`].
+    ///
+    /// The first sweep passes over what a request holds at that moment, and holds up no writer to the cache. The
+    /// next ones wait for what it left: that would count as failed, and most requests are there for an instant.
+    pub(crate) fn flush_whole(
+        &self,
+        file: &Arc<CachedFile>,
+        go_on: &(dyn Fn(u64) -> bool + Sync),
+    ) -> Result<FlushedWhole> {
+        let Some(id) = file.id() else { return Ok(FlushedWhole::Home) };
+        let stopped = AtomicBool::new(false);
+        let go_on = |bytes| {
+            let goes_on = go_on(bytes);
+            stopped.fetch_or(!goes_on, Ordering::Relaxed);
+            goes_on
+        };
+        if self.sweep(file, id, Which::All, &go_on)? == Swept::Removed {
+            return Ok(FlushedWhole::Removed);
+        }
+        // More than was dirty at the beginning, where programs write: nothing of that is missing in it.
+        let owed = Mutex::new(self.dirty_ranges(id));
+        let mut fruitless = 0;
+        loop {
+            let left = self.still_owed(id, &owed);
+            if left == 0 {
+                return Ok(FlushedWhole::Home);
+            }
+            if stopped.load(Ordering::Relaxed) {
+                return Ok(FlushedWhole::Stopped(left));
+            }
+            if fruitless == FRUITLESS_SWEEPS {
+                return Ok(FlushedWhole::Held(left));
+            }
+            let home = |range: ByteRange| owed.lock().remove(range.start..range.end);
+            let watcher = Watcher { go_on: &go_on, home: &home, held: Held::WaitedFor };
+            if self.sweep_watched(file, id, Which::All, watcher)? == Swept::Removed {
+                return Ok(FlushedWhole::Removed);
+            }
+            let progress = self.still_owed(id, &owed) < left;
+            fruitless = if progress { 0 } else { fruitless + 1 };
+        }
+    }
+
+    /// The bytes of `owed` that are dirty yet; what is not leaves it. What is damaged goes home in no way.
+    fn still_owed(&self, id: FileId, owed: &Mutex<RangeSet<u64>>) -> u64 {
+        let dirty = self.dirty_ranges(id);
+        let mut owed = owed.lock();
+        if !owed.is_empty() {
+            *owed = owed.intersection(&dirty).collect();
+        }
+        for damaged in self.damage.of(id, WHOLE) {
+            owed.remove(damaged.start..damaged.end);
+        }
+        owed.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// What of a file is dirty.
+    fn dirty_ranges(&self, id: FileId) -> RangeSet<u64> {
+        let mut ranges = RangeSet::new();
+        let mut from = 0;
+        loop {
+            let extents = self.store.dmt.dirty(id, tail(from), LOOK);
+            ranges.extend(extents.iter().map(|extent| extent.range.start..extent.range.end));
+            match extents.last() {
+                Some(last) if extents.len() == LOOK => from = last.range.end,
+                _ => return ranges,
+            }
+        }
+    }
+}
+
+/// The regions that `which` asks for, in offset order.
+fn chosen(mut regions: Vec<DirtyRegion>, which: Which) -> VecDeque<ByteRange> {
+    if let Which::Densest(enough) = which {
+        regions.sort_by_key(|region| std::cmp::Reverse(region.dirty));
+        let mut sum = 0;
+        let wanted = regions.iter().take_while(|region| {
+            let more = sum < enough;
+            sum += region.dirty;
+            more
+        });
+        let count = wanted.count();
+        regions.truncate(count);
+        regions.sort_by_key(|region| region.range.start);
+    }
+    regions.into_iter().map(|region| region.range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(at: u64, dirty: u64) -> DirtyRegion {
+        DirtyRegion { range: ByteRange::at(at * 100, 100), dirty }
+    }
+
+    #[test]
+    fn the_densest_regions_are_taken_in_offset_order() {
+        let regions =
+            vec![region(0, 9), region(1, 80), region(2, 10), region(3, 90), region(4, 50)];
+        let starts = |which| -> Vec<u64> {
+            chosen(regions.clone(), which).iter().map(|range| range.start / 100).collect()
+        };
+        assert_eq!(starts(Which::Densest(150)), [1, 3]);
+        assert_eq!(starts(Which::Densest(171)), [1, 3, 4]);
+        assert_eq!(starts(Which::Densest(1000)), starts(Which::All));
+    }
+}

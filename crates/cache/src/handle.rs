@@ -1,0 +1,124 @@
+//! What a front end holds of an open regular file: how it is opened and closed.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::foundation::Foundation;
+use crate::hints::Hints;
+use crate::known_files::KnownFiles;
+use crate::lifecycle::Lifecycle;
+use crate::open_file::OpenFile;
+use crate::origin_access::OriginAccess;
+use crate::settings::Settings;
+use crate::warm::Warm;
+use halocline_os::error::Result;
+use halocline_storage::volume::origin::OriginFile;
+use halocline_vfs::namespace::Namespace;
+use halocline_vfs::namespace::Node;
+use halocline_vfs::{Caller, OpenMode};
+
+/// An open regular file; dropping it closes it.
+#[derive(Debug)]
+pub struct Handle {
+    open: OpenFile,
+    lifecycle: Arc<Lifecycle>,
+}
+
+impl Deref for Handle {
+    type Target = OpenFile;
+
+    fn deref(&self) -> &OpenFile {
+        &self.open
+    }
+}
+
+/// What opens files for front ends.
+#[derive(Debug)]
+pub(crate) struct Opener {
+    namespace: Arc<Namespace>,
+    origin: Arc<OriginAccess>,
+    settings: Arc<Settings>,
+    known: Arc<KnownFiles>,
+    warm: Arc<Warm>,
+    lifecycle: Arc<Lifecycle>,
+    /// Whether other nodes use the origin.
+    shared: bool,
+    /// What programs said of files before they opened them.
+    pub(crate) hints: Hints,
+}
+
+impl Opener {
+    /// Nothing is open yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        known: &Arc<KnownFiles>,
+        warm: &Arc<Warm>,
+        lifecycle: &Arc<Lifecycle>,
+    ) -> Self {
+        Self {
+            namespace: Arc::clone(&base.namespace),
+            origin: Arc::clone(&base.origin),
+            settings: Arc::clone(&base.settings),
+            known: Arc::clone(known),
+            warm: Arc::clone(warm),
+            lifecycle: Arc::clone(lifecycle),
+            shared: base.coherence.is_some(),
+            hints: Hints::default(),
+        }
+    }
+
+    /// Opens `node` with `open(2)`'s `flags`; `O_TRUNC` must have been dealt with.
+    pub(crate) fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
+        // The engine writes at offsets; O_APPEND below would send them elsewhere. The node is
+        // reopened through /proc, a link that O_NOFOLLOW would refuse.
+        let never = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC;
+        let below = flags & !(never | libc::O_APPEND | libc::O_DIRECT);
+        let origin = self.origin.open(node, below)?;
+        self.over(node, origin, flags, caller)
+    }
+
+    /// A handle on a file that was just created and opened as `made`.
+    pub(crate) fn created(
+        &self,
+        node: &Node,
+        made: std::fs::File,
+        flags: i32,
+        caller: Caller,
+    ) -> Result<Handle> {
+        // The mode of a new file may forbid its owner to open it again; the kernel opened it
+        // once, with the access that was asked for, and that is what counts.
+        let origin = self.origin.data.adopt_data(made)?;
+        self.over(node, origin, flags, caller)
+    }
+
+    fn over(&self, node: &Node, origin: OriginFile, flags: i32, caller: Caller) -> Result<Handle> {
+        let (file, raw) = self.known.file_and_stat(node)?;
+        // The kernel's pages are of what the file was. While we change it, how it looks says nothing.
+        let keep_cache = file.look.lock().is_hidden() || node.note_look(&raw);
+        let pin = self.namespace.pin(node)?;
+        let may_flush = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        file.opens.fetch_add(1, Ordering::AcqRel);
+        file.writers.fetch_add(u32::from(may_flush), Ordering::AcqRel);
+        let hinted = self.hints.on_open(&self.namespace.path_of(node), caller, &file);
+        // The kernel's pages would outlive what others do.
+        let shared = self.shared;
+        let direct = self.settings.config.direct || flags & libc::O_DIRECT != 0 || hinted || shared;
+        let append = flags & libc::O_APPEND != 0;
+        let mode = OpenMode { direct, keep_cache };
+        let open = OpenFile::new(file, origin, pin, (append, may_flush), mode);
+        let handle = Handle { open, lifecycle: Arc::clone(&self.lifecycle) };
+        self.warm.opened(&handle)?;
+        Ok(handle)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.file.writers.fetch_sub(u32::from(self.may_flush), Ordering::AcqRel);
+        // One order with the removal of the last name: one of the two sees the other.
+        if self.file.opens.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.lifecycle.closed(&self.file, &self.origin);
+        }
+    }
+}

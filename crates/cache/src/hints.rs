@@ -1,0 +1,39 @@
+//! What programs say about themselves: ranks, communicator sizes, wishes for a file.
+//!
+//! A hint comes before the open it is about, because direct I/O is chosen at open.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+use crate::extent::file::{CachedFile, FileHint};
+use halocline_vfs::Caller;
+
+/// Paths with hints that no open has claimed yet, at most.
+const PENDING_MAX: usize = 4096;
+
+/// Hints by path until the file is open.
+#[derive(Debug, Default)]
+pub(crate) struct Hints {
+    pending: Mutex<HashMap<PathBuf, FileHint>>,
+}
+
+impl Hints {
+    /// Notes a hint for a path below the origin.
+    pub(crate) fn note(&self, path: &Path, hint: FileHint) {
+        let mut pending = self.pending.lock();
+        if pending.len() >= PENDING_MAX {
+            pending.clear();
+        }
+        pending.insert(path.to_owned(), hint);
+    }
+
+    /// A file is being opened: gives it its hint. Answers whether it asks for direct I/O.
+    pub(crate) fn on_open(&self, path: &Path, _caller: Caller, file: &CachedFile) -> bool {
+        let pending = self.pending.lock();
+        let Some(hint) = pending.get(path) else { return file.hint.read().direct };
+        *file.hint.write() = hint.clone();
+        hint.direct
+    }
+}

@@ -1,0 +1,231 @@
+//! The files that are open or that the cache knows: found by name or record, given a number, forgotten again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::RwLock;
+
+use super::globs::Globs;
+use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::mover::Movers;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use crate::external_changes::ExternalChanges;
+use crate::foundation::Foundation;
+use crate::origin_access::OriginAccess;
+use crate::own_changes::OwnChanges;
+use halocline_meta::{FileId, FileRecord, OriginKey, Stamp};
+use halocline_os::error::{Error, Result};
+use halocline_storage::volume::origin::OriginFile;
+use halocline_vfs::namespace::Namespace;
+use halocline_vfs::namespace::Node;
+
+/// How a file of the origin looked, and what tells whether we changed it since.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    unwatched: u64,
+    key: OriginKey,
+    raw: libc::stat64,
+}
+
+/// The one [`CachedFile`] of each file, and how it is reached.
+#[derive(Debug)]
+pub(crate) struct KnownFiles {
+    namespace: Arc<Namespace>,
+    origin: Arc<OriginAccess>,
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    movers: Arc<Movers>,
+    own: Arc<OwnChanges>,
+    external: Arc<ExternalChanges>,
+    /// What is pinned and what is kept off the cache.
+    pub(crate) globs: RwLock<Globs>,
+}
+
+impl KnownFiles {
+    /// Nothing is open yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        own: &Arc<OwnChanges>,
+        external: &Arc<ExternalChanges>,
+        globs: Globs,
+    ) -> Self {
+        Self {
+            namespace: Arc::clone(&base.namespace),
+            origin: Arc::clone(&base.origin),
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            movers: Arc::clone(&base.movers),
+            own: Arc::clone(own),
+            external: Arc::clone(external),
+            globs: RwLock::new(globs),
+        }
+    }
+
+    /// The one [`CachedFile`] of `node`. What the store maps beyond the file's end (a crash
+    /// between a truncate and its records) is dropped here, before anybody can read it. The caller
+    /// holds no lock of a file.
+    pub(crate) fn file_of(&self, node: &Node) -> Result<Arc<CachedFile>> {
+        self.file_and_stat(node).map(|(file, _)| file)
+    }
+
+    /// The same with the origin's attributes of a moment ago.
+    pub(crate) fn file_and_stat(&self, node: &Node) -> Result<(Arc<CachedFile>, libc::stat64)> {
+        loop {
+            if let Some(found) = self.file_seen(node, self.see(node)?)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// How `node` looks before its [`CachedFile`] is searched.
+    pub(crate) fn see(&self, node: &Node) -> Result<Seen> {
+        let unwatched = self.files.unwatched();
+        let (key, raw) = self.origin.key_of(node)?;
+        Ok(Seen { unwatched, key, raw })
+    }
+
+    /// The one [`CachedFile`] of a node that was seen just now; `None` if it became another file.
+    ///
+    /// A new one begins with what was seen. If we changed the file between the look and now, and let
+    /// go of it again, that is of the past: the size would be wrong (I1), and our own change would
+    /// be taken for one of others later (I9).
+    pub(crate) fn file_seen(
+        &self,
+        node: &Node,
+        Seen { unwatched, key, mut raw }: Seen,
+    ) -> Result<Option<(Arc<CachedFile>, libc::stat64)>> {
+        let mut known = true;
+        let found = self.files.get_or_insert(key, || {
+            known = false;
+            if self.files.unwatched() != unwatched {
+                let now = self.origin.key_of(node)?;
+                if now.0 != key {
+                    return Err(None);
+                }
+                raw = now.1;
+            }
+            let id = self.store.dmt.find(key);
+            #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
+            let look = (raw.st_size as u64, Stamp::of_stat(&raw));
+            let file = CachedFile::new(key, id, look, node.clone());
+            if let Some(id) = id {
+                self.external.check(&file, id, &raw)?;
+            }
+            Ok::<_, Option<Error>>(file)
+        });
+        let file = match found {
+            Ok(file) => file,
+            Err(None) => return Ok(None),
+            Err(Some(error)) => return Err(error),
+        };
+        if known {
+            self.external.check_again(&file, &raw)?;
+        }
+        if !file.is_open() {
+            self.apply_globs(&file);
+        }
+        Ok(Some((file, raw)))
+    }
+
+    /// The file's identity in the cache, given to it now if it has none.
+    pub(crate) fn id_of(&self, file: &Arc<CachedFile>) -> Result<FileId> {
+        if let Some(id) = file.id() {
+            return Ok(id);
+        }
+        let node = file.node.read().clone();
+        let path = self.namespace.path_of(&node);
+        let mount = self.origin.mount_of(&node);
+        let mut look = file.look.lock();
+        if let Some(id) = file.id() {
+            return Ok(id);
+        }
+        let id = self.store.dmt.register_on(mount, file.key, &path)?;
+        self.files.identified(id, file);
+        // The new record says that we change it, which must be put right though nobody writes.
+        look.recorded = false;
+        self.own.note_restless(&mut look, id);
+        drop(look);
+        self.apply_globs(file);
+        Ok(id)
+    }
+
+    /// Applies the pin and exclude globs to a file.
+    pub(crate) fn apply_globs(&self, file: &CachedFile) {
+        let globs = self.globs.read();
+        if globs.is_empty() {
+            return;
+        }
+        let path = self.namespace.path_of(&file.node.read());
+        file.excluded.store(globs.excludes(&path), Ordering::Relaxed);
+        if let Some(id) = file.id() {
+            self.store.dmt.pin(id, globs.pins(&path));
+        }
+    }
+
+    /// A descriptor that can flush the file, kept until its last dirty byte is home.
+    pub(crate) fn mover_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
+        let mut mover = file.mover.lock();
+        if let Some(open) = mover.as_ref() {
+            return Ok(Arc::clone(&open.origin));
+        }
+        let node = file.node.read().clone();
+        let open = Arc::new(self.origin.open(&node, libc::O_RDWR)?);
+        *mover = Some(self.movers.keep(Arc::clone(&open)));
+        Ok(open)
+    }
+
+    /// Whether the file may become dirty: it can be flushed, and so can all that are.
+    pub(crate) fn may_become_dirty(&self, file: &CachedFile) -> bool {
+        let refused = self.movers.are_all_kept() && file.mover.lock().is_none();
+        !refused && self.mover_of(file).is_ok()
+    }
+
+    /// The file behind a record, reached by its path; `None` when the path names another file now
+    /// or nothing at all. An error says that nobody knows, or why the file cannot be used.
+    pub(crate) fn file_by_id(&self, id: FileId) -> Result<Option<Arc<CachedFile>>> {
+        if let Some(file) = self.files.by_id(id) {
+            return Ok(Some(file));
+        }
+        let Some(record) = self.store.dmt.file(id) else { return Ok(None) };
+        self.origin.node_of(&record)?.map(|node| self.file_of(&node)).transpose()
+    }
+
+    /// A descriptor that can read the origin's file.
+    pub(crate) fn reader_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
+        if let Some(open) = file.mover.lock().as_ref() {
+            return Ok(Arc::clone(&open.origin));
+        }
+        let node = file.node.read().clone();
+        Ok(Arc::new(self.origin.open(&node, libc::O_RDONLY)?))
+    }
+
+    /// The record of a dirty file that was not found; `None` if nothing is dirty of it by now.
+    pub(crate) fn record_of_missing(&self, id: FileId) -> Option<FileRecord> {
+        let record = self.store.dmt.file(id)?;
+        (!self.store.dmt.dirty(id, WHOLE, 1).is_empty()).then_some(record)
+    }
+
+    /// Drops a file of which the store has all there is to remember.
+    pub(crate) fn forget_idle(&self, file: &Arc<CachedFile>) {
+        self.files.remove_if(file, |file| {
+            !file.is_open()
+                && !file.read_below.load(Ordering::Acquire)
+                && file.mover.lock().is_none()
+                && file.held_mtime_ns().is_none()
+                && (file.unlinked.load(Ordering::Acquire) || file.hint.read().is_default())
+        });
+        if let Some(id) = file.id().filter(|id| self.store.dmt.is_hollow(*id)) {
+            self.store.note_emptied(id);
+        }
+    }
+
+    /// The file of a node that the cache or an open handle knows.
+    pub(crate) fn file_of_known(&self, node: &Node) -> Result<Option<Arc<CachedFile>>> {
+        let (key, _) = self.origin.key_of(node)?;
+        match self.files.by_key(key) {
+            None if self.store.dmt.find(key).is_some() => self.file_of(node).map(Some),
+            known => Ok(known),
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Files coming and going: found by their records, settled when closed, forgotten when gone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::reach::origin_key;
+use crate::degrade::Relief;
+use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use crate::external_changes::ExternalChanges;
+use crate::foundation::Foundation;
+use crate::known_files::KnownFiles;
+use crate::mappings::Mappings;
+use crate::origin_access::OriginAccess;
+use crate::own_changes::OwnChanges;
+use crate::times::Times;
+use crate::warm::Warm;
+use halocline_meta::{FileId, OriginKey, Stamp};
+use halocline_os::error::Result;
+use halocline_storage::volume::origin::OriginFile;
+use halocline_vfs::namespace::Namespace;
+use halocline_vfs::namespace::{Node, Removed};
+
+/// What follows names that change, and forgets what is gone.
+#[derive(Debug)]
+pub(crate) struct Lifecycle {
+    namespace: Arc<Namespace>,
+    origin: Arc<OriginAccess>,
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    own: Arc<OwnChanges>,
+    external: Arc<ExternalChanges>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
+    mappings: Arc<Mappings>,
+    relief: Arc<Relief>,
+    warm: Arc<Warm>,
+}
+
+impl Lifecycle {
+    /// Nothing is open yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
+        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
+        mappings: &Arc<Mappings>,
+        (relief, warm): (&Arc<Relief>, &Arc<Warm>),
+    ) -> Self {
+        Self {
+            namespace: Arc::clone(&base.namespace),
+            origin: Arc::clone(&base.origin),
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            own: Arc::clone(own),
+            external: Arc::clone(external),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            mappings: Arc::clone(mappings),
+            relief: Arc::clone(relief),
+            warm: Arc::clone(warm),
+        }
+    }
+
+    /// Our own change of names or attributes moved the file's ctime: what we know of it follows, so that
+    /// it is not taken for somebody else's change (I9). The caller holds a `Naming`.
+    pub(crate) fn restamp(&self, node: &Node) -> Result<()> {
+        let stat = self.namespace.stat(node)?;
+        if stat.kind() != libc::S_IFREG {
+            return Ok(());
+        }
+        node.note_look(&stat.raw);
+        let key = origin_key(&stat);
+        if let Some(file) = self.files.by_key(key) {
+            return self.follow_attributes(&file, node);
+        }
+        let Some(id) = self.store.dmt.find(key) else { return Ok(()) };
+        // Nobody opens it meanwhile and looks at it.
+        let frozen = self.files.freeze();
+        if let Some(file) = frozen.by_key(key).cloned() {
+            drop(frozen);
+            return self.follow_attributes(&file, node);
+        }
+        let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
+        frozen.note_unwatched();
+        match self.store.dmt.file(id) {
+            Some(record) if record.stamp.same_bytes(stamp) => self.own.record(id, stamp),
+            _ => Ok(()),
+        }
+    }
+
+    fn follow_attributes(&self, file: &CachedFile, node: &Node) -> Result<()> {
+        if !file.is_open() {
+            // Else its last close does it, or the rebuilder.
+            self.own.rest(file)?;
+        }
+        let mut look = file.look.lock();
+        let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
+        // Nothing else is ours in what differs.
+        if look.is_hidden()
+            || look.is_foreign()
+            || look.seen == stamp
+            || !look.seen.same_bytes(stamp)
+        {
+            return Ok(());
+        }
+        look.seen = stamp;
+        match file.id().filter(|_| look.recorded && !file.forgotten.load(Ordering::Acquire)) {
+            Some(id) => self.own.record(id, stamp),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets a file whose last name and last handle are gone, with everything cached of it.
+    pub(crate) fn forget_file(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
+        debug_assert!(file.unlinked.load(Ordering::Acquire));
+        // Whoever moves bytes of it finishes first (I2).
+        let _range = file.range.exclusive(WHOLE);
+        // The last close and the removal of the last name may meet here, and somebody may have
+        // opened it just before its name went: that one's close comes here again.
+        if file.is_open() {
+            return Ok(());
+        }
+        {
+            // No record is left to be stamped from here on.
+            let _look = file.look.lock();
+            if file.forgotten.swap(true, Ordering::AcqRel) {
+                return Ok(());
+            }
+        }
+        if let Err(error) = self.mappings.let_go(id, WHOLE) {
+            file.forgotten.store(false, Ordering::Release);
+            return Err(error);
+        }
+        self.mappings.advisory(self.store.dmt.forget(id))?;
+        self.store.note_emptied(id);
+        self.forget_data(file)
+    }
+
+    /// Removes what a striped origin keeps of an unlinked file beside its name.
+    pub(crate) fn forget_data(&self, file: &Arc<CachedFile>) -> Result<()> {
+        let node = file.node.read().clone();
+        if self.origin.data.is_striped()
+            && let Ok(descriptor) = self.namespace.descriptor(&node)
+        {
+            self.origin.data.remove_data(&*descriptor)?;
+        }
+        *file.mover.lock() = None;
+        file.let_mtime_go(None);
+        Ok(())
+    }
+
+    /// As [`Lifecycle::forget_file`] for a file that nothing in memory knows.
+    pub(crate) fn forget_key(&self, key: OriginKey, removed: &Removed) -> Result<()> {
+        let forgetting = self.store.forgetting.lock();
+        if let Some(id) = self.store.dmt.find(key) {
+            if let Err(error) = self.mappings.let_go(id, WHOLE) {
+                if self.store.dmt.usable().is_ok() {
+                    return Err(error);
+                }
+                // Its bytes are nobody's any more, and it is in nobody's way.
+                self.relief.removed.lock().insert(id);
+            }
+            self.mappings.advisory(self.store.dmt.forget(id))?;
+            self.store.note_emptied(id);
+        }
+        drop(forgetting);
+        if self.origin.data.is_striped()
+            && let Some(node) = &removed.node
+            && let Ok(descriptor) = self.namespace.descriptor(node)
+        {
+            self.origin.data.remove_data(&*descriptor)?;
+        }
+        Ok(())
+    }
+
+    /// The last handle of a file goes; `origin` is its descriptor.
+    pub(crate) fn closed(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
+        let unlinked = file.unlinked.load(Ordering::SeqCst);
+        let done = match file.id() {
+            Some(id) if unlinked => self.relief.relieved(|| self.forget_file(file, id)),
+            Some(id) => self
+                .times
+                .settle(file, id)
+                .and_then(|()| self.times.give_time(file))
+                .and_then(|()| self.leave_alone(file)),
+            None if unlinked => self.forget_data(file),
+            None => self.leave_alone(file),
+        };
+        if let Err(error) = done {
+            tracing::warn!(
+                "closing {}: {error}",
+                self.namespace.path_of(&file.node.read()).display()
+            );
+        }
+        self.warm.closed(file, origin);
+        self.known.forget_idle(file);
+    }
+
+    /// Nobody has the file open any more: what it looks like now is what its next opener is to find.
+    fn leave_alone(&self, file: &CachedFile) -> Result<()> {
+        if file.look.lock().is_foreign() {
+            return self.external.meet(file);
+        }
+        self.own.rest(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::thread;
+    use std::time::Duration;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::Decorations;
+    use crate::extents::ExtentEngine;
+    use crate::handle::Handle;
+    use halocline_api::config::Config;
+    use halocline_api::control::Controlled;
+    use halocline_vfs::{Caller, Engine, Maker};
+
+    const ME: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+    fn engine() -> (ExtentEngine, [TempDir; 2]) {
+        let dirs = [(); 2].map(|()| TempDir::new().unwrap());
+        (open(&dirs), dirs)
+    }
+
+    fn open(dirs: &[TempDir; 2]) -> ExtentEngine {
+        let config = Config { policy: "always".to_owned(), rebuild: false, ..Config::default() };
+        let around = Decorations { data_bytes: Some(1 << 20), ..Decorations::NONE };
+        ExtentEngine::open_decorated(dirs[0].path(), dirs[1].path(), &config, around).unwrap()
+    }
+
+    fn create(engine: &ExtentEngine) -> (Node, Handle) {
+        let (root, by) = (engine.root(), Maker { caller: ME, umask: 0 });
+        let created = engine.create((&root, OsStr::new("file")), 0o644, libc::O_RDWR, by);
+        let (node, _, handle) = created.unwrap();
+        (node, handle)
+    }
+
+    /// A program wrote to the cache between a last look at a closed file and the record of it: after
+    /// a kill the bytes were a conflict with our own change of the origin's file.
+    #[test]
+    fn i4_a_file_that_is_written_while_it_is_settled_is_not_taken_for_one_at_rest() {
+        let (engine, dirs) = engine();
+        let (node, handle) = create(&engine);
+        engine.write(&handle, 0, &[1; 4096], ME).unwrap();
+        Controlled::flush(&engine, None, false, &mut |_| std::ops::ControlFlow::Continue(()))
+            .unwrap();
+        let file = Arc::clone(&handle.file);
+        thread::scope(|scope| {
+            let settling = file.node.write();
+            scope.spawn(|| drop(handle));
+            while file.is_open() {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(20));
+            let written = scope.spawn(|| {
+                let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+                engine.write(&handle, 4096, &[2; 4096], ME).unwrap();
+                handle
+            });
+            thread::sleep(Duration::from_millis(20));
+            drop(settling);
+            drop(written.join().unwrap());
+        });
+        assert_eq!(engine.parts.store.dmt.usage().dirty, 4096);
+        assert!(file.mover.lock().is_some());
+        drop((node, file));
+        // As a kill does.
+        drop(engine);
+        let engine = open(&dirs);
+        assert_eq!(engine.status().notes, Vec::<String>::new());
+        assert_eq!(engine.parts.store.dmt.usage().dirty, 4096);
+    }
+
+    /// A file was looked at, then grown, flushed and let go of by others, and only then found: it had
+    /// the size of the look, and a conflict with our own flush when it was written the next time.
+    #[test]
+    fn i1_i9_a_file_that_is_changed_and_let_go_of_while_it_is_opened_is_found_as_it_is() {
+        let (engine, _dirs) = engine();
+        let flush = || {
+            Controlled::flush(&engine, None, false, &mut |_| std::ops::ControlFlow::Continue(()))
+                .unwrap();
+        };
+        let (node, handle) = create(&engine);
+        engine.write(&handle, 0, &[1; 4096], ME).unwrap();
+        drop(handle);
+        flush();
+        let seen = engine.parts.known.see(&node).unwrap();
+        let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+        engine.write(&handle, 0, &[2; 8192], ME).unwrap();
+        let key = handle.file.key;
+        drop(handle);
+        flush();
+        assert!(engine.parts.files.by_key(key).is_none(), "let go of");
+
+        let (file, _) = engine.parts.known.file_seen(&node, seen).unwrap().unwrap();
+        assert_eq!(file.size(), 8192);
+        let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
+        engine.write(&handle, 0, &[3; 4096], ME).unwrap();
+        drop((handle, file));
+        flush();
+        assert_eq!(engine.status().notes, Vec::<String>::new());
+    }
+
+    /// The second was told that the cache does not know the file, and with it a program's unlink.
+    #[test]
+    fn a_removal_and_a_last_close_may_both_forget_a_file() {
+        let (engine, _dirs) = engine();
+        let (_, handle) = create(&engine);
+        engine.write(&handle, 0, &[1; 4096], ME).unwrap();
+        let file = Arc::clone(&handle.file);
+        drop(handle);
+        engine.unlink(&engine.root(), OsStr::new("file")).unwrap();
+        engine.parts.lifecycle.forget_file(&file, file.id().unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,279 @@
+//! Puts an extent engine together from two directories and a configuration, and takes it apart.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use halocline_model::admit::{Setting, Side};
+use halocline_model::evict;
+use halocline_model::layout::CacheGeometry;
+
+use super::extents::ExtentEngine;
+use super::external_changes;
+use super::fill::Filler;
+use super::foundation::Foundation;
+use super::globs::Globs;
+use super::identify::Identifier;
+use super::lease_renewal::LeaseRenewal;
+use super::parts::Parts;
+use super::rebuild::Rebuilder;
+use super::settings::Settings;
+use super::sides::{self, Decorations, Meters};
+use super::sight::Sight;
+use crate::coherence::{Holder, REGISTRY};
+use crate::extent::mover::Movers;
+use crate::extent::store::ExtentStore;
+use halocline_api::config::{Binding, Config, Mode, Shares};
+use halocline_meta::lease::{Evidence, Lease};
+use halocline_meta::recover::Recovery;
+use halocline_meta::table::{self, ExtentTable};
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
+use halocline_os::open_files::OpenFiles;
+use halocline_storage::volume::objects::CacheObjects;
+use halocline_storage::volume::{Origin, Volume};
+use halocline_vfs::namespace::Namespace;
+
+impl ExtentEngine {
+    /// Says what a person should know of the two sides together, in status and explanations. Only the
+    /// first time counts.
+    pub fn note_of_sides(&self, note: &'static str) {
+        self.parts.notes.set_of_sides(note);
+    }
+
+    /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). What an
+    /// earlier session left dirty is found again; what cannot be is saved and noted (I4, I9).
+    ///
+    /// # Errors
+    /// Names the directory, file or option that does not fit, and the remedy. Nothing is changed
+    /// on the origin then.
+    pub fn open(origin_dir: &Path, cache_dir: &Path, config: &Config) -> Result<Self> {
+        Self::open_decorated(origin_dir, cache_dir, config, Decorations::NONE)
+    }
+
+    /// The same with decorators around the devices of both sides.
+    pub fn open_decorated(
+        origin_dir: &Path,
+        cache_dir: &Path,
+        config: &Config,
+        around: Decorations<'_>,
+    ) -> Result<Self> {
+        // Before anything is touched; once more under the cache's lock, when it is claimed.
+        let binding = Binding::of(origin_dir, config)?;
+        binding.check(cache_dir)?;
+        let mut meters = Meters::default();
+        let origin = sides::open_origin(origin_dir, config, &mut meters, around)?;
+        let namespace = Namespace::open(origin.namespace_dir())?.hiding(REGISTRY);
+        let geometry = geometry(config);
+        let shares = sides::shares(cache_dir, config, around.data_bytes)?;
+        let options = options(shares, origin_dir, config, around.clock)?;
+        // The store comes before the volume: it finds out whether the directory is ours (I8).
+        let boot_id = around.boot_id;
+        let (dmt, recovery) = open_tables(cache_dir, options, boot_id)?;
+        binding.check(cache_dir)?;
+        binding.record(cache_dir)?;
+        let cache = sides::open_cache(cache_dir, config, &mut meters, around)?;
+        sides::check_servers(&cache, &dmt, cache_dir)?;
+        let setting = Setting {
+            origin: Side {
+                servers: origin.striping().servers(),
+                stripe: origin.striping().stripe(),
+                profile: sides::origin_profile(origin_dir, config),
+            },
+            cache: sides::cache(geometry, cache_dir, config),
+        };
+        let settings = settings_of(config, &setting, origin_dir, cache_dir);
+        let (objects, movers) = within_open_files(cache, geometry, &origin)?;
+        let store = ExtentStore::new(dmt, objects, geometry);
+        let base = Foundation::new(
+            (namespace, origin),
+            store,
+            movers,
+            settings,
+            around.clock,
+            around.coherence,
+        );
+        let lease = Lease::open(cache_dir, boot_id)?;
+        let identifier = Identifier::new(setting, &config.policy, around.clock.clone())?;
+        let globs = Globs::load(cache_dir, &config.pin, &config.exclude)?;
+        let parts = Arc::new(Parts::new(base, lease, identifier, globs));
+        Self::begin(parts, meters, &recovery)
+    }
+
+    /// Takes over what the last session left, then starts what works in the background.
+    fn begin(parts: Arc<Parts>, meters: Meters, recovery: &Recovery) -> Result<Self> {
+        take_over(&parts, recovery)?;
+        if let Some(coherence) = parts.permits.coherence() {
+            let holder: Arc<dyn Holder> = Arc::clone(&parts.yields) as _;
+            coherence.attach(Arc::downgrade(&holder));
+        }
+        let profiles = sides::profile_names(&parts);
+        let (rebuilder, filler) = (Rebuilder::start(&parts.rounds), Filler::start(&parts.fills));
+        let renewal = LeaseRenewal::start(&parts.own, &parts.clock);
+        let sight = Sight::default();
+        Ok(Self { parts, rebuilder, filler, renewal, meters, profiles, sight })
+    }
+
+    /// Tells caches apart, whatever their directories are called.
+    pub fn cache_id(&self) -> &str {
+        &self.parts.store.dmt.identity().cache_id
+    }
+
+    /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as
+    /// left in order. Flush first to leave the origin complete (I7).
+    pub fn close(&self) -> Result<()> {
+        self.filler.stop();
+        self.rebuilder.stop();
+        self.renewal.stop();
+        if let Some(coherence) = self.parts.permits.coherence() {
+            // What is dirty yet is nobody else's until the next mount of this cache, or its recovery.
+            if self.parts.store.dmt.usage().dirty == 0 {
+                coherence.leave()?;
+            }
+        }
+        let closed = self.close_store();
+        if closed.is_ok() {
+            self.parts.store.dmt.settle_origin();
+        }
+        closed
+    }
+
+    fn close_store(&self) -> Result<()> {
+        if self.parts.store.dmt.usable().is_err() {
+            // Not in order, but nothing is lost: what was dirty is on the origin.
+            return self.parts.relief.drain();
+        }
+        match self.leave_in_order() {
+            // The next mount takes it for a crashed one.
+            Err(error) if self.parts.store.dmt.usage().dirty == 0 => {
+                tracing::warn!("the cache is not left in order: {error}; the origin has all data");
+                Ok(())
+            }
+            left => left,
+        }
+    }
+
+    fn leave_in_order(&self) -> Result<()> {
+        self.parts.recoverer.stamp_dirty_files();
+        self.parts.own.record_resting(true);
+        self.parts.discards.discard_queued()?;
+        self.parts.barriers.barrier()?;
+        self.parts.discards.discard_queued()?;
+        self.parts.fetcher.note_wants();
+        self.parts.discards.forget_hollow(&self.parts.fetcher)?;
+        self.parts.store.dmt.close()?;
+        self.parts.own.lease.close()
+    }
+
+    /// Bytes of blocks that the cache's objects use on disk: what I5 is checked against.
+    pub fn cache_allocated_bytes(&self) -> Result<u64> {
+        Ok(self.parts.store.objects.allocated_bytes()?)
+    }
+
+    /// Fetches wanted ranges (`C_flag`) until none is left or the cache has no room; returns the
+    /// bytes fetched. The rebuilder does the same by itself whenever the origin is idle.
+    pub fn fetch_wanted(&self) -> Result<u64> {
+        self.parts.fetcher.fetch_all()
+    }
+}
+
+/// Before the first request: what the last session left is put in order, what it lost is told.
+fn take_over(parts: &Parts, recovery: &Recovery) -> Result<()> {
+    external_changes::close_saved(&parts.settings.cache_dir);
+    if *parts.own.evidence.lock() == Evidence::Copy {
+        parts.notes.note(format!(
+            "{} is a copy of a cache, or was moved to another file system: dirty data of it goes \
+             home only where the origin's files are as they were",
+            parts.settings.cache_dir.display()
+        ));
+    }
+    if recovery.trim {
+        parts.store.trim()?;
+    }
+    for dropped in recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0) {
+        parts.notes.note(format!(
+            "{}: the machine lost power; {} bytes that no fsync had covered are lost",
+            dropped.path.display(),
+            dropped.dirty_bytes
+        ));
+    }
+    parts.recoverer.recover()?;
+    parts.own.lease.begin()?;
+    // All that was left is judged: what is found from now on is of this session.
+    *parts.own.evidence.lock() = Evidence::Nothing;
+    for id in parts.store.dmt.hollow_files() {
+        parts.store.note_emptied(id);
+    }
+    parts.space.check();
+    Ok(())
+}
+
+fn geometry(config: &Config) -> CacheGeometry {
+    let shape = config.cache_shape();
+    CacheGeometry::new(shape.servers, shape.stripe, config.groups)
+}
+
+fn settings_of(
+    config: &Config,
+    setting: &Setting,
+    origin_dir: &Path,
+    cache_dir: &Path,
+) -> Settings {
+    Settings {
+        config: config.clone(),
+        setting: setting.clone(),
+        origin_dir: origin_dir.to_owned(),
+        cache_dir: cache_dir.to_owned(),
+    }
+}
+
+/// What keeps many files open, bounded so that programs can open theirs.
+fn within_open_files(
+    cache: Volume,
+    geometry: CacheGeometry,
+    origin: &Origin,
+) -> Result<(CacheObjects, Arc<Movers>)> {
+    let open_files = OpenFiles::of_process()?;
+    let objects_max = open_files.objects / cache.servers().len();
+    // A file of a striped origin is one on each server, and its node.
+    let each = if origin.is_striped() { origin.servers().len() + 1 } else { 1 };
+    let objects = CacheObjects::new(cache, geometry).with_open_files_max(objects_max);
+    Ok((objects, Movers::new(open_files.movers / each)))
+}
+
+fn options(
+    shares: Shares,
+    origin_dir: &Path,
+    config: &Config,
+    clock: &Clock,
+) -> Result<table::Options> {
+    let (eviction, clock) = (eviction(&config.eviction)?, clock.clone());
+    Ok(table::Options {
+        records_bytes: shares.records,
+        witness: Some(origin_dir.to_owned()),
+        marks_witness: config.mode != Mode::WriteThrough,
+        checksums: config.checksums,
+        clock: Box::new(move || clock.now_ms()),
+        ..table::Options::new(shares.data, eviction, config.cdt_entries)
+    })
+}
+
+fn open_tables(
+    dir: &Path,
+    options: table::Options,
+    boot_id: Option<&str>,
+) -> Result<(ExtentTable, Recovery)> {
+    match boot_id {
+        Some(boot_id) => ExtentTable::open_on_boot(dir, options, boot_id),
+        None => ExtentTable::open(dir, options),
+    }
+}
+
+fn eviction(name: &str) -> Result<Box<dyn evict::Eviction>> {
+    evict::by_name(name).map_err(|unknown| {
+        let known: Vec<_> = evict::POLICIES.iter().map(|row| row.name).collect();
+        Error::invalid(
+            unknown.to_string(),
+            format!("choose one of the eviction policies {}", known.join(", ")),
+        )
+    })
+}

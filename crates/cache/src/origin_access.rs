@@ -1,0 +1,103 @@
+//! The origin's tree and data together, and whether programs use them.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use halocline_model::request::ByteRange;
+
+use super::reach;
+use halocline_meta::{FileRecord, OriginKey};
+use halocline_os::clock::{Clock, age_ms};
+use halocline_os::error::{Error, Result};
+use halocline_storage::volume::origin::{Origin, OriginFile};
+use halocline_vfs::namespace::{Namespace, Node};
+
+/// The origin counts as idle when no program used it for this long.
+const IDLE_MS: u64 = 200;
+
+/// The origin, as all of the engine reaches it.
+#[derive(Debug)]
+pub(crate) struct OriginAccess {
+    namespace: Arc<Namespace>,
+    /// The servers with the files' bytes.
+    pub(crate) data: Origin,
+    /// Its directory as it was given, for messages.
+    dir: PathBuf,
+    clock: Clock,
+    /// When a program last used it, in milliseconds since the epoch.
+    used_ms: AtomicU64,
+    /// Requests of programs under way.
+    busy: AtomicU64,
+}
+
+impl OriginAccess {
+    /// An origin that nobody has used yet; `namespace` is its tree.
+    pub(crate) fn new(namespace: Arc<Namespace>, data: Origin, dir: &Path, clock: Clock) -> Self {
+        let (used_ms, busy) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { namespace, data, dir: dir.to_owned(), clock, used_ms, busy }
+    }
+
+    /// Identity of `node` on the origin.
+    pub(crate) fn key_of(&self, node: &Node) -> Result<(OriginKey, libc::stat64)> {
+        let stat = self.namespace.stat(node)?;
+        Ok((reach::origin_key(&stat), stat.raw))
+    }
+
+    /// Opens the origin's data of a node; `flags` are `open(2)`'s.
+    pub(crate) fn open(&self, node: &Node, flags: i32) -> Result<OriginFile> {
+        let descriptor = self.namespace.descriptor(node)?;
+        Ok(self.data.open_data(descriptor.as_fd(), flags)?)
+    }
+
+    /// Runs a program's request on the origin, so that the rebuilder sees it is in use.
+    pub(crate) fn serve<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        let done = work();
+        self.busy.fetch_sub(1, Ordering::Relaxed);
+        self.used_ms.store(self.clock.now_ms(), Ordering::Relaxed);
+        done
+    }
+
+    /// Whether no program uses it, nor did lately.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) == 0
+            && age_ms(self.clock.now_ms(), self.used_ms.load(Ordering::Relaxed)) >= IDLE_MS
+    }
+
+    /// The node at a path below the origin, if there is one. An error says that nobody knows, and what
+    /// could not be looked at.
+    pub(crate) fn node_at(&self, path: &Path) -> Result<Option<Node>> {
+        reach::node_at(&self.namespace, &self.dir, path)
+    }
+
+    /// The node that a record means, see [`reach::find`].
+    pub(crate) fn node_of(&self, record: &FileRecord) -> Result<Option<Node>> {
+        let found = reach::find(&self.namespace, &self.dir, record)?;
+        Ok(found.map(|(node, _)| node))
+    }
+
+    /// The mount that a file lies on, for its record.
+    pub(crate) fn mount_of(&self, node: &Node) -> Option<OriginKey> {
+        reach::known_mount_of(&self.namespace, node)
+    }
+
+    /// An error of a look at a path below the origin, with the path.
+    pub(crate) fn cannot_look(&self, path: &Path, error: &Error) -> Error {
+        reach::cannot_look(&self.dir, path, error)
+    }
+
+    /// Reads for a program; what the origin does not have is a hole. Whether it had all.
+    pub(crate) fn read(
+        &self,
+        file: &OriginFile,
+        part: ByteRange,
+        buf: &mut [u8],
+    ) -> io::Result<bool> {
+        let got = self.serve(|| file.read_at(part.start, buf))?;
+        buf[got..].fill(0);
+        Ok(got == buf.len())
+    }
+}

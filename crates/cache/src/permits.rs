@@ -1,0 +1,182 @@
+//! What other nodes leave this one to do with the bytes of a file (`crate::coherence`).
+//!
+//! A permit is taken before any lock of the file. What must hold of the size that is remembered: a permit over its
+//! last byte, once it was right, keeps it from getting less; a permit over everything behind its last byte keeps it from
+//! getting more. So a request that stays within the file needs a permit over its own bytes, and one that reaches
+//! past its end needs one without an end.
+
+use std::sync::Arc;
+
+use halocline_model::request::{ByteRange, Direction};
+
+use super::foundation::Foundation;
+use super::mappings::Mappings;
+use super::origin_access::OriginAccess;
+use crate::coherence::{Coherence, FileTokens, Permit, SharedFile, Want};
+use crate::extent::file::{CachedFile, tail};
+use crate::extent::store::ExtentStore;
+use halocline_os::error::Result;
+
+/// Asks the node's agent, if there are other nodes.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    coherence: Option<Arc<dyn Coherence>>,
+    origin: Arc<OriginAccess>,
+    store: Arc<ExtentStore>,
+    mappings: Arc<Mappings>,
+}
+
+/// A permit while a request uses it; nothing where no other node is.
+#[derive(Debug)]
+#[must_use = "the bytes are others' again when it is dropped"]
+pub(crate) struct Held<'f> {
+    _permit: Option<Permit<'f>>,
+    /// Whether bytes may be kept.
+    pub(crate) caches: bool,
+}
+
+impl Held<'_> {
+    const ALONE: Self = Held { _permit: None, caches: true };
+}
+
+impl Permits {
+    /// Asks the agent that the engine was given.
+    pub(crate) fn new(base: &Foundation, mappings: &Arc<Mappings>) -> Self {
+        Self {
+            coherence: base.coherence.clone(),
+            origin: Arc::clone(&base.origin),
+            store: Arc::clone(&base.store),
+            mappings: Arc::clone(mappings),
+        }
+    }
+
+    /// Whether other nodes use the origin.
+    pub(crate) fn are_needed(&self) -> bool {
+        self.coherence.is_some()
+    }
+
+    /// The agent, if there are other nodes.
+    pub(crate) fn coherence(&self) -> Option<&Arc<dyn Coherence>> {
+        self.coherence.as_ref()
+    }
+
+    fn tokens<'f>(&self, file: &'f CachedFile) -> Result<Option<&'f dyn FileTokens>> {
+        let Some(coherence) = &self.coherence else { return Ok(None) };
+        if let Some(tokens) = file.tokens.get() {
+            return Ok(Some(&**tokens));
+        }
+        let tokens = coherence.tokens(shared(file))?;
+        Ok(Some(&**file.tokens.get_or_init(|| tokens)))
+    }
+
+    /// To read `range`, of which what lies past the end is read as nothing.
+    pub(crate) fn to_read<'f>(&self, file: &'f CachedFile, range: ByteRange) -> Result<Held<'f>> {
+        let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
+        let held = self.wait(tokens, file, Direction::Read, range, false)?;
+        if range.end <= file.size() {
+            return Ok(held);
+        }
+        drop(held);
+        self.wait(tokens, file, Direction::Read, tail(range.start), false)
+    }
+
+    /// To write `range`, or as many bytes at the end where `appends`.
+    pub(crate) fn to_write<'f>(
+        &self,
+        file: &'f CachedFile,
+        range: ByteRange,
+        appends: bool,
+    ) -> Result<Held<'f>> {
+        let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
+        if !appends {
+            let held = self.wait(tokens, file, Direction::Write, range, false)?;
+            if range.end <= file.size() {
+                return Ok(held);
+            }
+        }
+        self.alone_from(tokens, file, if appends { u64::MAX } else { range.start })
+    }
+
+    /// To change the size to `size`: alone from there or from the end on.
+    pub(crate) fn to_resize<'f>(&self, file: &'f CachedFile, size: u64) -> Result<Held<'f>> {
+        let Some(tokens) = self.tokens(file)? else { return Ok(Held::ALONE) };
+        self.alone_from(tokens, file, size)
+    }
+
+    /// For background work: `None` where it must be put off.
+    pub(crate) fn try_to_read<'f>(
+        &self,
+        file: &'f CachedFile,
+        range: ByteRange,
+    ) -> Option<Held<'f>> {
+        let Some(tokens) = self.tokens(file).ok()? else { return Some(Held::ALONE) };
+        let want = Want { direction: Direction::Read, range, alone: false };
+        let permit = Permit::try_take(tokens, want)?;
+        let grant = permit.grant();
+        (grant.caches && !grant.renewed).then_some(Held { _permit: Some(permit), caches: true })
+    }
+
+    /// Alone, from `start` or from the end on, whichever comes first.
+    fn alone_from<'f>(
+        &self,
+        tokens: &'f dyn FileTokens,
+        file: &CachedFile,
+        start: u64,
+    ) -> Result<Held<'f>> {
+        loop {
+            let from = start.min(file.size());
+            let held = self.wait(tokens, file, Direction::Write, tail(from), true)?;
+            // Another node may have made it shorter before it let go.
+            if start.min(file.size()) >= from {
+                return Ok(held);
+            }
+        }
+    }
+
+    fn wait<'f>(
+        &self,
+        tokens: &'f dyn FileTokens,
+        file: &CachedFile,
+        direction: Direction,
+        range: ByteRange,
+        alone: bool,
+    ) -> Result<Held<'f>> {
+        let permit = Permit::wait(tokens, Want { direction, range, alone })?;
+        let grant = permit.grant();
+        if grant.renewed || !grant.caches {
+            self.look_again(file)?;
+            self.drop_clean(file, range)?;
+        }
+        Ok(Held { _permit: Some(permit), caches: grant.caches })
+    }
+
+    /// Takes over the size that the origin's file has by now. Whoever changes it on this node holds `growth`, from
+    /// before the origin's file has its new size.
+    fn look_again(&self, file: &CachedFile) -> Result<()> {
+        let node = file.node.read().clone();
+        let _growth = file.growth.lock();
+        let (_, raw) = self.origin.key_of(&node)?;
+        #[expect(clippy::cast_sign_loss, reason = "a regular file's size is not negative")]
+        file.set_size(raw.st_size as u64);
+        Ok(())
+    }
+}
+
+impl Permits {
+    /// Drops what is cached of a range and others may have changed since. What is dirty nobody else could change.
+    fn drop_clean(&self, file: &CachedFile, range: ByteRange) -> Result<()> {
+        let Some(id) = file.id().or_else(|| self.store.dmt.find(file.key)) else { return Ok(()) };
+        let _range = file.range.exclusive(range);
+        for extent in self.store.dmt.extents(id) {
+            if let Some(part) = extent.range.intersect(range).filter(|_| !extent.dirty) {
+                self.mappings.let_go(id, part)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The file as every node knows it.
+pub(crate) fn shared(file: &CachedFile) -> SharedFile {
+    SharedFile { inode: file.key.inode, born_ns: file.key.born_ns.cast_signed() }
+}

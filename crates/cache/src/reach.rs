@@ -1,0 +1,125 @@
+//! Whether a file of the origin is gone, or only cannot be looked at now.
+//!
+//! What is dirty of a file that is gone has no place to go; what is dirty of one that cannot be looked at
+//! has, and waits. What must hold: a file is gone only if
+//! - each directory on its path was looked at, and one of them answered that the name is not there, or
+//!   is another file's;
+//! - what answered lies on the mount that the file lay on: below a mount point on which nothing is mounted yet
+//!   lie other directories, which know nothing of the file;
+//! - the whole origin was searched for it, and every directory of it could be read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use halocline_meta::{FileRecord, OriginKey};
+use halocline_os::error::{Error, Result};
+use halocline_vfs::Stat;
+use halocline_vfs::namespace::{Namespace, Node};
+
+/// Stands for a mount that could not be looked at: no file is taken for gone from it.
+const UNKNOWN: OriginKey = OriginKey { inode: 0, born_ns: 0 };
+
+/// Where a path below the origin leads.
+enum Lead {
+    /// To this.
+    Here(Node, Stat),
+    /// Nowhere: this, the last on the way, has no such name.
+    NotBelow(Node),
+}
+
+/// Whether an error says that a name is not there, and not that nobody knows.
+pub(crate) fn says_not_there(error: &Error) -> bool {
+    [libc::ENOENT, libc::ENOTDIR].contains(&error.errno())
+}
+
+/// The node that a record of the cache means, with how it looks; `None` if its path leads to another file by
+/// now, or nowhere. `dir` is where the tree is, for messages.
+///
+/// # Errors
+/// Nobody knows: names what could not be looked at, and why.
+pub fn find(
+    namespace: &Namespace,
+    dir: &Path,
+    record: &FileRecord,
+) -> Result<Option<(Node, Stat)>> {
+    let unseen = |error| cannot_look(dir, &record.path, &error);
+    let last = match lead_to(namespace, dir, &record.path)? {
+        Lead::Here(node, stat) if origin_key(&stat) == record.key => {
+            return Ok(Some((node, stat)));
+        }
+        Lead::Here(node, _) | Lead::NotBelow(node) => node,
+    };
+    if mount_of(namespace, &last).map_err(unseen)? == record.mount {
+        return Ok(None);
+    }
+    let what = match record.mount {
+        Some(_) => "what it lies on is not mounted there",
+        None => "something else is mounted there",
+    };
+    Err(Error::at(dir.join(&record.path), LOOK)(io::Error::other(what)))
+}
+
+fn lead_to(namespace: &Namespace, dir: &Path, path: &Path) -> Result<Lead> {
+    let mut node = namespace.root();
+    let mut stat =
+        namespace.stat(&node).map_err(|error| cannot_look(dir, Path::new(""), &error))?;
+    let mut at = PathBuf::new();
+    for name in path {
+        at.push(name);
+        (node, stat) = match namespace.lookup(&node, name) {
+            Ok(found) => found,
+            Err(error) if says_not_there(&error) => return Ok(Lead::NotBelow(node)),
+            Err(error) => return Err(cannot_look(dir, &at, &error)),
+        };
+    }
+    Ok(Lead::Here(node, stat))
+}
+
+/// Root of what is mounted below the tree's root and has `node` on it; `None` if it lies on what the root
+/// itself is on.
+fn mount_of(namespace: &Namespace, node: &Node) -> Result<Option<OriginKey>> {
+    let of_root = namespace.mount_of(&namespace.root())?;
+    let mount = namespace.mount_of(node)?;
+    if mount == of_root {
+        return Ok(None);
+    }
+    let mut root = node.clone();
+    while let Some((parent, _)) = root.known_as()
+        && namespace.mount_of(&parent)? == mount
+    {
+        root = parent;
+    }
+    Ok(Some(origin_key(&namespace.stat(&root)?)))
+}
+
+/// What could not be done with a path below the origin.
+const LOOK: &str = "look at it";
+
+/// An error of a look at a path below `dir`, with the path.
+pub(crate) fn cannot_look(dir: &Path, path: &Path, error: &Error) -> Error {
+    Error::at(dir.join(path), LOOK)(io::Error::from_raw_os_error(error.errno()))
+}
+
+/// The node at a path below the origin, if there is one. An error says that nobody knows, and what
+/// could not be looked at.
+pub(crate) fn node_at(namespace: &Namespace, dir: &Path, path: &Path) -> Result<Option<Node>> {
+    match lead_to(namespace, dir, path)? {
+        Lead::Here(node, _) => Ok(Some(node)),
+        Lead::NotBelow(_) => Ok(None),
+    }
+}
+
+/// The mount that a file lies on, for its record.
+pub(crate) fn known_mount_of(namespace: &Namespace, node: &Node) -> Option<OriginKey> {
+    mount_of(namespace, node).unwrap_or(Some(UNKNOWN))
+}
+
+/// Identity on the origin of what `stat` describes.
+pub(crate) fn origin_key(stat: &Stat) -> OriginKey {
+    let born_ns = stat
+        .born
+        .and_then(|born| born.duration_since(UNIX_EPOCH).ok())
+        .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
+    OriginKey { inode: stat.raw.st_ino, born_ns }
+}

@@ -1,0 +1,470 @@
+//! The rebuilder of SLA-Cache: writes dirty extents home, fetches what critical reads missed,
+//! returns space. One thread decides; several flush regions side by side.
+//!
+//! Programs come first: while they use the origin and nothing presses, the rebuilder rests longer
+//! than it works, but it does not rest for ever. Pressed (dirty bytes fill too much of the cache, or
+//! are in too many files) it works without rest, because the programs wait for its room
+//! (docs/ALGORITHMS.md, section 5).
+
+mod missing;
+mod signal;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use self::missing::Missing;
+use self::signal::Signal;
+use crate::barriers::Barriers;
+use crate::counters::Counters;
+use crate::damage::Damage;
+use crate::defects::Defects;
+use crate::degrade::Relief;
+use crate::discard::Discards;
+use crate::extent::file::CachedFile;
+use crate::extent::mover::Movers;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use crate::fetch::Fetcher;
+use crate::flush::Sweeper;
+use crate::flush::{Swept, Which};
+use crate::foundation::Foundation;
+use crate::health::Health;
+use crate::known_files::KnownFiles;
+use crate::notes::Notes;
+use crate::origin_access::OriginAccess;
+use crate::own_changes::OwnChanges;
+use crate::pressure::Pressure;
+use crate::recover::Recoverer;
+use crate::repair::Repair;
+use crate::room::Room;
+use crate::settings::Settings;
+use crate::space::OriginSpace;
+use halocline_meta::FileId;
+use halocline_os::clock::{Clock, Work, age_ms};
+use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::Namespace;
+
+/// Fetches get one part in this many of the time of an origin that programs keep busy (D11), and
+/// this much of it at once.
+const BUSY_SHARE: u32 = 20;
+const BUSY_SLICE: Duration = Duration::from_millis(10);
+
+/// While less than three quarters of what may be dirty is, an idle origin gets dirty bytes only
+/// when programs left the cache alone for this long: what they rewrite in place need not go home,
+/// and the flush would take the cache's time.
+const REST_NS: i64 = 1_000_000_000;
+
+/// Durability barriers without an fsync, so that flushed extents become evictable and a power
+/// loss costs little.
+const BARRIER_EVERY: Duration = Duration::from_secs(5);
+
+/// What the rebuilder is doing, for `status`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Nothing to do.
+    Idle,
+    /// Dirty bytes wait for age, idleness or the flush window.
+    Waiting,
+    /// Writing dirty extents home.
+    Flushing,
+    /// Fetching wanted ranges.
+    Fetching,
+}
+
+/// The rebuilder's thread.
+#[derive(Debug)]
+pub(crate) struct Rebuilder {
+    pressure: Arc<Pressure>,
+    signal: Arc<Signal>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Why dirty bytes are flushed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// They fill too much of the cache, or are in too many files: programs do not come first.
+    Room,
+    /// The origin is about to be full: what is promised to dirty bytes goes home before others take it.
+    Short,
+    /// Some are too old: programs do not come first.
+    Age,
+    /// The origin has nothing better to do.
+    Idle,
+}
+
+impl Rebuilder {
+    /// Starts the rebuilder unless the options keep it still.
+    pub(crate) fn start(rounds: &Arc<Rounds>) -> Self {
+        let signal = Arc::new(Signal::new(rounds.clock.clone()));
+        let thread = rounds.settings.config.rebuild.then(|| {
+            let (rounds, signal) = (Arc::clone(rounds), Arc::clone(&signal));
+            let work = rounds.clock.work();
+            thread::Builder::new()
+                .name("rebuilder".to_owned())
+                .spawn(move || rounds.run(&signal, work))
+                .expect("the system can start one more thread")
+        });
+        Self { pressure: Arc::clone(&rounds.pressure), signal, thread: Mutex::new(thread) }
+    }
+
+    /// Wakes the rebuilder if dirty bytes press. Cheap: called after every write.
+    pub(crate) fn maybe_wake(&self) {
+        if self.pressure.is_pressed() {
+            self.signal.wake();
+        }
+    }
+
+    /// What the rebuilder is doing.
+    pub(crate) fn doing(&self) -> Doing {
+        self.signal.doing()
+    }
+
+    /// Stops the rebuilder after the region it is at.
+    pub(crate) fn stop(&self) {
+        self.signal.stop();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Rebuilder {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// When what is done at intervals is due.
+#[derive(Debug)]
+struct Pace {
+    /// When the last barrier was.
+    barrier: Instant,
+    /// From when on a busy origin may be asked for wanted ranges again.
+    fetch: Instant,
+}
+
+/// What the rebuilder does in its rounds.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    namespace: Arc<Namespace>,
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    movers: Arc<Movers>,
+    pressure: Arc<Pressure>,
+    origin: Arc<OriginAccess>,
+    room: Arc<Room>,
+    damage: Arc<Damage>,
+    health: Arc<Health>,
+    counters: Arc<Counters>,
+    notes: Arc<Notes>,
+    defects: Arc<Defects>,
+    settings: Arc<Settings>,
+    clock: Clock,
+    known: Arc<KnownFiles>,
+    own: Arc<OwnChanges>,
+    repair: Arc<Repair>,
+    space: Arc<OriginSpace>,
+    relief: Arc<Relief>,
+    sweeper: Arc<Sweeper>,
+    discards: Arc<Discards>,
+    barriers: Arc<Barriers>,
+    fetcher: Arc<Fetcher>,
+    recoverer: Arc<Recoverer>,
+    /// Dirty files that a flush did not find.
+    missing: Missing,
+}
+
+impl Rounds {
+    /// No round was made yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        (known, own): (&Arc<KnownFiles>, &Arc<OwnChanges>),
+        (repair, space): (&Arc<Repair>, &Arc<OriginSpace>),
+        (relief, sweeper): (&Arc<Relief>, &Arc<Sweeper>),
+        (discards, barriers): (&Arc<Discards>, &Arc<Barriers>),
+        (fetcher, recoverer): (&Arc<Fetcher>, &Arc<Recoverer>),
+    ) -> Self {
+        Self {
+            namespace: Arc::clone(&base.namespace),
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            movers: Arc::clone(&base.movers),
+            pressure: Arc::clone(&base.pressure),
+            origin: Arc::clone(&base.origin),
+            room: Arc::clone(&base.room),
+            damage: Arc::clone(&base.damage),
+            health: Arc::clone(&base.health),
+            counters: Arc::clone(&base.counters),
+            notes: Arc::clone(&base.notes),
+            defects: Arc::clone(&base.defects),
+            settings: Arc::clone(&base.settings),
+            clock: base.clock.clone(),
+            known: Arc::clone(known),
+            own: Arc::clone(own),
+            repair: Arc::clone(repair),
+            space: Arc::clone(space),
+            relief: Arc::clone(relief),
+            sweeper: Arc::clone(sweeper),
+            discards: Arc::clone(discards),
+            barriers: Arc::clone(barriers),
+            fetcher: Arc::clone(fetcher),
+            recoverer: Arc::clone(recoverer),
+            missing: Missing::default(),
+        }
+    }
+
+    fn run(&self, signal: &Signal, work: Work) {
+        let _working = work.begin();
+        let mut pace = Pace { barrier: self.clock.instant(), fetch: self.clock.instant() };
+        let mut housekeeping = self.clock.instant();
+        let mut panics = 0;
+        while !signal.stopping() {
+            let met = self.defects.met();
+            let worked = self.defects.guard("rebuilder", || {
+                if self.clock.elapsed(housekeeping) >= Duration::from_secs(1) {
+                    housekeeping = self.clock.instant();
+                    self.space.check();
+                }
+                self.round(signal, &mut pace)
+            });
+            if let Err(error) = &worked {
+                self.notes.note(format!("rebuilder: {error}; tried again"));
+                signal.set(Doing::Waiting);
+            }
+            panics = if self.defects.met() == met { 0 } else { panics + 1 };
+            match worked {
+                _ if panics > 0 => signal.rest(panics),
+                Ok(true) => {}
+                Ok(false) | Err(_) => signal.wait(),
+            }
+        }
+    }
+
+    /// One look around; `true` when there is more to do at once.
+    fn round(&self, signal: &Signal, pace: &mut Pace) -> Result<bool> {
+        if self.store.dmt.usable().is_err() {
+            signal.set(Doing::Waiting);
+            return self.relief.drain().map(|()| false);
+        }
+        self.own.record_resting(false);
+        self.own.lease.keep();
+        self.discards.discard_queued()?;
+        self.discards.forget_hollow(&self.fetcher)?;
+        self.make_way_for_records()?;
+        self.fetcher.note_wants();
+        let reason = self.reason_to_flush();
+        if let Some(reason) = reason {
+            signal.set(Doing::Flushing);
+            let flushed = self.flush_pass(signal, reason)?;
+            self.barriers.barrier()?;
+            self.room.was_made();
+            pace.barrier = self.clock.instant();
+            self.discards.discard_queued()?;
+            return Ok(flushed > 0);
+        }
+        if self.clock.elapsed(pace.barrier) >= BARRIER_EVERY && self.barriers.are_due() {
+            self.barriers.barrier()?;
+            pace.barrier = self.clock.instant();
+        }
+        if self.origin.is_idle() {
+            let fetched = self.fetch_pass(signal)?;
+            if fetched {
+                return Ok(true);
+            }
+        } else if pace.fetch <= self.clock.instant() {
+            let worked = self.fetch_beside_programs(signal)?;
+            pace.fetch = self.clock.instant() + worked * (BUSY_SHARE - 1);
+        }
+        let dirty = self.store.dmt.usage().dirty > 0;
+        signal.set(if dirty { Doing::Waiting } else { Doing::Idle });
+        Ok(false)
+    }
+
+    /// Evicts what the records need, where they outgrew what is set aside for them (I5).
+    fn make_way_for_records(&self) -> Result<()> {
+        let excess = self.store.excess();
+        if excess > 0 {
+            self.counters.evicted(self.store.evict(&self.files, excess, None)?);
+        }
+        Ok(())
+    }
+
+    fn reason_to_flush(&self) -> Option<Reason> {
+        let usage = self.store.dmt.usage();
+        // What is damaged cannot be flushed, however old it is.
+        if usage.dirty <= self.damage.dirty_bytes() {
+            return None;
+        }
+        if self.pressure.is_pressed() {
+            return Some(Reason::Room);
+        }
+        if self.space.is_short() {
+            return Some(Reason::Short);
+        }
+        let now_ms = self.clock.now_ms();
+        let files = self.store.dmt.dirty_files();
+        let files = files.iter().filter(|(id, _)| !self.repair.is_stuck(*id));
+        let oldest = files.map(|(_, since)| *since).min()?;
+        if age_ms(now_ms, oldest) >= self.max_dirty_age_ms() {
+            return Some(Reason::Age);
+        }
+        let window = self.settings.config.flush_window;
+        let open = window.is_none_or(|window| window.contains(local_hour(now_ms)));
+        (open && self.may_use_idle_origin()).then_some(Reason::Idle)
+    }
+
+    /// Whether nobody minds a flush: the origin is idle, and the cache is too or fills up.
+    fn may_use_idle_origin(&self) -> bool {
+        let since_ns = self.clock.now_ns().saturating_sub(self.pressure.written_ns());
+        // Before the clock was set back is long ago.
+        let rested = !(-REST_NS..REST_NS).contains(&since_ns);
+        let fills = self.store.dmt.usage().dirty > self.pressure.dirty_high_bytes() / 4 * 3;
+        self.origin.is_idle() && (rested || fills)
+    }
+
+    /// Flushes file after file, the longest dirty first, until the reason is gone.
+    fn flush_pass(&self, signal: &Signal, reason: Reason) -> Result<u64> {
+        let mut files = self.store.dmt.dirty_files();
+        self.missing.keep_only(&files);
+        files.retain(|(id, _)| !self.repair.is_stuck(*id));
+        files.sort_by_key(|(_, since)| *since);
+        let go_on = || {
+            !signal.stopping()
+                && match reason {
+                    Reason::Room => self.pressure.too_dirty_bytes() > 0 || self.movers.are_many(),
+                    Reason::Age | Reason::Short => true,
+                    Reason::Idle => self.may_use_idle_origin(),
+                }
+        };
+        let (mut total, mut failed, mut missing) = (0, None, Vec::new());
+        for (id, since) in files {
+            if !go_on() || (reason == Reason::Age && self.is_young(since)) {
+                break;
+            }
+            let file = match self.known.file_by_id(id) {
+                Ok(Some(file)) => file,
+                Ok(None) => {
+                    missing.extend(self.due_missing(id));
+                    continue;
+                }
+                Err(error) => {
+                    let record = self.known.record_of_missing(id);
+                    failed = failed.or(record.map(|record| unflushed(&record.path, &error)));
+                    continue;
+                }
+            };
+            let which = match reason {
+                Reason::Room if !self.movers.are_many() => {
+                    Which::Densest(self.pressure.too_dirty_bytes())
+                }
+                Reason::Room | Reason::Age | Reason::Idle | Reason::Short => Which::All,
+            };
+            match self.sweeper.sweep(&file, id, which, &|_| go_on()) {
+                Ok(Swept::Home(flushed)) => total += flushed,
+                Ok(Swept::Removed) => missing.extend(self.due_missing(id)),
+                // One file that cannot be flushed must not hold up the others.
+                Err(error) => failed = Some(self.flush_failed(&file, &error)),
+            }
+        }
+        // Not while a program waits for room: the search walks the whole tree.
+        self.find_missing(&missing, &|| !signal.stopping() && !self.room.is_wanted())?;
+        match failed {
+            Some(error) if total == 0 => Err(error),
+            _ => Ok(total),
+        }
+    }
+
+    /// A dirty file was not found under its name; `Some` where it is to be searched for. Most were removed
+    /// since the flush began.
+    fn due_missing(&self, id: FileId) -> Option<FileId> {
+        self.known.record_of_missing(id)?;
+        self.missing.note(id, self.clock.now_ms()).then_some(id)
+    }
+
+    /// Searches for dirty files that stay missing, and saves the bytes of those that are gone (I9).
+    fn find_missing(&self, ids: &[FileId], go_on: &dyn Fn() -> bool) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        if let Some(obstacle) = self.recoverer.search_missing(ids, go_on)? {
+            self.notes.note(format!("dirty files are not where they were: {obstacle}"));
+        }
+        for id in ids {
+            if let Some(record) = self.known.record_of_missing(*id)
+                && matches!(self.known.file_by_id(*id), Ok(None))
+            {
+                self.notes.note(format!(
+                    "{}: not there any more, with dirty bytes on the cache; it is searched for again",
+                    record.path.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_young(&self, dirty_since_ms: u64) -> bool {
+        age_ms(self.clock.now_ms(), dirty_since_ms) < self.max_dirty_age_ms()
+    }
+
+    fn max_dirty_age_ms(&self) -> u64 {
+        u64::try_from(self.settings.config.max_dirty_age.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn flush_failed(&self, file: &CachedFile, error: &Error) -> Error {
+        unflushed(&self.namespace.path_of(&file.node.read()), error)
+    }
+
+    /// Fetches one batch of wanted ranges while the origin is idle; whether it got any.
+    fn fetch_pass(&self, signal: &Signal) -> Result<bool> {
+        if self.store.dmt.wanted(1).is_empty() || !self.health.admits(self.clock.now_ms()) {
+            return Ok(false);
+        }
+        signal.set(Doing::Fetching);
+        let go_on = || !signal.stopping() && self.origin.is_idle();
+        Ok(self.fetcher.fetch_batch(&go_on, true)?.unwrap_or(0) > 0)
+    }
+
+    /// Fetches for a short while although programs use the origin, so that no wish waits for ever,
+    /// and only as long as there is free room. Returns the time that took, or as much of it as
+    /// `rebuild_rate` makes it count for.
+    fn fetch_beside_programs(&self, signal: &Signal) -> Result<Duration> {
+        if self.store.dmt.wanted(1).is_empty() || !self.health.admits(self.clock.now_ms()) {
+            return Ok(Duration::ZERO);
+        }
+        signal.set(Doing::Fetching);
+        let begun = self.clock.instant();
+        let go_on = || !signal.stopping() && self.clock.elapsed(begun) < BUSY_SLICE;
+        let bytes = self.fetcher.fetch_batch(&go_on, false)?.unwrap_or(0);
+        let worked = self.clock.elapsed(begun);
+        let limit = self.settings.config.rebuild_rate;
+        if limit == 0 {
+            return Ok(worked);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a pause, not an amount")]
+        let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
+        Ok(worked.max(due / (BUSY_SHARE - 1)))
+    }
+}
+
+fn unflushed(path: &Path, error: &Error) -> Error {
+    Error::invalid(
+        format!("{} cannot be flushed: {error}", path.display()),
+        "its dirty bytes stay on the cache; see to that and flush again",
+    )
+}
+
+/// The hour of the local day.
+fn local_hour(now_ms: u64) -> u8 {
+    let seconds = libc::time_t::try_from(now_ms / 1000).unwrap_or(0);
+    // SAFETY: both pointers are to live values of the right type for the length of the call.
+    let hour = unsafe {
+        let mut local: libc::tm = std::mem::zeroed();
+        libc::localtime_r(&raw const seconds, &raw mut local);
+        local.tm_hour
+    };
+    u8::try_from(hour).unwrap_or(0)
+}

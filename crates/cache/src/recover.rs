@@ -1,0 +1,276 @@
+//! What happens at mount before the first request: dirty files of earlier sessions are found
+//! again, those that cannot be found are saved, not lost (I4, I9).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::reach::origin_key;
+use super::reach::says_not_there;
+use crate::extent::file::WHOLE;
+use crate::extent::mover::Movers;
+use crate::extent::store::ExtentStore;
+use crate::external_changes::ExternalChanges;
+use crate::foundation::Foundation;
+use crate::known_files::KnownFiles;
+use crate::mappings::Mappings;
+use crate::notes::Notes;
+use crate::origin_access::OriginAccess;
+use crate::own_changes::OwnChanges;
+use crate::times::Times;
+use halocline_meta::{FileId, FileRecord, Stamp};
+use halocline_os::counted::counted_with;
+use halocline_os::error::{Error, Result};
+use halocline_vfs::DirEntry;
+use halocline_vfs::namespace::Namespace;
+use halocline_vfs::namespace::Node;
+
+/// What a search of the whole origin did not bring.
+#[derive(Debug, Default)]
+pub(crate) struct Unfound {
+    /// The files that were not found.
+    files: Vec<FileRecord>,
+    /// What kept it from looking everywhere: the first that did. Nothing is gone then.
+    obstacle: Option<Error>,
+}
+
+/// What finds dirty files that are not under their names.
+#[derive(Debug)]
+pub(crate) struct Recoverer {
+    namespace: Arc<Namespace>,
+    origin: Arc<OriginAccess>,
+    store: Arc<ExtentStore>,
+    movers: Arc<Movers>,
+    notes: Arc<Notes>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
+    own: Arc<OwnChanges>,
+    external: Arc<ExternalChanges>,
+    mappings: Arc<Mappings>,
+}
+
+impl Recoverer {
+    /// Nothing was looked for yet.
+    pub(crate) fn new(
+        base: &Foundation,
+        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
+        (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
+        mappings: &Arc<Mappings>,
+    ) -> Self {
+        Self {
+            namespace: Arc::clone(&base.namespace),
+            origin: Arc::clone(&base.origin),
+            store: Arc::clone(&base.store),
+            movers: Arc::clone(&base.movers),
+            notes: Arc::clone(&base.notes),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            own: Arc::clone(own),
+            external: Arc::clone(external),
+            mappings: Arc::clone(mappings),
+        }
+    }
+
+    /// Finds every file with dirty extents. A file that was renamed while the mount was down, or
+    /// in the instant before it was killed, is searched for by its inode in the whole tree. One that cannot
+    /// be looked at, or whose bytes cannot be saved, keeps them and stands in nobody's way.
+    pub(crate) fn recover(&self) -> Result<()> {
+        let mut missing = Vec::new();
+        for (id, _) in self.store.dmt.dirty_files() {
+            match (self.known.file_by_id(id), self.store.dmt.file(id)) {
+                (Ok(Some(file)), _) => self.keep_for_flush(&file, id),
+                (Ok(None), Some(record)) => missing.push(record),
+                (Err(error), Some(record)) => self.leave_dirty(&record, &error)?,
+                (_, None) => {}
+            }
+        }
+        let unfound = self.search(missing, &|| true)?;
+        for record in unfound.files {
+            let left = match &unfound.obstacle {
+                Some(obstacle) => self.leave_dirty(&record, &Self::perhaps_elsewhere(obstacle)),
+                None => match self.rescue(&record) {
+                    Err(error) => self.leave_dirty(&record, &error),
+                    saved => saved,
+                },
+            };
+            left?;
+        }
+        self.judge_the_rest()
+    }
+
+    /// The same for dirty files of a mount that lives. While programs change names nothing can be said of
+    /// what is not found, nor where `go_on` ended the search. Returns why what is missing still is, if that is
+    /// known.
+    pub(crate) fn search_missing(
+        &self,
+        ids: &[FileId],
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<Option<Error>> {
+        let names = self.own.names_changing.load(Ordering::SeqCst);
+        let settled =
+            || !self.own.is_naming() && self.own.names_changing.load(Ordering::SeqCst) == names;
+        let is_missing = |id: &&FileId| matches!(self.known.file_by_id(**id), Ok(None));
+        let missing = ids.iter().filter(is_missing).filter_map(|id| self.store.dmt.file(*id));
+        let unfound = self.search(missing.collect(), go_on)?;
+        if let Some(obstacle) = unfound.obstacle {
+            return Ok(Some(Self::perhaps_elsewhere(&obstacle)));
+        }
+        if !settled() || !go_on() {
+            return Ok(None);
+        }
+        let _alone = self.store.forgetting.lock();
+        let mut failed = None;
+        for record in unfound.files {
+            failed = failed.or(self.rescue(&record).err());
+        }
+        Ok(failed)
+    }
+
+    /// Why a file that was not found may be there nevertheless.
+    fn perhaps_elsewhere(obstacle: &Error) -> Error {
+        Error::invalid(
+            format!("it is not under its name, and may be where nobody could look: {obstacle}"),
+            "make that readable, then flush or mount again",
+        )
+    }
+
+    /// Dirty bytes that cannot be dealt with now stay, and the record says what is known of the file, because
+    /// the next session knows less.
+    fn leave_dirty(&self, record: &FileRecord, why: &Error) -> Result<()> {
+        let kept = self.own.evidence.lock().kept(record.stamp);
+        if kept != record.stamp {
+            self.own.record(record.id, kept)?;
+        }
+        self.notes.note(format!(
+            "{}: {why}; its {} dirty bytes stay on the cache",
+            record.path.display(),
+            self.store.dmt.dirty_bytes(record.id)
+        ));
+        Ok(())
+    }
+
+    /// Keeps a dirty file known, so that renames and evictions find its locks.
+    fn keep_for_flush(&self, file: &Arc<crate::extent::file::CachedFile>, id: FileId) {
+        if self.store.dmt.dirty(id, WHOLE, 1).is_empty() {
+            // A conflict was found, and its bytes were saved.
+            return;
+        }
+        // Of more than may be open a flush opens each when its turn comes.
+        if !self.movers.are_all_kept()
+            && let Err(error) = self.known.mover_of(file)
+        {
+            let path = self.namespace.path_of(&file.node.read());
+            self.notes.note(format!(
+                "{} has dirty bytes and cannot be opened for writing: {error}; they stay on the \
+                 cache",
+                path.display(),
+            ));
+        }
+    }
+
+    /// Walks the whole tree until every file in `missing` was seen or `go_on` says no, past what cannot be read. Trees may be of
+    /// any depth: nothing recurs.
+    fn search(&self, missing: Vec<FileRecord>, go_on: &dyn Fn() -> bool) -> Result<Unfound> {
+        let mut missing: HashMap<_, _> =
+            missing.into_iter().map(|record| (record.key, record)).collect();
+        let mut obstacle = None;
+        if !missing.is_empty() {
+            let files = counted_with(missing.len(), "cached file", ("is", "are"));
+            tracing::warn!("{files} not where expected; searching");
+        }
+        let mut left = vec![self.namespace.root()];
+        while let Some(dir) = left.pop().filter(|_| !missing.is_empty() && go_on()) {
+            let entries = match self.namespace.entries(&dir) {
+                Ok(entries) => entries,
+                // It was removed, and what it had with it or before.
+                Err(error) if says_not_there(&error) => continue,
+                Err(error) => {
+                    let path = self.namespace.path_of(&dir);
+                    obstacle.get_or_insert_with(|| self.origin.cannot_look(&path, &error));
+                    continue;
+                }
+            };
+            for DirEntry { name, kind, .. } in entries {
+                if !go_on() {
+                    break;
+                }
+                if ![libc::DT_DIR, libc::DT_REG, libc::DT_UNKNOWN].contains(&kind) {
+                    continue;
+                }
+                let (node, stat) = match self.namespace.lookup(&dir, &name) {
+                    Ok(found) => found,
+                    Err(error) if says_not_there(&error) => continue,
+                    Err(error) => {
+                        let path = self.namespace.path_of(&dir).join(&name);
+                        obstacle.get_or_insert_with(|| self.origin.cannot_look(&path, &error));
+                        continue;
+                    }
+                };
+                if stat.kind() == libc::S_IFDIR {
+                    left.push(node);
+                } else if let Some(record) = missing.remove(&origin_key(&stat)) {
+                    self.found_again(&record, &node)?;
+                }
+            }
+        }
+        Ok(Unfound { files: missing.into_values().collect(), obstacle })
+    }
+
+    fn found_again(&self, record: &FileRecord, node: &Node) -> Result<()> {
+        self.store.dmt.rename(&record.path, &self.namespace.path_of(node))?;
+        match self.known.file_of(node) {
+            Ok(file) => {
+                self.keep_for_flush(&file, record.id);
+                Ok(())
+            }
+            Err(error) => self.leave_dirty(record, &error),
+        }
+    }
+
+    /// Judges the files without dirty bytes that the last session was changing when it ended, while it is
+    /// known when that was.
+    fn judge_the_rest(&self) -> Result<()> {
+        for record in self.store.dmt.files() {
+            if record.stamp != Stamp::Writing {
+                continue;
+            }
+            match self.known.file_by_id(record.id) {
+                Ok(Some(file)) => self.known.forget_idle(&file),
+                // Clean bytes of a file that is not where it was are not worth a search.
+                _ if self.store.dmt.dirty(record.id, WHOLE, 1).is_empty() => {
+                    self.mappings.let_go(record.id, WHOLE)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// At the end of a session: what the origin's file looks like under dirty bytes that stay on
+    /// the cache, so that the next one sees a change behind the mount (I9). After a kill it cannot.
+    pub(crate) fn stamp_dirty_files(&self) {
+        for (id, _) in self.store.dmt.dirty_files() {
+            // What cannot be looked at is as it was, as far as this session knows.
+            let Ok(Some(file)) = self.known.file_by_id(id) else { continue };
+            let met = if self.own.is_foreign(&file) { self.external.meet(&file) } else { Ok(()) };
+            let stamped =
+                met.and_then(|()| self.times.give_time(&file)).and_then(|()| self.own.rest(&file));
+            if let Err(error) = stamped {
+                let path = self.namespace.path_of(&file.node.read());
+                self.notes.note(format!(
+                    "{}: {error}; changes behind the mount will not be noticed",
+                    path.display()
+                ));
+            }
+        }
+    }
+
+    /// Saves the dirty bytes of a file that is no longer on the origin, and forgets the file.
+    fn rescue(&self, record: &FileRecord) -> Result<()> {
+        let dirty = self.store.dmt.dirty(record.id, WHOLE, usize::MAX);
+        self.external.save(record.id, &record.path, &dirty, "the origin's file is gone")?;
+        self.store.dmt.unmap(record.id, WHOLE)?;
+        self.store.dmt.drop_critical(record.id, WHOLE);
+        self.store.dmt.forget(record.id)
+    }
+}

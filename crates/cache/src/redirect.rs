@@ -1,0 +1,496 @@
+//! The redirector of SLA-Cache (Algorithm 1, repaired: docs/ALGORITHMS.md, section 4.1): sends each
+//! part of a request to the side that holds it or deserves it.
+//!
+//! Identify first, then redirect. Every path keeps I1: the caller of a read gets the newest byte
+//! of either side, because both directions hold the file's range lock while they look and move.
+
+use std::sync::Arc;
+
+use halocline_model::request::{ByteRange, Direction};
+
+use crate::counters::Counters;
+use crate::damage::Damage;
+use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use crate::fill::Fills;
+use crate::foundation::Foundation;
+use crate::health::Health;
+use crate::identify::{Identified, Identifier};
+use crate::known_files::KnownFiles;
+use crate::mappings::Mappings;
+use crate::open_file::OpenFile;
+use crate::origin_access::OriginAccess;
+use crate::own_changes::OwnChanges;
+use crate::permits::Permits;
+use crate::pressure::Pressure;
+use crate::repair::Repair;
+use crate::resize::Resizer;
+use crate::room::Room;
+use crate::segments::{index, missing_spans, run, segments_of, slice, slice_mut, with_segments};
+use crate::settings::Settings;
+use crate::space::OriginSpace;
+use halocline_api::config::Mode;
+use halocline_meta::{Extent, FileId, Segment};
+use halocline_os::clock::Clock;
+use halocline_os::error::Result;
+
+/// Where the bytes of a read came from.
+#[derive(Debug, Clone, Copy)]
+struct Served {
+    /// Bytes from the cache.
+    cached: u64,
+    /// Whether the origin had all the others.
+    whole: bool,
+}
+
+/// What serves the reads and writes of programs.
+#[derive(Debug)]
+pub(crate) struct Redirector {
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    origin: Arc<OriginAccess>,
+    damage: Arc<Damage>,
+    counters: Arc<Counters>,
+    health: Arc<Health>,
+    pressure: Arc<Pressure>,
+    room: Arc<Room>,
+    settings: Arc<Settings>,
+    clock: Clock,
+    mappings: Arc<Mappings>,
+    own: Arc<OwnChanges>,
+    repair: Arc<Repair>,
+    space: Arc<OriginSpace>,
+    known: Arc<KnownFiles>,
+    resizer: Arc<Resizer>,
+    fills: Arc<Fills>,
+    identifier: Arc<Identifier>,
+    permits: Arc<Permits>,
+}
+
+impl Redirector {
+    /// Over both sides.
+    pub(crate) fn new(
+        base: &Foundation,
+        (mappings, own): (&Arc<Mappings>, &Arc<OwnChanges>),
+        (repair, space): (&Arc<Repair>, &Arc<OriginSpace>),
+        (known, resizer): (&Arc<KnownFiles>, &Arc<Resizer>),
+        (fills, identifier): (&Arc<Fills>, &Arc<Identifier>),
+        permits: &Arc<Permits>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            origin: Arc::clone(&base.origin),
+            damage: Arc::clone(&base.damage),
+            counters: Arc::clone(&base.counters),
+            health: Arc::clone(&base.health),
+            pressure: Arc::clone(&base.pressure),
+            room: Arc::clone(&base.room),
+            settings: Arc::clone(&base.settings),
+            clock: base.clock.clone(),
+            mappings: Arc::clone(mappings),
+            own: Arc::clone(own),
+            repair: Arc::clone(repair),
+            space: Arc::clone(space),
+            known: Arc::clone(known),
+            resizer: Arc::clone(resizer),
+            fills: Arc::clone(fills),
+            identifier: Arc::clone(identifier),
+            permits: Arc::clone(permits),
+        }
+    }
+
+    /// Serves a write of thread `tid`. On success every byte is on the side that the records name,
+    /// handed to the operating system there (I4).
+    pub(crate) fn write(
+        &self,
+        handle: &OpenFile,
+        offset: u64,
+        data: &[u8],
+        tid: u32,
+    ) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let file = &handle.file;
+        let asked = ByteRange::at(offset, data.len() as u64);
+        let held = self.permits.to_write(file, asked, handle.append)?;
+        let (range, _guard) = if handle.append {
+            let guard = file.range.exclusive(ByteRange::new(file.size().min(offset), u64::MAX));
+            (ByteRange::at(file.size(), data.len() as u64), guard)
+        } else {
+            (asked, file.range.exclusive(asked))
+        };
+        let mut identified = self.identify(file, Direction::Write, range, tid);
+        identified.verdict.critical &= held.caches;
+        let grows = (range.end > file.size()).then(|| file.growth.lock());
+        let growing = grows.is_some() && range.end > file.size();
+        let cached = with_segments(|segments| {
+            segments_of(&self.store, file, range, segments);
+            self.write_segments(handle, &identified, range, data, segments, growing)
+        })
+        .inspect_err(|_| {
+            if growing {
+                self.resizer.undo_growth(handle);
+            }
+        })?;
+        if growing {
+            file.set_size(range.end);
+        }
+        let now_ns = self.clock.now_ns();
+        file.note_write(now_ns, cached > 0);
+        if cached > 0 {
+            self.pressure.note_write(now_ns);
+        }
+        self.counters.request(Direction::Write, range.len(), cached);
+        Ok(())
+    }
+
+    /// Serves a read of thread `tid`; short only at the end of the file.
+    pub(crate) fn read(
+        &self,
+        handle: &OpenFile,
+        offset: u64,
+        buf: &mut [u8],
+        tid: u32,
+    ) -> Result<usize> {
+        let served = self.read_held(handle, offset, buf, tid);
+        // Now that nobody holds its bytes.
+        self.repair.drop_damaged();
+        served
+    }
+
+    fn read_held(&self, handle: &OpenFile, offset: u64, buf: &mut [u8], tid: u32) -> Result<usize> {
+        let file = &handle.file;
+        let asked = ByteRange::at(offset, buf.len() as u64);
+        let held = self.permits.to_read(file, asked)?;
+        let _guard = file.range.shared(asked);
+        let range = ByteRange::new(offset, asked.end.min(file.size()).max(offset));
+        if range.is_empty() {
+            return Ok(0);
+        }
+        let buf = &mut buf[..index(range.len())];
+        let mut identified = self.identify(file, Direction::Read, range, tid);
+        identified.verdict.critical &= held.caches;
+        let Served { cached, whole } = with_segments(|segments| {
+            segments_of(&self.store, file, range, segments);
+            self.read_segments(handle, &identified, range, buf, segments)
+        })?;
+        if identified.verdict.critical && cached < range.len() && whole {
+            self.mappings.advisory(self.fills.missed(file, identified.placement, range, buf))?;
+        }
+        self.counters.request(Direction::Read, range.len(), cached);
+        Ok(buf.len())
+    }
+
+    fn identify(
+        &self,
+        file: &CachedFile,
+        direction: Direction,
+        range: ByteRange,
+        tid: u32,
+    ) -> Identified {
+        let now_ms = self.clock.now_ms();
+        let pressure = self.pressure.share();
+        let mut identified = self.identifier.judge(file, direction, range, tid, now_ms, pressure);
+        identified.verdict.critical &= self.health.admits(now_ms);
+        identified
+    }
+
+    /// Writes every segment; returns the bytes that are on the cache now.
+    fn write_segments(
+        &self,
+        handle: &OpenFile,
+        identified: &Identified,
+        range: ByteRange,
+        data: &[u8],
+        segments: &[Segment],
+        growing: bool,
+    ) -> Result<u64> {
+        let mut cached = 0;
+        let mut grown = !growing;
+        let mut rest = segments;
+        while !rest.is_empty() {
+            let (segment, behind) = self.next_to_write(handle, rest);
+            rest = behind;
+            let bytes = slice(data, range.start, segment.range);
+            // The origin's file gets its new size before anything of it is published on the
+            // cache, so that size, stat and reads never depend on the cache alone.
+            let mut grow = || -> Result<()> {
+                if !std::mem::replace(&mut grown, true) {
+                    let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
+                    self.origin.serve(|| handle.origin.truncate(range.end))?;
+                }
+                Ok(())
+            };
+            let admit = identified.verdict.critical
+                && self.settings.config.mode != Mode::ReadOnly
+                && handle.may_flush;
+            let on_cache = if let Some(extent) = segment.extent {
+                grow()?;
+                self.overwrite(handle, extent, segment.range, bytes)?
+            } else if admit {
+                grow()?;
+                self.admit(handle, identified, segment.range, bytes)?
+            } else {
+                false
+            };
+            if on_cache {
+                cached += segment.range.len();
+            } else {
+                self.write_home(handle, identified, segment.range, bytes)?;
+            }
+        }
+        Ok(cached)
+    }
+
+    /// What is to be written next, and what is behind it. Clean and dirty neighbours in one object
+    /// become one: one record marks them, one request writes them. Where that cannot be recorded
+    /// each is dealt with alone, because the two fail in different ways.
+    fn next_to_write<'a>(
+        &self,
+        handle: &OpenFile,
+        segments: &'a [Segment],
+    ) -> (Segment, &'a [Segment]) {
+        let (first, count) = (segments[0], run(segments));
+        if let (Some(extent), Some(id), 2..) = (first.extent, handle.file.id(), count)
+            && self.settings.config.mode == Mode::WriteBack
+        {
+            let range = ByteRange::new(first.range.start, segments[count - 1].range.end);
+            // Of the dirty ones it is taken already. Where there is not enough each is dealt with alone.
+            let is_dirty = |s: &Segment| s.extent.is_some_and(|extent| extent.dirty);
+            let all_taken = segments[..count].iter().all(is_dirty);
+            let space = if all_taken { None } else { self.space.take_dirty(handle, range) };
+            if (all_taken || space.is_some()) && self.store.dmt.mark_dirty(id, range).is_ok() {
+                let extent = Some(Extent { dirty: true, ..extent });
+                return (Segment { range, extent }, &segments[count..]);
+            }
+        }
+        (first, &segments[1..])
+    }
+
+    /// Writes over a mapped extent. `false` says that the part is unmapped now and belongs home.
+    fn overwrite(
+        &self,
+        handle: &OpenFile,
+        extent: Extent,
+        part: ByteRange,
+        data: &[u8],
+    ) -> Result<bool> {
+        let id = handle.file.id().expect("a file with an extent has an identity");
+        if self.settings.config.mode != Mode::WriteBack {
+            if extent.dirty {
+                // Left by a session that wrote back. They go when the origin has what replaces them.
+                self.write_origin(handle, part, data)?;
+                self.mappings.let_old_go(&handle.origin, id, part)?;
+                return Ok(true);
+            }
+            // The mapping goes first: a crash after the origin changed must not leave old bytes
+            // published on the cache.
+            self.mappings.let_go(id, part)?;
+            return Ok(false);
+        }
+        // A clean extent may be that of a hole.
+        let space = if extent.dirty { None } else { self.space.take_dirty(handle, part) };
+        if !extent.dirty && space.is_none() {
+            self.mappings.let_go(id, part)?;
+            return Ok(false);
+        }
+        // Line 26 of the paper's Algorithm 1 forgets D_flag here. It is set before the data
+        // changes: a crash in between leaves a dirty extent that equals the origin.
+        if let Err(error) = self.store.dmt.mark_dirty(id, part) {
+            // Only a clean extent needs a record: its bytes go home, and the mapping with them.
+            self.mappings.cache_failed(&error);
+            self.mappings.let_go(id, part)?;
+            return Ok(false);
+        }
+        match self.identifier.timed(true, Direction::Write, None, part.len(), || {
+            self.store.write(id, extent.placement, part.start, data)
+        }) {
+            Ok(()) => {
+                self.damage.heal(id, part);
+                self.counters.ssd_written(part.len());
+                Ok(true)
+            }
+            Err(error) => {
+                // The new bytes cover all of the part, so nothing of the old is needed; but the
+                // origin must have them before the mapping goes.
+                self.mappings.cache_failed(&error);
+                self.write_origin(handle, part, data)?;
+                self.mappings.let_old_go(&handle.origin, id, part)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Puts a missing part of a critical write on the cache. `false` says there was no room or
+    /// the cache failed: the part goes home.
+    fn admit(
+        &self,
+        handle: &OpenFile,
+        identified: &Identified,
+        part: ByteRange,
+        data: &[u8],
+    ) -> Result<bool> {
+        let file = &handle.file;
+        if !self.known.may_become_dirty(file) {
+            self.counters.no_room(part.len());
+            return Ok(false);
+        }
+        let through = self.settings.config.mode == Mode::WriteThrough;
+        let space = if through {
+            Some(self.space.take_for_origin(handle, part)?)
+        } else {
+            self.space.take_dirty(handle, part)
+        };
+        let Some(_space) = space else {
+            self.counters.no_room(part.len());
+            return Ok(false);
+        };
+        let placement = identified.placement;
+        let room =
+            self.known.id_of(file).and_then(|id| Ok((id, self.make_room(identified, id, part)?)));
+        let (id, evicted) = match room {
+            Ok((id, Some(evicted))) => (id, evicted),
+            Ok((_, None)) => {
+                self.counters.no_room(part.len());
+                return Ok(false);
+            }
+            Err(error) => {
+                self.mappings.cache_failed(&error);
+                return Ok(false);
+            }
+        };
+        self.counters.evicted(evicted);
+        if through && let Err(error) = self.write_origin(handle, part, data) {
+            self.store.dmt.release(id, part, placement);
+            return Err(error);
+        }
+        let written =
+            self.identifier.timed(true, Direction::Write, Some(identified), part.len(), || {
+                self.store.write(id, placement, part.start, data)
+            });
+        if let Err(error) = written {
+            self.store.dmt.release(id, part, placement);
+            // Files there may be shorter than on the origin (16 TiB on ext4): no fault of the device.
+            if error.raw_os_error() != Some(libc::EFBIG) {
+                self.mappings.cache_failed(&error);
+            }
+            return Ok(through);
+        }
+        if let Err(error) = self.store.dmt.map(id, part, placement, !through) {
+            self.store.dmt.release(id, part, placement);
+            self.mappings.cache_failed(&error);
+            return Ok(through);
+        }
+        self.health.worked();
+        self.counters.ssd_written(part.len());
+        self.counters.admitted(part.len(), placement.layout);
+        Ok(true)
+    }
+
+    /// Reserves blocks for a part of a critical write; waits for them while a flush for room runs,
+    /// as long as the policy has patience. Returns the bytes evicted.
+    fn make_room(
+        &self,
+        identified: &Identified,
+        id: FileId,
+        part: ByteRange,
+    ) -> Result<Option<u64>> {
+        let take = || self.store.make_room(&self.files, id, part, identified.placement);
+        match take()? {
+            None if self.pressure.is_short_of_room() && self.settings.config.rebuild => {
+                self.room.wait(self.identifier.patience(identified), take)
+            }
+            taken => Ok(taken),
+        }
+    }
+
+    fn write_home(
+        &self,
+        handle: &OpenFile,
+        identified: &Identified,
+        part: ByteRange,
+        data: &[u8],
+    ) -> Result<()> {
+        let _space = self.space.take_for_origin(handle, part)?;
+        self.identifier.timed(false, Direction::Write, Some(identified), part.len(), || {
+            self.write_origin(handle, part, data)
+        })
+    }
+
+    /// Writes to the origin while no flush rewrites the region.
+    fn write_origin(&self, handle: &OpenFile, part: ByteRange, data: &[u8]) -> Result<()> {
+        let _home = handle.file.home.shared(part);
+        let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
+        Ok(self.origin.serve(|| handle.origin.write_at(part.start, data))?)
+    }
+
+    /// Reads every segment from its side.
+    fn read_segments(
+        &self,
+        handle: &OpenFile,
+        identified: &Identified,
+        range: ByteRange,
+        buf: &mut [u8],
+        segments: &[Segment],
+    ) -> Result<Served> {
+        let mut whole = true;
+        // The origin first, in few large pieces that may run over cached bytes; then the cached
+        // bytes on top, which are at least as new.
+        for span in missing_spans(segments) {
+            whole &= self.identifier.timed(
+                false,
+                Direction::Read,
+                Some(identified),
+                span.len(),
+                || self.origin.read(&handle.origin, span, slice_mut(buf, range.start, span)),
+            )?;
+        }
+        let Some(id) = handle.file.id() else { return Ok(Served { cached: 0, whole }) };
+        let (mut cached, mut rest) = (0, segments);
+        while let Some(first) = rest.first() {
+            let (segments, behind) = rest.split_at(run(rest));
+            rest = behind;
+            let Some(extent) = first.extent else { continue };
+            let all = ByteRange::new(first.range.start, segments[segments.len() - 1].range.end);
+            let read = |part: ByteRange, buf: &mut [u8]| {
+                let into = slice_mut(buf, range.start, part);
+                self.identifier.timed(true, Direction::Read, Some(identified), part.len(), || {
+                    self.repair.read_cache(id, extent.placement, part.start, into)
+                })
+            };
+            let read_all = read(all, buf);
+            let Err(error) = read_all else {
+                let damaged = read_all?;
+                self.repair.make_good(handle, id, segments, &damaged, (range.start, buf))?;
+                cached += all.len();
+                continue;
+            };
+            self.mappings.cache_failed(&error);
+            for segment in segments {
+                let part = segment.range;
+                if !segment.extent.is_some_and(|extent| extent.dirty) {
+                    whole &= self.origin.read(
+                        &handle.origin,
+                        part,
+                        slice_mut(buf, range.start, part),
+                    )?;
+                } else if segments.len() == 1 {
+                    // Only the cache has these bytes: an error is the only true answer.
+                    return Err(error.into());
+                } else {
+                    let damaged = read(part, buf)?;
+                    let segment = std::slice::from_ref(segment);
+                    self.repair.make_good(handle, id, segment, &damaged, (range.start, buf))?;
+                    cached += part.len();
+                }
+            }
+        }
+        if cached > 0 {
+            self.store.dmt.touch(id, range);
+        }
+        Ok(Served { cached, whole })
+    }
+}

@@ -1,0 +1,199 @@
+//! Truncate, fallocate and seek: what the papers leave out and must be right
+//! (docs/ALGORITHMS.md, section 4.5).
+
+use std::sync::Arc;
+
+use halocline_model::request::ByteRange;
+
+use super::open_file::OpenFile;
+use crate::extent::file::{CachedFile, tail};
+use crate::extent::store::ExtentStore;
+use crate::foundation::Foundation;
+use crate::mappings::Mappings;
+use crate::origin_access::OriginAccess;
+use crate::own_changes::OwnChanges;
+use crate::space::OriginSpace;
+use halocline_meta::Segment;
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
+use halocline_storage::volume::origin::OriginFile;
+use halocline_vfs::Allocate;
+use halocline_vfs::Seek;
+
+/// Segments looked at in one go while seeking for data or a hole.
+const SEEK_WINDOW_BYTES: u64 = 64 << 20;
+
+/// What changes sizes and holes of files, and finds holes.
+#[derive(Debug)]
+pub(crate) struct Resizer {
+    store: Arc<ExtentStore>,
+    origin: Arc<OriginAccess>,
+    clock: Clock,
+    own: Arc<OwnChanges>,
+    mappings: Arc<Mappings>,
+    space: Arc<OriginSpace>,
+}
+
+impl Resizer {
+    /// Over both sides.
+    pub(crate) fn new(
+        base: &Foundation,
+        own: &Arc<OwnChanges>,
+        mappings: &Arc<Mappings>,
+        space: &Arc<OriginSpace>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            origin: Arc::clone(&base.origin),
+            clock: base.clock.clone(),
+            own: Arc::clone(own),
+            mappings: Arc::clone(mappings),
+            space: Arc::clone(space),
+        }
+    }
+
+    /// Sets a file's size; cached bytes past a smaller size are dropped, dirty or not.
+    pub(crate) fn truncate(
+        &self,
+        file: &Arc<CachedFile>,
+        origin: &OriginFile,
+        size: u64,
+    ) -> Result<()> {
+        let _range = file.range.exclusive(tail(size.min(file.size())));
+        let _growth = file.growth.lock();
+        let _home = file.home.exclusive(tail(size.min(file.size())));
+        let _changing = self.own.changing(file, Some(origin))?;
+        // The origin first: a crash before the records leaves extents past its end, which are
+        // dropped before the file is next read. The other order would lose acknowledged bytes
+        // of a truncate that did not happen.
+        self.origin.serve(|| origin.truncate(size))?;
+        let shrunk = size < file.size();
+        file.set_size(size);
+        if shrunk && let Some(id) = file.id() {
+            self.mappings.let_old_go(origin, id, tail(size))?;
+        }
+        file.note_write(self.clock.now_ns(), false);
+        Ok(())
+    }
+
+    /// A growing write failed: gives the file its size back, so that it does not end in zeros that
+    /// nobody wrote. The caller holds `growth` and the written range.
+    pub(crate) fn undo_growth(&self, handle: &OpenFile) {
+        let file = &handle.file;
+        let before = file.size();
+        let _home = file.home.exclusive(tail(before));
+        let Ok(_changing) = self.own.changing(file, Some(&handle.origin)) else { return };
+        let undone = self.origin.serve(|| handle.origin.truncate(before)).map_err(Error::from);
+        let undone = undone.and_then(|()| match file.id() {
+            Some(id) => self.mappings.let_go(id, tail(before)),
+            None => Ok(()),
+        });
+        // The write's own error is what the program must see; the size is what it became.
+        if undone.is_err()
+            && let Ok(found) = handle.origin.node().metadata()
+        {
+            file.set_size(found.len());
+        }
+    }
+
+    /// `fallocate(2)`.
+    pub(crate) fn allocate(
+        &self,
+        handle: &OpenFile,
+        range: ByteRange,
+        how: Allocate,
+    ) -> Result<()> {
+        let file = &handle.file;
+        let _range = file.range.exclusive(range);
+        let keeps_size = matches!(
+            how,
+            Allocate::PunchHole | Allocate::ReserveKeepSize | Allocate::Zero { keep_size: true }
+        );
+        let grows = (!keeps_size).then(|| file.growth.lock());
+        let _home = file.home.exclusive(range);
+        let _space = match how {
+            Allocate::PunchHole => None,
+            Allocate::Reserve | Allocate::ReserveKeepSize | Allocate::Zero { .. } => {
+                Some(self.space.take_reserved(handle, range)?)
+            }
+        };
+        let _changing = self.own.changing(file, Some(&handle.origin))?;
+        let clears = matches!(how, Allocate::PunchHole | Allocate::Zero { .. });
+        if clears && let Some(id) = file.id() {
+            // Until the records are gone the cache's bytes stay the file's: a crash in between must
+            // not show old bytes now and zeros after an eviction.
+            self.mappings.claim_for_cache(id, range)?;
+        }
+        self.origin.serve(|| handle.origin.allocate(range, how))?;
+        if clears && let Some(id) = file.id() {
+            self.mappings.let_old_go(&handle.origin, id, range)?;
+        }
+        if grows.is_some() && range.end > file.size() {
+            file.set_size(range.end);
+        }
+        file.note_write(self.clock.now_ns(), false);
+        Ok(())
+    }
+
+    /// Position of the next data or hole: mapped bytes are data, whatever the origin has there.
+    pub(crate) fn seek(&self, handle: &OpenFile, offset: u64, what: Seek) -> Result<u64> {
+        let file = &handle.file;
+        let _range = file.range.shared(tail(offset));
+        let size = file.size();
+        if offset >= size {
+            return Err(rustix::io::Errno::NXIO.into());
+        }
+        match what {
+            Seek::Data => self.seek_data(handle, offset, size),
+            Seek::Hole => self.seek_hole(handle, offset, size),
+        }
+    }
+
+    fn seek_data(&self, handle: &OpenFile, offset: u64, size: u64) -> Result<u64> {
+        let below = below(handle, offset, Seek::Data)?;
+        let end = below.unwrap_or(size).min(size);
+        let cached = self.first_segment(handle, ByteRange::new(offset, end.max(offset)), true);
+        cached.or(below).ok_or_else(|| rustix::io::Errno::NXIO.into())
+    }
+
+    fn seek_hole(&self, handle: &OpenFile, offset: u64, size: u64) -> Result<u64> {
+        let mut at = offset;
+        // The origin may have no more bytes there, nor a hole: then the file's end is what is left.
+        while let Some(hole) = below(handle, at, Seek::Hole)?.filter(|hole| *hole < size) {
+            // The origin's hole may be filled on the cache: the hole is where both have nothing.
+            let hole_end = below(handle, hole, Seek::Data)?.map_or(size, |end| end.min(size));
+            if let Some(found) = self.first_segment(handle, ByteRange::new(hole, hole_end), false) {
+                return Ok(found);
+            }
+            at = hole_end;
+        }
+        Ok(size)
+    }
+
+    /// Start of the first part of `range` that is mapped, or that is not.
+    fn first_segment(&self, handle: &OpenFile, range: ByteRange, mapped: bool) -> Option<u64> {
+        let Some(id) = handle.file.id() else {
+            return (!mapped && !range.is_empty()).then_some(range.start);
+        };
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min(start.saturating_add(SEEK_WINDOW_BYTES));
+            self.store.dmt.lookup(id, ByteRange::new(start, end), &mut segments);
+            if let Some(found) = segments.iter().find(|s| s.extent.is_some() == mapped) {
+                return Some(found.range.start);
+            }
+            start = end;
+        }
+        None
+    }
+}
+
+/// The origin's next data or hole; `None` where its file has none from `offset` on, or ends before.
+fn below(handle: &OpenFile, offset: u64, what: Seek) -> Result<Option<u64>> {
+    match handle.origin.seek(offset, what) {
+        Ok(at) => Ok(Some(at)),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

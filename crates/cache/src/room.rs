@@ -1,0 +1,117 @@
+//! Waiting for room: a critical write that finds the cache full of dirty data may be better off
+//! waiting for the flush than going home (ours).
+//!
+//! A flush writes dense regions in order; a write that goes home meanwhile seeks away from them and
+//! back. So while a flush for room runs, a policy with patience lets writes wait for its next
+//! region, but never longer than the origin itself would be expected to take a few times over
+//! (D11), and not at all for a while after waiting was in vain.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use halocline_model::room::{DISCOURAGED, WAIT_MAX};
+use parking_lot::{Condvar, Mutex};
+
+use halocline_os::clock::Clock;
+
+/// Where writes wait for the rebuilder to make room.
+#[derive(Debug)]
+pub(crate) struct Room {
+    clock: Clock,
+    /// Counts the times at which room was made.
+    made: Mutex<u64>,
+    more: Condvar,
+    waiting: AtomicU32,
+    /// Writes that shall still go home without waiting.
+    discouraged: AtomicU32,
+}
+
+impl Room {
+    /// Room for which is waited by `clock`.
+    pub(crate) fn new(clock: Clock) -> Self {
+        let (waiting, discouraged) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { clock, made: Mutex::new(0), more: Condvar::new(), waiting, discouraged }
+    }
+
+    /// Tries `take` again whenever room was made, until it gets something or `patience` is over.
+    pub(crate) fn wait<T, E>(
+        &self,
+        patience: Duration,
+        mut take: impl FnMut() -> Result<Option<T>, E>,
+    ) -> Result<Option<T>, E> {
+        if patience.is_zero() || self.is_discouraged() {
+            return Ok(None);
+        }
+        let until = self.clock.instant() + patience.min(WAIT_MAX);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let taken = loop {
+            let mut made = self.made.lock();
+            let before = *made;
+            let late = self.clock.wait_while(&self.more, &mut made, |made| *made == before, until);
+            drop(made);
+            match take() {
+                Ok(None) if !late => {}
+                other => break other,
+            }
+        };
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if matches!(taken, Ok(None)) {
+            self.discouraged.store(DISCOURAGED, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// Whether somebody waits.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Tells those who wait that dirty data became evictable.
+    pub(crate) fn was_made(&self) {
+        *self.made.lock() += 1;
+        self.more.notify_all();
+    }
+
+    fn is_discouraged(&self) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        self.discouraged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn a_write_gets_the_room_that_is_made() {
+        let (room, made) = (Room::new(Clock::MACHINE), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !room.is_wanted() {
+                    std::thread::yield_now();
+                }
+                made.store(true, Ordering::Release);
+                room.was_made();
+            });
+            // A wait that was over before the other thread looked is repeated.
+            let take = || Ok::<_, ()>(made.load(Ordering::Acquire).then_some("room"));
+            while room.wait(WAIT_MAX, take) != Ok(Some("room")) {}
+        });
+    }
+
+    #[test]
+    fn a_wait_in_vain_discourages_the_next_ones() {
+        let room = Room::new(Clock::simulated());
+        let mut tries = 0;
+        for _ in 0..=DISCOURAGED {
+            let taken = room.wait(Duration::from_millis(1), || {
+                tries += 1;
+                Ok::<Option<()>, ()>(None)
+            });
+            assert_eq!(taken, Ok(None));
+        }
+        assert_eq!(tries, 1, "only the first one waited");
+    }
+}

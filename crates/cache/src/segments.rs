@@ -1,0 +1,89 @@
+//! What of a request lies where, in as few pieces as the sides need requests.
+
+use std::cell::RefCell;
+
+use halocline_model::request::ByteRange;
+
+use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
+use halocline_meta::Segment;
+
+/// Missing parts of a read that lie at most this far apart are fetched from the origin in one
+/// request: reading over the cached bytes between them costs less than another seek.
+const READ_OVER_BYTES: u64 = 256 << 10;
+
+thread_local! {
+    /// Segments of the request under way: the hot path does not allocate.
+    static SEGMENTS: RefCell<Vec<Segment>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `work` on this thread's segment list.
+pub(super) fn with_segments<T>(work: impl FnOnce(&mut Vec<Segment>) -> T) -> T {
+    SEGMENTS.with(|segments| match segments.try_borrow_mut() {
+        Ok(mut segments) => work(&mut segments),
+        // A write that moves bytes while another of the same thread is under way (none today).
+        Err(_) => work(&mut Vec::new()),
+    })
+}
+
+/// What of `range` is where. Neighbours in one object that are both clean or both dirty come as
+/// one segment, whose extent stands for all of them: one request for the device.
+pub(super) fn segments_of(
+    store: &ExtentStore,
+    file: &CachedFile,
+    range: ByteRange,
+    segments: &mut Vec<Segment>,
+) {
+    segments.clear();
+    match file.id() {
+        Some(id) => store.dmt.lookup(id, range, segments),
+        None => segments.push(Segment { range, extent: None }),
+    }
+    segments.dedup_by(|next, kept| {
+        let together = match (&kept.extent, &next.extent) {
+            (Some(one), Some(other)) => {
+                one.placement == other.placement && one.dirty == other.dirty
+            }
+            _ => false,
+        };
+        if together {
+            kept.range.end = next.range.end;
+        }
+        together
+    });
+}
+
+/// How many segments from the first on lie side by side in one object; at least one.
+pub(super) fn run(segments: &[Segment]) -> usize {
+    let place = |segment: &Segment| segment.extent.map(|extent| extent.placement);
+    let first = place(&segments[0]);
+    let same = segments.iter().take_while(|segment| first.is_some() && place(segment) == first);
+    same.count().max(1)
+}
+
+/// Missing segments, joined where little lies between them.
+pub(super) fn missing_spans(segments: &[Segment]) -> impl Iterator<Item = ByteRange> {
+    let mut missing = segments.iter().filter(|s| s.extent.is_none()).map(|s| s.range).peekable();
+    std::iter::from_fn(move || {
+        let mut span = missing.next()?;
+        while let Some(next) = missing.next_if(|next| next.start - span.end <= READ_OVER_BYTES) {
+            span.end = next.end;
+        }
+        Some(span)
+    })
+}
+
+/// The bytes of `data`, which begins at file offset `start`, that belong to `part`.
+pub(super) fn slice(data: &[u8], start: u64, part: ByteRange) -> &[u8] {
+    &data[index(part.start - start)..index(part.end - start)]
+}
+
+/// The same to be written.
+pub(super) fn slice_mut(data: &mut [u8], start: u64, part: ByteRange) -> &mut [u8] {
+    &mut data[index(part.start - start)..index(part.end - start)]
+}
+
+/// An offset inside a buffer.
+pub(super) fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset inside a buffer fits a usize")
+}

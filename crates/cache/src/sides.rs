@@ -1,0 +1,270 @@
+//! Opens both sides with their decorators and finds the profiles that the cost models use.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use halocline_model::admit::CacheSide;
+use halocline_model::layout::CacheGeometry;
+use halocline_model::profile::DeviceProfile;
+use halocline_model::request::Direction;
+
+use super::extents::ExtentEngine;
+use super::parts::Parts;
+use crate::coherence::Coherence;
+use halocline_api::config::{Config, EmulatedGroup, Shares};
+use halocline_api::control::{ServerStatus, Side};
+use halocline_meta::table::ExtentTable;
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
+use halocline_storage::device::drift::Drift;
+use halocline_storage::device::emulate::{self, EmulatedServer};
+use halocline_storage::device::local::LocalDevice;
+use halocline_storage::device::meter::{Meter, MeteredDevice};
+use halocline_storage::device::pieces::PiecewiseDevice;
+use halocline_storage::device::{Device, Directory};
+use halocline_storage::volume::origin::Origin;
+use halocline_storage::volume::{Decorate, Server, Volume, marks};
+
+/// Bytes of disk over which emulated requests are taken to spread, for predicting their seeks.
+const EMULATED_SPAN_BYTES: u64 = 64 << 30;
+
+/// The meters of both sides' servers, in the servers' order.
+#[derive(Debug, Default)]
+pub(crate) struct Meters {
+    origin: Vec<Arc<Meter>>,
+    cache: Vec<Arc<Meter>>,
+}
+
+/// Makes the server of a cache with the given number.
+pub type CacheServers<'a> = &'a dyn Fn(usize) -> (Arc<dyn Directory>, Arc<dyn Device>);
+
+/// What tests put between an engine and the machine. Decorators stand inside the meters that count
+/// requests and errors.
+#[derive(Clone, Copy)]
+pub struct Decorations<'a> {
+    /// Around the origin's devices, by the number of the server.
+    pub origin: Decorate<'a>,
+    /// Around the cache's devices.
+    pub cache: Decorate<'a>,
+    /// Servers in the place of the cache's own directories, by number: their names and their bytes. The cache's
+    /// records stay where they are.
+    pub cache_servers: Option<CacheServers<'a>>,
+    /// The time of the engine and of its emulated devices.
+    pub clock: &'a Clock,
+    /// The machine's boot id, for playing a power loss; `None`: the real one.
+    pub boot_id: Option<&'a str>,
+    /// Room for data, however small, with records not counted; `None`: what the size leaves.
+    pub data_bytes: Option<u64>,
+    /// The agent of this node, where other nodes cache the same origin.
+    pub coherence: Option<&'a Arc<dyn Coherence>>,
+}
+
+impl Decorations<'_> {
+    /// Nothing around either side.
+    pub const NONE: Decorations<'static> = Decorations {
+        origin: &|_, device| device,
+        cache: &|_, device| device,
+        cache_servers: None,
+        clock: &Clock::MACHINE,
+        boot_id: None,
+        data_bytes: None,
+        coherence: None,
+    };
+}
+
+impl fmt::Debug for Decorations<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decorations").finish_non_exhaustive()
+    }
+}
+
+/// An emulated device where the configuration says so.
+fn emulated(
+    group: Option<&EmulatedGroup>,
+    clock: &Clock,
+    below: Arc<dyn Device>,
+) -> Arc<dyn Device> {
+    match group {
+        Some(group) => Arc::new(EmulatedServer::new(group.device, below).timed_by(clock)),
+        None => below,
+    }
+}
+
+fn metered(device: Arc<dyn Device>, meter: &Arc<Meter>) -> Arc<dyn Device> {
+    Arc::new(MeteredDevice::new(device, Arc::clone(meter)))
+}
+
+/// Meters of the `count` servers in `dir`, which compare where the device was calibrated.
+fn new_meters(count: u32, dir: &Path, config: &Config, clock: &Clock) -> Vec<Arc<Meter>> {
+    let calibrated = config.device(dir).filter(|_| config.emulate.is_none());
+    let meter = || match calibrated {
+        Some(profile) => Meter::with_drift(Drift::new(dir.to_owned(), *profile, clock)),
+        None => Meter::default(),
+    };
+    (0..count).map(|_| Arc::new(meter())).collect()
+}
+
+/// Opens the origin.
+pub(crate) fn open_origin(
+    dir: &Path,
+    config: &Config,
+    meters: &mut Meters,
+    around: Decorations<'_>,
+) -> Result<Origin> {
+    let shape = Origin::shape_in(dir, config.origin_shape())?;
+    meters.origin = new_meters(shape.servers, dir, config, around.clock);
+    let group = config.emulate.as_ref().map(|emulation| &emulation.origin);
+    Origin::open_or_create(dir, shape, &|index, device| {
+        let device = emulated(group, around.clock, device);
+        metered((around.origin)(index, device), &meters.origin[index])
+    })
+}
+
+/// Opens the cache volume.
+pub(crate) fn open_cache(
+    dir: &Path,
+    config: &Config,
+    meters: &mut Meters,
+    around: Decorations<'_>,
+) -> Result<Volume> {
+    let shape = config.cache_shape();
+    meters.cache = new_meters(shape.servers, dir, config, around.clock);
+    let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
+    let decorate = |index: usize, device| {
+        let device = emulated(group, around.clock, Arc::new(PiecewiseDevice::new(device)));
+        metered((around.cache)(index, device), &meters.cache[index])
+    };
+    let Some(server) = around.cache_servers else {
+        return Volume::in_directory(dir, shape.servers, shape.stripe, &decorate);
+    };
+    let servers = (0..shape.servers as usize).map(|index| {
+        let (directory, device) = server(index);
+        let name = format!("server-{index}");
+        Arc::new(Server::new(&name, dir, directory, decorate(index, device)))
+    });
+    Ok(Volume::new(servers.collect(), shape.stripe))
+}
+
+/// Refuses a cache one of whose servers is not what it was (I6).
+pub(crate) fn check_servers(cache: &Volume, dmt: &ExtentTable, dir: &Path) -> Result<()> {
+    let cache_id = &dmt.identity().cache_id;
+    let unmarked = marks::unmarked(cache, cache_id)?;
+    match unmarked.first() {
+        None => Ok(()),
+        Some(_) if dmt.usage().extents == 0 => marks::write(cache, cache_id),
+        Some(server) => Err(Error::invalid(
+            format!(
+                "{} holds nothing of the cache {}: its device is not mounted, or was replaced",
+                server.display(),
+                dir.display()
+            ),
+            format!(
+                "mount it; if it is lost, `halocline fsck --repair {}` lists what is lost with it, \
+                 file by file, and drops it",
+                dir.display()
+            ),
+        )),
+    }
+}
+
+/// How the bytes of the cache's size are shared out (I5); `data` as in [`Decorations`].
+pub(crate) fn shares(cache_dir: &Path, config: &Config, data: Option<u64>) -> Result<Shares> {
+    if let Some(data) = data {
+        return Ok(Shares { data, records: u64::MAX });
+    }
+    let space = LocalDevice::open(cache_dir)?
+        .space()
+        .map_err(halocline_os::error::Error::at(cache_dir, "read the free space of"))?;
+    Ok(Shares::of(config.cache_bytes(space.total)?))
+}
+
+/// What the cost models take the origin's servers for: emulated, calibrated, or by kind.
+pub(crate) fn origin_profile(dir: &Path, config: &Config) -> DeviceProfile {
+    let group = config.emulate.as_ref().map(|emulation| &emulation.origin);
+    profile(dir, config, group, DeviceProfile::hdd_7200)
+}
+
+/// What the cost models take the cache's servers for.
+pub(crate) fn cache(geometry: CacheGeometry, dir: &Path, config: &Config) -> CacheSide {
+    let group = config.emulate.as_ref().map(|emulation| &emulation.cache);
+    CacheSide {
+        geometry,
+        profile: profile(dir, config, group, DeviceProfile::ssd_generic),
+        // Calibration measures one caller.
+        channels: group.map_or(1, |group| group.device.channels()),
+    }
+}
+
+fn profile(
+    dir: &Path,
+    config: &Config,
+    group: Option<&EmulatedGroup>,
+    unknown: fn() -> DeviceProfile,
+) -> DeviceProfile {
+    if let Some(group) = group {
+        return emulate::expected(&group.device, EMULATED_SPAN_BYTES);
+    }
+    if let Some(calibrated) = config.device(dir) {
+        return *calibrated;
+    }
+    match halocline_storage::calibrate::rotational(dir) {
+        Some(true) => DeviceProfile::hdd_7200(),
+        Some(false) => DeviceProfile::ssd_generic(),
+        // A network file system: taken for what its side usually is until calibration ran.
+        None => unknown(),
+    }
+}
+
+/// What `status` calls the profiles of both sides' servers, the origin's first.
+pub(crate) fn profile_names(parts: &Parts) -> Vec<String> {
+    let of = |side, servers: &[Arc<Server>]| -> Vec<String> {
+        servers.iter().map(|server| profile_name(&parts.settings.config, side, server)).collect()
+    };
+    let mut names = of(Side::Origin, parts.origin.data.servers());
+    names.extend(of(Side::Cache, parts.store.objects.volume().servers()));
+    names
+}
+
+fn profile_name(config: &Config, side: Side, server: &Server) -> String {
+    if let Some(emulation) = &config.emulate {
+        let group = if side == Side::Origin { &emulation.origin } else { &emulation.cache };
+        return format!("emulated {}", group.name);
+    }
+    if config.device(server.dir()).is_some() {
+        return "calibrated".to_owned();
+    }
+    match halocline_storage::calibrate::rotational(server.dir()) {
+        Some(true) => "hdd, not calibrated".to_owned(),
+        Some(false) => "ssd, not calibrated".to_owned(),
+        None => "not calibrated".to_owned(),
+    }
+}
+
+impl ExtentEngine {
+    /// State of every server of both sides. Waits for no device.
+    pub(super) fn server_states(&self) -> Vec<ServerStatus> {
+        let origin = self.parts.origin.data.servers().iter().zip(&self.meters.origin);
+        let cache = self.parts.store.objects.volume().servers().iter().zip(&self.meters.cache);
+        let servers = origin.map(|(server, meter)| (Side::Origin, server, meter));
+        let servers = servers.chain(cache.map(|(server, meter)| (Side::Cache, server, meter)));
+        let named = servers.zip(&self.profiles);
+        named.map(|((side, server, meter), profile)| state(side, server, meter, profile)).collect()
+    }
+}
+
+fn state(side: Side, server: &Server, meter: &Meter, profile: &str) -> ServerStatus {
+    let (read, write) = (meter.traffic(Direction::Read), meter.traffic(Direction::Write));
+    ServerStatus {
+        side,
+        path: server.dir().to_owned(),
+        profile: profile.to_owned(),
+        reads: read.requests,
+        read_bytes: read.bytes,
+        writes: write.requests,
+        written_bytes: write.bytes,
+        errors: read.errors + write.errors + meter.other().errors,
+        queued: meter.under_way() + server.waiting(),
+        slower: meter.slower(),
+    }
+}

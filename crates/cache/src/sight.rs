@@ -1,0 +1,64 @@
+//! Whether origin and cache answer at all, for who asks about a mount: a device or the server of a network file system
+//! that hangs gives no error, and all that needs it waits without a word.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crate::parts::Parts;
+use halocline_os::looks::Looks;
+
+/// How long a directory may take to tell of its space: far longer than a busy disk needs.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Looks at both sides of a cache.
+#[derive(Debug, Default)]
+pub(crate) struct Sight {
+    origin: Looks,
+    cache: Looks,
+}
+
+impl Sight {
+    /// Which side does not answer, for people; `None` where both do.
+    pub(crate) fn silent(&self, parts: &Arc<Parts>) -> Option<String> {
+        let origin = || {
+            let parts = Arc::clone(parts);
+            let look = move || {
+                // An error is an answer.
+                let _answered = parts.namespace.statfs(&parts.namespace.root());
+                for server in parts.origin.data.servers() {
+                    let _answered = server.device().space();
+                }
+                Some(())
+            };
+            self.origin.within(ANSWER_TIMEOUT, look).is_some()
+        };
+        let cache = || {
+            let parts = Arc::clone(parts);
+            let look = move || {
+                for server in parts.store.objects.volume().servers() {
+                    let _answered = server.device().space();
+                }
+                Some(())
+            };
+            self.cache.within(ANSWER_TIMEOUT, look).is_some()
+        };
+        let (of_origin, of_cache) = thread::scope(|scope| {
+            let of_cache = scope.spawn(cache);
+            (origin(), of_cache.join().unwrap_or(true))
+        });
+        let silent = |what: &str, dir: &Path| {
+            format!(
+                "{}: the {what} does not answer: its device or server hangs, and what needs it waits; \
+                 `umount --force` waits for nothing and leaves dirty data on the cache",
+                dir.display()
+            )
+        };
+        let settings = &parts.settings;
+        if !of_origin {
+            return Some(silent("origin", &settings.origin_dir));
+        }
+        (!of_cache).then(|| silent("cache", &settings.cache_dir))
+    }
+}

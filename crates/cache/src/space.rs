@@ -1,0 +1,391 @@
+//! Free space of both sides, so that what is admitted can be stored and later flushed.
+//!
+//! A write that becomes dirty where the origin has no block yet is a promise of the origin's free
+//! space. What must hold: the promises never exceed what was free when last looked at, less what
+//! others have taken of it through us since. So a look (once a second, and when the budget is used
+//! up) sets how much may still be taken, and every write that may need new blocks takes from it:
+//! two atomic additions. A write that finds nothing left goes to the origin, which answers the
+//! program itself; one that would need what is promised to dirty bytes gets `ENOSPC`, as it would
+//! if those were on the origin already.
+//!
+//! New names and attributes take a block each, and blocks that a program reserves (`fallocate`) are taken
+//! before they are reserved.
+//!
+//! Other processes on the origin take from the same space and are seen at the next look: they, and
+//! the file system's own blocks, are what the reserve is for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use halocline_model::request::ByteRange;
+use parking_lot::Mutex;
+
+use super::blocks::new_bytes_in;
+use super::open_file::OpenFile;
+use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use crate::foundation::Foundation;
+use crate::health::Health;
+use crate::notes::Notes;
+use crate::origin_access::OriginAccess;
+use crate::settings::Settings;
+use halocline_meta::{BLOCK, FileId};
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
+use halocline_storage::volume::origin::OriginFile;
+use halocline_vfs::namespace::Namespace;
+
+/// The cache's file system keeps at least this much, or 1 % if that is less, for records and for
+/// others.
+const CACHE_RESERVE_BYTES: u64 = 64 << 20;
+
+/// The origin must have room for what is dirty and this much more, or 1 % if that is less.
+const ORIGIN_RESERVE_BYTES: u64 = 64 << 20;
+
+/// Where no more than this is left beside those two, dirty bytes are compared with the origin's holes.
+const NEAR_BYTES: u64 = 64 << 20;
+
+/// Writes that find the budget used up look for new space no more often than this.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Dirty extents that one look compares with the origin's holes.
+const COMPARED_MAX: usize = 16 << 10;
+
+/// Free space of the origin that writes may take.
+#[derive(Debug)]
+pub(crate) struct OriginSpace {
+    health: Arc<Health>,
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    origin: Arc<OriginAccess>,
+    namespace: Arc<Namespace>,
+    notes: Arc<Notes>,
+    settings: Arc<Settings>,
+    clock: Clock,
+    /// Bytes taken so far, in whole blocks.
+    taken: AtomicU64,
+    /// Those of them whose writes have ended: a look sees them, dirty or on the origin.
+    ended: AtomicU64,
+    /// What `taken` may become by writes that are kept dirty.
+    limit: AtomicU64,
+    /// The same by writes that go to the origin, which may use the reserve.
+    last: AtomicU64,
+    /// New blocks that dirty bytes need on the origin, at most.
+    promised: AtomicU64,
+    /// Whether the origin has less than what is promised and the reserve.
+    short: AtomicBool,
+    looked: Mutex<Looked>,
+}
+
+#[derive(Debug, Default)]
+struct Looked {
+    at: Option<Instant>,
+    refusal: Option<Refusal>,
+}
+
+/// The origin had no room for a flush.
+#[derive(Debug)]
+struct Refusal {
+    file: FileId,
+    /// Whether that was a quota, which the file system's free space says nothing of.
+    is_quota: bool,
+    /// Free bytes when it was.
+    available: u64,
+}
+
+/// Space taken by a write that is under way.
+#[derive(Debug)]
+#[must_use = "the write has ended when it is dropped"]
+pub(crate) struct Taken<'a> {
+    space: &'a OriginSpace,
+    bytes: u64,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.space.ended.fetch_add(self.bytes, Ordering::Release);
+    }
+}
+
+impl OriginSpace {
+    /// Nothing may be taken before the first look.
+    pub(crate) fn new(base: &Foundation) -> Self {
+        Self {
+            health: Arc::clone(&base.health),
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            origin: Arc::clone(&base.origin),
+            namespace: Arc::clone(&base.namespace),
+            notes: Arc::clone(&base.notes),
+            settings: Arc::clone(&base.settings),
+            clock: base.clock.clone(),
+            taken: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            limit: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
+            short: AtomicBool::new(false),
+            looked: Mutex::default(),
+        }
+    }
+
+    fn take(&self, bytes: u64, limit: &AtomicU64) -> Option<Taken<'_>> {
+        let limit = limit.load(Ordering::Acquire);
+        let fits = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= limit);
+        let taken = self.taken.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits);
+        taken.ok().map(|_| Taken { space: self, bytes })
+    }
+
+    /// Whether what is promised should go home soon, before others take the space.
+    pub(crate) fn is_short(&self) -> bool {
+        self.short.load(Ordering::Relaxed) && self.promised.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl OriginSpace {
+    /// Looks at both file systems; closes or reopens admission.
+    pub(crate) fn check(&self) {
+        self.health.set_full(self.lack_of_space());
+        self.look_at_origin(&mut self.looked.lock());
+    }
+
+    fn lack_of_space(&self) -> Option<String> {
+        for server in self.store.objects.volume().servers() {
+            let Ok(space) = server.device().space() else { continue };
+            if space.available < CACHE_RESERVE_BYTES.min(space.total / 100) {
+                return Some(format!(
+                    "{} has only {} bytes free, so nothing new is cached; free some or set a smaller --size",
+                    server.dir().display(),
+                    space.available
+                ));
+            }
+            if space.no_files {
+                return Some(format!(
+                    "{} is on a file system without free inodes (df -i), so nothing new is cached; remove \
+                     files there",
+                    server.dir().display()
+                ));
+            }
+        }
+        None
+    }
+
+    /// Takes space on the origin for a part that is to become dirty. `None` says that the origin may
+    /// not have it later: the part belongs there at once.
+    pub(crate) fn take_dirty(&self, handle: &OpenFile, part: ByteRange) -> Option<Taken<'_>> {
+        let bytes = part.widen_to(BLOCK).len();
+        let taken = self.take(bytes, &self.limit);
+        if taken.is_some() {
+            return taken;
+        }
+        if new_bytes_in(&handle.origin, part) == 0 {
+            return Some(Taken { space: self, bytes: 0 });
+        }
+        let mut looked = self.looked.try_lock()?;
+        if looked.at.is_some_and(|at| self.clock.elapsed(at) < LOOK_AGAIN) {
+            return None;
+        }
+        self.look_at_origin(&mut looked);
+        drop(looked);
+        self.take(bytes, &self.limit)
+    }
+
+    /// Takes space for a part that goes to the origin now.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` where dirty bytes need what the origin has left.
+    pub(crate) fn take_for_origin(&self, handle: &OpenFile, part: ByteRange) -> Result<Taken<'_>> {
+        self.take_now(part, &|| new_bytes_in(&handle.origin, part))
+    }
+
+    /// The same for blocks that a program reserves in `range`. What is dirty there has its space already.
+    pub(crate) fn take_reserved(&self, handle: &OpenFile, range: ByteRange) -> Result<Taken<'_>> {
+        self.take_now(range, &|| {
+            let dmt = &self.store.dmt;
+            let dirty = handle.file.id().map(|id| dmt.dirty(id, range, COMPARED_MAX));
+            let range = range.widen_to(BLOCK);
+            let (mut sum, mut at) = (0, range.start);
+            for extent in dirty.unwrap_or_default() {
+                let blocks = extent.range.widen_to(BLOCK);
+                if blocks.start > at {
+                    sum += new_bytes_in(&handle.origin, ByteRange::new(at, blocks.start));
+                }
+                at = at.max(blocks.end);
+            }
+            let rest = (at < range.end).then(|| ByteRange::new(at, range.end));
+            sum + rest.map_or(0, |rest| new_bytes_in(&handle.origin, rest))
+        })
+    }
+
+    /// The same for a name or `bytes` of attributes: a block that a directory or an inode may need.
+    pub(crate) fn take_name(&self, bytes: u64) -> Result<Taken<'_>> {
+        let range = ByteRange::at(0, bytes.max(1));
+        self.take_now(range, &|| range.widen_to(BLOCK).len())
+    }
+
+    /// Takes space for new blocks in `range`, of which `needed` knows how many bytes they have.
+    fn take_now(&self, range: ByteRange, needed: &dyn Fn() -> u64) -> Result<Taken<'_>> {
+        if let Some(taken) = self.take(range.widen_to(BLOCK).len(), &self.last) {
+            return Ok(taken);
+        }
+        let nobodys = || Ok(Taken { space: self, bytes: 0 });
+        if self.store.dmt.usage().dirty == 0 {
+            return nobodys();
+        }
+        let needed = needed();
+        if needed == 0 {
+            return nobodys();
+        }
+        let mut looked = self.looked.lock();
+        self.look_at_origin(&mut looked);
+        if let Some(taken) = self.take(needed, &self.last) {
+            return Ok(taken);
+        }
+        if self.promised.load(Ordering::Acquire) == 0 {
+            return nobodys();
+        }
+        Err(rustix::io::Errno::NOSPC.into())
+    }
+
+    /// Takes space for what lies between `bytes` bytes of `span` of the file `origin`; `None` where
+    /// there is none.
+    pub(crate) fn take_gaps(
+        &self,
+        origin: &OriginFile,
+        span: ByteRange,
+        bytes: u64,
+    ) -> Option<Taken<'_>> {
+        let gaps = span.widen_to(BLOCK).len().saturating_sub(bytes);
+        let nobodys =
+            || (new_bytes_in(origin, span) == 0).then_some(Taken { space: self, bytes: 0 });
+        self.take(gaps, &self.limit).or_else(nobodys)
+    }
+
+    /// Sets what may be taken from now on.
+    fn look_at_origin(&self, looked: &mut Looked) {
+        // First: what ends from now on counts as taken although it may be seen below, too.
+        let ended = self.ended.load(Ordering::Acquire);
+        let usage = self.store.dmt.usage();
+        // An extent may begin and end inside a block.
+        let mut promised = usage.dirty + usage.dirty_extents * 2 * BLOCK;
+        let (mut available, reserve) = self.free_on_origin();
+        let near = promised.saturating_add(reserve).saturating_add(NEAR_BYTES);
+        if available < near && promised > 0 {
+            promised = promised.min(self.new_bytes_of_dirty().unwrap_or(u64::MAX));
+            // Last: what a flush took meanwhile is missing in both, or in neither.
+            available = available.min(self.free_on_origin().0);
+        }
+        if looked.refusal.as_ref().is_some_and(|refusal| {
+            let seen = !refusal.is_quota
+                && available > refusal.available
+                && available >= promised.saturating_add(reserve);
+            seen || self.store.dmt.dirty_bytes(refusal.file) == 0
+        }) {
+            looked.refusal = None;
+        }
+        let left = available.saturating_sub(promised);
+        let open = if looked.refusal.is_some() { 0 } else { left.saturating_sub(reserve) };
+        let limit = if open == 0 { 0 } else { ended.saturating_add(open) };
+        self.limit.store(limit, Ordering::Release);
+        self.last.store(ended.saturating_add(left), Ordering::Release);
+        self.promised.store(promised, Ordering::Release);
+        let short = left < reserve;
+        self.short.store(short && looked.refusal.is_none(), Ordering::Relaxed);
+        looked.at = Some(self.clock.instant());
+        self.health.set_origin_short(match &looked.refusal {
+            Some(refusal) if refusal.is_quota => Some(format!(
+                "{}: a quota is used up; writes that need new space go straight there. Raise the \
+                 quota or remove files, then run `halocline flush`",
+                self.settings.origin_dir.display()
+            )),
+            None if !short => None,
+            _ => Some(format!(
+                "{} has only {available} bytes free and {} bytes are still to be flushed; writes \
+                 that need new space go straight there; free some",
+                self.settings.origin_dir.display(),
+                usage.dirty
+            )),
+        });
+    }
+
+    /// Free bytes of the origin and how many of them are the reserve. Stripes fill the servers
+    /// evenly, so that the fullest one counts.
+    fn free_on_origin(&self) -> (u64, u64) {
+        let servers = self.origin.data.servers();
+        let spaces = servers.iter().filter_map(|server| server.device().space().ok());
+        let each =
+            spaces.map(|space| (space.available, ORIGIN_RESERVE_BYTES.min(space.total / 100)));
+        let count = servers.len() as u64;
+        each.min_by_key(|(available, _)| *available)
+            .map_or((u64::MAX, 0), |(available, reserve)| {
+                (available.saturating_mul(count), reserve.saturating_mul(count))
+            })
+    }
+
+    /// Bytes of new blocks that all dirty bytes need on the origin; `None` where they lie in too many
+    /// pieces to look.
+    fn new_bytes_of_dirty(&self) -> Option<u64> {
+        let (mut sum, mut left) = (0, COMPARED_MAX);
+        for (id, _) in self.store.dmt.dirty_files() {
+            let file = self.files.by_id(id);
+            let mover = file.and_then(|file| Some(file.mover.lock().as_ref()?.origin.clone()));
+            let extents = self.store.dmt.dirty(id, WHOLE, left);
+            left = left.checked_sub(extents.len()).filter(|left| *left > 0)?;
+            let mut reached = 0;
+            for extent in extents {
+                let blocks = extent.range.widen_to(BLOCK);
+                let blocks = ByteRange::new(blocks.start.max(reached), blocks.end.max(reached));
+                reached = blocks.end;
+                sum += match &mover {
+                    _ if blocks.is_empty() => 0,
+                    Some(origin) => new_bytes_in(origin, blocks),
+                    None => blocks.len(),
+                };
+            }
+        }
+        Some(sum)
+    }
+
+    /// A flush of `file` failed with `error`. Where the origin has no room for it, nothing that needs
+    /// more is kept dirty from now on, and the error says what to do.
+    pub(crate) fn explain_no_room(&self, file: &CachedFile, id: FileId, error: Error) -> Error {
+        let errno = error.errno();
+        let is_quota = errno == libc::EDQUOT;
+        if !is_quota && errno != libc::ENOSPC {
+            return error;
+        }
+        let origin = self.settings.origin_dir.display();
+        let message = if is_quota {
+            format!(
+                "a quota on the origin {origin} is used up: raise it or remove files, then run \
+                 `halocline flush`"
+            )
+        } else {
+            format!(
+                "no space is left on the origin {origin}: free some, then run `halocline flush`"
+            )
+        };
+        let mut looked = self.looked.lock();
+        let available = self.free_on_origin().0;
+        let before = looked.refusal.replace(Refusal { file: id, is_quota, available });
+        self.look_at_origin(&mut looked);
+        drop(looked);
+        if before.is_none() {
+            let path = self.namespace.path_of(&file.node.read());
+            self.notes.note(format!("{}: cannot be flushed: {message}", path.display()));
+        }
+        Error::Refused { message, errno }
+    }
+
+    /// All of a file was flushed.
+    pub(crate) fn had_room(&self, id: FileId) {
+        let mut looked = self.looked.lock();
+        if looked.refusal.as_ref().is_some_and(|refusal| refusal.file == id) {
+            looked.refusal = None;
+            self.look_at_origin(&mut looked);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The modification times of the origin's files: what a flush writes must not show as a later change.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::store::ExtentStore;
+use crate::foundation::Foundation;
+use crate::own_changes::OwnChanges;
+use halocline_meta::FileId;
+use halocline_os::error::Result;
+use halocline_vfs::namespace::Namespace;
+use halocline_vfs::namespace::Node;
+use halocline_vfs::{SetAttr, SetTime, Stat};
+
+/// What holds times back while dirty bytes are flushed, and gives them to the origin.
+#[derive(Debug)]
+pub(crate) struct Times {
+    namespace: Arc<Namespace>,
+    store: Arc<ExtentStore>,
+    own: Arc<OwnChanges>,
+}
+
+impl Times {
+    /// No time is held back yet.
+    pub(crate) fn new(base: &Foundation, own: &Arc<OwnChanges>) -> Self {
+        Self {
+            namespace: Arc::clone(&base.namespace),
+            store: Arc::clone(&base.store),
+            own: Arc::clone(own),
+        }
+    }
+
+    /// Lets go of what a file without dirty bytes no longer needs. The caller holds no lock of the
+    /// file's bytes.
+    pub(crate) fn settle(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
+        let is_dirty = || !self.store.dmt.dirty(id, WHOLE, 1).is_empty();
+        if is_dirty() {
+            return Ok(());
+        }
+        // Nobody writes meanwhile. While the file is open its close will settle it.
+        let _still = match file.range.try_shared(WHOLE) {
+            None if file.is_open() => return Ok(()),
+            None => file.range.shared(WHOLE),
+            Some(still) => still,
+        };
+        // It was removed meanwhile, or written.
+        if self.store.dmt.file(id).is_none() || is_dirty() {
+            return Ok(());
+        }
+        self.give_time_at_rest(file)?;
+        self.own.rest(file)?;
+        if !file.is_open() {
+            *file.mover.lock() = None;
+        }
+        Ok(())
+    }
+
+    /// Before the first flush write: the origin's time is what programs see, not ours.
+    pub(crate) fn hold_origin_time(&self, file: &CachedFile) -> Result<()> {
+        while file.held_mtime_ns().is_none() {
+            let node = file.node.read().clone();
+            let before = mtime_ns(&self.namespace.stat(&node)?.raw);
+            file.hold_mtime(before);
+            // A write that went home meanwhile found nothing held, and may be younger.
+            let now = mtime_ns(&self.namespace.stat(&node)?.raw);
+            if now != before {
+                file.let_mtime_go(Some(before));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the origin's file the modification time that was held back. The caller holds no lock
+    /// of the file's bytes.
+    pub(crate) fn give_time(&self, file: &CachedFile) -> Result<()> {
+        // A write that is under way notes its time last.
+        let _still = file.range.shared(WHOLE);
+        self.give_time_at_rest(file)
+    }
+
+    fn give_time_at_rest(&self, file: &CachedFile) -> Result<()> {
+        let _times = file.times.lock();
+        if let Some(held) = file.held_mtime_ns() {
+            let changing = self.own.changing(file, None)?;
+            if changing.foreign {
+                return Ok(());
+            }
+            let node = file.node.read().clone();
+            let time = Some(SetTime::At(system_time_ns(held)));
+            let given =
+                self.namespace.set_attr(&node, &SetAttr { mtime: time, ..SetAttr::default() });
+            match given {
+                // Somebody else's file that we may write: it may be given the time that a write
+                // would give it, and no other.
+                Err(error) if error.errno() == libc::EPERM => {
+                    let now = Some(SetTime::Now);
+                    let now = SetAttr { atime: now, mtime: now, ..SetAttr::default() };
+                    self.namespace.set_attr(&node, &now)?;
+                }
+                given => drop(given?),
+            }
+            file.let_mtime_go(Some(held));
+        }
+        Ok(())
+    }
+
+    /// Makes a program's `change` of the modification time. It is the file's time from then on: what
+    /// a flush still writes must not show as a later one, so it is held like any other until then.
+    pub(crate) fn take_time(
+        &self,
+        file: &CachedFile,
+        node: &Node,
+        change: &SetAttr,
+    ) -> Result<Stat> {
+        let _times = file.times.lock();
+        let changing = self.own.changing(file, None)?;
+        let stat = self.namespace.set_attr(node, change)?;
+        drop(changing);
+        if file.mover.lock().is_some() {
+            file.choose_mtime(mtime_ns(&stat.raw));
+        } else {
+            file.let_mtime_go(None);
+        }
+        Ok(stat)
+    }
+}
+
+/// The time `ns` nanoseconds after the epoch, or before it.
+fn system_time_ns(ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(ns.unsigned_abs());
+    if ns < 0 { SystemTime::UNIX_EPOCH - distance } else { SystemTime::UNIX_EPOCH + distance }
+}
+
+/// Nanoseconds in a second.
+pub(crate) const NS: i64 = 1_000_000_000;
+
+/// Modification time in nanoseconds since the epoch.
+pub(crate) const fn mtime_ns(raw: &libc::stat64) -> i64 {
+    halocline_meta::in_nanoseconds(raw.st_mtime, raw.st_mtime_nsec)
+}

@@ -1,0 +1,231 @@
+//! Kernel passthrough of origin files that memory holds whole (ours).
+//!
+//! A file that was read a moment ago is in the page cache below us. Reading it again costs neither
+//! side a request, and through us twice the time, so the kernel is asked to serve such a file by
+//! itself to those who open it for reading.
+//!
+//! What must hold while [`read_below`](CachedFile::read_below) is set, because programs then see
+//! the origin without us (I1): the origin has the newest bytes, and all that is written goes there.
+//! - It is set while nobody has the file open to write, no handle is served by us, and nothing is
+//!   dirty.
+//! - Whoever opens the file to write finds it set, and first takes what the cache has out of it:
+//!   stores to a mapping go to the origin unseen. Their writes come to us and are kept out.
+//! - It is cleared when nobody else has the origin's file open: mappings outlive handles.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::open_file::OpenFile;
+use crate::extent::file::{CachedFile, WHOLE};
+use crate::extent::store::ExtentStore;
+use crate::foundation::Foundation;
+use crate::known_files::KnownFiles;
+use crate::mappings::Mappings;
+use crate::notes::Notes;
+use crate::origin_access::OriginAccess;
+use halocline_os::error::Result;
+use halocline_storage::device::lease::is_sole;
+use halocline_storage::device::passing;
+use halocline_storage::volume::origin::OriginFile;
+
+/// One page in so many may be missing from memory.
+const MISSING_SHARE: u64 = 64;
+
+/// What is known of passthrough so far.
+#[derive(Debug)]
+pub(crate) struct Warm {
+    store: Arc<ExtentStore>,
+    notes: Arc<Notes>,
+    origin: Arc<OriginAccess>,
+    known: Arc<KnownFiles>,
+    mappings: Arc<Mappings>,
+    wanted: AtomicBool,
+    opens: AtomicU64,
+    /// Files that nobody has open, but somebody may have mapped.
+    mapped: Mutex<VecDeque<Weak<CachedFile>>>,
+}
+
+impl Warm {
+    /// As the configuration wants it, where the kernel can read the origin as we do: a plain one, without
+    /// emulated devices.
+    pub(crate) fn new(
+        base: &Foundation,
+        known: &Arc<KnownFiles>,
+        mappings: &Arc<Mappings>,
+    ) -> Self {
+        let config = &base.settings.config;
+        let plain = !base.origin.data.is_striped();
+        let can = plain && config.emulate.is_none() && !config.direct;
+        Self {
+            store: Arc::clone(&base.store),
+            notes: Arc::clone(&base.notes),
+            origin: Arc::clone(&base.origin),
+            known: Arc::clone(known),
+            mappings: Arc::clone(mappings),
+            wanted: AtomicBool::new(config.warm_passthrough && can),
+            opens: AtomicU64::new(0),
+            mapped: Mutex::default(),
+        }
+    }
+
+    /// Whether files are offered to the kernel.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Handles whose reads the kernel serves or served.
+    pub(crate) fn opens(&self) -> u64 {
+        self.opens.load(Ordering::Relaxed)
+    }
+}
+
+impl Warm {
+    /// Hands an open file to the kernel if that is wise; see `Engine::pass_through`.
+    pub(crate) fn pass_through(
+        &self,
+        handle: &OpenFile,
+        must: bool,
+        register: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> bool {
+        let file = &handle.file;
+        let reads = !handle.may_flush && !handle.is_direct();
+        let mut take = || register(handle.origin.node().as_fd());
+        let taken = if must || file.read_below.load(Ordering::Acquire) {
+            take()
+        } else if reads
+            && file.size() >= passing::SMALL_BYTES
+            && is_in_memory(handle.origin.node())
+            && let Some(_range) = self.with_readers_only(file)
+        {
+            take().inspect(|()| file.read_below.store(true, Ordering::Release))
+        } else {
+            return false;
+        };
+        if let Err(error) = taken {
+            if self.wanted.swap(false, Ordering::Relaxed) {
+                self.notes.note(format!("warm_passthrough is off: {}", passing::explain(&error)));
+            }
+            return false;
+        }
+        if reads {
+            handle.reads_below.store(true, Ordering::Release);
+            self.opens.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// All of a file, held, of which nothing is dirty and that nobody has open to write.
+    fn with_readers_only<'a>(&self, file: &'a CachedFile) -> Option<impl Sized + use<'a>> {
+        let range = file.range.exclusive(WHOLE);
+        let dirty = |id| !self.store.dmt.dirty(id, WHOLE, 1).is_empty();
+        let only = file.writers.load(Ordering::Acquire) == 0 && !file.id().is_some_and(dirty);
+        only.then_some(range)
+    }
+
+    /// A handle was opened: on a file that is read without us, perhaps.
+    pub(crate) fn opened(&self, handle: &OpenFile) -> Result<()> {
+        let file = &handle.file;
+        if !file.read_below.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _range = file.range.exclusive(WHOLE);
+        if is_sole(handle.origin.node()) {
+            file.read_below.store(false, Ordering::Release);
+            return Ok(());
+        }
+        match file.id() {
+            Some(id) if handle.may_flush => self.mappings.let_go(id, WHOLE),
+            _ => Ok(()),
+        }
+    }
+
+    /// The last handle of a file was closed; `origin` is still open.
+    pub(crate) fn closed(&self, file: &Arc<CachedFile>, origin: &OriginFile) {
+        if !file.read_below.load(Ordering::Acquire) {
+            return;
+        }
+        if !end_read_below(file, Some(origin)) {
+            self.mapped.lock().push_back(Arc::downgrade(file));
+        }
+        // One that was mapped when it was closed may be free by now.
+        let other = self.mapped.lock().pop_front().and_then(|file| file.upgrade());
+        let Some(other) = other.filter(|other| !Arc::ptr_eq(other, file)) else { return };
+        let node = other.node.read().clone();
+        let origin = self.origin.open(&node, libc::O_RDONLY).ok();
+        if end_read_below(&other, origin.as_ref()) {
+            self.known.forget_idle(&other);
+        } else {
+            self.mapped.lock().push_back(Arc::downgrade(&other));
+        }
+    }
+}
+
+/// Clears `read_below` of a file that nobody has open or mapped, or can open again.
+fn end_read_below(file: &CachedFile, origin: Option<&OriginFile>) -> bool {
+    let _range = file.range.exclusive(WHOLE);
+    let free = file.opens.load(Ordering::Acquire) == 0
+        && (file.unlinked.load(Ordering::Acquire)
+            || origin.is_some_and(|origin| is_sole(origin.node())));
+    if free {
+        file.read_below.store(false, Ordering::Release);
+    }
+    free
+}
+
+/// `cachestat(2)`: range asked for, in bytes; a length of 0 reaches to the end.
+#[repr(C)]
+struct CachestatRange {
+    offset: u64,
+    length: u64,
+}
+
+/// `cachestat(2)`: the answer, in pages.
+#[repr(C)]
+#[derive(Default)]
+struct Cachestat {
+    cached: u64,
+    dirty: u64,
+    under_writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// The same number on every architecture.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// Whether the page cache holds nearly all of `file`. `false` before Linux 6.5.
+fn is_in_memory(file: &File) -> bool {
+    let Ok(size) = file.metadata().map(|found| found.len()) else { return false };
+    let pages = size.div_ceil(rustix::param::page_size() as u64);
+    let range = CachestatRange { offset: 0, length: 0 };
+    let mut found = Cachestat::default();
+    // SAFETY: both point to structures of the layout that the kernel expects, alive for the call.
+    let done = unsafe {
+        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut found, 0)
+    };
+    done == 0 && found.cached + pages / MISSING_SHARE >= pages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_in_memory_until_it_is_dropped_from_there() {
+        use std::io::Write;
+
+        // Not in /tmp, which may be memory.
+        let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.write_all(&vec![1; 1 << 20]).unwrap();
+        assert!(is_in_memory(file.as_file()));
+        file.as_file().sync_all().unwrap();
+        rustix::fs::fadvise(file.as_file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        assert!(!is_in_memory(file.as_file()));
+    }
+}

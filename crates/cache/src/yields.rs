@@ -1,0 +1,106 @@
+//! Gives up what other nodes want: brings bytes home, durably, and drops what is cached of them.
+
+use std::sync::Arc;
+
+use halocline_model::request::ByteRange;
+
+use super::flush::{FlushedWhole, Sweeper};
+use super::foundation::Foundation;
+use super::known_files::KnownFiles;
+use super::mappings::Mappings;
+use super::times::Times;
+use crate::coherence::{Holder, SharedFile};
+use crate::extent::file::CachedFile;
+use crate::extent::store::ExtentStore;
+use crate::extent::table::FileTable;
+use halocline_meta::{FileId, OriginKey};
+use halocline_os::error::{Error, Result};
+
+/// The engine as its agent sees it.
+#[derive(Debug)]
+pub(crate) struct Yields {
+    store: Arc<ExtentStore>,
+    files: Arc<FileTable>,
+    known: Arc<KnownFiles>,
+    times: Arc<Times>,
+    sweeper: Arc<Sweeper>,
+    mappings: Arc<Mappings>,
+}
+
+impl Yields {
+    /// Of the files that the engine knows.
+    pub(crate) fn new(
+        base: &Foundation,
+        (known, times): (&Arc<KnownFiles>, &Arc<Times>),
+        sweeper: &Arc<Sweeper>,
+        mappings: &Arc<Mappings>,
+    ) -> Self {
+        Self {
+            store: Arc::clone(&base.store),
+            files: Arc::clone(&base.files),
+            known: Arc::clone(known),
+            times: Arc::clone(times),
+            sweeper: Arc::clone(sweeper),
+            mappings: Arc::clone(mappings),
+        }
+    }
+
+    /// The file, whether somebody has it open or only the cache knows it.
+    fn file(&self, shared: SharedFile) -> Result<Option<Arc<CachedFile>>> {
+        let key = OriginKey { inode: shared.inode, born_ns: shared.born_ns.cast_unsigned() };
+        if let Some(file) = self.files.by_key(key) {
+            return Ok(Some(file));
+        }
+        match self.store.dmt.find(key) {
+            Some(id) => self.known.file_by_id(id),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether bytes of `range` are dirty.
+    fn is_dirty(&self, id: FileId, range: ByteRange) -> bool {
+        let mut dirty = self.store.dmt.extents(id).into_iter().filter(|extent| extent.dirty);
+        dirty.any(|extent| extent.range.overlaps(range))
+    }
+}
+
+impl Holder for Yields {
+    fn give_up(&self, shared: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()> {
+        let Some(file) = self.file(shared)? else { return Ok(()) };
+        if let Some(id) = file.id()
+            && self.is_dirty(id, range)
+        {
+            let flushed = self.sweeper.flush_whole(&file, &|_| true)?;
+            if flushed != FlushedWhole::Removed && self.is_dirty(id, range) {
+                return Err(Error::invalid(
+                    "bytes that another node wants could not all be brought home",
+                    "`halocline flush` says why",
+                ));
+            }
+        }
+        // Others see the time as they see the bytes.
+        self.times.give_time(&file)?;
+        // What went past the cache is in memory of the origin's file system at most.
+        if let Ok(mover) = self.known.mover_of(&file) {
+            mover.sync(true)?;
+        }
+        if !keeps_clean && let Some(id) = file.id() {
+            // Who reads it for the cache at this moment finds that it was held meanwhile.
+            let _range = file.range.exclusive(range);
+            self.mappings.let_go(id, range)?;
+        }
+        self.known.forget_idle(&file);
+        Ok(())
+    }
+
+    fn dirty(&self) -> Vec<(SharedFile, ByteRange)> {
+        let mut dirty = Vec::new();
+        for (id, _) in self.store.dmt.dirty_files() {
+            let Some(record) = self.store.dmt.file(id) else { continue };
+            let (inode, born_ns) = (record.key.inode, record.key.born_ns.cast_signed());
+            let extents = self.store.dmt.extents(id).into_iter().filter(|extent| extent.dirty);
+            dirty.extend(extents.map(|extent| (SharedFile { inode, born_ns }, extent.range)));
+        }
+        dirty
+    }
+}

@@ -1,3 +1,0 @@
-//! Locks that the engine needs and no library offers in the shape it needs them.
-
-pub mod range_lock;

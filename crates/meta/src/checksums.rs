@@ -1,0 +1,349 @@
+//! Checksums of what lies on the cache's devices, block by block.
+//!
+//! A sum says what some bytes of an object are. What must hold here:
+//! - whoever changes bytes of an object forgets their sums first ([`Checksums::forget`]) and notes the
+//!   new ones last ([`Checksums::note`]), and holds the bytes exclusively meanwhile. So a kill in between
+//!   leaves bytes that nothing is known of, never bytes that are called damaged (I4);
+//! - sums are stored through a mapping, and outlive a kill as the bytes do. A slot that a kill tore
+//!   says nothing;
+//! - after a power loss any part of both may be old: all sums are forgotten then.
+//!
+//! Bytes without a sum are not known to be right or wrong. A write of less than a block over bytes
+//! of it that have a sum leaves such ones: reading the rest to sum it anew would cost a request.
+
+mod arena;
+mod crc;
+mod slot;
+
+use std::fs::File;
+use std::hash::{BuildHasher, BuildHasherDefault};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+use rustc_hash::FxHasher;
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use self::arena::Arena;
+use self::slot::{Key, Slot, Sum, Words};
+use super::recover::Left;
+use super::{BLOCK, FileId};
+use halocline_os::error::{Error, Result};
+use halocline_os::private::{PrivateDir, Use};
+
+/// Name of the file beside the store's own.
+pub(super) const NAME: &str = "checksums";
+
+/// Slots at the most, whatever the limit: 64 bytes of addresses each.
+const SLOTS_MAX: u64 = 1 << 30;
+const BLOCK_BYTES: usize = 4096;
+const _: () = assert!(BLOCK_BYTES as u64 == BLOCK, "a block has one length");
+/// Locks: neighbouring groups share one.
+const SHARDS: usize = 16;
+const NEIGHBOURS: u64 = 64;
+/// Tries to read bytes that somebody else goes on changing.
+const TRIES: usize = 8;
+
+/// Reads bytes of an object, all of them, at an offset.
+pub type ReadObject<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
+
+/// What was found when bytes were compared with their sums.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Bytes that have a sum.
+    pub known_bytes: u64,
+    /// Bytes that are not what was written, in order. All that one sum is of are named, also those
+    /// that were not asked for.
+    pub damaged: Vec<ByteRange>,
+}
+
+/// The checksums of one cache. Cheap to share; locked inside.
+#[derive(Debug)]
+pub struct Checksums {
+    table: Option<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    arena: Arena,
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    slots: HashTable<u32>,
+    /// Counts what was forgotten: bytes may have changed since it was last looked at.
+    forgotten: u64,
+}
+
+/// How to open the checksums.
+pub(super) struct Setting<'a> {
+    /// Directory of the store.
+    pub(super) dir: &'a PrivateDir,
+    /// Boot id of the machine.
+    pub(super) boot_id: &'a str,
+    /// How the cache was left.
+    pub(super) left: Left,
+    /// Bytes of data that the cache may have.
+    pub(super) limit_bytes: u64,
+    /// What they take on disk, counted before they take it (I5).
+    pub(super) bytes: &'a Arc<AtomicU64>,
+}
+
+impl Checksums {
+    /// None are kept; what an earlier session kept would be of what lay there then.
+    pub(super) fn off(dir: &PrivateDir) -> Result<Self> {
+        dir.remove(NAME)?;
+        Ok(Self::none())
+    }
+
+    /// None are known, and what an earlier session kept stays where it is.
+    pub(super) fn none() -> Self {
+        Self { table: None }
+    }
+
+    /// Opens those of a cache. Checksums are kept of bytes of which `is_mapped` says that the records
+    /// know some.
+    pub(super) fn open(
+        setting: &Setting<'_>,
+        is_mapped: &dyn Fn(FileId, Placement, ByteRange) -> bool,
+    ) -> Result<Self> {
+        let file = setting.dir.file(NAME, Use::Write)?;
+        Self::open_in(file, setting, is_mapped)
+    }
+
+    /// Opens a copy of them in memory, and leaves theirs as they are: the records are not all there, and who left the
+    /// cache is not known. What was stored at a power loss is not believed.
+    pub(super) fn open_copy(
+        setting: &Setting<'_>,
+        is_mapped: &dyn Fn(FileId, Placement, ByteRange) -> bool,
+    ) -> Result<Self> {
+        let path = setting.dir.path().join(NAME);
+        let mut file = match setting.dir.file(NAME, Use::Read) {
+            Err(error) if error.errno() == libc::ENOENT => return Ok(Self::none()),
+            file => file?,
+        };
+        let copy = memfd_create("checksums", MemfdFlags::CLOEXEC).map_err(io::Error::from);
+        let mut copy = copy.map(File::from).map_err(Error::at(&path, "copy"))?;
+        io::copy(&mut file, &mut copy).map_err(Error::at(&path, "copy"))?;
+        Self::open_in(copy, &Setting { left: Left::Closed, ..*setting }, is_mapped)
+    }
+
+    fn open_in(
+        file: File,
+        setting: &Setting<'_>,
+        is_mapped: &dyn Fn(FileId, Placement, ByteRange) -> bool,
+    ) -> Result<Self> {
+        let Setting { dir, boot_id, left, limit_bytes, bytes } = *setting;
+        let max = (limit_bytes / BLOCK).saturating_add(1024).min(SLOTS_MAX);
+        let max = u32::try_from(max).expect("it was bounded");
+        let mut found: Vec<(u32, Key)> = Vec::new();
+        let mut take = |at: u32, words: &Words| {
+            let Some(slot) = Slot::decode(words) else { return false };
+            let key = slot.key();
+            let mapped = is_mapped(key.file, key.placement, key.range());
+            if mapped {
+                found.push((at, key));
+            }
+            mapped
+        };
+        let arena = Arena::open(file, (boot_id, left), max, Arc::clone(bytes), &mut take)
+            .map_err(Error::at(dir.path().join(NAME), "open"))?;
+        let table = Table { arena, shards: Default::default() };
+        for (at, key) in found {
+            table.add(at, key);
+        }
+        Ok(Self { table: Some(table) })
+    }
+
+    /// Whether sums are kept.
+    pub fn are_kept(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// Before bytes of an object change: forgets their sums. The caller holds the bytes
+    /// exclusively until it has called [`note`](Self::note), if it does.
+    pub fn forget(&self, file: FileId, placement: Placement, range: ByteRange) {
+        let Some(table) = &self.table else { return };
+        for (key, part) in Key::of(file, placement, range) {
+            table.forget(key, part, false);
+        }
+    }
+
+    /// The same for bytes that are not needed any more.
+    pub fn drop_range(&self, file: FileId, placement: Placement, range: ByteRange) {
+        let Some(table) = &self.table else { return };
+        for (key, part) in Key::of(file, placement, range) {
+            table.forget(key, part, true);
+        }
+    }
+
+    /// After `data` was written at `offset` of an object.
+    pub fn note(&self, file: FileId, placement: Placement, offset: u64, data: &[u8]) {
+        let Some(table) = &self.table else { return };
+        let range = ByteRange::at(offset, data.len() as u64);
+        for (key, part) in Key::of(file, placement, range) {
+            table.note(key, part, &data[index(part.start - offset)..index(part.end - offset)]);
+        }
+    }
+
+    /// Compares `data`, which was read at `offset` of an object, with its sums. The caller has
+    /// held the bytes at least shared since before it read them. Where a sum is of more bytes than
+    /// these, `read` gets the rest.
+    pub fn check(
+        &self,
+        (file, placement): (FileId, Placement),
+        offset: u64,
+        data: &[u8],
+        read: ReadObject<'_>,
+    ) -> io::Result<Checked> {
+        let mut checked = Checked::default();
+        let Some(table) = &self.table else { return Ok(checked) };
+        let range = ByteRange::at(offset, data.len() as u64);
+        for (key, part) in Key::of(file, placement, range) {
+            let Some(slot) = table.slot(key) else { continue };
+            for sum in slot.sums() {
+                let Some(within) = sum.range.intersect(part) else { continue };
+                let right = if range.contains(sum.range) {
+                    let bytes =
+                        &data[index(sum.range.start - offset)..index(sum.range.end - offset)];
+                    crc::sum(bytes) == sum.crc
+                } else {
+                    table.is_right(key, sum, read)?
+                };
+                checked.known_bytes += within.len();
+                if !right {
+                    push_joined(&mut checked.damaged, sum.range);
+                }
+            }
+        }
+        Ok(checked)
+    }
+
+    /// Makes them durable before the cache counts as closed.
+    pub(super) fn close(&self) -> io::Result<()> {
+        self.table.as_ref().map_or(Ok(()), |table| table.arena.close())
+    }
+}
+
+impl Table {
+    fn shard(&self, key: Key) -> &Mutex<Shard> {
+        let stretch = Key { group: key.group / NEIGHBOURS, ..key };
+        &self.shards[index(hash(stretch) >> 60)]
+    }
+
+    /// Where the slot of a key is.
+    fn find(&self, shard: &Shard, key: Key) -> Option<u32> {
+        shard.slots.find(hash(key), |&at| self.key_of(at) == Some(key)).copied()
+    }
+
+    fn key_of(&self, at: u32) -> Option<Key> {
+        Key::in_words(&self.arena.load::<3>(at))
+    }
+
+    /// What is known of a group.
+    fn slot(&self, key: Key) -> Option<Slot> {
+        let shard = self.shard(key).lock();
+        let at = self.find(&shard, key)?;
+        Slot::decode(&self.arena.load(at)).filter(|slot| slot.key() == key)
+    }
+
+    /// Adds a slot that was found. Of two for one group none can be believed.
+    fn add(&self, at: u32, key: Key) {
+        let mut shard = self.shard(key).lock();
+        if let Some(other) = self.find(&shard, key) {
+            self.arena.store(other, &Slot::new(key).encode());
+            self.arena.store(at, &Words::default());
+            self.arena.release(at);
+        } else {
+            self.insert(&mut shard, at, key);
+        }
+    }
+
+    fn insert(&self, shard: &mut Shard, at: u32, key: Key) {
+        let hash_of = |at: &u32| self.key_of(*at).map_or(0, hash);
+        shard.slots.insert_unique(hash(key), at, hash_of);
+    }
+
+    /// Forgets what is known of `part`; `dropped` says that nothing new is about to be noted.
+    fn forget(&self, key: Key, part: ByteRange, dropped: bool) {
+        let mut shard = self.shard(key).lock();
+        let Some(at) = self.find(&shard, key) else { return };
+        let words = self.arena.load(at);
+        let mut slot = Slot::decode(&words).unwrap_or_else(|| Slot::new(key));
+        if slot.forget(part) {
+            shard.forgotten += 1;
+            self.arena.store(at, &slot.encode());
+        }
+        if dropped && slot.is_empty() {
+            let entry = shard.slots.find_entry(hash(key), |&other| other == at);
+            entry.expect("it was just found").remove();
+            self.arena.store(at, &Words::default());
+            self.arena.release(at);
+        }
+    }
+
+    /// Notes `data`, the bytes of `part`. Where there is no room, they have no sum.
+    fn note(&self, key: Key, part: ByteRange, data: &[u8]) {
+        // Summed before anybody waits for the lock.
+        let mut fresh = Slot::new(key);
+        fresh.note(part, data);
+        let mut shard = self.shard(key).lock();
+        if let Some(at) = self.find(&shard, key) {
+            let slot = Slot::decode(&self.arena.load(at)).unwrap_or_else(|| Slot::new(key));
+            self.arena.store(at, &slot.with(&fresh).encode());
+        } else if let Some(at) = self.arena.allocate() {
+            self.arena.store(at, &fresh.encode());
+            self.insert(&mut shard, at, key);
+        }
+    }
+
+    /// Whether the bytes of a sum that reaches beyond what its reader holds are what they were.
+    /// Somebody may change the others meanwhile, who forgets their sum first.
+    fn is_right(&self, key: Key, mut sum: Sum, read: ReadObject<'_>) -> io::Result<bool> {
+        let mut bytes = [0; BLOCK_BYTES];
+        let bytes = &mut bytes[..];
+        for _ in 0..TRIES {
+            let before = self.shard(key).lock().forgotten;
+            let bytes = &mut bytes[..index(sum.range.len())];
+            read(sum.range.start, bytes)?;
+            if crc::sum(bytes) == sum.crc {
+                return Ok(true);
+            }
+            let now = self.slot(key).and_then(|slot| {
+                let mut sums = slot.sums();
+                sums.find(|other| other.range.overlaps(sum.range))
+            });
+            let Some(now) = now else { return Ok(true) };
+            if now == sum && self.shard(key).lock().forgotten == before {
+                return Ok(false);
+            }
+            sum = now;
+        }
+        Ok(true)
+    }
+}
+
+fn hash(key: Key) -> u64 {
+    let mixed = BuildHasherDefault::<FxHasher>::default().hash_one(key);
+    // The table looks at the highest bits, too.
+    mixed ^ mixed.rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn push_joined(ranges: &mut Vec<ByteRange>, next: ByteRange) {
+    match ranges.last_mut() {
+        Some(last) if last.end == next.start => last.end = next.end,
+        _ => ranges.push(next),
+    }
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset inside a buffer fits a usize")
+}
+
+#[cfg(test)]
+mod tests;

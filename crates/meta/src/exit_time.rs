@@ -1,0 +1,146 @@
+//! When a killed process ended, told by the kernel: until then its last writes may have reached the origin (I9).
+//!
+//! A write that the origin's server has taken and not answered is done when the server goes on, long after a
+//! `kill -9`. The thread that waits for it ends only then, and the process with it. A System V semaphore that was
+//! raised with `SEM_UNDO` is lowered by the kernel at that moment, and `/proc/sysvipc/sem` tells when that was, to the
+//! second, until the machine boots. (It notes the end of a process that has lowered its semaphore itself, too: the
+//! lease says whether it was raised.) It costs no process that watches, and is not killed with a control group.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::path::Path;
+
+use halocline_os::bounded;
+
+/// What the kernel tells of all semaphores.
+const SEMAPHORES: &str = "/proc/sysvipc/sem";
+/// Longest list that is read: some hundred thousand sets.
+const SEMAPHORES_BYTES_MAX: u64 = 32 << 20;
+
+/// How others find a semaphore: its key and its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Name {
+    pub(super) key: i32,
+    pub(super) id: i32,
+}
+
+/// A semaphore of this process, removed when this is dropped. What a kill leaves behind is removed by whoever opens
+/// the cache next.
+#[derive(Debug)]
+pub(super) struct ExitTime(Name);
+
+impl ExitTime {
+    /// Makes one, which is not raised.
+    ///
+    /// # Errors
+    /// The system has none left, or offers none.
+    pub(super) fn new() -> io::Result<Self> {
+        loop {
+            // The number of one that is gone may be another's; that it has the same key, too, is next to impossible.
+            let hash = RandomState::new().build_hasher().finish().to_ne_bytes();
+            let key = i32::from_ne_bytes([hash[0], hash[1], hash[2], hash[3]]);
+            if key == libc::IPC_PRIVATE {
+                continue;
+            }
+            let how = libc::IPC_CREAT | libc::IPC_EXCL | 0o600;
+            // SAFETY: takes plain numbers.
+            let id = unsafe { libc::semget(key, 1, how) };
+            if id >= 0 {
+                return Ok(Self(Name { key, id }));
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::AlreadyExists {
+                return Err(error);
+            }
+        }
+    }
+
+    pub(super) const fn name(&self) -> Name {
+        self.0
+    }
+
+    /// From now on the end of this process is noted.
+    pub(super) fn raise(&self) -> io::Result<()> {
+        self.change(1)
+    }
+
+    /// It is not any more.
+    pub(super) fn lower(&self) -> io::Result<()> {
+        self.change(-1)
+    }
+
+    fn change(&self, by: i16) -> io::Result<()> {
+        let flags = i16::try_from(libc::SEM_UNDO | libc::IPC_NOWAIT).expect("bits of 16");
+        let mut change = libc::sembuf { sem_num: 0, sem_op: by, sem_flg: flags };
+        // SAFETY: one change, which lives until the call ends.
+        match unsafe { libc::semop(self.0.id, &raw mut change, 1) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for ExitTime {
+    fn drop(&mut self) {
+        self.0.remove();
+    }
+}
+
+impl Name {
+    /// When the semaphore was changed last, in milliseconds since the epoch, rounded up: after all that the process
+    /// did that raised it, if that has ended. `None` where it is gone, or not of the user `user`.
+    pub(super) fn last_ms(self, user: u32) -> Option<u64> {
+        let all = bounded::read_to_string(Path::new(SEMAPHORES), SEMAPHORES_BYTES_MAX).ok()?;
+        all.lines().find_map(|line| self.in_line(line, user))
+    }
+
+    /// The same, if a line of the list is about this one.
+    fn in_line(self, line: &str, user: u32) -> Option<u64> {
+        let mut words = line.split_whitespace();
+        let mut word = || words.next();
+        let key: i32 = word()?.parse().ok()?;
+        let id: i32 = word()?.parse().ok()?;
+        let (_permissions, _count) = (word()?, word()?);
+        let owner: u32 = word()?.parse().ok()?;
+        let (_group, maker, _group_of_maker) = (word()?, word()?.parse().ok()?, word()?);
+        let at_s: u64 = word()?.parse().ok()?;
+        let is_it = (Self { key, id }) == self && [owner, maker] == [user; 2] && at_s > 0;
+        is_it.then(|| at_s.saturating_add(1).saturating_mul(1000))
+    }
+
+    /// Removes what a killed process of the user `user` left.
+    pub(super) fn remove_left(self, user: u32) {
+        if self.last_ms(user).is_some() {
+            self.remove();
+        }
+    }
+
+    fn remove(self) {
+        // SAFETY: takes plain numbers; there is no fourth argument with this command.
+        let removed = unsafe { libc::semctl(self.id, 0, libc::IPC_RMID) };
+        if removed != 0 {
+            let error = io::Error::last_os_error();
+            tracing::debug!(%error, "a semaphore stays");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_of_its_own_semaphore_only() {
+        let line = "1234567  32770   600          1  1000  1000  1000  1000 1795577225 1795577221";
+        let name = Name { key: 1_234_567, id: 32_770 };
+        assert_eq!(name.in_line(line, 1000), Some(1_795_577_226_000));
+        assert_eq!(name.in_line(line, 0), None, "somebody else's");
+        assert_eq!(Name { id: 2, ..name }.in_line(line, 1000), None);
+        assert_eq!(Name { key: 2, ..name }.in_line(line, 1000), None);
+        assert_eq!(name.in_line(&line.replace("1795577225", "0"), 1000), None, "never changed");
+        for cut in 0..line.len() - 12 {
+            let _no_panic = name.in_line(&line[..cut], 1000);
+        }
+        assert_eq!(name.in_line("       key      semid perms      nsems   uid", 1000), None);
+    }
+}

@@ -1,0 +1,431 @@
+//! Until when a session may have changed the origin: what tells its own changes from those of others
+//! after it was killed (I9).
+//!
+//! The record of a file that we are changing says so ([`Stamp::Writing`]), because nobody can know how
+//! the file will look when a kill cuts the change short. What is known is when: the lease says, ahead of
+//! every change, until when we may be making some, and is prolonged every second or so. A file that was
+//! changed later than that was changed by others. There are two ends: one that is as good as the page
+//! cache, for a killed process, and a later one that was synced, for a machine that lost its power.
+//!
+//! A cache directory that was copied knows nothing of what the original did since. The lease has its own
+//! inode number and birth time written into it, which a copy does not share.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, StatxFlags, statx};
+
+use super::Stamp;
+use super::exit_time::{self, ExitTime};
+use super::owner::boot_id;
+use halocline_os::clock::coarse_ms;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::{PrivateDir, Use};
+
+/// Name of the file in the cache directory.
+pub const LEASE_FILE: &str = "halocline-lease";
+
+/// Bytes of the file: within one sector, so that a power loss leaves the old or the new ones.
+const LENGTH: usize = 256;
+/// First word of the file.
+const MAGIC: &str = "lease-2";
+/// That of versions which knew no exit time.
+const MAGIC_BEFORE: &str = "lease-1";
+
+/// How far ahead of a change the end lies that a kill leaves; renewed when half of it has passed.
+/// Shorter tells more changes of others apart, longer survives longer pauses of a thread between its
+/// look at the lease and its change.
+const KILL_MS: u64 = 2_000;
+/// The same for the end that a power loss leaves, whose renewal is a sync.
+const POWER_MS: u64 = 60_000;
+
+/// What the last session left to tell its own changes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// It was a session of an older version, or there was none: nothing.
+    Nothing,
+    /// The directory is a copy of another cache: what it says of the origin is of some time in the past.
+    Copy,
+    /// The process ended, orderly or not. It changed nothing after this time, in nanoseconds since the
+    /// epoch.
+    Ended(i64),
+    /// The same, and the records may be behind what the session knew last, because the store refused
+    /// changes or the machine lost its power; what the origin's disk kept may be behind both.
+    Behind(i64),
+}
+
+/// What a file of the origin is, held against what its record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it was left.
+    Same,
+    /// Changed, and by nobody but us.
+    Ours,
+    /// Its owner, mode, names or extended attributes were changed, its bytes not: size and modification
+    /// time are what they were. What is dirty may go home; what is clean is not worth the doubt.
+    Attributes,
+    /// Changed by others.
+    Theirs,
+}
+
+impl Evidence {
+    /// What is recorded of a file that was left so, where it cannot be looked at while this is known:
+    /// what a later session leaves says nothing of it.
+    pub fn kept(self, left: Stamp) -> Stamp {
+        let until_ns = match (left, self) {
+            (Stamp::Unjudged { .. }, _)
+            | (Stamp::Closed { .. }, Self::Ended(_) | Self::Nothing | Self::Copy) => {
+                return left;
+            }
+            (_, Self::Behind(until_ns) | Self::Ended(until_ns)) => until_ns,
+            (Stamp::Writing, Self::Nothing) => i64::MAX,
+            (Stamp::Writing, Self::Copy) => i64::MIN,
+        };
+        Stamp::Unjudged { until_ns }
+    }
+
+    /// Compares how a file was left with how it is found.
+    pub fn judge(self, left: Stamp, found: Stamp) -> Verdict {
+        let Stamp::Closed { ctime_ns, .. } = found else { return Verdict::Ours };
+        match (left, self) {
+            _ if left == found => Verdict::Same,
+            _ if left.same_bytes(found) => Verdict::Attributes,
+            // What a later session left says nothing of the one that changed it.
+            (Stamp::Unjudged { until_ns }, _) if ctime_ns <= until_ns => Verdict::Ours,
+            (Stamp::Unjudged { .. }, _) => Verdict::Theirs,
+            (_, Self::Behind(until_ns)) if ctime_ns <= until_ns => Verdict::Ours,
+            (Stamp::Writing, Self::Ended(until_ns)) if ctime_ns <= until_ns => Verdict::Ours,
+            (Stamp::Writing, Self::Nothing) => Verdict::Ours,
+            _ => Verdict::Theirs,
+        }
+    }
+}
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Text {
+    boot_id: String,
+    /// Ends of the lease in milliseconds since the epoch: written, and synced.
+    until_ms: u64,
+    synced_until_ms: u64,
+    /// Whether the session was closed.
+    closed: bool,
+    /// Whether records are behind because the store refuses changes.
+    behind: bool,
+    /// Inode number and birth time in nanoseconds of the file that this was written to.
+    home: (u64, i64),
+    /// How far the origin's clock was found to be ahead of ours.
+    ahead_ms: u64,
+    /// What tells when the process ended.
+    exit: Option<exit_time::Name>,
+    /// Whether changes were under way, the last of which may have ended with the process.
+    busy: bool,
+}
+
+impl Text {
+    fn encode(&self) -> [u8; LENGTH] {
+        let Self { boot_id, until_ms, synced_until_ms, home: (inode, born), ahead_ms, .. } = self;
+        let (closed, behind) = (u8::from(self.closed), u8::from(self.behind));
+        let (key, id) = self.exit.map_or((0, -1), |exit| (exit.key, exit.id));
+        let busy = u8::from(self.busy);
+        let text = format!(
+            "{MAGIC} boot {boot_id} until {until_ms} synced {synced_until_ms} closed {closed} \
+             behind {behind} inode {inode} born {born} ahead {ahead_ms} exit {key} {id} busy {busy} "
+        );
+        let mut bytes = [b' '; LENGTH];
+        let len = text.len().min(LENGTH - 1);
+        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+        bytes[LENGTH - 1] = b'\n';
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let words: Vec<_> = std::str::from_utf8(bytes).ok()?.split_whitespace().collect();
+        let (words, (ahead_ms, exit, busy)) = match words.split_at_checked(15)? {
+            ([MAGIC_BEFORE, ..], []) => (&words[..], (0, None, false)),
+            (words @ [MAGIC, ..], ["ahead", ahead_ms, "exit", key, id, "busy", busy]) => {
+                let exit = exit_time::Name { key: key.parse().ok()?, id: id.parse().ok()? };
+                let exit = Some(exit).filter(|exit| exit.id >= 0);
+                (words, (ahead_ms.parse().ok()?, exit, *busy == "1"))
+            }
+            _ => return None,
+        };
+        let &[
+            _,
+            "boot",
+            boot_id,
+            "until",
+            until_ms,
+            "synced",
+            synced_until_ms,
+            "closed",
+            closed,
+            "behind",
+            behind,
+            "inode",
+            inode,
+            "born",
+            born,
+        ] = words
+        else {
+            return None;
+        };
+        Some(Self {
+            boot_id: boot_id.to_owned(),
+            until_ms: until_ms.parse().ok()?,
+            synced_until_ms: synced_until_ms.parse().ok()?,
+            closed: closed == "1",
+            behind: behind == "1",
+            home: (inode.parse().ok()?, born.parse().ok()?),
+            ahead_ms,
+            exit,
+            busy,
+        })
+    }
+
+    /// What this says where it was found in a file of the user `user`.
+    fn evidence(&self, (home, user): ((u64, i64), u32), boot_id: &str) -> Evidence {
+        // The kernel notes the end of an idle process, too, which says nothing of its last change.
+        let exit = self.exit.filter(|_| self.busy);
+        let exit_ms = exit.and_then(|exit| exit.last_ms(user)).unwrap_or(0);
+        let until_ms = self.until_ms.max(exit_ms.saturating_add(self.ahead_ms));
+        if self.home != home {
+            Evidence::Copy
+        } else if self.boot_id != boot_id && !self.closed {
+            Evidence::Behind(nanoseconds(self.synced_until_ms))
+        } else if self.behind {
+            Evidence::Behind(nanoseconds(until_ms))
+        } else {
+            Evidence::Ended(nanoseconds(until_ms))
+        }
+    }
+}
+
+/// The lease of a session that goes on.
+#[derive(Debug)]
+pub struct Lease {
+    path: PathBuf,
+    file: File,
+    text: Mutex<Text>,
+    /// Both ends once more, to be read without the lock.
+    until_ms: AtomicU64,
+    synced_until_ms: AtomicU64,
+    /// How far the origin's clock is ahead of ours, as far as its times have told.
+    ahead_ms: AtomicU64,
+    warned: AtomicBool,
+    /// Tells when this process ended, where the system can do that.
+    exit: OnceLock<ExitTime>,
+    /// What told that of the last one, and whose it was.
+    exit_before: Option<(exit_time::Name, u32)>,
+}
+
+impl Lease {
+    /// Opens the lease of the cache in `dir`, which the caller owns, and tells what the last session
+    /// left. It stays as it is until [`Lease::begin`]. `boot` is the machine's, where a test boots it.
+    pub fn open(dir: &Path, boot: Option<&str>) -> Result<(Self, Evidence)> {
+        let path = dir.join(LEASE_FILE);
+        let boot_id = boot.map_or_else(boot_id, |id| Ok(id.to_owned()))?;
+        let file = PrivateDir::open(dir)?.file(LEASE_FILE, Use::Write)?;
+        let whose = home_of(&file).map_err(Error::at(&path, "look at"))?;
+        let (evidence, before) = read(&file, whose, &boot_id).map_err(Error::at(&path, "read"))?;
+        let text = Text {
+            boot_id,
+            until_ms: 0,
+            synced_until_ms: 0,
+            closed: false,
+            behind: false,
+            home: whose.0,
+            ahead_ms: 0,
+            exit: None,
+            busy: false,
+        };
+        let lease = Self {
+            path,
+            file,
+            text: Mutex::new(text),
+            until_ms: AtomicU64::new(0),
+            synced_until_ms: AtomicU64::new(0),
+            ahead_ms: AtomicU64::new(0),
+            warned: AtomicBool::new(false),
+            exit: OnceLock::new(),
+            exit_before: before.map(|exit| (exit, whose.1)),
+        };
+        Ok((lease, evidence))
+    }
+
+    /// The session begins: every file was judged by what the last one left.
+    pub fn begin(&self) -> Result<()> {
+        match ExitTime::new() {
+            Ok(exit) => self.text.lock().exit = Some(self.exit.get_or_init(|| exit).name()),
+            Err(error) => tracing::debug!(%error, "a kill will not tell its time"),
+        }
+        if let Some((exit, user)) = self.exit_before {
+            exit.remove_left(user);
+        }
+        self.renew(true).map_err(Error::at(&self.path, "write"))
+    }
+
+    /// Changes begin, of which the last may end long after a kill: the kernel is to note when.
+    pub fn note_exit(&self) {
+        self.change_exit(true, ExitTime::raise);
+    }
+
+    /// No change is under way any more.
+    pub fn forget_exit(&self) {
+        self.change_exit(false, ExitTime::lower);
+    }
+
+    fn change_exit(&self, busy: bool, change: impl Fn(&ExitTime) -> io::Result<()>) {
+        let Some(exit) = self.exit.get() else { return };
+        let mut text = self.text.lock();
+        text.busy = busy;
+        if let Err(error) = change(exit).and_then(|()| self.write(&text, false)) {
+            tracing::debug!(%error, "a kill will not tell its time");
+        }
+    }
+
+    /// We are about to change the origin, or have just done so.
+    pub fn extend(&self) {
+        let now_ms = coarse_ms();
+        let lasts = |until: &AtomicU64, ms| until.load(Ordering::Acquire) >= now_ms + ms;
+        if lasts(&self.until_ms, KILL_MS / 2) && lasts(&self.synced_until_ms, KILL_MS) {
+            return;
+        }
+        self.renew_or_warn(!lasts(&self.synced_until_ms, KILL_MS));
+    }
+
+    /// A change is under way and goes on: called more often than half of what a kill leaves.
+    pub fn prolong(&self) {
+        let synced_until_ms = self.synced_until_ms.load(Ordering::Acquire);
+        self.renew_or_warn(synced_until_ms < coarse_ms() + POWER_MS / 2);
+    }
+
+    /// Now and then, in the background: renews the synced end before a program has to wait for that, if
+    /// the origin is being changed at all.
+    pub fn keep(&self) {
+        let now_ms = coarse_ms();
+        let is_used = self.until_ms.load(Ordering::Acquire) >= now_ms;
+        if is_used && self.synced_until_ms.load(Ordering::Acquire) < now_ms + POWER_MS / 2 {
+            self.renew_or_warn(true);
+        }
+    }
+
+    /// A file that we changed a moment ago has this `stamp`: an origin's server may be ahead of us.
+    pub fn observe(&self, stamp: Stamp) {
+        let Stamp::Closed { ctime_ns, .. } = stamp else { return };
+        let at_ms = u64::try_from(ctime_ns / 1_000_000).unwrap_or(0);
+        let ahead_ms = at_ms.saturating_sub(coarse_ms() + TICK_MS);
+        if ahead_ms > self.ahead_ms.fetch_max(ahead_ms, Ordering::AcqRel) {
+            self.renew_or_warn(true);
+        }
+    }
+
+    /// The store refused to record how a file is.
+    pub fn fall_behind(&self) {
+        let mut text = self.text.lock();
+        if !std::mem::replace(&mut text.behind, true)
+            && let Err(error) = self.write(&text, true)
+        {
+            tracing::warn!("{}: {error}", self.path.display());
+        }
+    }
+
+    /// The session ends: every file is recorded as it was left.
+    pub fn close(&self) -> Result<()> {
+        let mut text = self.text.lock();
+        (text.closed, text.exit) = (true, None);
+        self.write(&text, true).map_err(Error::at(&self.path, "write"))
+    }
+
+    fn renew_or_warn(&self, synced: bool) {
+        if let Err(error) = self.renew(synced)
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            // Programs go on (D11). If the mount is killed now, what is dirty in files that it is just
+            // changing is saved as a conflict at the next mount.
+            tracing::warn!("{}: {error}", self.path.display());
+        }
+    }
+
+    fn renew(&self, synced: bool) -> io::Result<()> {
+        let mut text = self.text.lock();
+        text.ahead_ms = self.ahead_ms.load(Ordering::Acquire);
+        let now_ms = coarse_ms() + text.ahead_ms;
+        text.until_ms = text.until_ms.max(now_ms + KILL_MS);
+        if synced {
+            text.synced_until_ms = text.synced_until_ms.max(now_ms + POWER_MS);
+        }
+        // Not tried again at each change where it fails.
+        self.until_ms.store(text.until_ms, Ordering::Release);
+        self.synced_until_ms.store(text.synced_until_ms, Ordering::Release);
+        self.write(&text, synced)
+    }
+
+    fn write(&self, text: &Text, synced: bool) -> io::Result<()> {
+        self.file.write_all_at(&text.encode(), 0)?;
+        if synced { self.file.sync_data() } else { Ok(()) }
+    }
+}
+
+/// What a look at our clock may be late by.
+const TICK_MS: u64 = 10;
+
+/// What the last session on the cache in `dir` left; for those who only look.
+pub fn evidence(dir: &Path) -> Result<Evidence> {
+    let path = dir.join(LEASE_FILE);
+    let file = match PrivateDir::open(dir)?.file(LEASE_FILE, Use::Read) {
+        Err(error) if error.errno() == libc::ENOENT => return Ok(Evidence::Nothing),
+        opened => opened?,
+    };
+    let whose = home_of(&file).map_err(Error::at(&path, "look at"))?;
+    let (evidence, _) = read(&file, whose, &boot_id()?).map_err(Error::at(&path, "read"))?;
+    Ok(evidence)
+}
+
+/// What the file says, and what it names to tell when the process ended.
+fn read(
+    file: &File,
+    whose: ((u64, i64), u32),
+    boot_id: &str,
+) -> io::Result<(Evidence, Option<exit_time::Name>)> {
+    let mut bytes = [0; LENGTH];
+    let mut len = 0;
+    while len < LENGTH {
+        match file.read_at(&mut bytes[len..], len as u64)? {
+            0 => break,
+            got => len += got,
+        }
+    }
+    if len == 0 {
+        return Ok((Evidence::Nothing, None));
+    }
+    // What nobody can read says as little of the origin as a copy does.
+    let text = Text::decode(&bytes[..len]);
+    let Some(text) = text else { return Ok((Evidence::Copy, None)) };
+    // A copy's original goes on, and what tells of its end is its own.
+    let exit = text.exit.filter(|_| text.home == whose.0);
+    Ok((text.evidence(whose, boot_id), exit))
+}
+
+/// What tells a file from its copies, and its owner.
+fn home_of(file: &File) -> io::Result<((u64, i64), u32)> {
+    let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::UID;
+    let found = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
+    let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let born = Duration::new(found.stx_btime.tv_sec.unsigned_abs(), found.stx_btime.tv_nsec);
+    let born = i64::try_from(born.as_nanos()).unwrap_or(0);
+    Ok(((found.stx_ino, if has_birth { born } else { 0 }), found.stx_uid))
+}
+
+fn nanoseconds(ms: u64) -> i64 {
+    i64::try_from(ms.saturating_mul(1_000_000)).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

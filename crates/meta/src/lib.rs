@@ -1,0 +1,210 @@
+//! Which byte is where, durable: the data mapping table (DMT) and the critical data table (CDT).
+//!
+//! [`table::ExtentTable`] keeps both in memory, as range maps, and every change of them in a store of
+//! records (`records.rs`): the tables are this node's own, the records may be anywhere (D6).
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+
+mod batch;
+mod cdt;
+pub mod checksums;
+mod distrust;
+mod exit_time;
+mod files;
+pub mod lease;
+mod log;
+mod mapping;
+mod marks;
+mod migrate;
+mod order;
+mod origin_attribute;
+pub mod origin_mark;
+pub mod owner;
+mod rangemap;
+mod record;
+mod records;
+pub mod recover;
+mod space;
+pub mod table;
+
+/// Space on the cache is counted and discarded in blocks of this many bytes.
+pub const BLOCK: u64 = 4096;
+
+/// Identity of a file in the cache; never reused within one cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub u64);
+
+/// Identity of a file on the origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OriginKey {
+    /// Inode number.
+    pub inode: u64,
+    /// Birth time in nanoseconds where the file system has one, else 0: tells a reused inode.
+    pub born_ns: u64,
+}
+
+/// What the origin's file looked like when Halocline last touched it (I9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stamp {
+    /// Halocline is changing it: nobody knows how it looks after a crash ([`lease`]).
+    Writing,
+    /// An earlier session was changing it, until this time at most, in nanoseconds since the epoch, and
+    /// no mount could look at it since.
+    Unjudged {
+        /// A later change is one of others.
+        until_ns: i64,
+    },
+    /// What it looked like when Halocline had last changed it.
+    Closed {
+        /// Size in bytes.
+        size: u64,
+        /// Modification time in nanoseconds since the epoch.
+        mtime_ns: i64,
+        /// Change time in nanoseconds since the epoch.
+        ctime_ns: i64,
+    },
+}
+
+impl Stamp {
+    /// That of a file at rest.
+    pub fn of(found: &Metadata) -> Self {
+        Self::Closed {
+            size: found.len(),
+            mtime_ns: in_nanoseconds(found.mtime(), found.mtime_nsec()),
+            ctime_ns: in_nanoseconds(found.ctime(), found.ctime_nsec()),
+        }
+    }
+
+    /// The same of what `stat` describes.
+    pub fn of_stat(raw: &libc::stat64) -> Self {
+        Self::Closed {
+            size: raw.st_size.cast_unsigned(),
+            mtime_ns: in_nanoseconds(raw.st_mtime, raw.st_mtime_nsec),
+            ctime_ns: in_nanoseconds(raw.st_ctime, raw.st_ctime_nsec),
+        }
+    }
+
+    /// Whether both are of a file at rest with the same size and modification time: then its bytes are
+    /// the same, as far as times tell.
+    pub fn same_bytes(self, other: Self) -> bool {
+        match (self, other) {
+            (
+                Self::Closed { size, mtime_ns, .. },
+                Self::Closed { size: other_size, mtime_ns: other_mtime_ns, .. },
+            ) => (size, mtime_ns) == (other_size, other_mtime_ns),
+            _ => false,
+        }
+    }
+}
+
+/// A time in nanoseconds since the epoch. Anybody may give a file a time beyond the year 2262, where
+/// they end.
+pub const fn in_nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+}
+
+/// A file the cache knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileRecord {
+    /// Identity in the cache.
+    pub id: FileId,
+    /// Identity on the origin.
+    pub key: OriginKey,
+    /// Path below the origin's root, as last seen.
+    pub path: PathBuf,
+    /// What the origin's file looked like.
+    pub stamp: Stamp,
+    /// Root of what is mounted below the origin's root and has the file on it; `None` for a file that
+    /// lies on what the origin's root itself is on.
+    pub mount: Option<OriginKey>,
+}
+
+/// A mapped extent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes of the file.
+    pub range: ByteRange,
+    /// Where they lie on the cache volume.
+    pub placement: Placement,
+    /// `D_flag`: the cache holds the only newest copy.
+    pub dirty: bool,
+    /// Changes with every write to the extent; a flush marks clean only what did not change.
+    pub generation: u64,
+    /// When it became dirty, in milliseconds since the epoch; 0 when clean.
+    pub dirty_since_ms: u64,
+    /// Last read, write or fill, in milliseconds since the epoch.
+    pub last_use_ms: u64,
+}
+
+/// A maximal part of a request that is wholly mapped by one extent or wholly missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// The part of the request.
+    pub range: ByteRange,
+    /// The extent that holds it, or `None` when the origin does.
+    pub extent: Option<Extent>,
+}
+
+/// An entry of the critical data table whose bytes are wanted on the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// The file.
+    pub file: FileId,
+    /// The range.
+    pub range: ByteRange,
+    /// Where its bytes shall go.
+    pub placement: Placement,
+}
+
+/// Bytes and numbers of a cache, kept up to date, cheap to read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes on disk that mapped extents occupy, in whole blocks, plus what is reserved and what
+    /// is unmapped but not yet discarded (I5).
+    pub used: u64,
+    /// File bytes mapped.
+    pub mapped: u64,
+    /// File bytes mapped and dirty.
+    pub dirty: u64,
+    /// File bytes mapped and clean that cannot be evicted yet, because they are recorded as dirty
+    /// together with neighbours that are.
+    pub held: u64,
+    /// Number of extents.
+    pub extents: u64,
+    /// Number of dirty extents.
+    pub dirty_extents: u64,
+}
+
+/// A byte range of a cache object whose blocks are to be freed: whole blocks only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Discard {
+    /// The file.
+    pub file: FileId,
+    /// Block-aligned range.
+    pub range: ByteRange,
+    /// The object the range lies in.
+    pub placement: Placement,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Such a file ended the mount process.
+    #[test]
+    fn times_that_do_not_fit_nanoseconds_are_taken() {
+        // SAFETY: plain numbers, for which zero is a value.
+        let mut raw: libc::stat64 = unsafe { std::mem::zeroed() };
+        for seconds in [i64::MIN, -1, 0, 13_569_465_600, i64::MAX] {
+            (raw.st_mtime, raw.st_mtime_nsec) = (seconds, 999_999_999);
+            (raw.st_ctime, raw.st_ctime_nsec) = (seconds, 1);
+            let Stamp::Closed { mtime_ns, ctime_ns, .. } = Stamp::of_stat(&raw) else { panic!() };
+            assert_eq!((mtime_ns < 0, ctime_ns < 0), (seconds < 0, seconds < 0));
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! What an origin says of caches that may hold newer bytes than it has.
+//!
+//! A cache's directory is not there while its device is not mounted, and a mount over the bare mount point would make an
+//! empty cache and serve the origin's old bytes (I1). So a cache marks its origin before its first dirty byte is
+//! acknowledged, and takes the mark away when it is left with nothing dirty; while a mark of another cache is there, no
+//! mount without that cache begins. As bcache and LVM refuse a dirty origin without its cache.
+//!
+//! The mark is an extended attribute of the origin's directory. Where the file system or the permissions have none,
+//! there is no such protection.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::OriginKey;
+use super::origin_attribute::OriginAttribute;
+use super::owner::identity_of;
+use halocline_os::born::born_ns;
+use halocline_os::clock::coarse_ms;
+use halocline_os::error::{Error, Result};
+
+/// What the attribute says of a cache.
+const WHAT: &str = "dirty";
+/// A mark is short; what is longer is none.
+const MARK_BYTES_MAX: usize = 8192;
+
+/// How often a mark is tried that the origin does not take just now.
+const TRY_AGAIN_MS: u64 = 1000;
+
+/// What a mark says.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Said {
+    /// Where the cache was mounted last.
+    host: String,
+    /// Its directory there, as far as it can be shown.
+    cache: String,
+    /// That directory: a copy of it has the same id, and other bytes.
+    cache_inode: u64,
+    cache_born_ns: u64,
+    /// The directory that was marked: one that was copied with its attributes is another.
+    origin_inode: u64,
+    origin_born_ns: u64,
+}
+
+impl Said {
+    fn of(origin: &File, cache: &Path) -> io::Result<Self> {
+        let (origin, dir) = (key_of(origin)?, key_of(&File::open(cache)?)?);
+        Ok(Self {
+            host: host(),
+            cache: cache.display().to_string(),
+            cache_inode: dir.inode,
+            cache_born_ns: dir.born_ns,
+            origin_inode: origin.inode,
+            origin_born_ns: origin.born_ns,
+        })
+    }
+
+    /// What a value says of the origin with this key. Whoever may write to the directory may have written it.
+    fn parse(value: &[u8], origin: OriginKey) -> Option<Self> {
+        let said: Self = serde_json::from_slice(value).ok()?;
+        let is_plain = !format!("{}{}", said.host, said.cache).contains(char::is_control);
+        let is_of_it = (said.origin_inode, said.origin_born_ns) == (origin.inode, origin.born_ns);
+        (is_plain && is_of_it).then_some(said)
+    }
+
+    fn is_by(&self, cache: OriginKey) -> bool {
+        (self.cache_inode, self.cache_born_ns) == (cache.inode, cache.born_ns)
+    }
+}
+
+/// The mark of one cache.
+#[derive(Debug, Default)]
+pub(super) struct OriginMark {
+    /// `None` without an origin, or where it has no attributes.
+    attribute: Option<OriginAttribute>,
+    mark: Vec<u8>,
+    /// It is there as this session makes it.
+    is_set: AtomicBool,
+    is_left_off: AtomicBool,
+    /// No mark is tried before this time.
+    next_try_ms: AtomicU64,
+    changing: Mutex<Changing>,
+}
+
+#[derive(Debug, Default)]
+struct Changing {
+    /// One that this cache made is there, now or before.
+    is_there: bool,
+    was_told: bool,
+}
+
+impl OriginMark {
+    /// The mark that the cache with this id in `cache` makes on `origin`.
+    pub(super) fn open(origin: Option<&Path>, cache: &Path, cache_id: &str) -> Self {
+        let opened = origin.map(|origin| -> io::Result<_> {
+            let dir = File::open(origin)?;
+            let (key, said) = (key_of(&dir)?, Said::of(&dir, cache)?);
+            let attribute = OriginAttribute::new(dir, WHAT, cache_id)?;
+            let found = attribute.read_own(MARK_BYTES_MAX).unwrap_or_default();
+            let found = Said::parse(&found, key).filter(|found| {
+                // That of the original stays, if this is a copy.
+                (found.cache_inode, found.cache_born_ns) == (said.cache_inode, said.cache_born_ns)
+            });
+            Ok(Self {
+                attribute: Some(attribute),
+                mark: serde_json::to_vec(&said)?,
+                is_set: (found.as_ref() == Some(&said)).into(),
+                changing: Mutex::new(Changing { is_there: found.is_some(), was_told: false }),
+                ..Self::default()
+            })
+        });
+        opened.transpose().map_or_else(
+            |error| {
+                tracing::debug!(%error, "the origin takes no mark");
+                Self::default()
+            },
+            Option::unwrap_or_default,
+        )
+    }
+
+    /// Before a dirty byte is acknowledged. Costs something the first time only.
+    pub(super) fn set(&self) {
+        if self.is_set.load(Ordering::Acquire) || self.is_left_off.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(attribute) = &self.attribute else { return self.leave_off() };
+        if coarse_ms() < self.next_try_ms.load(Ordering::Acquire) {
+            return;
+        }
+        let mut changing = self.changing.lock();
+        if self.is_set.load(Ordering::Acquire) {
+            return;
+        }
+        // Advice for users who do not see root's: first, as the other is synced.
+        let advised = attribute.write_for_users(&self.mark);
+        let Err(error) = attribute.write(&self.mark) else {
+            if let Err(error) = advised {
+                tracing::debug!(%error, "the origin takes no mark for other users");
+            }
+            changing.is_there = true;
+            return self.is_set.store(true, Ordering::Release);
+        };
+        let never = [libc::EOPNOTSUPP, libc::EPERM, libc::EACCES, libc::EROFS];
+        if error.raw_os_error().is_some_and(|errno| never.contains(&errno)) {
+            tracing::debug!(%error, "the origin takes no mark");
+            return self.leave_off();
+        }
+        self.next_try_ms.store(coarse_ms() + TRY_AGAIN_MS, Ordering::Release);
+        if !std::mem::replace(&mut changing.was_told, true) {
+            tracing::warn!(
+                %error,
+                "the origin cannot be marked just now: without its cache it would be served with old bytes; tried again"
+            );
+        }
+    }
+
+    /// Makes no mark from here on.
+    pub(super) fn leave_off(&self) {
+        self.is_left_off.store(true, Ordering::Release);
+    }
+
+    /// Nothing is dirty any more, and the origin has it durably.
+    pub(super) fn clear(&self) {
+        let mut changing = self.changing.lock();
+        self.is_set.store(false, Ordering::Release);
+        if !std::mem::take(&mut changing.is_there) {
+            return;
+        }
+        if let Some(Err(error)) = self.attribute.as_ref().map(OriginAttribute::clear_everywhere) {
+            tracing::warn!(%error, "the origin keeps the mark that a cache has newer bytes");
+        }
+    }
+}
+
+/// Another cache that may hold bytes which the origin does not have.
+#[derive(Debug)]
+struct Other {
+    id: String,
+    said: Said,
+    /// What it marked.
+    origin: PathBuf,
+    attribute: OriginAttribute,
+}
+
+/// Refuses an origin of which, or of a directory above it, a cache other than the one in `cache` may hold newer bytes.
+///
+/// # Errors
+/// [`Error::Invalid`] names that cache; [`Error::Path`] where the origin cannot be looked at.
+pub fn check(origin: &Path, cache: &Path) -> Result<()> {
+    let others = others(origin, cache)?;
+    let Some(Other { id, said, origin, .. }) = others.first() else { return Ok(()) };
+    let is_here = said.host == host();
+    let on_host = if is_here { String::new() } else { format!(" on {}", said.host) };
+    let is_copy = identity_of(cache)?.is_some_and(|identity| identity.cache_id == *id);
+    let what = if is_copy { "of which this is a copy" } else { "which is not the one here" };
+    let remedy = if is_here && Path::new(&said.cache) == cache {
+        "mount the device of that cache there first"
+    } else {
+        "mount with that cache, which brings them home"
+    };
+    Err(Error::invalid(
+        format!(
+            "the origin {} may be older than what its cache has that was last in {}{on_host} (id {id}), {what}: it was not \
+             ended in order, or with dirty data",
+            origin.display(),
+            said.cache
+        ),
+        format!("{remedy}; if it is lost for good, go on without its bytes: --cache-lost"),
+    ))
+}
+
+/// Goes on without the bytes that caches other than the one in `cache` may hold: their marks are removed, where that is
+/// possible.
+pub fn forget_others(origin: &Path, cache: &Path) {
+    let others = match others(origin, cache) {
+        Ok(others) => others,
+        Err(error) => return tracing::warn!("marks of other caches stay: {error}"),
+    };
+    for Other { id, said, origin, attribute } in others {
+        tracing::warn!(
+            "going on without the bytes that only the cache {} (id {id}) has",
+            said.cache
+        );
+        if let Err(error) = attribute.clear_everywhere() {
+            tracing::warn!("{}: the mark of that cache stays: {error}", origin.display());
+        }
+    }
+}
+
+/// Other caches whose marks are on this origin or above it.
+fn others(origin: &Path, cache: &Path) -> Result<Vec<Other>> {
+    let at = || Error::at(cache, "look at");
+    let own = identity_of(cache)?.map(|identity| identity.cache_id);
+    let dir = File::open(cache).and_then(|dir| key_of(&dir)).map_err(at())?;
+    let real = fs::canonicalize(origin).map_err(Error::at(origin, "look at"))?;
+    let is_own = |other: &Other| own.as_ref() == Some(&other.id) && other.said.is_by(dir);
+    let mut others = Vec::new();
+    for path in real.ancestors() {
+        let opened = match File::open(path) {
+            // Who may not read a directory above may not be kept from what is below it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && path != real => {
+                continue;
+            }
+            opened => opened.map_err(Error::at(path, "read the marks of caches on"))?,
+        };
+        if let Some(own) = own.as_ref().filter(|_| path == real)
+            && mark_of(&opened, path, own)?.is_some_and(|mark| is_own(&mark))
+        {
+            // Others cannot have come while it was there.
+            continue;
+        }
+        others.extend(marks_on(&opened, path)?.into_iter().filter(|other| !is_own(other)));
+    }
+    Ok(others)
+}
+
+/// The marks on a directory that are its own.
+fn marks_on(dir: &File, path: &Path) -> Result<Vec<Other>> {
+    let ids = OriginAttribute::caches(dir, WHAT).map_err(|error| match error.raw_os_error() {
+        Some(libc::E2BIG) => Error::invalid(
+            format!(
+                "{}: somebody set more attributes there than can be listed, so nobody can tell whether a cache has newer \
+                 bytes",
+                path.display()
+            ),
+            "have them removed; or go on without such bytes: --cache-lost",
+        ),
+        _ => Error::at(path, "list the marks of caches on")(error),
+    })?;
+    let marks = ids.iter().map(|id| mark_of(dir, path, id));
+    marks.filter_map(Result::transpose).collect()
+}
+
+/// The mark of one cache. What cannot be believed is only told of.
+fn mark_of(dir: &File, path: &Path, id: &str) -> Result<Option<Other>> {
+    let at = || Error::at(path, "read the marks of caches on");
+    let key = key_of(dir).map_err(at())?;
+    let dir = dir.try_clone().map_err(at())?;
+    let attribute = OriginAttribute::new(dir, WHAT, id).map_err(at())?;
+    // What is longer than any was not made by us.
+    let own = attribute.read_own(MARK_BYTES_MAX).unwrap_or_default();
+    let (of_users, is_believed) = attribute.read_of_users(MARK_BYTES_MAX).unwrap_or_default();
+    let by_users = Said::parse(&of_users, key);
+    let said = Said::parse(&own, key).or_else(|| {
+        let said = by_users?;
+        if !is_believed {
+            tracing::warn!(
+                "{}: if a user who may write there is right, the cache {} on {} has newer bytes",
+                path.display(),
+                said.cache,
+                said.host
+            );
+        }
+        is_believed.then_some(said)
+    });
+    Ok(said.map(|said| Other { id: id.to_owned(), said, origin: path.to_owned(), attribute }))
+}
+
+fn key_of(dir: &File) -> io::Result<OriginKey> {
+    let found = dir.metadata()?;
+    Ok(OriginKey { inode: found.ino(), born_ns: born_ns(&found) })
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::owner::Owner;
+
+    struct Sides {
+        origin: TempDir,
+        cache: TempDir,
+    }
+
+    impl Sides {
+        fn new() -> Self {
+            Self { origin: TempDir::new().unwrap(), cache: TempDir::new().unwrap() }
+        }
+
+        fn owner(&self, cache: &Path) -> Owner {
+            Owner::take_with_witness(cache, Some(self.origin.path())).unwrap().0
+        }
+
+        fn check(&self, cache: &Path) -> Result<()> {
+            check(self.origin.path(), cache)
+        }
+    }
+
+    /// A backup that was mounted took the original's mark away, and was served with old bytes.
+    #[test]
+    fn a_copy_of_a_cache_is_another_one() {
+        let sides = Sides::new();
+        let owner = sides.owner(sides.cache.path());
+        owner.mark().set();
+        let copy = TempDir::new().unwrap();
+        let name = crate::owner::CACHE_FILE;
+        fs::copy(sides.cache.path().join(name), copy.path().join(name)).unwrap();
+        let refused = sides.check(copy.path()).unwrap_err().to_string();
+        assert!(refused.contains("of which this is a copy"), "{refused}");
+        sides.owner(copy.path()).mark().clear();
+        sides.check(copy.path()).unwrap_err();
+        sides.check(sides.cache.path()).unwrap();
+        owner.mark().clear();
+        sides.check(copy.path()).unwrap();
+    }
+
+    /// The remedy named a place where the cache had been before.
+    #[test]
+    fn a_mark_says_where_the_cache_is_now() {
+        let sides = Sides::new();
+        let places = ["old", "new"].map(|name| sides.cache.path().join(name));
+        fs::create_dir(&places[0]).unwrap();
+        sides.owner(&places[0]).mark().set();
+        fs::rename(&places[0], &places[1]).unwrap();
+        let owner = sides.owner(&places[1]);
+        owner.mark().set();
+        let other = TempDir::new().unwrap();
+        let refused = sides.check(other.path()).unwrap_err().to_string();
+        assert!(refused.contains(places[1].to_str().unwrap()), "{refused}");
+        owner.mark().clear();
+        sides.check(other.path()).unwrap();
+    }
+
+    /// A full origin took no mark, and none was tried when it had room again.
+    #[test]
+    fn a_mark_that_is_refused_is_tried_again() {
+        let sides = Sides::new();
+        let mut owner = sides.owner(sides.cache.path());
+        let mark = std::mem::replace(&mut owner.mark_mut().mark, vec![b' '; 1 << 20]);
+        owner.mark().set();
+        owner.mark_mut().mark = mark;
+        let other = TempDir::new().unwrap();
+        sides.check(other.path()).unwrap();
+        owner.mark().set();
+        sides.check(other.path()).unwrap();
+        owner.mark().next_try_ms.store(0, Ordering::Release);
+        owner.mark().set();
+        sides.check(other.path()).unwrap_err();
+    }
+
+    /// Others' attributes hid the marks, or kept the origin's own cache away with no way out.
+    #[test]
+    fn more_attributes_than_can_be_listed_are_told_of() {
+        let fast = Path::new("/dev/shm");
+        let origin = if fast.is_dir() { TempDir::new_in(fast) } else { TempDir::new() }.unwrap();
+        let sides = Sides { origin, cache: TempDir::new().unwrap() };
+        let dir = File::open(sides.origin.path()).unwrap();
+        let own = sides.owner(sides.cache.path());
+        own.mark().set();
+        let planted = (0..400).try_for_each(|number| {
+            let name = format!("user.halocline.dirty.{number:05}{}", "x".repeat(200));
+            fsetxattr(&dir, &*name, b"{}", XattrFlags::empty())
+        });
+        if planted.is_err() {
+            let reason = "no file system in memory with room for many attributes";
+            let _told = writeln!(io::stderr(), "SKIP more_attributes_than_can_be_listed: {reason}");
+            return;
+        }
+        sides.check(sides.cache.path()).unwrap();
+        let other = TempDir::new().unwrap();
+        fs::create_dir(sides.origin.path().join("sub")).unwrap();
+        for origin in [sides.origin.path().to_owned(), sides.origin.path().join("sub")] {
+            let refused = check(&origin, other.path()).unwrap_err().to_string();
+            assert!(refused.contains("--cache-lost"), "{refused}");
+        }
+        forget_others(sides.origin.path(), other.path());
+    }
+
+    /// Root's own attribute is not seen by others.
+    #[test]
+    fn users_see_the_mark_of_root() {
+        let sides = Sides::new();
+        let owner = sides.owner(sides.cache.path());
+        owner.mark().set();
+        let name = format!("user.halocline.dirty.{}", owner.identity().cache_id);
+        let dir = File::open(sides.origin.path()).unwrap();
+        assert!(fgetxattr(&dir, &*name, &mut [0; 4096]).unwrap() > 0);
+        owner.mark().clear();
+        fgetxattr(&dir, &*name, &mut [0; 4096]).unwrap_err();
+    }
+}

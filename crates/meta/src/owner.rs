@@ -1,0 +1,437 @@
+//! Who owns a cache directory (I8): one living process, and only a directory that is a cache.
+
+mod holder;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::distrust::{DistrustList, Distrusted, HEADER_BYTES};
+use super::lease::LEASE_FILE;
+use super::origin_mark::OriginMark;
+use halocline_os::bounded::SMALL_FILE_BYTES_MAX;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::{PrivateDir, Use};
+
+use holder::Holder;
+
+/// Name of the file that says that a directory is a cache.
+pub const CACHE_FILE: &str = "halocline-cache.toml";
+/// Name of the file whose lock says who owns the cache.
+pub const LOCK_FILE: &str = "halocline.lock";
+
+/// How often the lock of an owner that is ending is tried, and the pause between: 2 s together.
+const TRIES: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What the lock says of the boot while nobody has opened the store, or a power loss took the answer.
+const NO_BOOT: &str = "?";
+
+/// Version of everything in the directory as it is made.
+const FORMAT: u32 = 1;
+/// The same where a ring of changes lies ahead of a store (2), cached data has checksums (3), and the
+/// records are a log of our own (4). A program that does not know them would go on without what is in
+/// the ring, leave checksums of what it overwrote, or find no records.
+const FORMAT_NOW: u32 = 4;
+
+/// What [`CACHE_FILE`] says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheIdentity {
+    /// Version of the format of the directory.
+    pub format: u32,
+    /// Tells caches apart; random.
+    pub cache_id: String,
+}
+
+/// Ownership of a cache directory, until dropped.
+#[derive(Debug)]
+pub struct Owner {
+    lock: File,
+    dir: PrivateDir,
+    last_boot: Option<String>,
+    distrust: DistrustList,
+    mark: OriginMark,
+    identity: CacheIdentity,
+}
+
+impl AsFd for Owner {
+    /// The owned directory.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+}
+
+impl Owner {
+    /// Takes a cache directory, making it a cache if it is empty or missing.
+    pub fn take(dir: &Path) -> Result<Self> {
+        Self::take_with_witness(dir, None).map(|(owner, _)| owner)
+    }
+
+    /// The same with `witness` as the second place of what must not be trusted; with what that is.
+    pub(crate) fn take_with_witness(
+        dir: &Path,
+        witness: Option<&Path>,
+    ) -> Result<(Self, Vec<Distrusted>)> {
+        Self::take_open(PrivateDir::look_or_make(dir)?, witness)
+    }
+
+    /// The same of an open directory.
+    pub(crate) fn take_open(
+        dir: PrivateDir,
+        witness: Option<&Path>,
+    ) -> Result<(Self, Vec<Distrusted>)> {
+        let known = dir.read(CACHE_FILE, SMALL_FILE_BYTES_MAX)?.is_some();
+        if !known {
+            refuse_foreign(&dir)?;
+        }
+        let dir = dir.closed()?;
+        let (lock, last_boot) = lock(&dir, || thread::sleep(PAUSE))?;
+        let identity = if known { identity_in(&dir)? } else { None };
+        let identity = identity.map_or_else(|| make_identity(&dir), Ok)?;
+        let (distrust, distrusted) = load_distrust(dir.path(), &lock, witness, &identity)?;
+        let mark = OriginMark::open(witness, dir.path(), &identity.cache_id);
+        Ok((Self { lock, dir, last_boot, distrust, mark, identity }, distrusted))
+    }
+
+    /// What must not be trusted any more although the store could not record it.
+    pub(crate) fn distrust(&self) -> &DistrustList {
+        &self.distrust
+    }
+
+    /// What the origin says of this cache.
+    pub(super) fn mark(&self) -> &OriginMark {
+        &self.mark
+    }
+
+    #[cfg(test)]
+    pub(super) fn mark_mut(&mut self) -> &mut OriginMark {
+        &mut self.mark
+    }
+
+    /// Says durably that the directory is for programs that know the log and the checksums, before
+    /// there are any.
+    pub(crate) fn announce_format(&mut self) -> Result<()> {
+        if self.identity.format < FORMAT_NOW {
+            self.identity.format = FORMAT_NOW;
+            write_identity(&self.dir, &self.identity)?;
+        }
+        Ok(())
+    }
+
+    /// The cache directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Notes that the store is open on this boot. Not earlier: until then a power loss may have
+    /// torn it, however often its opening is tried.
+    pub(crate) fn opened_on(&self, boot_id: &str) -> Result<()> {
+        sign(&self.lock, boot_id).map_err(Error::at(self.dir().join(LOCK_FILE), "write the lock"))
+    }
+
+    /// The boot id on which the store was opened last.
+    pub(crate) fn last_boot(&self) -> Option<&str> {
+        self.last_boot.as_deref()
+    }
+
+    /// Whether the directory holds more than what says that it is a cache, and `besides`.
+    pub(crate) fn holds_data(&self, besides: &[&str]) -> Result<bool> {
+        for name in self.dir.names()? {
+            let plain = [CACHE_FILE, LOCK_FILE, "lost+found"].iter().chain(besides);
+            if !plain.into_iter().any(|plain| name == *plain) && name != fresh_name().as_str() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What the directory says it is.
+    pub fn identity(&self) -> &CacheIdentity {
+        &self.identity
+    }
+}
+
+/// The boot id of the running kernel.
+pub fn boot_id() -> Result<String> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let id = fs::read_to_string(path).map_err(Error::at(path, "read"))?;
+    Ok(id.trim().to_owned())
+}
+
+/// Refuses a directory that holds something else. A lock file alone, or a half-made identity, is
+/// what a crash during the first use leaves.
+fn refuse_foreign(dir: &PrivateDir) -> Result<()> {
+    let names = dir.names()?;
+    if let Some(lost) = lost_identity(dir.path(), &names) {
+        return Err(lost);
+    }
+    for name in names {
+        let ours = name == LOCK_FILE || name == fresh_name().as_str() || name == "lost+found";
+        if !ours {
+            return Err(Error::invalid(
+                format!(
+                    "{} is neither empty nor a cache: it holds {}",
+                    dir.path().display(),
+                    Path::new(&name).display()
+                ),
+                "name an empty directory as the cache",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The error for the directory `dir` that has these names, if it holds a cache or a file tier and only does not say so.
+pub fn lost_identity(dir: &Path, names: &[OsString]) -> Option<Error> {
+    /// What nobody else gives a name like.
+    const OURS: [&str; 2] = [LEASE_FILE, "tier.json"];
+    names.iter().any(|name| OURS.iter().any(|ours| name == ours)).then(|| Error::Store {
+        path: dir.to_owned(),
+        what: format!("{CACHE_FILE} is missing, and the directory holds a cache or a file tier"),
+        remedy: format!(
+            "restore it from a copy, or write it anew, in two lines: `format = {FORMAT_NOW}` (of a file tier {FORMAT}), \
+             `cache_id = \"ID\"`; the ID of a file tier is `set` in the tier.json of its tiers, and that of a cache with dirty \
+             data is told by a mount of its origin with another cache"
+        ),
+    })
+}
+
+fn fresh_name() -> String {
+    format!("{CACHE_FILE}.new")
+}
+
+/// The lock ends with its process, so a crashed owner's lock is stale by itself (I8): as soon as its
+/// last thread has ended, which is waited for. `pause` passes the time between two tries.
+fn lock(dir: &PrivateDir, mut pause: impl FnMut()) -> Result<(File, Option<String>)> {
+    let path = dir.path().join(LOCK_FILE);
+    let file = dir.file(LOCK_FILE, Use::Write)?;
+    for tried in 1.. {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(errno) => return Err(Error::at(&path, "lock")(errno.into())),
+        }
+        let holder = holder_of(&file).map_err(Error::at(&path, "read the lock"))?;
+        let ending = holder.as_ref().is_some_and(Holder::is_ending);
+        // For a moment a killed process looks as if it lived.
+        if tried == TRIES || (tried > 1 && !ending) {
+            return Err(owned(dir.path(), holder.as_ref(), ending));
+        }
+        pause();
+    }
+    let mut before = String::new();
+    (&file)
+        .take(HEADER_BYTES)
+        .read_to_string(&mut before)
+        .map_err(Error::at(&path, "read the lock"))?;
+    let last_boot = before.split_whitespace().nth(3).map(str::to_owned);
+    sign(&file, last_boot.as_deref().unwrap_or(NO_BOOT))
+        .map_err(Error::at(&path, "write the lock"))?;
+    Ok((file, last_boot))
+}
+
+/// Writes who owns the lock, and on which boot the store was opened last: a header of a fixed
+/// length, so that the lines behind it stay.
+fn sign(lock: &File, boot_id: &str) -> io::Result<()> {
+    let Holder { pid, started } = Holder::this_process();
+    let text = format!("pid {pid} boot {boot_id} started {started} ");
+    let mut header = text.into_bytes();
+    header.resize(usize::try_from(HEADER_BYTES).expect("a small number"), b' ');
+    *header.last_mut().expect("it has bytes") = b'\n';
+    lock.write_all_at(&header, 0)
+}
+
+fn load_distrust(
+    dir: &Path,
+    lock: &File,
+    witness: Option<&Path>,
+    identity: &CacheIdentity,
+) -> Result<(DistrustList, Vec<Distrusted>)> {
+    let failed = || Error::at(dir.join(LOCK_FILE), "read");
+    // Opened now: a mount may soon lie over its path.
+    let witness = witness.map(|path| File::open(path).map_err(Error::at(path, "open")));
+    let (list, found) = DistrustList::load(
+        lock.try_clone().map_err(failed())?,
+        witness.transpose()?,
+        &identity.cache_id,
+    )
+    .map_err(failed())?;
+    let distrusted = found.map_err(|line| Error::Store {
+        path: dir.to_owned(),
+        what: format!("{LOCK_FILE} lists what not to trust, and {line:?} says nothing"),
+        remedy: "move the directory away and start with an empty cache (dirty data in it is then \
+                 lost)"
+            .to_owned(),
+    })?;
+    Ok((list, distrusted))
+}
+
+fn holder_of(lock: &File) -> io::Result<Option<Holder>> {
+    let mut header = vec![0; usize::try_from(HEADER_BYTES).expect("a small number")];
+    let len = lock.read_at(&mut header, 0)?;
+    Ok(Holder::parse(&String::from_utf8_lossy(&header[..len])))
+}
+
+fn owned(dir: &Path, holder: Option<&Holder>, ending: bool) -> Error {
+    let who = holder.map_or_else(|| "unknown".to_owned(), |holder| holder.pid.to_string());
+    let (state, remedy) = if ending {
+        (
+            ", which is ending and has not let go of it yet",
+            "try again: a thread of it may wait for a disk",
+        )
+    } else {
+        ("", "unmount it there first, or name another cache directory")
+    };
+    // What a file tier keeps of itself, which is locked as a cache is.
+    let (what, remedy) = match dir.ends_with(".halocline") {
+        true if !ending => ("file tier", "unmount it first"),
+        true => ("file tier", remedy),
+        false => ("cache", remedy),
+    };
+    Error::invalid(
+        format!("the {what} {} is in use by process {who}{state}", dir.display()),
+        remedy,
+    )
+}
+
+/// What a directory says it is, if it is a cache; nothing is made.
+pub fn identity_of(dir: &Path) -> Result<Option<CacheIdentity>> {
+    match PrivateDir::look(dir) {
+        Err(error) if error.errno() == libc::ENOENT => Ok(None),
+        dir => identity_in(&dir?),
+    }
+}
+
+fn identity_in(dir: &PrivateDir) -> Result<Option<CacheIdentity>> {
+    let Some(bytes) = dir.read(CACHE_FILE, SMALL_FILE_BYTES_MAX)? else { return Ok(None) };
+    let text = String::from_utf8_lossy(&bytes);
+    let damaged = |what: String| Error::Store {
+        path: dir.path().to_owned(),
+        what,
+        remedy: format!(
+            "restore {CACHE_FILE} from a copy, or move the directory away and start with an empty \
+             cache (dirty data in it is then lost)"
+        ),
+    };
+    let identity: CacheIdentity = toml::from_str(&text)
+        .map_err(|error| damaged(format!("{CACHE_FILE} cannot be read: {}", error.message())))?;
+    if !(FORMAT..=FORMAT_NOW).contains(&identity.format) {
+        return Err(Error::Store {
+            path: dir.path().to_owned(),
+            what: format!("its format is {}, this program knows {FORMAT_NOW}", identity.format),
+            remedy:
+                "use the version of halocline that made it, and flush the cache with it before \
+                     changing versions"
+                    .to_owned(),
+        });
+    }
+    Ok(Some(identity))
+}
+
+fn make_identity(dir: &PrivateDir) -> Result<CacheIdentity> {
+    let random = Path::new("/proc/sys/kernel/random/uuid");
+    let cache_id = fs::read_to_string(random).map_err(Error::at(random, "read"))?;
+    let identity = CacheIdentity { format: FORMAT, cache_id: cache_id.trim().to_owned() };
+    write_identity(dir, &identity)?;
+    Ok(identity)
+}
+
+fn write_identity(dir: &PrivateDir, identity: &CacheIdentity) -> Result<()> {
+    let text = toml::to_string(identity).expect("an identity is two plain fields");
+    dir.replace(CACHE_FILE, text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn i8_two_owners_are_refused_and_a_dead_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = dir.path().join("cache");
+        let first = Owner::take(&cache).unwrap();
+        let error = Owner::take(&cache).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        assert!(error.contains("unmount"), "{error}");
+        let id = first.identity().clone();
+        drop(first);
+        assert_eq!(*Owner::take(&cache).unwrap().identity(), id);
+    }
+
+    /// A process that has ended and whose parent has not asked for its status.
+    fn ended_process() -> (std::process::Child, Holder) {
+        let child = std::process::Command::new("true").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(rustix::process::WaitId::Pid(pid), ended).unwrap();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let started = stat.split_whitespace().nth(21).unwrap().to_owned();
+        let holder = Holder { pid: child.id(), started };
+        (child, holder)
+    }
+
+    #[test]
+    fn i8_the_lock_of_an_owner_that_is_ending_is_waited_for_but_not_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut child, Holder { pid, started }) = ended_process();
+        let text = format!("pid {pid} boot x started {started} \n");
+        fs::write(dir.path().join(LOCK_FILE), text).unwrap();
+        let held = File::open(dir.path().join(LOCK_FILE)).unwrap();
+        flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let mut pauses = 0;
+        let error =
+            lock(&PrivateDir::open(dir.path()).unwrap(), || pauses += 1).unwrap_err().to_string();
+        assert_eq!(pauses, TRIES - 1);
+        assert!(error.contains(&format!("in use by process {pid}, which is ending")), "{error}");
+        let mut held = Some((held, 0));
+        let (_, last_boot) = lock(&PrivateDir::open(dir.path()).unwrap(), || {
+            held = held.take().map(|(file, pauses)| (file, pauses + 1)).filter(|held| held.1 < 7);
+        })
+        .unwrap();
+        assert_eq!(last_boot.as_deref(), Some("x"));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn i8_the_lock_of_a_living_owner_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let _owner = Owner::take(dir.path()).unwrap();
+        let mut pauses = 0;
+        let error =
+            lock(&PrivateDir::open(dir.path()).unwrap(), || pauses += 1).unwrap_err().to_string();
+        assert_eq!(pauses, 1);
+        assert!(error.contains("unmount it there first"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_with_something_else_is_refused_untouched() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("thesis.tex"), "x").unwrap();
+        let error = Owner::take(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("thesis.tex"), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_strange_version_and_a_damaged_identity_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Owner::take(dir.path()).unwrap());
+        let marker = dir.path().join(CACHE_FILE);
+        let good = fs::read_to_string(&marker).unwrap();
+        fs::write(&marker, good.replace("format = 1", "format = 7")).unwrap();
+        let error = Owner::take(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("format is 7"), "{error}");
+        fs::write(&marker, &good[..good.len() / 2]).unwrap();
+        let error = Owner::take(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("cannot be read"), "{error}");
+    }
+}

@@ -1,0 +1,336 @@
+//! Opening the store: what is still true after a clean close, a crash or a power loss.
+//!
+//! After a crash of the process everything acknowledged is there (I4). After a power loss the
+//! records are a consistent prefix, but the data may be older than they say: clean extents are
+//! dropped, and so are dirty ones that no barrier has covered; each loss is listed (I6).
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::batch::Batch;
+use super::cdt::Cdt;
+use super::files::{FileState, Files};
+use super::order::{LoadedUse, Order};
+use super::rangemap::{Entry, RangeMap};
+use super::record::{self, ExtentRecord, Malformed, State};
+use super::records::{self, RecordStore};
+use super::space::Space;
+use super::{FileId, FileRecord};
+use halocline_os::error::{Error, Result};
+
+/// Records are dropped in batches of this many.
+const DROP_BATCH: usize = 4096;
+
+/// How the cache was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// It is new.
+    Never,
+    /// It was closed.
+    Closed,
+    /// Its process ended without closing it.
+    Crashed,
+    /// The machine went down without closing it.
+    PowerLost,
+}
+
+/// What a power loss took from a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    /// The file.
+    pub file: FileId,
+    /// Its path as last seen.
+    pub path: PathBuf,
+    /// Bytes of clean extents: the origin has them.
+    pub clean_bytes: u64,
+    /// Bytes recorded as dirty that no fsync had covered: they are lost (I6), but for clean ones
+    /// beside them that the origin has ([`MARK_BYTES`](super::marks::MARK_BYTES)).
+    pub dirty_bytes: u64,
+}
+
+/// What was found when the cache was opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovery {
+    /// How it was left.
+    pub left: Left,
+    /// Files found.
+    pub files: u64,
+    /// Extents kept.
+    pub extents: u64,
+    /// What was dropped, by path.
+    pub dropped: Vec<Dropped>,
+    /// Why the records are not whole, if what can be read of damaged ones was asked for
+    /// ([`Access::Salvage`](super::table::Access::Salvage)).
+    pub damage: Option<String>,
+    /// Cache objects may hold blocks that no extent and no count knows: the caller MUST punch
+    /// everything outside the extents, and remove objects of unknown files, before it writes, and
+    /// tell `trimmed` (I5).
+    pub trim: bool,
+}
+
+/// The state in memory, as loaded.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) files: Files,
+    pub(crate) order: Order,
+    pub(crate) cdt: Cdt,
+    pub(crate) counts: Counts,
+    pub(crate) generation: u64,
+    /// The last epoch in use.
+    pub(crate) epoch: u64,
+    /// The last epoch whose barrier completed.
+    pub(crate) completed: u64,
+    pub(crate) recovery: Recovery,
+}
+
+/// Sums over all extents.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) mapped: u64,
+    pub(crate) dirty: u64,
+    pub(crate) extents: u64,
+    pub(crate) dirty_extents: u64,
+}
+
+/// Where records are loaded from, and what their bytes are counted in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) records: &'a dyn RecordStore,
+    /// Where they lie, for errors.
+    pub(crate) path: &'a Path,
+    pub(crate) space: &'a Space,
+}
+
+impl Source<'_> {
+    fn damaged(&self, what: &str) -> Error {
+        records::damaged(self.path, what)
+    }
+}
+
+/// Loads everything and makes what is kept durable; `boot_id` tells a crash from a power loss.
+pub(crate) fn load(source: Source<'_>, order: Order, cdt: Cdt, boot_id: &str) -> Result<Loaded> {
+    let mut loader = Loader::new(source, order, cdt, boot_id);
+    source.records.scan(&mut |key, value| loader.take(key, value))?;
+    let (found, lost) = loader.end()?;
+    begin(source.records, &found, lost, boot_id)?;
+    Ok(found)
+}
+
+fn how_left(state: &State, boot_id: &str) -> Left {
+    if state.closed {
+        Left::Closed
+    } else if state.boot_id == boot_id {
+        Left::Crashed
+    } else {
+        Left::PowerLost
+    }
+}
+
+/// Only now, with every loss decided, does the store count as opened by this boot. Dirty bytes that
+/// are `lost` go with the same batch: a crash before it finds the same losses again (I6).
+fn begin(records: &dyn RecordStore, loaded: &Loaded, lost: Batch, boot_id: &str) -> Result<()> {
+    let state = State { closed: false, untrimmed: false, boot_id: boot_id.to_owned() };
+    let mut batch = lost;
+    batch.put(record::EPOCH_KEY, &record::encode_counter(loaded.completed));
+    batch.put(record::STATE_KEY, &record::encode_state(&state));
+    records.commit(&batch)?;
+    records.sync()
+}
+
+/// One file's extents while they are read.
+struct Reading {
+    state: Arc<FileState>,
+    extents: Vec<(u64, Entry)>,
+    dropped: Dropped,
+}
+
+/// Takes the records in the order of their keys: critical ranges, files, the state, extents.
+struct Loader<'a> {
+    source: Source<'a>,
+    boot_id: &'a str,
+    loaded: Loaded,
+    reading: Option<Reading>,
+    uses: Vec<LoadedUse>,
+    /// Clean extents to drop, and the removal of dirty ones.
+    doomed: Vec<[u8; 17]>,
+    lost: Batch,
+    /// Bytes of all extents: every sum of some of them fits, too.
+    bytes: u64,
+    dropped: HashMap<FileId, Dropped>,
+}
+
+impl<'a> Loader<'a> {
+    fn new(source: Source<'a>, order: Order, cdt: Cdt, boot_id: &'a str) -> Self {
+        let loaded = Loaded {
+            files: Files::default(),
+            order,
+            cdt,
+            counts: Counts::default(),
+            generation: 0,
+            epoch: 0,
+            completed: 0,
+            recovery: Recovery {
+                left: Left::Never,
+                files: 0,
+                extents: 0,
+                dropped: Vec::new(),
+                damage: None,
+                trim: false,
+            },
+        };
+        Self {
+            source,
+            boot_id,
+            loaded,
+            reading: None,
+            uses: Vec::new(),
+            doomed: Vec::new(),
+            lost: Batch::default(),
+            bytes: 0,
+            dropped: HashMap::new(),
+        }
+    }
+
+    fn take(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let taken = match (key, key.first()) {
+            (_, Some(&record::EXTENT)) => record::decode_extent(key, value)
+                .map(|(file, record)| self.take_extent(file, record)),
+            (_, Some(&record::FILE)) => {
+                record::decode_file(key, value).map(|record| self.take_file(record))
+            }
+            (_, Some(&record::CRITICAL)) => {
+                record::decode_critical(key, value).map(|(wanted, order)| {
+                    self.loaded.cdt.restore(wanted, order);
+                    Ok(())
+                })
+            }
+            (record::STATE_KEY, _) => record::decode_state(value).map(|state| {
+                self.take_state(&state);
+                Ok(())
+            }),
+            (record::EPOCH_KEY, _) => {
+                record::decode_counter_within(value, record::EPOCH_MAX).map(|epoch| {
+                    (self.loaded.epoch, self.loaded.completed) = (epoch, epoch);
+                    Ok(())
+                })
+            }
+            (record::NEXT_FILE_KEY, _) => record::decode_counter_within(value, record::COUNTER_MAX)
+                .map(|next| {
+                    self.loaded.files.next = self.loaded.files.next.max(next);
+                    Ok(())
+                }),
+            _ => Err(Malformed("a record of an unknown kind")),
+        };
+        taken.map_err(|bad| self.source.damaged(bad.0))?
+    }
+
+    fn take_state(&mut self, state: &State) {
+        let recovery = &mut self.loaded.recovery;
+        recovery.left = how_left(state, self.boot_id);
+        recovery.trim = recovery.left != Left::Closed || state.untrimmed;
+    }
+
+    fn take_file(&mut self, record: FileRecord) -> Result<()> {
+        let loaded = &mut self.loaded;
+        if loaded.files.find(record.key).is_some() {
+            return Err(self.source.damaged("two files with one identity"));
+        }
+        loaded.files.add(record);
+        loaded.recovery.files += 1;
+        Ok(())
+    }
+
+    fn take_extent(&mut self, file: FileId, mut record: ExtentRecord) -> Result<()> {
+        if self.reading.as_ref().is_none_or(|reading| reading.state.id != file) {
+            self.finish()?;
+            self.reading = Some(self.begin(file)?);
+        }
+        let reading = self.reading.as_mut().expect("set above");
+        let loaded = &mut self.loaded;
+        self.bytes = self.bytes.checked_add(record.range.len()).ok_or_else(|| {
+            self.source.damaged("its extents have more bytes than can be counted")
+        })?;
+        if record.dirty {
+            loaded.epoch = loaded.epoch.max(record.epoch);
+        }
+        let lost = loaded.recovery.left == Left::PowerLost
+            && (!record.dirty || record.epoch > loaded.completed);
+        if lost {
+            let key = record::extent_key(file, record.range.start);
+            if record.dirty {
+                self.lost.remove(&key);
+                reading.dropped.dirty_bytes += record.range.len();
+            } else {
+                self.doomed.push(key);
+                reading.dropped.clean_bytes += record.range.len();
+            }
+            return Ok(());
+        }
+        if !record.dirty {
+            // `begin` syncs the store, so no older dirty record can come back.
+            record.epoch = 0;
+        }
+        let slot = loaded.order.load(reading.state.id, record.range.start);
+        let (last_use_ms, bytes) = (record.last_use_ms, record.range.len());
+        self.uses.push(LoadedUse { last_use_ms, slot, bytes });
+        loaded.generation += 1;
+        let entry = Entry::new(&record, loaded.generation, slot);
+        reading.extents.push((record.range.start, entry));
+        loaded.counts.extents += 1;
+        loaded.counts.mapped += record.range.len();
+        if record.dirty {
+            loaded.counts.dirty_extents += 1;
+            loaded.counts.dirty += record.range.len();
+        }
+        Ok(())
+    }
+
+    fn begin(&self, file: FileId) -> Result<Reading> {
+        let Some(state) = self.loaded.files.get(file) else {
+            return Err(self.source.damaged("an extent without its file"));
+        };
+        let path = state.record.lock().path.clone();
+        Ok(Reading {
+            state: Arc::clone(state),
+            extents: Vec::new(),
+            dropped: Dropped { file, path, clean_bytes: 0, dirty_bytes: 0 },
+        })
+    }
+
+    /// Ends the file whose extents were read last.
+    fn finish(&mut self) -> Result<()> {
+        let Some(reading) = self.reading.take() else { return Ok(()) };
+        if reading.dropped.clean_bytes + reading.dropped.dirty_bytes > 0 {
+            self.dropped.insert(reading.state.id, reading.dropped);
+        }
+        let extents = RangeMap::from_sorted(reading.extents)
+            .ok_or_else(|| self.source.damaged("two extents overlap"))?;
+        let mut mapped = reading.state.mapped.write();
+        self.source.space.count_loaded(&extents);
+        mapped.extents = extents;
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<(Loaded, Batch)> {
+        self.finish()?;
+        for keys in self.doomed.chunks(DROP_BATCH) {
+            let mut batch = Batch::default();
+            for key in keys {
+                batch.remove(key);
+            }
+            self.source.records.commit(&batch)?;
+        }
+        let mut loaded = self.loaded;
+        loaded.order.start(self.uses);
+        loaded.files.next = loaded.files.next.max(1);
+        if loaded.recovery.left == Left::Closed {
+            loaded.completed = loaded.epoch;
+        }
+        let recovery = &mut loaded.recovery;
+        recovery.extents = loaded.counts.extents;
+        recovery.dropped = self.dropped.into_values().collect();
+        recovery.dropped.sort_by(|a, b| (&a.path, a.file).cmp(&(&b.path, b.file)));
+        Ok((loaded, self.lost))
+    }
+}

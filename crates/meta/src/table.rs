@@ -1,0 +1,421 @@
+//! The tables in memory, durable through a store of records ([`RecordStore`]).
+//!
+//! A change is planned on the extents, committed to the store, then applied to memory: memory
+//! never runs ahead of the store, and a reader waits for the last step only. Locks are taken in
+//! the order names, files, a file's `change`, its `mapped`, the eviction order; a search for
+//! victims holds the eviction order and only tries the others.
+
+mod blocks;
+mod change;
+mod critical;
+mod evict;
+mod marks;
+mod names;
+mod open;
+mod options;
+#[cfg(test)]
+mod tests;
+mod untrusted;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use halocline_model::request::ByteRange;
+use parking_lot::{Mutex, RwLock};
+
+use super::batch::Batch;
+use super::cdt::Cdt;
+use super::checksums::Checksums;
+use super::distrust::Distrusted;
+use super::files::{Busy, FileState, Files};
+use super::log::Pace;
+use super::order::Order;
+use super::owner::{self, CacheIdentity, Owner};
+use super::record::State;
+use super::records::RecordStore;
+use super::records::unrecorded::Unrecorded;
+use super::recover::{self, Counts, Left, Recovery, Source};
+use super::space::Space;
+use super::{Extent, FileId, FileRecord, OriginKey, Segment, Usage, record};
+use halocline_os::error::{Error, Result};
+
+pub use options::{Access, Clock, Options, system_clock};
+
+/// Name of the store's directory in the cache directory.
+pub const STORE_DIR: &str = "meta";
+
+#[derive(Debug, Default)]
+struct Sums {
+    mapped: AtomicU64,
+    dirty: AtomicU64,
+    held: AtomicU64,
+    extents: AtomicU64,
+    dirty_extents: AtomicU64,
+}
+
+/// Epochs: `current` stamps what happens now, `cut` is the last one closed for new stamps,
+/// `completed` the last one whose data and records are durable.
+#[derive(Debug)]
+struct Epochs {
+    current: AtomicU64,
+    cut: AtomicU64,
+    completed: AtomicU64,
+}
+
+/// The data mapping table and the critical data table of one process, with the accounting of space
+/// and the eviction order, over a store of records.
+///
+/// The caller guarantees that it holds the file's range lock over every range it passes (shared
+/// for `lookup` and `touch`, exclusive otherwise), and that data is on the cache before `map`.
+/// Every change is in the records when its call returns: it survives `kill -9`, and it is there as a
+/// whole or not at all. After a power loss there is a consistent prefix of all changes.
+pub struct ExtentTable {
+    // Field order is drop order: the store, which `space` has as well, closes before the cache
+    // directory is given up.
+    records: Arc<dyn RecordStore>,
+    space: Space,
+    /// What the records say of this session.
+    boot_id: String,
+    checksums: Checksums,
+    owner: Owner,
+    clock: Clock,
+    names: Mutex<()>,
+    files: RwLock<Files>,
+    busy: Busy,
+    order: Mutex<Order>,
+    cdt: Mutex<Cdt>,
+    sums: Sums,
+    epochs: Epochs,
+    generation: AtomicU64,
+    mark_bytes: u64,
+    /// Room was wanted that held extents take.
+    crowded: AtomicBool,
+    /// Objects may hold blocks that nothing here counts, until somebody has trimmed them.
+    untrimmed: AtomicBool,
+}
+
+impl fmt::Debug for ExtentTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExtentTable")
+            .field("records", &self.records)
+            .field("usage", &self.usage())
+            .field("limit", &self.space.limit())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ExtentTable {
+    /// Takes the cache directory `dir` and opens its tables, or makes them if it is empty.
+    pub fn open(dir: &Path, options: Options) -> Result<(Self, Recovery)> {
+        Self::open_on_boot(dir, options, &owner::boot_id()?)
+    }
+
+    /// The same on a machine whose boot id is `boot_id`: how a power loss is told from a crash.
+    pub fn open_on_boot(dir: &Path, options: Options, boot_id: &str) -> Result<(Self, Recovery)> {
+        let pace = Pace::of(options.records_bytes);
+        Self::open_at_pace(dir, options, boot_id, pace)
+    }
+
+    /// The same with a log that is replaced by a snapshot whenever it takes `log_bytes` bytes: small
+    /// in tests, so that a few records reach snapshots.
+    pub fn open_tuned(
+        dir: &Path,
+        options: Options,
+        boot_id: &str,
+        log_bytes: u64,
+    ) -> Result<(Self, Recovery)> {
+        Self::open_at_pace(dir, options, boot_id, Pace::of_log(log_bytes))
+    }
+
+    fn open_at_pace(
+        dir: &Path,
+        options: Options,
+        boot_id: &str,
+        pace: Pace,
+    ) -> Result<(Self, Recovery)> {
+        halocline_os::private::check_above(dir)?;
+        let (mut owner, distrusted) = Owner::take_with_witness(dir, options.witness.as_deref())?;
+        let mut damage = None;
+        let records = match options.access {
+            Access::Salvage => open::salvage_records(&owner, boot_id, &mut damage)?,
+            _ => open::open_records(&mut owner, boot_id, pace)?,
+        };
+        let (dmt, mut recovery) = Self::over((owner, &distrusted), records, options, boot_id)?;
+        recovery.damage = damage;
+        Ok((dmt, recovery))
+    }
+
+    /// The tables of an owned cache whose records are open, and what must not be trusted of them.
+    fn over(
+        (owner, distrusted): (Owner, &[Distrusted]),
+        records: Arc<dyn RecordStore>,
+        options: Options,
+        boot_id: &str,
+    ) -> Result<(Self, Recovery)> {
+        let set_aside = options.records_bytes;
+        let access = options.access;
+        let looks = access != Access::Change;
+        let records = if looks { Arc::new(Unrecorded(records)) } else { records };
+        let space = Space::new(options.limit_bytes, Arc::clone(&records), set_aside);
+        let order = Order::new(options.eviction);
+        let cdt = Cdt::new(options.cdt_entries);
+        let path = &owner.dir().join(STORE_DIR);
+        let source = Source { records: &*records, path, space: &space };
+        let loaded = recover::load(source, order, cdt, boot_id)?;
+        let Counts { mapped, dirty, extents, dirty_extents } = loaded.counts;
+        if loaded.recovery.left == Left::PowerLost {
+            tracing::warn!(
+                files = loaded.recovery.dropped.len(),
+                "the machine went down: extents that no fsync covered were dropped"
+            );
+        }
+        let of_boot = (boot_id, loaded.recovery.left);
+        let are_kept = options.checksums;
+        let checksums =
+            open::open_checksums(&owner, (are_kept, access), of_boot, &space, &loaded.files)?;
+        let dmt = Self {
+            records,
+            boot_id: boot_id.to_owned(),
+            checksums,
+            owner,
+            clock: options.clock,
+            space,
+            names: Mutex::default(),
+            files: RwLock::new(loaded.files),
+            busy: Busy::default(),
+            order: Mutex::new(loaded.order),
+            cdt: Mutex::new(loaded.cdt),
+            sums: Sums {
+                mapped: mapped.into(),
+                dirty: dirty.into(),
+                held: 0.into(),
+                extents: extents.into(),
+                dirty_extents: dirty_extents.into(),
+            },
+            epochs: Epochs {
+                current: (loaded.epoch + 1).into(),
+                cut: loaded.completed.into(),
+                completed: loaded.completed.into(),
+            },
+            generation: loaded.generation.into(),
+            mark_bytes: options.mark_bytes,
+            crowded: false.into(),
+            untrimmed: loaded.recovery.trim.into(),
+        };
+        for state in dmt.files.read().all() {
+            dmt.busy.update(state, &state.mapped.write());
+        }
+        dmt.honour(distrusted, access)?;
+        match access {
+            Access::Change if dmt.usage().dirty > 0 => dmt.owner.mark().set(),
+            Access::Change if options.marks_witness => {}
+            _ => dmt.owner.mark().leave_off(),
+        }
+        Ok((dmt, loaded.recovery))
+    }
+
+    /// What the cache directory says it is.
+    pub fn identity(&self) -> &CacheIdentity {
+        self.owner.identity()
+    }
+
+    fn now_ms(&self) -> u64 {
+        (self.clock)().clamp(1, (1 << 48) - 1)
+    }
+
+    fn state(&self, file: FileId) -> Option<Arc<FileState>> {
+        self.files.read().get(file).cloned()
+    }
+
+    fn known(&self, file: FileId) -> Result<Arc<FileState>> {
+        let state = self.state(file).filter(|state| !state.forgotten.load(Relaxed));
+        state.ok_or_else(|| {
+            Error::invalid(
+                format!("the cache does not know file {}", file.0),
+                "register it first; this is a fault of the program",
+            )
+        })
+    }
+
+    fn next_generation(&self) -> u64 {
+        self.generation.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Writes one record as a batch of its own.
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut batch = Batch::default();
+        batch.put(key, value);
+        self.records.commit(&batch)
+    }
+
+    /// Commits a batch, if there is anything in it.
+    fn commit_unless_empty(&self, batch: &Batch) -> Result<()> {
+        if batch.is_empty() { Ok(()) } else { self.records.commit(batch) }
+    }
+}
+
+impl ExtentTable {
+    /// The file with this origin identity, if the cache knows it.
+    pub fn find(&self, key: OriginKey) -> Option<FileId> {
+        self.files.read().find(key)
+    }
+
+    /// All files the cache knows.
+    pub fn files(&self) -> Vec<FileRecord> {
+        let files = self.files.read();
+        let known = files.all().filter(|state| !state.forgotten.load(Relaxed));
+        let mut records: Vec<_> = known.map(|state| state.record.lock().clone()).collect();
+        records.sort_by_key(|record| record.id);
+        records
+    }
+
+    /// One file's record.
+    pub fn file(&self, file: FileId) -> Option<FileRecord> {
+        let state = self.state(file).filter(|state| !state.forgotten.load(Relaxed))?;
+        let record = state.record.lock().clone();
+        Some(record)
+    }
+
+    /// Splits `range` into maximal segments by coverage, in order, into `out` (cleared first).
+    pub fn lookup(&self, file: FileId, range: ByteRange, out: &mut Vec<Segment>) {
+        out.clear();
+        match self.state(file) {
+            Some(state) => state.mapped.read().extents.split(range, out),
+            None if range.is_empty() => {}
+            None => out.push(Segment { range, extent: None }),
+        }
+    }
+
+    /// Marks the extents under `range` as just used.
+    pub fn touch(&self, file: FileId, range: ByteRange) {
+        let Some(state) = self.state(file) else { return };
+        let now = self.now_ms();
+        let mapped = state.mapped.read();
+        // The order is a hint: a use within the same millisecond, or while somebody searches
+        // for victims, may go unnoticed there.
+        let mut order = None;
+        for (_, entry) in mapped.extents.overlapping(range) {
+            if entry.last_use_ms.swap(now, Relaxed) != now {
+                order = order.or_else(|| self.order.try_lock());
+                if let Some(order) = &mut order {
+                    order.touch(entry.slot);
+                }
+            }
+        }
+    }
+
+    /// Dirty extents of `file` inside `range` in offset order, at most `limit`.
+    pub fn dirty(&self, file: FileId, range: ByteRange, limit: usize) -> Vec<Extent> {
+        let Some(state) = self.state(file) else { return Vec::new() };
+        let mapped = state.mapped.read();
+        mapped.extents.dirty(range).take(limit).collect()
+    }
+
+    /// Bytes of all dirty extents of `file`.
+    pub fn dirty_bytes(&self, file: FileId) -> u64 {
+        self.state(file).map_or(0, |state| state.mapped.read().extents.dirty_bytes())
+    }
+
+    /// Files with dirty extents, with the time of their oldest in milliseconds since the epoch.
+    pub fn dirty_files(&self) -> Vec<(FileId, u64)> {
+        self.busy.dirty()
+    }
+
+    /// All extents of a file in offset order.
+    pub fn extents(&self, file: FileId) -> Vec<Extent> {
+        let Some(state) = self.state(file) else { return Vec::new() };
+        let mapped = state.mapped.read();
+        mapped.extents.all().collect()
+    }
+
+    /// Begins a barrier: what is mapped or dirtied from now on belongs to the next one. Call it
+    /// before syncing data, or data written during the sync would count as synced.
+    pub fn cut(&self) {
+        if self.crowded.swap(false, Relaxed) {
+            // Before the cut, so that this barrier makes them evictable. A failure latches in the
+            // journal, and the barrier tells it.
+            let _ = self.settle_marks();
+        }
+        let closed = self.epochs.current.fetch_add(1, AcqRel);
+        self.epochs.cut.store(closed, Release);
+    }
+
+    /// Makes all changes before the last `cut` durable against power loss (and before this call,
+    /// if there was no `cut` since the last barrier). The caller has synced the data of these, and
+    /// lets one barrier pass from `cut` to `barrier` at a time.
+    pub fn barrier(&self) -> Result<()> {
+        if self.epochs.cut.load(Acquire) <= self.epochs.completed.load(Acquire) {
+            self.cut();
+        }
+        let epoch = self.epochs.cut.load(Acquire);
+        self.put(record::EPOCH_KEY, &record::encode_counter(epoch))?;
+        self.records.sync()?;
+        self.epochs.completed.fetch_max(epoch, AcqRel);
+        Ok(())
+    }
+
+    /// Marks the store as cleanly closed. The caller has synced all data. Afterwards every change
+    /// is refused.
+    pub fn close(&self) -> Result<()> {
+        // What is clean stays so at the next opening.
+        self.settle_marks()?;
+        self.checksums.close().map_err(Error::at(self.owner.dir(), "sync the checksums in"))?;
+        let states: Vec<_> = self.files.read().all().cloned().collect();
+        let untrimmed = self.untrimmed.load(Acquire)
+            || states.iter().any(|state| !state.mapped.read().blocks.is_empty());
+        let state = State { closed: true, untrimmed, boot_id: self.boot_id.clone() };
+        let mut last = Batch::default();
+        last.put(record::STATE_KEY, &record::encode_state(&state));
+        self.records.close(&last)
+    }
+
+    /// Takes its mark from the origin, if nothing is dirty: another cache may be mounted over it then. The caller MUST have
+    /// made durable there what was dirty.
+    pub fn settle_origin(&self) {
+        if self.usage().dirty == 0 {
+            self.owner.mark().clear();
+        }
+    }
+
+    /// Fails when the store refuses changes since a write to it failed, with that failure. Look-ups
+    /// and writes to dirty extents go on; nothing can be mapped, cleaned or unmapped.
+    pub fn usable(&self) -> Result<()> {
+        self.records.usable()
+    }
+
+    /// Makes all records so far durable, and calls no data so: not a barrier.
+    pub fn persist(&self) -> Result<()> {
+        self.records.sync()
+    }
+
+    /// Bytes and numbers.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            used: self.space.used(),
+            mapped: self.sums.mapped.load(Relaxed),
+            dirty: self.sums.dirty.load(Relaxed),
+            held: self.sums.held.load(Relaxed),
+            extents: self.sums.extents.load(Relaxed),
+            dirty_extents: self.sums.dirty_extents.load(Relaxed),
+        }
+    }
+
+    /// Checksums of what is cached.
+    pub fn checksums(&self) -> &Checksums {
+        &self.checksums
+    }
+
+    /// The limit of data in bytes on disk: what was given at the opening, less what the records
+    /// take beyond what is set aside for them.
+    pub fn limit(&self) -> u64 {
+        self.space.limit()
+    }
+
+    /// Bytes that the records themselves take on the cache's device, at most.
+    pub fn records_bytes(&self) -> u64 {
+        self.space.records_bytes()
+    }
+}

@@ -1,0 +1,462 @@
+//! Changes of one file's extents: each is planned, committed as one batch, then applied.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+
+use super::{ExtentTable, marks};
+use crate::batch::Batch;
+use crate::files::{FileState, Mapped};
+use crate::marks::{HELD, Mark, outside};
+use crate::order::Order;
+use crate::rangemap::Entry;
+use crate::record::{self, ExtentRecord};
+use crate::{BLOCK, FileId};
+use halocline_os::error::{Error, Result};
+
+/// Extents end here at the latest: the largest file offset, rounded down to a block.
+pub(super) const END_MAX: u64 = i64::MAX as u64 / BLOCK * BLOCK;
+
+/// What becomes of one extent: `pieces` in its place, in order.
+#[derive(Debug)]
+pub(super) struct Replace {
+    pub(super) start: u64,
+    pub(super) pieces: Vec<Piece>,
+}
+
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) record: ExtentRecord,
+    pub(super) generation: u64,
+}
+
+/// What a write changes.
+#[derive(Debug, Default)]
+struct Dirtied {
+    /// In the store.
+    record: Vec<Replace>,
+    /// In memory.
+    replace: Vec<Replace>,
+    /// What the store calls dirty beyond what is.
+    marks: Vec<Mark>,
+}
+
+impl Replace {
+    /// Replaces the extent at `start` by `pieces` in any order.
+    pub(super) fn new(start: u64, pieces: impl Iterator<Item = Piece>) -> Self {
+        let mut pieces: Vec<_> = pieces.collect();
+        pieces.sort_by_key(|piece| piece.record.range);
+        Self { start, pieces }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.record.range.len()).sum()
+    }
+
+    /// Lets pieces that were held be evicted after the barrier of `epoch`.
+    pub(super) fn release(&mut self, epoch: u64) {
+        for piece in &mut self.pieces {
+            if piece.record.epoch == HELD {
+                piece.record.epoch = epoch;
+            }
+        }
+    }
+}
+
+impl Piece {
+    fn held(mut self) -> Self {
+        self.record.epoch = HELD;
+        self
+    }
+}
+
+impl ExtentTable {
+    /// Publishes `range`, whose data is on the cache at `placement`. The range MUST be unmapped.
+    pub fn map(
+        &self,
+        file: FileId,
+        range: ByteRange,
+        placement: Placement,
+        dirty: bool,
+    ) -> Result<()> {
+        if dirty {
+            self.owner.mark().set();
+        }
+        let state = self.known(file)?;
+        let _change = state.change.lock();
+        check_mappable(&state, range)?;
+        let now = self.now_ms();
+        let mut record = ExtentRecord {
+            range,
+            placement,
+            dirty,
+            // Its data was written before this call, so the sync of this epoch's barrier, which
+            // follows its cut, covers it.
+            epoch: if dirty { self.epochs.current.load(Acquire) } else { 0 },
+            dirty_since_ms: if dirty { now } else { 0 },
+            last_use_ms: now,
+        };
+        let key = record::extent_key(file, range.start);
+        self.put(&key, &record::encode_extent(&record))?;
+
+        let mut mapped = state.mapped.write();
+        let Mapped { extents, blocks, .. } = &mut *mapped;
+        let epoch = blocks.occupy(extents, &self.space, range, placement);
+        if !dirty {
+            record.epoch = epoch;
+        }
+        let slot = self.order.lock().insert(file, range.start, range.len());
+        extents.insert(range.start, Entry::new(&record, self.next_generation(), slot));
+        self.count(&record, 1);
+        self.busy.update(&state, &mapped);
+        Ok(())
+    }
+
+    /// Sets `D_flag` on the mapped bytes of `range`, splitting clean extents at its bounds, and
+    /// gives them a new generation; extents already dirty stay whole.
+    pub fn mark_dirty(&self, file: FileId, range: ByteRange) -> Result<()> {
+        self.owner.mark().set();
+        let state = self.known(file)?;
+        // Before `redirty` looks: a flush that ends now must see the new generation or be over.
+        let _change = state.change.lock();
+        if self.redirty(&state, range) {
+            // Nothing to record, so a failed store is no obstacle: refused, the write would go
+            // home under a dirty extent and be undone by the next flush.
+            return Ok(());
+        }
+        let Dirtied { record, replace, marks } = self.plan_dirty(&state, range);
+        self.commit(file, &record)?;
+        let mut mapped = state.mapped.write();
+        for replace in replace {
+            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+        }
+        for mark in marks {
+            mapped.marks.insert(mark);
+            debug_assert!(mark.is_covered_by(&mapped.extents), "a mark without its extents");
+        }
+        self.busy.update(&state, &mapped);
+        Ok(())
+    }
+
+    /// What a write to `range` changes. The caller holds `change`.
+    fn plan_dirty(&self, state: &FileState, range: ByteRange) -> Dirtied {
+        let now = self.now_ms();
+        let epoch = self.epochs.current.load(Acquire);
+        let mut dirtied = Dirtied::default();
+        let mapped = state.mapped.read();
+        for (start, entry) in mapped.extents.overlapping(range) {
+            if entry.dirty() {
+                entry.generation.store(self.next_generation(), Relaxed);
+                continue;
+            }
+            let whole = ByteRange::new(start, entry.end);
+            let inside = whole.intersect(range).expect("the extent overlaps");
+            let known = mapped.marks.at(start);
+            let mark = known.unwrap_or_else(|| {
+                let stretch = inside.widen_to(self.mark_bytes).intersect(whole);
+                Mark { range: stretch.expect("it holds what is inside"), epoch }
+            });
+            let generation = entry.generation.load(Relaxed);
+            let clean = |part| Piece { record: entry.record(part), generation };
+            let dirty = |part| Piece {
+                record: ExtentRecord {
+                    dirty: true,
+                    epoch: mark.epoch,
+                    dirty_since_ms: now,
+                    last_use_ms: now,
+                    ..entry.record(part)
+                },
+                generation: self.next_generation(),
+            };
+            let marked = mark.range.intersect(whole).expect("the mark holds it");
+            if known.is_none() {
+                let pieces = outside(whole, marked).map(clean).chain([dirty(marked)]);
+                dirtied.record.push(Replace::new(start, pieces));
+                if marked != inside {
+                    dirtied.marks.push(mark);
+                }
+            }
+            let held = outside(marked, inside).map(clean).map(Piece::held);
+            let pieces = outside(whole, marked).map(clean).chain(held).chain([dirty(inside)]);
+            dirtied.replace.push(Replace::new(start, pieces));
+        }
+        dirtied
+    }
+
+    /// Gives dirty extents under `range` new generations, if all of them are dirty already: the
+    /// store then has nothing to learn.
+    fn redirty(&self, state: &FileState, range: ByteRange) -> bool {
+        let mapped = state.mapped.read();
+        if mapped.extents.overlapping(range).any(|(_, entry)| !entry.dirty()) {
+            return false;
+        }
+        for (_, entry) in mapped.extents.overlapping(range) {
+            entry.generation.store(self.next_generation(), Relaxed);
+        }
+        true
+    }
+
+    /// Whether a barrier has covered a dirty extent under `range`: it survives power loss, so what
+    /// replaces it must be durable before it is unmapped (I4).
+    pub fn promised(&self, file: FileId, range: ByteRange) -> bool {
+        let Some(state) = self.state(file) else { return false };
+        let completed = self.epochs.completed.load(Acquire);
+        let mapped = state.mapped.read();
+        let mut extents = mapped.extents.overlapping(range);
+        extents.any(|(_, entry)| entry.dirty() && entry.epoch <= completed)
+    }
+
+    /// Cuts dirty extents at the bounds of `range`, so that what is inside can be flushed or kept
+    /// apart from the rest; whether there was one to cut.
+    pub fn cut_dirty(&self, file: FileId, range: ByteRange) -> Result<bool> {
+        let state = self.known(file)?;
+        let _change = state.change.lock();
+        let mut plan = Vec::new();
+        let mapped = state.mapped.read();
+        for (start, entry) in mapped.extents.overlapping(range).filter(|(_, e)| e.dirty()) {
+            let whole = ByteRange::new(start, entry.end);
+            let inside = whole.intersect(range).expect("the extent overlaps");
+            let generation = entry.generation.load(Relaxed);
+            let piece = |part| Piece { record: entry.record(part), generation };
+            if inside != whole {
+                plan.push(Replace::new(start, outside(whole, inside).chain([inside]).map(piece)));
+            }
+        }
+        // What a mark records as one stays so.
+        let unmarked = plan.iter().filter(|replace| mapped.marks.at(replace.start).is_none());
+        let mut changes = Batch::default();
+        for replace in unmarked {
+            write_replace(&mut changes, file, replace);
+        }
+        drop(mapped);
+        self.commit_unless_empty(&changes)?;
+        let cut = !plan.is_empty();
+        let mut mapped = state.mapped.write();
+        for replace in plan {
+            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+        }
+        self.busy.update(&state, &mapped);
+        Ok(cut)
+    }
+
+    /// Clears `D_flag` of every extent inside `range` whose generation equals the one given;
+    /// returns the bytes cleared. They become evictable at the next `barrier`.
+    pub fn mark_clean(&self, file: FileId, cleaned: &[(ByteRange, u64)]) -> Result<u64> {
+        let state = self.known(file)?;
+        let _change = state.change.lock();
+        let mapped = state.mapped.read();
+        let mut plan = Vec::new();
+        for &(range, generation) in cleaned {
+            for (start, entry) in mapped.extents.overlapping(range) {
+                let whole = ByteRange::new(start, entry.end);
+                let unchanged = entry.generation.load(Relaxed) == generation;
+                if entry.dirty() && unchanged && range.contains(whole) {
+                    let record = ExtentRecord {
+                        dirty: false,
+                        epoch: 0,
+                        dirty_since_ms: 0,
+                        ..entry.record(whole)
+                    };
+                    plan.push(Replace { start, pieces: vec![Piece { record, generation }] });
+                }
+            }
+        }
+        plan.sort_by_key(|replace| replace.start);
+        plan.dedup_by_key(|replace| replace.start);
+        let bytes = plan.iter().map(Replace::bytes).sum();
+        // Inside a mark nothing is recorded before all of it is clean.
+        let planned = |start| plan.binary_search_by_key(&start, |replace| replace.start).is_ok();
+        let touched = plan.iter().map(|replace| replace.start);
+        let all_clean = marks::all_clean(&mapped, planned, touched);
+        drop(mapped);
+        self.commit_clean(&state, &plan, &all_clean)?;
+        // Read after the commit: a barrier that completes this epoch syncs the commit.
+        let epoch = self.epochs.current.load(Acquire);
+        let mut mapped = state.mapped.write();
+        for mut replace in plan {
+            let marked = mapped.marks.at(replace.start).is_some();
+            replace.pieces[0].record.epoch = if marked { HELD } else { epoch };
+            self.apply(file, &mut mapped, &mut self.order.lock(), replace);
+        }
+        for mark in all_clean {
+            self.merge(&mut mapped, mark, epoch);
+        }
+        self.busy.update(&state, &mapped);
+        Ok(bytes)
+    }
+
+    /// Unmaps all of `range`, dirty or not, and queues its space for discarding.
+    pub fn unmap(&self, file: FileId, range: ByteRange) -> Result<()> {
+        let state = self.known(file)?;
+        let _change = state.change.lock();
+        let marks: Vec<_> = state.mapped.read().marks.overlapping(range).collect();
+        // What is left of a mark is recorded as what it is.
+        let around = marks.iter().fold(range, |all, mark| {
+            ByteRange::new(all.start.min(mark.range.start), all.end.max(mark.range.end))
+        });
+        let (mut plan, gone) = Self::plan_unmap(&state, range, around);
+        self.commit(file, &plan)?;
+        let epoch = self.epochs.current.load(Acquire);
+        for replace in &mut plan {
+            replace.release(epoch);
+        }
+        {
+            let mut mapped = state.mapped.write();
+            for mark in marks {
+                mapped.marks.remove(mark);
+            }
+        }
+        self.apply_unmap(&state, plan, gone, epoch);
+        Ok(())
+    }
+
+    /// What unmapping `range` replaces of the extents `around` it, and the records of the bytes
+    /// that go. The caller holds `change`.
+    pub(super) fn plan_unmap(
+        state: &FileState,
+        range: ByteRange,
+        around: ByteRange,
+    ) -> (Vec<Replace>, Vec<ExtentRecord>) {
+        let mut plan = Vec::new();
+        let mut gone = Vec::new();
+        for (start, entry) in state.mapped.read().extents.overlapping(around) {
+            let whole = ByteRange::new(start, entry.end);
+            let generation = entry.generation.load(Relaxed);
+            let pieces = outside(whole, range)
+                .map(|part| Piece { record: entry.record(part), generation })
+                .collect();
+            plan.push(Replace { start, pieces });
+            gone.extend(whole.intersect(range).map(|part| entry.record(part)));
+        }
+        (plan, gone)
+    }
+
+    /// Unmaps in memory what was planned and recorded in `epoch`.
+    pub(super) fn apply_unmap(
+        &self,
+        state: &FileState,
+        plan: Vec<Replace>,
+        gone: Vec<ExtentRecord>,
+        epoch: u64,
+    ) {
+        let mut mapped = state.mapped.write();
+        for replace in plan {
+            self.apply(state.id, &mut mapped, &mut self.order.lock(), replace);
+        }
+        for record in gone {
+            // Punching may begin once no record of these bytes can come back.
+            let due = if record.dirty || record.epoch == HELD { epoch } else { record.epoch };
+            retire(&mut mapped, &record, due);
+        }
+        self.busy.update(state, &mapped);
+    }
+
+    /// Commits a plan for one file as one batch.
+    pub(super) fn commit(&self, file: FileId, plan: &[Replace]) -> Result<()> {
+        let mut changes = Batch::default();
+        for replace in plan {
+            write_replace(&mut changes, file, replace);
+        }
+        // A failed store is no obstacle to what it need not know.
+        self.commit_unless_empty(&changes)
+    }
+
+    /// Applies a committed replacement. The first piece that was not used just now keeps the
+    /// extent's place in the eviction order.
+    pub(super) fn apply(
+        &self,
+        file: FileId,
+        mapped: &mut Mapped,
+        order: &mut Order,
+        replace: Replace,
+    ) {
+        let old = mapped.extents.remove(replace.start).expect("planned under `change`");
+        let old_record = old.record(ByteRange::new(replace.start, old.end));
+        self.count(&old_record, -1);
+        let heir = replace
+            .pieces
+            .iter()
+            .position(|piece| piece.record.last_use_ms == old_record.last_use_ms)
+            .unwrap_or(0);
+        if replace.pieces.is_empty() {
+            order.remove(old.slot);
+        }
+        for (index, piece) in replace.pieces.into_iter().enumerate() {
+            let ByteRange { start, end } = piece.record.range;
+            let slot = if index == heir {
+                order.renamed(old.slot, start);
+                if piece.record.last_use_ms != old_record.last_use_ms {
+                    order.touch(old.slot);
+                }
+                old.slot
+            } else {
+                order.insert(file, start, end - start)
+            };
+            if !piece.record.dirty && piece.record.epoch != HELD {
+                order.unpark(slot, end - start);
+            }
+            self.count(&piece.record, 1);
+            mapped.extents.insert(start, Entry::new(&piece.record, piece.generation, slot));
+        }
+    }
+
+    /// Adds an extent to the sums (`sign` 1) or takes it out (-1).
+    pub(super) fn count(&self, record: &ExtentRecord, sign: i64) {
+        let bytes = sign.cast_unsigned().wrapping_mul(record.range.len());
+        let one = sign.cast_unsigned();
+        self.sums.mapped.fetch_add(bytes, Relaxed);
+        self.sums.extents.fetch_add(one, Relaxed);
+        if record.dirty {
+            self.sums.dirty.fetch_add(bytes, Relaxed);
+            self.sums.dirty_extents.fetch_add(one, Relaxed);
+        } else if record.epoch == HELD {
+            self.sums.held.fetch_add(bytes, Relaxed);
+        }
+    }
+}
+
+pub(super) fn write_replace(changes: &mut Batch, file: FileId, replace: &Replace) {
+    if replace.pieces.first().is_none_or(|piece| piece.record.range.start != replace.start) {
+        changes.remove(&record::extent_key(file, replace.start));
+    }
+    for piece in &replace.pieces {
+        let key = record::extent_key(file, piece.record.range.start);
+        let record = match piece.record {
+            // It is held no more once this is recorded.
+            record @ ExtentRecord { epoch: HELD, .. } => ExtentRecord { epoch: 0, ..record },
+            record => record,
+        };
+        changes.put(&key, &record::encode_extent(&record));
+    }
+}
+
+/// Lets the blocks of an unmapped range wait for `epoch`. Blocks that a clean neighbour still
+/// needs wait with it: it must not be evicted earlier.
+fn retire(mapped: &mut Mapped, record: &ExtentRecord, epoch: u64) {
+    let Mapped { extents, blocks, .. } = mapped;
+    blocks.retire(extents, record.range, record.placement, epoch);
+    let neighbours: Vec<u64> = extents
+        .overlapping(record.range.widen_to(BLOCK))
+        .filter(|(_, entry)| entry.placement == record.placement && !entry.dirty())
+        .map(|(start, _)| start)
+        .collect();
+    for start in neighbours {
+        let entry = extents.get_mut(start).expect("it was just seen");
+        entry.epoch = entry.epoch.max(epoch);
+    }
+}
+
+fn check_mappable(state: &FileState, range: ByteRange) -> Result<()> {
+    let fault = |what: &str| {
+        let what = format!("bytes {}..{} of file {} {what}", range.start, range.end, state.id.0);
+        Err(Error::invalid(what, "this is a fault of the program"))
+    };
+    if range.is_empty() || range.end > END_MAX || range.len() > record::EXTENT_LEN_MAX {
+        return fault("cannot be one extent");
+    }
+    if state.mapped.read().extents.overlapping(range).next().is_some() {
+        return fault("are mapped already");
+    }
+    Ok(())
+}

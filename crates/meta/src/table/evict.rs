@@ -1,0 +1,204 @@
+//! Eviction: clean, durable, unpinned extents in the policy's order, all that are needed or none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use halocline_model::request::ByteRange;
+
+use super::ExtentTable;
+use crate::batch::Batch;
+use crate::files::{FileState, Files, Mapped};
+use crate::marks::HELD;
+use crate::order::Verdict;
+use crate::space::push_joined;
+use crate::{BLOCK, Discard, FileId, record};
+use halocline_os::error::Result;
+
+type Lock<'a> = &'a mut dyn FnMut(FileId, ByteRange) -> bool;
+
+/// The victims found in one file.
+#[derive(Debug)]
+struct Victims {
+    state: Arc<FileState>,
+    starts: BTreeSet<u64>,
+    /// What the caller locked, disjoint and in order.
+    locked: Vec<ByteRange>,
+}
+
+/// A search for victims.
+struct Search<'a> {
+    files: &'a Files,
+    completed: u64,
+    keep: Option<(FileId, ByteRange)>,
+    lock: Lock<'a>,
+    wanted: u64,
+    freed: u64,
+    found: BTreeMap<FileId, Victims>,
+}
+
+impl ExtentTable {
+    /// Keeps a file's extents from eviction, or lets them go again. Not durable: the engine
+    /// applies its globs anew at each mount.
+    pub fn pin(&self, file: FileId, pinned: bool) {
+        let Some(state) = self.state(file) else { return };
+        let was = state.pinned.swap(pinned, Relaxed);
+        if was && !pinned {
+            let mapped = state.mapped.read();
+            let mut order = self.order.lock();
+            for (start, entry) in mapped.extents.entries().filter(|(_, entry)| !entry.dirty()) {
+                order.unpark(entry.slot, entry.end - start);
+            }
+        }
+    }
+
+    /// Unmaps clean, durable, unpinned extents in the policy's order until `bytes` are freed,
+    /// never one that overlaps `keep`, and returns what the caller now discards and tells
+    /// `discarded`. `lock` is asked for the whole blocks of each extent, never twice for the same
+    /// byte, and must not wait: `false` skips the extent. The caller holds what `lock` locked
+    /// until it has discarded, so readers in flight are never cut off (I2). If the evictable bytes
+    /// are not enough, evicts nothing and returns an empty list.
+    pub fn evict(
+        &self,
+        bytes: u64,
+        keep: Option<(FileId, ByteRange)>,
+        lock: Lock<'_>,
+    ) -> Result<Vec<Discard>> {
+        self.records.usable()?;
+        if bytes == 0 || self.evictable_at_most() < bytes {
+            return Ok(Vec::new());
+        }
+        let found = {
+            let files = self.files.read();
+            let mut search = Search {
+                files: &files,
+                completed: self.epochs.completed.load(Acquire),
+                keep,
+                lock,
+                wanted: bytes,
+                freed: 0,
+                found: BTreeMap::new(),
+            };
+            self.order.lock().search(|file, start| search.judge(file, start));
+            if search.freed < bytes {
+                if self.sums.held.load(Relaxed) > 0 {
+                    self.crowded.store(true, Relaxed);
+                }
+                return Ok(Vec::new());
+            }
+            search.found
+        };
+        self.drop_victims(&found)
+    }
+
+    /// An upper bound of what eviction can free, without a look at any extent.
+    fn evictable_at_most(&self) -> u64 {
+        let clean = |all: u64, dirty: u64| all.saturating_sub(dirty);
+        let bytes = clean(self.sums.mapped.load(Relaxed), self.sums.dirty.load(Relaxed));
+        let extents = clean(self.sums.extents.load(Relaxed), self.sums.dirty_extents.load(Relaxed));
+        bytes.saturating_add(extents.saturating_mul(2 * BLOCK))
+    }
+
+    /// Unmaps the victims as one batch and hands their blocks out for discarding.
+    fn drop_victims(&self, found: &BTreeMap<FileId, Victims>) -> Result<Vec<Discard>> {
+        let completed = self.epochs.completed.load(Acquire);
+        let _changes: Vec<_> = found.values().map(|victims| victims.state.change.lock()).collect();
+        let mut changes = Batch::default();
+        let mut doomed = Vec::new();
+        for (&file, victims) in found {
+            let mapped = victims.state.mapped.read();
+            for &start in &victims.starts {
+                let still = mapped.extents.get(start);
+                if still.is_some_and(|entry| !entry.dirty() && entry.epoch <= completed) {
+                    changes.remove(&record::extent_key(file, start));
+                    doomed.push((file, start));
+                }
+            }
+        }
+        self.records.commit(&changes)?;
+        let mut discards = Vec::new();
+        for (file, start) in doomed {
+            let mut mapped = found[&file].state.mapped.write();
+            self.drop_victim(file, &mut mapped, start, &mut discards);
+            self.busy.update(&found[&file].state, &mapped);
+        }
+        Ok(discards)
+    }
+
+    fn drop_victim(
+        &self,
+        file: FileId,
+        mapped: &mut Mapped,
+        start: u64,
+        discards: &mut Vec<Discard>,
+    ) {
+        let Mapped { extents, blocks, .. } = mapped;
+        let entry = extents.remove(start).expect("planned under `change`");
+        self.order.lock().remove(entry.slot);
+        let record = entry.record(ByteRange::new(start, entry.end));
+        debug_assert!(!record.dirty, "I3: dirty data is never evicted");
+        self.count(&record, -1);
+        for range in blocks.retire(extents, record.range, record.placement, 0) {
+            blocks.take_now(range, record.placement);
+            push_joined(discards, Discard { file, range, placement: record.placement });
+        }
+    }
+}
+
+impl Search<'_> {
+    fn judge(&mut self, file: FileId, start: u64) -> Verdict {
+        let Some(state) = self.files.get(file) else { return Verdict::Skip };
+        let Some(mapped) = state.mapped.try_read() else { return Verdict::Skip };
+        let Some(entry) = mapped.extents.get(start) else { return Verdict::Skip };
+        if entry.dirty() || entry.epoch == HELD || state.pinned.load(Relaxed) {
+            return Verdict::Park;
+        }
+        let range = ByteRange::new(start, entry.end);
+        let kept = self.keep.is_some_and(|(kept, part)| kept == file && part.overlaps(range));
+        if kept || entry.epoch > self.completed {
+            return Verdict::Skip;
+        }
+        let blocks = range.widen_to(BLOCK);
+        let victims = self.found.entry(file).or_insert_with(|| Victims {
+            state: Arc::clone(state),
+            starts: BTreeSet::new(),
+            locked: Vec::new(),
+        });
+        if !lock_rest(&mut victims.locked, blocks, |part| (self.lock)(file, part)) {
+            return Verdict::Skip;
+        }
+        victims.starts.insert(start);
+        let freed =
+            mapped.blocks.uncovered_without(&mapped.extents, blocks, entry.placement, |other| {
+                victims.starts.contains(&other)
+            });
+        self.freed += freed.iter().map(|part| part.len()).sum::<u64>();
+        if self.freed >= self.wanted { Verdict::TakeLast } else { Verdict::Take }
+    }
+}
+
+/// Locks the parts of `range` that are not in `locked` yet: neighbours share blocks, and what the
+/// caller holds already it could not lock again.
+fn lock_rest(
+    locked: &mut Vec<ByteRange>,
+    range: ByteRange,
+    mut lock: impl FnMut(ByteRange) -> bool,
+) -> bool {
+    let mut at = range.start;
+    while at < range.end {
+        let next = locked.partition_point(|held| held.end <= at);
+        match locked.get(next) {
+            Some(held) if held.start <= at => at = held.end,
+            held => {
+                let end = held.map_or(range.end, |held| held.start.min(range.end));
+                let part = ByteRange::new(at, end);
+                if !lock(part) {
+                    return false;
+                }
+                locked.insert(next, part);
+                at = end;
+            }
+        }
+    }
+    true
+}

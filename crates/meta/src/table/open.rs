@@ -1,0 +1,97 @@
+//! Finding the store of a cache, or making it.
+
+use std::io;
+use std::sync::Arc;
+
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+
+use super::{Access, STORE_DIR};
+use crate::FileId;
+use crate::checksums::{Checksums, Setting};
+use crate::files::Files;
+use crate::log::{self, Log, Pace};
+use crate::migrate;
+use crate::owner::Owner;
+use crate::records::RecordStore;
+use crate::recover::Left;
+use crate::space::Space;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::PrivateDir;
+
+/// Opens the records of an owned cache, or makes them in one that holds nothing yet.
+pub(super) fn open_records(
+    owner: &mut Owner,
+    boot_id: &str,
+    pace: Pace,
+) -> Result<Arc<dyn RecordStore>> {
+    let path = owner.dir().join(STORE_DIR);
+    owner.announce_format()?;
+    // Not through a link, were it one.
+    let is_there = path.symlink_metadata().map(|_| true).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(false),
+        _ => Err(Error::at(&path, "look for")(error)),
+    });
+    if !is_there? {
+        let half_made = format!("{STORE_DIR}.new");
+        if owner.holds_data(&[&half_made])? {
+            return Err(Error::Store {
+                path,
+                what: "it is missing, but the cache holds data".to_owned(),
+                remedy: "restore it from a copy, or move the cache directory away and start with \
+                         an empty one (dirty data in it is then lost)"
+                    .to_owned(),
+            });
+        }
+        Log::create(&path)?;
+    }
+    let dir = PrivateDir::open(&path)?;
+    dir.check_below()?;
+    let torn = owner.last_boot() != Some(boot_id);
+    if migrate::is_in(&dir)? {
+        migrate::migrate(&dir, torn)?;
+    }
+    let log = Log::open(dir, torn, pace)?;
+    owner.opened_on(boot_id)?;
+    Ok(Arc::new(log))
+}
+
+/// What can be read of the records of an owned cache, and why that is not all, if it is not.
+pub(super) fn salvage_records(
+    owner: &Owner,
+    boot_id: &str,
+    damage: &mut Option<String>,
+) -> Result<Arc<dyn RecordStore>> {
+    let dir = PrivateDir::open(&owner.dir().join(STORE_DIR))?;
+    let mut salvaged = log::salvage(&dir, boot_id)?;
+    *damage = salvaged.damage.take();
+    Ok(Arc::new(salvaged))
+}
+
+/// Opens the checksums of a cache that was `left` so, on a machine booted as `boot_id`; of what is
+/// in no extent of `files` they are forgotten.
+pub(super) fn open_checksums(
+    owner: &Owner,
+    (are_kept, access): (bool, Access),
+    (boot_id, left): (&str, Left),
+    space: &Space,
+    files: &Files,
+) -> Result<Checksums> {
+    let dir = &PrivateDir::open(&owner.dir().join(STORE_DIR))?;
+    let is_mapped = |file: FileId, placement: Placement, range: ByteRange| {
+        files.get(file).is_some_and(|state| {
+            let mapped = state.mapped.read();
+            mapped.extents.overlapping(range).any(|(_, extent)| extent.placement == placement)
+        })
+    };
+    let (limit_bytes, bytes) = (space.limit(), space.sums());
+    let setting = Setting { dir, boot_id, left, limit_bytes, bytes };
+    match access {
+        // Those that are not of the extents that were read are forgotten: in a copy.
+        Access::Salvage => Checksums::open_copy(&setting, &is_mapped),
+        // After a power loss an opening forgets them all; one that only looks leaves that to the next.
+        Access::Look if left == Left::PowerLost => Ok(Checksums::none()),
+        _ if are_kept => Checksums::open(&setting, &is_mapped),
+        _ => Checksums::off(dir),
+    }
+}

@@ -1,0 +1,112 @@
+use std::path::PathBuf;
+
+use halocline_model::evict::Lru;
+use halocline_model::layout::{Layout, Placement};
+
+use super::*;
+use crate::records::memory::Disk;
+use crate::{BLOCK, Stamp};
+
+const HERE: Placement = Placement { layout: Layout::OneDh, group: 0 };
+const ALL: ByteRange = ByteRange::new(0, u64::MAX);
+
+/// The tables over records on `disk`, on the same boot each time.
+fn open(dir: &Path, disk: &Disk) -> Result<(ExtentTable, Recovery)> {
+    let found = Owner::take_with_witness(dir, None)?;
+    std::fs::create_dir_all(dir.join(STORE_DIR)).unwrap();
+    let options = Options::new(1 << 30, Box::<Lru>::default(), 8);
+    ExtentTable::over((found.0, &found.1), Arc::new(disk.open()), options, "boot")
+}
+
+fn blocks(first: u64, count: u64) -> ByteRange {
+    ByteRange::at(first * BLOCK, count * BLOCK)
+}
+
+/// Changes of every kind, as far as they are accepted.
+fn live(table: &ExtentTable) -> Result<()> {
+    let key = |inode| OriginKey { inode, born_ns: 1 };
+    let a = table.register(key(1), Path::new("d/a"))?;
+    let b = table.register(key(2), Path::new("d/b"))?;
+    for number in 0..4 {
+        assert!(table.reserve(a, blocks(number * 100, 90), HERE));
+        table.map(a, blocks(number * 100, 90), HERE, number % 2 == 0)?;
+    }
+    table.map(b, blocks(0, 4), HERE, true)?;
+    table.mark_dirty(a, blocks(110, 20))?;
+    table.cut_dirty(a, blocks(0, 50))?;
+    table.rename(Path::new("d"), Path::new("e"))?;
+    table.exchange(Path::new("e/a"), Path::new("e/b"))?;
+    table.stamp(b, Stamp::Closed { size: 1, mtime_ns: 2, ctime_ns: 3 })?;
+    table.barrier()?;
+    let dirty = table.dirty(a, ALL, 9);
+    let dirty: Vec<_> = dirty.iter().map(|extent| (extent.range, extent.generation)).collect();
+    table.mark_clean(a, &dirty)?;
+    table.unmap(a, blocks(40, 100))?;
+    table.unmap(b, ALL)?;
+    table.forget(b)?;
+    table.barrier()?;
+    let evicted = table.evict(BLOCK, None, &mut |_, _| true)?;
+    for discard in &evicted {
+        table.discarded(discard);
+    }
+    Ok(())
+}
+
+/// A file's identity and path, and what is recorded of it.
+type Known = (OriginKey, PathBuf, Vec<(ByteRange, Placement, Option<u64>)>);
+
+fn known(table: &ExtentTable) -> Vec<Known> {
+    let files = table.files().into_iter();
+    files.map(|file| (file.key, file.path, table.recorded(file.id))).collect()
+}
+
+/// Memory never runs ahead of the records, nor they of it: whichever write is refused, the next
+/// opening finds what was shown.
+#[test]
+fn i4_a_store_that_fails_at_any_write_has_what_is_shown() {
+    let mut writes = 0;
+    loop {
+        let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+        let (table, _) = open(dir.path(), &disk).unwrap();
+        disk.fail_after(Some(writes));
+        let ended = live(&table);
+        let shown = known(&table);
+        drop(table);
+        disk.fail_after(None);
+        let (table, recovery) = open(dir.path(), &disk).unwrap();
+        assert_eq!(recovery.left, Left::Crashed);
+        assert_eq!(known(&table), shown, "write {writes} was refused");
+        if ended.is_ok() {
+            break;
+        }
+        writes += 1;
+    }
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    live(&open(dir.path(), &disk).unwrap().0).unwrap();
+    assert!(writes > 15 && disk.batches() > 15, "only {writes} writes were made");
+}
+
+/// An opening that cannot record what a power loss took finds it again.
+#[test]
+fn i6_a_loss_that_could_not_be_recorded_is_listed_again() {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    let (table, _) = open(dir.path(), &disk).unwrap();
+    live(&table).unwrap();
+    let file = table.find(OriginKey { inode: 1, born_ns: 1 }).unwrap();
+    table.map(file, blocks(900, 1), HERE, true).unwrap();
+    drop(table);
+    let reopen = || {
+        let found = Owner::take_with_witness(dir.path(), None).unwrap();
+        let options = Options::new(1 << 30, Box::<Lru>::default(), 8);
+        let records = Arc::new(disk.open());
+        ExtentTable::over((found.0, &found.1), records, options, "next boot")
+    };
+    for sound in 0..2 {
+        disk.fail_after(Some(sound));
+        reopen().unwrap_err();
+    }
+    disk.fail_after(None);
+    let (_, recovery) = reopen().unwrap();
+    assert_eq!((recovery.left, recovery.dropped.len()), (Left::PowerLost, 1));
+    assert_eq!(recovery.dropped[0].dirty_bytes, BLOCK);
+}

@@ -1,0 +1,99 @@
+//! Unmapping without the store: what a store that refuses changes cannot record is listed beside
+//! it, and what an earlier process listed is unmapped before anybody reads.
+
+use std::sync::atomic::Ordering::Acquire;
+
+use halocline_model::request::ByteRange;
+
+use super::{Access, ExtentTable};
+use crate::distrust::Distrusted;
+use crate::owner::LOCK_FILE;
+use crate::{Extent, FileId};
+use halocline_os::error::{Error, Result};
+
+impl ExtentTable {
+    /// For a store that is not [`usable`](Self::usable): unmaps `range` in memory, after making
+    /// sure by other means that no later opening trusts what its records say of these bytes. An
+    /// error says that no means was left; nothing is changed then.
+    pub fn abandon(&self, file: FileId, range: ByteRange) -> Result<()> {
+        debug_assert!(self.records.usable().is_err(), "a store that works records it");
+        let state = self.known(file)?;
+        let _change = state.change.lock();
+        let (any, dirty) = {
+            let mapped = state.mapped.read();
+            let dirty = mapped.extents.dirty(range).any(|extent| extent.range.overlaps(range))
+                // What is marked is recorded as dirty, and stays that.
+                || mapped.marks.overlapping(range).next().is_some();
+            (mapped.extents.overlapping(range).next().is_some(), dirty)
+        };
+        if !any {
+            return Ok(());
+        }
+        let what = if dirty { Distrusted::Bytes(file, range) } else { Distrusted::Clean };
+        // Durable before the caller may change the bytes: the records say otherwise (I1).
+        if !self.owner.distrust().is_given_up() {
+            self.distrust(what)?;
+        }
+        let (plan, gone) = Self::plan_unmap(&state, range, range);
+        state.mapped.write().marks.cut(range);
+        self.apply_unmap(&state, plan, gone, self.epochs.current.load(Acquire));
+        Ok(())
+    }
+
+    /// For a store that is not [`usable`](Self::usable), and of which nothing dirty is needed any
+    /// more: makes sure that no later opening trusts anything. From then on
+    /// [`abandon`](Self::abandon) only changes memory. An error says that no means was left to
+    /// tell a later opening.
+    pub fn give_up(&self) -> Result<()> {
+        debug_assert!(self.records.usable().is_err(), "a store that works records it");
+        let said = self.distrust(Distrusted::All);
+        self.owner.distrust().give_up();
+        said
+    }
+
+    fn distrust(&self, what: Distrusted) -> Result<()> {
+        self.owner.distrust().add(what).map_err(|error| {
+            let lock = self.owner.dir().join(LOCK_FILE);
+            Error::at(lock, "note that cached bytes are outdated, here or on the origin, in")(error)
+        })
+    }
+
+    /// Unmaps what an earlier process listed, durably, and clears the list, unless the cache is only
+    /// looked at. No barrier: it would call durable what a killed process wrote and nobody synced.
+    pub(super) fn honour(&self, distrusted: &[Distrusted], access: Access) -> Result<()> {
+        if distrusted.is_empty() {
+            return Ok(());
+        }
+        tracing::warn!(
+            "the store had failed in the last session; cached bytes that it could not forget are \
+             dropped"
+        );
+        for &what in distrusted {
+            match what {
+                Distrusted::Bytes(file, range) if self.state(file).is_some() => {
+                    self.unmap(file, range)?;
+                }
+                Distrusted::Bytes(..) => {}
+                Distrusted::Clean => self.unmap_all(|extent| !extent.dirty)?,
+                Distrusted::All => self.unmap_all(|_| true)?,
+            }
+        }
+        if access != Access::Change {
+            return Ok(());
+        }
+        self.records.sync()?;
+        let lock = || Error::at(self.owner.dir().join(LOCK_FILE), "clear the list in");
+        self.owner.distrust().clear().map_err(lock())
+    }
+
+    fn unmap_all(&self, doomed: impl Fn(&Extent) -> bool) -> Result<()> {
+        let states: Vec<_> = self.files.read().all().cloned().collect();
+        for state in states {
+            let extents: Vec<_> = state.mapped.read().extents.all().collect();
+            for extent in extents.iter().filter(|extent| doomed(extent)) {
+                self.unmap(state.id, extent.range)?;
+            }
+        }
+        Ok(())
+    }
+}

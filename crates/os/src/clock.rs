@@ -1,0 +1,143 @@
+//! Time, and waiting for it: one place that reads the machine's clocks, so that another time can be put in their place.
+//!
+//! Every request asks for it, mostly to tell seconds apart. The kernel keeps the time of its last
+//! tick (1 to 10 ms ago) where reading it costs a fifth.
+
+mod simulated;
+mod work;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Condvar, MutexGuard};
+use rustix::time::{ClockId, clock_gettime};
+
+pub use simulated::Simulated;
+pub use work::part_of_work;
+pub use work::{Team, Work};
+
+/// Where an engine and its emulated devices get their time from, and where they wait for it: the machine's clock, or
+/// a simulated one that all copies of this share.
+#[derive(Debug, Clone, Default)]
+pub struct Clock(Option<Arc<Simulated>>);
+
+impl Clock {
+    /// The machine's own.
+    pub const MACHINE: Self = Self(None);
+
+    /// A simulated one, which begins now and then stands still until somebody waits for it. Where all who might do
+    /// something wait, it goes to the earliest time that is waited for: waiting costs next to nothing.
+    #[must_use]
+    pub fn simulated() -> Self {
+        Self(Some(Arc::default()))
+    }
+
+    /// Nanoseconds since the epoch.
+    pub fn now_ns(&self) -> i64 {
+        if let Some(simulated) = &self.0 {
+            return simulated.now_ns();
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    /// Milliseconds since the epoch, some milliseconds late.
+    pub fn now_ms(&self) -> u64 {
+        self.0.as_ref().map_or_else(coarse_ms, |simulated| {
+            u64::try_from(simulated.now_ns() / 1_000_000).unwrap_or(0)
+        })
+    }
+
+    /// A time that never goes back, for durations.
+    pub fn instant(&self) -> Instant {
+        self.0.as_ref().map_or_else(Instant::now, |simulated| simulated.instant())
+    }
+
+    /// How long `since` is ago.
+    pub fn elapsed(&self, since: Instant) -> Duration {
+        self.instant().saturating_duration_since(since)
+    }
+
+    /// Waits for `duration`.
+    pub fn sleep(&self, duration: Duration) {
+        match &self.0 {
+            None => thread::sleep(duration),
+            Some(simulated) => simulated.sleep_until(simulated.instant() + duration),
+        }
+    }
+
+    /// Waits until `time`.
+    pub fn sleep_until(&self, time: Instant) {
+        match &self.0 {
+            None => thread::sleep(time.saturating_duration_since(Instant::now())),
+            Some(simulated) => simulated.sleep_until(time),
+        }
+    }
+
+    /// Sets a simulated clock ahead at once, as somebody who sets the machine's does: no wait takes its time.
+    ///
+    /// # Panics
+    ///
+    /// On the machine's clock, which is not ours.
+    pub fn leap(&self, by: Duration) {
+        self.0.as_ref().expect("only a simulated clock is set").leap(by);
+    }
+
+    /// Waits while `condition` holds and until `deadline` at most; `true` where that came first. Who changes what the
+    /// condition looks at notifies `changed`.
+    pub fn wait_while<T>(
+        &self,
+        changed: &Condvar,
+        guard: &mut MutexGuard<'_, T>,
+        condition: impl FnMut(&mut T) -> bool,
+        deadline: Instant,
+    ) -> bool {
+        match &self.0 {
+            None => changed.wait_while_until(guard, condition, deadline).timed_out(),
+            Some(simulated) => simulated.wait_while(changed, guard, condition, deadline),
+        }
+    }
+
+    /// Says that whoever [begins](Work::begin) what this returns works until it is dropped, but where it waits for the
+    /// time or sleeps: a simulated time stands still meanwhile. For threads that work beside others.
+    pub fn work(&self) -> Work {
+        Work::new(self.clone())
+    }
+
+    /// The simulated one, if it is.
+    pub fn as_simulated(&self) -> Option<&Simulated> {
+        self.0.as_deref()
+    }
+}
+
+/// A time that is later than now by more than this was noted before the clock was set back.
+const SET_BACK_MS: u64 = 1000;
+
+/// Milliseconds from `since_ms` to `now_ms`. What was noted before the clock was set back is taken for very old: nobody
+/// knows its age, and whoever waited for it would wait as long as the clock was set back.
+pub const fn age_ms(now_ms: u64, since_ms: u64) -> u64 {
+    if since_ms > now_ms.saturating_add(SET_BACK_MS) {
+        return u64::MAX;
+    }
+    now_ms.saturating_sub(since_ms)
+}
+
+/// Milliseconds since the epoch at the kernel's last tick.
+pub fn coarse_ms() -> u64 {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_before_the_clock_was_set_back_is_old() {
+        assert_eq!(age_ms(5000, 3000), 2000);
+        // Another thread noted it a moment later, or with the finer clock.
+        assert_eq!(age_ms(5000, 5900), 0);
+        assert_eq!(age_ms(5000, 6001), u64::MAX);
+    }
+}

@@ -1,0 +1,441 @@
+//! A clock that goes on only where everybody waits for it.
+//!
+//! Threads that work beside others say so ([`Clock::work`](super::Clock::work)): while one of them computes, time stands
+//! still. One that sleeps, say for the answer of a thread that waits for the time, holds it up no longer than the others.
+//! The others do not sign in. So the clock watches whether anybody looks at it, or begins or ends a wait: where
+//! nobody does for a moment of real time, all are taken to wait, and the time goes to the earliest that is waited for.
+//! A lock that goes with a condition ([`Clock::wait_while`](super::Clock::wait_while)) is held by nobody who waits for
+//! the time: whoever is woken gets it soon, and holds the time up until then.
+
+mod threads;
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use self::threads::{Sleep, Thread};
+
+/// Real time in which nobody uses the clock, after which all are taken to wait.
+const QUIET: Duration = Duration::from_micros(200);
+/// The same where one who says that it works runs: what it runs for may be a lock that one who waits for the time holds.
+/// Longer than a busy machine keeps a thread from its processor.
+const STUCK: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// How often the calling thread says that it works.
+    static WORKS: Cell<usize> = const { Cell::new(0) };
+    static ME: Thread = threads::own();
+}
+
+/// The clock's state, shared by all its users.
+#[derive(Debug)]
+pub struct Simulated {
+    /// Its beginning, by the machine's clocks.
+    begun: (Instant, SystemTime),
+    /// Nanoseconds since then.
+    elapsed_ns: AtomicU64,
+    /// Counts looks at the clock, and waits that began or ended.
+    uses: AtomicU64,
+    waits: Mutex<Waits>,
+}
+
+/// The time that a wait is for, and its number.
+type Wait = (u64, u64);
+
+#[derive(Debug, Default)]
+struct Waits {
+    next: u64,
+    all: BTreeMap<Wait, Waiter>,
+    /// Work that no thread has begun yet.
+    unbegun: usize,
+    /// Threads that say that they work and wait for no time.
+    working: BTreeSet<Thread>,
+    /// Those of them whose time came, until they go on: asleep until then, but not for long.
+    woken: BTreeSet<Thread>,
+}
+
+/// Who waits.
+#[derive(Debug, Clone)]
+struct Waiter {
+    /// The thread, where it says that it works.
+    working: Option<Thread>,
+    /// Whether others than the clock wake it too.
+    notified: bool,
+    /// Notified when it is over, or the next to be.
+    wake: Arc<Condvar>,
+}
+
+impl Waits {
+    fn first(&self) -> Option<Wait> {
+        self.all.first_key_value().map(|(wait, _)| *wait)
+    }
+
+    /// Only the one whose wait is over next watches the others: wakes it.
+    fn wake_first(&self) {
+        if let Some(waiter) = self.all.values().next() {
+            waiter.wake.notify_one();
+        }
+    }
+
+    /// Those who work, but the calling thread, where all of them sleep.
+    fn all_sleep(&self) -> Option<Vec<Sleep>> {
+        if self.unbegun > 0 || !self.woken.is_empty() {
+            return None;
+        }
+        let me = ME.with(|me| *me);
+        let notified = self.all.values().filter(|waiter| waiter.notified);
+        let others = self.working.iter().copied().chain(notified.filter_map(|it| it.working));
+        others.filter(|thread| *thread != me).map(threads::sleep_of).collect()
+    }
+}
+
+impl Default for Simulated {
+    fn default() -> Self {
+        let (uses, waits) = (AtomicU64::new(0), Mutex::default());
+        let begun = (Instant::now(), SystemTime::now());
+        Self { begun, elapsed_ns: AtomicU64::new(0), uses, waits }
+    }
+}
+
+impl Simulated {
+    /// Nanoseconds since the epoch.
+    pub(super) fn now_ns(&self) -> i64 {
+        let begun = self.begun.1.duration_since(UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(begun.as_nanos())
+            .unwrap_or(i64::MAX)
+            .saturating_add_unsigned(self.elapsed_ns())
+    }
+
+    /// Nanoseconds since the clock's beginning.
+    pub fn elapsed_ns(&self) -> u64 {
+        self.uses.fetch_add(1, Ordering::Relaxed);
+        self.elapsed_ns.load(Ordering::Acquire)
+    }
+
+    pub(super) fn instant(&self) -> Instant {
+        self.begun.0 + Duration::from_nanos(self.elapsed_ns())
+    }
+
+    /// Waits until `deadline`.
+    pub(super) fn sleep_until(&self, deadline: Instant) {
+        self.sleep_until_ns(self.ns_at(deadline));
+    }
+
+    /// Counts one more that works, from now on and whichever thread it will be.
+    pub(super) fn add_work(&self) {
+        self.lock().unbegun += 1;
+    }
+
+    /// The calling thread is the one that was counted.
+    pub(super) fn begin_work(&self) {
+        WORKS.set(WORKS.get() + 1);
+        let mut waits = self.lock();
+        waits.unbegun -= 1;
+        waits.working.insert(ME.with(|me| *me));
+    }
+
+    /// One that was counted works no longer; `began`, where the calling thread is it. Whether that works for nothing
+    /// else.
+    pub(super) fn end_work(&self, began: bool) -> bool {
+        let mut waits = self.lock();
+        if !began {
+            waits.unbegun -= 1;
+            return false;
+        }
+        WORKS.set(WORKS.get() - 1);
+        let last = WORKS.get() == 0;
+        if last {
+            waits.working.remove(&ME.with(|me| *me));
+        }
+        last
+    }
+
+    /// As [`Clock::leap`](super::Clock::leap).
+    pub(super) fn leap(&self, by: Duration) {
+        let to_ns = self.ns_at(self.instant() + by);
+        self.set(&mut self.lock(), to_ns);
+    }
+
+    /// Waits until `deadline_ns` nanoseconds since the clock's beginning.
+    pub fn sleep_until_ns(&self, deadline_ns: u64) {
+        let (wait, wake, mut waits) = self.begin(deadline_ns, false);
+        let mut quiet = self.watch();
+        while waits.all.contains_key(&wait) && !self.is_over(wait) {
+            if waits.first() != Some(wait) {
+                wake.wait(&mut waits);
+                quiet = self.watch();
+            } else if wake.wait_for(&mut waits, QUIET).timed_out() {
+                MutexGuard::unlocked(&mut waits, || self.go_on(wait, &mut quiet, || ()));
+            }
+        }
+        self.end(&mut waits, wait);
+    }
+
+    /// As [`Clock::wait_while`](super::Clock::wait_while).
+    pub(super) fn wait_while<T>(
+        &self,
+        changed: &Condvar,
+        guard: &mut MutexGuard<'_, T>,
+        mut condition: impl FnMut(&mut T) -> bool,
+        deadline: Instant,
+    ) -> bool {
+        let (wait, _, waits) = self.begin(self.ns_at(deadline), true);
+        drop(waits);
+        let mut quiet = self.watch();
+        if self.is_over(wait) {
+            // One that calls this again and again must not keep the lock from those it waits for.
+            MutexGuard::unlocked_fair(guard, || ());
+        }
+        let is_late = loop {
+            // A notification may have come before this had the lock again.
+            if !condition(guard) {
+                break false;
+            }
+            if self.is_over(wait) {
+                break true;
+            }
+            if changed.wait_for(guard, QUIET).timed_out() && condition(guard) {
+                self.go_on(wait, &mut quiet, || MutexGuard::unlocked_fair(guard, || ()));
+            }
+        };
+        self.end(&mut self.lock(), wait);
+        is_late
+    }
+
+    /// For whoever uses the clock: counted first, because a thread that waits for this lock seems to be asleep.
+    fn lock(&self) -> MutexGuard<'_, Waits> {
+        self.uses.fetch_add(1, Ordering::AcqRel);
+        self.waits.lock()
+    }
+
+    fn begin(
+        &self,
+        deadline_ns: u64,
+        notified: bool,
+    ) -> (Wait, Arc<Condvar>, MutexGuard<'_, Waits>) {
+        let mut waits = self.lock();
+        waits.next += 1;
+        let wait = (deadline_ns, waits.next);
+        let working = (WORKS.get() > 0).then(|| ME.with(|me| *me));
+        if let Some(me) = working {
+            waits.working.remove(&me);
+        }
+        let wake = Arc::new(Condvar::new());
+        waits.all.insert(wait, Waiter { working, notified, wake: Arc::clone(&wake) });
+        (wait, wake, waits)
+    }
+
+    /// The calling thread goes on.
+    fn end(&self, waits: &mut Waits, wait: Wait) {
+        if let Some(waiter) = waits.all.remove(&wait) {
+            waits.working.extend(waiter.working);
+            waits.wake_first();
+        } else {
+            waits.woken.remove(&ME.with(|me| *me));
+        }
+        self.uses.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn is_over(&self, (deadline_ns, _): Wait) -> bool {
+        self.elapsed_ns.load(Ordering::Acquire) >= deadline_ns
+    }
+
+    /// Sets the clock to the end of `wait` where that is the earliest, and nobody uses the clock. Looks twice, one thread
+    /// after the other: one may wake another that was looked at before, or sleep because the caller holds the lock that it
+    /// wants. Between the two looks the caller and this `let_go` of their locks. Where nobody woke meanwhile, all sleep.
+    fn go_on(&self, wait: Wait, quiet: &mut Quiet, let_go: impl FnOnce()) {
+        let now = self.watch();
+        if quiet.uses != now.uses {
+            *quiet = now;
+            return;
+        }
+        let long = now.since.duration_since(quiet.since);
+        let is_stuck = long >= STUCK;
+        let waits = self.waits.lock();
+        if waits.first() != Some(wait) || long < QUIET {
+            return;
+        }
+        let asleep = waits.all_sleep();
+        MutexGuard::unlock_fair(waits);
+        if asleep.is_none() && !is_stuck {
+            return;
+        }
+        let_go();
+        let mut waits = self.waits.lock();
+        let is_quiet = self.uses.load(Ordering::Acquire) == now.uses
+            && (is_stuck || waits.all_sleep() == asleep);
+        if waits.first() == Some(wait) && is_quiet {
+            self.set(&mut waits, wait.0);
+        }
+    }
+
+    fn set(&self, waits: &mut Waits, to_ns: u64) {
+        self.elapsed_ns.fetch_max(to_ns, Ordering::AcqRel);
+        while let Some(entry) = waits.all.first_entry()
+            && entry.key().0 <= to_ns
+        {
+            let waiter = entry.remove();
+            waits.working.extend(waiter.working);
+            waits.woken.extend(waiter.working);
+            waiter.wake.notify_one();
+        }
+        waits.wake_first();
+    }
+
+    fn watch(&self) -> Quiet {
+        Quiet { since: Instant::now(), uses: self.uses.load(Ordering::Acquire) }
+    }
+
+    fn ns_at(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.begun.0).as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Since when, in real time, one who waits has seen nobody use the clock, and the count of uses then.
+#[derive(Debug)]
+struct Quiet {
+    since: Instant,
+    uses: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::clock::{Clock, Team};
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    #[test]
+    fn a_wait_takes_its_time_and_no_real_time() {
+        let (clock, real) = (Clock::simulated(), Instant::now());
+        let (before, before_ns) = (clock.instant(), clock.now_ns());
+        for _ in 0..24 {
+            clock.sleep(HOUR);
+        }
+        assert_eq!(clock.elapsed(before), 24 * HOUR);
+        assert_eq!(clock.now_ns() - before_ns, 24 * 3600 * 1_000_000_000);
+        assert!(real.elapsed() < HOUR, "a day is over in less than an hour");
+    }
+
+    #[test]
+    fn waits_at_the_same_time_overlap() {
+        let clock = Clock::simulated();
+        let begun = clock.instant();
+        thread::scope(|scope| {
+            for hours in [3, 1, 2] {
+                let clock = clock.clone();
+                scope.spawn(move || {
+                    clock.sleep_until(begun + HOUR * hours);
+                    assert!(clock.elapsed(begun) >= HOUR * hours);
+                });
+            }
+        });
+        assert_eq!(clock.elapsed(begun), 3 * HOUR);
+    }
+
+    /// A wait for what is over kept the lock: whoever was to change something never got it.
+    #[test]
+    fn a_wait_that_is_over_lets_go_of_the_lock() {
+        let clock = Clock::simulated();
+        let (told, change) = (Mutex::new(false), Condvar::new());
+        let over = clock.instant();
+        clock.sleep(HOUR);
+        thread::scope(|scope| {
+            let mut guard = told.lock();
+            scope.spawn(|| *told.lock() = true);
+            while !*guard {
+                clock.wait_while(&change, &mut guard, |told| !*told, over);
+            }
+        });
+    }
+
+    /// What a request is cut into runs on other threads, and the one that waits for them had held the time up.
+    #[test]
+    fn one_that_works_and_sleeps_does_not_hold_the_time_up() {
+        let clock = Clock::simulated();
+        let (begun, real) = (clock.instant(), Instant::now());
+        let working = clock.work().begin();
+        for _ in 0..20 {
+            thread::scope(|scope| {
+                scope.spawn(|| clock.sleep(HOUR));
+            });
+        }
+        drop(working);
+        assert_eq!(clock.elapsed(begun), 20 * HOUR);
+        assert!(real.elapsed() < 2 * STUCK, "as if nobody worked");
+    }
+
+    #[test]
+    fn time_stands_still_while_one_that_works_runs() {
+        let clock = Clock::simulated();
+        let begun = clock.instant();
+        let (own, other) = (clock.work(), clock.work());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let _working = other.begin();
+                clock.sleep(HOUR);
+            });
+            let _working = own.begin();
+            let until = Instant::now() + 50 * QUIET;
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            assert_eq!(clock.elapsed(begun), Duration::ZERO);
+        });
+        assert_eq!(clock.elapsed(begun), HOUR);
+    }
+
+    #[test]
+    fn who_is_notified_waits_no_longer() {
+        let clock = Clock::simulated();
+        let (told, change) = (Mutex::new(false), Condvar::new());
+        let begun = clock.instant();
+        thread::scope(|scope| {
+            let mut guard = told.lock();
+            scope.spawn(|| {
+                *told.lock() = true;
+                change.notify_all();
+            });
+            let until = begun + HOUR * 1_000_000;
+            assert!(!clock.wait_while(&change, &mut guard, |told| !*told, until));
+        });
+        let mut guard = told.lock();
+        assert!(clock.wait_while(&change, &mut guard, |_| true, clock.instant() + HOUR));
+    }
+
+    /// Who was notified had seemed to sleep until it ran, and the time went on to the deadline of another.
+    #[test]
+    fn no_time_passes_between_a_notification_and_what_it_leads_to() {
+        const ROUNDS: u32 = 300;
+        let clock = Clock::simulated();
+        let begun = clock.instant();
+        let (turn, changed) = (Mutex::new(0), Condvar::new());
+        let (team, works) = Team::new(&clock, 3);
+        let until = begun + HOUR * 1_000_000;
+        thread::scope(|scope| {
+            for (own, work) in (0..).zip(works) {
+                let (clock, turn, changed, team) = (&clock, &turn, &changed, &team);
+                scope.spawn(move || {
+                    let working = work.begin();
+                    for _ in 0..ROUNDS {
+                        let mut guard = turn.lock();
+                        let is_other = |turn: &mut u32| *turn != own;
+                        assert!(!clock.wait_while(changed, &mut guard, is_other, until));
+                        drop(guard);
+                        clock.sleep(HOUR);
+                        *turn.lock() = (own + 1) % 3;
+                        changed.notify_all();
+                    }
+                    team.leave(working);
+                });
+            }
+        });
+        assert_eq!(clock.elapsed(begun), 3 * ROUNDS * HOUR);
+    }
+}

@@ -1,0 +1,73 @@
+//! Open files of the process, shared out among those that keep many.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::error::{Error, Result};
+
+/// Cache objects that are open at most, however many files the process may have.
+pub const OBJECTS_MAX: usize = 4096;
+
+/// Set aside for the front end: two for each of its threads, and some.
+const FRONT_END: usize = 400;
+/// With fewer a mount would stop at its first few files.
+const LIMIT_MIN: usize = 512;
+
+/// How many each may keep; what is left is for the files that programs open.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenFiles {
+    /// Nodes of the tree.
+    pub nodes: usize,
+    /// Nodes that could not be found again.
+    pub pinned: usize,
+    /// Objects of the cache, on all servers together.
+    pub objects: usize,
+    /// Files of the origin with dirty bytes, on all servers together.
+    pub movers: usize,
+}
+
+impl OpenFiles {
+    /// The shares of this process. Raises its soft limit to the hard one first.
+    ///
+    /// # Errors
+    /// Where the limit is too low to mount anything.
+    pub fn of_process() -> Result<Self> {
+        let limit = getrlimit(Resource::Nofile);
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        let current = match setrlimit(Resource::Nofile, raised) {
+            Ok(()) => limit.maximum,
+            Err(_) => limit.current,
+        };
+        let limit = current.map_or(1 << 20, |limit| usize::try_from(limit).unwrap_or(1 << 20));
+        if limit < LIMIT_MIN {
+            return Err(Error::invalid(
+                format!("this process may have {limit} files open, and a mount needs {LIMIT_MIN}"),
+                "raise the hard limit (ulimit -Hn, or LimitNOFILE= of a systemd unit)",
+            ));
+        }
+        Ok(Self::of(limit))
+    }
+
+    fn of(limit: usize) -> Self {
+        let tenth = limit.saturating_sub(FRONT_END) / 10;
+        Self {
+            nodes: 4 * tenth,
+            pinned: 2 * tenth,
+            objects: (2 * tenth).min(OBJECTS_MAX),
+            movers: tenth,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_leave_some_for_programs() {
+        for limit in [LIMIT_MIN, 1024, 4096, 20_000, 1 << 20] {
+            let OpenFiles { nodes, pinned, objects, movers } = OpenFiles::of(limit);
+            let all = nodes + pinned + objects + movers;
+            assert!(all + FRONT_END + limit / 50 <= limit, "{limit}: {all}");
+        }
+    }
+}

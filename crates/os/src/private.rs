@@ -1,0 +1,418 @@
+//! Directories and files that are this program's alone: caches, and what a tier keeps beside its
+//! files.
+//!
+//! Whoever can prepare or change such a directory could have us read, write and remove files of
+//! that person's choice. What must hold: nothing is opened through a symbolic link; a directory
+//! belongs to the user we act as and is closed to all others; a file is a regular one of the same
+//! user, and has no other name. What is only too open, as earlier versions made it, is closed.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, fsync, mkdirat, openat, renameat,
+    statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::beneath;
+use crate::bounded;
+use crate::error::{Error, Result};
+
+/// Permissions of anybody but the owner.
+const OTHERS: u32 = 0o077;
+/// Deepest tree that is checked.
+const DEPTH_MAX: usize = 16;
+
+/// What a file is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// Reading.
+    Read,
+    /// Reading and writing; it is made if it is missing.
+    Write,
+    /// Adding to its end; it is made if it is missing.
+    Append,
+    /// Reading and writing a file that must not be there yet.
+    New,
+}
+
+impl Use {
+    const fn flags(self) -> OFlags {
+        match self {
+            Self::Read => OFlags::RDONLY,
+            Self::Write => OFlags::RDWR.union(OFlags::CREATE),
+            Self::Append => OFlags::WRONLY.union(OFlags::APPEND).union(OFlags::CREATE),
+            Self::New => OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL),
+        }
+    }
+}
+
+/// An open directory that is ours alone.
+#[derive(Debug)]
+pub struct PrivateDir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl PrivateDir {
+    /// Opens the directory at `path`, which is made where it is missing, with those above it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where it is somebody else's, a link, or not to be trusted.
+    pub fn make(path: &Path) -> Result<Self> {
+        Self::look_or_make(path)?.closed()
+    }
+
+    /// The same, but one that is there is left as open to others as it is.
+    pub fn look_or_make(path: &Path) -> Result<Self> {
+        if let Err(Errno::NOENT) = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(path)
+                .map_err(Error::at(path, "create the directory"))?;
+        }
+        Self::look(path)
+    }
+
+    /// Opens the directory at `path`.
+    ///
+    /// # Errors
+    /// As [`PrivateDir::make`]; [`Error::Path`] where there is none.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::look(path)?.closed()
+    }
+
+    /// Opens the directory at `path` and leaves it as open to others as it is.
+    ///
+    /// # Errors
+    /// As [`PrivateDir::open`].
+    pub fn look(path: &Path) -> Result<Self> {
+        Self::ours(open_directory(CWD, path.as_os_str(), path)?, path.to_owned())
+    }
+
+    /// Opens the directory `name` of `parent`, whose path is `above`; it is made where it is
+    /// missing.
+    pub fn make_in(parent: impl AsFd, above: &Path, name: &str) -> Result<Self> {
+        let path = above.join(name);
+        match mkdirat(&parent, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(Error::at(path, "create the directory")(errno.into())),
+        }
+        Self::ours(open_directory(parent.as_fd(), name.as_ref(), &path)?, path)?.closed()
+    }
+
+    /// Opens or makes a directory in this one.
+    pub fn sub(&self, name: &str) -> Result<Self> {
+        Self::make_in(&self.fd, &self.path, name)
+    }
+
+    fn ours(fd: OwnedFd, path: PathBuf) -> Result<Self> {
+        let dir = Self { fd, path };
+        let (found, own) = (dir.stat()?.st_uid, own_uid());
+        if found == own {
+            return Ok(dir);
+        }
+        Err(Error::invalid(
+            format!("{} belongs to user {found}, not to user {own}", dir.path.display()),
+            "name a directory of your own: whoever owns it could change what is in it",
+        ))
+    }
+
+    /// Closes it to others.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where anybody could put things there, and somebody did.
+    pub fn closed(self) -> Result<Self> {
+        let mode = self.stat()?.st_mode;
+        if mode & 0o002 != 0 && !self.names()?.is_empty() {
+            return Err(Error::invalid(
+                format!("{}: anybody may write to this directory", self.path.display()),
+                "make sure that everything in it is yours, then close it: chmod 0700",
+            ));
+        }
+        if mode & OTHERS != 0 {
+            fchmod(&self.fd, Mode::from_raw_mode(mode & 0o7700))
+                .map_err(|errno| Error::at(&self.path, "close to others")(errno.into()))?;
+        }
+        Ok(self)
+    }
+
+    fn stat(&self) -> Result<Stat> {
+        fstat(&self.fd).map_err(|errno| Error::at(&self.path, "look at")(errno.into()))
+    }
+
+    /// Its path, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Names in it, in no order.
+    pub fn names(&self) -> Result<Vec<OsString>> {
+        beneath::names(&self.fd).map_err(|errno| Error::at(&self.path, "list")(errno.into()))
+    }
+
+    /// Opens a file in it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where what is there is not ours; [`Error::Path`] of opening it.
+    pub fn file(&self, name: impl AsRef<OsStr>, using: Use) -> Result<File> {
+        let path = self.path.join(name.as_ref());
+        open_checked(&self.fd, name.as_ref(), using).map_err(|failed| failed.told(&path))
+    }
+
+    /// What a file in it holds; `None` where there is none.
+    ///
+    /// # Errors
+    /// As [`PrivateDir::file`], and for more than `bytes_max` bytes.
+    pub fn read(&self, name: impl AsRef<OsStr>, bytes_max: u64) -> Result<Option<Vec<u8>>> {
+        let path = self.path.join(name.as_ref());
+        let file = match self.file(name, Use::Read) {
+            Err(error) if error.errno() == libc::ENOENT => return Ok(None),
+            other => other?,
+        };
+        bounded::read_from(file, bytes_max).map(Some).map_err(Error::at(path, "read"))
+    }
+
+    /// Puts a file with these bytes in place of whatever has its name, atomically and durably.
+    pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let fresh = format!("{name}.new");
+        let path = self.path.join(name);
+        match unlinkat(&self.fd, &fresh, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(Error::at(self.path.join(fresh), "remove")(errno.into())),
+        }
+        let mut file = self.file(&fresh, Use::New)?;
+        let mut write = || -> io::Result<()> {
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            renameat(&self.fd, &fresh, &self.fd, name)?;
+            Ok(fsync(&self.fd)?)
+        };
+        write().map_err(Error::at(path, "write"))
+    }
+
+    /// Writes a file in it, which is made or emptied before; not durably.
+    pub fn overwrite(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let mut file = self.file(name, Use::Write)?;
+        let mut write = || file.set_len(0).and_then(|()| file.write_all(bytes));
+        write().map_err(Error::at(self.path.join(name), "write"))
+    }
+
+    /// Removes a file in it; that there is none is no error.
+    pub fn remove(&self, name: impl AsRef<OsStr>) -> Result<()> {
+        let path = self.path.join(name.as_ref());
+        match unlinkat(&self.fd, name.as_ref(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(Error::at(path, "remove")(errno.into())),
+        }
+    }
+
+    /// Checks, and closes to others, everything below: before a library opens it by its path.
+    pub fn check_below(&self) -> Result<()> {
+        self.check_to_depth(DEPTH_MAX)
+    }
+
+    /// Checks, and closes to others, the directories in this one for which `is_ours` knows the name.
+    pub fn check_directories(&self, is_ours: impl Fn(&OsStr) -> bool) -> Result<()> {
+        for name in self.names()?.into_iter().filter(|name| is_ours(name)) {
+            let path = self.path.join(&name);
+            Self::ours(open_directory(self.fd.as_fd(), &name, &path)?, path)?.closed()?;
+        }
+        Ok(())
+    }
+
+    fn check_to_depth(&self, depth: usize) -> Result<()> {
+        if depth == 0 {
+            return Err(Error::invalid(
+                format!("{}: directories too deep in each other", self.path.display()),
+                "no version made them: move them away",
+            ));
+        }
+        for name in self.names()? {
+            let path = self.path.join(&name);
+            let found = statat(&self.fd, &name, AtFlags::SYMLINK_NOFOLLOW);
+            let found = found.map_err(|errno| Error::at(&path, "look at")(errno.into()))?;
+            if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+                let fd = open_directory(self.fd.as_fd(), &name, &path)?;
+                Self::ours(fd, path)?.closed()?.check_to_depth(depth - 1)?;
+            } else {
+                self.file(&name, Use::Read)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for PrivateDir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Why a file was not opened.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The system call failed.
+    System(Errno),
+    /// Somebody else may have prepared it; the text says what is wrong.
+    NotOurs(String),
+}
+
+impl Refusal {
+    /// The error for the file at `path`.
+    pub(crate) fn told(self, path: &Path) -> Error {
+        match self {
+            Self::System(errno) => Error::at(path, "open")(errno.into()),
+            Self::NotOurs(what) => Error::invalid(
+                format!("{} {what}", path.display()),
+                "find out who put it there, and move it away",
+            ),
+        }
+    }
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::System(errno) => errno.into(),
+            Refusal::NotOurs(what) => {
+                Self::new(io::ErrorKind::PermissionDenied, format!("it {what}"))
+            }
+        }
+    }
+}
+
+/// Opens `name` in a directory and checks that it is a file of ours. Whatever else is under the
+/// name, a FIFO say, is not waited for.
+pub(crate) fn open_checked(
+    dir: impl AsFd,
+    name: &OsStr,
+    using: Use,
+) -> std::result::Result<File, Refusal> {
+    let flags =
+        using.flags() | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let not_ours = |what: &str| Refusal::NotOurs(what.to_owned());
+    let file = openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| match errno {
+        Errno::LOOP => not_ours("is a symbolic link"),
+        // A socket, or a FIFO or directory that is opened for writing.
+        Errno::NXIO | Errno::ISDIR => not_ours("is no regular file"),
+        errno => Refusal::System(errno),
+    })?;
+    let file = File::from(file);
+    check_file(&file).map(|()| file)
+}
+
+/// Checks that an open file is a regular one of ours with one name, and closes it to others.
+pub fn check_file(file: &File) -> std::result::Result<(), Refusal> {
+    let stat = fstat(file).map_err(Refusal::System)?;
+    let not_ours = |what: String| Err(Refusal::NotOurs(what));
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return not_ours("is no regular file".into());
+    }
+    if stat.st_uid != own_uid() {
+        return not_ours(format!("belongs to user {}, not to user {}", stat.st_uid, own_uid()));
+    }
+    if stat.st_nlink > 1 {
+        return not_ours("has another name (a hard link)".into());
+    }
+    if stat.st_mode & OTHERS != 0 {
+        fchmod(file, Mode::from_raw_mode(stat.st_mode & 0o700)).map_err(Refusal::System)?;
+    }
+    Ok(())
+}
+
+/// The user as whom this thread makes files.
+pub fn own_uid() -> u32 {
+    // SAFETY: takes a plain number; what is no user's changes nothing, and the present one is told.
+    let uid = unsafe { libc::syscall(libc::SYS_setfsuid, -1) };
+    u32::try_from(uid).unwrap_or_else(|_| rustix::process::geteuid().as_raw())
+}
+
+fn open_directory(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(parent, name, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::LOOP | Errno::NOTDIR => Error::invalid(
+            format!("{} is a symbolic link or no directory", path.display()),
+            "find out who put it there, and move it away",
+        ),
+        errno => Error::at(path, "open the directory")(errno.into()),
+    })
+}
+
+/// What `name` in the private directory `dir` holds; `None` where either is missing.
+///
+/// # Errors
+/// As [`PrivateDir::read`].
+pub fn read(dir: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    match PrivateDir::look(dir) {
+        Err(error) if error.errno() == libc::ENOENT => Ok(None),
+        dir => dir?.read(name, bounded::SMALL_FILE_BYTES_MAX),
+    }
+}
+
+/// Refuses a directory that a user other than root could replace by another while root uses it:
+/// somebody else may rename or remove one of the directories above it. Whom an ordinary user shares
+/// directories with is that user's own affair.
+///
+/// # Errors
+/// [`Error::Invalid`] names the directory.
+pub fn check_above(dir: &Path) -> Result<()> {
+    if own_uid() != 0 || !is_initial_namespace() {
+        return Ok(());
+    }
+    let (real, own) = match std::fs::canonicalize(dir) {
+        // It is about to be made.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let there = dir.ancestors().skip(1).find_map(|above| std::fs::canonicalize(above).ok());
+            (there.unwrap_or_else(|| "/".into()), 0)
+        }
+        real => (real.map_err(Error::at(dir, "look at"))?, 1),
+    };
+    for above in real.ancestors().skip(own) {
+        let found = statat(CWD, above, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| Error::at(above, "look at")(errno.into()))?;
+        let group = if found.st_gid == 0 { 0 } else { 0o020 };
+        let is_open = found.st_mode & (0o002 | group) != 0 && found.st_mode & 0o1000 == 0;
+        if found.st_uid != 0 || is_open {
+            let who = if is_open { "others may write to" } else { "another user owns" };
+            return Err(Error::invalid(
+                format!("{}: {who} {}, above it", dir.display(), above.display()),
+                "as root, name a directory that only root can move",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether users other than root and this one can reach what is in `dir`, which is an absolute path
+/// without links: no directory above it is closed to them. Its own mode does not count.
+///
+/// # Errors
+/// Of looking at the directories above.
+pub fn others_reach(dir: &Path) -> Result<bool> {
+    /// Passing through by the group and by all; an ACL that lets anybody pass shows as the group's.
+    const PASS: u32 = 0o011;
+    for above in dir.ancestors().skip(1) {
+        let found = statat(CWD, above, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| Error::at(above, "look at")(errno.into()))?;
+        if found.st_mode & PASS == 0 && [0, own_uid()].contains(&found.st_uid) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether user ids are the machine's: in other namespaces those of owners above are not known.
+fn is_initial_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+#[cfg(test)]
+mod tests;

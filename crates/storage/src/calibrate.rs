@@ -1,0 +1,210 @@
+//! Measures a server: startup and transfer time by direction and pattern, through the device
+//! trait that the engine uses (D10).
+//!
+//! One caller on an idle server issues requests of several sizes to a scratch file, sequential
+//! and at random; [`fit`] finds the cost model's parameters from the medians. "Random" means
+//! within the scratch file: on a disk the startup grows with its size, so a file as large as the
+//! data that will be used gives the best prediction.
+
+mod fit;
+mod remote;
+mod rotational;
+mod scratch;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::path::Path;
+use std::time::Instant;
+
+use halocline_model::profile::DeviceProfile;
+use halocline_model::request::Direction;
+use serde::Serialize;
+
+use crate::device::Device;
+use halocline_os::error::{Error, Result};
+
+pub use remote::is_remote;
+pub use rotational::rotational;
+
+use fit::{Pattern, Point};
+use scratch::{AlignedBuffer, Scratch};
+
+/// How much to measure.
+#[derive(Debug, Clone)]
+pub struct Effort {
+    /// Size of the scratch file in bytes.
+    pub span: u64,
+    /// Requests for each direction, pattern and size.
+    pub requests: usize,
+    /// Request sizes in bytes, multiples of 4096.
+    pub sizes: Vec<u64>,
+    /// Go past the page cache (`O_DIRECT`) where the file system can: it measures the device
+    /// instead of memory. Not needed on an emulated device, whose time is its own.
+    pub direct: bool,
+    /// Measure the way to the server by itself too: it is on another machine.
+    pub way: bool,
+}
+
+impl Default for Effort {
+    /// 1 GiB and 4,000 requests: some seconds on flash, about half a minute on a disk.
+    fn default() -> Self {
+        Self {
+            span: 1 << 30,
+            requests: 200,
+            sizes: [4, 16, 64, 256, 1024].map(|kib| kib << 10).to_vec(),
+            direct: true,
+            way: false,
+        }
+    }
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Calibration {
+    /// The cost model's parameters.
+    pub profile: DeviceProfile,
+    /// Whether the page cache was out of the way; without it, reads may have measured memory.
+    pub direct: bool,
+    /// The way to the server, if it was asked for; the profile has it in all its times.
+    pub way: Option<Way>,
+    /// Requests that were measured.
+    pub requests: usize,
+}
+
+/// What the way to a server on another machine costs: reads of what it has in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Way {
+    /// Of one request, picoseconds: e of the cost model, and what the server's software takes.
+    pub startup_ps: u64,
+    /// Of one byte, picoseconds: t of the cost model.
+    pub per_byte_ps: u64,
+}
+
+impl Calibration {
+    /// The device alone: the profile without the way to it.
+    pub fn device(&self) -> DeviceProfile {
+        let Some(way) = self.way else { return self.profile };
+        let mut device = self.profile;
+        for service in [&mut device.read, &mut device.write] {
+            for startup in [&mut service.startup_sequential_ps, &mut service.startup_random_ps] {
+                *startup = startup.saturating_sub(way.startup_ps);
+            }
+            service.per_byte_ps = service.per_byte_ps.saturating_sub(way.per_byte_ps);
+        }
+        device
+    }
+}
+
+/// Called with the steps done and the steps in all.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Bytes of one write while the scratch file is filled.
+const FILL: u64 = 4 << 20;
+
+/// Measures the server in `dir` through `device`. The scratch file has no name while it is in
+/// use, so that it disappears with the process whatever happens.
+pub fn calibrate(
+    dir: &Path,
+    device: &dyn Device,
+    effort: &Effort,
+    progress: Progress<'_>,
+) -> Result<Calibration> {
+    check(dir, device, effort)?;
+    let scratch = Scratch::create(dir, effort.direct)?;
+    let longest = effort.sizes.iter().copied().max().unwrap_or(0).max(FILL);
+    let mut run = Run { device, scratch: &scratch, effort, buffer: AlignedBuffer::new(longest) };
+    let fill_steps = effort.span.div_ceil(FILL);
+    let series = fit::SERIES.into_iter().chain(effort.way.then_some(fit::WAY));
+    let runs = series.clone().count() * effort.sizes.len();
+    let total = fill_steps + (runs * effort.requests) as u64;
+    let failed = || Error::at(dir, "measure the server with a scratch file");
+    for step in 0..fill_steps {
+        let len = FILL.min(effort.span - step * FILL);
+        run.request(Direction::Write, step * FILL, len).map_err(failed())?;
+        progress(step + 1, total);
+    }
+    // What the page cache still holds must not be written back while something is measured.
+    device.sync(&scratch.file, true).map_err(failed())?;
+    let (mut points, mut done) = (Vec::with_capacity(runs), fill_steps);
+    for (direction, pattern) in series {
+        for &size in &effort.sizes {
+            let median_ps = run.series(direction, pattern, size).map_err(failed())?;
+            points.push(Point { direction, pattern, size, median_ps });
+            done += effort.requests as u64;
+            progress(done, total);
+        }
+    }
+    let requests = runs * effort.requests;
+    let way = points.split_off(fit::SERIES.len() * effort.sizes.len());
+    let way = effort.way.then(|| fit::way(&way));
+    let way = way.map(|(startup_ps, per_byte_ps)| Way { startup_ps, per_byte_ps });
+    Ok(Calibration { profile: fit::profile(&points), direct: scratch.direct, way, requests })
+}
+
+fn check(dir: &Path, device: &dyn Device, effort: &Effort) -> Result<()> {
+    let sizes_fit = |size: &u64| *size > 0 && size.is_multiple_of(4096) && size * 2 <= effort.span;
+    if effort.sizes.len() < 2 || !effort.sizes.iter().all(sizes_fit) || effort.requests == 0 {
+        return Err(Error::invalid(
+            format!("{}: cannot calibrate with sizes {:?}", dir.display(), effort.sizes),
+            "give two or more multiples of 4096, none over half of the scratch file",
+        ));
+    }
+    let free = device.space().map_err(Error::at(dir, "ask for free space"))?.available;
+    if free / 2 < effort.span {
+        let what = format!("{}: {free} bytes are free", dir.display());
+        let remedy = format!(
+            "calibration leaves half of the free space alone: free {} bytes, or give a smaller \
+             scratch file",
+            effort.span * 2
+        );
+        return Err(Error::invalid(what, remedy));
+    }
+    Ok(())
+}
+
+struct Run<'a> {
+    device: &'a dyn Device,
+    scratch: &'a Scratch,
+    effort: &'a Effort,
+    buffer: AlignedBuffer,
+}
+
+impl Run<'_> {
+    /// The median time in picoseconds of requests of one size.
+    fn series(
+        &mut self,
+        direction: Direction,
+        pattern: Pattern,
+        size: u64,
+    ) -> std::io::Result<f64> {
+        let places = self.effort.span / size;
+        let mut random = fit::Random::new(size);
+        let mut times = Vec::with_capacity(self.effort.requests);
+        // One more than is measured: the first one of a sequential series continues nothing.
+        for at in 0..=self.effort.requests as u64 {
+            let place = match pattern {
+                Pattern::Sequential => at % places,
+                Pattern::Random => random.below(places),
+                Pattern::Same => 0,
+            };
+            let start = Instant::now();
+            self.request(direction, place * size, size)?;
+            if at > 0 {
+                times.push(start.elapsed());
+            }
+        }
+        Ok(fit::median_ps(&mut times))
+    }
+
+    fn request(&mut self, direction: Direction, offset: u64, len: u64) -> std::io::Result<()> {
+        let bytes = self.buffer.bytes(len);
+        match direction {
+            Direction::Read => {
+                let mut bufs = [IoSliceMut::new(bytes)];
+                self.device.read_at(&self.scratch.file, offset, &mut bufs).map(drop)
+            }
+            Direction::Write => {
+                self.device.write_at(&self.scratch.file, offset, &[IoSlice::new(bytes)])
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! One server: a directory on one device. The trait carries the data operations on descriptors
+//! of files that live there; emulation, metering and faults are decorators of it.
+
+use std::fmt::Debug;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::MetadataExt;
+
+use halocline_model::request::ByteRange;
+use halocline_vfs::Allocate;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use self::memory::MemoryFile;
+
+pub mod directory;
+pub mod drift;
+pub mod emulate;
+pub mod fault;
+pub mod lease;
+pub mod local;
+pub mod memory;
+pub mod meter;
+pub mod null;
+pub mod passing;
+pub mod pieces;
+
+pub use directory::Directory;
+
+/// The unit of `st_blocks`, whatever the file system's own block is.
+pub(crate) const SECTOR: u64 = 512;
+
+/// An open file on a server. Only the server's own device looks into it.
+#[derive(Debug)]
+pub struct ServerFile {
+    content: Content,
+    inode: u64,
+}
+
+/// Where a file's bytes are.
+#[derive(Debug)]
+enum Content {
+    /// On a mounted file system.
+    File(File),
+    /// On a [`memory::MemoryServer`].
+    Memory(MemoryFile),
+}
+
+impl ServerFile {
+    /// Wraps an open file; its inode number is its identity on the server.
+    pub fn new(file: File) -> io::Result<Self> {
+        let inode = file.metadata()?.ino();
+        Ok(Self { content: Content::File(file), inode })
+    }
+
+    const fn in_memory(file: MemoryFile, inode: u64) -> Self {
+        Self { content: Content::Memory(file), inode }
+    }
+
+    /// The descriptor; `EBADF` where the file is on no mounted file system.
+    pub fn file(&self) -> io::Result<&File> {
+        match &self.content {
+            Content::File(file) => Ok(file),
+            Content::Memory(_) => Err(Errno::BADF.into()),
+        }
+    }
+
+    fn memory(&self) -> io::Result<&MemoryFile> {
+        match &self.content {
+            Content::Memory(file) => Ok(file),
+            Content::File(_) => Err(Errno::BADF.into()),
+        }
+    }
+
+    /// Another handle of the same file.
+    fn again(&self) -> io::Result<Self> {
+        let content = match &self.content {
+            Content::File(file) => Content::File(file.try_clone()?),
+            Content::Memory(file) => Content::Memory(file.clone()),
+        };
+        Ok(Self { content, inode: self.inode })
+    }
+
+    /// Identity of the file on its server: what an emulated head uses as the file's place.
+    pub const fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Size in bytes.
+    pub fn size(&self) -> io::Result<u64> {
+        match &self.content {
+            Content::File(file) => Ok(file.metadata()?.len()),
+            Content::Memory(file) => Ok(file.len()),
+        }
+    }
+
+    /// Bytes of blocks in use.
+    pub fn allocated(&self) -> io::Result<u64> {
+        match &self.content {
+            Content::File(file) => Ok(file.metadata()?.blocks() * SECTOR),
+            Content::Memory(file) => Ok(file.allocated()),
+        }
+    }
+
+    /// The next data or hole, as `lseek(2)`; `ENXIO` where there is none.
+    pub fn seek(&self, whence: SeekFrom) -> io::Result<u64> {
+        match &self.content {
+            Content::File(file) => Ok(rustix::fs::seek(file, whence)?),
+            Content::Memory(file) => file.seek(whence),
+        }
+    }
+}
+
+/// Bytes of the file system that holds a server's directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Size in bytes.
+    pub total: u64,
+    /// Bytes an ordinary user can still write.
+    pub available: u64,
+    /// Whether its file system has no inode left for another file.
+    pub no_files: bool,
+}
+
+/// The data operations of one server.
+///
+/// The caller guarantees that `file` was opened on this server with access that fits.
+/// An implementation MUST be safe to call from many threads at once, MUST NOT report bytes as
+/// written before the operating system below accepted them (they then survive `kill -9`), and
+/// MUST pass the operating system's errors through unchanged.
+pub trait Device: Send + Sync + Debug {
+    /// Reads at `offset` into `bufs` in order; short only at the end of the file.
+    fn read_at(
+        &self,
+        file: &ServerFile,
+        offset: u64,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> io::Result<usize>;
+
+    /// Writes all of `bufs` at `offset`.
+    fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()>;
+
+    /// Punches, reserves or zeroes `range`.
+    fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()>;
+
+    /// Sets the file's size.
+    fn truncate(&self, file: &ServerFile, len: u64) -> io::Result<()>;
+
+    /// Makes the file's data durable; its metadata too unless `data_only`.
+    fn sync(&self, file: &ServerFile, data_only: bool) -> io::Result<()>;
+
+    /// Space of the file system under the server.
+    fn space(&self) -> io::Result<Space>;
+}

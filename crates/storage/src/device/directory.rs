@@ -1,0 +1,176 @@
+//! The names of one server: a tree of files, most of which are objects of a cache or of a striped origin.
+//!
+//! What a [`Device`](super::Device) is for data, a [`Directory`] is for names. The two of a server belong together: a
+//! device takes the files that its server's directory opened.
+
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+use super::{SECTOR, ServerFile};
+use halocline_os::beneath;
+use halocline_os::error::Result;
+use halocline_os::private::{self, PrivateDir};
+
+/// The names of one server. Paths are relative to it, and lead through no links.
+pub trait Directory: Send + Sync + Debug {
+    /// Opens the file at `path` for reading and writing, or `None` where there is none.
+    fn open(&self, path: &Path) -> io::Result<Option<ServerFile>>;
+
+    /// Opens the file at `path`, creating it and its directories.
+    fn create(&self, path: &Path) -> io::Result<ServerFile>;
+
+    /// Removes the file at `path`; it is no error where there is none.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Gives the file `from` the name `to` in the same directory, unless that is taken (`EEXIST`).
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Names in the directory at `path`; none where there is no directory.
+    fn names(&self, path: &Path) -> io::Result<Vec<OsString>>;
+
+    /// Bytes of blocks that the file at `path` uses; 0 where there is none.
+    fn allocated_of(&self, path: &Path) -> io::Result<u64>;
+
+    /// Makes the entries of every directory from the root down to `path`'s durable.
+    fn sync_parents(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes everything on the server durable.
+    fn sync_all(&self) -> io::Result<()>;
+
+    /// Content of the small file `name` that says whose the server is.
+    fn mark(&self, name: &str) -> Result<Option<Vec<u8>>>;
+
+    /// Puts such a file in place of the one before, atomically and durably.
+    fn set_mark(&self, name: &str, bytes: &[u8]) -> Result<()>;
+}
+
+/// A directory of a mounted file system.
+#[derive(Debug)]
+pub struct LocalDirectory {
+    root: File,
+    path: PathBuf,
+    /// Whether everything here is to be ours alone.
+    is_private: bool,
+}
+
+impl LocalDirectory {
+    /// The names below `root`, which was opened at `path`. Where `is_private`, files that others may have put there are refused.
+    pub const fn new(root: File, path: PathBuf, is_private: bool) -> Self {
+        Self { root, path, is_private }
+    }
+
+    /// Not a file that was put here to be written to in place of another.
+    fn checked(&self, file: File) -> io::Result<ServerFile> {
+        if self.is_private {
+            private::check_file(&file)?;
+        }
+        ServerFile::new(file)
+    }
+
+    fn open_with(&self, path: &Path, extra: OFlags) -> rustix::io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | extra;
+        let creates = extra.contains(OFlags::CREATE);
+        let mode = if creates { Mode::RUSR | Mode::WUSR } else { Mode::empty() };
+        beneath::open(&self.root, path, flags, mode).map(File::from)
+    }
+
+    fn create_directories(&self, path: &Path) -> io::Result<()> {
+        let mut made = PathBuf::new();
+        for part in path {
+            made.push(part);
+            let (parent, name) = beneath::parent(self.root.as_fd(), &made)?;
+            match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn directory(&self, path: &Path) -> rustix::io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        beneath::open(&self.root, path, flags, Mode::empty()).map(File::from)
+    }
+}
+
+impl Directory for LocalDirectory {
+    fn open(&self, path: &Path) -> io::Result<Option<ServerFile>> {
+        self.open_with(path, OFlags::empty()).map_or_else(
+            |errno| if errno == Errno::NOENT { Ok(None) } else { Err(errno.into()) },
+            |file| self.checked(file).map(Some),
+        )
+    }
+
+    /// Private to the owner.
+    fn create(&self, path: &Path) -> io::Result<ServerFile> {
+        let file = match self.open_with(path, OFlags::CREATE) {
+            Err(Errno::NOENT) => {
+                self.create_directories(path.parent().unwrap_or(Path::new("")))?;
+                self.open_with(path, OFlags::CREATE)
+            }
+            other => other,
+        };
+        self.checked(file?)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = match beneath::parent(self.root.as_fd(), path) {
+            Err(Errno::NOENT) => return Ok(()),
+            parent => parent?,
+        };
+        match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        debug_assert_eq!(from.parent(), to.parent(), "one directory");
+        let (parent, name) = beneath::parent(self.root.as_fd(), from)?;
+        let to = to.file_name().ok_or(Errno::INVAL)?;
+        Ok(renameat_with(&parent, name, &parent, to, RenameFlags::NOREPLACE)?)
+    }
+
+    fn names(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        let dir = match self.directory(path) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            other => other?,
+        };
+        Ok(beneath::names(dir)?)
+    }
+
+    fn allocated_of(&self, path: &Path) -> io::Result<u64> {
+        match rustix::fs::statat(&self.root, path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(stat.st_blocks.cast_unsigned() * SECTOR),
+            Err(Errno::NOENT) => Ok(0),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn sync_parents(&self, path: &Path) -> io::Result<()> {
+        for parent in path.ancestors().skip(1) {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            rustix::fs::fsync(self.directory(parent)?)?;
+        }
+        Ok(())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(&self.root)?)
+    }
+
+    fn mark(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        private::read(&self.path, name)
+    }
+
+    fn set_mark(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        PrivateDir::open(&self.path)?.replace(name, bytes)
+    }
+}

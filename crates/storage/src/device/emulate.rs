@@ -1,0 +1,109 @@
+//! An emulated disk or solid-state device over a real directory.
+//!
+//! The bytes are real: every operation is done on the file below first. What is emulated is the
+//! time: [`halocline_model::emulated`] computes when the device would have answered, and the caller
+//! sleeps until exactly then. All callers of one device share its queue, in the
+//! order in which they arrive.
+//!
+//! An emulated device is for measuring. Its `sync` costs next to nothing, because the time of the
+//! writes was spent already; it does not reach through to the real device, so that a real disk's
+//! speed does not show up in the emulation. What was written survives `kill -9` as always; it
+//! survives power loss only as far as the file system below wrote it back.
+
+mod link;
+mod sleep;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+use halocline_model::emulated::{Access, EmulatedDevice, Mechanism};
+use halocline_model::request::{ByteRange, Direction};
+use parking_lot::Mutex;
+
+pub use halocline_model::emulated::expected;
+pub use link::EmulatedWay;
+
+use super::{Device, ServerFile, Space};
+use halocline_os::clock::{Clock, Simulated};
+use halocline_vfs::Allocate;
+
+/// A real device that answers when an emulated one would.
+#[derive(Debug)]
+pub struct EmulatedServer {
+    below: Arc<dyn Device>,
+    mechanism: Mutex<Mechanism>,
+    clock: Clock,
+}
+
+impl EmulatedServer {
+    /// Puts the emulation of `device` around the real device `below`.
+    pub fn new(device: EmulatedDevice, below: Arc<dyn Device>) -> Self {
+        Self { below, mechanism: Mutex::new(Mechanism::new(device)), clock: Clock::MACHINE }
+    }
+
+    /// The same in the time of `clock`.
+    #[must_use]
+    pub fn timed_by(self, clock: &Clock) -> Self {
+        Self { clock: clock.clone(), ..self }
+    }
+
+    /// When a request of the calling thread arrives, in nanoseconds since some beginning.
+    fn arrival(&self) -> u64 {
+        self.clock.as_simulated().map_or_else(sleep::arrival, Simulated::elapsed_ns)
+    }
+
+    /// Passes the time that the device needs for `access`, beginning at `arrival`.
+    fn pass_time(&self, arrival: u64, access: Access) {
+        let done = self.mechanism.lock().serve(arrival, access);
+        match self.clock.as_simulated() {
+            Some(simulated) => simulated.sleep_until_ns(done),
+            None => sleep::until(done),
+        }
+    }
+}
+
+impl Device for EmulatedServer {
+    fn read_at(
+        &self,
+        file: &ServerFile,
+        offset: u64,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> io::Result<usize> {
+        let arrival = self.arrival();
+        let wanted = bufs.iter().any(|buf| !buf.is_empty());
+        let len = self.below.read_at(file, offset, bufs)?;
+        if wanted {
+            let (inode, direction) = (file.inode(), Direction::Read);
+            // A read at the end of the file still has to go and see that there is nothing.
+            self.pass_time(arrival, Access { inode, offset, len: len as u64, direction });
+        }
+        Ok(len)
+    }
+
+    fn write_at(&self, file: &ServerFile, offset: u64, bufs: &[IoSlice<'_>]) -> io::Result<()> {
+        let arrival = self.arrival();
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum::<u64>();
+        self.below.write_at(file, offset, bufs)?;
+        if len > 0 {
+            let (inode, direction) = (file.inode(), Direction::Write);
+            self.pass_time(arrival, Access { inode, offset, len, direction });
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, file: &ServerFile, range: ByteRange, how: Allocate) -> io::Result<()> {
+        self.below.allocate(file, range, how)
+    }
+
+    fn truncate(&self, file: &ServerFile, len: u64) -> io::Result<()> {
+        self.below.truncate(file, len)
+    }
+
+    fn sync(&self, _file: &ServerFile, _data_only: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.below.space()
+    }
+}

@@ -1,0 +1,97 @@
+//! Servers and striping: a file whose bytes lie round-robin on several directories.
+//!
+//! [`Server`] is one directory with its device and its worker threads; [`Volume`] is a row of
+//! servers with a stripe; [`VolumeFile`] reads and writes a file that lies on them as its [`Spread`] says. The cache keeps its
+//! bytes in [`objects::CacheObjects`]; the origin's data is behind [`origin::Origin`], and
+//! [`unstripe`] makes its files plain again.
+//!
+//! What must hold: the part of a request on one server is one contiguous local range
+//! (docs/ALGORITHMS.md, section 1.1) and goes to the device as one vectored call; a request that
+//! touches one server runs in the caller's thread; a call returns after all its parts ended, with
+//! the first error in file order.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::device::Device;
+use halocline_os::counted::counted;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::PrivateDir;
+
+pub mod file;
+pub mod marks;
+pub mod objects;
+pub mod origin;
+mod queue;
+pub mod rewrite;
+pub mod server;
+mod slot;
+pub mod spread;
+pub mod unstripe;
+
+pub use file::VolumeFile;
+pub use objects::CacheObjects;
+pub use origin::{Origin, OriginFile};
+pub use server::Server;
+pub use spread::Spread;
+
+/// Puts decorators around the device of the server with the given index.
+pub type Decorate<'a> = &'a dyn Fn(usize, Arc<dyn Device>) -> Arc<dyn Device>;
+
+/// A set of servers with the stripe that spreads files over them.
+#[derive(Debug, Clone)]
+pub struct Volume {
+    servers: Vec<Arc<Server>>,
+    stripe: u64,
+}
+
+impl Volume {
+    /// A volume over `servers`, striped in units of `stripe` bytes.
+    ///
+    /// # Panics
+    /// If there is no server or the stripe is 0.
+    pub fn new(servers: Vec<Arc<Server>>, stripe: u64) -> Self {
+        assert!(!servers.is_empty() && stripe > 0, "a volume needs a server and a stripe");
+        Self { servers, stripe }
+    }
+
+    /// A volume of `count` servers under `dir`: the directory itself for one, else its
+    /// sub-directories `server-0`, `server-1`, ..., which are created where they are missing. All of
+    /// it is this user's alone.
+    pub fn in_directory(
+        dir: &Path,
+        count: u32,
+        stripe: u64,
+        decorate: Decorate<'_>,
+    ) -> Result<Self> {
+        if count == 0 || stripe == 0 {
+            return Err(Error::invalid(
+                format!(
+                    "{}: a volume of {}, stripe {stripe}",
+                    dir.display(),
+                    counted(count, "server")
+                ),
+                "give at least one server and a stripe of at least one byte",
+            ));
+        }
+        let top = PrivateDir::open(dir)?;
+        if count == 1 {
+            return Ok(Self::new(vec![Server::private(&top, "server-0", 0, decorate)?], stripe));
+        }
+        let servers = (0..count as usize).map(|index| {
+            let name = format!("server-{index}");
+            Server::private(&top.sub(&name)?, &name, index, decorate)
+        });
+        Ok(Self::new(servers.collect::<Result<_>>()?, stripe))
+    }
+
+    /// The servers.
+    pub fn servers(&self) -> &[Arc<Server>] {
+        &self.servers
+    }
+
+    /// Stripe in bytes.
+    pub const fn stripe(&self) -> u64 {
+        self.stripe
+    }
+}

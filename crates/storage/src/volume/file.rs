@@ -1,0 +1,356 @@
+//! A striped file: one request in, one vectored call for each server it touches.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use halocline_model::request::ByteRange;
+use halocline_model::striping::Striping;
+
+use super::Volume;
+use super::queue::scatter;
+use super::rewrite::{LocalRun, Plan, Runs, write_runs};
+use super::server::Server;
+use super::slot::Slot;
+use super::spread::Spread;
+use crate::device::ServerFile;
+use halocline_vfs::Allocate;
+
+/// A file over a row of servers. Its length is where its last byte lies on any of them; a caller
+/// that keeps the length elsewhere reads with [`read_filled`](Self::read_filled).
+#[derive(Debug)]
+pub struct VolumeFile {
+    spread: Spread,
+    slots: Vec<Slot>,
+    /// Changes made so far, counted after each has reached the operating system.
+    changes: AtomicU64,
+    /// How many of them a completed sync covers.
+    synced: AtomicU64,
+    /// A sync failed: the system may have dropped what it could not write, and would call the
+    /// next sync a success.
+    unsyncable: AtomicBool,
+}
+
+/// What a request does on one server.
+struct Part<'a, B> {
+    slot: &'a Slot,
+    /// Index of the server in the striping.
+    server: u32,
+    local: ByteRange,
+    /// The pieces of the caller's buffer, in order.
+    bufs: Vec<B>,
+}
+
+impl VolumeFile {
+    /// The file at `path` on each of the `spread.servers()` servers from `first` on. The local
+    /// files are opened when they are first read and created when they are first written.
+    ///
+    /// # Panics
+    /// If the volume does not have these servers.
+    pub fn lazy(volume: &Volume, first: u32, spread: impl Into<Spread>, path: &Path) -> Self {
+        let spread = spread.into();
+        let row = first as usize..(first + spread.servers()) as usize;
+        let servers = volume.servers()[row].iter();
+        let slots = servers.map(|server| Slot::lazy(Arc::clone(server), path.to_owned()));
+        Self::over(spread, slots.collect())
+    }
+
+    /// A file that lies whole on one server and is open there.
+    pub fn single(server: Arc<Server>, file: ServerFile) -> Self {
+        Self::over(Striping::new(1, 1).into(), vec![Slot::open(server, file)])
+    }
+
+    fn over(spread: Spread, slots: Vec<Slot>) -> Self {
+        Self {
+            spread,
+            slots,
+            changes: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            unsyncable: AtomicBool::new(false),
+        }
+    }
+
+    /// How the file lies on its servers.
+    pub const fn spread(&self) -> &Spread {
+        &self.spread
+    }
+
+    /// Reads at `offset`; holes and missing local files read as zeros; short only at the file's
+    /// end, which is the last byte on any of the servers touched.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let range = ByteRange::at(offset, buf.len() as u64);
+        if let Some((slot, local)) = self.whole_on_one(range) {
+            let Some(file) = slot.existing()? else { return Ok(0) };
+            let mut bufs = [IoSliceMut::new(buf)];
+            return slot.server.device().read_at(file, local, &mut bufs);
+        }
+        let pieces = SplitMut(&mut *buf);
+        let parts = self.parts(range, pieces);
+        let locals: Vec<_> = parts.iter().map(|part| (part.server, part.local)).collect();
+        let counts = scatter(queued(parts), |mut part: Part<'_, IoSliceMut<'_>>| {
+            let Some(file) = part.slot.existing()? else { return Ok(0) };
+            part.slot.server.device().read_at(file, part.local.start, &mut part.bufs)
+        });
+        let mut end = offset;
+        for ((server, local), count) in locals.into_iter().zip(first_error(counts)?) {
+            let stop = local.start + count as u64;
+            if count > 0 {
+                end = end.max(self.file_offset(server, stop - 1) + 1);
+            }
+            self.zero(server, ByteRange::new(stop, local.end), offset, buf);
+        }
+        Ok(usize::try_from(end - offset).expect("no more than the buffer's length"))
+    }
+
+    /// Reads at `offset` and fills what lies past the local files' ends with zeros.
+    pub fn read_filled(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let count = self.read_at(offset, buf)?;
+        buf[count..].fill(0);
+        Ok(())
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let range = ByteRange::at(offset, data.len() as u64);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let outcome = if let Some((slot, local)) = self.whole_on_one(range) {
+            let device = slot.server.device();
+            slot.created().and_then(|file| device.write_at(file, local, &[IoSlice::new(data)]))
+        } else {
+            let outcomes = scatter(queued(self.parts(range, Split(data))), |part| {
+                let device = part.slot.server.device();
+                device.write_at(part.slot.created()?, part.local.start, &part.bufs)
+            });
+            first_error(outcomes).map(drop)
+        };
+        self.changed();
+        outcome
+    }
+
+    /// Writes `runs` with as few and as orderly calls on each server as `plan` finds. The caller
+    /// guarantees that nobody else writes between the first run's start and the last one's end.
+    pub fn rewrite(&self, runs: Runs<'_>, plan: Plan<'_>) -> io::Result<()> {
+        let parts = self.slots.iter().zip(runs.by_server(&self.spread));
+        let parts = parts.filter(|(_, runs)| !runs.is_empty());
+        let parts = parts.map(|(slot, runs)| (slot.server.queue(), (slot, runs))).collect();
+        let outcomes = scatter(parts, |(slot, runs): (&Slot, Vec<LocalRun<'_>>)| {
+            write_runs(slot.server.device().as_ref(), slot.created()?, &runs, plan)
+        });
+        self.changed();
+        first_error(outcomes).map(drop)
+    }
+
+    /// Frees the blocks of `range`, which then reads as zeros; the length stays.
+    pub fn punch(&self, range: ByteRange) -> io::Result<()> {
+        self.allocate(range, Allocate::PunchHole)
+    }
+
+    /// Punches, reserves or zeroes `range` on every server it touches.
+    pub fn allocate(&self, range: ByteRange, how: Allocate) -> io::Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let outcome = self.on_each(|slot, server| {
+            let local = self.spread.local_range(server, range);
+            let file = match how {
+                _ if local.is_empty() => None,
+                Allocate::PunchHole => slot.existing()?,
+                _ => Some(slot.created()?),
+            };
+            file.map_or(Ok(()), |file| slot.server.device().allocate(file, local, how))
+        });
+        self.changed();
+        outcome
+    }
+
+    /// Sets the length: cuts every local file or grows it with a hole.
+    pub fn truncate(&self, len: u64) -> io::Result<()> {
+        let outcome = self.on_each(|slot, server| {
+            let local = self.spread.local_len(server, len);
+            let file = if local == 0 { slot.existing()? } else { Some(slot.created()?) };
+            file.map_or(Ok(()), |file| slot.server.device().truncate(file, local))
+        });
+        self.changed();
+        outcome
+    }
+
+    /// Cuts every local file that goes past the length `len`; grows none.
+    pub fn cut(&self, len: u64) -> io::Result<()> {
+        let outcome = self.on_each(|slot, server| {
+            let local = self.spread.local_len(server, len);
+            match slot.existing()? {
+                Some(file) if file.size()? > local => slot.server.device().truncate(file, local),
+                _ => Ok(()),
+            }
+        });
+        self.changed();
+        outcome
+    }
+
+    /// Makes everything written so far durable: data, new names, and metadata unless `data_only`.
+    pub fn sync(&self, data_only: bool) -> io::Result<()> {
+        if self.is_unsyncable() {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        let changes = self.changes.load(Ordering::Acquire);
+        self.on_each(|slot, _| slot.sync(data_only))
+            .inspect_err(|_| self.unsyncable.store(true, Ordering::Release))?;
+        self.synced.fetch_max(changes, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Whether a sync failed once. Every later one fails too, because it could not be believed.
+    pub fn is_unsyncable(&self) -> bool {
+        self.unsyncable.load(Ordering::Acquire)
+    }
+
+    /// Whether something was written that no completed sync covers.
+    pub fn is_dirty(&self) -> bool {
+        self.changes.load(Ordering::Acquire) > self.synced.load(Ordering::Acquire)
+    }
+
+    /// Counts a change. Called after the bytes arrived, so that a sync that runs meanwhile does
+    /// not claim them; and after a failure too, because a part may have arrived.
+    fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether there is a local file on any server; one that cannot be opened is there, too.
+    pub fn is_anywhere(&self) -> bool {
+        self.slots.iter().any(|slot| !matches!(slot.existing(), Ok(None)))
+    }
+
+    /// Bytes of blocks in use on all servers.
+    pub fn allocated_bytes(&self) -> io::Result<u64> {
+        self.slots.iter().map(Slot::allocated).sum()
+    }
+
+    /// The next data (`true`) or hole (`false`) at or after `offset` on any server, as a file
+    /// offset; `None` where there is none. A local file's end counts as a hole.
+    pub fn seek(&self, offset: u64, data: bool) -> io::Result<Option<u64>> {
+        let mut nearest: Option<u64> = None;
+        for (server, slot) in (0..).zip(&self.slots) {
+            let from = self.spread.local_len(server, offset);
+            let found = match slot.existing()? {
+                Some(file) => seek_local(file, from, data)?,
+                None => (!data).then_some(from),
+            };
+            let found = found.map(|local| self.file_offset(server, local).max(offset));
+            nearest = [nearest, found].into_iter().flatten().min();
+        }
+        Ok(nearest)
+    }
+
+    /// Where `range` starts on the one server that holds all of it, if one does.
+    fn whole_on_one(&self, range: ByteRange) -> Option<(&Slot, u64)> {
+        let piece = self.spread.piece_at(range.start, range.end);
+        (piece.len == range.len()).then(|| (&self.slots[piece.server as usize], piece.local_offset))
+    }
+
+    /// The parts of `range` in file order, each with its pieces of the caller's buffer.
+    fn parts<S: Splitter>(&self, range: ByteRange, mut buf: S) -> Vec<Part<'_, S::Piece>> {
+        let mut parts: Vec<Part<'_, S::Piece>> = Vec::new();
+        for (at, piece) in self.spread.pieces(range).enumerate() {
+            let bytes = buf.take(usize::try_from(piece.len).expect("part of a buffer"));
+            let known = if self.spread.is_even() {
+                (at >= self.slots.len()).then(|| at % self.slots.len())
+            } else {
+                parts.iter().position(|part| part.server == piece.server)
+            };
+            if let Some(known) = known {
+                parts[known].bufs.push(bytes);
+            } else {
+                let slot = &self.slots[piece.server as usize];
+                let local = self.spread.local_range(piece.server, range);
+                debug_assert_eq!(local.start, piece.local_offset, "one contiguous local range");
+                parts.push(Part { slot, server: piece.server, local, bufs: vec![bytes] });
+            }
+        }
+        parts
+    }
+
+    /// Runs `work` on every server's local file at once.
+    fn on_each<F>(&self, work: F) -> io::Result<()>
+    where
+        F: Fn(&Slot, u32) -> io::Result<()> + Sync,
+    {
+        if let [slot] = self.slots.as_slice() {
+            return work(slot, 0);
+        }
+        let parts =
+            (0..).zip(&self.slots).map(|(server, slot)| (slot.server.queue(), (slot, server)));
+        first_error(scatter(parts.collect(), |(slot, server)| work(slot, server))).map(drop)
+    }
+
+    /// The file offset of a byte of a server's local file; behind every byte where it has none.
+    fn file_offset(&self, server: u32, local: u64) -> u64 {
+        self.spread.file_offset(server, local).map_or(u64::MAX, |(offset, _)| offset)
+    }
+
+    /// Zeroes what a server's local range covers of a buffer that starts at file offset `offset`.
+    fn zero(&self, server: u32, local: ByteRange, offset: u64, buf: &mut [u8]) {
+        let mut at = local.start;
+        while at < local.end {
+            let (found, room) = self.spread.file_offset(server, at).expect("a byte of the file");
+            let (start, len) = (found - offset, room.min(local.end - at));
+            let range = ByteRange::at(start, len);
+            buf[to_index(range.start)..to_index(range.end)].fill(0);
+            at += len;
+        }
+    }
+}
+
+fn to_index(position: u64) -> usize {
+    usize::try_from(position).expect("a position inside a buffer")
+}
+
+fn queued<B>(parts: Vec<Part<'_, B>>) -> Vec<(&super::queue::Queue, Part<'_, B>)> {
+    parts.into_iter().map(|part| (part.slot.server.queue(), part)).collect()
+}
+
+/// The outcomes, or the first error in file order.
+fn first_error<T>(outcomes: Vec<io::Result<T>>) -> io::Result<Vec<T>> {
+    outcomes.into_iter().collect()
+}
+
+fn seek_local(file: &ServerFile, from: u64, data: bool) -> io::Result<Option<u64>> {
+    use rustix::fs::SeekFrom;
+    let whence = if data { SeekFrom::Data(from) } else { SeekFrom::Hole(from) };
+    match file.seek(whence) {
+        Ok(found) => Ok(Some(found)),
+        // Past the local file's end: no more data, and nothing but hole.
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok((!data).then_some(from)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Cuts a caller's buffer into the pieces of a request.
+trait Splitter {
+    type Piece;
+    fn take(&mut self, len: usize) -> Self::Piece;
+}
+
+struct Split<'a>(&'a [u8]);
+
+impl<'a> Splitter for Split<'a> {
+    type Piece = IoSlice<'a>;
+    fn take(&mut self, len: usize) -> IoSlice<'a> {
+        let (head, rest) = self.0.split_at(len);
+        self.0 = rest;
+        IoSlice::new(head)
+    }
+}
+
+struct SplitMut<'a>(&'a mut [u8]);
+
+impl<'a> Splitter for SplitMut<'a> {
+    type Piece = IoSliceMut<'a>;
+    fn take(&mut self, len: usize) -> IoSliceMut<'a> {
+        let (head, rest) = std::mem::take(&mut self.0).split_at_mut(len);
+        self.0 = rest;
+        IoSliceMut::new(head)
+    }
+}

@@ -1,0 +1,235 @@
+//! The cache's objects: one sparse striped file for each file and placement, in which every
+//! cached byte lies at its own offset (`C_offset` = `D_offset`).
+//!
+//! Names are `objects/<2 hex>/<16 hex>.<layout><group>` on each server: the file's number, its
+//! lowest byte as the directory, and the placement. `docs/FORMAT.md` says so to users.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use halocline_model::layout::{CacheGeometry, Layout, Placement};
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+
+use super::{Volume, VolumeFile};
+use halocline_os::open_files::OBJECTS_MAX;
+
+/// The directory on each server.
+pub(super) const ROOT: &str = "objects";
+
+/// The directory with the layouts of a striped origin's objects, on its first server.
+pub(super) const LAYOUTS: &str = "layouts";
+
+/// Names one object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// The file's number in the cache.
+    pub file: u64,
+    /// Where its bytes lie on the servers.
+    pub placement: Placement,
+}
+
+/// The open objects of a cache volume, least recently used closed first.
+#[derive(Debug)]
+pub struct CacheObjects {
+    volume: Volume,
+    geometry: CacheGeometry,
+    open: RwLock<FxHashMap<ObjectKey, Open>>,
+    files_max: usize,
+    clock: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Open {
+    file: Arc<VolumeFile>,
+    used: AtomicU64,
+}
+
+impl CacheObjects {
+    /// The objects of a cache volume of this geometry.
+    ///
+    /// # Panics
+    /// If volume and geometry disagree about servers or stripe.
+    pub fn new(volume: Volume, geometry: CacheGeometry) -> Self {
+        assert_eq!(volume.servers().len(), geometry.servers() as usize, "one geometry, one volume");
+        assert_eq!(volume.stripe(), geometry.stripe(), "one stripe for volume and geometry");
+        let files_max = (OBJECTS_MAX / volume.servers().len()).max(1);
+        let (open, clock) = (RwLock::default(), AtomicU64::new(0));
+        Self { volume, geometry, open, files_max, clock }
+    }
+
+    /// The same with at most `files` objects open, however many descriptors each needs.
+    #[must_use]
+    pub fn with_open_files_max(mut self, files: usize) -> Self {
+        self.files_max = files.max(1);
+        self
+    }
+
+    /// The servers and their stripe.
+    pub const fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// The geometry that placements refer to.
+    pub const fn geometry(&self) -> CacheGeometry {
+        self.geometry
+    }
+
+    /// The object of file number `file` at `placement`. Its local files are created when they are
+    /// first written. While the result lives there is no second one for the same object.
+    pub fn open(&self, file: u64, placement: Placement) -> io::Result<Arc<VolumeFile>> {
+        let key = ObjectKey { file, placement };
+        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        if let Some(open) = self.open.read().get(&key) {
+            open.used.store(now, Ordering::Relaxed);
+            return Ok(Arc::clone(&open.file));
+        }
+        if !self.geometry.has(placement) {
+            let what = "a record places bytes on a server that the cache does not have";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        let mut open = self.open.write();
+        if open.len() >= self.files_max {
+            self.close_some(&mut open);
+        }
+        let entry = open.entry(key).or_insert_with(|| {
+            let (first, striping) = self.geometry.resolve(placement);
+            let file = VolumeFile::lazy(&self.volume, first, striping, &path_of(key));
+            Open { file: Arc::new(file), used: AtomicU64::new(now) }
+        });
+        Ok(Arc::clone(&entry.file))
+    }
+
+    /// Closes the eighth that was used longest ago, but nothing that somebody holds. What was
+    /// written is synced first; an object that cannot be synced stays open, so that the next
+    /// [`sync_dirty`](Self::sync_dirty) reports it.
+    fn close_some(&self, open: &mut FxHashMap<ObjectKey, Open>) {
+        let mut idle: Vec<(u64, ObjectKey)> = open
+            .iter()
+            .filter(|(_, open)| Arc::strong_count(&open.file) == 1)
+            .map(|(key, open)| (open.used.load(Ordering::Relaxed), *key))
+            .collect();
+        idle.sort_unstable();
+        for (_, key) in idle.into_iter().take(self.files_max.div_ceil(8)) {
+            let file = &open[&key].file;
+            if !file.is_dirty() || file.sync(true).is_ok() {
+                open.remove(&key);
+            }
+        }
+    }
+
+    /// Deletes every object of file number `file`. The caller guarantees that nobody uses one.
+    pub fn remove(&self, file: u64) -> io::Result<()> {
+        self.open.write().retain(|key, _| key.file != file);
+        let dir = directory_of(file);
+        for server in self.volume.servers() {
+            for name in server.directory().names(&dir)? {
+                if parse(&name).is_some_and(|key| key.file == file) {
+                    server.directory().remove(&dir.join(name))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the objects of file number `file` that hold no block any more. The caller
+    /// guarantees that nobody uses one.
+    pub fn remove_empty(&self, file: u64) -> io::Result<()> {
+        let dir = directory_of(file);
+        for server in self.volume.servers() {
+            for name in server.directory().names(&dir)? {
+                let path = dir.join(&name);
+                if parse(&name).is_some_and(|key| key.file == file)
+                    && server.directory().allocated_of(&path)? == 0
+                {
+                    server.directory().remove(&path)?;
+                }
+            }
+        }
+        self.open.write().retain(|key, open| key.file != file || open.file.is_dirty());
+        Ok(())
+    }
+
+    /// Makes every write that returned before the call durable. This is the barrier before the
+    /// metadata that points to the data is made durable (I2, I4). All objects are tried; the first
+    /// error is returned, and what failed is tried again at the next call.
+    pub fn sync_dirty(&self) -> io::Result<()> {
+        let dirty: Vec<_> = {
+            let open = self.open.read();
+            open.values()
+                .filter(|open| open.file.is_dirty())
+                .map(|open| Arc::clone(&open.file))
+                .collect()
+        };
+        dirty.iter().map(|file| file.sync(true)).fold(Ok(()), io::Result::and)
+    }
+
+    /// Numbers of the files with an object that cannot be synced any more: what it holds must be
+    /// brought elsewhere, and the object removed.
+    pub fn unsyncable(&self) -> BTreeSet<u64> {
+        let open = self.open.read();
+        let failed = open.iter().filter(|(_, open)| open.file.is_unsyncable());
+        failed.map(|(key, _)| key.file).collect()
+    }
+
+    /// All objects on the servers, in order. Names that are none of ours are left out.
+    pub fn list(&self) -> io::Result<Vec<ObjectKey>> {
+        let mut keys = BTreeSet::new();
+        self.each_name(|_, _, key| {
+            keys.insert(key);
+            Ok(())
+        })?;
+        Ok(keys.into_iter().collect())
+    }
+
+    /// Bytes of blocks that the objects use on disk (I5).
+    pub fn allocated_bytes(&self) -> io::Result<u64> {
+        let mut total = 0;
+        self.each_name(|server, path, _| {
+            total += self.volume.servers()[server].directory().allocated_of(path)?;
+            Ok(())
+        })?;
+        Ok(total)
+    }
+
+    fn each_name(
+        &self,
+        mut take: impl FnMut(usize, &Path, ObjectKey) -> io::Result<()>,
+    ) -> io::Result<()> {
+        for (index, server) in self.volume.servers().iter().enumerate() {
+            for dir in server.directory().names(Path::new(ROOT))? {
+                let dir = Path::new(ROOT).join(dir);
+                for name in server.directory().names(&dir)? {
+                    if let Some(key) = parse(&name) {
+                        take(index, &dir.join(&name), key)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn directory_of(file: u64) -> PathBuf {
+    Path::new(ROOT).join(format!("{:02x}", file & 0xff))
+}
+
+fn path_of(key: ObjectKey) -> PathBuf {
+    let Placement { layout, group } = key.placement;
+    directory_of(key.file).join(format!("{:016x}.{}{group}", key.file, layout.name()))
+}
+
+/// The object that a name stands for, if it is exactly what [`path_of`] makes.
+fn parse(name: &OsStr) -> Option<ObjectKey> {
+    let (number, placement) = name.to_str()?.split_once('.')?;
+    let file = u64::from_str_radix(number, 16).ok()?;
+    Layout::ALL.into_iter().find_map(|layout| {
+        let group = placement.strip_prefix(layout.name())?.parse().ok()?;
+        let key = ObjectKey { file, placement: Placement { layout, group } };
+        (path_of(key).file_name()? == name).then_some(key)
+    })
+}

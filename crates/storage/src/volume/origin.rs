@@ -1,0 +1,281 @@
+//! The origin: a directory tree with data, plain or striped.
+//!
+//! Plain: the directory itself, whose files hold their data. Striped: the tree lies in
+//! `namespace/` with sparse files of the real size, and the data in objects on the servers, so
+//! that renaming, linking and changing attributes touch the tree alone. `docs/FORMAT.md`
+//! describes the format.
+
+mod bind;
+mod file;
+mod home;
+mod identity;
+mod layouts;
+mod marker;
+mod orphans;
+pub mod relayout;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use halocline_model::striping::Striping;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Decorate, Server, Volume};
+use crate::device::ServerFile;
+use halocline_api::config::{VolumeKind, VolumeShape};
+use halocline_os::error::{Error, Result};
+use halocline_os::private::PrivateDir;
+use halocline_vfs::Stat;
+
+pub use file::OriginFile;
+pub use identity::shown_xattrs;
+pub use identity::{ObjectId, hidden_xattr};
+pub use orphans::Orphans;
+
+use bind::{Bindings, bind};
+use file::{Data, SizeLocks, Striped};
+use home::Home;
+use marker::{Marker, Use};
+
+/// An origin, opened.
+#[derive(Debug)]
+pub struct Origin {
+    dir: PathBuf,
+    volume: Volume,
+    striping: Striping,
+    striped: bool,
+    locks: Arc<SizeLocks>,
+    /// Whether objects have the inode numbers of this tree.
+    is_bound: bool,
+    /// Says that a striped volume is in use: shared by mounts, exclusive for whoever removes what
+    /// no name leads to.
+    in_use: Option<File>,
+}
+
+impl Origin {
+    /// Opens the origin in `dir`, whose servers' devices get `decorate`'s decorators. A directory
+    /// that is a striped volume is opened as what it says it is; an empty directory becomes one
+    /// where `shape` asks for that. Of a plain origin, `shape` says how the file system below
+    /// spreads files: it is what cost is computed from, and data goes to the one directory.
+    pub fn open_or_create(dir: &Path, shape: VolumeShape, decorate: Decorate<'_>) -> Result<Self> {
+        if shape.servers == 0 || shape.stripe == 0 {
+            let what = format!(
+                "{}: an origin of {} servers with a stripe of {} bytes",
+                dir.display(),
+                shape.servers,
+                shape.stripe
+            );
+            return Err(Error::invalid(what, "give at least one server and one byte"));
+        }
+        let home = Home::open(dir)?;
+        match (Marker::read(&home)?, shape.kind) {
+            (Some(found), VolumeKind::Striped)
+                if (found.servers, found.stripe) != (shape.servers, shape.stripe) =>
+            {
+                let what = format!(
+                    "{}: striped over {} servers in units of {} bytes, not over {} in units of {}",
+                    dir.display(),
+                    found.servers,
+                    found.stripe,
+                    shape.servers,
+                    shape.stripe
+                );
+                let remedy = "give the volume's own numbers, or unstripe it and stripe it anew";
+                Err(Error::invalid(what, remedy))
+            }
+            (Some(found), _) => Self::open_striped(&home, found, Use::Shared, decorate),
+            (None, VolumeKind::Striped) => {
+                let marker = create_striped(&home, shape)?;
+                Self::open_striped(&home, marker, Use::Shared, decorate)
+            }
+            (None, _) => {
+                let servers = vec![Server::local(dir, "origin", 0, decorate)?];
+                let volume = Volume::new(servers, shape.stripe);
+                let striping = Striping::new(shape.servers, shape.stripe);
+                Ok(Self::over(dir, volume, striping, None))
+            }
+        }
+    }
+
+    /// The shape that the origin in `dir` is opened with where `wanted` is asked for: its own where it is a striped volume
+    /// and nobody asks for another.
+    pub fn shape_in(dir: &Path, wanted: VolumeShape) -> Result<VolumeShape> {
+        let found = Marker::read(&Home::open(dir)?)?.filter(|_| wanted.kind != VolumeKind::Striped);
+        Ok(found.map_or(wanted, |found| VolumeShape {
+            kind: VolumeKind::Striped,
+            servers: found.servers,
+            stripe: found.stripe,
+        }))
+    }
+
+    /// The striped volume in `dir`, without decorators; an error if it is none.
+    pub fn open_volume(dir: &Path) -> Result<Self> {
+        let home = Home::open(dir)?;
+        let marker = Marker::read(&home)?.ok_or_else(|| {
+            let what =
+                format!("{}: not a striped volume ({} is missing)", dir.display(), marker::NAME);
+            Error::invalid(what, "give the directory that was the origin of the mount")
+        })?;
+        Self::open_striped(&home, marker, Use::Shared, &|_, device| device)
+    }
+
+    /// The striped volume in `dir` for its only user; `None` if it is none. Refused while it is
+    /// mounted. Nothing of it is changed: where its objects are not bound to this tree, files have no data.
+    pub fn open_alone(dir: &Path) -> Result<Option<Self>> {
+        let home = Home::open(dir)?;
+        let marker = Marker::read(&home)?;
+        marker
+            .map(|marker| Self::open_striped(&home, marker, Use::Alone, &|_, device| device))
+            .transpose()
+    }
+
+    fn open_striped(home: &Home, marker: Marker, how: Use, decorate: Decorate<'_>) -> Result<Self> {
+        let names: Vec<_> = (0..marker.servers).map(|index| format!("server-{index}")).collect();
+        // Whoever could put objects there could have us read and write files of that person's choice.
+        let open = |name: &String| PrivateDir::open(&home.path().join(name));
+        let dirs = names.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let in_use = marker::lock(home, &dirs[0], how)?;
+        let servers = dirs.iter().zip(&names).enumerate();
+        let servers = servers.map(|(at, (dir, name))| Server::private(dir, name, at, decorate));
+        let servers = servers.collect::<Result<Vec<_>>>()?;
+        let tree = home.directory(marker::NAMESPACE)?;
+        let namespace = home.path().join(marker::NAMESPACE);
+        let inode = tree.metadata().map_err(Error::at(&namespace, "stat"))?.ino();
+        let is_bound = marker.is_bound_to(inode) || how == Use::Shared;
+        if !marker.is_bound_to(inode) && is_bound {
+            marker::relock(home, &in_use, Use::Alone)?;
+            tracing::info!("{}: finding out whose each object is", home.path().display());
+            bind(&namespace, &servers, Bindings::Old)?;
+            marker.bound_to(inode).write(home)?;
+            marker::relock(home, &in_use, how)?;
+        }
+        let volume = Volume::new(servers, marker.stripe);
+        let opened = Self::over(&namespace, volume, marker.striping(), Some(in_use));
+        Ok(Self { is_bound, ..opened })
+    }
+
+    fn over(dir: &Path, volume: Volume, striping: Striping, in_use: Option<File>) -> Self {
+        let locks = Arc::new(std::array::from_fn(|_| parking_lot::Mutex::default()));
+        let (dir, striped) = (dir.to_owned(), in_use.is_some());
+        Self { dir, volume, striping, striped, locks, is_bound: true, in_use }
+    }
+
+    /// Where the tree that programs see is in the origin `dir`.
+    pub fn tree_in(dir: &Path) -> Result<PathBuf> {
+        let striped = Marker::read(&Home::open(dir)?)?.is_some();
+        Ok(if striped { dir.join(marker::NAMESPACE) } else { dir.to_owned() })
+    }
+
+    /// The directory with the tree that programs see.
+    pub fn namespace_dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// How files are spread: by us, or by the file system below a plain origin.
+    pub const fn striping(&self) -> Striping {
+        self.striping
+    }
+
+    /// Servers over which the file system below spreads what we write to one of our servers.
+    pub const fn servers_below(&self) -> u32 {
+        if self.striped { 1 } else { self.striping.servers() }
+    }
+
+    /// The servers that data goes to: one for a plain origin.
+    pub fn servers(&self) -> &[Arc<Server>] {
+        self.volume.servers()
+    }
+
+    /// Whether we stripe the data.
+    pub const fn is_striped(&self) -> bool {
+        self.striped
+    }
+
+    /// Opens the data of a namespace file. `node` may be an `O_PATH` descriptor; `flags` are
+    /// `open(2)`'s and reach the file of a plain origin unchanged.
+    pub fn open_data(&self, node: BorrowedFd<'_>, flags: i32) -> io::Result<OriginFile> {
+        let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        if !self.striped {
+            return self.adopt_data(reopen(node, flags)?);
+        }
+        let access = flags & OFlags::ACCMODE;
+        let reads_too = if access == OFlags::WRONLY { OFlags::RDWR } else { access };
+        let file = match reopen(node, reads_too) {
+            // A file that its owner may write but not read.
+            Err(Errno::ACCESS) if reads_too != access => reopen(node, access),
+            other => other,
+        };
+        self.adopt_data(file?)
+    }
+
+    /// The data of a namespace file that is open already, with the access it was opened with.
+    pub fn adopt_data(&self, node: File) -> io::Result<OriginFile> {
+        let node = ServerFile::new(node)?;
+        if !self.striped {
+            let server = Arc::clone(&self.volume.servers()[0]);
+            return Ok(OriginFile(Data::Plain { server, file: node }));
+        }
+        Ok(OriginFile(Data::Striped(Striped {
+            volume: self.volume.clone(),
+            striping: self.striping,
+            locks: Arc::clone(&self.locks),
+            node,
+            object: OnceLock::new(),
+        })))
+    }
+
+    /// The object with a namespace file's data, if it has one.
+    pub fn object_of(&self, node: impl AsFd) -> io::Result<Option<ObjectId>> {
+        if self.striped { ObjectId::of(node) } else { Ok(None) }
+    }
+
+    /// Removes the data of a namespace file. The caller guarantees that its last name and its
+    /// last open file are gone.
+    pub fn remove_data(&self, node: impl AsFd) -> io::Result<()> {
+        let Some(id) = self.object_of(node)? else { return Ok(()) };
+        let path = id.path();
+        self.servers()
+            .iter()
+            .map(|server| server.directory().remove(&path))
+            .fold(Ok(()), Result::and)?;
+        layouts::remove(id, &self.volume)
+    }
+
+    /// Corrects what the namespace alone says wrong about a regular file: a striped file's blocks
+    /// are elsewhere. They are given as if it had no holes, because programs take a file without
+    /// blocks for one without data; [`OriginFile::blocks`] counts them.
+    pub fn complete_stat(&self, stat: &mut Stat) {
+        if self.striped {
+            stat.raw.st_blocks = stat.raw.st_size.saturating_add(511) / 512;
+        }
+    }
+}
+
+/// Makes an empty directory a striped volume, or goes on with what an interrupted creation left.
+/// The mark comes last: without it there is none.
+fn create_striped(home: &Home, shape: VolumeShape) -> Result<Marker> {
+    home.check_empty(|name| {
+        let is_ours = name == marker::NAMESPACE || name.starts_with("server-");
+        is_ours || name == "lost+found" || name.starts_with(marker::NAME)
+    })?;
+    for index in 0..shape.servers {
+        home.make_directory(&format!("server-{index}"))?;
+    }
+    // The tree's root has the owner and mode that the directory was given.
+    let namespace = home.make_directory(marker::NAMESPACE)?;
+    home.liken(&namespace, marker::NAMESPACE)?;
+    let inode = namespace.metadata().map_err(Error::at(home.path(), "stat the tree in"))?.ino();
+    let marker = Marker::new(shape.servers, shape.stripe, inode);
+    marker.write(home)?;
+    Ok(marker)
+}
+
+fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {
+    let path = identity::by_descriptor(node);
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).map(File::from)
+}

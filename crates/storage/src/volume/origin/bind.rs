@@ -1,0 +1,139 @@
+//! Binds the objects of a striped origin to the files that name them: where no version has yet, and
+//! where inode numbers are new because the tree was copied or restored.
+//!
+//! What must hold: an object that two files name is nobody's, because one of them may name it to get
+//! at the other's data. The tree is only read; a pass that was interrupted is made again.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::Origin;
+use super::identity::{ObjectId, ObjectNumber};
+use super::orphans::{each_file, ids_on};
+use crate::volume::{Server, objects};
+use halocline_os::error::{Error, Result};
+
+/// The inode number of no file.
+const NOBODY: u64 = 0;
+
+/// The files that name an object.
+struct Claims {
+    /// Their inode numbers, each once.
+    inodes: Vec<u64>,
+    /// A name of the first, and of the last that is another file.
+    paths: (PathBuf, PathBuf),
+}
+
+/// Whether the inode numbers in names of objects are those of this tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bindings {
+    /// Those of another tree, or there are none.
+    Old,
+    /// Of this one: an object of a file that is there stays that file's.
+    Present,
+}
+
+impl Origin {
+    /// Gives objects that only one file names to that file, as after a file was restored from a backup
+    /// past the mount. Those of a copied volume are left to the next mount. The caller guarantees that
+    /// the origin is not mounted ([`Origin::open_alone`]).
+    ///
+    /// # Errors
+    /// Of looking at the tree, or of renaming objects.
+    pub fn bind_objects(&self) -> Result<()> {
+        if !self.is_striped() || !self.is_bound {
+            return Ok(());
+        }
+        bind(&self.dir, self.servers(), Bindings::Present)
+    }
+}
+
+/// Binds the objects on `servers` to the files below `tree`, durably.
+pub(super) fn bind(
+    tree: &Path,
+    servers: &[std::sync::Arc<Server>],
+    bindings: Bindings,
+) -> Result<()> {
+    let claims = claims(tree)?;
+    for (server, index) in servers.iter().zip(0..) {
+        bind_below(server, ObjectId::ROOT, &claims, bindings)?;
+        if index == 0 {
+            bind_below(server, objects::LAYOUTS, &claims, bindings)?;
+        }
+        let failed = Error::at(server.dir(), "bind the objects in");
+        server.directory().sync_all().map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Binds what lies below `root` on a server.
+fn bind_below(
+    server: &Server,
+    root: &str,
+    claims: &HashMap<ObjectNumber, Claims>,
+    bindings: Bindings,
+) -> Result<()> {
+    let failed = || Error::at(server.dir(), "bind the objects in");
+    for id in ids_on(server, root).map_err(failed())? {
+        let Some(named) = claims.get(&id.number) else { continue };
+        let inode = if let [inode] = named.inodes[..] {
+            inode
+        } else {
+            tell_of_several(named);
+            let stays = id.inode.is_some_and(|inode| named.inodes.contains(&inode));
+            if bindings == Bindings::Present && stays {
+                continue;
+            }
+            NOBODY
+        };
+        let bound = ObjectId { inode: Some(inode), ..id };
+        if bound == id {
+            continue;
+        }
+        match server.directory().rename(&id.path_in(root), &bound.path_in(root)) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => {
+                let path = server.dir().join(id.path_in(root));
+                tracing::warn!("{}: left as it is, its file has another", path.display());
+            }
+            other => other.map_err(failed())?,
+        }
+    }
+    Ok(())
+}
+
+fn tell_of_several(named: &Claims) {
+    tracing::warn!(
+        "{} and {} name the same data: remove the one that was copied past the mount, then run \
+         halocline fsck --repair",
+        named.paths.0.display(),
+        named.paths.1.display()
+    );
+}
+
+/// Which files name each object.
+fn claims(tree: &Path) -> Result<HashMap<ObjectNumber, Claims>> {
+    let mut claims: HashMap<ObjectNumber, Claims> = HashMap::new();
+    each_file(tree, &mut |path| {
+        let number = match ObjectNumber::named_by(path) {
+            // Whose owner wrote nonsense there keeps nobody else from mounting.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(()),
+            named => named.map_err(Error::at(path, "read the object of"))?,
+        };
+        let Some(number) = number else { return Ok(()) };
+        let inode = path.symlink_metadata().map_err(Error::at(path, "stat"))?.ino();
+        let named = claims.entry(number).or_insert_with(|| Claims {
+            inodes: Vec::new(),
+            paths: (path.to_owned(), path.to_owned()),
+        });
+        if !named.inodes.contains(&inode) {
+            named.inodes.push(inode);
+            path.clone_into(&mut named.paths.1);
+        }
+        Ok(())
+    })?;
+    Ok(claims)
+}

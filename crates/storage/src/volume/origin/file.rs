@@ -1,0 +1,360 @@
+//! The data of one open origin file, plain or striped.
+//!
+//! A striped file's size is that of its sparse namespace file. What must hold: no object holds
+//! bytes past that size, so that a file that grows later reads zeros there. Hence a write grows
+//! the size before it writes data, and a truncate cuts data before it cuts the size; a crash in
+//! between leaves zeros where a request was that nobody acknowledged, never old bytes.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::{Arc, OnceLock};
+
+use halocline_model::request::ByteRange;
+use halocline_model::striping::Striping;
+use parking_lot::Mutex;
+use rustix::fs::{Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+
+use super::identity::ObjectId;
+use super::layouts;
+use crate::device::{SECTOR, ServerFile};
+use crate::volume::rewrite::{Plan, Runs, write_runs};
+use crate::volume::{Server, Spread, Volume, VolumeFile};
+use halocline_vfs::Allocate;
+use halocline_vfs::Seek;
+
+/// Locks that guard sizes, one for many objects: they are held for a system call or two.
+pub(super) type SizeLocks = [Mutex<()>; 64];
+
+/// The data of an open origin file.
+///
+/// The caller guarantees that no two calls change overlapping ranges at once, and that a truncate
+/// runs alone.
+#[derive(Debug)]
+pub struct OriginFile(pub(super) Data);
+
+#[derive(Debug)]
+pub(super) enum Data {
+    Plain { server: Arc<Server>, file: ServerFile },
+    Striped(Striped),
+}
+
+/// A namespace file and, once it has data, its object.
+#[derive(Debug)]
+pub(super) struct Striped {
+    pub(super) volume: Volume,
+    pub(super) striping: Striping,
+    pub(super) locks: Arc<SizeLocks>,
+    pub(super) node: ServerFile,
+    pub(super) object: OnceLock<(ObjectId, VolumeFile)>,
+}
+
+/// The object that a file names.
+enum Found<'a> {
+    /// It names none.
+    None,
+    /// Its own, which may have no data yet.
+    Own(&'a VolumeFile),
+    /// The data of another file: this one is a copy made past the mount, or its owner wants to get at
+    /// that data.
+    OfAnother,
+}
+
+fn of_another() -> io::Error {
+    let what = "it names the data of another file: it is a copy that was made past the mount; empty \
+                or remove it, or, if the other one is gone, run halocline fsck --repair";
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+impl OriginFile {
+    /// The open file that carries the attributes: the file itself where the origin is plain.
+    pub fn node(&self) -> &File {
+        let file = match &self.0 {
+            Data::Plain { file, .. } => file,
+            Data::Striped(striped) => &striped.node,
+        };
+        file.file().expect("the origin's files have names on a mounted file system")
+    }
+
+    /// Reads at `offset`; short only at the end of the file.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        match &self.0 {
+            Data::Plain { server, file } => {
+                server.device().read_at(file, offset, &mut [IoSliceMut::new(buf)])
+            }
+            Data::Striped(striped) => striped.read_at(offset, buf),
+        }
+    }
+
+    /// Writes all of `data` at `offset`; grows the file where it passes the end.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { server, file } => {
+                server.device().write_at(file, offset, &[IoSlice::new(data)])
+            }
+            Data::Striped(striped) => striped.write_at(offset, data),
+        }
+    }
+
+    /// Writes `runs`, all inside the file, as [`VolumeFile::rewrite`] does.
+    pub fn rewrite(&self, runs: Runs<'_>, plan: Plan<'_>) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { server, file } => {
+                let whole = runs.by_server(&Striping::new(1, 1).into()).swap_remove(0);
+                write_runs(server.device().as_ref(), file, &whole, plan)
+            }
+            Data::Striped(striped) => {
+                striped.grow(0)?;
+                striped.created()?.rewrite(runs, plan)
+            }
+        }
+    }
+
+    /// Sets the size.
+    pub fn truncate(&self, len: u64) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { server, file } => server.device().truncate(file, len),
+            Data::Striped(striped) => striped.truncate(len),
+        }
+    }
+
+    /// Punches, reserves or zeroes `range`, as `fallocate(2)`.
+    pub fn allocate(&self, range: ByteRange, how: Allocate) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { server, file } => server.device().allocate(file, range, how),
+            Data::Striped(striped) => striped.allocate(range, how),
+        }
+    }
+
+    /// Makes data and size durable, other attributes too unless `data_only`.
+    pub fn sync(&self, data_only: bool) -> io::Result<()> {
+        match &self.0 {
+            Data::Plain { server, file } => server.device().sync(file, data_only),
+            Data::Striped(striped) => striped.sync(data_only),
+        }
+    }
+
+    /// The next data or hole at or after `offset`; `ENXIO` where there is none, as `lseek(2)`.
+    pub fn seek(&self, offset: u64, what: Seek) -> io::Result<u64> {
+        match &self.0 {
+            Data::Plain { file, .. } => file.seek(what.at(offset)),
+            Data::Striped(striped) => striped.seek(offset, what),
+        }
+    }
+
+    /// Blocks of 512 bytes in use.
+    pub fn blocks(&self) -> io::Result<u64> {
+        match &self.0 {
+            Data::Plain { file, .. } => Ok(file.allocated()? / SECTOR),
+            Data::Striped(striped) => match striped.find()? {
+                Found::Own(object) => Ok(object.allocated_bytes()? / SECTOR),
+                Found::None | Found::OfAnother => Ok(0),
+            },
+        }
+    }
+}
+
+impl OriginFile {
+    /// How the file lies on the servers of a striped origin.
+    pub(super) fn spread(&self) -> io::Result<Spread> {
+        match &self.0 {
+            Data::Plain { .. } => Ok(Striping::new(1, 1).into()),
+            Data::Striped(striped) => striped.spread(),
+        }
+    }
+}
+
+impl Striped {
+    fn size(&self) -> io::Result<u64> {
+        self.node.size()
+    }
+
+    /// The object that the file has now.
+    fn find(&self) -> io::Result<Found<'_>> {
+        if let Some((_, object)) = self.object.get() {
+            return Ok(Found::Own(object));
+        }
+        let Some(id) = ObjectId::of(self.node.file()?)? else { return Ok(Found::None) };
+        let Some(object) = self.object(id)? else {
+            let other = self.is_of_another(id)?;
+            return if other { Ok(Found::OfAnother) } else { Err(layouts::missing(id)) };
+        };
+        if !object.is_anywhere() && self.is_of_another(id)? {
+            return Ok(Found::OfAnother);
+        }
+        Ok(Found::Own(self.attach(id, object)))
+    }
+
+    /// Whether the object that the file names, which has no data of this file, has data of another.
+    fn is_of_another(&self, id: ObjectId) -> io::Result<bool> {
+        let dir = id.number.directory();
+        for server in self.volume.servers() {
+            let names = server.directory().names(&dir)?;
+            let mut ids = names.iter().filter_map(|name| ObjectId::parse(name.to_str()?));
+            if ids.any(|other| other.number == id.number && other != id) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The object, unless the file never had data.
+    fn existing(&self) -> io::Result<Option<&VolumeFile>> {
+        match self.find()? {
+            Found::Own(object) => Ok(Some(object)),
+            Found::None => Ok(None),
+            Found::OfAnother if self.size()? == 0 => Ok(None),
+            Found::OfAnother => Err(of_another()),
+        }
+    }
+
+    /// The object, whose number the namespace file has before there is data. An empty file that names
+    /// that of another gets one of its own.
+    fn created(&self) -> io::Result<&VolumeFile> {
+        if let Some((_, object)) = self.object.get() {
+            return Ok(object);
+        }
+        let _given_once = self.size_lock().lock();
+        let id = match self.find()? {
+            Found::Own(object) => return Ok(object),
+            Found::None => ObjectId::ensure(self.node.file()?)?,
+            Found::OfAnother if self.size()? == 0 => {
+                ObjectId::give(self.node.file()?, XattrFlags::REPLACE)?
+            }
+            Found::OfAnother => return Err(of_another()),
+        };
+        let object = self.object(id)?.ok_or_else(|| layouts::missing(id))?;
+        Ok(self.attach(id, object))
+    }
+
+    /// The object `id` in its layout; `None` where that is not there.
+    fn object(&self, id: ObjectId) -> io::Result<Option<VolumeFile>> {
+        let spread = layouts::spread_of(id, &self.volume, self.striping)?;
+        Ok(spread.map(|spread| VolumeFile::lazy(&self.volume, 0, spread, &id.path())))
+    }
+
+    /// How the file lies on the servers.
+    fn spread(&self) -> io::Result<Spread> {
+        Ok(self.existing()?.map_or(self.striping.into(), |object| object.spread().clone()))
+    }
+
+    fn attach(&self, id: ObjectId, object: VolumeFile) -> &VolumeFile {
+        &self.object.get_or_init(|| (id, object)).1
+    }
+
+    fn size_lock(&self) -> &Mutex<()> {
+        // The inode is what all open files of one object share even before there is an object.
+        let at = self.node.inode() % self.locks.len() as u64;
+        &self.locks[usize::try_from(at).expect("a small number")]
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let inside = self.size()?.saturating_sub(offset).min(buf.len() as u64);
+        let inside = usize::try_from(inside).expect("no more than the buffer's length");
+        let buf = &mut buf[..inside];
+        match self.existing()? {
+            Some(object) if inside > 0 => object.read_filled(offset, buf)?,
+            _ => buf.fill(0),
+        }
+        Ok(inside)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let object = self.created()?;
+        let end = offset.checked_add(data.len() as u64).ok_or(Errno::FBIG)?;
+        let before = self.grow(end)?;
+        object.write_at(offset, data).inspect_err(|_| {
+            if before < end {
+                self.shrink_back(object, before.max(offset), end);
+            }
+        })
+    }
+
+    /// Makes the size at least `end` and stamps the modification; returns the size before.
+    fn grow(&self, end: u64) -> io::Result<u64> {
+        let _size = self.size_lock().lock();
+        let before = self.size()?;
+        if before < end {
+            self.set_size(end)?;
+        } else {
+            self.touch()?;
+        }
+        Ok(before)
+    }
+
+    /// Takes back the growth of a write that failed, unless somebody grew the file further. The
+    /// write's own range is all that is cut: nobody else writes there now.
+    fn shrink_back(&self, object: &VolumeFile, len: u64, end: u64) {
+        let _size = self.size_lock().lock();
+        if self.size().is_ok_and(|size| size == end) && object.cut(len).is_ok() {
+            // The write's own error is what the caller must see.
+            let _ = self.set_size(len);
+        }
+    }
+
+    fn set_size(&self, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(self.node.file()?, len)?)
+    }
+
+    /// Stamps the modification as a write to the namespace file would.
+    fn touch(&self) -> io::Result<()> {
+        let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+        let times = Timestamps {
+            last_access: time(rustix::fs::UTIME_OMIT),
+            last_modification: time(rustix::fs::UTIME_NOW),
+        };
+        Ok(rustix::fs::futimens(self.node.file()?, &times)?)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        let _size = self.size_lock().lock();
+        match self.find()? {
+            Found::Own(object) => object.cut(len)?,
+            Found::OfAnother if len > 0 => return Err(of_another()),
+            // It gives up what it had none of.
+            Found::OfAnother | Found::None => {}
+        }
+        self.set_size(len)
+    }
+
+    fn allocate(&self, range: ByteRange, how: Allocate) -> io::Result<()> {
+        let (on_object, grows) = match how {
+            Allocate::PunchHole => (Allocate::PunchHole, false),
+            Allocate::Reserve => (Allocate::ReserveKeepSize, true),
+            Allocate::ReserveKeepSize => (Allocate::ReserveKeepSize, false),
+            Allocate::Zero { keep_size } => (Allocate::Zero { keep_size: true }, !keep_size),
+        };
+        if how != Allocate::PunchHole {
+            self.created()?.allocate(range, on_object)?;
+        } else if let Some(object) = self.existing()? {
+            object.punch(range)?;
+        }
+        self.grow(if grows { range.end } else { 0 }).map(drop)
+    }
+
+    /// Data first: a size that is durable never promises bytes that are not.
+    fn sync(&self, data_only: bool) -> io::Result<()> {
+        if let Some(object) = self.existing()? {
+            object.sync(data_only)?;
+        }
+        self.volume.servers()[0].device().sync(&self.node, data_only)
+    }
+
+    fn seek(&self, offset: u64, what: Seek) -> io::Result<u64> {
+        let size = self.size()?;
+        if offset >= size {
+            return Err(Errno::NXIO.into());
+        }
+        let found = match self.existing()? {
+            Some(object) => object.seek(offset, what == Seek::Data)?,
+            None => (what == Seek::Hole).then_some(offset),
+        };
+        match what {
+            Seek::Data => found.filter(|at| *at < size).ok_or_else(|| Errno::NXIO.into()),
+            Seek::Hole => Ok(found.unwrap_or(size).min(size)),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The directory of a striped volume, where others may have put things.
+//!
+//! What must hold: nothing in it is opened, made, emptied or given away through a symbolic link; a
+//! mark, a server and the tree are believed only of the user we act as, of root, and of the
+//! directory's own owner, whose data it is.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, fsync, mkdirat, openat, renameat, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use halocline_os::beneath;
+use halocline_os::bounded;
+use halocline_os::error::{Error, Result};
+
+/// An open directory that is, or becomes, a striped volume.
+#[derive(Debug)]
+pub(super) struct Home {
+    fd: OwnedFd,
+    path: PathBuf,
+    stat: Stat,
+}
+
+impl Home {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = || -> rustix::io::Result<_> {
+            let fd = openat(CWD, path, flags, Mode::empty())?;
+            let stat = fstat(&fd)?;
+            Ok(Self { fd, path: path.to_owned(), stat })
+        };
+        open().map_err(|errno| Error::at(path, "open the directory")(errno.into()))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a directory in it.
+    pub(super) fn directory(&self, name: &str) -> Result<File> {
+        self.entry(name, OFlags::DIRECTORY, FileType::Directory)
+    }
+
+    /// Opens a file in it for reading; `None` where there is none.
+    pub(super) fn file(&self, name: &str) -> Result<Option<File>> {
+        // A pipe that nobody writes to is waited for without it.
+        match self.entry(name, OFlags::NONBLOCK, FileType::RegularFile) {
+            Err(error) if error.errno() == libc::ENOENT => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn entry(&self, name: &str, extra: OFlags, kind: FileType) -> Result<File> {
+        let path = self.path.join(name);
+        let refuse = |what: String| {
+            let remedy = "remove it unless you know who made it: a volume's own are not like that";
+            Error::invalid(format!("{}: {what}", path.display()), remedy)
+        };
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | extra;
+        let opened = match openat(&self.fd, name, flags, Mode::empty()) {
+            Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => {
+                Err(refuse("a link, or no such kind of file".into()))
+            }
+            other => other.map_err(|errno| Error::at(&path, "open")(errno.into())),
+        }?;
+        let found = fstat(&opened).map_err(|errno| Error::at(&path, "look at")(errno.into()))?;
+        if FileType::from_raw_mode(found.st_mode) != kind {
+            return Err(refuse("not the kind of file that a volume has here".into()));
+        }
+        let (owner, own) = (found.st_uid, geteuid().as_raw());
+        if ![own, 0, self.stat.st_uid].contains(&owner) {
+            return Err(refuse(format!("user {owner} made it, not user {own}")));
+        }
+        if kind == FileType::RegularFile && found.st_nlink != 1 {
+            return Err(refuse("a file with another name".into()));
+        }
+        Ok(opened.into())
+    }
+
+    /// What a small file in it holds; `None` where there is none.
+    pub(super) fn read(&self, name: &str) -> Result<Option<String>> {
+        let Some(file) = self.file(name)? else { return Ok(None) };
+        let text = bounded::read_from(file, bounded::SMALL_FILE_BYTES_MAX).and_then(|bytes| {
+            String::from_utf8(bytes)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        });
+        text.map(Some).map_err(Error::at(self.path.join(name), "read"))
+    }
+
+    /// Puts a file with this text there, whole or not at all, durably.
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
+        let fresh = format!("{name}.new");
+        let write = || -> io::Result<()> {
+            match unlinkat(&self.fd, &fresh, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+            let mode = Mode::from_raw_mode(0o644);
+            let mut file = File::from(openat(&self.fd, &fresh, flags | OFlags::CLOEXEC, mode)?);
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            renameat(&self.fd, &fresh, &self.fd, name)?;
+            Ok(fsync(&self.fd)?)
+        };
+        write().map_err(Error::at(self.path.join(name), "write"))
+    }
+
+    /// Makes a directory in it, private to the owner, unless it is there and empty.
+    pub(super) fn make_directory(&self, name: &str) -> Result<File> {
+        match mkdirat(&self.fd, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => {
+                return Err(Error::at(self.path.join(name), "create the directory")(errno.into()));
+            }
+        }
+        let made = self.directory(name)?;
+        match beneath::names(&made) {
+            Ok(names) if names.is_empty() => Ok(made),
+            Ok(_) => Err(self.not_empty(name)),
+            Err(errno) => Err(Error::at(self.path.join(name), "list")(errno.into())),
+        }
+    }
+
+    /// Gives a directory in it, just made, the owner and mode that the volume's directory has.
+    pub(super) fn liken(&self, dir: &File, name: &str) -> Result<()> {
+        let like = || {
+            dir.set_permissions(Permissions::from_mode(self.stat.st_mode & 0o7777))?;
+            fchown(dir, Some(self.stat.st_uid), Some(self.stat.st_gid))
+        };
+        like().map_err(Error::at(self.path.join(name), "set mode and owner"))
+    }
+
+    /// Fails unless it holds nothing but names for which `is_ours`, which are looked at when they
+    /// are made.
+    pub(super) fn check_empty(&self, is_ours: impl Fn(&str) -> bool) -> Result<()> {
+        let names = beneath::names(&self.fd);
+        let names = names.map_err(|errno| Error::at(&self.path, "list")(errno.into()))?;
+        // Others may have chosen them: for a message.
+        let mut shown = names.iter().map(|name| name.to_string_lossy().escape_debug().to_string());
+        match shown.find(|name| !is_ours(name)) {
+            None => Ok(()),
+            Some(other) => Err(self.not_empty(&other)),
+        }
+    }
+
+    fn not_empty(&self, name: &str) -> Error {
+        Error::invalid(
+            format!(
+                "{}: cannot become a striped volume, it has files ({name})",
+                self.path.display()
+            ),
+            "give an empty directory, or leave the origin plain",
+        )
+    }
+}

@@ -1,0 +1,179 @@
+//! The layouts of files that do not lie in equal stripes: one small file each, on the first server.
+//!
+//! An object has one layout for life, written and durable before any file names the object, so that whoever finds
+//! the name finds the layout. What must hold: bytes are never read or written by a layout that is not exactly what
+//! was written (a checksum says so), and a layout takes no more memory than its bounds allow.
+
+use std::fmt::Write;
+use std::io::{self, IoSlice};
+
+use halocline_model::file_layout::FileLayout;
+use halocline_model::striping::Striping;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::identity::ObjectId;
+use crate::volume::{Spread, Volume, objects};
+use halocline_api::config::STRIPE_BYTES_MAX;
+use halocline_os::bounded;
+
+/// The first words of a layout, before its checksum.
+const HEAD: &str = "halocline-layout 1 ";
+/// Parts of a layout at most.
+const PARTS_MAX: usize = 256;
+/// Smallest stripe width but 0: requests are cut into no smaller pieces.
+const WIDTH_BYTES_MIN: u64 = 512;
+
+/// How the object `id` lies on the servers of `volume`: as its layout says, or as `usual` where it has none. `None`
+/// where it should have a layout, and there is none.
+///
+/// # Errors
+/// `InvalidData` where the layout is damaged, and whatever reading answers.
+pub(super) fn spread_of(
+    id: ObjectId,
+    volume: &Volume,
+    usual: Striping,
+) -> io::Result<Option<Spread>> {
+    if !id.number.has_layout {
+        return Ok(Some(usual.into()));
+    }
+    let (first, path) = (&volume.servers()[0], id.path_in(objects::LAYOUTS));
+    let Some(file) = first.directory().open(&path)? else { return Ok(None) };
+    let bytes = bounded::read_from(file.file()?, bounded::SMALL_FILE_BYTES_MAX)?;
+    let wrong = |what: String| {
+        let what =
+            format!("{}: {what}; restore it from a backup", first.dir().join(path).display());
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    };
+    decode(&bytes, volume.servers().len()).map(|layout| Some(layout.into())).map_err(wrong)
+}
+
+/// That an object's layout is missing.
+pub(super) fn missing(id: ObjectId) -> io::Error {
+    let path = id.path_in(objects::LAYOUTS);
+    let what =
+        format!("its layout, {} on server 0, is missing; restore it from a backup", path.display());
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Makes the layout of an object durable, before anything names the object.
+pub(super) fn write(id: ObjectId, layout: &FileLayout, volume: &Volume) -> io::Result<()> {
+    let (first, path) = (&volume.servers()[0], id.path_in(objects::LAYOUTS));
+    let file = first.directory().create(&path)?;
+    first.device().write_at(&file, 0, &[IoSlice::new(encode(layout).as_bytes())])?;
+    first.device().sync(&file, false)?;
+    first.directory().sync_parents(&path)
+}
+
+/// Removes the layout of an object that nothing names; it is no error where there is none.
+pub(super) fn remove(id: ObjectId, volume: &Volume) -> io::Result<()> {
+    if !id.number.has_layout {
+        return Ok(());
+    }
+    volume.servers()[0].directory().remove(&id.path_in(objects::LAYOUTS))
+}
+
+/// Refuses what could not be read again.
+pub(super) fn check(layout: &FileLayout) -> Result<(), String> {
+    let parts = layout.parts();
+    if parts.len() > PARTS_MAX {
+        return Err(format!("its layout has {} parts; at most {PARTS_MAX}", parts.len()));
+    }
+    let widths = parts.iter().flat_map(|part| part.striping.widths()).filter(|width| **width > 0);
+    for width in widths {
+        if !(WIDTH_BYTES_MIN..=STRIPE_BYTES_MAX).contains(width) {
+            return Err(format!(
+                "a stripe of {width} bytes; from {WIDTH_BYTES_MIN} to {STRIPE_BYTES_MAX}, or 0"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A line for each part, its first byte and the width for each server, below a line with their checksum.
+fn encode(layout: &FileLayout) -> String {
+    let mut body = String::new();
+    for part in layout.parts() {
+        write!(body, "{}", part.start).expect("a string grows");
+        for width in part.striping.widths() {
+            write!(body, " {width}").expect("a string grows");
+        }
+        body.push('\n');
+    }
+    format!("{HEAD}{:016x}\n{body}", xxh3_64(body.as_bytes()))
+}
+
+fn decode(bytes: &[u8], servers: usize) -> Result<FileLayout, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "no layout of a file")?;
+    let (head, body) = text.split_once('\n').ok_or("no layout of a file")?;
+    let sum = head.strip_prefix(HEAD).ok_or("no layout of a file, or one of a newer version")?;
+    if sum != format!("{:016x}", xxh3_64(body.as_bytes())) {
+        return Err("the layout of a file is damaged".into());
+    }
+    let mut parts = Vec::new();
+    for line in body.lines() {
+        let number = |word: &str| word.parse::<u64>().map_err(|error| format!("{word:?}: {error}"));
+        // One more than there may be is enough to refuse it.
+        let numbers = line.split(' ').take(servers + 2).map(number);
+        let mut numbers = numbers.collect::<Result<Vec<u64>, String>>()?;
+        if numbers.len() != servers + 1 || parts.len() == PARTS_MAX {
+            return Err(format!("not a layout over {servers} servers in {PARTS_MAX} parts"));
+        }
+        let start = numbers.remove(0);
+        parts.push((start, numbers));
+    }
+    let layout = FileLayout::from_parts(parts)?;
+    check(&layout).map(|()| layout)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn layout() -> FileLayout {
+        let parts = [(0, vec![4096, 0, 65536]), (1 << 20, vec![512, 1024, 0])];
+        FileLayout::from_parts(parts).unwrap()
+    }
+
+    #[test]
+    fn layouts_survive_the_way_to_disk_and_back() {
+        assert_eq!(decode(encode(&layout()).as_bytes(), 3), Ok(layout()));
+    }
+
+    #[test]
+    fn what_is_no_layout_is_refused() {
+        let good = encode(&layout());
+        for len in 0..good.len() {
+            decode(&good.as_bytes()[..len], 3).unwrap_err();
+        }
+        decode(good.as_bytes(), 2).unwrap_err();
+        decode(good.as_bytes(), 4).unwrap_err();
+        decode(good.replace("layout 1", "layout 2").as_bytes(), 3).unwrap_err();
+        for widths in [vec![511], vec![STRIPE_BYTES_MAX + 1]] {
+            let layout = FileLayout::from_parts([(0, widths)]).unwrap();
+            assert!(decode(encode(&layout).as_bytes(), 1).unwrap_err().contains("stripe of"));
+        }
+        let many = (0..=PARTS_MAX as u64).map(|at| (at * 512, vec![512 + at]));
+        let many = FileLayout::from_parts(many).unwrap();
+        decode(encode(&many).as_bytes(), 1).unwrap_err();
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(body in "[0-9 \n]{0,80}", servers in 1usize..5) {
+            let text = format!("{HEAD}{:016x}\n{body}", xxh3_64(body.as_bytes()));
+            let _ = decode(text.as_bytes(), servers);
+        }
+
+        /// One changed byte anywhere is seen.
+        #[test]
+        fn no_changed_byte_is_believed(at in 0usize..60, to in any::<u8>()) {
+            let mut bytes = encode(&layout()).into_bytes();
+            let at = at % bytes.len();
+            prop_assume!(bytes[at] != to);
+            bytes[at] = to;
+            prop_assert!(decode(&bytes, 3).is_err());
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! `halocline-volume.toml`: the mark of a striped origin with its geometry, and the lock that says
+//! that a volume is in use.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use halocline_model::striping::Striping;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use halocline_api::config::{SERVERS_MAX, STRIPE_BYTES_MAX};
+use halocline_os::error::{Error, Result};
+use halocline_os::private::{self, PrivateDir};
+
+use super::home::Home;
+
+/// The format that is made.
+const FORMAT: u32 = 2;
+
+/// The format of a volume with files in layouts of their own: earlier versions must not open it.
+const FORMAT_LAYOUTS: u32 = 3;
+
+/// The first format, in which objects did not say whose they are.
+const FORMAT_UNBOUND: u32 = 1;
+
+/// Name of the file on the first server whose lock says that the volume is in use. Nobody else can
+/// open it: whoever may read a file may lock it.
+const LOCK: &str = "halocline.lock";
+
+/// Name of the mark in the origin's directory.
+pub(super) const NAME: &str = "halocline-volume.toml";
+
+/// Name of the directory with the tree that programs see.
+pub(super) const NAMESPACE: &str = "namespace";
+
+const HEAD: &str = "\
+# This directory is a striped Halocline volume: docs/FORMAT.md describes it.
+# `halocline unstripe` turns its files back into plain ones. Do not edit.
+";
+
+/// How a striped volume is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Beside others that read and write files.
+    Shared,
+    /// By nobody else.
+    Alone,
+}
+
+/// Says that the volume in `home` is in use, until the answer is dropped; `first` is its first server.
+pub(super) fn lock(home: &Home, first: &PrivateDir, how: Use) -> Result<File> {
+    let file = match first.file(LOCK, private::Use::Write) {
+        // Nothing can be changed there, so what is locked matters little.
+        Err(error) if error.errno() == libc::EROFS => {
+            let dir = first.as_fd().try_clone_to_owned();
+            dir.map_err(Error::at(first.path(), "open"))?.into()
+        }
+        file => file?,
+    };
+    relock(home, &file, how)?;
+    Ok(file)
+}
+
+/// Changes how a volume that is locked already is used.
+pub(super) fn relock(home: &Home, file: &File, how: Use) -> Result<()> {
+    let operation = match how {
+        Use::Shared => FlockOperation::NonBlockingLockShared,
+        Use::Alone => FlockOperation::NonBlockingLockExclusive,
+    };
+    match flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(Error::invalid(
+            format!("the striped volume {} is in use by another process", home.path().display()),
+            "unmount it, or wait until its check is done",
+        )),
+        Err(errno) => Err(Error::at(home.path(), "lock the volume in")(errno.into())),
+    }
+}
+
+/// What the mark says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Marker {
+    format: u32,
+    pub(super) servers: u32,
+    pub(super) stripe: u64,
+    /// Inode number of the tree whose files' inode numbers the objects say; in decimal digits, because
+    /// a number of TOML has a sign.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tree: Option<Inode>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+struct Inode(u64);
+
+impl From<Inode> for String {
+    fn from(inode: Inode) -> Self {
+        inode.0.to_string()
+    }
+}
+
+impl TryFrom<String> for Inode {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> std::result::Result<Self, Self::Error> {
+        text.parse().map(Self)
+    }
+}
+
+impl Marker {
+    /// The mark of a volume whose objects are bound to the files below the directory with inode number
+    /// `tree`.
+    pub(super) const fn new(servers: u32, stripe: u64, tree: u64) -> Self {
+        Self { format: FORMAT, servers, stripe, tree: Some(Inode(tree)) }
+    }
+
+    /// The same, bound to the files below the directory with inode number `tree`.
+    pub(super) fn bound_to(self, tree: u64) -> Self {
+        Self { format: self.format.max(FORMAT), tree: Some(Inode(tree)), ..self }
+    }
+
+    /// The same for a volume whose files may have layouts of their own.
+    pub(super) const fn with_layouts(self) -> Self {
+        Self { format: FORMAT_LAYOUTS, ..self }
+    }
+
+    /// Whether the objects are bound to the files below the directory with inode number `tree`. A copy
+    /// of a volume has other inode numbers.
+    pub(super) fn is_bound_to(self, tree: u64) -> bool {
+        self.format != FORMAT_UNBOUND && self.tree == Some(Inode(tree))
+    }
+
+    pub(super) const fn striping(self) -> Striping {
+        Striping::new(self.servers, self.stripe)
+    }
+
+    /// The mark of the origin in `home`, if it has one.
+    pub(super) fn read(home: &Home) -> Result<Option<Self>> {
+        let path = home.path().join(NAME);
+        let Some(text) = home.read(NAME)? else { return Ok(None) };
+        Self::parse(&text, &path).map(Some)
+    }
+
+    /// The mark in `text`, which stood at `path`.
+    fn parse(text: &str, path: &Path) -> Result<Self> {
+        let damaged = |what: String| {
+            let what = format!("{}: {what}", path.display());
+            Error::invalid(what, "restore the file: docs/FORMAT.md shows what it must hold")
+        };
+        let marker: Self = toml::from_str(text).map_err(|error| damaged(error.to_string()))?;
+        if ![FORMAT_UNBOUND, FORMAT, FORMAT_LAYOUTS].contains(&marker.format) {
+            return Err(Error::invalid(
+                format!("{}: format {} of the volume is unknown", path.display(), marker.format),
+                "use the version of Halocline that made it, or a newer one",
+            ));
+        }
+        if marker.servers == 0 || marker.stripe == 0 {
+            return Err(damaged("servers and stripe must not be 0".into()));
+        }
+        if marker.servers > SERVERS_MAX || marker.stripe > STRIPE_BYTES_MAX {
+            let what =
+                format!("more than {SERVERS_MAX} servers, or a stripe above {STRIPE_BYTES_MAX}");
+            return Err(damaged(what));
+        }
+        Ok(marker)
+    }
+
+    /// Makes the mark durable: it is whole or not there.
+    pub(super) fn write(self, home: &Home) -> Result<()> {
+        let body = toml::to_string(&self).expect("numbers are TOML");
+        home.write(NAME, &format!("{HEAD}{body}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::request::ByteRange;
+    use halocline_testkit::hostile::attack;
+
+    use super::*;
+
+    /// Whatever stands in a mark, it is refused or a geometry that all of a file fits.
+    #[test]
+    fn hostile_marks_of_volumes_are_refused_or_can_be_counted_with() {
+        let made = Marker::new(8, 64 << 10, 131);
+        let samples =
+            [made, made.with_layouts(), Marker { format: FORMAT_UNBOUND, tree: None, ..made }];
+        let samples = samples.map(|mark| format!("{HEAD}{}", toml::to_string(&mark).unwrap()));
+        let samples: Vec<&[u8]> = samples.iter().map(String::as_bytes).collect();
+        let mut accepted = 0;
+        attack(&samples, 20_000, |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            let Ok(mark) = Marker::parse(text, Path::new(NAME)) else { return };
+            accepted += 1;
+            assert!((1..=SERVERS_MAX).contains(&mark.servers), "{mark:?}");
+            assert!((1..=STRIPE_BYTES_MAX).contains(&mark.stripe), "{mark:?}");
+            let again = Marker::parse(&toml::to_string(&mark).unwrap(), Path::new(NAME));
+            assert_eq!(again.unwrap(), mark);
+            assert!(mark.bound_to(u64::MAX).is_bound_to(u64::MAX));
+            let (striping, end) = (mark.striping(), i64::MAX.cast_unsigned());
+            for start in [0, mark.stripe - 1, end - mark.stripe.min(end)] {
+                let range = ByteRange::new(start, (start + 2 * mark.stripe).min(end));
+                let pieces: u64 = striping.pieces(range).map(|piece| piece.len).sum();
+                assert_eq!(pieces, range.len(), "{mark:?} {range:?}");
+            }
+            for server in [0, mark.servers - 1] {
+                assert!(striping.local_len(server, end) <= end, "{mark:?}");
+            }
+        });
+        assert!(accepted > 1000, "{accepted} were accepted");
+    }
+}

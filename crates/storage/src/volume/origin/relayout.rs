@@ -1,0 +1,365 @@
+//! Moves files of a striped origin to other layouts: a width for each server, in parts of the file.
+//!
+//! An object has one layout for life, so a file moves by getting another object: a copy of its data in the new
+//! layout, durable before the file names it. What must hold: naming it is one system call, so whatever is killed
+//! leaves the file in its old layout or in its new one; and which of the two objects is left over is noted, durably,
+//! before anything of the new one is made. Names, owner, mode, times and attributes are the namespace file's, which
+//! stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use halocline_model::file_layout::FileLayout;
+use halocline_model::request::ByteRange;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use super::home::Home;
+use super::identity::{ObjectId, ObjectNumber};
+use super::layouts;
+use super::marker::{self, Marker, Use};
+use super::orphans::{each_file, ids_on};
+use super::{Origin, OriginFile};
+use crate::volume::unstripe::{copy_data, file};
+use crate::volume::{Spread, VolumeFile, objects};
+use halocline_os::error::{Error, Result};
+use halocline_vfs::Seek;
+
+/// The note on the first server of what is being moved: the numbers of both objects. Empty when nothing is.
+const MOVING: &str = "halocline-moving";
+/// What a file system may take beside the bytes of a file: its inode, and blocks that are not full.
+const OVERHEAD_BYTES: u64 = 16 << 10;
+
+/// A file, and the layout that it is to have.
+#[derive(Debug, Clone)]
+pub struct Wish {
+    /// Its path below the mount.
+    pub path: PathBuf,
+    /// The layout, over all servers.
+    pub layout: FileLayout,
+}
+
+/// How a file lies, beside how it is to lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// Its path below the mount.
+    pub path: PathBuf,
+    /// How it lies.
+    pub now: Spread,
+    /// How it is to lie.
+    pub wished: Spread,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Bytes of blocks that it uses on each server.
+    pub used: Vec<u64>,
+    /// Bytes of data, without holes, that each server has when the file lies as it is to.
+    pub planned: Vec<u64>,
+    inode: u64,
+}
+
+impl Standing {
+    /// Whether nothing is to be moved.
+    pub fn agrees(&self) -> bool {
+        self.now == self.wished
+    }
+
+    /// Bytes of its data, without holes.
+    pub fn data_bytes(&self) -> u64 {
+        self.planned.iter().sum()
+    }
+}
+
+/// The steps of a move, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Noting both objects.
+    Note,
+    /// Making the new layout durable.
+    Layout,
+    /// Copying the data.
+    Copy,
+    /// Making the copy durable.
+    Sync,
+    /// Naming the new object: the file has its new layout.
+    Switch,
+    /// Removing the old object.
+    Remove,
+    /// Removing the note.
+    Forget,
+}
+
+/// Called before each step, which is not made where it fails.
+pub type Before<'a> = &'a mut dyn FnMut(Step) -> Result<()>;
+
+impl Origin {
+    /// The striped volume in `dir` for whoever moves its files: nobody else may have it open.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where it is mounted, or is no striped volume.
+    pub fn open_to_move(dir: &Path) -> Result<Self> {
+        let origin = Self::open_volume(dir)?;
+        let home = Home::open(dir)?;
+        if let Some(in_use) = &origin.in_use {
+            marker::relock(&home, in_use, Use::Alone)?;
+        }
+        Ok(origin)
+    }
+
+    /// How the files lie, and what moving them would take. Changes nothing. `to_move` asks for files that may be
+    /// changed.
+    ///
+    /// # Errors
+    /// A file that is missing, not regular or not accessible, two names of one file, a layout for other servers, or
+    /// one that cannot be stored.
+    pub fn look(&self, wishes: &[Wish], to_move: bool) -> Result<Vec<Standing>> {
+        let mut inodes = BTreeMap::new();
+        let mut found = Vec::new();
+        for wish in wishes {
+            let standing = self.standing(wish, to_move)?;
+            if let Some(other) = inodes.insert(standing.inode, wish.path.clone()) {
+                let what = format!(
+                    "{} and {} are two names of one file",
+                    other.display(),
+                    wish.path.display()
+                );
+                return Err(Error::invalid(what, "leave one of them out of the plan"));
+            }
+            found.push(standing);
+        }
+        Ok(found)
+    }
+
+    fn standing(&self, wish: &Wish, to_move: bool) -> Result<Standing> {
+        let refused = |what: String| {
+            let what = format!("{}: {what}", wish.path.display());
+            Error::invalid(what, "plan again for the servers of this volume")
+        };
+        let servers = self.servers().len();
+        if wish.layout.servers() != servers {
+            let planned = wish.layout.servers();
+            return Err(refused(format!("a layout over {planned} servers; there are {servers}")));
+        }
+        layouts::check(&wish.layout).map_err(refused)?;
+        let node = file(self, &wish.path)?;
+        let flags = if to_move { libc::O_RDWR } else { libc::O_RDONLY };
+        let data =
+            self.open_data(node.fd.as_fd(), flags).map_err(Error::at(&node.shown, "open"))?;
+        let failed = || Error::at(&node.shown, "look at the data of");
+        let wished = self.spread_for(&wish.layout);
+        let planned = bytes_by_server(&data, node.found.len(), &wished).map_err(failed())?;
+        let path = self.object_of(data.node()).map_err(failed())?.map(ObjectId::path);
+        let used = self.servers().iter().map(|server| {
+            path.as_ref().map_or(Ok(0), |path| server.directory().allocated_of(path))
+        });
+        Ok(Standing {
+            path: wish.path.clone(),
+            now: data.spread().map_err(failed())?,
+            wished,
+            size: node.found.len(),
+            used: used.collect::<io::Result<_>>().map_err(failed())?,
+            planned,
+            inode: node.found.ino(),
+        })
+    }
+
+    /// A layout with the stripe of all files is theirs.
+    fn spread_for(&self, layout: &FileLayout) -> Spread {
+        let usual = self.striping().stripe();
+        match layout.parts() {
+            [part] if part.striping.widths().iter().all(|width| *width == usual) => {
+                self.striping().into()
+            }
+            _ => layout.clone().into(),
+        }
+    }
+
+    /// Refuses moves for which a server has not enough space: each file needs that of its copy until its old object
+    /// is removed. Servers on one file system share its space.
+    pub fn check_space(&self, files: &[Standing]) -> Result<()> {
+        let mut systems: Vec<(u64, u64, i128)> = Vec::new();
+        let mut of_server = Vec::new();
+        for server in self.servers() {
+            let failed = |what| Error::at(server.dir(), what);
+            let system = fs::metadata(server.dir()).map_err(failed("look at"))?.dev();
+            let space = server.device().space().map_err(failed("ask for the space of"))?;
+            let known = systems.iter().position(|(other, ..)| *other == system);
+            of_server.push(known.unwrap_or(systems.len()));
+            if known.is_none() {
+                systems.push((system, if space.no_files { 0 } else { space.available }, 0));
+            }
+        }
+        for file in files.iter().filter(|file| !file.agrees()) {
+            for (server, bytes) in file.planned.iter().enumerate().filter(|(_, bytes)| **bytes > 0)
+            {
+                let (_, available, taken) = &mut systems[of_server[server]];
+                *taken += i128::from(*bytes) + i128::from(OVERHEAD_BYTES);
+                if *taken > i128::from(*available) {
+                    let (dir, name) = (self.servers()[server].dir().display(), file.path.display());
+                    let what = format!(
+                        "{dir}: {available} bytes are free there, and moving files up to {name} \
+                         takes {taken} at once"
+                    );
+                    return Err(Error::invalid(what, "free space there, or plan with less of it"));
+                }
+            }
+            for (server, bytes) in file.used.iter().enumerate() {
+                systems[of_server[server]].2 -= i128::from(*bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a file to its layout, and tells `progress` of bytes passed. The caller has the volume alone
+    /// ([`Origin::open_to_move`]) and cleared what an interrupted move left ([`Origin::clear_moves`]), as it does
+    /// again when this fails.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the file is another than `to` was found for, or was changed meanwhile; then, and
+    /// after each failure before [`Step::Switch`], it has its old layout.
+    pub fn relayout(
+        &self,
+        to: &Standing,
+        before: Before<'_>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let node = file(self, &to.path)?;
+        let changed = || {
+            let what = format!("{} was changed meanwhile", node.shown.display());
+            Error::invalid(what, "end what changes it, and apply the plan again")
+        };
+        let old = self
+            .open_data(node.fd.as_fd(), libc::O_RDWR)
+            .map_err(Error::at(&node.shown, "open the data"))?;
+        let state = State::of(self, &old).map_err(Error::at(&node.shown, "look at"))?;
+        if state.inode != to.inode || state.size != to.size {
+            return Err(changed());
+        }
+        let layout = match &to.wished {
+            Spread::Even(_) => None,
+            Spread::Varied(layout) => Some(layout),
+        };
+        let made = || ObjectId::bound(ObjectNumber::random(layout.is_some())?, old.node());
+        let id = made().map_err(Error::at(&node.shown, "name an object for"))?;
+        before(Step::Note)?;
+        if layout.is_some() {
+            self.allow_layouts()?;
+        }
+        self.note_move(state.object, id)?;
+        let at = |what| Error::at(&node.shown, what);
+        before(Step::Layout)?;
+        if let Some(layout) = layout {
+            layouts::write(id, layout, &self.volume).map_err(at("write the layout of"))?;
+        }
+        before(Step::Copy)?;
+        let copy = VolumeFile::lazy(&self.volume, 0, to.wished.clone(), &id.path());
+        let mut put = |offset, bytes: &[u8]| copy.write_at(offset, bytes);
+        copy_data(&old, to.size, &mut put, progress).map_err(at("copy the data of"))?;
+        before(Step::Sync)?;
+        copy.sync(false).map_err(at("sync the new data of"))?;
+        if State::of(self, &old).map_err(at("look at"))? != state {
+            return Err(changed());
+        }
+        before(Step::Switch)?;
+        let how = state.object.map_or(XattrFlags::CREATE, |_| XattrFlags::REPLACE);
+        id.number.name_by(old.node(), how).map_err(at("give its new layout to"))?;
+        old.node().sync_all().map_err(at("sync"))?;
+        before(Step::Remove)?;
+        if let Some(object) = state.object {
+            self.remove_orphan(object)?;
+        }
+        before(Step::Forget)?;
+        self.servers()[0].directory().set_mark(MOVING, b"")
+    }
+
+    /// Removes what a move that was interrupted left, and says whether there was one: of the two objects of its note
+    /// those that no file names.
+    pub fn clear_moves(&self) -> Result<bool> {
+        let first = &self.servers()[0];
+        let note = first.directory().mark(MOVING)?.unwrap_or_default();
+        let note = String::from_utf8_lossy(&note);
+        let mut numbers: BTreeSet<_> =
+            note.split_whitespace().filter_map(ObjectNumber::parse).collect();
+        if note.is_empty() {
+            return Ok(false);
+        }
+        each_file(self.namespace_dir(), &mut |path| {
+            match ObjectNumber::named_by(path) {
+                // Nonsense that a file's owner wrote there names no object.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+                named => {
+                    let named = named.map_err(Error::at(path, "read the object of"))?;
+                    named.map(|number| numbers.remove(&number));
+                }
+            }
+            Ok(())
+        })?;
+        for server in self.servers() {
+            for root in [ObjectId::ROOT, objects::LAYOUTS] {
+                let failed = || Error::at(server.dir(), "clear an interrupted move in");
+                for id in ids_on(server, root).map_err(failed())? {
+                    if numbers.contains(&id.number) {
+                        server.directory().remove(&id.path_in(root)).map_err(failed())?;
+                    }
+                }
+            }
+        }
+        first.directory().set_mark(MOVING, b"")?;
+        Ok(true)
+    }
+
+    fn note_move(&self, old: Option<ObjectId>, new: ObjectId) -> Result<()> {
+        let old = old.map_or_else(String::new, |old| format!("{} ", old.number));
+        let note = format!("{old}{}\n", new.number);
+        self.servers()[0].directory().set_mark(MOVING, note.as_bytes())
+    }
+
+    /// Makes the volume one that earlier versions, which know no layouts, refuse.
+    fn allow_layouts(&self) -> Result<()> {
+        let home = Home::open(self.namespace_dir().parent().unwrap_or(Path::new("/")))?;
+        match Marker::read(&home)? {
+            Some(marker) if marker != marker.with_layouts() => marker.with_layouts().write(&home),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What must not change while a file moves.
+#[derive(Debug, PartialEq, Eq)]
+struct State {
+    object: Option<ObjectId>,
+    inode: u64,
+    size: u64,
+    changed: (i64, i64, i64, i64),
+}
+
+impl State {
+    fn of(origin: &Origin, file: &OriginFile) -> io::Result<Self> {
+        let found = File::metadata(file.node())?;
+        let changed = (found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec());
+        let (object, inode) = (origin.object_of(file.node())?, found.ino());
+        Ok(Self { object, inode, size: found.len(), changed })
+    }
+}
+
+/// Bytes of the file's data that lie on each server when it lies in `spread`.
+fn bytes_by_server(data: &OriginFile, size: u64, spread: &Spread) -> io::Result<Vec<u64>> {
+    let mut bytes = vec![0; spread.servers() as usize];
+    let mut at = 0;
+    while at < size {
+        at = match data.seek(at, Seek::Data) {
+            Ok(start) => start,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => break,
+            Err(error) => return Err(error),
+        };
+        let end = data.seek(at, Seek::Hole)?.min(size);
+        for (server, bytes) in (0..).zip(&mut bytes) {
+            *bytes += spread.local_range(server, ByteRange::new(at, end)).len();
+        }
+        at = end;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,109 @@
+//! One storage target: a directory, its device and its worker threads.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::queue::Queue;
+use super::{Decorate, objects};
+use crate::device::directory::LocalDirectory;
+use crate::device::local::LocalDevice;
+use crate::device::{Device, Directory};
+use halocline_os::error::{Error, Result};
+use halocline_os::private::PrivateDir;
+
+/// A storage target: names go through its directory, data through its device.
+#[derive(Debug)]
+pub struct Server {
+    name: String,
+    dir: PathBuf,
+    directory: Arc<dyn Directory>,
+    device: Arc<dyn Device>,
+    queue: Queue,
+}
+
+impl Server {
+    /// The server `name` over a directory that is ours alone, as its directories and files must be.
+    pub(super) fn private(
+        dir: &PrivateDir,
+        name: &str,
+        index: usize,
+        decorate: Decorate<'_>,
+    ) -> Result<Arc<Self>> {
+        let path = dir.path();
+        let names = dir.names()?;
+        for root in [objects::ROOT, objects::LAYOUTS] {
+            if names.iter().any(|name| name == root) {
+                // Other names there are left alone.
+                dir.sub(root)?.check_directories(|name| name.len() == 2)?;
+            }
+        }
+        let device = decorate(index, Arc::new(LocalDevice::open(path)?));
+        let root = dir.as_fd().try_clone_to_owned();
+        let root = root.map_err(Error::at(path, "open the server's directory"))?.into();
+        let directory = Arc::new(LocalDirectory::new(root, path.to_owned(), true));
+        Ok(Arc::new(Self::new(name, path, directory, device)))
+    }
+
+    /// The server `name` over the existing directory `dir`, on its file system's own device
+    /// inside the decorators that `decorate` gives the server of this index.
+    pub fn local(
+        dir: &Path,
+        name: &str,
+        index: usize,
+        decorate: Decorate<'_>,
+    ) -> Result<Arc<Self>> {
+        let root = File::open(dir).map_err(Error::at(dir, "open the server's directory"))?;
+        if !root.metadata().map_err(Error::at(dir, "stat the server's directory"))?.is_dir() {
+            return Err(Error::invalid(
+                format!("{}: not a directory", dir.display()),
+                "give a directory for each server",
+            ));
+        }
+        let device = decorate(index, Arc::new(LocalDevice::open(dir)?));
+        let directory = Arc::new(LocalDirectory::new(root, dir.to_owned(), false));
+        Ok(Arc::new(Self::new(name, dir, directory, device)))
+    }
+
+    /// The server `name` whose names are in `directory` and whose bytes are on `device`; `dir` is where people look
+    /// for it.
+    pub fn new(
+        name: &str,
+        dir: &Path,
+        directory: Arc<dyn Directory>,
+        device: Arc<dyn Device>,
+    ) -> Self {
+        let (name, dir, queue) = (name.to_owned(), dir.to_owned(), Queue::new(name));
+        Self { name, dir, directory, device, queue }
+    }
+
+    /// Name, for reports and threads.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The directory as it was given.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The server's names.
+    pub fn directory(&self) -> &dyn Directory {
+        self.directory.as_ref()
+    }
+
+    /// Where the data operations go.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Parts of requests that wait for one of the server's workers.
+    pub fn waiting(&self) -> u64 {
+        self.queue.len() as u64
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+}

@@ -1,0 +1,438 @@
+//! Turns files of a striped origin back into plain ones, without an engine.
+//!
+//! The origin is only read, once its objects are bound to its files (a copied volume's are at the first
+//! opening). Holes stay holes; owner, mode, times, extended attributes (ACLs are
+//! such) and hard links are kept. The volume must not be mounted: what its cache holds dirty is
+//! not in the origin. A copy that is interrupted, or fails, has a name that ends in `.incomplete`.
+//!
+//! What must hold: while a tree is copied nobody but us gets into the copy, because a directory that
+//! keeps others out does so only when it has its own attributes; and others, who may write to the tree
+//! or to the directory of the copy, make us neither read nor write anything else by putting links in
+//! the way.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
+    linkat, mkdirat, mknodat, openat, readlinkat, renameat_with, symlinkat,
+};
+use rustix::io::Errno;
+
+use super::origin::{Origin, OriginFile, hidden_xattr};
+use halocline_os::beneath;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::own_uid;
+use halocline_vfs::Seek;
+
+/// Bytes copied at once: many stripes on every server.
+const CHUNK: usize = 4 << 20;
+/// A directory to look through, not what a link in its place names.
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
+/// Whatever has a name, without opening it.
+const ANY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Bytes just passed, holes included; called after each step of a copy.
+pub type Progress<'a> = &'a mut dyn FnMut(u64);
+
+/// Copies the file at `relative` of the striped origin in `origin_dir` to the new file `out`.
+pub fn unstripe(
+    origin_dir: &Path,
+    relative: &Path,
+    out: &Path,
+    progress: Progress<'_>,
+) -> Result<()> {
+    let origin = Origin::open_volume(origin_dir)?;
+    let from = file(&origin, relative)?;
+    let copy = Copy::begin(out)?;
+    let made = copy_file(&origin, &from, (&copy.dir, &copy.name, &copy.shown), progress)?;
+    copy_attributes(&from, &made, &copy.shown)?;
+    copy.finish(&made, out)
+}
+
+/// Copies the whole tree of the striped origin in `origin_dir` to the new directory `out`.
+pub fn unstripe_tree(origin_dir: &Path, out: &Path, progress: Progress<'_>) -> Result<()> {
+    let origin = Origin::open_volume(origin_dir)?;
+    let copy = Copy::begin(out)?;
+    let top = make_directory(&copy.dir, &copy.name, &copy.shown)?;
+    let from = Node::of(tree(&origin)?, origin.namespace_dir().to_owned())?;
+    let mut tree = TreeCopy {
+        origin: &origin,
+        top: &top,
+        out: copy.shown.clone(),
+        linked: HashMap::new(),
+        progress,
+    };
+    tree.directory(&from, &top, Path::new(""))?;
+    copy.finish(&top, out)
+}
+
+/// Bytes that a copy of the file at `relative`, or of the whole tree, to `out` passes, after the checks that the copy
+/// begins with. Makes nothing.
+pub fn planned_bytes(origin_dir: &Path, relative: Option<&Path>, out: &Path) -> Result<u64> {
+    let bytes = match relative {
+        Some(relative) => file(&Origin::open_volume(origin_dir)?, relative)?.found.len(),
+        None => tree_bytes(origin_dir)?,
+    };
+    Copy::begin(out)?;
+    Ok(bytes)
+}
+
+/// The regular file at `relative`, its path below the mount.
+pub(super) fn file(origin: &Origin, relative: &Path) -> Result<Node> {
+    if relative.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
+        return Err(Error::invalid(
+            format!("{}: not a path below the origin", relative.display()),
+            "give the path as it was below the mount point, without .. and without a leading /",
+        ));
+    }
+    let shown = origin.namespace_dir().join(relative);
+    let from = match beneath::open(tree(origin)?, relative, OFlags::PATH, Mode::empty()) {
+        Err(Errno::LOOP) => None,
+        other => Some(other.map_err(at(&shown, "find"))?),
+    };
+    let from = from.map(|from| Node::of(from, shown.clone())).transpose()?;
+    from.filter(|from| from.found.is_file()).ok_or_else(|| {
+        Error::invalid(
+            format!("{}: not a regular file", shown.display()),
+            "give a file below directories that are no links, or take the whole tree",
+        )
+    })
+}
+
+/// The root of a volume's tree.
+fn tree(origin: &Origin) -> Result<OwnedFd> {
+    let dir = origin.namespace_dir();
+    openat(CWD, dir, DIRECTORY, Mode::empty()).map_err(at(dir, "open"))
+}
+
+fn at(path: &Path, what: &'static str) -> impl FnOnce(Errno) -> Error {
+    let path = path.to_owned();
+    move |errno| Error::at(&path, what)(errno.into())
+}
+
+/// The path by which the kernel finds what a descriptor has, whatever its name is by now.
+fn by_descriptor(fd: &impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()).into()
+}
+
+/// What is copied. Others may change names of the tree at any time: all is done to what was found
+/// first.
+pub(super) struct Node {
+    /// An `O_PATH` descriptor, or a directory.
+    pub(super) fd: OwnedFd,
+    pub(super) found: Metadata,
+    pub(super) shown: PathBuf,
+}
+
+impl Node {
+    fn of(fd: OwnedFd, shown: PathBuf) -> Result<Self> {
+        // Of a link it is the link.
+        let found = File::from(fd.try_clone()?).metadata().map_err(Error::at(&shown, "stat"))?;
+        Ok(Self { fd, found, shown })
+    }
+
+    /// Opens it to be read.
+    fn open(&self) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        openat(CWD, by_descriptor(&self.fd), flags, Mode::empty()).map_err(at(&self.shown, "open"))
+    }
+}
+
+/// A copy on its way. What is called `out` is whole, whatever fails or is killed; until then nobody
+/// else gets at what is copied, also who may write to the directory of both: it is in a directory, or
+/// a file, that only its maker may open.
+struct Copy {
+    /// The directory of both names.
+    dir: OwnedFd,
+    /// The name until the copy is whole.
+    name: OsString,
+    shown: PathBuf,
+}
+
+impl Copy {
+    /// Looks whether the copy can be made; nothing is made yet.
+    fn begin(out: &Path) -> Result<Self> {
+        let taken = |path: &Path, remedy: &str| {
+            let is_there = path.symlink_metadata().is_ok();
+            let refuse = || Err(Error::invalid(format!("{} exists", path.display()), remedy));
+            if is_there { refuse() } else { Ok(()) }
+        };
+        taken(out, "name a new file or directory")?;
+        let mut name = out.file_name().unwrap_or_default().to_owned();
+        name.push(".incomplete");
+        let dir = out.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
+        let shown = dir.join(&name);
+        taken(&shown, "it is what an interrupted copy left: remove it, or move it away")?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(CWD, dir, flags, Mode::empty()).map_err(at(dir, "open"))?;
+        Ok(Self { dir, name, shown })
+    }
+
+    /// Makes the copy, which `made` is, durable, and then gives it its name, unless that is taken now.
+    fn finish(&self, made: &impl AsFd, out: &Path) -> Result<()> {
+        let finish = || -> io::Result<()> {
+            let dir = File::from(self.dir.try_clone()?);
+            rustix::fs::syncfs(&dir)?;
+            let (now, ours) = (openat(&dir, &self.name, ANY, Mode::empty())?, made);
+            let (now, ours) = (rustix::fs::fstat(now)?, rustix::fs::fstat(ours)?);
+            if (now.st_dev, now.st_ino) != (ours.st_dev, ours.st_ino) {
+                return Err(io::Error::other("somebody put something else in its place"));
+            }
+            let name = out.file_name().ok_or(Errno::INVAL)?;
+            renameat_with(&dir, &self.name, &dir, name, RenameFlags::NOREPLACE)?;
+            dir.sync_all()
+        };
+        finish().map_err(Error::at(out, "give the finished copy its name"))
+    }
+}
+
+/// Makes a directory that only we can enter until it gets its attributes.
+fn make_directory(dir: &OwnedFd, name: &OsStr, shown: &Path) -> Result<OwnedFd> {
+    let made = || -> io::Result<OwnedFd> {
+        mkdirat(dir, name, Mode::RWXU)?;
+        let made = openat(dir, name, DIRECTORY, Mode::empty())?;
+        let found = rustix::fs::fstat(&made)?;
+        let is_new = found.st_uid == own_uid()
+            && Mode::from_raw_mode(found.st_mode).difference(Mode::RWXU | Mode::SGID).is_empty()
+            && beneath::names(&made)?.is_empty();
+        if is_new { Ok(made) } else { Err(io::Error::other("somebody put another in its place")) }
+    };
+    made().map_err(Error::at(shown, "create the directory"))
+}
+
+/// Bytes of all files of the striped origin in `origin_dir`: what a whole tree's progress adds up
+/// to.
+pub fn tree_bytes(origin_dir: &Path) -> Result<u64> {
+    let origin = Origin::open_volume(origin_dir)?;
+    let mut seen = std::collections::HashSet::new();
+    let (mut open, mut total) = (vec![origin.namespace_dir().to_owned()], 0);
+    while let Some(dir) = open.pop() {
+        for name in names(&dir)? {
+            let path = dir.join(name);
+            let found = fs::symlink_metadata(&path).map_err(Error::at(&path, "stat"))?;
+            if found.is_dir() {
+                open.push(path);
+            } else if found.is_file() && seen.insert(found.ino()) {
+                total += found.len();
+            }
+        }
+    }
+    Ok(total)
+}
+
+struct TreeCopy<'a> {
+    origin: &'a Origin,
+    /// The root of the copy, and its path.
+    top: &'a OwnedFd,
+    out: PathBuf,
+    /// Where below it the first name of each inode with several names was copied to.
+    linked: HashMap<u64, PathBuf>,
+    progress: Progress<'a>,
+}
+
+impl TreeCopy<'_> {
+    /// Fills the new directory `to`, at `place`, from `from`. Its own attributes come last: filling it
+    /// changes its times, its mode may forbid filling it, and it lets in whom they let in.
+    fn directory(&mut self, from: &Node, to: &OwnedFd, place: &Path) -> Result<()> {
+        let open = from.open()?;
+        let mut names = beneath::names(&open).map_err(at(&from.shown, "list the directory"))?;
+        names.sort_unstable();
+        for name in names {
+            let shown = from.shown.join(&name);
+            let fd = openat(&open, &name, ANY, Mode::empty()).map_err(at(&shown, "find"))?;
+            self.entry(&Node::of(fd, shown)?, to, &place.join(&name))?;
+        }
+        copy_attributes(from, to, &self.out.join(place))
+    }
+
+    fn entry(&mut self, from: &Node, dir: &OwnedFd, place: &Path) -> Result<()> {
+        let name = place.file_name().unwrap_or_default();
+        let shown = self.out.join(place);
+        if from.found.is_dir() {
+            let made = make_directory(dir, name, &shown)?;
+            return self.directory(from, &made, place);
+        }
+        if from.found.nlink() > 1 {
+            if let Some(first) = self.linked.get(&from.found.ino()) {
+                let (above, first) =
+                    beneath::parent(self.top.as_fd(), first).map_err(at(&shown, "link"))?;
+                let linked = linkat(&above, first, dir, name, AtFlags::empty());
+                return linked.map_err(at(&shown, "link"));
+            }
+            self.linked.insert(from.found.ino(), place.to_owned());
+        }
+        if from.found.is_file() {
+            let made = copy_file(self.origin, from, (dir, name, &shown), self.progress)?;
+            return copy_attributes(from, &made, &shown);
+        }
+        if from.found.is_symlink() {
+            let target = readlinkat(&from.fd, "", Vec::new());
+            let target = target.map_err(at(&from.shown, "read the link"))?;
+            symlinkat(target, dir, name).map_err(at(&shown, "make the link"))?;
+        } else {
+            make_special(&from.found, dir, name).map_err(at(&shown, "make the special file"))?;
+        }
+        let made = openat(dir, name, ANY, Mode::empty()).map_err(at(&shown, "find"))?;
+        copy_attributes(from, &made, &shown)
+    }
+}
+
+fn names(dir: &Path) -> Result<Vec<OsString>> {
+    let read =
+        || fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>();
+    read().map_err(Error::at(dir, "list the directory"))
+}
+
+/// Copies the data of a file to the new file `name` in `dir`, which only we may open.
+fn copy_file(
+    origin: &Origin,
+    from: &Node,
+    (dir, name, shown): (&OwnedFd, &OsStr, &Path),
+    progress: Progress<'_>,
+) -> Result<OwnedFd> {
+    let node = File::from(from.open()?);
+    let data = origin
+        .open_data(node.as_fd(), libc::O_RDONLY)
+        .map_err(Error::at(&from.shown, "open the data"))?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let out = openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map_err(at(shown, "create"))?;
+    let out = File::from(out);
+    let len = node.metadata().map_err(Error::at(&from.shown, "stat"))?.len();
+    out.set_len(len).map_err(Error::at(shown, "set the size"))?;
+    let mut put = |offset, bytes: &[u8]| out.write_all_at(bytes, offset);
+    copy_data(&data, len, &mut put, progress).map_err(Error::at(shown, "copy the data"))?;
+    out.sync_all().map_err(Error::at(shown, "sync"))?;
+    Ok(out.into())
+}
+
+/// Puts what is data of the first `len` bytes, each piece with its offset, into what is all hole.
+pub(super) fn copy_data(
+    data: &OriginFile,
+    len: u64,
+    put: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+    progress: Progress<'_>,
+) -> io::Result<()> {
+    let mut buf = vec![0; CHUNK];
+    let mut at = 0;
+    while at < len {
+        let start = match data.seek(at, Seek::Data) {
+            Ok(start) => start,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => len,
+            Err(error) => return Err(error),
+        };
+        progress(start - at);
+        at = start;
+        let end = if at < len { data.seek(at, Seek::Hole)? } else { len };
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
+            let count = data.read_at(at, &mut buf[..want])?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            put(at, &buf[..count])?;
+            at += count as u64;
+            progress(count as u64);
+        }
+    }
+    Ok(())
+}
+
+fn make_special(found: &Metadata, dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+    let kind = found.file_type();
+    let kind = if kind.is_fifo() {
+        FileType::Fifo
+    } else if kind.is_socket() {
+        FileType::Socket
+    } else if kind.is_block_device() {
+        FileType::BlockDevice
+    } else {
+        FileType::CharacterDevice
+    };
+    let private = Mode::RUSR | Mode::WUSR;
+    mknodat(dir, name, kind, private, found.rdev())
+}
+
+/// Owner, extended attributes, mode and times, in the order in which they do not undo each other.
+fn copy_attributes(from: &Node, to: &OwnedFd, shown: &Path) -> Result<()> {
+    let found = &from.found;
+    copy_owner(found, to, shown).map_err(Error::at(shown, "set the owner"))?;
+    let (source, target) = (by_descriptor(&from.fd), by_descriptor(to));
+    copy_xattrs(&source, &target, shown)
+        .map_err(Error::at(shown, "set the extended attributes"))?;
+    if !found.is_symlink() {
+        let mode = Mode::from_raw_mode(found.mode() & 0o7777);
+        rustix::fs::chmod(&target, mode).map_err(at(shown, "set the mode"))?;
+    }
+    let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+    let times = Timestamps {
+        last_access: time(found.atime(), found.atime_nsec()),
+        last_modification: time(found.mtime(), found.mtime_nsec()),
+    };
+    rustix::fs::utimensat(to, "", &times, AtFlags::EMPTY_PATH).map_err(at(shown, "set the times"))
+}
+
+/// Sets the owner unless it is right; who may not give files away keeps them.
+fn copy_owner(found: &Metadata, to: &OwnedFd, shown: &Path) -> io::Result<()> {
+    let now = rustix::fs::fstat(to)?;
+    if (now.st_uid, now.st_gid) == (found.uid(), found.gid()) {
+        return Ok(());
+    }
+    let owner = (Some(Uid::from_raw(found.uid())), Some(Gid::from_raw(found.gid())));
+    match rustix::fs::chownat(to, "", owner.0, owner.1, AtFlags::EMPTY_PATH) {
+        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => {
+            tracing::warn!(path = %shown.display(), "belongs to you: only root can give files away");
+            Ok(())
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Paths by descriptors lead to a link itself. ACLs that the directory of the copy had for what is made
+/// there are none of the file's.
+fn copy_xattrs(from: &Path, to: &Path, shown: &Path) -> io::Result<()> {
+    for acl in ["system.posix_acl_access", "system.posix_acl_default"] {
+        match rustix::fs::removexattr(to, acl) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+            // Links and special files have none.
+            Err(_) if !fs::metadata(to)?.is_file() && !fs::metadata(to)?.is_dir() => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    let mut list = vec![0_u8; 1 << 16];
+    let len = match rustix::fs::listxattr(from, &mut list) {
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        other => other?,
+    };
+    let mut value = vec![0_u8; 1 << 16];
+    for name in list[..len].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let name = OsString::from_vec(name.to_vec());
+        if hidden_xattr(&name) {
+            continue;
+        }
+        let len = rustix::fs::getxattr(from, name.as_os_str(), &mut value)?;
+        set_xattr(to, &name, &value[..len], shown)?;
+    }
+    Ok(())
+}
+
+fn set_xattr(to: &Path, name: &OsStr, value: &[u8], shown: &Path) -> io::Result<()> {
+    match rustix::fs::setxattr(to, name, value, XattrFlags::empty()) {
+        // Names that only root may set, such as security labels.
+        Err(Errno::PERM | Errno::OPNOTSUPP) => {
+            tracing::warn!(path = %shown.display(), ?name, "the extended attribute cannot be kept");
+            Ok(())
+        }
+        other => Ok(other?),
+    }
+}

@@ -1,0 +1,260 @@
+//! What another user does with the attribute that names a file's object, and with the locks of a
+//! striped origin: no file's data is reached through another file, and nobody keeps a mount away.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use halocline_api::config::{VolumeKind, VolumeShape};
+use halocline_model::request::ByteRange;
+use halocline_storage::device::Device;
+use halocline_storage::volume::unstripe::{unstripe, unstripe_tree};
+use halocline_storage::volume::{Origin, OriginFile};
+use halocline_vfs::Allocate;
+use halocline_vfs::Seek;
+use rustix::fs::{FlockOperation, XattrFlags, flock};
+
+const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
+const OBJECT: &str = "user.halocline.object";
+const MARK: &str = "halocline-volume.toml";
+
+/// What somebody does with a file that names the object of another.
+type Attack<'a> = &'a dyn Fn(&OriginFile);
+
+fn undecorated(_: usize, device: Arc<dyn Device>) -> Arc<dyn Device> {
+    device
+}
+
+fn open_volume(dir: &Path) -> Origin {
+    Origin::open_or_create(dir, SHAPE, &undecorated).unwrap()
+}
+
+fn create(origin: &Origin, name: &str, data: &[u8]) -> OriginFile {
+    let path = origin.namespace_dir().join(name);
+    let file = File::options().create_new(true).read(true).write(true).open(path).unwrap();
+    let file = origin.adopt_data(file).unwrap();
+    if !data.is_empty() {
+        file.write_at(0, data).unwrap();
+    }
+    file
+}
+
+fn open(origin: &Origin, name: &str) -> OriginFile {
+    let node = File::open(origin.namespace_dir().join(name)).unwrap();
+    origin.open_data(node.as_fd(), libc::O_RDWR).unwrap()
+}
+
+fn read(file: &OriginFile) -> io::Result<Vec<u8>> {
+    let mut back = vec![0xaa; 1 << 20];
+    let len = file.read_at(0, &mut back)?;
+    back.truncate(len);
+    Ok(back)
+}
+
+fn named_by(path: &Path) -> Vec<u8> {
+    let mut value = vec![0; 64];
+    let len = rustix::fs::getxattr(path, OBJECT, &mut value).unwrap();
+    value.truncate(len);
+    value
+}
+
+/// Makes the file at `path` name the object of another.
+fn name(path: &Path, object: &[u8]) {
+    rustix::fs::setxattr(path, OBJECT, object, XattrFlags::empty()).unwrap();
+}
+
+/// Local files of all objects.
+fn local_files(dir: &Path) -> Vec<PathBuf> {
+    let servers = (0..SHAPE.servers).map(|at| dir.join(format!("server-{at}/objects")));
+    let inside = servers.flat_map(|dir| fs::read_dir(dir).into_iter().flatten());
+    let files = inside.flat_map(|entry| fs::read_dir(entry.unwrap().path()).unwrap());
+    files.map(|entry| entry.unwrap().path()).collect()
+}
+
+/// Copies a directory as a backup does that keeps attributes but no inode numbers.
+fn copy_volume(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(done.success());
+}
+
+#[test]
+fn a_forged_object_reaches_no_other_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let origin = open_volume(dir.path());
+    let secret = vec![7; 30_000];
+    create(&origin, "theirs", &secret);
+    let tree = origin.namespace_dir().to_owned();
+    let attacks: [(&str, Attack<'_>); 6] = [
+        ("read", &|file| {
+            let seen = read(file);
+            assert!(seen.is_err(), "{:?}", seen.map(|bytes| bytes.len()));
+        }),
+        ("write", &|file| assert!(file.write_at(0, b"evil").is_err())),
+        ("truncate", &|file| assert!(file.truncate(10).is_err())),
+        ("empty", &|file| file.truncate(0).unwrap()),
+        ("punch", &|file| {
+            assert!(file.allocate(ByteRange::at(0, 9000), Allocate::PunchHole).is_err());
+        }),
+        ("seek", &|file| assert!(file.seek(0, Seek::Data).is_err())),
+    ];
+    for (attack, make) in attacks {
+        create(&origin, attack, &[1; 5000]);
+        name(&tree.join(attack), &named_by(&tree.join("theirs")));
+        let file = open(&origin, attack);
+        make(&file);
+        assert_eq!(file.blocks().unwrap(), 0, "{attack}: it has none of its own");
+        fs::remove_file(tree.join(attack)).unwrap();
+        origin.remove_data(file.node()).unwrap();
+        assert_eq!(read(&open(&origin, "theirs")).unwrap(), secret, "{attack}");
+    }
+}
+
+/// The copy of a tree file past the mount has the attribute, and the right size, but no data.
+#[test]
+fn a_copy_made_past_the_mount_is_told_and_can_be_written_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let origin = open_volume(dir.path());
+    create(&origin, "file", &vec![7; 30_000]);
+    let tree = origin.namespace_dir().to_owned();
+    copy_volume(&tree.join("file"), &tree.join("copy"));
+    let copy = open(&origin, "copy");
+    let told = read(&copy).unwrap_err().to_string();
+    assert!(told.contains("past the mount"), "{told}");
+    let out = dir.path().join("out");
+    let told = unstripe(dir.path(), "copy".as_ref(), &out, &mut |_| ()).unwrap_err().to_string();
+    assert!(told.contains("out"), "{told}");
+    // As a program that overwrites it does.
+    copy.truncate(0).unwrap();
+    copy.write_at(0, &vec![8; 20_000]).unwrap();
+    assert_eq!(read(&open(&origin, "copy")).unwrap(), vec![8; 20_000]);
+    assert_eq!(read(&open(&origin, "file")).unwrap(), vec![7; 30_000]);
+    assert!(origin.orphans().unwrap().is_empty());
+}
+
+#[test]
+fn a_copy_of_a_whole_volume_is_bound_anew() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (volume, backup) = (scratch.path().join("volume"), scratch.path().join("backup"));
+    fs::create_dir(&volume).unwrap();
+    let origin = open_volume(&volume);
+    let tree = origin.namespace_dir().to_owned();
+    fs::create_dir(tree.join("d")).unwrap();
+    for (at, path) in ["one", "two", "d/three", "forged"].into_iter().enumerate() {
+        create(&origin, path, &vec![u8::try_from(at).unwrap() + 1; 20_000]);
+    }
+    fs::hard_link(tree.join("one"), tree.join("d/other")).unwrap();
+    name(&tree.join("forged"), &named_by(&tree.join("two")));
+    drop(origin);
+    // Its inode numbers must be other ones, so the first volume stays.
+    copy_volume(&volume, &backup);
+    let origin = open_volume(&backup);
+    for (at, path) in [(1, "one"), (3, "d/three"), (1, "d/other")] {
+        assert_eq!(read(&open(&origin, path)).unwrap(), vec![at; 20_000], "{path}");
+    }
+    // Nobody can tell whose it is.
+    assert!(read(&open(&origin, "two")).is_err() && read(&open(&origin, "forged")).is_err());
+    drop(origin);
+    fs::remove_file(backup.join("namespace/forged")).unwrap();
+    let origin = Origin::open_alone(&backup).unwrap().unwrap();
+    origin.bind_objects().unwrap();
+    assert_eq!(read(&open(&origin, "two")).unwrap(), vec![2; 20_000]);
+    drop(origin);
+    unstripe_tree(&backup, &scratch.path().join("out"), &mut |_| ()).unwrap();
+    assert_eq!(fs::read(scratch.path().join("out/two")).unwrap(), vec![2; 20_000]);
+    let origin = open_volume(&volume);
+    assert_eq!(read(&open(&origin, "two")).unwrap(), vec![2; 20_000], "the first one is as it was");
+}
+
+/// A tree that was copied in part had the name of a whole one.
+#[test]
+fn a_copy_that_fails_is_not_taken_for_a_whole_one() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (volume, out) = (scratch.path().join("volume"), scratch.path().join("out"));
+    fs::create_dir(&volume).unwrap();
+    let origin = open_volume(&volume);
+    create(&origin, "a", &vec![7; 30_000]);
+    let tree = origin.namespace_dir().to_owned();
+    copy_volume(&tree.join("a"), &tree.join("b"));
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, tree.join("c"), kind, mode, 0).unwrap();
+    let told = unstripe_tree(&volume, &out, &mut |_| ()).unwrap_err().to_string();
+    assert!(told.contains("out.incomplete/b"), "{told}");
+    let partial = scratch.path().join("out.incomplete");
+    assert!(!out.exists() && partial.exists());
+    let told = unstripe_tree(&volume, &out, &mut |_| ()).unwrap_err().to_string();
+    assert!(told.contains("interrupted"), "{told}");
+    fs::remove_dir_all(&partial).unwrap();
+    fs::remove_file(tree.join("b")).unwrap();
+    unstripe_tree(&volume, &out, &mut |_| ()).unwrap();
+    assert_eq!(fs::read(out.join("a")).unwrap(), vec![7; 30_000]);
+    assert!(fs::symlink_metadata(out.join("c")).is_ok() && !partial.exists());
+}
+
+/// Earlier versions did not say whose an object is.
+#[test]
+fn a_volume_of_an_earlier_version_is_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let origin = open_volume(dir.path());
+    let tree = origin.namespace_dir().to_owned();
+    create(&origin, "file", &vec![7; 30_000]);
+    create(&origin, "gone", &vec![8; 30_000]);
+    let inode = fs::metadata(tree.join("file")).unwrap().ino();
+    fs::remove_file(tree.join("gone")).unwrap();
+    drop(origin);
+    for file in local_files(dir.path()) {
+        let name = file.file_name().unwrap().to_str().unwrap().to_owned();
+        fs::rename(&file, file.with_file_name(&name[..32])).unwrap();
+    }
+    fs::write(dir.path().join(MARK), "format = 1\nservers = 3\nstripe = 4096\n").unwrap();
+    let ctime = |path: &Path| fs::metadata(path).map(|stat| (stat.ctime(), stat.ctime_nsec()));
+    let before = ctime(&tree.join("file")).unwrap();
+    // A check changes nothing.
+    let origin = Origin::open_alone(dir.path()).unwrap().unwrap();
+    origin.bind_objects().unwrap();
+    assert_eq!(origin.orphans().unwrap().len(), 1);
+    drop(origin);
+    let unbound = |file: &PathBuf| file.file_name().unwrap().len() == 32;
+    assert!(local_files(dir.path()).iter().all(unbound));
+    let origin = open_volume(dir.path());
+    assert_eq!(read(&open(&origin, "file")).unwrap(), vec![7; 30_000]);
+    assert_eq!(ctime(&tree.join("file")).unwrap(), before, "the tree is only read");
+    let bound = |file: &PathBuf| file.to_str().unwrap().ends_with(&format!("-{inode}"));
+    assert_eq!(local_files(dir.path()).iter().filter(|file| bound(file)).count(), 3);
+    assert!(fs::read_to_string(dir.path().join(MARK)).unwrap().contains("format = 2"));
+    // Objects without a name, of both versions, are found and removed.
+    let orphans = origin.orphans().unwrap();
+    assert_eq!(orphans.len(), 1);
+    for id in orphans.keys() {
+        origin.remove_orphan(*id).unwrap();
+    }
+    assert_eq!(local_files(dir.path()).len(), 3);
+}
+
+/// Any user can open the mark, and whoever has a file open can lock it.
+#[test]
+fn who_locks_the_mark_keeps_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    drop(open_volume(dir.path()));
+    let readable = [dir.path().to_owned(), dir.path().join(MARK), dir.path().join("namespace")];
+    let _locks: Vec<File> = readable
+        .iter()
+        .map(|path| {
+            let file = File::open(path).unwrap();
+            flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+            file
+        })
+        .collect();
+    let origin = open_volume(dir.path());
+    assert!(Origin::open_alone(dir.path()).is_err(), "it is in use");
+    drop(origin);
+    assert!(Origin::open_alone(dir.path()).unwrap().is_some());
+    // What does lock is for nobody else to open.
+    let others = |path: &Path| fs::metadata(path).unwrap().mode() & 0o077;
+    assert_eq!(others(&dir.path().join("server-0")), 0);
+    assert_eq!(others(&dir.path().join("server-0/halocline.lock")), 0);
+}

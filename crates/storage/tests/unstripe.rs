@@ -1,0 +1,99 @@
+//! What others can do to a copy of a striped origin while it is made, and see of it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use halocline_api::config::{VolumeKind, VolumeShape};
+use halocline_storage::volume::unstripe::{unstripe, unstripe_tree};
+use halocline_storage::volume::{Origin, OriginFile};
+
+const SHAPE: VolumeShape = VolumeShape { kind: VolumeKind::Striped, servers: 3, stripe: 4096 };
+
+fn striped(dir: &Path) -> Origin {
+    Origin::open_or_create(dir, SHAPE, &|_, device| device).unwrap()
+}
+
+fn create(origin: &Origin, name: &str) -> OriginFile {
+    let path = origin.namespace_dir().join(name);
+    let file = File::options().create_new(true).read(true).write(true).open(path).unwrap();
+    origin.adopt_data(file).unwrap()
+}
+
+/// Files in a directory that keeps others out were readable while the tree was copied: the copy's
+/// directories were open until they got their attributes.
+#[test]
+fn nobody_else_gets_into_a_copy_that_is_being_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let (volume, out) = (dir.path().join("volume"), dir.path().join("out"));
+    fs::create_dir(&volume).unwrap();
+    let origin = striped(&volume);
+    let root = origin.namespace_dir().to_owned();
+    fs::create_dir(root.join("closed")).unwrap();
+    create(&origin, "closed/secret").write_at(0, &[1; 10_000]).unwrap();
+    for (name, mode) in [("closed/secret", 0o644), ("closed", 0o700), ("", 0o755)] {
+        fs::set_permissions(root.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let copy = dir.path().join("out.incomplete");
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    let mut looks = 0;
+    unstripe_tree(&volume, &out, &mut |_| {
+        assert_eq!((mode(&copy), mode(&copy.join("closed"))), (0o700, 0o700));
+        looks += 1;
+    })
+    .unwrap();
+    assert!(looks > 0);
+    assert_eq!((mode(&out), mode(&out.join("closed/secret"))), (0o755, 0o644));
+}
+
+/// Whoever may write to the directory of the copy had it written elsewhere, by root.
+#[test]
+fn a_copy_that_is_being_made_does_not_go_where_a_link_leads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (volume, out) = (dir.path().join("volume"), dir.path().join("out"));
+    fs::create_dir(&volume).unwrap();
+    let origin = striped(&volume);
+    create(&origin, "a").write_at(0, &[1; 10_000]).unwrap();
+    create(&origin, "b").write_at(0, &[2; 10_000]).unwrap();
+    let (copy, victim) = (dir.path().join("out.incomplete"), dir.path().join("victim"));
+    fs::create_dir(&victim).unwrap();
+    let mut swap = Some(());
+    let told = unstripe_tree(&volume, &out, &mut |_| {
+        if swap.take().is_some() {
+            fs::rename(&copy, dir.path().join("aside")).unwrap();
+            std::os::unix::fs::symlink(&victim, &copy).unwrap();
+        }
+    });
+    let told = told.unwrap_err().to_string();
+    assert!(told.contains("in its place"), "{told}");
+    assert_eq!(fs::read_dir(&victim).unwrap().count(), 0, "nothing was written there");
+    assert!(!out.exists());
+}
+
+/// Whoever may write to the tree had another directory listed, by putting a link in the place of one.
+#[test]
+fn what_links_of_a_striped_tree_lead_to_is_not_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let (volume, out) = (dir.path().join("volume"), dir.path().join("out"));
+    fs::create_dir(&volume).unwrap();
+    let origin = striped(&volume);
+    let root = origin.namespace_dir().to_owned();
+    fs::create_dir(root.join("real")).unwrap();
+    create(&origin, "real/file").write_at(0, &[1; 100]).unwrap();
+    std::os::unix::fs::symlink("real", root.join("link")).unwrap();
+    let told = unstripe(&volume, "link/file".as_ref(), &out, &mut |_| ()).unwrap_err().to_string();
+    assert!(told.contains("no links"), "{told}");
+    create(&origin, "first").write_at(0, &[1; 100]).unwrap();
+    fs::create_dir(dir.path().join("elsewhere")).unwrap();
+    fs::write(dir.path().join("elsewhere/private"), "secret").unwrap();
+    let mut swap = Some(());
+    let copied = unstripe_tree(&volume, &out, &mut |_| {
+        if swap.take().is_some() {
+            fs::rename(root.join("real"), root.join("aside")).unwrap();
+            std::os::unix::fs::symlink(dir.path().join("elsewhere"), root.join("real")).unwrap();
+        }
+    });
+    copied.unwrap();
+    assert_eq!(fs::read_link(out.join("real")).unwrap(), dir.path().join("elsewhere"));
+}

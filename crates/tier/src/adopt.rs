@@ -1,0 +1,172 @@
+//! What was put on a lower tier by hand and is no regular file: it comes to the SSD, where all names
+//! are.
+//!
+//! Symbolic links and special files have no bytes: they are made on the SSD, durably, and then
+//! removed below, so that one that is removed on the mount does not come back. Directories that
+//! hold no file come with the first mount of a set alone: later, nobody knows them from those that
+//! were made for files and are left over.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, RenameFlags, Timespec, Timestamps, Uid, chmodat, chownat,
+    mknodat, readlinkat, renameat_with, utimensat,
+};
+use rustix::io::Errno;
+
+use super::mirror::make_like;
+use super::side::check_new;
+use super::tiers::Tiers;
+use halocline_api::control::tier::PRIVATE;
+use halocline_os::error::Result;
+use halocline_vfs::Stat;
+use halocline_vfs::namespace::attributes::stat_at;
+use halocline_vfs::namespace::{Namespace, Node};
+
+/// What became of something that is no regular file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Adopted {
+    /// It is on the SSD now.
+    Now,
+    /// It was there: a mount was killed before it removed it below.
+    Before,
+    /// The next mount adopts it.
+    Later,
+    /// The SSD has something else under its path.
+    Taken,
+    /// This user may not make it.
+    Refused,
+}
+
+/// Brings a symbolic link or special file at `path` of a lower tier, in the directory `from`, to
+/// the SSD.
+pub(super) fn special(
+    tiers: &Tiers,
+    tree: &Namespace,
+    (tier, path): (usize, &Path),
+    from: &OwnedFd,
+    mend: bool,
+) -> Result<Adopted> {
+    if path.starts_with(PRIVATE) {
+        return Ok(Adopted::Refused);
+    }
+    let name = path.file_name().unwrap_or_default();
+    let there = stat_at(from.as_fd(), name)?;
+    let target = match there.kind() {
+        libc::S_IFLNK => {
+            let target = readlinkat(from, name, Vec::new())?;
+            Some(tiers.links().stored(OsStr::from_bytes(target.as_bytes())))
+        }
+        _ => None,
+    };
+    let outcome = match tiers.walk(path) {
+        Some(here) if !is_same(tiers, &here, &there, target.as_deref())? => Adopted::Taken,
+        _ if !mend => Adopted::Later,
+        Some(_) => Adopted::Before,
+        None => make_special(tiers, tree, path, &there, target.as_deref())?,
+    };
+    if matches!(outcome, Adopted::Now | Adopted::Before) {
+        let side = &tiers.sides()[tier];
+        if let Err(error) = side.remove(path) {
+            tracing::warn!(%error, "an adopted link is removed there at the next mount");
+        }
+    }
+    Ok(outcome)
+}
+
+/// Whether the SSD has the same link or special file.
+fn is_same(tiers: &Tiers, here: &Node, there: &Stat, target: Option<&OsStr>) -> Result<bool> {
+    let stat = tiers.tree().stat(here)?;
+    let alike = (stat.kind(), stat.raw.st_rdev) == (there.kind(), there.raw.st_rdev);
+    Ok(alike
+        && match target {
+            Some(target) => tiers.tree().read_link(here)? == target,
+            None => true,
+        })
+}
+
+fn make_special(
+    tiers: &Tiers,
+    tree: &Namespace,
+    path: &Path,
+    there: &Stat,
+    target: Option<&OsStr>,
+) -> Result<Adopted> {
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let Some(dir) = parents(tiers, tree, parent)? else { return Ok(Adopted::Taken) };
+    let (temporary, side) = (tiers.fresh_name(), &tiers.ssd());
+    let made = match target {
+        Some(target) => tiers.make_link(&temporary, target, None),
+        None => side.steps.step("making a special file", || {
+            let kind = FileType::from_raw_mode(there.kind());
+            Ok(mknodat(side.tmp(), &temporary, kind, Mode::RUSR, there.raw.st_rdev)?)
+        }),
+    };
+    let made = made.and_then(|()| like_special(tiers, &temporary, there));
+    if let Err(error) = made {
+        side.drop_temporary(&temporary);
+        tracing::warn!(%error, "{} stays where it is", path.display());
+        return Ok(Adopted::Refused);
+    }
+    let (to, name) = (tiers.tree().descriptor(&dir)?, path.file_name().unwrap_or_default());
+    let place = || Ok(renameat_with(side.tmp(), &temporary, &*to, name, RenameFlags::NOREPLACE)?);
+    side.steps.step("adopting a file", place)?;
+    // Before it goes below.
+    tiers.sync_directory(&dir)?;
+    Ok(Adopted::Now)
+}
+
+/// Gives a temporary link or special file owner, mode and times.
+fn like_special(tiers: &Tiers, temporary: &str, there: &Stat) -> Result<()> {
+    let (side, raw) = (&tiers.ssd(), &there.raw);
+    let at = |seconds, nanos| Timespec { tv_sec: seconds, tv_nsec: nanos };
+    let times = Timestamps {
+        last_access: at(raw.st_atime, raw.st_atime_nsec),
+        last_modification: at(raw.st_mtime, raw.st_mtime_nsec),
+    };
+    side.steps.step("giving a file its attributes", || {
+        let tmp = side.tmp();
+        let owner = (Uid::from_raw(raw.st_uid), Gid::from_raw(raw.st_gid));
+        let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+        match chownat(tmp, temporary, Some(owner.0), Some(owner.1), nofollow) {
+            // An ordinary user's are its own.
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if there.kind() != libc::S_IFLNK {
+            let mode = Mode::from_raw_mode(raw.st_mode & 0o7777);
+            chmodat(tmp, temporary, mode, AtFlags::empty())?;
+        }
+        Ok(utimensat(tmp, temporary, &times, nofollow)?)
+    })
+}
+
+/// The SSD's directory at `path`, made like that of the other tier; `None` where something
+/// else is in the way.
+pub(super) fn parents(tiers: &Tiers, tree: &Namespace, path: &Path) -> Result<Option<Node>> {
+    let (mut here, mut there) = (tiers.tree().root(), tree.root());
+    for name in path {
+        there = tree.lookup(&there, name)?.0;
+        let fd = tiers.tree().descriptor(&here)?;
+        if let Ok((found, stat)) = tiers.tree().lookup(&here, name) {
+            if stat.kind() != libc::S_IFDIR {
+                return Ok(None);
+            }
+            here = found;
+            continue;
+        }
+        let make = || Ok(rustix::fs::mkdirat(&*fd, name, rustix::fs::Mode::RWXU)?);
+        tiers.ssd().steps.step("making a directory", make)?;
+        here = tiers.tree().lookup(&here, name)?.0;
+        let (old, new) = (tree.descriptor(&there)?, tiers.tree().descriptor(&here)?);
+        let like = || {
+            check_new(&new, tiers.uid())?;
+            make_like(&*old, &*new)
+        };
+        tiers.ssd().steps.step("setting a directory's attributes", like)?;
+    }
+    Ok(Some(here))
+}

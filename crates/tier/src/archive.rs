@@ -1,0 +1,435 @@
+//! Archiving: what is new or changed on the SSD gets a clean copy below once writers leave it alone.
+//!
+//! The file stays where it is. What must hold: a copy is marked only if the file did not change
+//! while it was made, and after both are durable ([`super::marks`]); it lies at the path of the
+//! file's name, where a tier without its SSD finds it. A file that has changed since keeps its copy
+//! of before until the next one takes that place by one rename.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::archive_queue::ArchiveQueue;
+use super::catalog::Catalog;
+use super::clean::CleanCopies;
+use super::copied::{Copied, Source};
+use super::copy::Expected;
+use super::counters::Counters;
+use super::cutover::differs;
+use super::foundation::Foundation;
+use super::in_flight::{IN_FLIGHT, all_at_once, together};
+use super::inode::Inode;
+use super::inodes::Inodes;
+use super::intents::{Intent, Intents, Removal};
+use super::is_private_path;
+use super::leftovers::Leftovers;
+use super::mapped;
+use super::marks::{Mark, Marks};
+use super::mirror;
+use super::options::TierOptions;
+use super::permissions::Permissions;
+use super::residents::{Resident, Residents};
+use super::staging::Staging;
+use super::stamp::Stamp;
+use super::stayed::{COPY_SLACK, Stayed};
+use super::tiers::{Entry, Tiers};
+use super::under_way::UnderWay;
+use halocline_os::clock::Clock;
+use halocline_os::error::Error;
+use halocline_vfs::Stat;
+use halocline_vfs::namespace::stat_descriptor;
+
+/// What is not archived now for another reason than being written is looked at again after so long.
+const AGAIN: Duration = Duration::from_mins(1);
+/// This part of a tier's file system stays free of archived copies: those that gave way must not
+/// come back at once.
+const SPARE_PART: u64 = 50;
+
+/// What came of an attempt.
+enum Outcome {
+    Done,
+    /// There is nothing to archive.
+    Needless,
+    /// Not before so long has passed.
+    Later(Duration),
+    Failed(Stayed),
+}
+
+/// Gives files clean copies, and has those where their files are.
+#[derive(Debug)]
+pub(super) struct Archiver {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    catalog: Arc<Catalog>,
+    intents: Arc<Intents>,
+    marks: Arc<Marks>,
+    leftovers: Arc<Leftovers>,
+    counters: Arc<Counters>,
+    under_way: Arc<UnderWay>,
+    options: Arc<TierOptions>,
+    clock: Clock,
+    archive_queue: Arc<ArchiveQueue>,
+    clean: Arc<CleanCopies>,
+    permissions: Arc<Permissions>,
+    inodes: Arc<Inodes>,
+    staging: Arc<Staging>,
+}
+
+impl Archiver {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        archive_queue: &Arc<ArchiveQueue>,
+        clean: &Arc<CleanCopies>,
+        permissions: &Arc<Permissions>,
+        inodes: &Arc<Inodes>,
+        staging: &Arc<Staging>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            catalog: base.catalog.clone(),
+            intents: base.intents.clone(),
+            marks: base.marks.clone(),
+            leftovers: base.leftovers.clone(),
+            counters: base.counters.clone(),
+            under_way: base.under_way.clone(),
+            options: base.options.clone(),
+            clock: base.clock.clone(),
+            archive_queue: archive_queue.clone(),
+            clean: clean.clone(),
+            permissions: permissions.clone(),
+            inodes: inodes.clone(),
+            staging: staging.clone(),
+        }
+    }
+
+    /// Archives what is due, until `stops` says so.
+    pub(super) fn archive_due(&self, stops: &(dyn Fn() -> bool + Sync)) {
+        self.permissions.mark_anew(stops);
+        self.straighten(stops);
+        let due = self.archive_queue.due();
+        let mut left = &due[..];
+        while !left.is_empty() && !stops() {
+            let sizes = left.iter().map(|(_, resident)| resident.bytes());
+            let (some, later) = left.split_at(together(sizes, u64::MAX, IN_FLIGHT));
+            let outcomes = all_at_once(some, |(entry, resident)| {
+                let outcome = self.archive_one(*entry, resident, &mut |_| !stops());
+                outcome.unwrap_or_else(Outcome::Failed)
+            });
+            for ((entry, resident), outcome) in some.iter().zip(outcomes) {
+                self.note_outcome((*entry, resident), outcome);
+            }
+            left = later;
+        }
+    }
+
+    fn note_outcome(&self, (entry, resident): (Entry, &Resident), outcome: Outcome) {
+        let after = match outcome {
+            Outcome::Done => return,
+            Outcome::Needless => return self.archive_queue.done(entry, resident),
+            Outcome::Later(after) => after,
+            Outcome::Failed(stayed) => {
+                let path = self.catalog.view().path_of(resident);
+                let trouble = format!("{}: {stayed}", path.display());
+                tracing::debug!("not archived: {trouble}");
+                self.archive_queue.failed(trouble);
+                AGAIN.max(self.options.archive_after)
+            }
+        };
+        self.archive_queue.put_off(entry, after);
+    }
+
+    fn archive_one(
+        &self,
+        entry: Entry,
+        resident: &Arc<Resident>,
+        told: super::copy::Told<'_>,
+    ) -> Result<Outcome, Stayed> {
+        let Some(inode) = self.inodes.inode_of(entry, resident) else {
+            return Ok(Outcome::Needless);
+        };
+        let _moving = inode.moving.lock();
+        let source = match self.archivable(&inode, resident) {
+            Ok(source) => source,
+            Err(outcome) => return outcome,
+        };
+        let own = self.tiers.tree().path_of(&source.entry);
+        let tier = self.tier_for(&source, &own)?;
+        if let Some(stale) = resident.clean.with(|slot| slot.clone())
+            && (stale.tier, &stale.place) != (tier, &own)
+        {
+            self.clean.drop_copy(resident);
+        }
+        let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
+        let under_way = self.under_way.begin(source.entry.clone(), (0, tier), bytes);
+        let told: super::copy::Told<'_> = &mut |more| {
+            under_way.copied(more);
+            // A program that writes may need to have the file moved.
+            told(more) && inode.changes.load(Ordering::Acquire) == source.changes
+        };
+        let copied = self.staging.copy(&inode, &source, (tier, Expected::NotSoon), told);
+        let mut copied = match copied {
+            Err(Stayed::Failed(error)) if error.errno() == libc::ECANCELED => {
+                return Ok(Outcome::Later(self.options.archive_after));
+            }
+            other => other?,
+        };
+        let marked = is_as_it_was(&inode, &source)
+            .and_then(|()| self.place_archived(resident, &mut copied, own))
+            .and_then(|()| self.mark_archived(&inode, resident, &source, &copied));
+        match marked {
+            Ok(()) => {
+                if let Some((_, intent)) = &copied.placed {
+                    self.intents.clear(intent);
+                }
+                Ok(Outcome::Done)
+            }
+            Err(stayed) => {
+                copied.undo(&self.tiers, &self.intents);
+                match stayed {
+                    Stayed::Changed => Ok(Outcome::Later(self.options.archive_after)),
+                    other => Err(other),
+                }
+            }
+        }
+    }
+
+    /// The file, durable, if it can be archived now.
+    fn archivable(
+        &self,
+        inode: &Arc<Inode>,
+        resident: &Resident,
+    ) -> Result<Source, Result<Outcome, Stayed>> {
+        if resident.clean.is_clean() {
+            return Err(Ok(Outcome::Needless));
+        }
+        if inode.wrote_past.load(Ordering::Acquire) {
+            // What the kernel or a mapping writes is not seen.
+            let place = inode.place.write();
+            let source = self.staging.source_in_place(inode, &place).map_err(Err)?;
+            if inode.passed.load(Ordering::Acquire) > 0 || mapped::is_mapped(inode, &source.file) {
+                return Err(Ok(Outcome::Later(self.options.archive_after)));
+            }
+        }
+        let mut source = {
+            let place = inode.place.read();
+            if place.resident.is_none() || place.entry.known_as().is_none() {
+                return Err(Ok(Outcome::Needless));
+            }
+            self.staging.source_in_place(inode, &place)
+        }
+        .map_err(|stayed| match stayed {
+            Stayed::HardLinked { .. } | Stayed::NotAFile | Stayed::Gone => Ok(Outcome::Needless),
+            other => Err(other),
+        })?;
+        if source.names != 1 {
+            return Err(Ok(Outcome::Needless));
+        }
+        if let Some(left) = self.still_fresh(&source.stat) {
+            return Err(Ok(Outcome::Later(left)));
+        }
+        let synced = self.tiers.ssd().steps.sync("syncing what is archived", &*source.file);
+        synced.map_err(|error| Err(error.into()))?;
+        source.stat = stat_descriptor(&*source.file).map_err(|error| Err(error.into()))?;
+        Ok(source)
+    }
+
+    /// How long it takes until a file was left alone for long enough.
+    fn still_fresh(&self, stat: &Stat) -> Option<Duration> {
+        let now = Duration::from_nanos(self.clock.now_ns().unsigned_abs());
+        let changed = Duration::from_secs(stat.raw.st_ctime.unsigned_abs());
+        // A clock that was put back says nothing.
+        let age = now.checked_sub(changed)?;
+        self.options.archive_after.checked_sub(age).filter(|left| !left.is_zero())
+    }
+
+    /// The first lower tier that has ample room.
+    fn tier_for(&self, source: &Source, own: &Path) -> Result<usize, Stayed> {
+        let need = source.stat.disk_bytes() + COPY_SLACK;
+        for tier in 1..self.tiers.sides().len() {
+            if is_private_path(own) || !self.tiers.can_be_named(tier, own) {
+                continue;
+            }
+            let totals = self.tiers.sides()[tier].totals()?;
+            let spare = totals.f_blocks.saturating_mul(totals.f_frsize) / SPARE_PART;
+            if self.tiers.sides()[tier].room()? >= need.saturating_add(spare) {
+                return Ok(tier);
+            }
+        }
+        Err(Stayed::NoRoom)
+    }
+
+    /// Gives a copy the path of its file's name below, durably; one from before a change gives way.
+    fn place_archived(
+        &self,
+        resident: &Resident,
+        copied: &mut Copied,
+        own: PathBuf,
+    ) -> Result<(), Stayed> {
+        let side = &self.tiers.sides()[copied.tier];
+        side.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
+        let stale = resident.clean.with(Option::take);
+        let intent = if let Some(stale) = stale {
+            self.marks.discount(&stale);
+            self.replace_stale(copied, &stale)?
+        } else {
+            let name = format!("{}-{}", copied.temporary, copied.tier);
+            let intent = self.intents.note_durably(name, copied.tier, &own)?;
+            if let Err(error) = side.settle(&copied.temporary, &own) {
+                self.intents.clear(&intent);
+                return Err(error.into());
+            }
+            intent
+        };
+        copied.placed = Some((own, intent));
+        let (own, _) = copied.placed.as_ref().expect("it is placed");
+        Ok(side.sync_parent("syncing a place", own)?)
+    }
+
+    /// Puts a copy in the place of an older one, which an intent names durably.
+    fn replace_stale(&self, copied: &Copied, stale: &Mark) -> Result<Intent, Stayed> {
+        let side = &self.tiers.sides()[copied.tier];
+        let intent = stale.retired.clone().ok_or(Stayed::Changed)?;
+        let is_ours = match side.look(&stale.place) {
+            Ok(fd) => stale.copy.is(&stat_descriptor(&fd)?),
+            Err(_) => false,
+        };
+        let replaced = if is_ours {
+            side.replace(&copied.temporary, &stale.place)
+        } else {
+            side.settle(&copied.temporary, &stale.place)
+        };
+        match replaced {
+            Ok(()) => Ok(intent),
+            Err(error) => {
+                self.intents.later(Removal::Copy(intent, stale.copy));
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Marks an archived copy if its file is still what was copied.
+    fn mark_archived(
+        &self,
+        inode: &Inode,
+        resident: &Resident,
+        source: &Source,
+        copied: &Copied,
+    ) -> Result<(), Stayed> {
+        let Some((own, _)) = &copied.placed else { return Err(Stayed::Gone) };
+        let place = inode.place.write();
+        is_as_it_was(inode, source)?;
+        if place.entry.key() != source.entry.key() {
+            return Err(Stayed::Changed);
+        }
+        let (file, copy) = (stat_descriptor(&*source.file)?, stat_descriptor(&copied.file)?);
+        let mark = Mark {
+            file: Stamp::of(&file),
+            copy: Stamp::of(&copy),
+            era: self.marks.era(),
+            tier: copied.tier,
+            place: own.clone(),
+            disk_bytes: copy.disk_bytes(),
+            retired: None,
+            stale: false,
+            unmarked: None,
+        };
+        if !self.clean.mark_clean(resident, mark, (&file, &copy)) {
+            return Err(Stayed::Changed);
+        }
+        self.archive_queue.done(place.entry.key(), resident);
+        self.counters.archived(file.disk_bytes());
+        Ok(())
+    }
+}
+
+impl Archiver {
+    /// Moves copies of renamed files to the paths of their names.
+    fn straighten(&self, stops: &(dyn Fn() -> bool + Sync)) {
+        for entry in self.archive_queue.take_strayed() {
+            if stops() {
+                return;
+            }
+            if let Err(error) = self.straighten_one(entry) {
+                tracing::debug!(%error, "a clean copy keeps its old place");
+            }
+        }
+    }
+
+    pub(super) fn straighten_one(&self, entry: Entry) -> Result<(), Error> {
+        let Some(resident) = self.residents.get(entry) else { return Ok(()) };
+        let Some(inode) = self.inodes.inode_of(entry, &resident) else { return Ok(()) };
+        let _moving = inode.moving.lock();
+        self.permissions.mark_one_anew(&resident);
+        resident.clean.with(|slot| self.straighten_slot(&resident, slot))?;
+        self.permissions.open_astray(&inode, &resident)
+    }
+
+    /// The same of the copy in a slot: nobody changes its permissions meanwhile.
+    fn straighten_slot(&self, resident: &Resident, slot: &mut Option<Mark>) -> Result<(), Error> {
+        let Some(mark) = slot.clone().filter(|mark| mark.retired.is_none()) else { return Ok(()) };
+        let own = self.catalog.view().path_of(resident);
+        if own == mark.place || is_private_path(&own) {
+            return Ok(());
+        }
+        let side = &self.tiers.sides()[mark.tier];
+        if !self.tiers.can_be_named(mark.tier, &own)
+            || !mark.copy.is(&stat_descriptor(side.look(&mark.place)?)?)
+        {
+            return Ok(());
+        }
+        side.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
+        let id = format!("{}-straight", self.tiers.fresh_name());
+        let intent = self.intents.note_durably(id, mark.tier, &own)?;
+        if let Err(error) = side.shift(&mark.place, &own) {
+            self.intents.clear(&intent);
+            return Err(error);
+        }
+        let moved = || -> Result<Mark, Error> {
+            side.sync_parent("syncing a place", &own)?;
+            side.sync_parent("syncing what is removed", &mark.place)?;
+            let copy = Stamp::of(&stat_descriptor(side.look(&own)?)?);
+            let next = Mark { copy, place: own.clone(), ..mark.clone() };
+            self.marks.note(&next)?;
+            Ok(next)
+        };
+        match moved() {
+            Ok(next) => {
+                // It names nothing any more.
+                let _ = self.marks.forget(&mark);
+                self.marks.discount(&mark);
+                *slot = Some(next);
+                self.intents.clear(&intent);
+                if let Some(dir) = mark.place.parent() {
+                    self.tiers.drop_empty_directories(mark.tier, dir);
+                }
+            }
+            // The copy goes, whichever place it has after a power loss.
+            Err(error) => {
+                tracing::debug!(%error, "a clean copy is lost");
+                let _ = side.remove(&own);
+                self.intents.later(Removal::Nameless(intent));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what copies there are of files that are durably gone.
+    pub(super) fn remove_given_up(&self) {
+        if self.intents.has_copies()
+            && let Err(error) = self.leftovers.finish()
+        {
+            tracing::warn!(%error, "copies of removed files stay for now");
+        }
+    }
+}
+
+/// Whether nobody can have changed a file since it was looked at.
+fn is_as_it_was(inode: &Inode, source: &Source) -> Result<(), Stayed> {
+    let changed = inode.changes.load(Ordering::Acquire) != source.changes
+        || inode.wrote_past.load(Ordering::Acquire)
+        || differs(&source.stat, &stat_descriptor(&*source.file)?);
+    if changed { Err(Stayed::Changed) } else { Ok(()) }
+}

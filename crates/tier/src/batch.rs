@@ -1,0 +1,377 @@
+//! Many small files moved together, with few syncs.
+//!
+//! Moving a small file alone is waiting for four syncs, each of which commits a journal. A batch
+//! makes each step for all of its files before the next step, with one sync between the two: all are
+//! copied, one sync makes their intents durable, all get their places, one sync of the file system
+//! makes copies and places durable, all names are switched, and each directory of names is synced
+//! once (`docs/decisions/0023-batches-of-small-files.md`).
+//!
+//! What must hold (I10): each file goes through the steps of [`migrate`](super::migrate) in their
+//! order, so that a kill or a power loss finds it at one of them. Until the last sync nothing is
+//! reported durable at the new place (`owed`), and both copies stay. Nobody waits for a file that a
+//! program keeps busy: it leaves the batch, and is moved alone. Memory, descriptors and bytes that
+//! are not durable yet are bounded ([`BATCH_MAX`], [`BATCH_BYTES`]).
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use parking_lot::Mutex;
+use rustix::fs::{Advice, fadvise};
+
+use super::copied::{Copied, Source};
+use super::copy::Expected;
+use super::counters::Counters;
+use super::cutover::{CutOver, Cutover, PATIENCE};
+use super::foundation::Foundation;
+use super::in_flight::{ALONE_BYTES, together};
+use super::inode::Inode;
+use super::intents::Intents;
+use super::is_private_path;
+use super::leftovers::{Leftovers, OldCopy};
+use super::mirror;
+use super::options::TierOptions;
+use super::owed::Owed;
+use super::residents::Residents;
+use super::staging::Staging;
+use super::stayed::Stayed;
+use super::steps::inherit;
+use super::tiers::Tiers;
+use super::under_way::{UnderWay, UnderWayGuard};
+use super::uses::AllUses;
+use halocline_api::config::Copies;
+use halocline_vfs::namespace::Node;
+
+/// Files of a batch: each has two open descriptors until it has moved.
+pub(super) const BATCH_MAX: usize = 256;
+/// Bytes of a batch, about.
+const BATCH_BYTES: u64 = 32 << 20;
+/// Fewer files are better moved alone, each with syncs of its own: a sync of a file system waits
+/// for what others wrote there, too.
+const BATCH_MIN: usize = if cfg!(test) { 2 } else { 4 };
+/// Bytes that the machine may have to write back: a sync of a file system may wait for them. Some
+/// seconds of a disk.
+const DIRTY_MAX: u64 = if cfg!(test) { 1 << 40 } else { 512 << 20 };
+/// Threads that copy the files of a batch, at most, and no more than there are processors: all make
+/// names in one directory, and who waits for that on a busy machine waits long.
+const WORKERS: usize = 4;
+/// From so many directories on a sync of their file system is cheaper than one of each.
+const DIRECTORIES_MAX: usize = if cfg!(test) { 1 } else { 16 };
+
+/// What is told of bytes copied of the file with this index; `false` stops the batch.
+pub(super) type ToldOf<'a> = &'a (dyn Fn(usize, u64) -> bool + Sync);
+
+/// What became of each file; `None` for one that is to be moved alone.
+pub(super) type Outcomes = Vec<Option<Result<u64, Stayed>>>;
+
+/// A file of a batch that is copied.
+struct Member<'a> {
+    /// Its index among the files that the batch was given.
+    at: usize,
+    inode: &'a Arc<Inode>,
+    source: Source,
+    copied: Copied,
+    bytes: u64,
+    _under_way: UnderWayGuard<'a>,
+}
+
+/// How many of the first of some files go as a batch, by their bytes.
+pub(super) fn batch_of(sizes: impl IntoIterator<Item = u64>, bytes: u64) -> usize {
+    together(sizes, bytes.min(BATCH_BYTES), BATCH_MAX)
+}
+
+/// Moves many small files together.
+#[derive(Debug)]
+pub(super) struct Batches {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    intents: Arc<Intents>,
+    leftovers: Arc<Leftovers>,
+    owed: Arc<Owed>,
+    counters: Arc<Counters>,
+    under_way: Arc<UnderWay>,
+    uses: Arc<AllUses>,
+    options: Arc<TierOptions>,
+    staging: Arc<Staging>,
+    cutover: Arc<Cutover>,
+}
+
+impl Batches {
+    /// Over what it uses.
+    pub(super) fn new(base: &Foundation, staging: &Arc<Staging>, cutover: &Arc<Cutover>) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            intents: base.intents.clone(),
+            leftovers: base.leftovers.clone(),
+            owed: base.owed.clone(),
+            counters: base.counters.clone(),
+            under_way: base.under_way.clone(),
+            uses: base.uses.clone(),
+            options: base.options.clone(),
+            staging: staging.clone(),
+            cutover: cutover.clone(),
+        }
+    }
+
+    /// Moves files to `tier`, as [`migrate`](super::migrate) does each, yielding to programs.
+    pub(super) fn migrate_batch(
+        &self,
+        inodes: &[&Arc<Inode>],
+        tier: usize,
+        told: ToldOf<'_>,
+    ) -> Outcomes {
+        let mut outcomes: Outcomes = inodes.iter().map(|_| None).collect();
+        if inodes.len() < BATCH_MIN || (tier == 0 && self.options.copies != Copies::None) {
+            return outcomes;
+        }
+        if ![0, tier].iter().all(|tier| self.tiers.sides()[*tier].syncs_whole())
+            || dirty_bytes().is_none_or(|bytes| bytes > DIRTY_MAX)
+        {
+            return outcomes;
+        }
+        // Opened before anything is written: a sync through it tells of what failed since.
+        let Ok(whole) = self.tiers.sides()[tier].whole() else { return outcomes };
+        // Whoever moves one of them already is not waited for.
+        let guards: Vec<_> = inodes.iter().map(|inode| inode.moving.try_lock()).collect();
+        let free = (0..inodes.len()).filter(|at| guards[*at].is_some());
+        let sources: Vec<_> = free
+            .filter_map(|at| Some((at, inodes[at], self.source_of_member(inodes[at], tier)?)))
+            .collect();
+        let copied = spread(sources, |(at, inode, source)| {
+            self.copy_member((at, inode), source, tier, told)
+        });
+        let mut members: Vec<_> = copied.into_iter().flatten().collect();
+        if tier > 0 {
+            members = self.place_members(members, tier);
+        }
+        if members.is_empty() {
+            return outcomes;
+        }
+        if let Err(error) = self.tiers.sides()[tier].steps.sync_all("syncing copies", &whole) {
+            tracing::debug!(%error, "the files of a batch are moved alone");
+            for member in &members {
+                member.copied.undo(&self.tiers, &self.intents);
+            }
+            return outcomes;
+        }
+        // One after the other: each has all names to itself.
+        let switched: Vec<_> =
+            members.into_iter().filter_map(|member| self.switch_member(member)).collect();
+        for (at, bytes) in self.finish_members(switched, tier) {
+            outcomes[at] = Some(Ok(bytes));
+        }
+        outcomes
+    }
+
+    /// A file that is ready to be copied, and is read ahead; `None` where it is to be moved alone,
+    /// which tells why it stays if it does.
+    fn source_of_member(&self, inode: &Arc<Inode>, tier: usize) -> Option<Source> {
+        if inode.was_passed.load(Ordering::Acquire) {
+            return None;
+        }
+        let source = {
+            let place = inode.place.try_read_for(PATIENCE)?;
+            self.staging.source(inode, &place).ok()?
+        };
+        let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
+        let is_ordinary = source.from != tier && source.names == 1 && source.name.is_some();
+        let resident = self.residents.get(source.entry.key());
+        let has_copy = resident.is_some_and(|resident| resident.clean.has_copy());
+        if !is_ordinary || has_copy || bytes >= ALONE_BYTES {
+            return None;
+        }
+        // The reads of all files are under way while the first is copied.
+        let _ = fadvise(&*source.file, 0, None, Advice::WillNeed);
+        Some(source)
+    }
+
+    /// Copies a file, not durably yet; `None` as above.
+    fn copy_member<'a>(
+        &'a self,
+        (at, inode): (usize, &'a Arc<Inode>),
+        source: Source,
+        tier: usize,
+        told: ToldOf<'_>,
+    ) -> Option<Member<'a>> {
+        let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
+        let under_way = self.under_way.begin(source.entry.clone(), (source.from, tier), bytes);
+        let expected = if tier == 0 { Expected::Soon } else { Expected::NotSoon };
+        let copied = self.staging.copy_for_now(inode, &source, (tier, expected), &mut |more| {
+            under_way.copied(more);
+            told(at, more)
+        });
+        let copied = copied.ok()?;
+        Some(Member { at, inode, source, copied, bytes, _under_way: under_way })
+    }
+
+    /// Gives copies their places on a lower tier, which intents name durably; the places are not
+    /// durable yet.
+    fn place_members<'a>(&self, mut members: Vec<Member<'a>>, tier: usize) -> Vec<Member<'a>> {
+        let side = &self.tiers.sides()[tier];
+        let mut made: HashSet<PathBuf> = HashSet::new();
+        members.retain_mut(|member| {
+            let own = self.tiers.tree().path_of(&member.source.entry);
+            let noted = if !self.tiers.can_be_named(tier, &own) || is_private_path(&own) {
+                None
+            } else {
+                let parent = own.parent().unwrap_or(&own);
+                let is_there = made.contains(parent)
+                    || side
+                        .make_parents(&own, &mut |dir, made| {
+                            mirror::directory(&self.tiers, dir, made)
+                        })
+                        .is_ok();
+                if is_there && !made.contains(parent) {
+                    made.insert(parent.to_owned());
+                }
+                let name = format!("{}-{tier}", member.copied.temporary);
+                is_there.then(|| self.intents.note(name, tier, &own).ok()).flatten()
+            };
+            match noted {
+                Some(intent) => member.copied.placed = Some((own, intent)),
+                None => member.copied.undo(&self.tiers, &self.intents),
+            }
+            member.copied.placed.is_some()
+        });
+        let durable = members.is_empty() || self.intents.sync().is_ok();
+        members.retain_mut(|member| {
+            let placed = member.copied.placed.as_ref().expect("it was noted");
+            if durable && side.settle(&member.copied.temporary, &placed.0).is_ok() {
+                return true;
+            }
+            // Something else is there.
+            self.intents.clear(&placed.1);
+            member.copied.placed = None;
+            member.copied.undo(&self.tiers, &self.intents);
+            false
+        });
+        members
+    }
+
+    /// Makes a durable copy the file, which is not durable yet; or takes it back.
+    fn switch_member<'a>(&self, member: Member<'a>) -> Option<(Member<'a>, CutOver)> {
+        if let Ok(switched) =
+            self.cutover.switch_for_now(member.inode, &member.source, &member.copied)
+        {
+            Some((member, switched))
+        } else {
+            member.copied.undo(&self.tiers, &self.intents);
+            None
+        }
+    }
+
+    /// Makes switches durable and lets go of what they left; the index and bytes of each file.
+    fn finish_members(
+        &self,
+        switched: Vec<(Member<'_>, CutOver)>,
+        tier: usize,
+    ) -> Vec<(usize, u64)> {
+        let dirs = self.sync_switches(&switched);
+        let mut done = Vec::new();
+        let mut old_copies = Vec::new();
+        for (member, switched) in switched {
+            let Member { at, inode, source, copied, bytes, _under_way } = member;
+            let dir = &switched.parents[0];
+            if dirs.contains(&dir.key()) {
+                self.owed.settled(inode.number, dir);
+                self.cutover.clean_up(&copied, switched.old, (dir, false));
+            }
+            self.counters.moved(tier == 0, bytes);
+            self.uses.moved(inode.number);
+            old_copies.push(OldCopy { file: source.file, resident: switched.resident });
+            done.push((at, bytes));
+        }
+        self.leftovers.free_all_later(old_copies);
+        done
+    }
+
+    /// Syncs each directory in which names were switched once; the keys of those that are durable.
+    fn sync_switches(&self, switched: &[(Member<'_>, CutOver)]) -> HashSet<(u64, u64)> {
+        let mut dirs: Vec<&Node> = Vec::new();
+        let mut keys = HashSet::new();
+        for (_, switched) in switched {
+            if keys.insert(switched.parents[0].key()) {
+                dirs.push(&switched.parents[0]);
+            }
+        }
+        let whole = (dirs.len() > DIRECTORIES_MAX).then(|| self.tiers.ssd().whole().ok()).flatten();
+        let synced = whole.map(|whole| self.tiers.ssd().steps.sync_all("syncing switches", &whole));
+        if matches!(synced, Some(Ok(()))) {
+            return keys;
+        }
+        for dir in dirs {
+            if let Err(error) = self.tiers.sync_directory(dir) {
+                tracing::warn!(%error, "moves are not durable yet: both copies are kept");
+                keys.remove(&dir.key());
+            }
+        }
+        keys
+    }
+}
+
+/// Bytes of the machine's memory that are to be written back, or are being; `None` where nobody
+/// tells.
+fn dirty_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kibibytes = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.parse().ok()
+    };
+    Some((kibibytes("Dirty:")? + kibibytes("Writeback:")?) << 10)
+}
+
+/// Calls `act` for all items, by a few threads; the results in their order.
+fn spread<T: Send, R: Send>(items: Vec<T>, act: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let Some(inherited) = inherit().filter(|_| items.len() > 1) else {
+        // Tests watch the steps of one thread.
+        return items.into_iter().map(act).collect();
+    };
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let others = items.len().min(WORKERS).min(processors) - 1;
+    let queue = Mutex::new(items.into_iter().enumerate());
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let next = queue.lock().next();
+            let Some((at, item)) = next else { return done };
+            done.push((at, act(item)));
+        }
+    };
+    let (work, inherited) = (&work, &inherited);
+    let mut results = thread::scope(|scope| {
+        let run = move || {
+            inherited.take();
+            work()
+        };
+        let spawn = |_| thread::Builder::new().name("tier-batch".into()).spawn_scoped(scope, run);
+        // What threads there are do all of it.
+        let running: Vec<_> = (0..others).map_while(|at| spawn(at).ok()).collect();
+        let mut results = work();
+        for thread in running {
+            results.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        results
+    });
+    results.sort_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_in_the_order_of_the_items() {
+        let items: Vec<usize> = (0..BATCH_MAX).collect();
+        assert_eq!(spread(items.clone(), |item| item), items);
+        assert_eq!(spread(vec![7], |item| item), [7]);
+    }
+
+    #[test]
+    fn what_is_to_be_written_back_is_known() {
+        assert!(dirty_bytes().is_some());
+    }
+}

@@ -1,0 +1,135 @@
+//! What a file tier has done since the mount began.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use halocline_api::control::tier::{Moved, Opens, Requests, Served};
+
+/// Counters that only grow.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    promoted_files: AtomicU64,
+    promoted_bytes: AtomicU64,
+    demoted_files: AtomicU64,
+    demoted_bytes: AtomicU64,
+    switched_files: AtomicU64,
+    switched_bytes: AtomicU64,
+    archived_files: AtomicU64,
+    archived_bytes: AtomicU64,
+    opens_hit: AtomicU64,
+    opens_promoted: AtomicU64,
+    opens_in_place: AtomicU64,
+    on_ssd: Traffic,
+    in_place: Traffic,
+}
+
+/// Requests that the mount process served, and their bytes. The two additions for one of them are
+/// to one cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Traffic {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+impl Traffic {
+    fn served(&self) -> Served {
+        Served {
+            reads: self.reads.load(Relaxed),
+            read_bytes: self.read_bytes.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+        }
+    }
+}
+
+/// Where an opened file was.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Opening {
+    Hit,
+    Promoted,
+    InPlace,
+}
+
+impl Counters {
+    /// A file of `bytes` bytes came to the SSD, or went down.
+    pub(super) fn moved(&self, to_ssd: bool, bytes: u64) {
+        let (files, sum) = if to_ssd {
+            (&self.promoted_files, &self.promoted_bytes)
+        } else {
+            (&self.demoted_files, &self.demoted_bytes)
+        };
+        files.fetch_add(1, Relaxed);
+        sum.fetch_add(bytes, Relaxed);
+    }
+
+    /// A file of `bytes` bytes went down by a switch to its clean copy.
+    pub(super) fn switched(&self, bytes: u64) {
+        self.moved(false, bytes);
+        self.switched_files.fetch_add(1, Relaxed);
+        self.switched_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// A file of `bytes` bytes was archived.
+    pub(super) fn archived(&self, bytes: u64) {
+        self.archived_files.fetch_add(1, Relaxed);
+        self.archived_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// A file was opened.
+    pub(super) fn opened(&self, how: Opening) {
+        let counter = match how {
+            Opening::Hit => &self.opens_hit,
+            Opening::Promoted => &self.opens_promoted,
+            Opening::InPlace => &self.opens_in_place,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    /// A read of `bytes` bytes was served on `tier`.
+    pub(super) fn read(&self, tier: usize, bytes: usize) {
+        let traffic = self.on(tier);
+        traffic.reads.fetch_add(1, Relaxed);
+        traffic.read_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// A write of `bytes` bytes was served, its last part on `tier`.
+    pub(super) fn written(&self, tier: usize, bytes: usize) {
+        let traffic = self.on(tier);
+        traffic.writes.fetch_add(1, Relaxed);
+        traffic.written_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    const fn on(&self, tier: usize) -> &Traffic {
+        if tier == 0 { &self.on_ssd } else { &self.in_place }
+    }
+
+    pub(super) fn requests(&self) -> Requests {
+        Requests { on_ssd: self.on_ssd.served(), in_place: self.in_place.served() }
+    }
+
+    pub(super) fn promoted(&self) -> Moved {
+        Moved { files: self.promoted_files.load(Relaxed), bytes: self.promoted_bytes.load(Relaxed) }
+    }
+
+    pub(super) fn demoted(&self) -> Moved {
+        Moved { files: self.demoted_files.load(Relaxed), bytes: self.demoted_bytes.load(Relaxed) }
+    }
+
+    pub(super) fn demoted_to_copies(&self) -> Moved {
+        Moved { files: self.switched_files.load(Relaxed), bytes: self.switched_bytes.load(Relaxed) }
+    }
+
+    pub(super) fn all_archived(&self) -> Moved {
+        Moved { files: self.archived_files.load(Relaxed), bytes: self.archived_bytes.load(Relaxed) }
+    }
+
+    pub(super) fn opens(&self) -> Opens {
+        Opens {
+            hits: self.opens_hit.load(Relaxed),
+            promoted: self.opens_promoted.load(Relaxed),
+            in_place: self.opens_in_place.load(Relaxed),
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Making a copy the file.
+//!
+//! What must hold (I10): the place changes by one rename on the SSD, while `place` is held
+//! exclusively and the copy is known to be the file; the SSD directory is durable before `place`
+//! is let go, or else before anything is reported durable at the new place (`owed`).
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::{RwLock, RwLockWriteGuard};
+
+use super::archive_queue::ArchiveQueue;
+use super::clean::CleanCopies;
+use super::copied::{Copied, Source};
+use super::dir_times::DirTimes;
+use super::foundation::Foundation;
+use super::hard_links::{HardLinks, temporary_name};
+use super::inode::{Away, Inode, Place, Table};
+use super::intents::{Intent, Intents};
+use super::leftovers::Leftovers;
+use super::many_names::ManyNames;
+use super::owed::Owed;
+use super::placement::Placement;
+use super::residents::{Resident, Residents};
+use super::stayed::Stayed;
+use super::tiers::Tiers;
+use halocline_vfs::Stat;
+use halocline_vfs::namespace::{Node, stat_descriptor};
+
+/// How long a batch waits for a request to a file to end.
+pub(super) const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What a switch that was made leaves.
+pub(super) struct CutOver {
+    /// The account of the file on the SSD that it replaces.
+    pub(super) resident: Option<Arc<Resident>>,
+    /// The old place on a lower tier.
+    pub(super) old: Option<Intent>,
+    /// The directories that it changed, the one that was changed last first.
+    pub(super) parents: Vec<Node>,
+}
+
+/// What a switch needs and leaves.
+struct Switch {
+    /// What replaces the name's entry on the SSD, in the directory of temporary names.
+    new_name: String,
+    /// How many names the file has; each has a temporary one of its own.
+    names: usize,
+    /// The old place on a lower tier.
+    old: Option<Intent>,
+}
+
+/// Switches names to copies.
+#[derive(Debug)]
+pub(super) struct Cutover {
+    tiers: Arc<Tiers>,
+    table: Arc<Table>,
+    residents: Arc<Residents>,
+    many_names: Arc<ManyNames>,
+    intents: Arc<Intents>,
+    leftovers: Arc<Leftovers>,
+    owed: Arc<Owed>,
+    dir_times: Arc<DirTimes>,
+    names: Arc<RwLock<()>>,
+    placement: Arc<Placement>,
+    archive_queue: Arc<ArchiveQueue>,
+    clean: Arc<CleanCopies>,
+    hard_links: Arc<HardLinks>,
+}
+
+impl Cutover {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        archive_queue: &Arc<ArchiveQueue>,
+        clean: &Arc<CleanCopies>,
+        hard_links: &Arc<HardLinks>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            table: base.table.clone(),
+            residents: base.residents.clone(),
+            many_names: base.many_names.clone(),
+            intents: base.intents.clone(),
+            leftovers: base.leftovers.clone(),
+            owed: base.owed.clone(),
+            dir_times: base.dir_times.clone(),
+            names: base.names.clone(),
+            placement: base.placement.clone(),
+            archive_queue: archive_queue.clone(),
+            clean: clean.clone(),
+            hard_links: hard_links.clone(),
+        }
+    }
+
+    /// Makes the copy the file. Returns the account of the one on the SSD that it replaces.
+    pub(super) fn switch<'i>(
+        &self,
+        inode: &'i Arc<Inode>,
+        source: &Source,
+        copied: &Copied,
+        early: Option<RwLockWriteGuard<'i, Place>>,
+    ) -> Result<Option<Arc<Resident>>, Stayed> {
+        let mut place = early.unwrap_or_else(|| inode.place.write());
+        check_as_copied(inode, source)?;
+        if source.name.is_none() {
+            return self.switch_nameless(inode, &mut place, copied).map(|()| None);
+        }
+        let CutOver { resident, old, parents } =
+            self.switch_names(inode, &mut place, source, copied)?;
+        // Durable before anybody writes to the new place: a later fsync there must not be lost
+        // with the link (I4).
+        let notes = (source.names > 1).then_some(copied.temporary.as_str());
+        let durable = self.make_durable(inode, &parents, notes);
+        self.follow(inode, &place, copied);
+        let durable_old = old.as_ref().filter(|_| durable);
+        let kept = self.keep_or_archive(&place, source, copied, durable_old);
+        drop(place);
+        self.placement.moved(inode.number, copied.tier == 0);
+        if durable {
+            self.clean_up(copied, old, (&parents[0], kept));
+        }
+        Ok(resident)
+    }
+
+    /// The same in a batch, for a file with one name, and not durably yet: whoever makes something
+    /// of the file durable syncs its directory first (`owed`, I4). The batch cleans up.
+    pub(super) fn switch_for_now(
+        &self,
+        inode: &Arc<Inode>,
+        source: &Source,
+        copied: &Copied,
+    ) -> Result<CutOver, Stayed> {
+        let mut place = inode.place.try_write_for(PATIENCE).ok_or(Stayed::Changed)?;
+        check_as_copied(inode, source)?;
+        let switched = self.switch_names(inode, &mut place, source, copied)?;
+        self.owed.add(inode.number, switched.parents[0].clone());
+        self.follow(inode, &place, copied);
+        self.keep_or_archive(&place, source, copied, None);
+        drop(place);
+        self.placement.moved(inode.number, copied.tier == 0);
+        Ok(switched)
+    }
+
+    /// Switches the names of a file, of which there are some, to its copy.
+    fn switch_names(
+        &self,
+        inode: &Arc<Inode>,
+        place: &mut Place,
+        source: &Source,
+        copied: &Copied,
+    ) -> Result<CutOver, Stayed> {
+        let (parent, name) = source.name.as_ref().ok_or(Stayed::Gone)?;
+        let switch = self.prepare((inode.number, source.names), place, copied)?;
+        let names = self.names.write();
+        let replaced = if source.names > 1 {
+            let id = (copied.temporary.as_str(), switch.new_name.as_str());
+            self.hard_links.replace_all((inode, place), source, id)
+        } else {
+            self.replace((inode, place), source, (parent, name), &switch.new_name)
+        };
+        let (entry, stat, parents) = match replaced {
+            Ok(replaced) => replaced,
+            Err(stayed) => {
+                drop(names);
+                self.unprepare(&switch);
+                return Err(stayed);
+            }
+        };
+        self.table.moved(inode, source.entry.key(), entry.key());
+        self.many_names.forget(source.entry.key());
+        let left = self.residents.remove(source.entry.key(), true);
+        place.resident = (copied.tier == 0).then(|| {
+            let name = (parent.clone(), name.clone());
+            self.residents.add(entry.key(), inode.number, name, stat.disk_bytes())
+        });
+        drop(names);
+        place.entry = entry;
+        place.away = copied.placed.as_ref().map(|(path, _)| Away {
+            tier: copied.tier,
+            path: path.clone(),
+            shared: source.names > 1,
+        });
+        place.moves += 1;
+        if let Ok(now) = stat_descriptor(&copied.file) {
+            inode.keep_ctime(&source.stat, &now);
+        }
+        Ok(CutOver { resident: left, old: switch.old, parents })
+    }
+
+    /// Keeps what a promote leaves, which `old` names, as a clean copy if that is wanted; otherwise the
+    /// file waits to be archived.
+    fn keep_or_archive(
+        &self,
+        place: &Place,
+        source: &Source,
+        copied: &Copied,
+        old: Option<&Intent>,
+    ) -> bool {
+        let kept = copied.keep && self.clean.keep_old(place, source, (old, &copied.file));
+        if let Some(resident) = place.resident.as_ref().filter(|_| !kept) {
+            self.archive_queue.add(place.entry.key(), resident);
+        }
+        kept
+    }
+
+    /// Makes a switch in `parents` durable, of which the one that was changed last comes first; or
+    /// notes that it is not. Then those go that tell how to go on with several names, by their id.
+    fn make_durable(&self, inode: &Inode, parents: &[Node], notes: Option<&str>) -> bool {
+        let durable = parents.iter().try_for_each(|parent| self.tiers.sync_directory(parent));
+        if let Err(error) = &durable {
+            tracing::warn!(%error, "a move is not durable yet: both copies are kept");
+            // The sync of what was changed last covers the others.
+            self.owed.add(inode.number, parents[0].clone());
+        } else if let Some(notes) = notes {
+            self.hard_links.forget_notes(inode, notes);
+        }
+        durable.is_ok()
+    }
+
+    /// Makes what the switching rename needs, and notes what it will leave.
+    fn prepare(
+        &self,
+        (number, names): (u64, usize),
+        place: &Place,
+        copied: &Copied,
+    ) -> Result<Switch, Stayed> {
+        let new_name = match &copied.placed {
+            Some(_) => format!("{}-link", copied.temporary),
+            None => copied.temporary.clone(),
+        };
+        let mut switch = Switch { new_name, names, old: None };
+        // The old copy is a leftover from the switch on.
+        if let Some(away) = &place.away {
+            let name = format!("{}-old", copied.temporary);
+            switch.old = Some(self.intents.note(name, away.tier, &away.path)?);
+        }
+        let made = match &copied.placed {
+            Some((to, _)) => {
+                let target = match names {
+                    0..=1 => self.tiers.links().to(copied.tier, to),
+                    _ => self.tiers.links().to_shared(copied.tier, to),
+                };
+                self.tiers.make_link(&switch.new_name, &target, Some(number))
+            }
+            None => Ok(()),
+        };
+        match made.and_then(|()| self.hard_links.make_names(&switch.new_name, names)) {
+            Ok(()) => Ok(switch),
+            Err(error) => {
+                self.unprepare(&switch);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Takes back what was prepared. A temporary link goes here, a temporary copy with its
+    /// migration.
+    fn unprepare(&self, switch: &Switch) {
+        for at in (0..switch.names.max(1)).rev() {
+            self.tiers.ssd().drop_temporary(&temporary_name(&switch.new_name, at));
+        }
+        if let Some(old) = &switch.old {
+            self.intents.clear(old);
+        }
+    }
+
+    /// The switching rename. The caller holds `names` exclusively.
+    fn replace(
+        &self,
+        (inode, place): (&Inode, &Place),
+        source: &Source,
+        name: (&Node, &OsString),
+        new_name: &str,
+    ) -> Result<(Node, Stat, Vec<Node>), Stayed> {
+        // A hard link made since we looked would keep the old inode.
+        if inode.count_names(&self.tiers, place)? != 1 {
+            return Err(Stayed::Changed);
+        }
+        let from = (self.tiers.ssd().tmp().as_fd(), new_name.as_ref());
+        let to = (name.0, name.1.as_os_str());
+        let switched = self.dir_times.replace_unseen(
+            &self.tiers,
+            "switching a name",
+            from,
+            to,
+            source.entry.key(),
+        );
+        match switched {
+            Ok((entry, stat)) => Ok((entry, stat, vec![name.0.clone()])),
+            Err(error) if matches!(error.errno(), libc::ESTALE | libc::ENOENT) => Err(Stayed::Gone),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Moves an open file that has no name any more: only its handles know it.
+    fn switch_nameless(
+        &self,
+        inode: &Arc<Inode>,
+        place: &mut Place,
+        copied: &Copied,
+    ) -> Result<(), Stayed> {
+        let side = &self.tiers.sides()[copied.tier];
+        if copied.tier == 0 {
+            return Err(Stayed::Gone);
+        }
+        *inode.kept.lock() = Some(Arc::new(copied.file.try_clone()?.into()));
+        side.drop_temporary(&copied.temporary);
+        place.away = Some(Away { tier: copied.tier, path: PathBuf::new(), shared: false });
+        place.moves += 1;
+        self.follow(inode, place, copied);
+        if let Some(left) = place.resident.take() {
+            left.loses_name();
+            left.dropped();
+        }
+        Ok(())
+    }
+
+    /// Opens every handle at the new place; one that cannot be now is when it is next used. A mount
+    /// of an ordinary user may not open what a program made read-only and still writes (as `git`
+    /// does): such a handle shares the open copy.
+    fn follow(&self, inode: &Arc<Inode>, place: &Place, copied: &Copied) {
+        for handle in inode.handles() {
+            let opened = handle.file(place.moves, |flags| {
+                inode.open_again(&self.tiers, place, flags).or_else(|error| match error.errno() {
+                    libc::EACCES => Ok(copied.file.try_clone()?),
+                    _ => Err(error),
+                })
+            });
+            if let Err(error) = opened {
+                tracing::warn!(%error, "an open file is opened at its new place later");
+            }
+        }
+    }
+
+    /// After a switch that is durable: what it left goes, and the intents with it. Before, nobody
+    /// knows which of the two copies a power loss would leave: the next mount decides.
+    /// What a mark keeps stays.
+    pub(super) fn clean_up(
+        &self,
+        copied: &Copied,
+        old: Option<Intent>,
+        (parent, kept): (&Node, bool),
+    ) {
+        if let Some((_, intent)) = &copied.placed {
+            self.intents.clear(intent);
+        }
+        match old {
+            Some(old) if kept => self.intents.clear(&old),
+            Some(old) => self.leftovers.drop_old(old, parent),
+            None => {}
+        }
+    }
+}
+
+/// Whether the copy is the file. The caller holds `place` exclusively.
+fn check_as_copied(inode: &Inode, source: &Source) -> Result<(), Stayed> {
+    if inode.passed.load(Ordering::Acquire) > 0 {
+        return Err(Stayed::PassedThrough);
+    }
+    // Not mapped when the copy began, and not handed to the kernel since: nobody stored
+    // anything that leaves no trace in times.
+    if inode.was_passed.load(Ordering::Acquire)
+        || inode.changes.load(Ordering::Acquire) != source.changes
+        || differs(&source.stat, &stat_descriptor(&source.file)?)
+    {
+        return Err(Stayed::Changed);
+    }
+    Ok(())
+}
+
+/// Whether a file changed between two looks; reading it is no change.
+pub(super) fn differs(before: &Stat, after: &Stat) -> bool {
+    let of = |stat: &Stat| {
+        let raw = &stat.raw;
+        (
+            raw.st_size,
+            raw.st_mtime,
+            raw.st_mtime_nsec,
+            raw.st_ctime,
+            raw.st_ctime_nsec,
+            raw.st_nlink,
+        )
+    };
+    of(before) != of(after)
+}

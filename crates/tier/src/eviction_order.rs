@@ -1,0 +1,393 @@
+//! The files that leave the SSD next, without looking at all of them each time.
+//!
+//! The order in which files leave changes only for those that are told of (`Keep`'s contract). So
+//! an order that was made once stays good for all others: who must leave now is among the first of
+//! it and those told of since, and is the same as if the policy had been asked about everything.
+//! It is made anew when those told of are about as many as make looking at them as dear, spread
+//! over the uses, as making it: the square root of all.
+//!
+//! Rules and jobs are part of it: who is pinned is not in the order, and who has another name, or
+//! announced references that were skipped, is told of. What changes that for many (a rule, a job,
+//! a directory's name) makes the order void. In two things it may lag behind until it is made anew:
+//! sizes (a file that was empty is not in it), and how references of one job are to come between
+//! those of another.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use halocline_model::tier::FileId;
+use rustc_hash::FxHashSet;
+
+use super::residents::{Resident, Residents};
+use super::tiers::Entry;
+
+/// Those told of may be as many as this even where few files are on the SSD.
+const TOLD_MIN: usize = 64;
+
+/// An order, and whom it does not tell about any more.
+#[derive(Debug, Default)]
+pub(super) struct EvictionOrder {
+    /// There is an order; nothing has made it void.
+    valid: bool,
+    /// Who leaves first comes first.
+    order: VecDeque<FileId>,
+    /// Used, come, gone, removed or renamed since.
+    told: FxHashSet<FileId>,
+    told_max: usize,
+    /// Somebody makes an order, and nothing has made that one void.
+    making: Option<Making>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Making {
+    Valid,
+    Void,
+}
+
+impl EvictionOrder {
+    /// Something happened to a file.
+    pub(super) fn tell(&mut self, file: FileId) {
+        // Beyond it the order is not used.
+        if self.told.len() <= self.told_max {
+            self.told.insert(file);
+        }
+    }
+
+    /// Something happened that may concern any file.
+    pub(super) fn forget(&mut self) {
+        let making = self.making.map(|_| Making::Void);
+        *self = Self { making, ..Self::default() };
+    }
+
+    /// Before an order is made: what happens from now on need not be in it. `false` where somebody
+    /// else makes one.
+    pub(super) fn begin(&mut self) -> bool {
+        if self.making.is_some() {
+            return false;
+        }
+        *self = Self { told_max: usize::MAX, making: Some(Making::Valid), ..Self::default() };
+        true
+    }
+
+    /// The order that was made since [`EvictionOrder::begin`].
+    pub(super) fn set(&mut self, order: Vec<FileId>) {
+        if self.making.take() == Some(Making::Valid) {
+            self.valid = true;
+            self.told_max = order.len().isqrt().max(TOLD_MIN);
+            self.order = order.into();
+        }
+    }
+
+    /// Files among whom those are that leave first and have `bytes` bytes together, without those
+    /// that `stays` tells of; all that may leave where they have less. `None` where that must be
+    /// found out by looking at all.
+    pub(super) fn first(
+        &mut self,
+        bytes: u64,
+        stays: impl Fn(&Resident) -> bool,
+        residents: &Residents,
+    ) -> Option<Vec<(Entry, Arc<Resident>)>> {
+        if !self.valid || self.told.len() > self.told_max {
+            return None;
+        }
+        while self.order.front().is_some_and(|file| self.told.contains(file)) {
+            self.order.pop_front();
+        }
+        let may_leave = |file: &FileId| {
+            let found = residents.numbered(*file)?;
+            (found.1.bytes() > 0 && !stays(&found.1)).then_some(found)
+        };
+        let (mut sum, mut found) = (0, Vec::new());
+        for file in self.order.iter().filter(|file| !self.told.contains(file)) {
+            if sum >= bytes {
+                break;
+            }
+            if let Some((entry, resident)) = may_leave(file) {
+                sum += resident.bytes();
+                found.push((entry, resident));
+            }
+        }
+        found.extend(self.told.iter().filter_map(may_leave));
+        Some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Ordering;
+    use std::collections::BTreeSet;
+
+    use halocline_model::tier::{Keep, Outlook, POLICIES, Policy};
+
+    use super::*;
+    use halocline_vfs::namespace::{Namespace, Node};
+
+    const FILES: u64 = 1000;
+    const STEPS: u64 = 3000;
+
+    /// Sizes by number, and what a job announces.
+    #[derive(Default)]
+    struct View {
+        sequence: Vec<FileId>,
+        /// Positions of each file in the sequence.
+        positions: Vec<Vec<u64>>,
+        /// The position of the next reference.
+        now: u64,
+        /// Whether the file in question is announced.
+        known: bool,
+    }
+
+    impl View {
+        fn ahead(&self, file: FileId) -> &[u64] {
+            let positions = self.positions.get(usize::try_from(file).unwrap());
+            let positions = positions.map_or(&[][..], Vec::as_slice);
+            &positions[positions.partition_point(|position| *position < self.now)..]
+        }
+    }
+
+    impl Outlook for View {
+        fn size(&self, file: FileId) -> u64 {
+            4096 * (1 + file % 5)
+        }
+
+        fn is_known(&self) -> bool {
+            self.known
+        }
+
+        fn later(&self, file: FileId, horizon: u64) -> u64 {
+            let last = self.now.saturating_add(horizon);
+            self.ahead(file).partition_point(|position| *position < last) as u64
+        }
+
+        fn next(&self, file: FileId) -> Option<u64> {
+            self.ahead(file).first().map(|position| position - self.now + 1)
+        }
+
+        fn by_name(&self, one: FileId, other: FileId) -> Ordering {
+            one.cmp(&other)
+        }
+    }
+
+    struct Story {
+        policy: Box<dyn Keep>,
+        view: View,
+        orders: [EvictionOrder; 2],
+        residents: Residents,
+        root: Node,
+        here: BTreeSet<FileId>,
+        pinned: BTreeSet<FileId>,
+        made: u64,
+        asked: u64,
+        random: u64,
+    }
+
+    impl Story {
+        fn new(policy: &Policy, root: &Node) -> Self {
+            let view = View::default();
+            let limit = (0..FILES / 2).map(|file| view.size(file)).sum();
+            let mut story = Self {
+                policy: (policy.make)(),
+                view,
+                orders: Default::default(),
+                residents: Residents::new(limit),
+                root: root.clone(),
+                here: BTreeSet::new(),
+                pinned: BTreeSet::new(),
+                made: 0,
+                asked: 0,
+                random: 0x9e37_79b9_7f4a_7c15,
+            };
+            story.policy.holds(limit);
+            (0..FILES / 2).for_each(|file| story.moved(file, true));
+            story
+        }
+
+        fn any(&mut self, below: u64) -> u64 {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            self.random % below
+        }
+
+        fn tell(&mut self, file: FileId) {
+            self.orders.iter_mut().for_each(|order| order.tell(file));
+        }
+
+        fn moved(&mut self, file: FileId, to_ssd: bool) {
+            let entry = (1, file);
+            if to_ssd {
+                let name = (self.root.clone(), "x".into());
+                self.residents.add(entry, file, name, self.view.size(file));
+                self.here.insert(file);
+            } else {
+                self.residents.remove(entry, false);
+                self.here.remove(&file);
+            }
+            self.policy.moved(file, to_ssd);
+            self.tell(file);
+        }
+
+        fn removed(&mut self, file: FileId) {
+            self.policy.removed(file);
+            self.tell(file);
+            if self.here.remove(&file) {
+                self.residents.remove((1, file), false);
+            }
+        }
+
+        /// A file is opened, and brought if the policy wants it.
+        fn used(&mut self, file: FileId) {
+            self.policy.referenced(file, self.view.size(file));
+            if self.policy.is_reordered() {
+                self.orders.iter_mut().for_each(EvictionOrder::forget);
+            }
+            if self.here.contains(&file) {
+                self.tell(file);
+                return;
+            }
+            self.asked += 1;
+            if let Some(leaving) = self.room_for(file) {
+                for gone in leaving {
+                    self.moved(gone, false);
+                }
+                self.moved(file, true);
+            }
+        }
+
+        fn may_leave(&self, except: FileId) -> Vec<FileId> {
+            self.here.difference(&self.pinned).copied().filter(|file| *file != except).collect()
+        }
+
+        fn first(&mut self, bytes: u64, except: FileId) -> Vec<FileId> {
+            let at = usize::from(self.view.known);
+            for _ in 0..2 {
+                let pinned = &self.pinned;
+                let stays =
+                    |file: &Resident| file.number == except || pinned.contains(&file.number);
+                if let Some(found) = self.orders[at].first(bytes, stays, &self.residents) {
+                    return found.iter().map(|(_, resident)| resident.number).collect();
+                }
+                assert!(self.orders[at].begin() && !self.orders[at].begin());
+                self.made += 1;
+                let order = self.policy.leaving(self.may_leave(u64::MAX), &self.view);
+                self.orders[at].set(order);
+            }
+            unreachable!("an order was just made");
+        }
+
+        /// What the policy decides among some and among all.
+        fn room_for(&mut self, file: FileId) -> Option<Vec<FileId>> {
+            let (need, free) = (self.view.size(file), self.residents.free());
+            let some = if free < need { self.first(need - free, file) } else { Vec::new() };
+            let all = self.may_leave(file);
+            let among_some = self.policy.make_room(file, free, &|| some.clone(), &self.view);
+            let among_all = self.policy.make_room(file, free, &|| all.clone(), &self.view);
+            assert_eq!(among_some, among_all);
+            among_all
+        }
+
+        /// Announces references to the first of the files, each three times.
+        fn announce(&mut self) {
+            let named = FILES * 4 / 5;
+            self.view.sequence = (0..3 * named).map(|_| self.any(named)).collect();
+            self.view.positions = vec![Vec::new(); usize::try_from(named).unwrap()];
+            for (position, file) in self.view.sequence.iter().enumerate() {
+                self.view.positions[usize::try_from(*file).unwrap()].push(position as u64);
+            }
+            self.view.now = 0;
+            self.orders.iter_mut().for_each(EvictionOrder::forget);
+        }
+
+        /// The job's next reference, or one after some that it skips.
+        fn follow(&mut self) {
+            let skipped = if self.any(20) == 0 { self.any(8) } else { 0 };
+            for _ in 0..=skipped {
+                let Some(file) =
+                    self.view.sequence.get(usize::try_from(self.view.now).unwrap()).copied()
+                else {
+                    return self.announce();
+                };
+                self.view.now += 1;
+                self.tell(file);
+            }
+            let file = self.view.sequence[usize::try_from(self.view.now - 1).unwrap()];
+            self.view.known = true;
+            self.used(file);
+            self.view.known = false;
+        }
+    }
+
+    /// Lets every policy go through `step` often.
+    fn every_policy(step: impl Fn(&mut Story)) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Namespace::open(dir.path()).unwrap().root();
+        for policy in POLICIES {
+            let mut story = Story::new(policy, &root);
+            (0..STEPS).for_each(|_| step(&mut story));
+            let (made, asked) = (story.made, story.asked);
+            assert!(asked > 500 && made < asked / 5, "{}: {made} of {asked}", policy.name);
+        }
+    }
+
+    #[test]
+    fn every_policy_decides_among_the_first_as_among_all() {
+        every_policy(|story| {
+            let file = story.any(FILES);
+            match story.any(97) {
+                0..3 => story.removed(file),
+                _ => story.used(file),
+            }
+        });
+    }
+
+    #[test]
+    fn pins_that_come_and_go_change_nothing_in_that() {
+        every_policy(|story| {
+            let file = story.any(FILES);
+            match story.any(97) {
+                // A file is renamed so that a glob matches it, or not any more.
+                0..10 => {
+                    if !story.pinned.remove(&file) {
+                        story.pinned.insert(file);
+                    }
+                    story.tell(file);
+                }
+                // A glob goes.
+                10 if story.asked.is_multiple_of(8) => {
+                    story.pinned.clear();
+                    story.orders.iter_mut().for_each(EvictionOrder::forget);
+                }
+                _ => story.used(file),
+            }
+        });
+    }
+
+    #[test]
+    fn jobs_that_go_on_change_nothing_in_that() {
+        every_policy(|story| match story.any(97) {
+            0..3 => {
+                let file = story.any(FILES);
+                story.removed(file);
+            }
+            // Files that no job names.
+            3..20 => {
+                let file = FILES - 1 - story.any(FILES / 5);
+                story.used(file);
+            }
+            _ => story.follow(),
+        });
+    }
+
+    #[test]
+    fn an_order_that_was_made_void_meanwhile_is_not_used() {
+        let residents = Residents::new(1 << 20);
+        let mut order = EvictionOrder::default();
+        assert!(order.begin());
+        order.forget();
+        order.set(vec![1, 2, 3]);
+        assert!(order.first(1, |_| false, &residents).is_none());
+        assert!(order.begin(), "the next one may");
+        order.set(vec![]);
+        assert!(order.first(1, |_| false, &residents).is_some_and(|found| found.is_empty()));
+    }
+}

@@ -1,0 +1,278 @@
+//! The executor: carries out what the policy plans.
+//!
+//! [`Placement`] says which files leave the SSD, and in which order; this
+//! demotes them until there is room, several at once or in batches, and brings files to the SSD.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::batch::{Batches, Outcomes, ToldOf, batch_of};
+use super::catalog::Catalog;
+use super::foundation::Foundation;
+use super::in_flight::{IN_FLIGHT, all_at_once, together};
+use super::inode::Inode;
+use super::inodes::Inodes;
+use super::job::Ahead;
+use super::leftovers::Leftovers;
+use super::migrate::{Manner, Migrator};
+use super::pass::Passing;
+use super::placement::{Except, Leaving, Placement, Plan};
+use super::residents::{Resident, Residents};
+use super::signal::Signal;
+use super::stayed::{COPY_SLACK, ROOM_FOR_NAMES, Stayed};
+use super::tiers::{Entry, Tiers};
+use super::uses::AllUses;
+use super::watermarks::Watermarks;
+use halocline_os::error::Result;
+use halocline_vfs::namespace::stat_descriptor;
+
+/// After so many copies that failed one after the other the tiers below are left in peace for now.
+const FAILURES_MAX: usize = 8;
+/// How often room is made for a file that was asked for, where others take it.
+const BRING_ATTEMPTS: usize = 16;
+
+/// What came of making room.
+struct Room {
+    /// As much is free as was asked for.
+    enough: bool,
+    /// Files left the SSD, by us or by others: there may be enough by now, or at another attempt.
+    moved: bool,
+}
+
+/// Makes room on the SSD, and brings files there.
+#[derive(Debug)]
+pub(super) struct Executor {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    catalog: Arc<Catalog>,
+    leftovers: Arc<Leftovers>,
+    placement: Arc<Placement>,
+    watermarks: Watermarks,
+    passing: Arc<Passing>,
+    uses: Arc<AllUses>,
+    signal: Arc<Signal>,
+    inodes: Arc<Inodes>,
+    migrator: Arc<Migrator>,
+    batches: Arc<Batches>,
+}
+
+impl Executor {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        inodes: &Arc<Inodes>,
+        migrator: &Arc<Migrator>,
+        batches: &Arc<Batches>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            catalog: base.catalog.clone(),
+            leftovers: base.leftovers.clone(),
+            placement: base.placement.clone(),
+            watermarks: base.watermarks,
+            passing: base.passing.clone(),
+            uses: base.uses.clone(),
+            signal: base.signal.clone(),
+            inodes: inodes.clone(),
+            migrator: migrator.clone(),
+            batches: batches.clone(),
+        }
+    }
+
+    /// Demotes files where the SSD is fuller than it should be. Whether that was in vain.
+    pub(super) fn keep_below_marks(&self) -> bool {
+        self.passing.count(&self.tiers);
+        let wanted = self.watermarks.wanted_room(&self.tiers, &self.residents);
+        wanted.is_some_and(|bytes| !self.signal.is_stopping() && !self.free_up(bytes, u64::MAX))
+    }
+
+    /// Demotes files until `bytes` are free on the SSD, in the policy's order. `false` where that
+    /// is not possible.
+    pub(super) fn free_up(&self, bytes: u64, except: u64) -> bool {
+        self.make_room(bytes, &|number| number == except).enough
+    }
+
+    /// The same, telling more.
+    fn make_room(&self, bytes: u64, except: Except<'_>) -> Room {
+        let mut room = Room { enough: self.is_free(bytes), moved: false };
+        if !room.enough {
+            let missing = self.residents.missing(bytes);
+            let first = self.placement.plan_room(missing, except, self.catalog.view());
+            let in_peace = self.carry_out(&first, bytes, &mut room);
+            // Some of them may have been in use.
+            if !room.enough && !in_peace {
+                self.carry_out(
+                    &self.placement.plan_all(except, self.catalog.view()),
+                    bytes,
+                    &mut room,
+                );
+            }
+        }
+        room
+    }
+
+    /// Demotes files as planned until `bytes` are free. Whether the tiers below are left in peace for
+    /// now.
+    fn carry_out(&self, plan: &Plan, bytes: u64, room: &mut Room) -> bool {
+        let (mut left, mut failures) = (&plan.demote[..], 0);
+        while !left.is_empty() && failures < FAILURES_MAX && !self.is_free(bytes) {
+            let sizes = left.iter().map(|(_, resident)| resident.bytes());
+            let missing = self.residents.missing(bytes).max(1);
+            // Tiers that fail are not given many at once.
+            let goes_well = room.moved && failures == 0;
+            if goes_well {
+                let (batch, later) = left.split_at(batch_of(sizes.clone(), missing));
+                if self.push_out_batch(batch) {
+                    left = later;
+                    continue;
+                }
+            }
+            let most = if goes_well { IN_FLIGHT } else { FAILURES_MAX - failures };
+            let (now, later) = left.split_at(together(sizes, missing, most));
+            for pushed in all_at_once(now, |(entry, resident)| self.push_out(*entry, resident)) {
+                if matches!(pushed, Err(Stayed::Failed(_))) {
+                    failures += 1;
+                    continue;
+                }
+                failures = 0;
+                // Somebody else may have been quicker.
+                room.moved |= matches!(pushed, Ok(_) | Err(Stayed::There | Stayed::Gone));
+            }
+            left = later;
+        }
+        room.enough = self.is_free(bytes);
+        failures >= FAILURES_MAX
+    }
+
+    /// Demotes files that have to make room as a batch, and those that it leaves one by one. Whether
+    /// any went as a batch.
+    fn push_out_batch(&self, files: &[Leaving]) -> bool {
+        let inodes = files.iter().map(|(entry, resident)| self.inodes.inode_of(*entry, resident));
+        let inodes: Vec<_> = inodes.collect();
+        let known: Vec<_> = inodes.iter().flatten().collect();
+        let outcomes = self.batches.migrate_batch(&known, 1, &|_, _| true);
+        let any = outcomes.iter().any(Option::is_some);
+        if any {
+            let left = known.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
+            let left: Vec<_> = left.map(|(inode, _)| inode).collect();
+            for some in left.chunks(IN_FLIGHT) {
+                all_at_once(some, |inode| {
+                    self.migrator.demote(inode, Manner::Yielding, &mut |_| true)
+                });
+            }
+        }
+        any
+    }
+
+    /// Whether `bytes` are free on the SSD; what left it, by whomever, is freed first.
+    fn is_free(&self, bytes: u64) -> bool {
+        self.leftovers.free_old_copies();
+        self.residents.free() >= bytes
+    }
+
+    /// Demotes one file that has to make room.
+    fn push_out(&self, entry: Entry, resident: &Resident) -> Result<u64, Stayed> {
+        let inode = self.inodes.inode_of(entry, resident).ok_or(Stayed::Gone)?;
+        self.migrator.demote(&inode, Manner::Yielding, &mut |_| true).inspect_err(|stayed| {
+            tracing::debug!(
+                "{}: not demoted: {stayed}",
+                self.catalog.view().path_of(resident).display()
+            );
+        })
+    }
+
+    /// Brings a file to the SSD because it was asked for, telling of progress. Pushes others out,
+    /// but for those that `stays` tells of, until `kept` bytes are left free besides.
+    pub(super) fn bring(
+        &self,
+        inode: &Arc<Inode>,
+        kept: u64,
+        stays: Except<'_>,
+        told: super::copy::Told<'_>,
+    ) -> Result<u64, Stayed> {
+        for _ in 0..BRING_ATTEMPTS {
+            let need = self.room_needed(inode)?.saturating_add(kept);
+            let room = self.make_room(need, &|number| number == inode.number || stays(number));
+            if room.enough {
+                match self.migrator.migrate(inode, 0, Manner::Yielding, told) {
+                    // Somebody else took the room that was made.
+                    Err(Stayed::NoRoom) => {}
+                    other => return other,
+                }
+            } else if !room.moved {
+                break;
+            }
+        }
+        Err(Stayed::NoRoom)
+    }
+
+    /// The same for many small files, which need `need` bytes together; `None` for those that are to
+    /// be brought alone.
+    pub(super) fn bring_batch(
+        &self,
+        (inodes, need): (&[&Arc<Inode>], u64),
+        kept: u64,
+        stays: Except<'_>,
+        told: ToldOf<'_>,
+    ) -> Outcomes {
+        let numbers: HashSet<u64> = inodes.iter().map(|inode| inode.number).collect();
+        let except = |number| numbers.contains(&number) || stays(number);
+        if self.make_room(need.saturating_add(kept), &except).enough {
+            self.batches.migrate_batch(inodes, 0, told)
+        } else {
+            inodes.iter().map(|_| None).collect()
+        }
+    }
+
+    /// Bytes that must be free on the SSD for a file to come there; [`Stayed::NoRoom`] where they
+    /// never are.
+    fn room_needed(&self, inode: &Inode) -> Result<u64, Stayed> {
+        let place = inode.place.read();
+        let stat = stat_descriptor(&*inode.physical(&self.tiers, &place)?)?;
+        let need = stat.disk_bytes() + COPY_SLACK;
+        if need > self.residents.account.limit { Err(Stayed::NoRoom) } else { Ok(need) }
+    }
+
+    /// Brings an opened file to the SSD if the policy wants it there and it fits.
+    pub(super) fn promote(&self, inode: &Arc<Inode>, ahead: Option<Ahead>) -> bool {
+        let Ok(need) = self.room_needed(inode) else { return false };
+        if self.placement.is_excluded(inode, self.catalog.view()) {
+            return false;
+        }
+        self.leftovers.free_old_copies();
+        let plan = self.placement.plan_promotion(inode.number, need, ahead, self.catalog.view());
+        let Some(plan) = plan else {
+            self.uses.stayed(inode.number, "the policy kept what is on the SSD instead");
+            return false;
+        };
+        for (entry, resident) in plan.demote {
+            // Without its room the file itself will stay.
+            let _ = self.push_out(entry, &resident);
+        }
+        match self.migrator.migrate(inode, 0, Manner::Yielding, &mut |_| true) {
+            Ok(_) => true,
+            Err(stayed) => {
+                tracing::debug!("served in place: {stayed}");
+                false
+            }
+        }
+    }
+
+    /// Makes something on the SSD; a full one is given room by moving files down.
+    pub(super) fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
+        for _ in 0..3 {
+            match make() {
+                Err(error) if error.is_full() => {
+                    // Removed files first: nobody has to wait for a copy.
+                    if let Err(error) = self.leftovers.finish() {
+                        tracing::debug!(%error, "data of removed files stays for now");
+                    }
+                    self.free_up(self.residents.free() + ROOM_FOR_NAMES, u64::MAX);
+                }
+                other => return other,
+            }
+        }
+        make()
+    }
+}

@@ -1,0 +1,134 @@
+//! What all components of a file tier stand on: the tiers, what is known of their files, and where
+//! they count and tell.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
+
+use super::catalog::Catalog;
+use super::counters::Counters;
+use super::defects::Defects;
+use super::dir_times::DirTimes;
+use super::inode::Table;
+use super::intents::Intents;
+use super::leftovers::Leftovers;
+use super::links::Links;
+use super::lost::Lost;
+use super::many_names::ManyNames;
+use super::marks::Marks;
+use super::numbers::Numbers;
+use super::options::{TierOptions, TierSet};
+use super::owed::Owed;
+use super::pass::Passing;
+use super::placement::Placement;
+use super::residents::Residents;
+use super::side::Side;
+use super::signal::Signal;
+use super::tiers::Tiers;
+use super::under_way::UnderWay;
+use super::uses::AllUses;
+use super::watermarks::Watermarks;
+use halocline_api::control::tier::PRIVATE;
+use halocline_meta::owner::Owner;
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
+
+/// The lowest components. Each other component is handed this once, when it is made, and keeps of
+/// it what it needs.
+#[derive(Debug)]
+pub(crate) struct Foundation {
+    pub(super) tiers: Arc<Tiers>,
+    pub(super) table: Arc<Table>,
+    pub(super) numbers: Arc<Numbers>,
+    pub(super) residents: Arc<Residents>,
+    pub(super) many_names: Arc<ManyNames>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) intents: Arc<Intents>,
+    pub(super) marks: Arc<Marks>,
+    pub(super) leftovers: Arc<Leftovers>,
+    pub(super) owed: Arc<Owed>,
+    pub(super) dir_times: Arc<DirTimes>,
+    pub(super) lost: Arc<Lost>,
+    /// Shared by whoever reads or changes names, exclusive for a switch (taken last).
+    pub(super) names: Arc<RwLock<()>>,
+    pub(super) placement: Arc<Placement>,
+    pub(super) watermarks: Watermarks,
+    pub(super) passing: Arc<Passing>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) under_way: Arc<UnderWay>,
+    pub(super) uses: Arc<AllUses>,
+    pub(super) defects: Arc<Defects>,
+    /// Work for the background threads.
+    pub(super) signal: Arc<Signal>,
+    pub(super) options: Arc<TierOptions>,
+    /// No mount has seen these tiers before.
+    pub(super) is_new: bool,
+    pub(super) clock: Clock,
+    pub(super) begun: Instant,
+    /// The lock of the set, while it is mounted (I8).
+    _owner: Owner,
+}
+
+impl Foundation {
+    /// Opens the tiers of `set`, what `former` says had these roots earlier.
+    pub(super) fn new(
+        set: &TierSet,
+        options: TierOptions,
+        clock: Clock,
+        former: impl FnOnce(&Owner) -> Result<Vec<(PathBuf, usize)>>,
+    ) -> Result<Self> {
+        let ssd = set.roots.first().ok_or_else(|| {
+            Error::invalid("a file tier without directories", "name at least two")
+        })?;
+        set.check()?;
+        let private = ssd.join(PRIVATE);
+        let owner = Owner::take(&private)?;
+        let is_new = set.is_new()?;
+        let former = former(&owner)?;
+        let sides = set.roots.iter().enumerate().map(|(tier, root)| Side::open(root, tier));
+        let sides = sides.collect::<Result<Vec<_>>>()?;
+        // Of the directory that is locked, not of one that came to its path meanwhile.
+        sides[0].check_private(&owner)?;
+        let total = sides[0].totals()?;
+        let limit = options.limit.bytes(total.f_blocks.saturating_mul(total.f_frsize));
+        let started = Duration::from_nanos(clock.now_ns().unsigned_abs());
+        let first_name = u64::try_from(started.as_nanos()).unwrap_or_default();
+        let (private_dir, steps, count) = (sides[0].private(), sides[0].steps.clone(), sides.len());
+        let intents = Arc::new(Intents::open(private_dir, steps.clone())?);
+        let marks = Arc::new(Marks::open(private_dir, steps, count)?);
+        let tiers = Tiers::new(sides, Links::new(&set.roots, &former), first_name)?;
+        let (tiers, residents) = (Arc::new(tiers), Arc::new(Residents::new(limit)));
+        let (table, signal) = (Arc::<Table>::default(), Arc::new(Signal::new(&clock)));
+        let many_names = Arc::<ManyNames>::default();
+        Ok(Self {
+            numbers: Arc::new(Numbers::new(table.clone(), started)),
+            table,
+            catalog: Arc::new(Catalog::new(&tiers, &residents, &many_names)),
+            leftovers: Arc::new(Leftovers::new(&tiers, &intents, &signal)),
+            tiers,
+            residents,
+            many_names,
+            intents,
+            marks,
+            owed: Arc::default(),
+            dir_times: Arc::default(),
+            lost: Arc::default(),
+            names: Arc::default(),
+            placement: Arc::new(Placement::new(&private, &options, limit, &clock)?),
+            watermarks: Watermarks::new(limit, &options),
+            passing: Arc::new(Passing::new(&options, &clock)),
+            counters: Arc::default(),
+            under_way: Arc::new(UnderWay::new(&clock)),
+            uses: Arc::new(AllUses::new(&clock)),
+            defects: Arc::default(),
+            signal,
+            options: Arc::new(options),
+            is_new,
+            begun: clock.instant(),
+            clock,
+            _owner: owner,
+        })
+    }
+}

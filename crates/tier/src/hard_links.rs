@@ -1,0 +1,389 @@
+//! Files with several names (hard links): all names move together, and the data once.
+//!
+//! The SSD's tree has the names, so it has the hard links too: those of the file where it is on the
+//! SSD, those of its link where it is below. The link of such a file is marked ([`super::links`]),
+//! because a second name of any other link is not believed.
+//!
+//! What must hold: while some names stand for the file and others for its copy, nobody changes
+//! either, and hard links to both in the directory of intents, `ID-from` and `ID-to`, say which is
+//! which. Where a mount finds both, it gives the names that are left to what `ID-to` is; so the file
+//! that programs went on with is always that one. Either is removed only once all names are durably
+//! switched, or durably back.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::RwLock;
+use rustix::fs::{AtFlags, linkat, unlinkat};
+use rustix::io::Errno;
+
+use super::copied::Source;
+use super::dir_times::DirTimes;
+use super::foundation::Foundation;
+use super::inode::{Inode, Place, Table};
+use super::inodes::Inodes;
+use super::intents::Intents;
+use super::many_names::{ManyNames, Name};
+use super::stayed::{NAMES_MAX, Stayed};
+use super::tiers::{Entry, Tiers};
+use halocline_os::error::Result;
+use halocline_vfs::namespace::attributes::{set_attr_on, stat_at, system_time};
+use halocline_vfs::namespace::{Node, stat_descriptor};
+use halocline_vfs::{SetAttr, SetTime, Stat};
+
+/// What an ID's hard links in the directory of intents are called.
+struct Notes {
+    from: String,
+    to: String,
+}
+
+impl Notes {
+    fn of(id: &str) -> Self {
+        Self { from: format!("{id}-from"), to: format!("{id}-to") }
+    }
+}
+
+/// The temporary name that becomes the `at`th name of a file.
+pub(super) fn temporary_name(first: &str, at: usize) -> String {
+    if at == 0 { first.to_owned() } else { format!("{first}-{at}") }
+}
+
+/// Moves all names of a file together, and finds them.
+#[derive(Debug)]
+pub(super) struct HardLinks {
+    tiers: Arc<Tiers>,
+    table: Arc<Table>,
+    many_names: Arc<ManyNames>,
+    intents: Arc<Intents>,
+    dir_times: Arc<DirTimes>,
+    names: Arc<RwLock<()>>,
+    inodes: Arc<Inodes>,
+}
+
+impl HardLinks {
+    /// Over what it uses.
+    pub(super) fn new(base: &Foundation, inodes: &Arc<Inodes>) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            table: base.table.clone(),
+            many_names: base.many_names.clone(),
+            intents: base.intents.clone(),
+            dir_times: base.dir_times.clone(),
+            names: base.names.clone(),
+            inodes: inodes.clone(),
+        }
+    }
+
+    /// Whether what has these attributes has no other name in the tree. The caller holds `names`
+    /// since before they were read.
+    pub(super) fn is_last(&self, stat: &Stat) -> bool {
+        let live = self.table.find(stat.key());
+        let own = live.map_or(0, |inode| inode.own_links.load(Ordering::Acquire));
+        stat.raw.st_nlink <= 1 + own
+    }
+
+    /// All `count` names of an entry.
+    ///
+    /// # Errors
+    /// [`Stayed::HardLinked`] where the mount does not know all of them, or they are more than
+    /// [`NAMES_MAX`].
+    pub(super) fn all_names(&self, entry: &Node, count: u64) -> Result<Vec<Name>, Stayed> {
+        if count > NAMES_MAX {
+            return Err(Stayed::HardLinked { names: count, known: NAMES_MAX });
+        }
+        let mut names = entry.names();
+        // Somebody may have changed some behind the mount.
+        names.retain(|(parent, name)| {
+            let there = self.tiers.tree().descriptor(parent);
+            let there = there.and_then(|dir| stat_at(dir.as_fd(), name));
+            there.is_ok_and(|stat| stat.key() == entry.key())
+        });
+        let known = names.len() as u64;
+        if known == count { Ok(names) } else { Err(Stayed::HardLinked { names: count, known }) }
+    }
+
+    /// Why a file with several names cannot move, if so.
+    pub(super) fn why_linked(&self, inode: &Inode) -> Option<Stayed> {
+        let place = inode.place.read();
+        let count = inode.count_names(&self.tiers, &place).ok().filter(|count| *count > 1)?;
+        self.all_names(&place.entry, count).err()
+    }
+
+    /// Lets the link of a file on a lower tier have several names.
+    pub(super) fn share(&self, inode: &Arc<Inode>) -> Result<()> {
+        let _moving = inode.moving.lock();
+        let mut place = inode.place.write();
+        let Some(away) = place.away.clone().filter(|away| !away.shared) else { return Ok(()) };
+        let name = place.entry.known_as().filter(|_| !away.path.as_os_str().is_empty());
+        let name = name.ok_or(Errno::NOENT)?;
+        let target = self.tiers.links().to_shared(away.tier, &away.path);
+        self.inodes.replace_own_link(
+            inode,
+            &mut place,
+            &name,
+            (&self.tiers.fresh_name(), &target),
+        )?;
+        if let Some(away) = &mut place.away {
+            away.shared = true;
+        }
+        Ok(())
+    }
+
+    /// The names of a file on a lower tier changed: so does the time of its last change, which that
+    /// tier does not know of.
+    pub(super) fn touch(&self, entry: Entry) {
+        if let Some(inode) = self.table.find(entry)
+            && let Err(error) = self.touched(&inode)
+        {
+            tracing::debug!(%error, "a file keeps its time of last change");
+        }
+    }
+
+    /// The same; the file's attributes.
+    pub(super) fn touched(&self, inode: &Inode) -> Result<Stat> {
+        {
+            let place = inode.place.read();
+            if place.away.is_some() && inode.kept.lock().is_none() {
+                let _changing = inode.changing()?;
+                let fd = inode.physical(&self.tiers, &place)?;
+                let raw = stat_descriptor(&*fd)?.raw;
+                let at = system_time((raw.st_atime, raw.st_atime_nsec));
+                let same = SetAttr { atime: Some(SetTime::At(at)), ..SetAttr::default() };
+                let touch = || set_attr_on(&*fd, &same).map(drop);
+                if let Err(error) = self.tiers.steps(place.tier()).step("setting attributes", touch)
+                {
+                    tracing::debug!(%error, "a file keeps its time of last change");
+                }
+            }
+        }
+        self.inodes.stat(inode)
+    }
+}
+
+impl HardLinks {
+    /// Makes as many temporary names of what `first` names as a file has names.
+    pub(super) fn make_names(&self, first: &str, count: usize) -> Result<()> {
+        let side = &self.tiers.ssd();
+        (1..count).try_for_each(|at| {
+            let name = temporary_name(first, at);
+            side.steps.step("making a name", || {
+                Ok(linkat(side.tmp(), first, side.tmp(), name, AtFlags::empty())?)
+            })
+        })
+    }
+
+    /// Switches all names of a file, to what has the temporary names that [`Self::make_names`] made
+    /// of `first`. The caller holds `place` and `names` exclusively. Returns what they stand for,
+    /// and the directories to be synced, the last to be changed first.
+    pub(super) fn replace_all(
+        &self,
+        (inode, place): (&Inode, &Place),
+        source: &Source,
+        (id, first): (&str, &str),
+    ) -> Result<(Node, Stat, Vec<Node>), Stayed> {
+        let names = self.all_names(&source.entry, inode.count_names(&self.tiers, place)?)?;
+        if names.len() != source.names {
+            return Err(Stayed::Changed);
+        }
+        let notes = Notes::of(id);
+        let tmp = self.tiers.ssd().tmp().as_fd();
+        let dir = self.tiers.tree().descriptor(&names[0].0)?;
+        self.note((tmp, first.as_ref()), &notes.to)?;
+        if let Err(error) = self.note((dir.as_fd(), names[0].1.as_os_str()), &notes.from) {
+            self.drop_note(&notes.to)?;
+            return Err(error.into());
+        }
+        let expected = source.entry.key();
+        let mut switched = None;
+        for (at, (parent, name)) in names.iter().enumerate() {
+            let temporary = temporary_name(first, at);
+            let from = (tmp, OsStr::new(&temporary));
+            match self.dir_times.replace_unseen(
+                &self.tiers,
+                "switching a name",
+                from,
+                (parent, name.as_os_str()),
+                expected,
+            ) {
+                Ok(now) => switched = Some(now),
+                Err(error) => {
+                    let to = switched.map(|(entry, _)| entry.key());
+                    let back = to.map_or(Ok(()), |to| self.put_back(&names[..at], &notes, to));
+                    let back = back.and_then(|()| self.drop_note(&notes.from));
+                    if let Err(error) = back.and_then(|()| self.intents.sync()) {
+                        tracing::warn!(%error, "the next mount switches the names of a file");
+                        // By whichever name it is looked up from now on, it is known.
+                        for entry in to.into_iter().chain([expected]) {
+                            self.table.set_number(entry, inode.number);
+                        }
+                        self.table.tear(inode.number);
+                    } else if let Err(error) = self.drop_note(&notes.to) {
+                        tracing::debug!(%error, "a copy stays until the next mount");
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+        let (entry, mut stat) = switched.ok_or(Stayed::Gone)?;
+        inode.own_links.store(1, Ordering::Release);
+        self.many_names.keep(&entry);
+        stat.raw.st_nlink = names.len() as u64;
+        let mut parents: Vec<Node> = Vec::new();
+        for (parent, _) in names.into_iter().rev() {
+            if !parents.contains(&parent) {
+                parents.push(parent);
+            }
+        }
+        Ok((entry, stat, parents))
+    }
+
+    /// All names that [`Self::replace_all`] switched are durable. The caller holds `place`
+    /// exclusively.
+    pub(super) fn forget_notes(&self, inode: &Inode, id: &str) {
+        let notes = Notes::of(id);
+        let _names = self.names.write();
+        match self.drop_note(&notes.from).and_then(|()| self.drop_note(&notes.to)) {
+            Ok(()) => inode.own_links.store(0, Ordering::Release),
+            Err(error) => tracing::debug!(%error, "an intent stays until the next mount"),
+        }
+    }
+
+    /// Gives names back to what they stood for before.
+    fn put_back(&self, names: &[Name], notes: &Notes, expected: Entry) -> Result<()> {
+        names.iter().try_for_each(|name| self.give(&notes.from, name, expected))
+    }
+
+    /// Gives a name, which stands for `expected`, to what a note is of.
+    fn give(&self, note: &str, (parent, name): &Name, expected: Entry) -> Result<()> {
+        let (side, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
+        let dir = self.intents.dir();
+        side.steps.step("making a name", || {
+            Ok(linkat(dir, note, side.tmp(), &temporary, AtFlags::empty())?)
+        })?;
+        let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+        self.dir_times
+            .replace_unseen(
+                &self.tiers,
+                "switching a name",
+                from,
+                (parent, name.as_os_str()),
+                expected,
+            )
+            .map(drop)
+    }
+
+    fn note(&self, (dir, name): (BorrowedFd<'_>, &OsStr), note: &str) -> Result<()> {
+        let to = self.intents.dir();
+        let make = || Ok(linkat(dir, name, to, note, AtFlags::empty())?);
+        self.tiers.ssd().steps.step("noting an intent", make)
+    }
+
+    fn drop_note(&self, note: &str) -> Result<()> {
+        let drop = || Ok(unlinkat(self.intents.dir(), note, AtFlags::empty())?);
+        self.tiers.ssd().steps.step("clearing an intent", drop)
+    }
+}
+
+impl HardLinks {
+    /// Switches names that a mount left unswitched; without `mend` only tells of them. Durable
+    /// before anything that told of them is removed.
+    pub(super) fn switch_torn(&self, mend: bool) -> Result<Vec<PathBuf>> {
+        let (dir, mut torn, mut files) = (self.intents.dir(), HashMap::new(), Vec::new());
+        for note in self.intents.names()? {
+            let Ok(note) = note.into_string() else { continue };
+            let Ok(stat) = stat_at(dir, note.as_ref()) else { continue };
+            if stat.kind() == libc::S_IFREG {
+                files.push(note.clone());
+            }
+            let Some(notes) = note.strip_suffix("-from").map(Notes::of) else { continue };
+            if stat_at(dir, notes.to.as_ref()).is_ok() {
+                torn.insert(stat.key(), notes);
+            }
+        }
+        let mut found = Vec::new();
+        let mut dirs = if torn.is_empty() { Vec::new() } else { vec![self.tiers.tree().root()] };
+        while let Some(dir) = dirs.pop() {
+            let fd = self.tiers.tree().descriptor(&dir)?;
+            for entry in self.tiers.tree().entries(&dir)? {
+                if self.tiers.is_private(&dir, &entry.name) {
+                    continue;
+                }
+                let Ok(stat) = stat_at(fd.as_fd(), &entry.name) else { continue };
+                if stat.kind() == libc::S_IFDIR {
+                    dirs.push(self.tiers.tree().lookup(&dir, &entry.name)?.0);
+                } else if let Some(notes) = torn.get(&stat.key()) {
+                    found.push(self.tiers.tree().path_of(&dir).join(&entry.name));
+                    if mend {
+                        self.give(&notes.to, &(dir.clone(), entry.name), stat.key())?;
+                    }
+                }
+            }
+        }
+        if mend && !(torn.is_empty() && files.is_empty()) {
+            self.tiers.ssd().sync_all()?;
+            for note in files {
+                self.drop_note(&note)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes names of the tree, which stand for links that name one file, hard links of one of
+    /// them, or of a new one with `target`.
+    pub(super) fn join(&self, names: &[(Name, Entry)], target: Option<&OsStr>) -> Result<()> {
+        let Some(((parent, name), first)) = names.first() else { return Ok(()) };
+        let (side, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
+        let mut one = *first;
+        if let Some(target) = target {
+            self.tiers.make_link(&temporary, target, self.table.number(one))?;
+            let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+            let to = (parent, name.as_os_str());
+            let new = self
+                .dir_times
+                .replace_unseen(&self.tiers, "replacing a link", from, to, one)?
+                .0
+                .key();
+            self.renumber(one, new);
+            one = new;
+        }
+        let dir = self.tiers.tree().descriptor(parent)?;
+        for ((to_dir, to), other) in names.iter().skip(1).filter(|(_, other)| *other != one) {
+            side.steps.step("making a name", || {
+                Ok(linkat(&*dir, name, side.tmp(), &temporary, AtFlags::empty())?)
+            })?;
+            let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+            self.dir_times.replace_unseen(
+                &self.tiers,
+                "replacing a link",
+                from,
+                (to_dir, to.as_os_str()),
+                *other,
+            )?;
+            self.renumber(*other, one);
+        }
+        Ok(())
+    }
+
+    /// A link of ours replaces another.
+    pub(super) fn renumber(&self, old: Entry, new: Entry) {
+        if let Some(number) = self.table.number(old) {
+            self.table.removed(old);
+            self.table.set_number(new, number);
+        }
+    }
+
+    /// Knows all names in the tree of what has several.
+    pub(super) fn learn_name(&self, dir: &Node, name: &OsStr, stat: &Stat) {
+        let many = 2..=NAMES_MAX + 1;
+        if many.contains(&stat.raw.st_nlink)
+            && let Ok((node, _)) = self.tiers.tree().lookup(dir, name)
+            && node.key() == stat.key()
+        {
+            self.many_names.keep(&node);
+        }
+    }
+}

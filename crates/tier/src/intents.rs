@@ -1,0 +1,200 @@
+//! Which files on lower tiers no link names although nobody put them there: leftovers-to-be.
+//!
+//! An intent is a symbolic link on the SSD, `.halocline/intents/ID -> TIER/PLACE`, or the link of a
+//! removed file, which was renamed there. Making one is a single atomic metadata operation: file
+//! systems with a journal commit it before what follows, so it needs no fsync of its own where what
+//! follows is on the SSD too. What must hold: from before a file on a lower tier loses its link, or
+//! gets its place without one, until it has a link or is gone durably, an intent names it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, RawDir, readlinkat, symlinkat, unlinkat};
+
+use super::links::{Links, Target};
+use super::stamp::Stamp;
+use super::steps::Steps;
+use halocline_os::error::Result;
+use halocline_os::private::PrivateDir;
+
+const NAME: &str = "intents";
+
+/// A place on a lower tier that may hold a leftover.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Intent {
+    /// Its name in the directory of intents.
+    pub(super) name: String,
+    pub(super) tier: usize,
+    pub(super) place: PathBuf,
+}
+
+/// A leftover that goes, or whose going is to be made durable before its intent goes.
+#[derive(Debug)]
+pub(super) enum Removal {
+    /// A removed file's data, to be removed once the removal of its name from this directory on
+    /// the SSD is durable. Until then the place stays taken.
+    Wanted(Intent, halocline_vfs::namespace::Node),
+    /// The same, with the name durably gone.
+    Nameless(Intent),
+    /// A copy that is clean no more, if it still looks so: one that somebody changed is theirs. Its
+    /// file has its bytes elsewhere, or goes.
+    Copy(Intent, Stamp),
+    /// What was here is removed; the place may belong to another file by now.
+    Done(Intent),
+}
+
+impl Removal {
+    /// The names are durably gone.
+    pub(super) fn without_name(self) -> Self {
+        match self {
+            Self::Wanted(intent, _) => Self::Nameless(intent),
+            other => other,
+        }
+    }
+
+    /// What was there is removed.
+    pub(super) fn into_done(self) -> Self {
+        match self {
+            Self::Wanted(intent, _)
+            | Self::Nameless(intent)
+            | Self::Copy(intent, _)
+            | Self::Done(intent) => Self::Done(intent),
+        }
+    }
+
+    /// The intent.
+    pub(super) const fn intent(&self) -> &Intent {
+        match self {
+            Self::Wanted(intent, _)
+            | Self::Nameless(intent)
+            | Self::Copy(intent, _)
+            | Self::Done(intent) => intent,
+        }
+    }
+}
+
+/// The intents of one set.
+#[derive(Debug)]
+pub(super) struct Intents {
+    dir: PrivateDir,
+    /// Changes of the SSD.
+    steps: Arc<Steps>,
+    /// Data whose name is gone.
+    removals: Mutex<Vec<Removal>>,
+}
+
+impl Intents {
+    /// Opens the directory of intents below `private`.
+    pub(super) fn open(private: &PrivateDir, steps: Arc<Steps>) -> Result<Self> {
+        Ok(Self { dir: private.sub(NAME)?, steps, removals: Mutex::default() })
+    }
+
+    /// Notes that `place` may hold a file that no link names, from a change on the SSD that
+    /// follows.
+    pub(super) fn note(&self, name: String, tier: usize, place: &Path) -> Result<Intent> {
+        let target = target(tier, place);
+        self.steps.step("noting an intent", || Ok(symlinkat(target, &self.dir, &name)?))?;
+        Ok(Intent { name, tier, place: place.to_owned() })
+    }
+
+    /// The same, from a change on the lower tier that follows: its file system does not wait for
+    /// the SSD's journal.
+    pub(super) fn note_durably(&self, name: String, tier: usize, place: &Path) -> Result<Intent> {
+        let intent = self.note(name, tier, place)?;
+        self.sync().inspect_err(|_| self.clear(&intent))?;
+        Ok(intent)
+    }
+
+    /// The place has a link again, or is gone durably.
+    pub(super) fn clear(&self, intent: &Intent) {
+        let clear = || Ok(unlinkat(&self.dir, &intent.name, AtFlags::empty())?);
+        if let Err(error) = self.steps.step("clearing an intent", clear) {
+            tracing::debug!(%error, intent = intent.name, "an intent stays until the next mount");
+        }
+    }
+
+    /// The directory of intents, for links that become intents.
+    pub(super) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// All intents; `links` reads those that were links in the tree.
+    pub(super) fn list(&self, links: &Links) -> Result<Vec<Intent>> {
+        rustix::fs::seek(&self.dir, rustix::fs::SeekFrom::Start(0))?;
+        let mut found = Vec::new();
+        let mut buffer = Vec::with_capacity(16 << 10);
+        let mut raw = RawDir::new(&self.dir, buffer.spare_capacity_mut());
+        while let Some(entry) = raw.next() {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let Ok(target) = readlinkat(&self.dir, name, Vec::new()) else { continue };
+            let (tier, place) = match links.read(target.as_bytes()) {
+                Target::Away(tier, place) => (tier, place),
+                Target::Users(_) => match parse(target.as_bytes()) {
+                    Some(told) if told.0 < links.tiers() => told,
+                    _ => continue,
+                },
+            };
+            found.push(Intent { name: name.to_owned(), tier, place });
+        }
+        Ok(found)
+    }
+
+    /// Names of all that is in the directory.
+    pub(super) fn names(&self) -> Result<Vec<OsString>> {
+        self.dir.names()
+    }
+
+    /// Makes the intents durable.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.steps.sync("syncing the intents", &self.dir)
+    }
+
+    /// Makes durable that a mark became an intent.
+    pub(super) fn sync_retired(&self) -> Result<()> {
+        self.steps.sync("syncing the end of a clean copy", &self.dir)
+    }
+
+    /// Queues the data of a file whose name is gone.
+    pub(super) fn later(&self, removal: Removal) {
+        self.removals.lock().push(removal);
+    }
+
+    /// Whether copies that are clean no more are queued.
+    pub(super) fn has_copies(&self) -> bool {
+        self.removals.lock().iter().any(|removal| matches!(removal, Removal::Copy(..)))
+    }
+
+    /// How many leftovers are queued, by tier.
+    pub(super) fn waiting(&self) -> BTreeMap<usize, usize> {
+        let mut counts = BTreeMap::new();
+        for removal in &*self.removals.lock() {
+            *counts.entry(removal.intent().tier).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Takes what is queued.
+    pub(super) fn take_removals(&self) -> Vec<Removal> {
+        std::mem::take(&mut self.removals.lock())
+    }
+}
+
+/// The target of a link that names a place.
+pub(super) fn target(tier: usize, place: &Path) -> OsString {
+    let target = [tier.to_string().as_bytes(), b"/", place.as_os_str().as_bytes()].concat();
+    OsString::from_vec(target)
+}
+
+/// The place that a target names.
+pub(super) fn parse(target: &[u8]) -> Option<(usize, PathBuf)> {
+    let slash = target.iter().position(|byte| *byte == b'/')?;
+    let tier = std::str::from_utf8(&target[..slash]).ok()?.parse().ok()?;
+    let place = OsString::from_vec(target[slash + 1..].to_vec());
+    (!place.is_empty()).then(|| (tier, place.into()))
+}

@@ -1,0 +1,158 @@
+//! What the marks of clean copies are worth when the tiers are mounted or checked.
+//!
+//! What must hold: a copy of which anything is doubtful is not believed. It is removed where it still
+//! is what we made and its file is there. A copy that somebody changed, or whose file is gone
+//! although no mount removed it, is a file of its own, as whatever else was put there.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::archive_queue::ArchiveQueue;
+use super::foundation::Foundation;
+use super::intents::{Intent, Intents};
+use super::marks::{Mark, Marks};
+use super::options::TierOptions;
+use super::residents::Residents;
+use super::stamp::is_closed;
+use super::survey::Survey;
+use super::tiers::Tiers;
+use halocline_api::config::Copies;
+use halocline_api::control::tier::Problem;
+use halocline_os::error::Result;
+use halocline_vfs::namespace::stat_descriptor;
+
+/// A copy that is clean.
+struct CleanCopy {
+    /// On disk.
+    bytes: u64,
+    /// It lies elsewhere than at the path of its file's name, or is closed because it did.
+    astray: bool,
+}
+
+/// What a mark is worth.
+enum Verdict {
+    /// Both are what they were.
+    Clean(CleanCopy),
+    /// The file is not what it was, or has another copy.
+    Stale,
+    /// The copy is gone.
+    Gone,
+    /// The copy is not ours any more.
+    Void,
+    /// Its tier does not answer.
+    Unknown,
+}
+
+/// Says what marks are worth.
+#[derive(Debug)]
+pub(super) struct Judge {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    intents: Arc<Intents>,
+    marks: Arc<Marks>,
+    options: Arc<TierOptions>,
+    archive_queue: Arc<ArchiveQueue>,
+}
+
+impl Judge {
+    /// Over what it uses.
+    pub(super) fn new(base: &Foundation, archive_queue: &Arc<ArchiveQueue>) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            intents: base.intents.clone(),
+            marks: base.marks.clone(),
+            options: base.options.clone(),
+            archive_queue: archive_queue.clone(),
+        }
+    }
+
+    /// Judges marks; with `mend` gives files the copies that are clean and ends the others' being
+    /// marked. Returns what is leftover now.
+    pub(super) fn judge_marks(
+        &self,
+        marks: Vec<Mark>,
+        survey: &mut Survey,
+        mend: bool,
+    ) -> Result<Vec<Intent>> {
+        if mend && (self.options.copies != Copies::None || !marks.is_empty()) {
+            let fresh = self.tiers.next_name();
+            self.marks.begin_era(fresh)?;
+        }
+        let mut leftovers = Vec::new();
+        for mark in marks {
+            let place = (mark.tier, mark.place.clone());
+            let other = self.tiers.sides()[mark.tier].path.join(&mark.place);
+            let verdict = self.judge(&mark, survey);
+            let path = || {
+                let file = survey.marked.get(&mark.file.inode).and_then(Option::as_ref);
+                file.map_or_else(PathBuf::new, |file| file.path.clone())
+            };
+            match verdict {
+                Verdict::Clean(CleanCopy { bytes: disk_bytes, astray }) => {
+                    survey.copies.insert(place);
+                    if let Some(Some(file)) = survey.marked.get_mut(&mark.file.inode) {
+                        file.has_copy = true;
+                    }
+                    if mend {
+                        self.attach(Mark { disk_bytes, ..mark }, astray);
+                    }
+                }
+                // Gone is what may not be gone durably.
+                Verdict::Stale | Verdict::Gone if mend => {
+                    let id = format!("{}-stale", self.tiers.fresh_name());
+                    leftovers.push(self.marks.retire(&mark, &self.intents, id)?);
+                }
+                Verdict::Stale => {
+                    let problem = Problem::CopyDiffers { path: path(), other };
+                    survey.found.problems.push(problem);
+                    survey.copies.insert(place);
+                }
+                Verdict::Void if mend => self.marks.forget(&mark)?,
+                Verdict::Gone => {
+                    let problem = Problem::CopyGone { path: path(), other };
+                    survey.found.problems.push(problem);
+                }
+                Verdict::Void | Verdict::Unknown => {}
+            }
+        }
+        Ok(leftovers)
+    }
+
+    fn judge(&self, mark: &Mark, survey: &Survey) -> Verdict {
+        let place = (mark.tier, mark.place.clone());
+        if survey.named.contains_key(&place) || survey.copies.contains(&place) {
+            return Verdict::Void;
+        }
+        let copy = match self.tiers.sides()[mark.tier].look(&mark.place) {
+            Ok(fd) => stat_descriptor(&fd),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Verdict::Gone,
+            Err(errno) => Err(errno.into()),
+        };
+        let Ok(copy) = copy else { return Verdict::Unknown };
+        let file = survey.marked.get(&mark.file.inode).and_then(Option::as_ref);
+        match file {
+            None => Verdict::Void,
+            Some(_) if !mark.copy.is(&copy) => Verdict::Void,
+            Some(file) if mark.file.is(&file.stat) && !file.has_copy => {
+                let astray = file.path != mark.place || is_closed(&copy);
+                Verdict::Clean(CleanCopy { bytes: copy.disk_bytes(), astray })
+            }
+            Some(_) => Verdict::Stale,
+        }
+    }
+
+    /// Gives a file its copy.
+    fn attach(&self, mark: Mark, astray: bool) {
+        let entry = (self.tiers.ssd().device, mark.file.inode);
+        let Some(resident) = self.residents.get(entry) else { return };
+        self.marks.count(&mark);
+        resident.clean.with(|slot| *slot = Some(mark));
+        self.archive_queue.done(entry, &resident);
+        if astray {
+            self.archive_queue.strayed(entry);
+        }
+    }
+}

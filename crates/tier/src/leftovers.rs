@@ -1,0 +1,211 @@
+//! Data of removed files and old copies: gone once nothing could bring their names back.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::intents::{Intent, Intents, Removal};
+use super::residents::Resident;
+use super::signal::Signal;
+use super::stamp::Stamp;
+use super::tiers::Tiers;
+use halocline_api::control::{MoveReport, Skipped};
+use halocline_os::error::Result;
+use halocline_vfs::namespace::{Node, stat_descriptor};
+
+/// What a file was before it moved: gone from its place, but its blocks and cached pages are freed
+/// only when it is closed, which takes a third of the time that copying it takes.
+#[derive(Debug)]
+pub(super) struct OldCopy {
+    pub(super) file: Arc<File>,
+    /// Its account, if it was on the SSD: it counts until its blocks are free (I5).
+    pub(super) resident: Option<Arc<Resident>>,
+}
+
+/// What moves and removals leave, until it is gone.
+#[derive(Debug)]
+pub(super) struct Leftovers {
+    old_copies: Mutex<Vec<OldCopy>>,
+    tiers: Arc<Tiers>,
+    intents: Arc<Intents>,
+    signal: Arc<Signal>,
+}
+
+impl Leftovers {
+    /// None yet; `signal` wakes who removes them.
+    pub(super) fn new(tiers: &Arc<Tiers>, intents: &Arc<Intents>, signal: &Arc<Signal>) -> Self {
+        Self {
+            old_copies: Mutex::default(),
+            tiers: tiers.clone(),
+            intents: intents.clone(),
+            signal: signal.clone(),
+        }
+    }
+
+    /// Leaves an old copy to the background.
+    pub(super) fn free_later(&self, old: OldCopy) {
+        self.old_copies.lock().push(old);
+        self.signal.wake_reaper();
+    }
+
+    /// The same of several, at once.
+    pub(super) fn free_all_later(&self, old: Vec<OldCopy>) {
+        self.old_copies.lock().extend(old);
+        self.signal.wake_reaper();
+    }
+
+    /// Frees old copies now; whether there were any.
+    pub(super) fn free_old_copies(&self) -> bool {
+        let old_copies = std::mem::take(&mut *self.old_copies.lock());
+        let any = !old_copies.is_empty();
+        for OldCopy { file, resident } in old_copies {
+            drop(file);
+            if let Some(resident) = resident {
+                resident.dropped();
+            }
+        }
+        any
+    }
+
+    /// Removes the data of files whose names are gone, once that is durable. What fails is tried
+    /// again when this is called next.
+    pub(super) fn finish(&self) -> Result<()> {
+        self.free_old_copies();
+        let removals = self.intents.take_removals();
+        if let Err(error) = sync_parents(&self.tiers, &removals) {
+            for removal in removals {
+                self.intents.later(removal);
+            }
+            return Err(error);
+        }
+        let mut left: VecDeque<_> = removals.into_iter().map(Removal::without_name).collect();
+        while let Some(first) = left.pop_front() {
+            // One sync for all that are in one directory.
+            let mut some = vec![first];
+            while left.front().is_some_and(|next| is_beside(next.intent(), some[0].intent())) {
+                some.extend(left.pop_front());
+            }
+            if let Err(error) = self.finish_some(some, &mut left) {
+                for removal in left {
+                    self.intents.later(removal);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Finishes removals in one directory. One that fails comes after `left`.
+    fn finish_some(&self, some: Vec<Removal>, left: &mut VecDeque<Removal>) -> Result<()> {
+        let (mut removed, mut failed) = (Vec::new(), Ok(()));
+        for removal in some {
+            match remove_for_now(&self.tiers, &removal) {
+                Ok(()) => removed.push(removal),
+                Err(error) => {
+                    left.push_back(removal);
+                    failed = Err(error);
+                }
+            }
+        }
+        let Some(first) = removed.first().map(Removal::intent) else { return failed };
+        let synced =
+            self.tiers.sides()[first.tier].sync_parent("syncing what is removed", &first.place);
+        for removal in removed {
+            match synced {
+                Ok(()) => finished(&self.tiers, &self.intents, removal.intent()),
+                // The place may belong to another file by now.
+                Err(_) => left.push_back(removal.into_done()),
+            }
+        }
+        synced.and(failed)
+    }
+
+    /// The same where nothing may stand in the way of an end: what cannot be removed now, because a
+    /// tier is read-only or fails, keeps its intents, by which the next mount removes it. Tells of it.
+    pub(super) fn finish_what_goes(&self) -> MoveReport {
+        let mut report = MoveReport::default();
+        let Err(error) = self.finish() else { return report };
+        if let Err(error) = self.intents.sync() {
+            tracing::warn!(%error, "intents are not durable yet");
+        }
+        for (tier, count) in self.intents.waiting() {
+            let what = format!("data of {count} removed or moved files stays for now ({error})");
+            let reason = format!("{what}: it goes when that is possible, or at the next mount");
+            report.skipped.push(Skipped { path: self.tiers.sides()[tier].path.clone(), reason });
+        }
+        report
+    }
+
+    /// Removes a file's old place, once the switch in `parent` is durable.
+    pub(super) fn drop_old(&self, old: Intent, parent: &Node) {
+        self.intents.later(match self.tiers.sides()[old.tier].remove(&old.place) {
+            // Gone for the tier's users; the intent goes once that is durable.
+            Ok(()) => Removal::Done(old),
+            Err(error) => {
+                tracing::warn!(%error, "an old copy is removed later");
+                Removal::Wanted(old, parent.clone())
+            }
+        });
+    }
+}
+
+/// Removes what there is to remove, not durably yet.
+fn remove_for_now(tiers: &Tiers, removal: &Removal) -> Result<()> {
+    let intent = removal.intent();
+    match removal {
+        Removal::Done(_) => Ok(()),
+        Removal::Copy(_, stamp) => remove_copy(tiers, intent, stamp),
+        Removal::Wanted(..) | Removal::Nameless(_) => {
+            tiers.sides()[intent.tier].remove(&intent.place)
+        }
+    }
+}
+
+fn finished(tiers: &Tiers, intents: &Intents, intent: &Intent) {
+    intents.clear(intent);
+    if let Some(dir) = intent.place.parent() {
+        tiers.drop_empty_directories(intent.tier, dir);
+    }
+}
+
+/// Makes durable that the names are gone.
+fn sync_parents(tiers: &Tiers, removals: &[Removal]) -> Result<()> {
+    let mut synced: Vec<&Node> = Vec::new();
+    let mut gone = false;
+    for removal in removals {
+        let Removal::Wanted(_, parent) = removal else { continue };
+        if synced.contains(&parent) {
+            continue;
+        }
+        match tiers.tree().open_dir(parent) {
+            Ok(dir) => tiers.ssd().steps.sync("syncing removed names", &dir)?,
+            // Somebody removed it, with its names.
+            Err(_) => gone = true,
+        }
+        synced.push(parent);
+    }
+    if gone { tiers.ssd().sync_all() } else { Ok(()) }
+}
+
+/// Removes a copy that is clean no more, unless somebody changed it: then it is theirs.
+pub(super) fn remove_copy(tiers: &Tiers, intent: &Intent, stamp: &Stamp) -> Result<()> {
+    let side = &tiers.sides()[intent.tier];
+    match side.look(&intent.place) {
+        Ok(fd) if stamp.is_or_closed(&stat_descriptor(&fd)?) => side.remove(&intent.place),
+        Ok(_) => {
+            let path = side.path.join(&intent.place);
+            tracing::warn!("{}: was changed past the mount and stays", path.display());
+            Ok(())
+        }
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Whether two places are in one directory.
+fn is_beside(one: &Intent, other: &Intent) -> bool {
+    (one.tier, one.place.parent()) == (other.tier, other.place.parent())
+}

@@ -1,0 +1,185 @@
+//! Whole files between tiers under one tree: the file tier (`HyCache`;
+//! docs/ALGORITHMS.md, section 8).
+//!
+//! `docs/decisions/0001-file-tier.md` says how it works. What must hold, besides I1 to I8:
+//! - I10 A file is in one place. Its name on the SSD says where: a regular file there is the
+//!   file, a link that [`links`] recognises names the place of the file on a lower tier. Any other
+//!   copy is a leftover that an intent ([`intents`]) names, or was put there by somebody and is
+//!   never touched.
+//! - The place changes by one `rename` on the SSD ([`cutover`]), made after the copy is durable and
+//!   while nobody reads or writes the file.
+//! - A file that the kernel serves by itself (passthrough) is not moved.
+//! - All names of a file stand for the same one, also after a power loss ([`hard_links`]).
+//!
+//! Files, from the bottom; each takes what it needs of those before it, and none knows those after it:
+//! - On disk: [`tiers`] are the tree and each tier's directory ([`side`], whose changes are [`steps`]), [`links`] the form of links between them,
+//!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`totals`] what `df` shows.
+//! - In memory: [`inode`] is what is known of a live file and [`numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
+//!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`owed`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`uses`] and [`under_way`]
+//!   are for people; [`lost`] is what has a name and no place; [`leftovers`] go when [`signal`] says so; [`adopt`] is for what is no file;
+//!   [`stayed`] says why a file stays, [`copied`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
+//! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
+//!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`pass`] tells what the kernel may serve, [`mapped`] which mappings stay.
+//! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
+//! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`many_names`]) at once, [`repair`] gives a file the place
+//!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
+//! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`in_flight`]); the [`executor`] carries the policy's plans out by them.
+//! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
+//! - Commands and mounts: [`tree`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
+//!   each [`problem`]; [`moving`] is a move for a command.
+//! - [`answering`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`why`] explains a file.
+//! - On top, the [`wiring`] makes all of these; [`background`] demotes before the SSD is full; [`serve`] answers the front end and [`operate`] the control socket.
+
+mod adopt;
+mod answering;
+mod archive;
+mod archive_queue;
+mod background;
+mod batch;
+mod catalog;
+mod clean;
+mod copied;
+mod copy;
+mod counters;
+mod cutover;
+mod defects;
+mod dir_times;
+mod eviction_order;
+mod executor;
+mod files;
+mod foundation;
+mod hard_links;
+mod in_flight;
+mod inode;
+mod inodes;
+mod intents;
+mod job;
+mod job_file;
+mod jobs;
+mod judge;
+mod leftovers;
+mod link_owner;
+mod links;
+mod lost;
+mod many_names;
+mod mapped;
+mod marks;
+mod migrate;
+mod mirror;
+mod moving;
+mod name_changes;
+mod numbers;
+mod opener;
+mod operate;
+mod options;
+mod owed;
+mod pass;
+mod permissions;
+mod placement;
+mod repair;
+mod reporter;
+mod residents;
+mod scan;
+mod serve;
+mod side;
+mod signal;
+mod staging;
+mod stamp;
+mod stayed;
+mod steps;
+mod survey;
+#[cfg(test)]
+mod tests;
+mod tiers;
+mod totals;
+mod tree;
+mod under_way;
+mod uses;
+mod view;
+mod watermarks;
+mod why;
+mod wiring;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use halocline_api::control::tier::{Found, PRIVATE};
+use halocline_os::clock::Clock;
+use halocline_os::error::Result;
+
+pub use files::Handle;
+pub use inode::Node;
+pub use opener::JOB_VARIABLE;
+pub use options::{TierOptions, TierSet};
+
+use background::Background;
+use wiring::Core;
+
+/// The extended attribute of a migrated copy that keeps the number programs know the file by.
+const NUMBER_XATTR: &str = "user.halocline.inode";
+
+/// Whole files on an ordered list of tiers, the first of which holds the tree.
+#[derive(Debug)]
+pub struct FileTier {
+    core: Arc<Core>,
+    background: Background,
+}
+
+impl FileTier {
+    /// Opens the tiers of `set`, recovers what a killed mount left and adopts what it does not
+    /// know.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](halocline_os::error::Error::Invalid) where a tier is missing or the tiers do not belong together.
+    pub fn open(set: &TierSet, options: TierOptions) -> Result<Self> {
+        Self::open_timed_by(Clock::MACHINE, set, options)
+    }
+
+    /// The same, in the time of `clock`.
+    pub fn open_timed_by(clock: Clock, set: &TierSet, options: TierOptions) -> Result<Self> {
+        let core = Arc::new(Core::open(set, options, clock)?);
+        let found = core.scan.recover()?;
+        for problem in &found.problems {
+            tracing::warn!("{problem}");
+            core.defects.note(problem.to_string());
+        }
+        let background = Background::start(&core, background::WORK)?;
+        Ok(Self { core, background })
+    }
+
+    /// Says in the status what a person should know of the tiers.
+    pub fn note_of_tiers(&self, note: &str) {
+        self.core.defects.note(note.to_owned());
+    }
+
+    /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order
+    /// as a mount would. Without, directories that never were tiers do not become ones.
+    pub fn check(set: &TierSet, repair: bool) -> Result<Found> {
+        let options = TierOptions::default();
+        let core = if repair {
+            Core::open(set, options, Clock::MACHINE)
+        } else {
+            Core::look(set, options)
+        };
+        core?.scan.survey(repair)
+    }
+
+    /// Ends background work and finishes what is under way. Nothing is called after it.
+    pub fn close(&self) -> Result<()> {
+        self.background.stop();
+        self.core.placement.jobs().note_places();
+        self.core.permissions.mark_anew(&|| false);
+        if let Err(error) = self.core.leftovers.finish() {
+            tracing::warn!(%error, "data of removed files is removed at the next mount");
+        }
+        if let Err(error) = self.core.marks.end_era() {
+            tracing::warn!(%error, "clean copies are compared before they are used again");
+        }
+        Ok(())
+    }
+}
+
+/// Whether `path` lies in a tier's private directory.
+fn is_private_path(path: &Path) -> bool {
+    path.starts_with(PRIVATE)
+}

@@ -1,0 +1,90 @@
+//! Whether a link on the SSD is ours: then it says where a file is, and what becomes of that.
+//!
+//! Somebody may be able to write to a directory of the SSD past the mount, or make a link through it
+//! whose target is where a tier will be one day. What must hold: such a link gives nobody another's
+//! file. Ours belong to the user who mounts, to whom nobody else can give a link; a second name of
+//! one of ours (a hard link) is believed only where it is the file's own path, so that copies made
+//! of hard links do no harm, or where the link is that of a file with several names, of which it is
+//! one then, as it would be of any file. A link and its owner are read through one descriptor: nobody can show
+//! one and have us follow another.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, openat, readlinkat};
+
+use super::inode::Away;
+use super::links::Target;
+use super::tiers::{Entry, Tiers};
+use halocline_os::error::Result;
+use halocline_vfs::Stat;
+use halocline_vfs::namespace::{Node, stat_descriptor};
+
+/// What a link in the form of ours says.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// The place that it names.
+    pub(super) away: Away,
+    /// Its attributes.
+    pub(super) link: Stat,
+    /// Whether it is ours.
+    pub(super) ours: bool,
+    /// Whether it names a root of an earlier mount.
+    pub(super) former: bool,
+}
+
+/// The place that a name's link gives, with the link's identity, if it is ours.
+pub(super) fn away(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<(Away, Entry)>> {
+    let said = said(tiers, parent, name)?.filter(|said| said.ours);
+    Ok(said.map(|said| (said.away, said.link.key())))
+}
+
+/// What a name's link says, if it has the form of ours. Most links of users are told by one look.
+pub(super) fn said(tiers: &Tiers, parent: &Node, name: &OsStr) -> Result<Option<Said>> {
+    let dir = tiers.tree().descriptor(parent)?;
+    let target = readlinkat(&*dir, name, Vec::new())?;
+    if let Target::Users(_) = tiers.links().read(target.as_bytes()) {
+        return Ok(None);
+    }
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let link = openat(&*dir, name, flags, Mode::empty())?;
+    said_by(tiers, &link, || tiers.tree().path_of(parent).join(name))
+}
+
+/// What an open link says, if it has the form of ours; `path` is that of its name.
+pub(super) fn said_by(
+    tiers: &Tiers,
+    link: &OwnedFd,
+    path: impl FnOnce() -> PathBuf,
+) -> Result<Option<Said>> {
+    let stat = stat_descriptor(link)?;
+    if stat.kind() != libc::S_IFLNK {
+        return Ok(None);
+    }
+    let target = readlinkat(link, "", Vec::new())?;
+    Ok(match tiers.links().read(target.as_bytes()) {
+        Target::Users(_) => None,
+        Target::Away(tier, place) => {
+            let shared = tiers.links().is_shared(target.as_bytes());
+            let ours = is_ours(tiers, &stat, (&place, shared), path);
+            let present = if shared {
+                tiers.links().to_shared(tier, &place)
+            } else {
+                tiers.links().to(tier, &place)
+            };
+            let former = target.as_bytes() != present.as_encoded_bytes();
+            Some(Said { away: Away { tier, path: place, shared }, link: stat, ours, former })
+        }
+    })
+}
+
+/// Whether a link with these attributes, which names `place` and may be `shared`, is ours.
+fn is_ours(
+    tiers: &Tiers,
+    link: &Stat,
+    (place, shared): (&Path, bool),
+    path: impl FnOnce() -> PathBuf,
+) -> bool {
+    link.raw.st_uid == tiers.uid() && (link.raw.st_nlink == 1 || shared || path() == place)
+}

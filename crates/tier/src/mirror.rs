@@ -1,0 +1,153 @@
+//! Directories of the tree and their mirrors on lower tiers.
+//!
+//! What must hold: a mirrored directory lets nobody in whom the directory keeps out. It has owner, mode and
+//! access ACL of the directory at its path, also after these change; files that lie elsewhere since
+//! a directory above them was renamed are as open as the place they are at.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::inode::Place;
+use super::tiers::Tiers;
+use halocline_os::error::{Error, Result};
+use halocline_vfs::SetAttr;
+use halocline_vfs::namespace::attributes::set_attr_on;
+use halocline_vfs::namespace::{stat_descriptor, xattr};
+
+/// The extended attribute in which an ACL is.
+pub(super) const ACL: &str = "system.posix_acl_access";
+/// Permissions of a directory's group.
+const GROUP: u32 = 0o070;
+/// How often permissions that change meanwhile are given again.
+const LOOKS_MAX: usize = 100;
+
+/// Makes `to`, a directory on a lower tier, as open as the one of the tree at `path`, if there
+/// is one.
+pub(super) fn directory(tiers: &Tiers, path: &Path, to: &impl AsFd) -> Result<()> {
+    match tiers.walk(path) {
+        Some(node) => make_like(&*tiers.tree().descriptor(&node)?, to),
+        None => Ok(()),
+    }
+}
+
+/// The directory at `place`, which user `before` owned, may have other permissions now: so have
+/// its mirrors. One of somebody else is none.
+pub(super) fn permissions_changed(tiers: &Tiers, place: &Place, before: u32) -> Result<()> {
+    let dir = tiers.tree().descriptor(&place.entry)?;
+    let owners = [before, stat_descriptor(&*dir)?.raw.st_uid, tiers.uid()];
+    let path = tiers.tree().path_of(&place.entry);
+    for side in tiers.sides().iter().skip(1).filter(|_| !path.as_os_str().is_empty()) {
+        let Ok(mirror) = side.look(&path) else { continue };
+        let found = stat_descriptor(&mirror)?;
+        let is_dir = found.kind() == libc::S_IFDIR;
+        if is_dir && !owners.contains(&found.raw.st_uid) {
+            let path = side.path.join(&path);
+            tracing::warn!("{} is another user's and keeps its permissions", path.display());
+            continue;
+        }
+        let like = || if is_dir { make_like(&*dir, &mirror) } else { Ok(()) };
+        if let Err(error) = side.steps.step("setting a directory's attributes", like) {
+            let path = side.path.join(&path);
+            tracing::warn!(%error, "{} keeps its old permissions", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// What decides who may enter a directory or open a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Permissions {
+    owner: (u32, u32),
+    mode: u32,
+    acl: Option<Vec<u8>>,
+}
+
+impl Permissions {
+    fn of(fd: &impl AsFd) -> Result<Self> {
+        let raw = stat_descriptor(fd)?.raw;
+        let acl = match xattr::get_on(fd, OsStr::new(ACL)) {
+            Err(error) if has_none(&error) => None,
+            other => Some(other?),
+        };
+        Ok(Self { owner: (raw.st_uid, raw.st_gid), mode: raw.st_mode & 0o7777, acl })
+    }
+
+    fn give(&self, to: &impl AsFd) -> Result<()> {
+        // A change of owner drops capabilities, also where it is none.
+        if owner(to)? != self.owner {
+            let (uid, gid) = self.owner;
+            set_attr_on(to, &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() })?;
+        }
+        let mut mode = self.mode;
+        match &self.acl {
+            Some(acl) => match xattr::set_on(to, OsStr::new(ACL), acl, 0) {
+                // What looks like the group's permissions is the most that anybody named has.
+                Err(error) if error.errno() == libc::EOPNOTSUPP => mode &= !GROUP,
+                other => other?,
+            },
+            None => match xattr::remove_on(to, OsStr::new(ACL)) {
+                Err(error) if !has_none(&error) => return Err(error),
+                _ => {}
+            },
+        }
+        set_attr_on(to, &SetAttr { mode: Some(mode), ..SetAttr::default() }).map(drop)
+    }
+}
+
+fn owner(fd: &impl AsFd) -> Result<(u32, u32)> {
+    let raw = stat_descriptor(fd)?.raw;
+    Ok((raw.st_uid, raw.st_gid))
+}
+
+fn has_none(error: &Error) -> bool {
+    matches!(error.errno(), libc::ENODATA | libc::EOPNOTSUPP)
+}
+
+/// Gives a file or directory owner, mode and access ACL of another. Several may do so at once, after changes
+/// of the other one: what was looked at too early does not stay.
+pub(super) fn make_like(from: &impl AsFd, to: &impl AsFd) -> Result<()> {
+    let mut wanted = Permissions::of(from)?;
+    for _ in 0..LOOKS_MAX {
+        wanted.give(to)?;
+        let now = Permissions::of(from)?;
+        if now == wanted {
+            return Ok(());
+        }
+        wanted = now;
+    }
+    Err(Errno::AGAIN.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, Permissions as Mode};
+    use std::os::unix::fs::PermissionsExt;
+    use std::thread;
+
+    use super::*;
+
+    /// A move that had looked at a directory before its mode changed opened its mirror again.
+    #[test]
+    fn the_last_permissions_stay_whoever_gives_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            File::open(dir.path().join(name)).unwrap()
+        };
+        let (from, to) = (make("from"), make("to"));
+        for round in 0..300 {
+            let mode = if round % 2 == 0 { 0o700 } else { 0o755 };
+            thread::scope(|scope| {
+                scope.spawn(|| make_like(&from, &to).unwrap());
+                scope.spawn(|| {
+                    from.set_permissions(Mode::from_mode(mode)).unwrap();
+                    make_like(&from, &to).unwrap();
+                });
+            });
+            assert_eq!(to.metadata().unwrap().permissions().mode() & 0o7777, mode, "{round}");
+        }
+    }
+}

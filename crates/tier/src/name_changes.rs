@@ -1,0 +1,326 @@
+//! Changes of names by programs: linking, renaming and removing them.
+//!
+//! `names` is held shared here, so that no switch changes what a name stands for meanwhile; no
+//! `place` is taken while it is held.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rustix::io::Errno;
+
+use super::archive_queue::ArchiveQueue;
+use super::clean::CleanCopies;
+use super::foundation::Foundation;
+use super::hard_links::HardLinks;
+use super::inode::{Away, Inode, Table};
+use super::inodes::Inodes;
+use super::intents::{Intent, Intents, Removal};
+use super::link_owner;
+use super::link_owner::Said;
+use super::lost::Lost;
+use super::many_names::ManyNames;
+use super::owed::Owed;
+use super::permissions::Permissions;
+use super::placement::Placement;
+use super::repair::Repair;
+use super::residents::{Resident, Residents};
+use super::signal::Signal;
+use super::tiers::{Entry, Tiers};
+use super::uses::AllUses;
+use halocline_os::error::Result;
+use halocline_vfs::Stat;
+use halocline_vfs::namespace::{self, Removed};
+
+/// Links, renames and removes names.
+#[derive(Debug)]
+pub(super) struct NameChanges {
+    tiers: Arc<Tiers>,
+    table: Arc<Table>,
+    residents: Arc<Residents>,
+    many_names: Arc<ManyNames>,
+    intents: Arc<Intents>,
+    owed: Arc<Owed>,
+    lost: Arc<Lost>,
+    names: Arc<RwLock<()>>,
+    placement: Arc<Placement>,
+    uses: Arc<AllUses>,
+    signal: Arc<Signal>,
+    archive_queue: Arc<ArchiveQueue>,
+    clean: Arc<CleanCopies>,
+    permissions: Arc<Permissions>,
+    inodes: Arc<Inodes>,
+    hard_links: Arc<HardLinks>,
+    repair: Arc<Repair>,
+}
+
+impl NameChanges {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        archive_queue: &Arc<ArchiveQueue>,
+        clean: &Arc<CleanCopies>,
+        permissions: &Arc<Permissions>,
+        inodes: &Arc<Inodes>,
+        hard_links: &Arc<HardLinks>,
+        repair: &Arc<Repair>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            table: base.table.clone(),
+            residents: base.residents.clone(),
+            many_names: base.many_names.clone(),
+            intents: base.intents.clone(),
+            owed: base.owed.clone(),
+            lost: base.lost.clone(),
+            names: base.names.clone(),
+            placement: base.placement.clone(),
+            uses: base.uses.clone(),
+            signal: base.signal.clone(),
+            archive_queue: archive_queue.clone(),
+            clean: clean.clone(),
+            permissions: permissions.clone(),
+            inodes: inodes.clone(),
+            hard_links: hard_links.clone(),
+            repair: repair.clone(),
+        }
+    }
+
+    /// Makes a hard link, of its link where a file is on a lower tier.
+    pub(super) fn link(
+        &self,
+        inode: &Arc<Inode>,
+        parent: &namespace::Node,
+        name: &OsStr,
+    ) -> Result<Stat> {
+        if self.tiers.is_private(parent, name) {
+            return Err(Errno::PERM.into());
+        }
+        loop {
+            let (entry, away) = {
+                let place = inode.place.read();
+                (place.entry.clone(), place.away.clone())
+            };
+            if away.as_ref().is_some_and(|away| !away.shared) {
+                self.hard_links.share(inode)?;
+                continue;
+            }
+            let names = self.names.read();
+            let counted = self.many_names.count();
+            // Moved since we looked?
+            if self.table.find(entry.key()).is_some_and(|now| Arc::ptr_eq(&now, inode)) {
+                if away.is_some() && entry.known_as().is_none() {
+                    // Its data goes with its last name.
+                    return Err(Errno::NOENT.into());
+                }
+                self.clean.give_up(entry.key())?;
+                let _changing = inode.changing()?;
+                let link = || self.tiers.tree().link(&entry, parent, name);
+                let stat = inode.show(self.tiers.ssd().steps.step("linking", link)?);
+                self.many_names.keep(&entry);
+                drop((counted, names));
+                return if away.is_some() { self.hard_links.touched(inode) } else { Ok(stat) };
+            }
+        }
+    }
+
+    /// Removes a name that is no directory.
+    pub(super) fn unlink(&self, parent: &namespace::Node, name: &OsStr) -> Result<()> {
+        if self.tiers.is_private(parent, name) {
+            return Err(Errno::NOENT.into());
+        }
+        let names = self.names.read();
+        let mut seen = self.tiers.tree().before_removal(parent, name)?;
+        let counted = self.many_names.count_before(&seen.stat);
+        if counted.is_some() {
+            seen = self.tiers.tree().before_removal(parent, name)?;
+        }
+        let said = link_owner::said_by(&self.tiers, seen.descriptor(), || {
+            self.tiers.tree().path_of(parent).join(name)
+        })?;
+        let said = said.filter(|said| said.ours);
+        let stays = said
+            .as_ref()
+            .is_some_and(|said| said.away.shared && !self.hard_links.is_last(&said.link));
+        let steps = &self.tiers.ssd().steps;
+        let Some(Said { away, .. }) = said.filter(|_| !stays) else {
+            self.clean.give_up(seen.key)?;
+            let unlink = || self.tiers.tree().unlink_seen(seen, parent, name);
+            let removed = steps.step("unlinking", unlink)?;
+            self.gone(&removed, (parent, name), None);
+            drop((counted, names));
+            if stays {
+                self.hard_links.touch(removed.key);
+            }
+            return Ok(());
+        };
+        // The link becomes the intent: that is one change, and a full SSD has room for it. The
+        // kernel keeps others from changing the name meanwhile.
+        let id = format!("{}-gone", self.tiers.fresh_name());
+        let to = (self.intents.dir(), OsStr::new(&id));
+        let unlink = || self.tiers.tree().take_out(seen, (parent, name), to);
+        let removed = steps.step("unlinking", unlink)?;
+        let intent = Intent { name: id, tier: away.tier, place: away.path };
+        self.gone(&removed, (parent, name), Some(intent));
+        Ok(())
+    }
+
+    /// Renames.
+    pub(super) fn rename(
+        &self,
+        from: (&namespace::Node, &OsStr),
+        to: (&namespace::Node, &OsStr),
+        flags: u32,
+    ) -> Result<()> {
+        if self.tiers.is_private(from.0, from.1) || self.tiers.is_private(to.0, to.1) {
+            return Err(Errno::PERM.into());
+        }
+        let names = self.names.read();
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        let (moved, moved_stat) = self.tiers.tree().lookup(from.0, from.1)?;
+        let mut other = self.tiers.tree().lookup(to.0, to.1).ok();
+        let counted = other.as_ref().and_then(|(_, stat)| self.many_names.count_before(stat));
+        if counted.is_some() {
+            other = self.tiers.tree().lookup(to.0, to.1).ok();
+        }
+        let replaces = flags & (libc::RENAME_EXCHANGE | libc::RENAME_NOREPLACE) == 0;
+        let leaving = match &other {
+            Some((other, stat)) if replaces && *other != moved => {
+                self.clean.give_up(other.key())?;
+                self.leaving(to.0, to.1, stat)?
+            }
+            _ => None,
+        };
+        let rename = || self.tiers.tree().rename(from, to, flags);
+        let mut one_of_many = None;
+        match self.tiers.ssd().steps.step("renaming", rename) {
+            Ok(Some(removed)) => {
+                let others = self.gone(&removed, to, leaving);
+                one_of_many = others.then_some(removed.key);
+            }
+            Ok(None) => self.stays(leaving),
+            Err(error) => {
+                self.stays(leaving);
+                return Err(error);
+            }
+        }
+        let mut astray = vec![self.renamed((&moved, &moved_stat), to)];
+        let mut strayed = vec![self.inodes.meaning(to.0, to.1, &moved, &moved_stat)];
+        let mut of_many = moved_stat.kind() == libc::S_IFDIR;
+        if let Some((other, stat)) = other.filter(|_| exchange) {
+            of_many |= stat.kind() == libc::S_IFDIR;
+            astray.push(self.renamed((&other, &stat), from));
+            strayed.push(self.inodes.meaning(from.0, from.1, &other, &stat));
+        }
+        drop((counted, names));
+        for (entry, resident) in astray.into_iter().flatten() {
+            self.permissions.close_astray(entry, &resident);
+        }
+        if of_many {
+            self.archive_queue.all_strayed();
+        }
+        if let Some(key) = one_of_many {
+            self.hard_links.touch(key);
+        }
+        if of_many && self.placement.goes_by_names() {
+            self.placement.changed_for_many();
+        }
+        for (inode, here) in strayed.into_iter().flatten() {
+            if !here {
+                self.repair.repair(&inode);
+                inode.show_real_ctime();
+            }
+        }
+        Ok(())
+    }
+
+    /// A regular file on the SSD is found by its new name from now on. Its account and key, if it is
+    /// in another directory now.
+    fn renamed(
+        &self,
+        (entry, before): (&namespace::Node, &Stat),
+        to: (&namespace::Node, &OsStr),
+    ) -> Option<(Entry, Arc<Resident>)> {
+        let resident = self.residents.get(entry.key())?;
+        if let Ok(now) = self.tiers.tree().stat(entry) {
+            self.clean.restamp_renamed(&resident, before, &now);
+        }
+        let name = (to.0.clone(), to.1.to_owned());
+        let (was_in, _) = std::mem::replace(&mut *resident.name.lock(), name);
+        if resident.clean.has_copy() {
+            self.archive_queue.strayed(entry.key());
+        }
+        self.placement.changed(resident.number);
+        (was_in.key() != to.0.key()).then(|| (entry.key(), resident))
+    }
+
+    /// If `name` stands for a file on a lower tier: notes that its data is about to have no link.
+    fn leaving(
+        &self,
+        parent: &namespace::Node,
+        name: &OsStr,
+        entry: &Stat,
+    ) -> Result<Option<Intent>> {
+        if entry.kind() != libc::S_IFLNK {
+            return Ok(None);
+        }
+        let Some((Away { tier, path, shared }, _)) = link_owner::away(&self.tiers, parent, name)?
+        else {
+            return Ok(None);
+        };
+        if shared && !self.hard_links.is_last(entry) {
+            return Ok(None);
+        }
+        self.intents.note(format!("{}-gone", self.tiers.fresh_name()), tier, &path).map(Some)
+    }
+
+    /// A name did not go after all.
+    fn stays(&self, leaving: Option<Intent>) {
+        if let Some(intent) = leaving {
+            self.intents.clear(&intent);
+        }
+    }
+
+    /// A name is gone: so are its blocks or its data elsewhere, once nobody uses them, unless there
+    /// are other names, which is returned.
+    fn gone(
+        &self,
+        removed: &Removed,
+        (parent, name): (&namespace::Node, &OsStr),
+        leaving: Option<Intent>,
+    ) -> bool {
+        let live = self.table.find(removed.key);
+        let last = removed.last || self.hard_links.is_last(&removed.stat);
+        if last {
+            self.many_names.forget(removed.key);
+        }
+        if let Some(intent) = leaving {
+            match (self.tiers.sides()[intent.tier].look(&intent.place), &live) {
+                (Ok(fd), Some(live)) => *live.kept.lock() = Some(Arc::new(fd)),
+                (Err(Errno::NOENT | Errno::NOTDIR), _) => {
+                    let path = self.tiers.tree().path_of(parent).join(name);
+                    self.lost.removed(path, &intent.place);
+                }
+                _ => {}
+            }
+            self.intents.later(Removal::Wanted(intent, parent.clone()));
+            self.signal.wake_reaper();
+        }
+        if last {
+            self.residents.remove(removed.key, live.is_some());
+            let number = self.table.number(removed.key).unwrap_or(removed.key.1);
+            self.table.removed(removed.key);
+            self.placement.removed(number);
+            self.uses.removed(number);
+            self.owed.forget(number);
+        } else if let (Some(resident), Some(node)) =
+            (self.residents.get(removed.key), &removed.node)
+            && let Some(name) = node.known_as()
+        {
+            *resident.name.lock() = name;
+            self.placement.changed(resident.number);
+            self.archive_queue.add(removed.key, &resident);
+        }
+        !last
+    }
+}

@@ -1,0 +1,136 @@
+//! Who opens a file: what tells the processes of one job from all others.
+//!
+//! Processes say it themselves, by an environment variable that their children inherit
+//! (`halocline jobs run` sets it), or else by their process group: what a shell starts as one
+//! command is one.
+//!
+//! What must hold: nobody but the process itself waits for a look at its memory, where its
+//! environment is. Its owner can make that look last for ever.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process_group};
+
+use halocline_os::bounded;
+use halocline_os::looks::Looks;
+
+/// The environment variable that names the job of a process.
+pub const JOB_VARIABLE: &str = "HALOCLINE_JOB";
+/// How long what is known of a process is believed: its number may be another's then.
+const KNOWN_FOR: Duration = Duration::from_secs(2);
+/// The same of one without a mark: it may be about to execute a program that has one.
+const UNMARKED_FOR: Duration = Duration::from_millis(100);
+/// How long an open may wait for a look at its process: far longer than a busy machine needs. After that, and while
+/// many others last, a process is known by its group alone.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Processes known at most.
+const KNOWN_MAX: usize = 4096;
+/// Bytes of an environment that are looked at, at most; Linux allows more by option only.
+const ENVIRONMENT_BYTES_MAX: u64 = 2 << 20;
+/// Bytes of `/proc/PID/stat` at most.
+const STAT_BYTES_MAX: u64 = 4096;
+
+/// A process as jobs see it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Opener {
+    /// The job that it says it belongs to.
+    pub(super) job: Option<Arc<str>>,
+    /// Its process group; 0 where that cannot be known.
+    pub(super) group: u32,
+}
+
+/// The processes that opened files of late.
+#[derive(Debug, Default)]
+pub(super) struct Openers {
+    known: Mutex<HashMap<u32, (Instant, Opener)>>,
+    looks: Looks,
+}
+
+impl Openers {
+    /// The process of thread `tid`. Waits for a look at it, and holds no lock meanwhile.
+    pub(super) fn of_thread(&self, tid: u32, now: Instant) -> Opener {
+        if let Some((since, opener)) = self.known.lock().get(&tid)
+            && now.saturating_duration_since(*since)
+                < if opener.job.is_some() { KNOWN_FOR } else { UNMARKED_FOR }
+        {
+            return opener.clone();
+        }
+        let job = self.looks.within(LOOK_TIMEOUT, move || marked(tid));
+        let opener = Opener { job, group: group_of(tid).unwrap_or(0) };
+        let mut known = self.known.lock();
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(tid, (now, opener.clone()));
+        opener
+    }
+}
+
+/// The job that the environment of a thread names.
+fn marked(tid: u32) -> Option<Arc<str>> {
+    let path = format!("/proc/{tid}/environ");
+    let environment = bounded::read(path.as_ref(), ENVIRONMENT_BYTES_MAX).ok()?;
+    let value = environment
+        .split(|byte| *byte == 0)
+        .find_map(|variable| variable.strip_prefix(JOB_VARIABLE.as_bytes())?.strip_prefix(b"="))?;
+    str::from_utf8(value).ok().filter(|name| !name.is_empty()).map(Arc::from)
+}
+
+/// The process group of a thread: the third word behind the name, which may hold anything.
+fn group_of(tid: u32) -> Option<u32> {
+    let stat = bounded::read(format!("/proc/{tid}/stat").as_ref(), STAT_BYTES_MAX).ok()?;
+    let behind = stat.iter().rposition(|byte| *byte == b')')?;
+    let words = str::from_utf8(&stat[behind + 1..]).ok()?;
+    words.split_ascii_whitespace().nth(2)?.parse().ok()
+}
+
+/// Whether no process of a group is left.
+pub(super) fn is_gone(group: u32) -> bool {
+    let group = i32::try_from(group).ok().filter(|group| *group > 1).and_then(Pid::from_raw);
+    group.is_some_and(|group| test_kill_process_group(group) == Err(Errno::SRCH))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_mark_and_its_group() {
+        let mut marked = Command::new("sleep");
+        marked.arg("60").env(JOB_VARIABLE, "align 2").process_group(0);
+        let mut child = marked.spawn().unwrap();
+        // For a moment it is what it was before it executed the program.
+        let opener = loop {
+            let opener = Openers::default().of_thread(child.id(), Instant::now());
+            if opener.job.is_some() {
+                break opener;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(opener, Opener { job: Some("align 2".into()), group: child.id() });
+        assert!(!is_gone(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_gone(child.id()));
+        assert!(!is_gone(0) && !is_gone(1) && !is_gone(u32::MAX), "not known is not gone");
+    }
+
+    #[test]
+    fn what_is_known_is_believed_for_a_while() {
+        let (openers, now) = (Openers::default(), Instant::now());
+        let me = std::process::id();
+        let opener = openers.of_thread(me, now);
+        assert_ne!(opener.group, 0);
+        openers.known.lock().get_mut(&me).unwrap().1.group = 7;
+        assert_eq!(openers.of_thread(me, now + Duration::from_millis(50)).group, 7);
+        assert_eq!(openers.of_thread(me, now + Duration::from_secs(3)), opener);
+        assert_eq!(openers.of_thread(u32::MAX, now), Opener::default());
+    }
+}

@@ -1,0 +1,237 @@
+//! What a file tier is made of and how it shall behave.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use halocline_api::config::{CacheSize, Copies};
+use halocline_api::control::tier::PRIVATE;
+use halocline_api::control::wire;
+use halocline_meta::owner::{CacheIdentity, identity_of};
+use halocline_os::bounded;
+use halocline_os::error::{Error, Result};
+use halocline_os::private::{self, PrivateDir};
+
+/// File in each tier's private directory that says which set the tier belongs to.
+const MARK: &str = "tier.json";
+
+/// How a file tier behaves.
+#[derive(Debug, Clone)]
+pub struct TierOptions {
+    /// Most bytes of files on the SSD.
+    pub limit: CacheSize,
+    /// Share of the limit, in percent, above which files are demoted in the background.
+    pub high: f64,
+    /// Share of the limit, in percent, down to which they are.
+    pub low: f64,
+    /// Which files are kept: a row of the model's table of tier policies.
+    pub policy: String,
+    /// Let the kernel serve files on the SSD by itself where it can.
+    pub passthrough: bool,
+    /// Let it serve handles that may write, too: they may make files grow unseen.
+    pub passthrough_writes: bool,
+    /// Globs of files that stay on the SSD.
+    pub pin: Vec<String>,
+    /// Globs of files that are never brought to the SSD.
+    pub exclude: Vec<String>,
+    /// Which copies of files on the SSD are kept below.
+    pub copies: Copies,
+    /// How long a file was not written before it is archived.
+    pub archive_after: Duration,
+}
+
+impl Default for TierOptions {
+    fn default() -> Self {
+        Self {
+            limit: CacheSize::Percent(90.0),
+            high: 95.0,
+            low: 90.0,
+            policy: halocline_model::tier::POLICIES[0].name.to_owned(),
+            passthrough: true,
+            passthrough_writes: false,
+            pin: Vec::new(),
+            exclude: Vec::new(),
+            copies: Copies::None,
+            archive_after: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The directories of a file tier, fastest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TierSet {
+    /// Absolute paths without symbolic links.
+    pub roots: Vec<PathBuf>,
+}
+
+/// What [`MARK`] says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mark {
+    /// Identity of the set.
+    set: String,
+    /// Which tier of the set this is, 0 the fastest.
+    tier: usize,
+    /// Roots that links may name, with their tiers; on the first tier only.
+    #[serde(default, with = "wire::numbered_paths")]
+    roots: Vec<(PathBuf, usize)>,
+}
+
+impl TierSet {
+    /// The directories `names` below `root`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where one is missing, lies in another, or there are fewer than two.
+    pub fn below(root: &Path, names: &[&str]) -> Result<Self> {
+        let mut roots: Vec<PathBuf> = Vec::new();
+        for name in names {
+            let path = root.join(name);
+            let real = fs::canonicalize(&path).ok().filter(|real| real.is_dir()).ok_or_else(|| {
+                Error::invalid(
+                    format!("{}: the tier {name:?} is no directory", path.display()),
+                    format!(
+                        "create it or mount its device there; {} holds one directory for each tier",
+                        root.display()
+                    ),
+                )
+            })?;
+            if let Some(other) = roots.iter().find(|o| o.starts_with(&real) || real.starts_with(o))
+            {
+                return Err(Error::invalid(
+                    format!("tiers {} and {} overlap", other.display(), real.display()),
+                    "give each tier a directory of its own",
+                ));
+            }
+            roots.push(real);
+        }
+        if roots.len() < 2 {
+            return Err(Error::invalid("a file tier needs two directories", "name ssd and hdd"));
+        }
+        Ok(Self { roots })
+    }
+
+    /// The names of the tiers below `root`, in their order, as the first mount was told them;
+    /// `None` where none was, or where they do not make one whole set.
+    pub fn names_below(root: &Path) -> Option<Vec<String>> {
+        let name_and_mark = |entry: fs::DirEntry| {
+            let mark = Self::read_mark(&entry.path()).ok()??;
+            Some((mark, entry.file_name().into_string().ok()?))
+        };
+        let entries = fs::read_dir(root).ok()?;
+        let mut found: Vec<_> = entries.filter_map(|entry| name_and_mark(entry.ok()?)).collect();
+        found.sort_by_key(|(mark, _)| mark.tier);
+        let set = &found.first()?.0.set;
+        let is_whole = found.len() > 1
+            && found.iter().enumerate().all(|(at, (mark, _))| mark.tier == at && mark.set == *set);
+        is_whole.then(|| found.into_iter().map(|(_, name)| name).collect())
+    }
+
+    fn mark_path(root: &Path) -> PathBuf {
+        root.join(PRIVATE).join(MARK)
+    }
+
+    fn read_mark(root: &Path) -> Result<Option<Mark>> {
+        let path = Self::mark_path(root);
+        let Some(json) = private::read(&root.join(PRIVATE), MARK)? else { return Ok(None) };
+        serde_json::from_slice(&json).map(Some).map_err(|error| {
+            let what = format!("{}: {error}", path.display());
+            Error::invalid(what, "restore the file, or remove it if no mount needs it")
+        })
+    }
+
+    fn marks(&self) -> Result<Vec<Option<Mark>>> {
+        self.roots.iter().map(|root| Self::read_mark(root)).collect()
+    }
+
+    /// Whether no tier was mounted before.
+    pub(super) fn is_new(&self) -> Result<bool> {
+        Ok(self.marks()?.iter().all(Option::is_none))
+    }
+
+    /// Refuses tiers that do not belong together: a device that is not mounted looks like an
+    /// empty tier, and adopting that would hide its files. The first tier is marked last: as long
+    /// as it only knows the set's identity, the first mount was interrupted.
+    pub(super) fn check(&self) -> Result<()> {
+        let marks = self.marks()?;
+        let known = marks.iter().flatten().next().map(|mark| mark.set.clone());
+        let Some(known) = known else { return Ok(()) };
+        self.check_whole(&marks)?;
+        let marked = marks[0].is_some();
+        let own = if marked { None } else { identity_of(&self.roots[0].join(PRIVATE))? };
+        let interrupted = own.is_some_and(|own| own.cache_id == known);
+        for (tier, (root, mark)) in self.roots.iter().zip(&marks).enumerate() {
+            let root = root.display();
+            let (what, remedy) = match mark {
+                Some(mark) if mark.set == known && mark.tier == tier => continue,
+                None if interrupted => continue,
+                Some(mark) if mark.set == known => (
+                    format!("{root} is tier {} of its set, not {tier}", mark.tier),
+                    "name the tiers in the order of the first mount".to_owned(),
+                ),
+                Some(_) => (
+                    format!("{root} belongs to another set of tiers"),
+                    format!(
+                        "mount it with its own tiers, or remove {root}/{PRIVATE}/{MARK} to \
+                             adopt its files"
+                    ),
+                ),
+                None => (
+                    format!("{root} has no mark, the other tiers have one"),
+                    format!(
+                        "mount its device first; if it is lost, remove {PRIVATE}/{MARK} in the \
+                             other tiers: their files are then adopted (files that a tier holds \
+                             are ordinary files there)"
+                    ),
+                ),
+            };
+            return Err(Error::invalid(what, remedy));
+        }
+        Ok(())
+    }
+
+    /// Refuses a set of which not all tiers are named: links lead to those that are not.
+    fn check_whole(&self, marks: &[Option<Mark>]) -> Result<()> {
+        let roots = marks.iter().flatten().flat_map(|mark| &mark.roots);
+        let Some((path, tier)) = roots.into_iter().find(|(_, tier)| *tier >= self.roots.len())
+        else {
+            return Ok(());
+        };
+        Err(Error::invalid(
+            format!("{} is tier {tier} of the set, and is not named", path.display()),
+            "name all its tiers in the order of the first mount: --tiers NAME for each of them",
+        ))
+    }
+
+    /// The roots that the tiers had at earlier mounts.
+    pub(super) fn former(&self) -> Result<Vec<(PathBuf, usize)>> {
+        let mark = self.marks()?.into_iter().flatten().next();
+        Ok(mark.map_or_else(Vec::new, |mark| mark.roots))
+    }
+
+    /// Marks the tiers and returns the roots of earlier mounts. The caller holds the set's lock.
+    pub(super) fn record(&self, identity: &CacheIdentity) -> Result<Vec<(PathBuf, usize)>> {
+        let mut former = self.former()?;
+        let now = self.roots.iter().cloned().enumerate().skip(1);
+        let mut all = former.clone();
+        for (tier, root) in now {
+            former.retain(|(path, _)| *path != root);
+            if !all.contains(&(root.clone(), tier)) {
+                all.retain(|(path, _)| *path != root);
+                all.push((root, tier));
+            }
+        }
+        for (tier, root) in self.roots.iter().enumerate().rev() {
+            let roots = if tier == 0 { all.clone() } else { Vec::new() };
+            let mark = Mark { set: identity.cache_id.clone(), tier, roots };
+            let json = serde_json::to_vec_pretty(&mark).expect("plain data");
+            let dir = PrivateDir::make(&root.join(PRIVATE))?;
+            let present = dir.read(MARK, bounded::SMALL_FILE_BYTES_MAX)?;
+            if present.is_none_or(|present| present != json) {
+                dir.replace(MARK, &json)?;
+            }
+        }
+        Ok(former)
+    }
+}

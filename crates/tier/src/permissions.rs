@@ -1,0 +1,342 @@
+//! Permissions of clean copies: those of their files.
+//!
+//! What must hold: from before a call that changes the permissions of a file returns, nobody may use
+//! its copy who may not use the file. So a copy is closed to everybody before its file changes, and
+//! made like the file afterwards. One that cannot be closed is removed; where that fails, too, the
+//! file stays as it is, and the program is told.
+//!
+//! A copy whose permissions change has another stamp than its mark says ([`super::marks`]). So the
+//! mark becomes an intent, durably, before the first of these changes; the intent becomes a mark
+//! with the new stamps once the permissions are durable on the copy's tier, which waits for the
+//! background, for an fsync of the file or for the end of the mount. After a kill or a power loss in
+//! between, the next mount removes the copy, as whatever an intent names.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::archive_queue::ArchiveQueue;
+use super::catalog::Catalog;
+use super::clean::CleanCopies;
+use super::foundation::Foundation;
+use super::inode::{Inode, Place};
+use super::intents::Intents;
+use super::marks::{Mark, Marks};
+use super::mirror::{ACL, make_like};
+use super::residents::{Resident, Residents};
+use super::stamp::{Stamp, is_closed};
+use super::tiers::{Entry, Tiers};
+use halocline_os::error::{Error, Result};
+use halocline_vfs::namespace::attributes::set_attr_on;
+use halocline_vfs::namespace::{reopen, stat_descriptor, xattr};
+use halocline_vfs::{SetAttr, Stat};
+
+/// Copies that are open at once while their permissions are made durable.
+const TOGETHER: usize = 256;
+/// More copies than these are made durable with all that their file system has to write.
+const ALONE_MAX: usize = 16;
+
+/// Files whose copies are to be marked anew.
+#[derive(Debug, Default)]
+struct Unmarked(Mutex<HashSet<Entry>>);
+
+impl Unmarked {
+    fn take(&self, count: usize) -> Vec<Entry> {
+        let mut all = self.0.lock();
+        let some: Vec<_> = all.iter().take(count).copied().collect();
+        for entry in &some {
+            all.remove(entry);
+        }
+        some
+    }
+}
+
+/// Whether an extended attribute says what may be done with a file, and by whom.
+pub(super) fn guards(name: &OsStr) -> bool {
+    let is_of = |class: &[u8]| name.as_bytes().starts_with(class);
+    name == ACL || is_of(b"security.") || is_of(b"trusted.")
+}
+
+/// Changes permissions of files and of their copies.
+#[derive(Debug)]
+pub(super) struct Permissions {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    catalog: Arc<Catalog>,
+    intents: Arc<Intents>,
+    marks: Arc<Marks>,
+    archive_queue: Arc<ArchiveQueue>,
+    clean: Arc<CleanCopies>,
+    unmarked: Unmarked,
+}
+
+impl Permissions {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        archive_queue: &Arc<ArchiveQueue>,
+        clean: &Arc<CleanCopies>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            catalog: base.catalog.clone(),
+            intents: base.intents.clone(),
+            marks: base.marks.clone(),
+            archive_queue: archive_queue.clone(),
+            clean: clean.clone(),
+            unmarked: Unmarked::default(),
+        }
+    }
+
+    /// Makes a change of the permissions of the file at `place`, open as `fd`, or of its extended
+    /// attribute of this name, which [`guards`] it. The caller holds `place`.
+    ///
+    /// # Errors
+    /// That of the change; or that of the tier below where a copy can neither be closed nor
+    /// removed: then nothing was changed.
+    pub(super) fn changing_permissions<T>(
+        &self,
+        place: &Place,
+        (fd, attribute): (&impl AsFd, Option<&OsStr>),
+        change: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let Some(resident) = &place.resident else { return change() };
+        self.remove_ended(resident)?;
+        // A copy is only marked while nobody else holds `place`.
+        if !resident.clean.has_copy() {
+            return change();
+        }
+        let done = resident.clean.with(|slot| {
+            let copy = self.close_copy(slot)?;
+            let before = stat_descriptor(fd);
+            let done = change();
+            if let (Some(copy), Some(mark)) = (&copy, slot.as_mut())
+                && let Err(error) = self.open_copy(mark, (fd, attribute, before), copy)
+            {
+                tracing::debug!(%error, "a copy that cannot be made like its file goes");
+                self.clean.drop_slot(resident, slot);
+            }
+            Ok::<_, Error>(done)
+        })?;
+        if resident.clean.is_unmarked() {
+            self.unmarked.0.lock().insert(place.entry.key());
+        }
+        done
+    }
+
+    /// A file is in another directory: until its copy is there, too, nobody may use the copy, since
+    /// the directory that it lies in may let others in.
+    pub(super) fn close_astray(&self, entry: Entry, resident: &Resident) {
+        let closed = self.remove_ended(resident).and_then(|()| {
+            let has_copy = resident.clean.has_copy();
+            let close = || resident.clean.with(|slot| self.close_copy(slot).map(drop));
+            if has_copy { close() } else { Ok(()) }
+        });
+        if let Err(error) = closed {
+            tracing::warn!(%error, "the copy of a renamed file stays as open as it was");
+        }
+        // It may have been moved there and opened before it was closed here.
+        self.archive_queue.strayed(entry);
+        if resident.clean.is_unmarked() {
+            self.unmarked.0.lock().insert(entry);
+        }
+    }
+
+    /// Opens the copy of a file again that is where its file is.
+    pub(super) fn open_astray(&self, inode: &Inode, resident: &Resident) -> Result<()> {
+        let place = inode.place.read();
+        let own = self.catalog.view().path_of(resident);
+        let mark = resident.clean.with(|slot| slot.clone());
+        let Some(mark) = mark.filter(|mark| !mark.stale && mark.place == own) else {
+            return Ok(());
+        };
+        let file = inode.physical(&self.tiers, &place)?;
+        let copy = self.tiers.sides()[mark.tier].look(&mark.place)?;
+        if is_closed(&stat_descriptor(&copy)?) && !is_closed(&stat_descriptor(&*file)?) {
+            self.changing_permissions(&place, (&*file, None), || Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Removes a copy that ended, and that the background has perhaps not removed yet.
+    fn remove_ended(&self, resident: &Resident) -> Result<()> {
+        let mut ended = resident.clean.ended.lock();
+        let Some((intent, stamp)) = ended.as_deref() else { return Ok(()) };
+        let side = &self.tiers.sides()[intent.tier];
+        match side.look(&intent.place) {
+            Ok(fd) if stamp.is(&stat_descriptor(&fd)?) => {
+                // One that is closed is removed later.
+                side.remove(&intent.place).or_else(|_| self.shut(intent.tier, &fd).map(drop))?;
+            }
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        *ended = None;
+        Ok(())
+    }
+
+    /// Closes a copy to everybody; `None` where there is none afterwards.
+    fn close_copy(&self, slot: &mut Option<Mark>) -> Result<Option<OwnedFd>> {
+        let Some(mark) = slot else { return Ok(None) };
+        match self.try_close(mark) {
+            Ok(copy) => Ok(Some(copy)),
+            Err(error) => {
+                tracing::debug!(%error, "a copy that cannot be closed goes");
+                let path = self.tiers.sides()[mark.tier].path.join(&mark.place);
+                self.clean.remove_marked(slot).map_err(|error| {
+                    let source = std::io::Error::from_raw_os_error(error.errno());
+                    Error::at(path, "close or remove the file's copy")(source)
+                })?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn try_close(&self, mark: &mut Mark) -> Result<OwnedFd> {
+        if !(mark.stale || mark.unmarked.is_some()) {
+            self.clean.retire(mark)?;
+            self.intents.sync_retired()?;
+        }
+        if !mark.stale {
+            mark.unmarked = Some(mark.unmarked.map_or(0, |changes| changes.wrapping_add(1)));
+        }
+        let side = &self.tiers.sides()[mark.tier];
+        let copy = side.look(&mark.place)?;
+        if !mark.copy.is(&stat_descriptor(&copy)?) {
+            // Somebody else's by now.
+            return Err(Errno::STALE.into());
+        }
+        mark.copy = Stamp::of(&self.shut(mark.tier, &copy)?);
+        Ok(copy)
+    }
+
+    /// Takes all permissions from a copy; what it looks like afterwards.
+    fn shut(&self, tier: usize, copy: &OwnedFd) -> Result<Stat> {
+        let none = SetAttr { mode: Some(0), ..SetAttr::default() };
+        self.tiers.sides()[tier].steps.step("closing a copy", || set_attr_on(copy, &none))
+    }
+
+    /// Gives a closed copy the permissions of its file, which looked as `before` while both were
+    /// equal.
+    fn open_copy(
+        &self,
+        mark: &mut Mark,
+        (fd, attribute, before): (&impl AsFd, Option<&OsStr>, Result<Stat>),
+        copy: &OwnedFd,
+    ) -> Result<()> {
+        let given =
+            self.tiers.sides()[mark.tier].steps.step("giving a copy its permissions", || {
+                if let Some(name) = attribute.filter(|name| *name != ACL) {
+                    give_attribute(fd, copy, name)?;
+                }
+                make_like(fd, copy)
+            });
+        mark.copy = Stamp::of(&stat_descriptor(copy)?);
+        given?;
+        let (before, now) = (before?, Stamp::of(&stat_descriptor(fd)?));
+        if !mark.stale && mark.file.is(&before) && now.size == mark.file.size {
+            mark.file = now;
+        }
+        Ok(())
+    }
+
+    /// Marks the copies whose permissions changed, once these are durable, until `stops` says so.
+    pub(super) fn mark_anew(&self, stops: &dyn Fn() -> bool) {
+        loop {
+            let mut some = Vec::new();
+            for entry in self.unmarked.take(TOGETHER) {
+                let Some(resident) = self.residents.get(entry) else { continue };
+                let mark =
+                    resident.clean.with(|slot| slot.clone()).filter(|mark| mark.unmarked.is_some());
+                some.extend(mark.map(|mark| (resident, mark)));
+            }
+            if some.is_empty() {
+                return;
+            }
+            let synced = self.sync_copies(&some);
+            for (resident, mark) in &some {
+                let durable = synced.contains(&mark.tier) || self.sync_copy(mark);
+                self.mark_durable(resident, mark, durable);
+            }
+            if stops() {
+                return;
+            }
+        }
+    }
+
+    /// The same of one, before anything of its file is reported durable.
+    pub(super) fn mark_one_anew(&self, resident: &Resident) {
+        if !resident.clean.is_unmarked() {
+            return;
+        }
+        let mark = resident.clean.with(|slot| slot.clone()).filter(|mark| mark.unmarked.is_some());
+        if let Some(mark) = mark {
+            let durable = self.sync_copy(&mark);
+            self.mark_durable(resident, &mark, durable);
+        }
+    }
+
+    /// Makes whole tiers durable that many copies are on; which.
+    fn sync_copies(&self, copies: &[(Arc<Resident>, Mark)]) -> BTreeSet<usize> {
+        let on = |tier: usize| copies.iter().filter(|(_, mark)| mark.tier == tier).count();
+        let whole = |tier: &usize| {
+            let side = &self.tiers.sides()[*tier];
+            on(*tier) > ALONE_MAX && side.syncs_whole() && side.sync_all().is_ok()
+        };
+        (1..self.tiers.sides().len()).filter(whole).collect()
+    }
+
+    /// Makes a copy's permissions durable; whether that went.
+    fn sync_copy(&self, mark: &Mark) -> bool {
+        let side = &self.tiers.sides()[mark.tier];
+        let synced = side.look(&mark.place).map_err(Error::from).and_then(|fd| {
+            // The daemon of an ordinary user may be unable to open it.
+            match reopen(&fd, libc::O_RDONLY | libc::O_NONBLOCK) {
+                Ok(copy) => side.steps.sync("syncing a copy's permissions", &copy),
+                Err(_) => side.sync_all(),
+            }
+        });
+        synced.inspect_err(|error| tracing::debug!(%error, "a copy's permissions")).is_ok()
+    }
+
+    /// Marks a copy anew that still is what it was when it was made durable. One that may not be
+    /// durable goes: what failed once cannot be told from what was written the next time.
+    fn mark_durable(&self, resident: &Resident, was: &Mark, durable: bool) {
+        resident.clean.with(|slot| {
+            let is_same = |now: &&mut Mark| {
+                now.unmarked.is_some()
+                    && (now.unmarked, &now.retired) == (was.unmarked, &was.retired)
+            };
+            let Some(now) = slot.as_mut().filter(is_same) else { return };
+            let next = Mark { retired: None, unmarked: None, ..now.clone() };
+            let intent = now.retired.as_ref().filter(|_| durable);
+            let marked = intent.map(|intent| self.marks.revive(intent, &self.intents, &next));
+            match marked {
+                Some(Ok(())) => *now = next,
+                other => {
+                    tracing::debug!(?other, "a clean copy is lost");
+                    self.clean.drop_slot(resident, slot);
+                }
+            }
+        });
+    }
+}
+
+/// Gives or takes from a copy an extended attribute that its file has or has not.
+fn give_attribute(from: &impl AsFd, to: &impl AsFd, name: &OsStr) -> Result<()> {
+    match xattr::get_on(from, name) {
+        Ok(value) => xattr::set_on(to, name, &value, 0),
+        Err(error) if error.errno() == libc::ENODATA => match xattr::remove_on(to, name) {
+            Err(error) if error.errno() != libc::ENODATA => Err(error),
+            _ => Ok(()),
+        },
+        Err(error) if error.errno() == libc::EOPNOTSUPP => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,336 @@
+//! Which files are kept on the SSD: the policy, what it may know, pins and excludes.
+//!
+//! It decides and moves nothing: what comes of it is a [`Plan`], which the [executor](super::executor)
+//! carries out. It sees the tiers through a [`View`], which is in memory.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use halocline_model::tier::{self, FileId, Keep, Outlook};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::eviction_order::EvictionOrder;
+use super::inode::Inode;
+use super::job::Ahead;
+use super::jobs::Jobs;
+use super::opener::Openers;
+use super::options::TierOptions;
+use super::residents::Resident;
+use super::tiers::Entry;
+use super::view::View;
+use halocline_api::globs::Globs;
+use halocline_os::clock::Clock;
+use halocline_os::error::{Error, Result};
+
+/// Files that a promotion may push out are looked for among this many at most.
+const VICTIMS_MAX: usize = 1 << 20;
+/// Whether a file stays on the SSD whatever the policy says, by its number.
+pub(super) type Except<'a> = &'a dyn Fn(FileId) -> bool;
+
+/// A file that may leave the SSD.
+pub(super) type Leaving = (Entry, Arc<Resident>);
+
+/// Files that may leave the SSD, by the numbers that the policy knows.
+type Candidates = HashMap<FileId, Leaving>;
+
+/// What the executor shall do.
+pub(super) struct Plan {
+    /// Files to demote, in this order, as far as there is no room without.
+    pub(super) demote: Vec<Leaving>,
+}
+
+/// What jobs make of an open.
+pub(super) struct Followed {
+    /// Announced references after it, where it is a job's own use of the file.
+    pub(super) ahead: Option<Ahead>,
+    /// Paths of announced files that were passed over: they may leave earlier, which
+    /// [`Placement::changed`] is to be told.
+    pub(super) skipped: Vec<Arc<Path>>,
+}
+
+/// The policy and the rules that stand above it.
+#[derive(Debug)]
+pub(super) struct Placement {
+    policy: Mutex<Box<dyn Keep>>,
+    /// By whether room is wanted for a file that jobs name.
+    orders: [Mutex<EvictionOrder>; 2],
+    globs: RwLock<Globs>,
+    jobs: Mutex<Jobs>,
+    openers: Openers,
+    clock: Clock,
+}
+
+/// What is known of files when the policy decides.
+#[derive(Default)]
+struct Known {
+    sizes: HashMap<FileId, u64>,
+    /// Announced references to come of files that jobs name.
+    ahead: HashMap<FileId, Ahead>,
+    /// Whether the file in question is one of those.
+    announced: bool,
+}
+
+impl Outlook for Known {
+    fn size(&self, file: FileId) -> u64 {
+        self.sizes.get(&file).copied().unwrap_or(0)
+    }
+
+    fn is_known(&self) -> bool {
+        self.announced
+    }
+
+    fn later(&self, file: FileId, horizon: u64) -> u64 {
+        self.ahead.get(&file).map_or(0, |ahead| ahead.later(horizon))
+    }
+
+    fn next(&self, file: FileId) -> Option<u64> {
+        self.ahead.get(&file)?.next()
+    }
+
+    fn by_name(&self, one: FileId, other: FileId) -> Ordering {
+        one.cmp(&other)
+    }
+}
+
+impl Placement {
+    /// The policy of `options`; the rules of earlier mounts are kept in `private`.
+    pub(super) fn new(
+        private: &Path,
+        options: &TierOptions,
+        limit: u64,
+        clock: &Clock,
+    ) -> Result<Self> {
+        let mut policy = tier::by_name(&options.policy).map_err(|unknown| {
+            Error::invalid(unknown.to_string(), "choose one of them with --policy")
+        })?;
+        policy.holds(limit);
+        let globs = Globs::load(private, &options.pin, &options.exclude)?;
+        let jobs = Mutex::new(Jobs::load(private)?);
+        let (policy, orders) = (Mutex::new(policy), Default::default());
+        let (globs, openers, clock) = (RwLock::new(globs), Openers::default(), clock.clone());
+        Ok(Self { policy, orders, globs, jobs, openers, clock })
+    }
+
+    /// A file of `bytes` bytes is used; whether it is on the SSD is looked up after the policy was
+    /// told.
+    pub(super) fn referenced(&self, number: u64, bytes: u64, is_here: impl FnOnce() -> bool) {
+        let reordered = {
+            let mut policy = self.policy.lock();
+            policy.referenced(number, bytes);
+            policy.is_reordered()
+        };
+        if reordered {
+            self.changed_for_many();
+        }
+        // One that comes later is told of then.
+        if is_here() {
+            self.changed(number);
+        }
+    }
+
+    /// A new file is used.
+    pub(super) fn created(&self, number: u64) {
+        self.referenced(number, 0, || false);
+        self.moved(number, true);
+    }
+
+    /// A file came to the SSD or left it.
+    pub(super) fn moved(&self, number: u64, to_ssd: bool) {
+        self.policy.lock().moved(number, to_ssd);
+        self.changed(number);
+    }
+
+    /// A file is no more.
+    pub(super) fn removed(&self, number: u64) {
+        self.policy.lock().removed(number);
+        self.changed(number);
+    }
+
+    /// Something that matters for when a file on the SSD leaves it has changed.
+    pub(super) fn changed(&self, number: u64) {
+        self.orders.iter().for_each(|order| order.lock().tell(number));
+    }
+
+    /// That has changed for many, before this is called.
+    pub(super) fn changed_for_many(&self) {
+        self.orders.iter().for_each(|order| order.lock().forget());
+    }
+
+    /// Whether names matter for when files leave the SSD.
+    pub(super) fn goes_by_names(&self) -> bool {
+        self.globs.read().has_pins() || self.jobs.lock().any()
+    }
+
+    /// Files that may leave the SSD now, with their bytes.
+    fn evictable(&self, except: Except<'_>, view: View<'_>) -> Candidates {
+        let globs = self.globs.read();
+        let mut found = Candidates::new();
+        for (entry, resident) in view.residents.all().into_iter().take(VICTIMS_MAX) {
+            let stays = except(resident.number) || pins(&globs, &resident, view);
+            if !stays && resident.bytes() > 0 {
+                found.insert(resident.number, (entry, resident));
+            }
+        }
+        found
+    }
+
+    /// Files among whom those are that the policy sends away first and that have `bytes` bytes
+    /// together, where room is wanted for a file that is `announced` or not; all that may leave
+    /// where that cannot be told.
+    fn first_to_leave(
+        &self,
+        bytes: u64,
+        except: Except<'_>,
+        announced: bool,
+        view: View<'_>,
+    ) -> Candidates {
+        let prepared = &self.orders[usize::from(announced)];
+        let first = || {
+            // Taken first: others want the orders while they hold names, and wait for no rules.
+            let globs = self.globs.read();
+            let stays = |file: &Resident| except(file.number) || pins(&globs, file, view);
+            prepared.lock().first(bytes, stays, view.residents)
+        };
+        let mut found = first();
+        // Two statements: the lock goes before an order is made.
+        let begun = found.is_none() && prepared.lock().begin();
+        if begun {
+            let order = self.order(&self.evictable(&|_| false, view), announced, view);
+            prepared.lock().set(order);
+            found = first();
+        }
+        let Some(found) = found else { return self.evictable(except, view) };
+        found.into_iter().map(|found| (found.1.number, found)).collect()
+    }
+
+    /// The order in which the policy lets files go.
+    fn order(&self, candidates: &Candidates, announced: bool, view: View<'_>) -> Vec<FileId> {
+        let mut known = self.known(candidates, view);
+        known.announced = announced;
+        let files = candidates.keys().copied().collect();
+        self.policy.lock().leaving(files, &known)
+    }
+
+    /// What is known of files that may leave.
+    fn known(&self, candidates: &Candidates, view: View<'_>) -> Known {
+        let mut known = Known::default();
+        let jobs = self.jobs.lock();
+        let any = jobs.any();
+        for (number, (_, file)) in candidates {
+            known.sizes.insert(*number, file.bytes());
+            let paths = if any { view.paths_of_resident(file) } else { Vec::new() };
+            if let Some(ahead) = paths.iter().find_map(|path| jobs.ahead(path)) {
+                known.ahead.insert(*number, ahead);
+            }
+        }
+        known
+    }
+
+    /// What leaves first for `missing` more bytes. Files that turn out to be in use may make it too
+    /// little.
+    pub(super) fn plan_room(&self, missing: u64, except: Except<'_>, view: View<'_>) -> Plan {
+        self.plan(self.first_to_leave(missing, except, false, view), view)
+    }
+
+    /// All that may leave.
+    pub(super) fn plan_all(&self, except: Except<'_>, view: View<'_>) -> Plan {
+        self.plan(self.evictable(except, view), view)
+    }
+
+    fn plan(&self, mut candidates: Candidates, view: View<'_>) -> Plan {
+        let order = self.order(&candidates, false, view);
+        let demote = order.iter().filter_map(|number| candidates.remove(number)).collect();
+        Plan { demote }
+    }
+
+    /// What leaves so that file `number`, which needs `need` bytes, can come; `None` serves it in
+    /// place.
+    pub(super) fn plan_promotion(
+        &self,
+        number: u64,
+        need: u64,
+        ahead: Option<Ahead>,
+        view: View<'_>,
+    ) -> Option<Plan> {
+        let free = view.residents.free();
+        let missing = view.residents.missing(need);
+        let candidates = match missing {
+            0 => Candidates::new(),
+            _ => self.first_to_leave(missing, &|other| other == number, ahead.is_some(), view),
+        };
+        let mut known = self.known(&candidates, view);
+        // What is above the limit must leave, too.
+        known.sizes.insert(number, need.max(free + missing));
+        known.announced = ahead.is_some();
+        known.ahead.insert(number, ahead.unwrap_or_default());
+        let cached = || candidates.keys().copied().collect();
+        let leaving = self.policy.lock().make_room(number, free, &cached, &known)?;
+        let demote = leaving.iter().filter_map(|number| candidates.get(number).cloned()).collect();
+        Some(Plan { demote })
+    }
+
+    /// How many files the policy lets go before `number`, and of how many; `None` where it does not
+    /// leave by the policy. Orders all files on the SSD.
+    pub(super) fn rank(&self, number: u64, view: View<'_>) -> Option<(u64, u64)> {
+        let candidates = self.evictable(&|_| false, view);
+        candidates.get(&number)?;
+        let order = self.order(&candidates, false, view);
+        let at = order.iter().position(|other| *other == number)?;
+        Some((at as u64, order.len() as u64))
+    }
+
+    /// Tells jobs that thread `by` opens or makes a file with these paths, one at least.
+    pub(super) fn follow_jobs(&self, mut paths: Vec<PathBuf>, by: u32) -> Followed {
+        let opener = self.openers.of_thread(by, self.clock.instant());
+        let (passed, ahead) = {
+            let mut jobs = self.jobs.lock();
+            // Which of its names it was opened by nobody tells: the one that a job has.
+            let named = paths.iter().position(|path| jobs.ahead(path).is_some());
+            jobs.opened(&paths.swap_remove(named.unwrap_or(0)), &opener)
+        };
+        if passed.untrusted {
+            self.changed_for_many();
+        }
+        Followed { ahead, skipped: passed.skipped }
+    }
+
+    /// Whether any jobs are announced.
+    pub(super) fn has_jobs(&self) -> bool {
+        self.jobs.lock().any()
+    }
+
+    /// The announced jobs.
+    pub(super) fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock()
+    }
+
+    /// The rules.
+    pub(super) fn rules(&self) -> RwLockReadGuard<'_, Globs> {
+        self.globs.read()
+    }
+
+    /// The rules, to change them.
+    pub(super) fn change_rules(&self) -> RwLockWriteGuard<'_, Globs> {
+        self.globs.write()
+    }
+
+    /// Whether a glob keeps a file on the SSD, by any of its names.
+    pub(super) fn is_pinned(&self, inode: &Inode, view: View<'_>) -> bool {
+        let globs = self.globs.read();
+        globs.has_pins() && view.paths_of(&inode.entry()).iter().any(|path| globs.pins(path))
+    }
+
+    /// Whether globs keep a file off the SSD, by all of its names.
+    pub(super) fn is_excluded(&self, inode: &Inode, view: View<'_>) -> bool {
+        let globs = self.globs.read();
+        globs.has_excludes()
+            && view.paths_of(&inode.entry()).iter().all(|path| globs.excludes(path))
+    }
+}
+
+/// Whether a glob keeps a file on the SSD.
+fn pins(globs: &Globs, resident: &Resident, view: View<'_>) -> bool {
+    globs.has_pins() && view.paths_of_resident(resident).iter().any(|path| globs.pins(path))
+}

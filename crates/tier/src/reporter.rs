@@ -1,0 +1,268 @@
+//! What a status and a list of files tell.
+
+use std::sync::Arc;
+
+use super::answering::Answering;
+use super::archive_queue::ArchiveQueue;
+use super::catalog::Catalog;
+use super::counters::Counters;
+use super::defects::Defects;
+use super::foundation::Foundation;
+use super::leftovers::Leftovers;
+use super::lost;
+use super::lost::Lost;
+use super::marks::Marks;
+use super::options::TierOptions;
+use super::pass::Passing;
+use super::placement::Placement;
+use super::residents::Residents;
+use super::side::Side;
+use super::tiers::Tiers;
+use super::tree::Named;
+use super::under_way::UnderWay;
+use super::watermarks::Watermarks;
+use halocline_api::control::tier::{CopiesStatus, Moved, TierState};
+use halocline_api::control::{FileInfo, Health, Rules, TierStatus};
+use halocline_os::error::Result;
+use halocline_vfs::namespace::stat_descriptor;
+
+/// What a status tells that may take a look at the tiers.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) health: Health,
+    pub(super) rules: Rules,
+    pub(super) files: u64,
+    pub(super) notes: Vec<String>,
+}
+
+/// Tells of the tiers and of their files.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    catalog: Arc<Catalog>,
+    marks: Arc<Marks>,
+    leftovers: Arc<Leftovers>,
+    lost: Arc<Lost>,
+    placement: Arc<Placement>,
+    watermarks: Watermarks,
+    passing: Arc<Passing>,
+    counters: Arc<Counters>,
+    under_way: Arc<UnderWay>,
+    defects: Arc<Defects>,
+    options: Arc<TierOptions>,
+    archive_queue: Arc<ArchiveQueue>,
+    answering: Arc<Answering>,
+}
+
+impl Reporter {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        archive_queue: &Arc<ArchiveQueue>,
+        answering: &Arc<Answering>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            catalog: base.catalog.clone(),
+            marks: base.marks.clone(),
+            leftovers: base.leftovers.clone(),
+            lost: base.lost.clone(),
+            placement: base.placement.clone(),
+            watermarks: base.watermarks,
+            passing: base.passing.clone(),
+            counters: base.counters.clone(),
+            under_way: base.under_way.clone(),
+            defects: base.defects.clone(),
+            options: base.options.clone(),
+            archive_queue: archive_queue.clone(),
+            answering: answering.clone(),
+        }
+    }
+
+    /// What a status tells; where a tier does not answer that, and nothing that might wait for it.
+    pub(super) fn told(self: &Arc<Self>) -> Told {
+        let reporter = Arc::clone(self);
+        let told = self.answering.answered(move || {
+            reporter.leftovers.free_old_copies();
+            Ok(Told {
+                health: reporter.health(),
+                rules: reporter.rules(),
+                files: reporter.residents.len() as u64,
+                notes: reporter.notes(),
+            })
+        });
+        told.unwrap_or_else(|error| Told {
+            health: Health::Silent { reason: error.to_string() },
+            rules: Rules { pin: Vec::new(), exclude: Vec::new() },
+            files: 0,
+            notes: Vec::new(),
+        })
+    }
+
+    /// What a person should know.
+    fn notes(&self) -> Vec<String> {
+        let full = self.tiers.sides().iter().filter_map(note_of_full);
+        self.defects.notes().into_iter().chain(self.lost.note()).chain(full).collect()
+    }
+
+    /// The state of the tiers; without what is free on them where one does not answer.
+    pub(super) fn told_of_tiers(self: &Arc<Self>) -> TierStatus {
+        let reporter = Arc::clone(self);
+        let told = self.answering.answered(move || Ok(reporter.tier_status(true)));
+        let known = || {
+            let reporter = Arc::clone(self);
+            self.answering.remembered(move || reporter.tier_status(false))
+        };
+        told.ok().or_else(known).unwrap_or_else(|| TierStatus {
+            tiers: self.states(false),
+            high_bytes: self.watermarks.high(),
+            low_bytes: self.watermarks.low(),
+            ..TierStatus::default()
+        })
+    }
+
+    /// Each tier, with what is free on it where that is to be looked at.
+    fn states(&self, free: bool) -> Vec<TierState> {
+        let sides = self.tiers.sides().iter();
+        let state = |side: &Side| TierState {
+            path: side.path.clone(),
+            name: side.name(),
+            free_bytes: free.then(|| side.room().ok()).flatten(),
+        };
+        sides.map(state).collect()
+    }
+
+    /// Bytes that the SSD's file system has left, whoever uses it.
+    pub(super) fn ssd_room(&self) -> Result<u64> {
+        self.tiers.ssd().room()
+    }
+
+    pub(super) fn describe(&self, file: Named) -> Result<FileInfo> {
+        let pinned = self.placement.is_pinned(&file.inode, self.catalog.view());
+        let excluded = self.placement.is_excluded(&file.inode, self.catalog.view());
+        let place = file.inode.place.read();
+        let lost = place.away.as_ref().is_some_and(|away| lost::is_lost(&self.tiers, away));
+        let stat = if lost {
+            lost::stat_lost(&self.tiers, &file.inode, &place)?
+        } else {
+            stat_descriptor(&*file.inode.physical(&self.tiers, &place)?)?
+        };
+        let (tier, inside) = match &place.away {
+            None => (0, file.path.clone()),
+            Some(away) => (away.tier, away.path.clone()),
+        };
+        Ok(FileInfo {
+            tier,
+            tier_name: self.tiers.sides()[tier].name(),
+            place: self.tiers.sides()[tier].path.join(inside),
+            size_bytes: stat.raw.st_size.unsigned_abs(),
+            disk_bytes: stat.disk_bytes(),
+            pinned,
+            excluded,
+            passed_through: file.inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0,
+            lost,
+            clean_copy: place.resident.as_ref().and_then(|resident| {
+                let tier = resident
+                    .clean
+                    .with(|slot| slot.as_ref().filter(|mark| mark.is_live()).map(|mark| mark.tier));
+                tier.map(|tier| self.tiers.sides()[tier].name())
+            }),
+            path: file.path,
+        })
+    }
+
+    pub(super) fn rules(&self) -> Rules {
+        let globs = self.placement.rules();
+        Rules { pin: globs.pin_sources().to_vec(), exclude: globs.exclude_sources().to_vec() }
+    }
+
+    /// The state of the tiers, with what is free on them where that is to be looked at.
+    pub(super) fn tier_status(&self, free: bool) -> TierStatus {
+        TierStatus {
+            tiers: self.states(free),
+            ssd_files: self.residents.len() as u64,
+            high_bytes: self.watermarks.high(),
+            low_bytes: self.watermarks.low(),
+            promoted: self.counters.promoted(),
+            demoted: self.counters.demoted(),
+            copies: self.copies_status(),
+            opens: self.counters.opens(),
+            moving: self.under_way.now(self.tiers.tree()),
+            moving_rate: self.under_way.rate(),
+            requests: self.counters.requests(),
+            passthrough: self.passing.status(&self.tiers),
+            jobs: self.placement.jobs().list(),
+        }
+    }
+
+    fn copies_status(&self) -> CopiesStatus {
+        let mut clean = Moved::default();
+        let disk_bytes = (1..self.tiers.sides().len()).map(|tier| self.marks.bytes_on(tier)).sum();
+        let residents = self.residents.all();
+        for (_, resident) in residents.iter().filter(|(_, resident)| resident.clean.is_clean()) {
+            clean.files += 1;
+            clean.bytes += resident.bytes();
+        }
+        let waiting = self.archive_queue.unarchived();
+        let millis = |age: std::time::Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        CopiesStatus {
+            kept: self.options.copies,
+            clean,
+            disk_bytes,
+            demoted: self.counters.demoted_to_copies(),
+            archived: self.counters.all_archived(),
+            waiting: waiting.files,
+            waiting_ms: waiting.oldest.map(millis),
+            trouble: waiting.trouble,
+        }
+    }
+
+    /// Whether all tiers answer, and have done so since the mount.
+    pub(super) fn health(&self) -> Health {
+        for side in self.tiers.sides() {
+            if let Err(error) = side.is_there() {
+                return Health::Degraded { reason: error.to_string() };
+            }
+            if let Some(failure) = side.steps.failure() {
+                let path = side.path.display();
+                let remedy =
+                    "look at the kernel's log, save the tier's files, and replace the device";
+                return Health::Degraded { reason: format!("{path}: {failure}; {remedy}") };
+            }
+        }
+        if let Some(what) = self.defects.first() {
+            let reason = format!(
+                "{what}; files stay where they are for now; unmount and mount again, and report it with the log"
+            );
+            return Health::Degraded { reason };
+        }
+        let ssd = &self.tiers.ssd();
+        if ssd.totals().is_ok_and(|totals| totals.f_files > 0 && totals.f_favail == 0) {
+            let reason = format!(
+                "{} is on a file system without free inodes (df -i), and each name needs one there: \
+                 nothing can be made; remove files",
+                ssd.path.display()
+            );
+            return Health::Full { reason };
+        }
+        Health::Ok
+    }
+}
+
+/// That no file can come to a tier, if so. That is no failure of its device, and nothing else says why files stay.
+fn note_of_full(side: &Side) -> Option<String> {
+    let totals = side.totals().ok()?;
+    let missing = if totals.f_files > 0 && totals.f_favail == 0 {
+        "free inodes (df -i)"
+    } else if totals.f_bavail == 0 {
+        "free space (df)"
+    } else {
+        return None;
+    };
+    Some(format!(
+        "{}: its file system has no {missing}: no file can come here",
+        side.path.display()
+    ))
+}

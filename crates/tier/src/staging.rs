@@ -1,0 +1,223 @@
+//! Making a copy that can become the file.
+//!
+//! What must hold (I10): a copy is durable, and has its place durably, before it can become the file;
+//! one that does not is taken back ([`Copied::undo`](super::copied::Copied::undo)).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{Access, AtFlags, accessat};
+use rustix::io::Errno;
+
+use super::clean::CleanCopies;
+use super::copied::{Copied, Source};
+use super::copy;
+use super::copy::{End, Expected, Told};
+use super::foundation::Foundation;
+use super::hard_links::HardLinks;
+use super::inode::{Inode, Place};
+use super::intents::Intents;
+use super::is_private_path;
+use super::mirror;
+use super::numbers::keep_number;
+use super::residents::Residents;
+use super::stayed::{COPY_SLACK, Stayed};
+use super::tiers::Tiers;
+use halocline_api::control::tier::PRIVATE;
+use halocline_vfs::namespace::{Node, reopen, stat_descriptor};
+
+/// Copies files, and gives the copies places.
+#[derive(Debug)]
+pub(super) struct Staging {
+    tiers: Arc<Tiers>,
+    residents: Arc<Residents>,
+    intents: Arc<Intents>,
+    clean: Arc<CleanCopies>,
+    hard_links: Arc<HardLinks>,
+}
+
+impl Staging {
+    /// Over what it uses.
+    pub(super) fn new(
+        base: &Foundation,
+        clean: &Arc<CleanCopies>,
+        hard_links: &Arc<HardLinks>,
+    ) -> Self {
+        Self {
+            tiers: base.tiers.clone(),
+            residents: base.residents.clone(),
+            intents: base.intents.clone(),
+            clean: clean.clone(),
+            hard_links: hard_links.clone(),
+        }
+    }
+
+    pub(super) fn source(&self, inode: &Arc<Inode>, place: &Place) -> Result<Source, Stayed> {
+        if inode.passed.load(Ordering::Acquire) > 0 {
+            return Err(Stayed::PassedThrough);
+        }
+        self.source_in_place(inode, place)
+    }
+
+    /// The same of a file that stays where it is.
+    pub(super) fn source_in_place(
+        &self,
+        inode: &Arc<Inode>,
+        place: &Place,
+    ) -> Result<Source, Stayed> {
+        let changes = inode.changes.load(Ordering::Acquire);
+        let fd = inode.physical(&self.tiers, place)?;
+        let stat = stat_descriptor(&fd)?;
+        if stat.kind() != libc::S_IFREG {
+            return Err(Stayed::NotAFile);
+        }
+        let from = place.tier();
+        let name = place.entry.known_as();
+        let count = inode.count_names(&self.tiers, place)?;
+        let names = match &name {
+            Some(name) if count <= 1 => vec![name.clone()],
+            Some(_) => self.hard_links.all_names(&place.entry, count)?,
+            None => Vec::new(),
+        };
+        if from > 0 && stat.raw.st_nlink > 1 {
+            // Somebody made hard links there.
+            return Err(Stayed::HardLinked { names: stat.raw.st_nlink, known: 1 });
+        }
+        for (at, (parent, _)) in names.iter().enumerate() {
+            if names[..at].iter().all(|(other, _)| other != parent) {
+                self.check_open(parent)?;
+            }
+        }
+        if inode.is_torn() {
+            return Err(Stayed::Failed(Errno::IO.into()));
+        }
+        let names = names.len();
+        let file = match reopen(&fd, libc::O_RDONLY | libc::O_NOATIME) {
+            Err(error) if error.errno() == libc::EPERM => reopen(&fd, libc::O_RDONLY)?,
+            other => other?,
+        };
+        let (file, entry) = (Arc::new(file), place.entry.clone());
+        Ok(Source { from, file, stat, entry, name, names, changes })
+    }
+
+    /// Whether names in a directory may be replaced; only an ordinary user's mount may not. To be
+    /// known before a file is copied, each time that room is wanted.
+    fn check_open(&self, dir: &Node) -> Result<(), Stayed> {
+        let dir = self.tiers.tree().descriptor(dir)?;
+        match accessat(&*dir, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+            Err(Errno::ACCESS) => Err(Stayed::Closed),
+            other => Ok(other?),
+        }
+    }
+
+    /// Copies the file to a temporary name on `tier`, durably.
+    pub(super) fn copy(
+        &self,
+        inode: &Inode,
+        source: &Source,
+        to: (usize, Expected),
+        told: Told<'_>,
+    ) -> Result<Copied, Stayed> {
+        let copied = self.copy_for_now(inode, source, to, told)?;
+        match self.tiers.sides()[copied.tier].steps.sync("syncing a copy", &copied.file) {
+            Ok(()) => Ok(copied),
+            Err(error) => {
+                copied.undo(&self.tiers, &self.intents);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The same, not durably yet.
+    pub(super) fn copy_for_now(
+        &self,
+        inode: &Inode,
+        source: &Source,
+        (tier, expected): (usize, Expected),
+        told: Told<'_>,
+    ) -> Result<Copied, Stayed> {
+        let need = source.stat.disk_bytes() + COPY_SLACK;
+        let reserved = match tier {
+            0 => Some(self.residents.reserve(need).ok_or(Stayed::NoRoom)?),
+            _ => None,
+        };
+        if !self.clean.has_room_on(tier, need)? {
+            return Err(Stayed::NoRoom);
+        }
+        let temporary = self.tiers.fresh_name();
+        let file = self.tiers.sides()[tier].temporary(&temporary)?;
+        let copied =
+            Copied { tier, temporary, file, placed: None, keep: false, _reserved: reserved };
+        match self.fill(inode, source, (&copied, expected), told) {
+            Ok(()) => Ok(copied),
+            Err(error) => {
+                copied.undo(&self.tiers, &self.intents);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn fill(
+        &self,
+        inode: &Inode,
+        source: &Source,
+        (copied, expected): (&Copied, Expected),
+        told: Told<'_>,
+    ) -> halocline_os::error::Result<()> {
+        let steps = &self.tiers.sides()[copied.tier].steps;
+        let from = End { file: &source.file, steps: &self.tiers.sides()[source.from].steps };
+        let to = End { file: &copied.file, steps };
+        let size = source.stat.raw.st_size.unsigned_abs();
+        copy::contents(from, to, size, expected, told)?;
+        steps.step("giving a copy its attributes", || {
+            copy::attributes(&source.file, &source.stat, &copied.file)
+        })?;
+        steps.step("numbering a copy", || keep_number(&copied.file, inode.number))?;
+        steps.step("giving a copy its mode and times", || {
+            copy::mode_and_times(&source.stat, &copied.file)
+        })
+    }
+
+    /// Gives the copy its place on a lower tier, where a link can name it.
+    pub(super) fn settle(&self, source: &Source, copied: &mut Copied) -> Result<(), Stayed> {
+        if copied.tier == 0 || source.name.is_none() {
+            return Ok(());
+        }
+        let side = &self.tiers.sides()[copied.tier];
+        let own = self.tiers.tree().path_of(&source.entry);
+        let other = Path::new(PRIVATE).join("files").join(&copied.temporary);
+        let fits = self.tiers.can_be_named(copied.tier, &own) && !is_private_path(&own);
+        for place in [fits.then_some(own), Some(other)].into_iter().flatten() {
+            let made = side
+                .make_parents(&place, &mut |dir, made| mirror::directory(&self.tiers, dir, made));
+            if made.is_err() && place.starts_with(PRIVATE) {
+                return Ok(made?);
+            }
+            let name = format!("{}-{}", copied.temporary, copied.tier);
+            let intent = self.intents.note_durably(name, copied.tier, &place)?;
+            match side.settle(&copied.temporary, &place) {
+                Ok(()) => {
+                    let placed = copied.placed.insert((place, intent));
+                    return Ok(side.sync_parent("syncing a place", &placed.0)?);
+                }
+                Err(error) => {
+                    self.intents.clear(&intent);
+                    let taken = matches!(
+                        error.errno(),
+                        libc::EEXIST
+                            | libc::ENOTDIR
+                            | libc::ELOOP
+                            | libc::ENOENT
+                            | libc::ENAMETOOLONG
+                            | libc::EACCES
+                    );
+                    if !taken || place.starts_with(PRIVATE) {
+                        return Err(error.into());
+                    }
+                }
+            }
+        }
+        Err(Stayed::Gone)
+    }
+}

@@ -1,0 +1,63 @@
+//! What a look at the tiers finds.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::tiers::Entry;
+use halocline_api::control::tier::Found;
+use halocline_vfs::Stat;
+use halocline_vfs::namespace::Node;
+
+/// A link of ours on the SSD.
+pub(super) struct OwnLink {
+    pub(super) path: PathBuf,
+    pub(super) parent: Node,
+    pub(super) name: OsString,
+    /// The link itself.
+    pub(super) entry: Entry,
+    /// The link may have several names.
+    pub(super) shared: bool,
+    /// The link names a root of an earlier mount.
+    pub(super) former: bool,
+}
+
+/// The files on the tiers.
+#[derive(Default)]
+pub(super) struct Survey {
+    pub(super) named: HashMap<(usize, PathBuf), Vec<OwnLink>>,
+    /// What links name that are not believed.
+    pub(super) doubted: HashSet<(usize, PathBuf)>,
+    /// Files on the SSD with several names.
+    pub(super) counted: HashSet<Entry>,
+    /// How many names of files with several there are, and one of them.
+    pub(super) linked: Option<(u64, PathBuf)>,
+    /// Leftovers that cannot be removed now.
+    pub(super) stay: HashSet<(usize, PathBuf)>,
+    /// Files on the SSD that marks name by their inodes, as far as they are there.
+    pub(super) marked: HashMap<u64, Option<Marked>>,
+    /// Clean copies: no files of their own.
+    pub(super) copies: HashSet<(usize, PathBuf)>,
+    /// Files on the SSD that say which number they keep.
+    pub(super) numbered: Vec<Numbered>,
+    /// Inode numbers of all else there.
+    pub(super) own_numbers: HashSet<u64>,
+    pub(super) found: Found,
+}
+
+/// A name of a file on the SSD that says which number it keeps.
+pub(super) struct Numbered {
+    pub(super) dir: Node,
+    pub(super) name: OsString,
+    pub(super) entry: Entry,
+    pub(super) disk_bytes: u64,
+    pub(super) number: u64,
+}
+
+/// A file on the SSD that may be a mark's.
+pub(super) struct Marked {
+    pub(super) path: PathBuf,
+    pub(super) stat: Stat,
+    /// It has a copy that is believed.
+    pub(super) has_copy: bool,
+}

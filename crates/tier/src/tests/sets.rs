@@ -1,0 +1,47 @@
+//! Which directories make a set of tiers.
+
+use super::*;
+use crate::migrate::Manner;
+use halocline_api::control::tier::Problem;
+
+/// A mount of two of its three tiers went down with the first link to the third.
+#[test]
+fn a_set_is_mounted_whole() {
+    let mut fixture = Fixture::with(&["fast", "ssd", "hdd"], limited(1 << 20));
+    fixture.write("file", b"x");
+    let inode = fixture.node("file").unwrap().0;
+    let core = &fixture.tier().core;
+    core.migrator.migrate(&inode, 2, Manner::Yielding, &mut |_| true).unwrap();
+    drop(inode);
+    fixture.tier = None;
+    let names = TierSet::names_below(fixture.dir.path()).unwrap();
+    assert_eq!(names, ["fast", "ssd", "hdd"]);
+    let two = TierSet::below(fixture.dir.path(), &["fast", "ssd"]).unwrap();
+    for refused in [
+        FileTier::open(&two, limited(1 << 20)).unwrap_err(),
+        FileTier::check(&two, false).unwrap_err(),
+    ] {
+        let refused = refused.to_string();
+        assert!(refused.contains("/hdd is tier 2") && refused.contains("--tiers"), "{refused}");
+    }
+    fixture.open();
+    assert_eq!(fixture.content("file").unwrap(), b"x");
+}
+
+/// A look at three directories with the two usual names made these a set, which the third could not
+/// join any more.
+#[test]
+fn a_check_makes_no_tiers_of_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    for tier in ["ssd", "hdd", "tape"] {
+        fs::create_dir(dir.path().join(tier)).unwrap();
+    }
+    fs::write(dir.path().join("hdd/file"), "x").unwrap();
+    let two = TierSet::below(dir.path(), &["ssd", "hdd"]).unwrap();
+    let found = FileTier::check(&two, false).unwrap();
+    assert!(matches!(found.problems[..], [Problem::Unlinked { .. }]), "{found:?}");
+    assert!(TierSet::names_below(dir.path()).is_none());
+    let three = TierSet::below(dir.path(), &["ssd", "hdd", "tape"]).unwrap();
+    assert_eq!(FileTier::check(&three, true).unwrap().adopted, [PathBuf::from("file")]);
+    assert_eq!(TierSet::names_below(dir.path()).unwrap().len(), 3);
+}

@@ -1,0 +1,247 @@
+//! Stories of clean copies.
+
+use super::*;
+use halocline_vfs::SetAttr;
+
+const fn archives(tree: &'static str) -> Act {
+    let does = |tier: &Fixture| {
+        tier.archives();
+        Ok(())
+    };
+    moves(does, tree)
+}
+
+const fn marks_anew(tree: &'static str) -> Act {
+    let does = |tier: &Fixture| {
+        tier.tier().core.permissions.mark_anew(&|| false);
+        Ok(())
+    };
+    moves(does, tree)
+}
+
+impl Fixture {
+    /// Takes a file's permissions away from everybody but its owner.
+    fn closes(&self, path: &str) -> Result<()> {
+        let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        self.tier().set_attr(&self.node(path)?, None, &change, CALLER).map(drop)
+    }
+}
+
+/// Those in which copies are kept.
+pub(in crate::tests) const STORIES_OF_COPIES: &[Story] = &[
+    Story {
+        name: "promoted and demoted to what it was",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            moves(|tier| tier.moves_down("away"), BEGIN),
+        ],
+    },
+    Story {
+        name: "promoted, written, and demoted before anybody syncs it",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            writes(|tier| tier.overwrites("away", b"WRIT"), "away=WRIT dir/deep=deep here=here"),
+            moves(|tier| tier.moves_down("away"), "away=WRIT dir/deep=deep here=here"),
+        ],
+    },
+    Story {
+        name: "promoted, written and synced",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            writes(|tier| tier.overwrites("away", b"WRIT"), "away=WRIT dir/deep=deep here=here"),
+            syncs(Fixture::syncs, "away=WRIT dir/deep=deep here=here"),
+            cleans(|tier| tier.tier().core.leftovers.finish(), "away=WRIT dir/deep=deep here=here"),
+        ],
+    },
+    Story {
+        name: "written below, then promoted and demoted",
+        acts: &[
+            writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
+            syncs(Fixture::syncs, "away=away dir/deep=deep here=WRIT"),
+            moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=WRIT"),
+            writes(|tier| tier.goes_on(b"below"), "away=away dir/deep=deep here=below"),
+            moves(|tier| tier.moves_up("here"), "away=away dir/deep=deep here=below"),
+            moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=below"),
+        ],
+    },
+    Story {
+        name: "promoted and emptied",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            writes(
+                |tier| {
+                    let flags = libc::O_RDWR | libc::O_TRUNC;
+                    tier.tier().open(&tier.node("away")?, flags, CALLER).map(drop)
+                },
+                "away= dir/deep=deep here=here",
+            ),
+        ],
+    },
+    Story {
+        name: "promoted, given another mode, and demoted",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            writes(
+                |tier| {
+                    let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+                    tier.tier().set_attr(&tier.node("away")?, None, &change, CALLER).map(drop)
+                },
+                BEGIN,
+            ),
+            moves(|tier| tier.moves_down("away"), BEGIN),
+        ],
+    },
+    Story {
+        name: "promoted, closed, marked anew, and demoted",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            writes(|tier| tier.closes("away"), BEGIN),
+            marks_anew(BEGIN),
+            moves(|tier| tier.moves_down("away"), BEGIN),
+        ],
+    },
+    Story {
+        name: "promoted, closed, and synced",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            writes(
+                |tier| {
+                    let handle = tier.tier().open(&tier.node("away")?, libc::O_RDWR, CALLER)?;
+                    tier.held.lock().push(handle);
+                    tier.closes("away")
+                },
+                BEGIN,
+            ),
+            syncs(Fixture::syncs, BEGIN),
+        ],
+    },
+    Story {
+        name: "promoted, written, and closed before its copy is removed",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            writes(|tier| tier.overwrites("away", b"WRIT"), "away=WRIT dir/deep=deep here=here"),
+            writes(|tier| tier.closes("away"), "away=WRIT dir/deep=deep here=here"),
+            copies_go(
+                |tier| tier.tier().core.leftovers.finish(),
+                "away=WRIT dir/deep=deep here=here",
+            ),
+        ],
+    },
+    Story {
+        name: "promoted and removed",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            names(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
+            copies_go(|tier| tier.tier().core.leftovers.finish(), "dir/deep=deep here=here"),
+        ],
+    },
+    Story {
+        name: "promoted, renamed and demoted",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            names(|tier| tier.renames("away", "dir/new"), "dir/deep=deep dir/new=away here=here"),
+            moves(|tier| tier.moves_down("dir/new"), "dir/deep=deep dir/new=away here=here"),
+            cleans(
+                |tier| tier.tier().core.leftovers.finish(),
+                "dir/deep=deep dir/new=away here=here",
+            ),
+        ],
+    },
+    Story {
+        name: "promoted and replaced",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            names(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
+            moves(|tier| tier.moves_down("away"), "away=here dir/deep=deep"),
+            cleans(|tier| tier.tier().core.leftovers.finish(), "away=here dir/deep=deep"),
+        ],
+    },
+    Story {
+        name: "promoted and given a second name",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            names(
+                |tier| {
+                    let root = tier.tier().root();
+                    tier.tier().link(&tier.node("away")?, &root, "twin".as_ref()).map(drop)
+                },
+                "away=away dir/deep=deep here=here twin=away",
+            ),
+        ],
+    },
+    Story {
+        name: "promoted, and its copy gives way",
+        acts: &[
+            moves(|tier| tier.moves_up("away"), BEGIN),
+            cleans(
+                |tier| {
+                    tier.tier().core.clean.give_way(1, u64::MAX);
+                    tier.tier().core.leftovers.finish()
+                },
+                BEGIN,
+            ),
+            moves(|tier| tier.moves_down("away"), BEGIN),
+        ],
+    },
+];
+
+/// Those in which copies are made.
+pub(in crate::tests) const STORIES_OF_ARCHIVING: &[Story] = &[
+    Story {
+        name: "archived and demoted",
+        acts: &[archives(BEGIN), moves(|tier| tier.moves_down("here"), BEGIN)],
+    },
+    Story {
+        name: "archived, written, and demoted before anybody syncs it",
+        acts: &[
+            archives(BEGIN),
+            writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
+            moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=WRIT"),
+        ],
+    },
+    Story {
+        name: "archived, written, archived again and demoted",
+        acts: &[
+            archives(BEGIN),
+            writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
+            archives("away=away dir/deep=deep here=WRIT"),
+            moves(|tier| tier.moves_down("here"), "away=away dir/deep=deep here=WRIT"),
+        ],
+    },
+    Story {
+        name: "archived, written, closed, and archived again",
+        acts: &[
+            archives(BEGIN),
+            writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
+            writes(|tier| tier.closes("here"), "away=away dir/deep=deep here=WRIT"),
+            archives("away=away dir/deep=deep here=WRIT"),
+        ],
+    },
+    Story {
+        name: "archived, closed, renamed, and straightened",
+        acts: &[
+            archives(BEGIN),
+            writes(|tier| tier.closes("here"), BEGIN),
+            names(|tier| tier.renames("here", "dir/new"), "away=away dir/deep=deep dir/new=here"),
+            archives("away=away dir/deep=deep dir/new=here"),
+        ],
+    },
+    Story {
+        name: "written, archived, and removed",
+        acts: &[
+            writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
+            archives("away=away dir/deep=deep here=WRIT"),
+            names(|tier| tier.unlinks("here"), "away=away dir/deep=deep"),
+            copies_go(|tier| tier.tier().core.leftovers.finish(), "away=away dir/deep=deep"),
+        ],
+    },
+    Story {
+        name: "archived, renamed, straightened and demoted",
+        acts: &[
+            archives(BEGIN),
+            names(|tier| tier.renames("here", "dir/new"), "away=away dir/deep=deep dir/new=here"),
+            archives("away=away dir/deep=deep dir/new=here"),
+            moves(|tier| tier.moves_down("dir/new"), "away=away dir/deep=deep dir/new=here"),
+        ],
+    },
+];

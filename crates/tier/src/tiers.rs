@@ -1,0 +1,144 @@
+//! The tiers on disk: the tree on the SSD, each tier's directory, and the links from one to others.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::symlinkat;
+
+use super::links::{Links, TARGET_BYTES_MAX, number_link};
+use super::side::Side;
+use super::steps::Steps;
+use halocline_api::control::SOCKET_NAME;
+use halocline_api::control::tier::PRIVATE;
+use halocline_os::error::Result;
+use halocline_os::private::own_uid;
+use halocline_vfs::namespace::{Namespace, Node};
+
+/// Device and inode number of a name's inode on the SSD: a file's own, or its link's.
+pub(super) type Entry = (u64, u64);
+
+/// What is on disk, and in which form. It knows no files in use, and takes none of their locks.
+#[derive(Debug)]
+pub(super) struct Tiers {
+    /// The tree of the SSD, which has all names.
+    tree: Namespace,
+    /// All tiers; the first is the SSD.
+    sides: Vec<Side>,
+    links: Links,
+    /// Who mounts, and makes our links.
+    uid: u32,
+    next_name: AtomicU64,
+}
+
+impl Tiers {
+    /// The tiers of `sides`, of which the first is the SSD; temporary names begin with `first_name`.
+    pub(super) fn new(sides: Vec<Side>, links: Links, first_name: u64) -> Result<Self> {
+        let (tree, next_name) = (sides[0].tree()?, AtomicU64::new(first_name));
+        Ok(Self { tree, sides, links, uid: own_uid(), next_name })
+    }
+
+    /// The tree of the SSD, which has all names.
+    pub(super) const fn tree(&self) -> &Namespace {
+        &self.tree
+    }
+
+    /// All tiers; the first is the SSD.
+    pub(super) fn sides(&self) -> &[Side] {
+        &self.sides
+    }
+
+    /// The SSD.
+    pub(super) fn ssd(&self) -> &Side {
+        &self.sides[0]
+    }
+
+    /// Changes of a tier.
+    pub(super) fn steps(&self, tier: usize) -> &Steps {
+        &self.sides[tier].steps
+    }
+
+    /// The form of links that name places.
+    pub(super) const fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// Who mounts, and makes our links.
+    pub(super) const fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// A name that no other temporary file has.
+    pub(super) fn fresh_name(&self) -> String {
+        format!("{:x}", self.next_name.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number in the next such name.
+    pub(super) fn next_name(&self) -> u64 {
+        self.next_name.load(Ordering::Relaxed)
+    }
+
+    /// The set's own directory on the SSD.
+    pub(super) fn private_dir(&self) -> PathBuf {
+        self.ssd().path.join(PRIVATE)
+    }
+
+    /// Where the control socket is.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.private_dir().join(SOCKET_NAME)
+    }
+
+    /// Whether `name` in `parent` is the engine's own directory.
+    pub(super) fn is_private(&self, parent: &Node, name: &OsStr) -> bool {
+        name == PRIVATE && *parent == self.tree.root()
+    }
+
+    /// The tree's node at a path.
+    pub(super) fn walk(&self, path: &Path) -> Option<Node> {
+        path.iter().try_fold(self.tree.root(), |node, name| {
+            self.tree.lookup(&node, name).ok().map(|(node, _)| node)
+        })
+    }
+
+    /// Whether a link can name a place; that of a file which has just lost its name is empty.
+    pub(super) fn can_be_named(&self, tier: usize, place: &Path) -> bool {
+        let is_empty = place.as_os_str().is_empty();
+        !is_empty && self.links.to(tier, place).len() <= TARGET_BYTES_MAX
+    }
+
+    /// Makes a link with the temporary name `name`, which keeps the number of its file.
+    pub(super) fn make_link(&self, name: &str, target: &OsStr, number: Option<u64>) -> Result<()> {
+        let ssd = self.ssd();
+        ssd.steps.step("making a link", || Ok(symlinkat(target, ssd.tmp(), name)?))?;
+        if let Some(number) = number {
+            number_link(ssd, name, number);
+        }
+        Ok(())
+    }
+
+    /// Makes changes of names in a directory of the tree durable.
+    pub(super) fn sync_directory(&self, dir: &Node) -> Result<()> {
+        self.ssd().steps.sync("syncing a switch", &self.tree.open_dir(dir)?)
+    }
+
+    /// The directory at `dir` was removed: so is its mirror on lower tiers. Where data of removed
+    /// files is still in it, it goes with the last of them.
+    pub(super) fn directory_gone(&self, dir: &Path) {
+        for tier in 1..self.sides.len() {
+            self.drop_empty_directories(tier, dir);
+        }
+    }
+
+    /// Removes `dir` and those above it from a lower tier as far as they are empty and the tree does
+    /// not have them.
+    pub(super) fn drop_empty_directories(&self, tier: usize, dir: &Path) {
+        for dir in dir.ancestors().take_while(|dir| *dir != Path::new("")) {
+            if dir.starts_with(PRIVATE) || self.walk(dir).is_some() {
+                return;
+            }
+            if self.sides[tier].remove_dir(dir).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What is known in memory of the files on the SSD: which there are, their bytes and their paths.
+
+use std::path::PathBuf;
+
+use super::many_names::ManyNames;
+use super::residents::{Resident, Residents};
+use halocline_vfs::namespace::{Namespace, Node};
+
+/// What a policy may see of the tiers. Nothing of it asks a disk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View<'a> {
+    /// The files on the SSD.
+    pub(super) residents: &'a Residents,
+    tree: &'a Namespace,
+    many_names: &'a ManyNames,
+}
+
+impl<'a> View<'a> {
+    pub(super) const fn new(
+        residents: &'a Residents,
+        tree: &'a Namespace,
+        many_names: &'a ManyNames,
+    ) -> Self {
+        Self { residents, tree, many_names }
+    }
+
+    /// Paths of all names of a file that the mount knows; one at least.
+    pub(super) fn paths_of(self, entry: &Node) -> Vec<PathBuf> {
+        let known = self.many_names.node(entry.key()).map(|node| node.names()).unwrap_or_default();
+        if known.len() < 2 {
+            return vec![self.tree.path_of(entry)];
+        }
+        known.iter().map(|(parent, name)| self.tree.path_of(parent).join(name)).collect()
+    }
+
+    /// The same of a file on the SSD.
+    pub(super) fn paths_of_resident(self, resident: &Resident) -> Vec<PathBuf> {
+        let entry = self.residents.numbered(resident.number).map(|(entry, _)| entry);
+        match entry.and_then(|entry| self.many_names.node(entry)) {
+            Some(node) => self.paths_of(&node),
+            None => vec![self.path_of(resident)],
+        }
+    }
+
+    /// A path of a file on the SSD, relative to the root.
+    pub(super) fn path_of(self, resident: &Resident) -> PathBuf {
+        let (parent, name) = resident.name.lock().clone();
+        self.tree.path_of(&parent).join(name)
+    }
+}

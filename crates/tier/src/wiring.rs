@@ -1,0 +1,135 @@
+//! The components of a file tier, wired together from the bottom up.
+//!
+//! Each knows only those that are made before it: calls go one way.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::answering::Answering;
+use super::archive::Archiver;
+use super::archive_queue::ArchiveQueue;
+use super::batch::Batches;
+use super::clean::CleanCopies;
+use super::cutover::Cutover;
+use super::executor::Executor;
+use super::files::Files;
+use super::foundation::Foundation;
+use super::hard_links::HardLinks;
+use super::inodes::Inodes;
+use super::judge::Judge;
+use super::migrate::Migrator;
+use super::name_changes::NameChanges;
+use super::options::{TierOptions, TierSet};
+use super::permissions::Permissions;
+use super::repair::Repair;
+use super::reporter::Reporter;
+use super::scan::Scan;
+use super::staging::Staging;
+use super::tree::Tree;
+use super::why::Explainer;
+use halocline_os::clock::Clock;
+use halocline_os::error::Result;
+
+/// What the front end, the movers and the control interface call.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(super) archive_queue: Arc<ArchiveQueue>,
+    #[cfg(test)]
+    pub(super) clean: Arc<CleanCopies>,
+    pub(super) permissions: Arc<Permissions>,
+    pub(super) inodes: Arc<Inodes>,
+    pub(super) hard_links: Arc<HardLinks>,
+    pub(super) migrator: Arc<Migrator>,
+    pub(super) batches: Arc<Batches>,
+    pub(super) executor: Arc<Executor>,
+    pub(super) archiver: Arc<Archiver>,
+    pub(super) name_changes: Arc<NameChanges>,
+    pub(super) files: Arc<Files>,
+    pub(super) tree: Arc<Tree>,
+    pub(super) scan: Arc<Scan>,
+    pub(super) answering: Arc<Answering>,
+    pub(super) reporter: Arc<Reporter>,
+    pub(super) explainer: Arc<Explainer>,
+    /// The last to go: it has the lock of the set.
+    base: Foundation,
+}
+
+impl Deref for Core {
+    type Target = Foundation;
+
+    fn deref(&self) -> &Foundation {
+        &self.base
+    }
+}
+
+impl Core {
+    /// Opens the tiers of `set`, which become tiers.
+    pub(super) fn open(set: &TierSet, options: TierOptions, clock: Clock) -> Result<Self> {
+        Ok(Self::new(Foundation::new(set, options, clock, |owner| set.record(owner.identity()))?))
+    }
+
+    /// The same, without making the directories tiers.
+    pub(super) fn look(set: &TierSet, options: TierOptions) -> Result<Self> {
+        Ok(Self::new(Foundation::new(set, options, Clock::MACHINE, |_| set.former())?))
+    }
+
+    fn new(base: Foundation) -> Self {
+        let archive_queue = Arc::new(ArchiveQueue::new(&base));
+        let clean = Arc::new(CleanCopies::new(&base, &archive_queue));
+        let permissions = Arc::new(Permissions::new(&base, &archive_queue, &clean));
+        let inodes = Arc::new(Inodes::new(&base));
+        let hard_links = Arc::new(HardLinks::new(&base, &inodes));
+        let repair = Arc::new(Repair::new(&base, &inodes));
+        let staging = Arc::new(Staging::new(&base, &clean, &hard_links));
+        let cutover = Arc::new(Cutover::new(&base, &archive_queue, &clean, &hard_links));
+        let migrator = Arc::new(Migrator::new(&base, &clean, &repair, &staging, &cutover));
+        let batches = Arc::new(Batches::new(&base, &staging, &cutover));
+        let executor = Arc::new(Executor::new(&base, &inodes, &migrator, &batches));
+        let archiver =
+            Arc::new(Archiver::new(&base, &archive_queue, &clean, &permissions, &inodes, &staging));
+        let name_changes = Arc::new(NameChanges::new(
+            &base,
+            &archive_queue,
+            &clean,
+            &permissions,
+            &inodes,
+            &hard_links,
+            &repair,
+        ));
+        let files = Arc::new(Files::new(
+            &base,
+            &archive_queue,
+            &clean,
+            &permissions,
+            &inodes,
+            &migrator,
+            &executor,
+        ));
+        let tree = Arc::new(Tree::new(&base, &inodes));
+        let judge = Arc::new(Judge::new(&base, &archive_queue));
+        let scan = Arc::new(Scan::new(&base, &archive_queue, &hard_links, &judge));
+        let answering = Arc::new(Answering::new(&base));
+        let reporter = Arc::new(Reporter::new(&base, &archive_queue, &answering));
+        let explainer = Arc::new(Explainer::new(&base, &inodes, &hard_links, &tree, &reporter));
+        Self {
+            archive_queue,
+            #[cfg(test)]
+            clean,
+            permissions,
+            inodes,
+            hard_links,
+            migrator,
+            batches,
+            executor,
+            archiver,
+            name_changes,
+            files,
+            tree,
+            scan,
+            answering,
+            reporter,
+            explainer,
+            base,
+        }
+    }
+}

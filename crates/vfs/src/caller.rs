@@ -1,0 +1,35 @@
+//! Who asks for something, and what an inode that is made shall be.
+
+use std::ffi::OsStr;
+
+/// Who calls: taken from the kernel, never from the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// Thread id as the kernel gives it; 0 when the kernel itself asks.
+    pub pid: u32,
+}
+
+/// Who makes an inode, which then belongs to the caller.
+#[derive(Debug, Clone, Copy)]
+pub struct Maker {
+    /// Who calls.
+    pub caller: Caller,
+    /// Permission bits that a new inode does not get. Applied as POSIX says: not at all where the
+    /// parent has a default ACL.
+    pub umask: u32,
+}
+
+/// What [`Engine::make`] makes.
+#[derive(Debug, Clone, Copy)]
+pub enum Make<'a> {
+    /// A directory with permission bits.
+    Directory(u32),
+    /// A symbolic link with its target.
+    Symlink(&'a OsStr),
+    /// A FIFO, socket, device or regular file: full mode and device number.
+    Special(u32, u64),
+}

@@ -1,0 +1,192 @@
+//! The contract between front ends and engines.
+//!
+//! A front end decodes a program's system call, calls one of these methods and encodes the
+//! answer. The extent engine and the file tier both implement [`Engine`], so every front end
+//! serves both.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
+
+use halocline_os::error::Result;
+
+use crate::namespace::{self, Directory, Namespace};
+use crate::{Allocate, Caller, DirEntry, Make, Maker, Seek, SetAttr, Stat};
+
+/// How the front end must treat an open file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenMode {
+    /// Every read reaches the engine: the kernel's page cache is not used.
+    pub direct: bool,
+    /// The page cache of earlier opens is still right.
+    pub keep_cache: bool,
+}
+
+/// An engine under a front end.
+///
+/// Names are those of a directory tree below ([`Engine::below`]): what an engine does not state
+/// for itself goes to that tree.
+///
+/// The caller guarantees that permissions were checked by the kernel (mount option
+/// `default_permissions`) and that a handle is used only between its open and its drop.
+/// An implementation MUST be safe to call from many threads at once and MUST keep I1-I10.
+pub trait Engine: Send + Sync + 'static {
+    /// A file, directory, link or special file that a front end refers to; cheap to clone.
+    /// Dropping the last clone lets the engine forget it.
+    type Node: Clone + Send + Sync + Debug + 'static;
+    /// An open regular file; dropping it closes it.
+    type Handle: Send + Sync + Debug + 'static;
+
+    /// The tree that has the names, and the node of it that stands for `node`.
+    fn below<'a>(&'a self, node: &'a Self::Node) -> (&'a Namespace, Cow<'a, namespace::Node>);
+    /// The root directory.
+    fn root(&self) -> Self::Node;
+    /// Identity of a node: equal exactly for names of one inode (device, inode).
+    fn key(&self, node: &Self::Node) -> (u64, u64) {
+        self.below(node).1.key()
+    }
+    /// Looks a name up.
+    fn lookup(&self, parent: &Self::Node, name: &OsStr) -> Result<(Self::Node, Stat)>;
+    /// Attributes.
+    fn stat(&self, node: &Self::Node, handle: Option<&Self::Handle>) -> Result<Stat>;
+    /// Changes attributes. Clears set-user-id bits as the origin would.
+    fn set_attr(
+        &self,
+        node: &Self::Node,
+        handle: Option<&Self::Handle>,
+        change: &SetAttr,
+        caller: Caller,
+    ) -> Result<Stat>;
+    /// Target of a symbolic link.
+    fn read_link(&self, node: &Self::Node) -> Result<OsString> {
+        let (tree, node) = self.below(node);
+        tree.read_link(&node)
+    }
+    /// Makes something other than an open regular file at a name in a directory.
+    fn make(
+        &self,
+        place: (&Self::Node, &OsStr),
+        what: Make<'_>,
+        by: Maker,
+    ) -> Result<(Self::Node, Stat)>;
+    /// Creates and opens a regular file; `flags` are `open(2)`'s.
+    fn create(
+        &self,
+        place: (&Self::Node, &OsStr),
+        mode: u32,
+        flags: i32,
+        by: Maker,
+    ) -> Result<(Self::Node, Stat, Self::Handle)>;
+    /// Makes a hard link.
+    fn link(&self, node: &Self::Node, parent: &Self::Node, name: &OsStr) -> Result<Stat>;
+    /// Removes a name that is no directory.
+    fn unlink(&self, parent: &Self::Node, name: &OsStr) -> Result<()>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, parent: &Self::Node, name: &OsStr) -> Result<()> {
+        let (tree, parent) = self.below(parent);
+        tree.remove_dir(&parent, name).map(drop)
+    }
+    /// Renames; `flags` are `renameat2(2)`'s.
+    fn rename(
+        &self,
+        from: (&Self::Node, &OsStr),
+        to: (&Self::Node, &OsStr),
+        flags: u32,
+    ) -> Result<()>;
+
+    /// Opens a regular file; `flags` are `open(2)`'s, without `O_CREAT`, with `O_TRUNC` honoured.
+    fn open(&self, node: &Self::Node, flags: i32, caller: Caller) -> Result<Self::Handle>;
+    /// Whether [`Engine::pass_through`] may ever say yes.
+    fn passes_through(&self) -> bool {
+        false
+    }
+    /// Whether the kernel may map files shared that bypass its pages ([`OpenMode::direct`]): what it keeps of a mapping
+    /// is then ours to drop, and only we change the file.
+    fn maps_direct_files(&self) -> bool {
+        true
+    }
+    /// Lets the kernel serve an open file by itself until the handle is dropped. If the engine
+    /// wants that, it gives `register` a descriptor of the file and returns whether the kernel
+    /// took it; what the kernel then does with the file reaches the engine no more. `must` says
+    /// that the kernel serves other handles of the file already: then the answer is yes.
+    fn pass_through(
+        &self,
+        _handle: &Self::Handle,
+        _must: bool,
+        _register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
+    ) -> bool {
+        false
+    }
+    /// How the front end must treat the open file.
+    fn open_mode(&self, handle: &Self::Handle) -> OpenMode;
+    /// Reads at `offset`; short only at the end of the file.
+    fn read(
+        &self,
+        handle: &Self::Handle,
+        offset: u64,
+        buf: &mut [u8],
+        caller: Caller,
+    ) -> Result<usize>;
+    /// Writes all of `data` at `offset`, or at the end for a handle opened with `O_APPEND`.
+    fn write(&self, handle: &Self::Handle, offset: u64, data: &[u8], caller: Caller) -> Result<()>;
+    /// Makes the names in a directory durable.
+    fn sync_dir(&self, dir: &Directory) -> Result<()> {
+        dir.sync()
+    }
+    /// Whether [`Engine::flush`] has anything to do; otherwise the kernel need not ask.
+    fn reports_at_close(&self) -> bool {
+        true
+    }
+    /// A descriptor of the file was closed: report delayed errors.
+    fn flush(&self, _handle: &Self::Handle) -> Result<()> {
+        Ok(())
+    }
+    /// Makes the file durable, on whichever side its bytes are.
+    fn fsync(&self, handle: &Self::Handle, data_only: bool) -> Result<()>;
+    /// `fallocate(2)` on `len` bytes from `offset`.
+    fn allocate(&self, handle: &Self::Handle, offset: u64, len: u64, how: Allocate) -> Result<()>;
+    /// Position of the next data or hole at or after `offset`; `ENXIO` past the end.
+    fn seek(&self, handle: &Self::Handle, offset: u64, what: Seek) -> Result<u64>;
+
+    /// Opens a directory.
+    fn open_dir(&self, node: &Self::Node) -> Result<Directory> {
+        let (tree, node) = self.below(node);
+        tree.open_dir(&node)
+    }
+    /// Reads entries from cookie `offset` (0 at first) until `take` returns `false`.
+    fn read_dir(
+        &self,
+        dir: &Directory,
+        offset: u64,
+        take: &mut dyn FnMut(DirEntry) -> bool,
+    ) -> Result<()> {
+        dir.read(offset, take)
+    }
+
+    /// File-system totals as programs see them.
+    fn statfs(&self, node: &Self::Node) -> Result<libc::statvfs64> {
+        let (tree, node) = self.below(node);
+        tree.statfs(&node)
+    }
+    /// Value of an extended attribute.
+    fn get_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<Vec<u8>> {
+        let (tree, node) = self.below(node);
+        tree.get_xattr(&node, name)
+    }
+    /// NUL-terminated names of the extended attributes.
+    fn list_xattr(&self, node: &Self::Node) -> Result<Vec<u8>> {
+        let (tree, node) = self.below(node);
+        tree.list_xattr(&node)
+    }
+    /// Sets an extended attribute; `flags` are `setxattr(2)`'s.
+    fn set_xattr(&self, node: &Self::Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        let (tree, node) = self.below(node);
+        tree.set_xattr(&node, name, value, flags)
+    }
+    /// Removes an extended attribute.
+    fn remove_xattr(&self, node: &Self::Node, name: &OsStr) -> Result<()> {
+        let (tree, node) = self.below(node);
+        tree.remove_xattr(&node, name)
+    }
+}

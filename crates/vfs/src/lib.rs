@@ -1,0 +1,20 @@
+//! What front ends and engines say to each other, and the directory tree below both.
+//!
+//! [`engine`] is the contract: a front end (`crates/fuse`) calls it, the extent cache (`crates/cache`) and the file
+//! tier (`crates/tier`) implement it. [`namespace`] is a directory tree by descriptors, which has the names of either;
+//! [`passthrough`] is an engine that is nothing but such a tree.
+
+mod allocate;
+mod caller;
+pub mod engine;
+pub mod namespace;
+pub mod passthrough;
+mod seek;
+mod stat;
+
+pub use allocate::Allocate;
+pub use caller::{Caller, Make, Maker};
+pub use engine::{Engine, OpenMode};
+pub use namespace::DirEntry;
+pub use seek::Seek;
+pub use stat::{SetAttr, SetTime, Stat};

@@ -1,0 +1,197 @@
+//! An existing directory tree by descriptors: everything of the origin but its data.
+//!
+//! A [`Namespace`] holds its root open, so that the tree stays reachable when something is
+//! mounted over it. A [`Node`] is one inode of the tree; it knows the names it was seen under and
+//! is found again through them, so that it needs no descriptor of its own: directories have more
+//! entries than a process may have descriptors. [`descriptors`] keeps a bounded number of them.
+//!
+//! What must hold:
+//! - A node never stands for another inode: a descriptor that is opened by name is compared with
+//!   the node's device and inode number before it is used (`ESTALE` otherwise).
+//! - A node that lost its last known name through us, or is pinned by an open handle, keeps its
+//!   descriptor: it can always be read and changed until the last clone is dropped.
+//! - What is made belongs to the caller, with mode, set-group-id directory, umask and default ACL
+//!   applied by the file system below, not by us ([`act_as`]).
+
+mod act_as;
+pub mod attributes;
+mod change;
+pub mod contents;
+mod descriptors;
+mod directory;
+mod make;
+mod node;
+pub mod xattr;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use crate::Stat;
+use halocline_os::error::{Error, Result};
+use halocline_os::open_files::OpenFiles;
+
+pub use attributes::stat_descriptor;
+pub use attributes::stat_of;
+pub use change::Removed;
+pub use directory::{DirEntry, Directory};
+pub use node::{Node, Pin};
+
+use descriptors::Descriptors;
+use node::Tree;
+
+/// An existing directory tree, opened once and reached by descriptors from then on.
+#[derive(Debug, Clone)]
+pub struct Namespace {
+    root: Node,
+    tree: Arc<Tree>,
+    /// A name in the root that is not shown and cannot be made.
+    hidden: Option<&'static str>,
+}
+
+impl Namespace {
+    /// Opens the tree below `dir`. Open it before mounting anything over `dir`.
+    ///
+    /// Raises the soft limit of open descriptors to the hard one.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, dir, flags, Mode::empty())
+            .map_err(|errno| Error::at(dir, "open the directory")(errno.into()))?;
+        Self::of(root)
+    }
+
+    /// The tree below an open directory, whatever may be at its path meanwhile.
+    pub fn of(root: OwnedFd) -> Result<Self> {
+        if !Path::new("/proc/self/fd").exists() {
+            return Err(Error::invalid(
+                "/proc is not mounted",
+                "mount it: files are reopened through /proc/self/fd",
+            ));
+        }
+        let stat = stat_descriptor(&root)?;
+        let share = OpenFiles::of_process()?;
+        let tree = Arc::new(Tree::new(Descriptors::with_bounds(share.nodes, share.pinned)));
+        let root = tree.root(&stat, root);
+        Ok(Self { root, tree, hidden: None })
+    }
+
+    /// The same without one name in the root: programs find nothing there, and make nothing.
+    pub fn hiding(self, name: &'static str) -> Self {
+        Self { hidden: Some(name), ..self }
+    }
+
+    /// # Errors
+    /// `refused` where the name is hidden.
+    fn shown(&self, parent: &Node, name: &OsStr, refused: Errno) -> Result<()> {
+        match self.hidden {
+            Some(hidden) if name == hidden && parent.key() == self.root.key() => {
+                Err(refused.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Node {
+        self.root.clone()
+    }
+
+    /// Looks `name` up in `parent`.
+    pub fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+        self.shown(parent, name, Errno::NOENT)?;
+        let fd = self.descriptor(parent)?;
+        let stat = attributes::stat_at(fd.as_fd(), name)?;
+        let node = self.tree.intern(&stat, parent, name);
+        Ok((node, stat))
+    }
+
+    /// The live node of an inode, if somebody holds one.
+    pub fn find(&self, key: (u64, u64)) -> Option<Node> {
+        self.tree.find(key)
+    }
+
+    /// Opens a regular file again. `flags` are `open(2)`'s; `O_CREAT`, `O_EXCL`, `O_NOFOLLOW` and
+    /// `O_DIRECT` (buffers here have no alignment) are dropped.
+    pub fn open_file(&self, node: &Node, flags: i32) -> Result<File> {
+        reopen(&*self.descriptor(node)?, flags)
+    }
+
+    /// Opens a regular file by a name that it is known under, where that still is the file, and
+    /// through its descriptor otherwise: the name spares a look through `/proc`. `flags` as in
+    /// [`Namespace::open_file`]; a file is not emptied.
+    pub fn open_named(&self, node: &Node, flags: i32) -> Result<File> {
+        let flags = flags & !libc::O_TRUNC;
+        // Whatever else may be under the name by now is not waited for.
+        let by_name = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let dir =
+            node.link().and_then(|link| Some((self.descriptor(&link.parent).ok()?, link.name)));
+        let opened = dir.and_then(|(dir, name)| {
+            openat(&*dir, name, open_flags(flags) | by_name, Mode::empty()).ok()
+        });
+        match opened {
+            Some(file) if stat_descriptor(&file)?.key() == node.key() => Ok(File::from(file)),
+            _ => self.open_file(node, flags),
+        }
+    }
+
+    /// Keeps the node's descriptor open while the pin lives, as an open handle must: the node
+    /// then survives its removal by others too. Beyond a share of the descriptor limit a pin
+    /// holds nothing, and only removals through us are survived.
+    pub fn pin(&self, node: &Node) -> Result<Pin> {
+        let _open = self.descriptor(node)?;
+        Ok(self.tree.descriptors.pin(node))
+    }
+
+    /// Opens a directory for reading its entries.
+    pub fn open_dir(&self, node: &Node) -> Result<Directory> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = self.descriptor(node)?;
+        let hidden = self.hidden.filter(|_| node.key() == self.root.key());
+        let fd = openat(CWD, proc_path(&fd), flags, Mode::empty())?;
+        Ok(Directory::new(fd, node.clone(), hidden))
+    }
+
+    /// Totals of the file system the node is on.
+    pub fn statfs(&self, node: &Node) -> Result<libc::statvfs64> {
+        attributes::statfs(self.descriptor(node)?.as_fd())
+    }
+
+    /// Best known path of the node relative to the root; empty for the root itself.
+    pub fn path_of(&self, node: &Node) -> PathBuf {
+        node.path()
+    }
+
+    /// An `O_PATH` descriptor of the node, from the bounded cache or opened by its known names.
+    pub fn descriptor(&self, node: &Node) -> Result<Arc<OwnedFd>> {
+        self.tree.descriptors.of(node)
+    }
+}
+
+/// Opens the regular file of a descriptor again; `flags` as in [`Namespace::open_file`].
+pub fn reopen(fd: &impl AsFd, flags: i32) -> Result<File> {
+    Ok(File::from(openat(CWD, proc_path(fd), open_flags(flags), Mode::empty())?))
+}
+
+/// How a file that exists is opened for a program that gave `flags`.
+fn open_flags(flags: i32) -> OFlags {
+    let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECT);
+    OFlags::from_bits_retain(flags.cast_unsigned()) | OFlags::CLOEXEC | OFlags::NOCTTY
+}
+
+/// The path through which the kernel reopens a descriptor: works for every kind of file and needs
+/// no search permission on the way.
+pub fn proc_path(fd: &impl AsFd) -> PathBuf {
+    use std::os::fd::AsRawFd;
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
+}
+
+/// Flags of a `statx` or `*at` call on the descriptor itself.
+const ON_DESCRIPTOR: AtFlags = AtFlags::EMPTY_PATH;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Creating as the caller: file-system ids and umask of the calling thread, restored on drop.
+//!
+//! The kernel below then decides owner, group (set-group-id directories), mode and default ACL as
+//! it does for the program itself. Permissions were checked above already, with supplementary
+//! groups we do not have here, so a privileged daemon keeps its capabilities while it acts.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::process::{getegid, geteuid, umask};
+use rustix::thread::{UnshareFlags, capabilities, set_capabilities, unshare_unsafe};
+
+use crate::Maker;
+use halocline_os::error::Result;
+
+thread_local! {
+    /// Whether this thread has a umask of its own.
+    static OWN_UMASK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, the calling thread creates files as somebody else.
+pub(super) struct ActAs {
+    umask: Mode,
+    /// Whether the ids were switched and must be switched back.
+    switched: bool,
+    /// The ids belong to the thread: the guard must not leave it.
+    not_send: PhantomData<*const ()>,
+}
+
+impl ActAs {
+    /// Switches to the caller's ids and umask. An unprivileged daemon keeps its own ids.
+    pub(super) fn new(by: Maker) -> Result<Self> {
+        let Maker { caller, umask: mask } = by;
+        own_umask()?;
+        let mut acting = Self {
+            umask: umask(Mode::from_raw_mode(mask & 0o777)),
+            switched: false,
+            not_send: PhantomData,
+        };
+        let own = (geteuid().as_raw(), getegid().as_raw());
+        if own.0 == 0 && own != (caller.uid, caller.gid) {
+            acting.switched = true;
+            switch_to(caller.uid, caller.gid)?;
+            let mut sets = capabilities(None)?;
+            sets.effective = sets.permitted;
+            set_capabilities(None, sets)?;
+        }
+        Ok(acting)
+    }
+}
+
+impl Drop for ActAs {
+    fn drop(&mut self) {
+        umask(self.umask);
+        if self.switched {
+            // Going back to the daemon's own ids cannot fail; were it to, files would get a wrong
+            // owner from here on, which is worse than stopping.
+            switch_to(geteuid().as_raw(), getegid().as_raw())
+                .expect("the daemon's own file-system ids can always be set");
+        }
+    }
+}
+
+/// Gives the thread its own umask (and working directory) instead of the process's.
+fn own_umask() -> Result<()> {
+    if !OWN_UMASK.get() {
+        // SAFETY: CLONE_FS concerns umask, root and working directory only; no descriptor table
+        // is split, and nothing here relies on a working directory shared between threads.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }?;
+        OWN_UMASK.set(true);
+    }
+    Ok(())
+}
+
+/// Sets the file-system ids of this thread and checks that they took effect: the calls
+/// themselves report nothing.
+fn switch_to(uid: u32, gid: u32) -> Result<()> {
+    // SAFETY: these system calls take plain numbers and change the calling thread only.
+    let now = unsafe {
+        libc::syscall(libc::SYS_setfsgid, gid);
+        libc::syscall(libc::SYS_setfsuid, uid);
+        (libc::syscall(libc::SYS_setfsuid, -1), libc::syscall(libc::SYS_setfsgid, -1))
+    };
+    if now == (i64::from(uid), i64::from(gid)) { Ok(()) } else { Err(Errno::PERM.into()) }
+}

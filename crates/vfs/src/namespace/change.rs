@@ -1,0 +1,181 @@
+//! Changing names: link, unlink, rename. Nodes that lose a name get their descriptor first.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat_with, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::{Namespace, Node, attributes, proc_path};
+use crate::Stat;
+use halocline_os::error::Result;
+
+/// What a name stood for that is gone now.
+#[derive(Debug, Clone)]
+pub struct Removed {
+    /// Device and inode number.
+    pub key: (u64, u64),
+    /// Whether that was the inode's last name.
+    pub last: bool,
+    /// The node, if somebody holds it; it stays usable.
+    pub node: Option<Node>,
+    /// Attributes just before the removal.
+    pub stat: Stat,
+    /// The live node's descriptor, kept until the node holds it for good.
+    fd: Option<Arc<OwnedFd>>,
+    /// What the name stood for when it was looked at.
+    seen: Arc<OwnedFd>,
+}
+
+impl Removed {
+    /// An `O_PATH` descriptor of what the name stood for.
+    pub fn descriptor(&self) -> &OwnedFd {
+        &self.seen
+    }
+}
+
+impl Namespace {
+    /// Makes a hard link.
+    pub fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
+        self.shown(parent, name, Errno::PERM)?;
+        let fd = self.descriptor(node)?;
+        let dir = self.descriptor(parent)?;
+        linkat(CWD, proc_path(&fd), &dir, name, AtFlags::SYMLINK_FOLLOW)?;
+        node.add_link(parent, name, false);
+        self.stat(node)
+    }
+
+    /// Removes a name that is no directory.
+    pub fn unlink(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+        self.remove(parent, name, AtFlags::empty())
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+        self.remove(parent, name, AtFlags::REMOVEDIR)
+    }
+
+    /// Removes a name that [`Namespace::before_removal`] was just asked about, by giving what it
+    /// stands for another, in a directory outside the tree's sight on the same file system.
+    pub fn take_out(
+        &self,
+        mut seen: Removed,
+        (parent, name): (&Node, &OsStr),
+        to: (BorrowedFd<'_>, &OsStr),
+    ) -> Result<Removed> {
+        let dir = self.descriptor(parent)?;
+        renameat_with(&dir, name, to.0, to.1, RenameFlags::NOREPLACE)?;
+        self.forget_name(&mut seen, parent, name);
+        Ok(seen)
+    }
+
+    fn remove(&self, parent: &Node, name: &OsStr, how: AtFlags) -> Result<Removed> {
+        let removed = self.before_removal(parent, name)?;
+        self.remove_seen(removed, parent, name, how)
+    }
+
+    /// Removes a name that [`Namespace::before_removal`] was just asked about.
+    pub fn unlink_seen(&self, seen: Removed, parent: &Node, name: &OsStr) -> Result<Removed> {
+        self.remove_seen(seen, parent, name, AtFlags::empty())
+    }
+
+    fn remove_seen(
+        &self,
+        mut removed: Removed,
+        parent: &Node,
+        name: &OsStr,
+        how: AtFlags,
+    ) -> Result<Removed> {
+        let dir = self.descriptor(parent)?;
+        unlinkat(&dir, name, how)?;
+        self.forget_name(&mut removed, parent, name);
+        Ok(removed)
+    }
+
+    /// Renames; `flags` are `renameat2(2)`'s. Returns what the new name stood for before, if it
+    /// was replaced.
+    pub fn rename(
+        &self,
+        from: (&Node, &OsStr),
+        to: (&Node, &OsStr),
+        flags: u32,
+    ) -> Result<Option<Removed>> {
+        self.shown(from.0, from.1, Errno::NOENT)?;
+        self.shown(to.0, to.1, Errno::PERM)?;
+        let (from_dir, to_dir) = (self.descriptor(from.0)?, self.descriptor(to.0)?);
+        let exchange = flags & libc::RENAME_EXCHANGE != 0;
+        let moved = attributes::stat_at(from_dir.as_fd(), from.1)?;
+        let mut target = self.before_removal(to.0, to.1).ok();
+        let flags = RenameFlags::from_bits_retain(flags);
+        renameat_with(&from_dir, from.1, &to_dir, to.1, flags)?;
+        if target.as_ref().is_some_and(|target| target.key == moved.key()) {
+            // Two names of one file: rename(2) does nothing.
+            return Ok(None);
+        }
+        if let Some(target) = &mut target {
+            if exchange && let Some(node) = &target.node {
+                node.add_link(from.0, from.1, is_directory(&target.stat));
+            }
+            self.forget_name(target, to.0, to.1);
+        }
+        if let Some(node) = self.find(moved.key()) {
+            node.add_link(to.0, to.1, is_directory(&moved));
+            node.remove_link(from.0, from.1);
+        }
+        Ok(target.filter(|_| !exchange))
+    }
+
+    /// Puts what `from` names (in a directory outside the tree's sight, on the same file system)
+    /// in place of `name`, atomically, if that still is the inode `expected` (`ESTALE` otherwise).
+    /// The caller keeps others from changing the name meanwhile.
+    pub fn replace(
+        &self,
+        from: (BorrowedFd<'_>, &OsStr),
+        to: (&Node, &OsStr),
+        expected: (u64, u64),
+    ) -> Result<(Node, Stat)> {
+        let dir = self.descriptor(to.0)?;
+        let mut old = self.before_removal(to.0, to.1)?;
+        if old.key != expected {
+            return Err(Errno::STALE.into());
+        }
+        renameat_with(from.0, from.1, &dir, to.1, RenameFlags::empty())?;
+        self.forget_name(&mut old, to.0, to.1);
+        self.lookup(to.0, to.1)
+    }
+
+    /// Looks at what a name stands for and makes sure that a live node of it keeps a descriptor
+    /// when the name goes.
+    pub fn before_removal(&self, parent: &Node, name: &OsStr) -> Result<Removed> {
+        self.shown(parent, name, Errno::NOENT)?;
+        let dir = self.descriptor(parent)?;
+        // Opened before it is looked at: what is kept is what was seen.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let seen = Arc::new(openat(&dir, name, flags, Mode::empty())?);
+        let stat = attributes::stat_descriptor(&*seen)?;
+        let node = self.find(stat.key());
+        let fd = node.as_ref().map(|node| {
+            node.add_link(parent, name, is_directory(&stat));
+            node.0.cached().unwrap_or_else(|| seen.clone())
+        });
+        let last = is_directory(&stat) || stat.raw.st_nlink <= 1;
+        Ok(Removed { key: stat.key(), last, node, stat, fd, seen })
+    }
+
+    /// Takes the name from the node; if it was the last one, the descriptor stays with the node.
+    fn forget_name(&self, removed: &mut Removed, parent: &Node, name: &OsStr) {
+        if let (Some(node), Some(fd)) = (&removed.node, removed.fd.take()) {
+            node.remove_link(parent, name);
+            if node.link().is_none() {
+                self.tree.descriptors.keep(node, fd);
+            }
+        }
+    }
+}
+
+fn is_directory(stat: &Stat) -> bool {
+    stat.kind() == libc::S_IFDIR
+}

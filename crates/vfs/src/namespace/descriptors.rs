@@ -1,0 +1,164 @@
+//! A bounded number of `O_PATH` descriptors for an unbounded number of nodes.
+//!
+//! Descriptors that must stay (pinned, or of a node without a name) are not counted here and not
+//! closed. The others are replaced by the second-chance rule: a ring of nodes, where a node used
+//! since the hand last passed is spared once.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use super::attributes::stat_descriptor;
+use super::node::{DEPTH_MAX, Inode, Link, Node, Pin};
+use halocline_os::error::Result;
+
+/// How often a changing tree is walked again before `ESTALE` is reported.
+const ATTEMPTS: usize = 16;
+
+/// Nodes the hand passes for one new descriptor at most, so that one call stays cheap.
+const HAND_STEPS: usize = 64;
+
+/// The descriptor cache of one tree.
+pub(super) struct Descriptors {
+    ring: Mutex<VecDeque<Weak<Inode>>>,
+    /// Nodes whose descriptor is in the ring's account.
+    counted: AtomicUsize,
+    counted_max: usize,
+    pinned: AtomicUsize,
+    pinned_max: usize,
+}
+
+impl Descriptors {
+    pub(super) fn with_bounds(counted_max: usize, pinned_max: usize) -> Self {
+        Self {
+            ring: Mutex::default(),
+            counted: AtomicUsize::new(0),
+            counted_max: counted_max.max(16),
+            pinned: AtomicUsize::new(0),
+            pinned_max,
+        }
+    }
+
+    /// The node's descriptor, opened by its known names where it is not at hand.
+    pub(super) fn of(&self, node: &Node) -> Result<Arc<OwnedFd>> {
+        if let Some(fd) = node.0.cached() {
+            return Ok(fd);
+        }
+        for _ in 0..ATTEMPTS {
+            if let Some(fd) = self.walk(node)? {
+                return Ok(fd);
+            }
+        }
+        Err(Errno::STALE.into())
+    }
+
+    /// Opens the chain of names down from the nearest ancestor with a descriptor. `None` if a
+    /// name turned out to be wrong: it is forgotten then, and another may do.
+    fn walk(&self, node: &Node) -> Result<Option<Arc<OwnedFd>>> {
+        let mut chain: Vec<(Node, Link)> = Vec::new();
+        let mut at = node.clone();
+        let mut fd = loop {
+            if let Some(fd) = at.0.cached() {
+                break fd;
+            }
+            let link = at.link().ok_or(Errno::STALE)?;
+            let parent = link.parent.clone();
+            chain.push((at, link));
+            if chain.len() > DEPTH_MAX {
+                return Err(Errno::STALE.into());
+            }
+            at = parent;
+        };
+        for (child, link) in chain.into_iter().rev() {
+            let Some(opened) = open_checked(&fd, &link, child.0.key)? else {
+                child.remove_link(&link.parent, &link.name);
+                return Ok(None);
+            };
+            fd = self.keep(&child, Arc::new(opened));
+        }
+        Ok(Some(fd))
+    }
+
+    /// Gives an opened descriptor to its node and closes others beyond the bound.
+    pub(super) fn keep(&self, node: &Node, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
+        let mut state = node.0.state.lock();
+        if let Some(present) = &state.fd {
+            return present.clone();
+        }
+        state.fd = Some(fd.clone());
+        state.counted = true;
+        drop(state);
+        self.counted.fetch_add(1, Ordering::Relaxed);
+        self.ring.lock().push_back(Arc::downgrade(&node.0));
+        self.shrink();
+        fd
+    }
+
+    /// Advances the hand until the bound holds, or for [`HAND_STEPS`] nodes: what is over the
+    /// bound then goes with the next descriptors.
+    fn shrink(&self) {
+        let mut ring = self.ring.lock();
+        for _ in 0..HAND_STEPS {
+            if self.counted.load(Ordering::Relaxed) <= self.counted_max {
+                break;
+            }
+            let Some(entry) = ring.pop_front() else { break };
+            let Some(inode) = entry.upgrade() else { continue };
+            if inode.used.swap(false, Ordering::Relaxed) || !self.close(&inode) {
+                ring.push_back(entry);
+            }
+        }
+        // Entries of nodes that are gone are swept before they outnumber the live ones.
+        if ring.len() > 2 * self.counted_max {
+            ring.retain(|entry| entry.strong_count() > 0);
+        }
+    }
+
+    /// Closes a node's descriptor unless it must stay or is being used right now.
+    fn close(&self, inode: &Inode) -> bool {
+        let Some(mut state) = inode.state.try_lock() else { return false };
+        if state.must_stay() {
+            return false;
+        }
+        state.counted = false;
+        self.counted.fetch_sub(1, Ordering::Relaxed);
+        state.fd = None;
+        true
+    }
+
+    pub(super) fn uncount(&self) {
+        self.counted.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn pin(&self, node: &Node) -> Pin {
+        let held = self
+            .pinned
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pinned| {
+                (pinned < self.pinned_max).then_some(pinned + 1)
+            })
+            .is_ok();
+        if held {
+            node.0.state.lock().pins += 1;
+        }
+        Pin { node: node.clone(), held }
+    }
+
+    pub(super) fn unpin(&self) {
+        self.pinned.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Opens a name and compares what it is with the expected inode; `None` if it is another or gone.
+fn open_checked(parent: &OwnedFd, link: &Link, key: (u64, u64)) -> Result<Option<OwnedFd>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat(parent, link.name.as_os_str(), flags, Mode::empty()) {
+        Ok(fd) => Ok((stat_descriptor(fd.as_fd())?.key() == key).then_some(fd)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}

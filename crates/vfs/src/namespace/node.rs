@@ -1,0 +1,257 @@
+//! One inode of the tree and the table of the live ones.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHasher;
+
+use super::descriptors::Descriptors;
+use crate::Stat;
+
+/// Deepest chain of names that is followed upwards; a loop of stale names is cut here.
+pub(super) const DEPTH_MAX: usize = 1 << 16;
+
+/// A file, directory, link or special file of a [`super::Namespace`]; cheap to clone.
+#[derive(Clone)]
+pub struct Node(pub(super) Arc<Inode>);
+
+/// What a node knows. It holds its parents, never its children.
+pub(super) struct Inode {
+    pub(super) key: (u64, u64),
+    /// Used since the descriptor cache last looked at it.
+    pub(super) used: AtomicBool,
+    /// Tells how it looked when [`Node::note_look`] was last called; 0 before that.
+    look: AtomicU64,
+    pub(super) state: Mutex<State>,
+    tree: Weak<Tree>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// Names the node was seen under; several for hard links, one for a directory.
+    pub(super) links: Vec<Link>,
+    pub(super) fd: Option<Arc<OwnedFd>>,
+    /// Whether the descriptor cache counts `fd`.
+    pub(super) counted: bool,
+    /// Handles that keep `fd` open.
+    pub(super) pins: usize,
+}
+
+impl State {
+    /// Whether `fd` must stay: an open handle needs it, or there is no name to find it by.
+    pub(super) fn must_stay(&self) -> bool {
+        self.pins > 0 || self.links.is_empty()
+    }
+}
+
+/// A name in a directory.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) parent: Node,
+    pub(super) name: OsString,
+}
+
+impl Link {
+    fn is(&self, parent: &Node, name: &OsStr) -> bool {
+        self.parent == *parent && self.name == name
+    }
+}
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Node {}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({:?} at {})", self.0.key, self.path().display())
+    }
+}
+
+impl Node {
+    /// Device and inode number.
+    pub fn key(&self) -> (u64, u64) {
+        self.0.key
+    }
+
+    /// Notes size and times of the inode; whether they are what they were when this was last
+    /// called, or this is the first time.
+    pub fn note_look(&self, raw: &libc::stat64) -> bool {
+        let mut hasher = FxHasher::default();
+        let times = (raw.st_mtime, raw.st_mtime_nsec, raw.st_ctime, raw.st_ctime_nsec);
+        (raw.st_size, times).hash(&mut hasher);
+        let now = hasher.finish().max(1);
+        let before = self.0.look.swap(now, Ordering::Relaxed);
+        before == now || before == 0
+    }
+
+    /// A directory and a name in it that the node is known under; `None` once it has lost all.
+    pub fn known_as(&self) -> Option<(Node, OsString)> {
+        self.link().map(|link| (link.parent, link.name))
+    }
+
+    /// All directories and names in them that the node is known under.
+    pub fn names(&self) -> Vec<(Node, OsString)> {
+        let state = self.0.state.lock();
+        state.links.iter().map(|link| (link.parent.clone(), link.name.clone())).collect()
+    }
+
+    /// A name the node is known under.
+    pub(super) fn link(&self) -> Option<Link> {
+        self.0.state.lock().links.first().cloned()
+    }
+
+    /// Learns a name: a directory has one, a file may have several.
+    pub(super) fn add_link(&self, parent: &Node, name: &OsStr, directory: bool) {
+        let link = Link { parent: parent.clone(), name: name.to_owned() };
+        let mut dropped = Vec::new();
+        let mut state = self.0.state.lock();
+        if state.links.iter().any(|known| known.is(parent, name)) {
+            return;
+        }
+        if directory {
+            dropped.append(&mut state.links);
+        }
+        state.links.push(link);
+        drop(state);
+    }
+
+    /// Forgets a name; its descriptor stays if that was the last one.
+    pub(super) fn remove_link(&self, parent: &Node, name: &OsStr) {
+        let mut state = self.0.state.lock();
+        let at = state.links.iter().position(|known| known.is(parent, name));
+        let dropped = at.map(|at| state.links.swap_remove(at));
+        drop(state);
+        drop(dropped);
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        let mut names = Vec::new();
+        let mut link = self.link();
+        while let Some(Link { parent, name }) = link {
+            if names.len() > DEPTH_MAX {
+                break;
+            }
+            names.push(name);
+            link = parent.link();
+        }
+        names.iter().rev().collect()
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        if let Some(tree) = self.tree.upgrade() {
+            tree.forget(self);
+        }
+        let counted = self.state.get_mut().counted;
+        if counted && let Some(tree) = self.tree.upgrade() {
+            tree.descriptors.uncount();
+        }
+    }
+}
+
+/// Keeps a node's descriptor open; see [`super::Namespace::pin`].
+#[derive(Debug)]
+pub struct Pin {
+    pub(super) node: Node,
+    pub(super) held: bool,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if self.held {
+            self.node.0.state.lock().pins -= 1;
+            if let Some(tree) = self.node.0.tree.upgrade() {
+                tree.descriptors.unpin();
+            }
+        }
+    }
+}
+
+/// The live nodes by inode, and their descriptors.
+pub(super) struct Tree {
+    nodes: Mutex<HashMap<(u64, u64), Weak<Inode>>>,
+    root: OnceLock<(u64, u64)>,
+    pub(super) descriptors: Descriptors,
+}
+
+impl fmt::Debug for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tree").field("live", &self.nodes.lock().len()).finish_non_exhaustive()
+    }
+}
+
+impl Tree {
+    pub(super) fn new(descriptors: Descriptors) -> Self {
+        Self { nodes: Mutex::default(), root: OnceLock::new(), descriptors }
+    }
+
+    /// Makes the root's node: it has no name, so its descriptor stays for ever.
+    pub(super) fn root(self: &Arc<Self>, stat: &Stat, fd: OwnedFd) -> Node {
+        let node = self.node(stat.key());
+        node.0.state.lock().fd = Some(Arc::new(fd));
+        self.root.get_or_init(|| node.key());
+        node
+    }
+
+    /// The node of an inode that was just seen as `name` in `parent`.
+    pub(super) fn intern(self: &Arc<Self>, stat: &Stat, parent: &Node, name: &OsStr) -> Node {
+        let node = self.node(stat.key());
+        // The root, seen through a bind mount below itself, stays the root without a name.
+        if self.root.get() != Some(&node.key()) {
+            let directory = stat.kind() == libc::S_IFDIR;
+            node.add_link(parent, name, directory);
+        }
+        node
+    }
+
+    pub(super) fn find(&self, key: (u64, u64)) -> Option<Node> {
+        self.nodes.lock().get(&key).and_then(Weak::upgrade).map(Node)
+    }
+
+    fn node(self: &Arc<Self>, key: (u64, u64)) -> Node {
+        let mut nodes = self.nodes.lock();
+        if let Some(live) = nodes.get(&key).and_then(Weak::upgrade) {
+            return Node(live);
+        }
+        let inode = Arc::new(Inode {
+            key,
+            used: AtomicBool::new(false),
+            look: AtomicU64::new(0),
+            state: Mutex::default(),
+            tree: Arc::downgrade(self),
+        });
+        nodes.insert(key, Arc::downgrade(&inode));
+        Node(inode)
+    }
+
+    /// Called from the node's own drop: its entry goes unless a newer node took the key.
+    fn forget(&self, inode: &Inode) {
+        let mut nodes = self.nodes.lock();
+        if nodes.get(&inode.key).is_some_and(|entry| std::ptr::eq(entry.as_ptr(), inode)) {
+            nodes.remove(&inode.key);
+        }
+    }
+}
+
+impl Inode {
+    /// The descriptor if it is open, marking it as used.
+    pub(super) fn cached(&self) -> Option<Arc<OwnedFd>> {
+        let fd = self.state.lock().fd.clone();
+        if fd.is_some() && !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        fd
+    }
+}

@@ -1,0 +1,80 @@
+//! Extended attributes of any node, ACLs among them.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{XattrFlags, fgetxattr, getxattr, listxattr, removexattr, setxattr};
+use rustix::io::Errno;
+
+use super::{Namespace, Node, proc_path};
+use halocline_os::error::Result;
+
+/// Room tried first: most values fit.
+const FIRST_ROOM: usize = 512;
+/// The kernel's own limit of a value and of a list of names.
+const ROOM_MAX: usize = 1 << 16;
+
+impl Namespace {
+    /// Value of an extended attribute.
+    pub fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
+        get_on(&*self.descriptor(node)?, name)
+    }
+
+    /// NUL-terminated names of the extended attributes.
+    pub fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
+        list_on(&*self.descriptor(node)?)
+    }
+
+    /// Sets an extended attribute; `flags` are `setxattr(2)`'s.
+    pub fn set_xattr(&self, node: &Node, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+        set_on(&*self.descriptor(node)?, name, value, flags)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
+        remove_on(&*self.descriptor(node)?, name)
+    }
+}
+
+/// Value of an extended attribute of a descriptor, `O_PATH` ones included; so are the others here.
+pub fn get_on(fd: &impl AsFd, name: &OsStr) -> Result<Vec<u8>> {
+    let path = proc_path(fd);
+    with_room(|room| getxattr(&path, name.as_bytes(), room))
+}
+
+/// Whether an open file has an extended attribute with a value; no `O_PATH` descriptor will do.
+pub fn is_set(file: &File, name: &OsStr) -> bool {
+    fgetxattr(file, name.as_bytes(), &mut [0_u8; 0]).is_ok_and(|bytes| bytes > 0)
+}
+
+/// NUL-terminated names of the extended attributes.
+pub fn list_on(fd: &impl AsFd) -> Result<Vec<u8>> {
+    let path = proc_path(fd);
+    with_room(|room| listxattr(&path, room))
+}
+
+/// Sets an extended attribute; `flags` are `setxattr(2)`'s.
+pub fn set_on(fd: &impl AsFd, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
+    let flags = XattrFlags::from_bits_retain(flags.cast_unsigned());
+    Ok(setxattr(proc_path(fd), name.as_bytes(), value, flags)?)
+}
+
+/// Removes an extended attribute.
+pub fn remove_on(fd: &impl AsFd, name: &OsStr) -> Result<()> {
+    Ok(removexattr(proc_path(fd), name.as_bytes())?)
+}
+
+fn with_room(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> Result<Vec<u8>> {
+    let mut value = vec![0; FIRST_ROOM];
+    let len = match call(&mut value) {
+        Err(Errno::RANGE) => {
+            value.resize(ROOM_MAX, 0);
+            call(&mut value)?
+        }
+        other => other?,
+    };
+    value.truncate(len);
+    Ok(value)
+}
