@@ -5,6 +5,7 @@
 //! disagree. A value given as a flag wins over the file, which wins over the default.
 
 mod binding;
+mod bounds;
 mod device;
 mod document;
 mod emulation;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use halocline_os::error::{Error, Result};
 
 pub use binding::{BINDING_FILE, Binding};
+pub use bounds::{Bounds, SERVERS_MAX, STRIPE_BYTES_MAX};
 pub use device::DeviceProfiles;
 pub use document::markdown;
 pub use emulation::{EmulatedGroup, Emulation};
@@ -32,10 +34,7 @@ pub use halocline_model::emulated::{EmulatedDevice, EmulatedHdd, EmulatedSsd};
 pub use options::{OPTIONS, OptionSpec};
 pub use scope::Scope;
 pub use shares::{SIZE_MIN, Shares};
-pub use units::{
-    Bounds, HourWindow, Kind, format_bytes, format_duration, parse_bytes, parse_duration,
-};
-pub use values::{SERVERS_MAX, STRIPE_BYTES_MAX};
+pub use units::{HourWindow, Kind, format_bytes, format_duration, parse_bytes, parse_duration};
 
 /// When a write is on the origin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

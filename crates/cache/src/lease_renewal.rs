@@ -6,85 +6,12 @@
 //! others.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use super::own_changes::OwnChanges;
-use halocline_meta::lease::Lease;
 use halocline_os::clock::Clock;
-
-/// A quarter of what the lease lasts.
-const RENEW_EVERY: Duration = Duration::from_millis(500);
-
-/// How many changes of the origin's files are under way.
-#[derive(Debug, Default)]
-pub(crate) struct ChangesUnderWay {
-    count: AtomicU64,
-    /// Whether the kernel is to note the end of this process, and the renewal is awake.
-    noted: AtomicBool,
-    stopped: Mutex<bool>,
-    begun: Condvar,
-    stopping: Condvar,
-}
-
-impl ChangesUnderWay {
-    /// A change begins.
-    pub(crate) fn begin(&self, lease: &Lease) {
-        self.count.fetch_add(1, Ordering::SeqCst);
-        // Seldom: it stays noted for a while.
-        if !self.noted.load(Ordering::SeqCst) {
-            let _stopped = self.stopped.lock();
-            if !self.noted.swap(true, Ordering::SeqCst) {
-                lease.note_exit();
-                self.begun.notify_one();
-            }
-        }
-    }
-
-    /// It ends.
-    pub(crate) fn end(&self) {
-        self.count.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.count.load(Ordering::SeqCst) == 0
-    }
-
-    /// Waits until it is time to look whether changes are still under way; `false` to stop.
-    fn wait(&self, clock: &Clock) -> bool {
-        let mut stopped = self.stopped.lock();
-        while !*stopped && !self.noted.load(Ordering::SeqCst) {
-            self.begun.wait(&mut stopped);
-        }
-        let deadline = clock.instant() + RENEW_EVERY;
-        clock.wait_while(&self.stopping, &mut stopped, |stopped| !*stopped, deadline);
-        !*stopped
-    }
-
-    /// Renews the lease if changes are still under way; else the kernel is told that none is.
-    fn renew(&self, lease: &Lease) {
-        if !self.is_empty() {
-            return lease.prolong();
-        }
-        let _stopped = self.stopped.lock();
-        // A change that begins now sees that, or is seen here.
-        self.noted.store(false, Ordering::SeqCst);
-        if self.is_empty() {
-            lease.forget_exit();
-        } else {
-            self.noted.store(true, Ordering::SeqCst);
-        }
-    }
-
-    fn stop(&self) {
-        *self.stopped.lock() = true;
-        self.begun.notify_one();
-        self.stopping.notify_one();
-    }
-}
 
 /// The thread that renews the lease.
 #[derive(Debug)]

@@ -11,7 +11,7 @@
 //! - [`resize`] truncates and seeks, [`blocks`] and [`times`] are what `stat` shows of what is not home yet.
 //!
 //! What keeps promises:
-//! - [`own_changes`] and [`external_changes`] tell who changed a file of the origin (I9), by a lease that [`lease_renewal`] prolongs; [`reach`] says
+//! - [`own_changes`] and [`external_changes`] tell who changed a file of the origin (I9), by a lease that [`lease_renewal`] prolongs while [`changes_under_way`] are; [`reach`] says
 //!   whether a file is gone.
 //! - [`damage`] is found by checksums and dealt with by [`repair`]; [`degrade`] goes on without a store of records, [`defects`] after a
 //!   panic; [`sight`] says whether both sides answer, [`space`] whether what is admitted can be flushed.
@@ -26,6 +26,7 @@
 
 mod barriers;
 mod blocks;
+mod changes_under_way;
 pub mod coherence;
 pub mod counters;
 mod damage;

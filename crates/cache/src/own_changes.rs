@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
+use super::changes_under_way::ChangesUnderWay;
 use super::foundation::Foundation;
-use super::lease_renewal::ChangesUnderWay;
 use super::mappings::Mappings;
 use crate::extent::file::CachedFile;
 use crate::extent::look::{Look, Since};

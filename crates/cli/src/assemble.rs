@@ -17,7 +17,8 @@ use halocline_os::one_device::{Common, common};
 use halocline_os::reserves::leave_to_root;
 use halocline_tier::{FileTier, TierOptions, TierSet};
 
-use crate::host::{Hosted, Where};
+use crate::host::Hosted;
+use crate::mount_paths::MountPaths;
 use crate::say::tell;
 use crate::{inherited, places, text};
 
@@ -174,7 +175,7 @@ fn tell_wait(taken: &Taken, users: Option<&str>) {
 
 /// Claims the origin of a mount for itself. Before a private namespace is entered: from inside one,
 /// who else claims it cannot be told.
-pub(crate) fn claim(place: &Where, config: &Config, alone: bool) -> Result<Claim, Taken> {
+pub(crate) fn claim(place: &MountPaths, config: &Config, alone: bool) -> Result<Claim, Taken> {
     let use_as = match config.mode {
         _ if !alone => UseAs::Node,
         Mode::ReadOnly => UseAs::Reader,
@@ -186,7 +187,7 @@ pub(crate) fn claim(place: &Where, config: &Config, alone: bool) -> Result<Claim
 /// Claims all tiers of a file tier; waits as [`when_free`] does.
 pub(crate) fn claim_tiers(
     root: &Path,
-    place: &Where,
+    place: &MountPaths,
     config: &Config,
     given_up: impl FnMut() -> bool,
 ) -> Result<Claim> {
@@ -199,7 +200,7 @@ pub(crate) fn claim_tiers(
 /// [`open`], unless another cache of the origin may hold newer bytes. With `--cache-lost` goes on without them. Caches of
 /// nodes that are coherent do not keep each other away.
 pub(crate) fn open_without_others(
-    place: &Where,
+    place: &MountPaths,
     config: &Config,
     node: Option<&Arc<dyn Coherence>>,
     others_are_lost: bool,
@@ -216,7 +217,7 @@ pub(crate) fn open_without_others(
 
 /// Opens the engine of a mount.
 pub(crate) fn open(
-    place: &Where,
+    place: &MountPaths,
     config: &Config,
     node: Option<&Arc<dyn Coherence>>,
 ) -> Result<ExtentEngine> {

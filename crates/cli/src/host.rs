@@ -22,12 +22,13 @@ use halocline_api::control::joining::Members;
 use halocline_api::control::{
     Claim, Controlled, MoveReport, ProgressSink, Report, Server, Skipped,
 };
-use halocline_fuse::{MountOptions, MountedSession, PrivateView, Transport, Unmounted};
+use halocline_fuse::{MountOptions, MountedSession, Transport, Unmounted};
 use halocline_os::error::{Error, Result};
 use halocline_os::unpanicked::unpanicked;
 use halocline_vfs::Engine;
 use parking_lot::Mutex;
 
+use crate::mount_paths::MountPaths;
 use crate::recording::Recording;
 
 pub(crate) use door::waiting_for;
@@ -74,26 +75,13 @@ pub(crate) struct Host<E: Hosted> {
 /// Conflicts that a flush before the last one met: who ends the mount is told of all.
 type Untold = Arc<Mutex<Vec<Skipped>>>;
 
-/// Where a mount is made.
-#[derive(Debug, Clone)]
-pub(crate) struct Where {
-    /// The origin.
-    pub(crate) origin: PathBuf,
-    /// The cache.
-    pub(crate) cache: PathBuf,
-    /// The mount point; may be the origin.
-    pub(crate) mountpoint: PathBuf,
-    /// Who will see the mount, where not everybody does who sees the mount point.
-    pub(crate) view: Option<Arc<PrivateView>>,
-}
-
 impl<E: Hosted> Host<E> {
     /// Mounts `engine`, whose origin is claimed, and has `recording` record what is asked of it. With
     /// `unmountable`, the control socket may end the mount.
     pub(crate) fn start(
         (engine, mut claim): (Arc<E>, Claim),
         config: &Config,
-        (place, recording): (&Where, Option<Arc<Recording>>),
+        (place, recording): (&MountPaths, Option<Arc<Recording>>),
         unmountable: bool,
     ) -> Result<Self> {
         let mut options = MountOptions::new(&place.mountpoint);

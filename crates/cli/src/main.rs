@@ -22,6 +22,7 @@ mod failure;
 mod figure;
 mod host;
 mod inherited;
+mod mount_paths;
 mod mpi;
 mod opening;
 mod options;

@@ -14,7 +14,7 @@ use halocline_trace::record::{Progress, Recorder};
 use halocline_trace::{Kind, Source};
 use rustix::fs::{FlockOperation, OFlags};
 
-use crate::host::Where;
+use crate::mount_paths::MountPaths;
 use crate::output;
 use crate::text;
 
@@ -64,7 +64,7 @@ fn open(path: &Path) -> Result<File> {
 
 impl Recording {
     /// Begins a trace of what will be asked of a mount; one that was there is replaced.
-    pub(crate) fn begin(path: &Path, place: &Where, config: &Config) -> Result<Arc<Self>> {
+    pub(crate) fn begin(path: &Path, place: &MountPaths, config: &Config) -> Result<Arc<Self>> {
         let at = |error| Error::at(path, "write the trace")(error);
         let mut file = open(path)?;
         file.set_len(0).map_err(at)?;

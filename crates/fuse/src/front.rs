@@ -12,11 +12,15 @@ pub(crate) mod backing;
 pub(crate) mod directories;
 mod fair;
 pub(crate) mod files;
+mod inode_table;
 pub(crate) mod names;
 mod open_files;
 pub(crate) mod passing;
+mod plain;
 pub(crate) mod privileges;
 mod recording;
+mod serving;
+mod share;
 pub(crate) mod stale_pages;
 mod timeouts;
 pub(crate) mod xattrs;
@@ -32,8 +36,8 @@ use halocline_os::unpanicked::Panicked;
 use halocline_vfs::namespace::Directory;
 use halocline_vfs::{Engine, OpenMode, Stat};
 
-use crate::inode_table::{Inode, InodeTable};
 use backing::Connection;
+use inode_table::{Inode, InodeTable};
 use open_files::{Handles, OpenFile};
 
 /// How a front end serves its engine.

@@ -2,11 +2,9 @@
 //!
 //! - [`session`] mounts an engine, privately if asked, and unmounts it;
 //! - [`transport`] brings requests from the kernel and answers to it, by `/dev/fuse` or `io_uring`;
-//! - [`front`] does what a request asks, with calls of the [`halocline_vfs::Engine`];
-//! - [`inode_table`] maps the kernel's node numbers to the engine's nodes.
+//! - [`front`] does what a request asks, with calls of the [`halocline_vfs::Engine`].
 
 pub mod front;
-pub mod inode_table;
 pub mod session;
 pub mod transport;
 

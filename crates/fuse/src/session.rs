@@ -1,6 +1,8 @@
 //! Mounting an engine, serving it, unmounting it.
 
 mod aborting;
+mod fusermount;
+mod mount_point;
 mod mounting;
 mod private_namespace;
 mod private_view;
@@ -31,9 +33,9 @@ use crate::transport::ring::{self, Between};
 
 use unmounting::Place;
 
+pub use fusermount::with_helper;
 pub use private_namespace::private_namespace;
 pub use private_view::PrivateView;
-pub use unmounting::with_helper;
 
 /// Threads by default, with rings for each processor. Engine calls wait for slow devices, so there are more than cores;
 /// but the kernel gives requests to idle threads in turn, and each has buffers of its own: with 8
@@ -177,7 +179,7 @@ impl Sights {
 
     /// Programs that have something open there, in words and not all if they are many, as far as this process may see.
     pub fn programs(&self) -> Vec<String> {
-        programs::programs_on(self.0.number)
+        self.0.programs()
     }
 
     /// A mount like it that is nowhere yet: [`show_over`] shows it where the receiver wants.
@@ -185,7 +187,7 @@ impl Sights {
     /// # Errors
     /// Not in a namespace of this process's own, or without the privilege to mount in it.
     pub fn copy(&self) -> Result<OwnedFd> {
-        unmounting::copy(&self.0)
+        self.0.copy()
     }
 }
 
@@ -232,10 +234,10 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
     let users = Users(Arc::new(move || used.upgrade().is_some_and(|front| front.is_used())));
     let serving = start().inspect_err(|_| {
         // Nobody would ever answer there.
-        let _undone = unmounting::unmount(&place);
+        let _undone = place.unmount();
     })?;
     let transport = if serving.rings.is_some() { Transport::Ring } else { Transport::Device };
-    if let Some(device) = place.device {
+    if let Some(device) = place.here().and_then(|point| point.device) {
         mounting::widen_read_ahead(device);
     }
     Ok(MountedSession { serving: Some(serving), transport, place, users })
@@ -316,7 +318,7 @@ impl MountedSession {
     pub fn abort(&self) -> Result<()> {
         let fail = |error| {
             let what =
-                format!("{}: cannot be taken from its users: {error}", self.place.path.display());
+                format!("{}: cannot be taken from its users: {error}", self.place.path().display());
             Error::invalid(what, "end the programs that use it")
         };
         self.place.abort().map_err(fail)
@@ -324,13 +326,13 @@ impl MountedSession {
 
     /// Where it is mounted.
     pub fn mountpoint(&self) -> &Path {
-        &self.place.path
+        self.place.path()
     }
 
     /// Unmounts unless programs use the mount; `false` when they do, and then nothing changed.
     /// After `true`, [`MountedSession::wait`] returns soon.
     pub fn unmount_if_unused(&self) -> Result<bool> {
-        unmounting::unmount_unused(&self.place)
+        self.place.unmount_unused()
     }
 
     /// Fails where something else is mounted over the mount, so that it cannot be unmounted.
@@ -349,7 +351,7 @@ impl MountedSession {
         let copy = self.place.copies().into_iter().next();
         let Some(copy) = copy.filter(|_| !self.are_users_gone_soon()) else { return Ok(()) };
         // Those that use the copy are not known.
-        let known = programs::programs_on(self.place.number);
+        let known = self.place.programs();
         let who = if known.is_empty() { String::new() } else { format!(": {}", known.join(", ")) };
         Err(Error::invalid(
             format!("programs use the mount, which is also at {copy}{who}"),
@@ -431,12 +433,12 @@ impl MountedSession {
 
     /// Takes the mount out of sight, in use or not, and waits for nobody.
     pub fn detach(&self) -> Result<()> {
-        unmounting::unmount(&self.place).map(drop)
+        self.place.unmount().map(drop)
     }
 
     /// Unmounts. A busy mount is detached: gone from the tree at once, ended when it is unused.
     pub fn unmount(mut self) -> Result<Unmounted> {
-        if unmounting::unmount(&self.place)? {
+        if self.place.unmount()? {
             // Somebody else may have detached it.
             if self.place.copies().is_empty() && self.is_ended_soon() {
                 self.join()?;
@@ -444,7 +446,7 @@ impl MountedSession {
             }
         } else {
             tracing::warn!(
-                mountpoint = %self.place.path.display(),
+                mountpoint = %self.place.path().display(),
                 "still in use: detached; it ends when the last program closes its files there"
             );
         }
@@ -455,7 +457,9 @@ impl MountedSession {
 
     fn join(&mut self) -> Result<()> {
         match self.serving.take() {
-            Some(serving) => serving.join().map_err(Error::at(&self.place.path, "serve the mount")),
+            Some(serving) => {
+                serving.join().map_err(Error::at(self.place.path(), "serve the mount"))
+            }
             None => Ok(()),
         }
     }
@@ -467,7 +471,7 @@ impl Drop for MountedSession {
         if serving.is_finished() {
             return;
         }
-        match unmounting::unmount(&self.place) {
+        match self.place.unmount() {
             Ok(true) if self.place.copies().is_empty() => drop(serving.join()),
             Ok(true) => match self.place.abort() {
                 Ok(()) => drop(serving.join()),

@@ -13,6 +13,7 @@ mod marks;
 mod names;
 mod open;
 mod options;
+mod replace;
 #[cfg(test)]
 mod tests;
 mod untrusted;

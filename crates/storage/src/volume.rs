@@ -20,6 +20,7 @@ use halocline_os::private::PrivateDir;
 
 pub mod file;
 pub mod marks;
+mod object_paths;
 pub mod objects;
 pub mod origin;
 mod queue;
@@ -30,6 +31,7 @@ pub mod spread;
 pub mod unstripe;
 
 pub use file::VolumeFile;
+pub use object_paths::ObjectKey;
 pub use objects::CacheObjects;
 pub use origin::{Origin, OriginFile};
 pub use server::Server;

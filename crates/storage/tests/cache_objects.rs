@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use halocline_model::layout::{CacheGeometry, Layout};
 use halocline_storage::device::Device;
-use halocline_storage::volume::objects::ObjectKey;
+use halocline_storage::volume::ObjectKey;
 use halocline_storage::volume::{CacheObjects, Volume};
 
 const STRIPE: u64 = 4096;

@@ -23,7 +23,7 @@ use super::tiers::Tiers;
 use halocline_api::control::tier::PRIVATE;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::attributes::stat_at;
+use halocline_vfs::namespace::statx::stat_at;
 use halocline_vfs::namespace::{Namespace, Node};
 
 /// What became of something that is no regular file.

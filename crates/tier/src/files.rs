@@ -38,7 +38,7 @@ use super::uses::AllUses;
 use super::watermarks::Watermarks;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Allocate;
-use halocline_vfs::namespace::attributes::set_attr_on;
+use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::namespace::{self, stat_descriptor};
 use halocline_vfs::{Maker, SetAttr, Stat};
 

@@ -31,7 +31,7 @@ use super::many_names::{ManyNames, Name};
 use super::stayed::{NAMES_MAX, Stayed};
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::Result;
-use halocline_vfs::namespace::attributes::{set_attr_on, stat_at, system_time};
+use halocline_vfs::namespace::statx::{set_attr_on, stat_at, system_time};
 use halocline_vfs::namespace::{Node, stat_descriptor};
 use halocline_vfs::{SetAttr, SetTime, Stat};
 

@@ -14,7 +14,7 @@ use super::inode::Place;
 use super::tiers::Tiers;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::SetAttr;
-use halocline_vfs::namespace::attributes::set_attr_on;
+use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 
 /// The extended attribute in which an ACL is.

@@ -32,7 +32,7 @@ use super::residents::{Resident, Residents};
 use super::stamp::{Stamp, is_closed};
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::{Error, Result};
-use halocline_vfs::namespace::attributes::set_attr_on;
+use halocline_vfs::namespace::statx::set_attr_on;
 use halocline_vfs::namespace::{reopen, stat_descriptor, xattr};
 use halocline_vfs::{SetAttr, Stat};
 

@@ -34,7 +34,7 @@ use halocline_api::control::tier::PRIVATE;
 use halocline_api::control::tier::Problem;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
-use halocline_vfs::namespace::attributes::stat_at;
+use halocline_vfs::namespace::statx::stat_at;
 use halocline_vfs::namespace::{Namespace, Node, stat_descriptor};
 
 /// Reads the tiers, and brings them in order.

@@ -22,8 +22,8 @@ use halocline_os::error::{Error, Result};
 use halocline_os::looks::Looks;
 use halocline_os::private::{PrivateDir, own_uid};
 use halocline_vfs::namespace::Namespace;
-use halocline_vfs::namespace::attributes::statfs;
 use halocline_vfs::namespace::stat_descriptor;
+use halocline_vfs::namespace::statx::statfs;
 
 /// Bytes of a tier that stay free: its file system needs some for its own metadata.
 const MARGIN: u64 = 1 << 20;

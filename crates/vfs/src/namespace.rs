@@ -3,7 +3,7 @@
 //! A [`Namespace`] holds its root open, so that the tree stays reachable when something is
 //! mounted over it. A [`Node`] is one inode of the tree; it knows the names it was seen under and
 //! is found again through them, so that it needs no descriptor of its own: directories have more
-//! entries than a process may have descriptors. [`descriptors`] keeps a bounded number of them.
+//! entries than a process may have descriptors. [`node::descriptors`] keeps a bounded number of them.
 //!
 //! What must hold:
 //! - A node never stands for another inode: a descriptor that is opened by name is compared with
@@ -14,13 +14,13 @@
 //!   applied by the file system below, not by us ([`act_as`]).
 
 mod act_as;
-pub mod attributes;
+mod attributes;
 mod change;
 pub mod contents;
-mod descriptors;
 mod directory;
 mod make;
 mod node;
+pub mod statx;
 pub mod xattr;
 
 use std::ffi::OsStr;
@@ -36,14 +36,14 @@ use crate::Stat;
 use halocline_os::error::{Error, Result};
 use halocline_os::open_files::OpenFiles;
 
-pub use attributes::stat_descriptor;
-pub use attributes::stat_of;
 pub use change::Removed;
 pub use directory::{DirEntry, Directory};
 pub use node::{Node, Pin};
+pub use statx::stat_descriptor;
+pub use statx::stat_of;
 
-use descriptors::Descriptors;
 use node::Tree;
+use node::descriptors::Descriptors;
 
 /// An existing directory tree, opened once and reached by descriptors from then on.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ impl Namespace {
     pub fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
         self.shown(parent, name, Errno::NOENT)?;
         let fd = self.descriptor(parent)?;
-        let stat = attributes::stat_at(fd.as_fd(), name)?;
+        let stat = statx::stat_at(fd.as_fd(), name)?;
         let node = self.tree.intern(&stat, parent, name);
         Ok((node, stat))
     }
@@ -158,7 +158,7 @@ impl Namespace {
 
     /// Totals of the file system the node is on.
     pub fn statfs(&self, node: &Node) -> Result<libc::statvfs64> {
-        attributes::statfs(self.descriptor(node)?.as_fd())
+        statx::statfs(self.descriptor(node)?.as_fd())
     }
 
     /// Best known path of the node relative to the root; empty for the root itself.

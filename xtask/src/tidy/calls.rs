@@ -17,15 +17,19 @@ pub(super) fn outside_tests(tree: &syn::File, rule: &mut impl Calls) {
     OutsideTests(rule).visit_file(tree);
 }
 
+/// Whether an item with these attributes is compiled for tests alone.
+pub(super) fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
+    })
+}
+
 struct OutsideTests<'r, R>(&'r mut R);
 
 impl<'ast, R: Calls> Visit<'ast> for OutsideTests<'_, R> {
     fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
-        let is_test = |attribute: &syn::Attribute| {
-            attribute.path().is_ident("cfg")
-                && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
-        };
-        if !module.attrs.iter().any(is_test) {
+        if !is_for_tests(&module.attrs) {
             visit::visit_item_mod(self, module);
         }
     }

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::calls::is_for_tests;
 use super::uses::{module_of, places};
 use super::{Finding, Source};
 
@@ -26,7 +27,27 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
         }
         crates.entry(root).or_default().insert(module, source);
     }
+    let without_tests = |modules: &mut Modules<'_>| {
+        let tests = tests(modules);
+        modules.retain(|module, _| !tests.iter().any(|test| module.starts_with(test)));
+    };
+    crates.values_mut().for_each(without_tests);
     crates.iter().flat_map(|(root, modules)| circles(root, modules)).collect()
+}
+
+/// Modules that are compiled for tests alone.
+fn tests(modules: &Modules<'_>) -> Vec<Vec<String>> {
+    let mut tests = Vec::new();
+    for (module, source) in modules {
+        for item in source.tree.iter().flat_map(|tree| &tree.items) {
+            if let syn::Item::Mod(item) = item
+                && is_for_tests(&item.attrs)
+            {
+                tests.push([module.as_slice(), &[item.ident.to_string()]].concat());
+            }
+        }
+    }
+    tests
 }
 
 fn circles(root: &str, modules: &Modules<'_>) -> Vec<Finding> {
@@ -133,7 +154,7 @@ fn circle(mut graph: Graph) -> Option<Vec<String>> {
 }
 
 fn is_tests(item: &syn::Item) -> bool {
-    matches!(item, syn::Item::Mod(module) if module.ident == "tests")
+    matches!(item, syn::Item::Mod(module) if is_for_tests(&module.attrs))
 }
 
 #[cfg(test)]
@@ -155,7 +176,10 @@ mod tests {
         assert_eq!(findings(&way), [""; 0]);
         let nested = [("a.rs", "mod b;"), ("a/b.rs", "use super::A; use super::super::c::C;")];
         assert_eq!(findings(&nested), [""; 0]);
-        let tested = [("a.rs", "mod tests { use super::super::b::B; }"), ("b.rs", "use super::a;")];
+        let tested = [
+            ("a.rs", "#[cfg(test)] mod tests { use super::super::b::B; }"),
+            ("b.rs", "use super::a;"),
+        ];
         assert_eq!(findings(&tested), [""; 0]);
         let front =
             [("lib.rs", "pub use a::A;"), ("a.rs", "use crate::b;"), ("b.rs", "use crate::C;")];

@@ -11,7 +11,7 @@ use halocline_model::layout::CacheGeometry;
 use serde::{Deserialize, Serialize};
 
 use super::Config;
-use super::values::{SERVERS_MAX, STRIPE_BYTES_MAX};
+use super::bounds::{SERVERS_MAX, STRIPE_BYTES_MAX};
 use halocline_os::born::born_ns;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};

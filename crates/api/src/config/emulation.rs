@@ -5,7 +5,7 @@ use std::fmt;
 use halocline_model::emulated::EmulatedDevice;
 use serde::{Deserialize, Serialize};
 
-use super::values::SERVERS_MAX;
+use super::bounds::SERVERS_MAX;
 
 /// Like devices of one side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

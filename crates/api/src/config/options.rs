@@ -5,13 +5,13 @@
 //! `--with-hyphens` as flags.
 
 use super::Config;
+use super::bounds::{BLOCK, ENTRIES, RATE, SERVERS, STRIPE, THREADS};
 use super::scope::Scope;
 use super::shares::SIZE_MIN;
 use super::units::{Kind, format_bytes, format_duration, parse_bytes, parse_duration};
 use super::values::{
-    BLOCK, ENTRIES, RATE, SERVERS, STRIPE, THREADS, copies, copies_text, count, emulate, globs,
-    hours, mode, mode_text, name, percent, put, single_thread, size, size_text, stripe, tiers,
-    volume, volume_text,
+    copies, copies_text, count, emulate, globs, hours, mode, mode_text, name, percent, put,
+    single_thread, size, size_text, stripe, tiers, volume, volume_text,
 };
 
 /// One option. `set` gets text as a flag would give it, the values of a repeated flag one a line;

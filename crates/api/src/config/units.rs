@@ -7,23 +7,7 @@ pub use halocline_model::units::{format_bytes, parse_bytes};
 use halocline_model::{admit, evict, tier};
 use serde::{Deserialize, Serialize};
 
-use super::values::SERVERS_MAX;
-
-/// The least and the greatest number that an option takes: both are allowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    /// The least.
-    pub least: u64,
-    /// The greatest.
-    pub most: u64,
-}
-
-impl Bounds {
-    /// Whether `number` is within them.
-    pub const fn contain(self, number: u64) -> bool {
-        self.least <= number && number <= self.most
-    }
-}
+use super::bounds::{BYTES_MAX, Bounds, SERVERS_MAX};
 
 /// What a value looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,9 +167,6 @@ impl std::fmt::Display for HourWindow {
 /// Units of time in milliseconds, largest first.
 const TIME_UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
-
-/// Most bytes that are read: offsets in files are signed.
-pub(super) const BYTES_MAX: u64 = (1 << 63) - 1;
 
 /// Longest time that an option takes: a hundred years. Added to any clock it is a time.
 const TIME_MAX: Duration = Duration::from_hours(100 * 366 * 24);

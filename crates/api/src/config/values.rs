@@ -1,6 +1,7 @@
 //! How the values of options are read from text and written as text.
 
-use super::units::{BYTES_MAX, Bounds, HourWindow, Kind, format_bytes, parse_bytes};
+use super::bounds::{BLOCK, Bounds, STRIPE};
+use super::units::{HourWindow, Kind, format_bytes, parse_bytes};
 use super::{CacheSize, Config, Copies, Emulation, Mode, VolumeKind};
 
 /// Stores a value that could be read.
@@ -42,23 +43,6 @@ pub(super) fn emulate(config: &mut Config, text: &str) -> Option<()> {
     };
     Some(())
 }
-
-/// A number of entries of a table: each takes memory.
-pub(super) const ENTRIES: Bounds = Bounds { least: 1, most: 1 << 26 };
-/// A number of threads; 0 is for as many as the front end likes.
-pub(super) const THREADS: Bounds = Bounds { least: 0, most: 1024 };
-/// Servers of one side at most: their queues are threads.
-pub const SERVERS_MAX: u32 = 256;
-/// A number of servers.
-pub(super) const SERVERS: Bounds = Bounds { least: 1, most: SERVERS_MAX as u64 };
-/// Bytes of a block: stripes are whole ones, so that no block lies on two servers.
-pub(super) const BLOCK: u64 = 4096;
-/// Bytes of a stripe at most.
-pub const STRIPE_BYTES_MAX: u64 = 1 << 40;
-/// Bytes of a stripe.
-pub(super) const STRIPE: Bounds = Bounds { least: BLOCK, most: STRIPE_BYTES_MAX };
-/// Bytes a second; 0 is no limit.
-pub(super) const RATE: Bounds = Bounds { least: 0, most: BYTES_MAX };
 
 /// A whole number within `bounds`.
 pub(super) fn count<T: TryFrom<u64>>(text: &str, bounds: Bounds) -> Option<T> {

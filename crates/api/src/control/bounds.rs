@@ -9,8 +9,6 @@ use halocline_os::error::{Error, Result};
 pub(super) const REQUEST_BYTES_MAX: usize = 64 << 20;
 /// Bytes of a request line that any client may send at any time.
 pub(super) const SHORT_LINE_BYTES: usize = 64 << 10;
-/// Paths of one request at most.
-pub(super) const PATHS_MAX: usize = 1 << 19;
 /// Bytes of a file end here, as on Linux.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Ranks and processes of one job end here.
@@ -53,6 +51,7 @@ mod tests {
 
     use super::*;
     use crate::control::server::parse;
+    use crate::control::wire::PATHS_MAX;
 
     fn refused(line: &str, part: &str) {
         let error = parse(line.as_bytes()).expect_err(line).to_string();

@@ -11,6 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Longest path in bytes: longer than one system call takes, because trees may be deeper than that.
 const WIRE_PATH_BYTES_MAX: usize = 1 << 20;
 
+/// Paths of one request at most.
+pub(super) const PATHS_MAX: usize = 1 << 19;
+
 /// A path as it appears on the wire.
 enum WirePath {
     Text(String),
@@ -158,8 +161,7 @@ pub(super) mod paths {
 
     use serde::{Deserializer, Serializer};
 
-    use super::WirePath;
-    use crate::control::bounds::PATHS_MAX;
+    use super::{PATHS_MAX, WirePath};
 
     pub(in crate::control) fn serialize<S: Serializer>(
         paths: &[PathBuf],

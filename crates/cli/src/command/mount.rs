@@ -24,7 +24,8 @@ use crate::assemble;
 use crate::child::Signals;
 use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
-use crate::host::{Host, Hosted, Where};
+use crate::host::{Host, Hosted};
+use crate::mount_paths::MountPaths;
 use crate::opening::Opening;
 use crate::options::ConfigArgs;
 use crate::preflight;
@@ -75,9 +76,9 @@ pub(crate) struct MountArgs {
 /// What is mounted.
 enum Plan {
     /// An origin with a cache.
-    Extents(Where),
+    Extents(MountPaths),
     /// A file tier below a root.
-    Tier(PathBuf, Where),
+    Tier(PathBuf, MountPaths),
 }
 
 /// Mounts.
@@ -127,12 +128,12 @@ fn plan(args: &MountArgs, config: &Config) -> Result<Plan, Failure> {
             let mountpoint =
                 preflight::tier_mountpoint(mountpoint, &tiers, config).map_err(Failure::refused)?;
             let (origin, cache) = (tiers.root.clone(), tiers.private());
-            Plan::Tier(tiers.root, Where { origin, cache, mountpoint, view: None })
+            Plan::Tier(tiers.root, MountPaths { origin, cache, mountpoint, view: None })
         }
         (None, Some(cache), [origin, mountpoint]) => {
             let sides = preflight::sides(origin, cache, config).map_err(Failure::refused)?;
             let mountpoint = preflight::mountpoint(mountpoint, &sides).map_err(Failure::refused)?;
-            Plan::Extents(Where {
+            Plan::Extents(MountPaths {
                 origin: sides.origin,
                 cache: sides.cache,
                 mountpoint,
@@ -183,7 +184,7 @@ fn start_in_background() -> Outcome {
 fn serve<E: Hosted>(
     args: &MountArgs,
     config: &Config,
-    place: &Where,
+    place: &MountPaths,
     open: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<(E, Claim)>,
 ) -> Outcome {
     if args.background_process {

@@ -1,9 +1,7 @@
 //! `halocline plan`: stripes for servers of several kinds, from a trace (docs/PLANNING.md).
 
-pub(crate) mod judge;
 mod page;
 mod picture;
-pub(crate) mod placement;
 mod report;
 pub(crate) mod source;
 
@@ -22,7 +20,7 @@ use halocline_plan::plan_file::{Expected, Plan, PlannedFile, Trace, VERSION};
 use halocline_plan::planner::{self, Name, Outcome};
 use halocline_plan::write::{self, Target};
 
-use judge::Replay;
+use super::judge::{self, Replay};
 use source::Seen;
 
 /// Plan the stripes of files on servers of several kinds, from a trace of their requests

@@ -26,7 +26,8 @@ use crate::assemble;
 use crate::child::Signals;
 use crate::cluster::ClusterArgs;
 use crate::failure::{Failure, Outcome};
-use crate::host::{self, Flushing, Host, Where};
+use crate::host::{self, Flushing, Host};
+use crate::mount_paths::MountPaths;
 use crate::mpi;
 use crate::opening::Opening;
 use crate::options::ConfigArgs;
@@ -102,7 +103,7 @@ impl RunArgs {
 /// Everything that was checked.
 struct Plan {
     config: Config,
-    place: Where,
+    place: MountPaths,
     report: Option<PathBuf>,
     program: PathBuf,
     /// Looked at before there is a mount: a process that is killed while it waits for a mount of its own never ends.
@@ -233,7 +234,7 @@ fn plan(args: &RunArgs) -> Result<Plan, Failure> {
     preflight::process_and_device().map_err(Failure::refused)?;
     let report = args.report.as_deref().map(preflight::report_file).transpose();
     args.trace.as_deref().map_or(Ok(()), recording::check).map_err(Failure::refused)?;
-    let place = Where {
+    let place = MountPaths {
         mountpoint: sides.origin.clone(),
         origin: sides.origin,
         cache: sides.cache,

@@ -10,7 +10,7 @@ use halocline_storage::volume::Origin;
 use halocline_storage::volume::origin::relayout::Standing;
 use serde::Serialize;
 
-use super::plan::placement::{self, PartJson, PlacementArgs, ServerBytes};
+use super::placement::{self, PartJson, PlacementArgs, ServerBytes};
 use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::say::say;

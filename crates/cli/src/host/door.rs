@@ -19,7 +19,8 @@ use halocline_os::error::{Error, Result};
 
 use super::endings::{Ending, used_by};
 use super::hanging;
-use super::{Hosted, Untold, Where, flushed};
+use super::{Hosted, Untold, flushed};
+use crate::mount_paths::MountPaths;
 use crate::recording::Recording;
 use crate::text;
 
@@ -49,7 +50,7 @@ pub(super) struct OpenTo {
 
 impl OpenTo {
     /// Before the mount is made, which may lie over the origin.
-    pub(super) fn new(place: &Where, config: &Config, public: bool) -> Result<Self> {
+    pub(super) fn new(place: &MountPaths, config: &Config, public: bool) -> Result<Self> {
         let origin = place.origin.clone();
         let seen = fs::metadata(&origin).map_err(Error::at(&origin, "look at the origin"))?;
         let options = OPTIONS.iter().map(|option| (option.key.to_owned(), (option.get)(config)));

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuser::{FileAttr, FileType, INodeNo};
 use halocline_vfs::Stat;
 
+use super::inode_table::ROOT;
 use super::names::Entry;
-use crate::inode_table::ROOT;
 
 /// Attributes under the kernel's number; the root shows the origin's own number.
 pub(super) fn file_attr(number: u64, stat: &Stat) -> FileAttr {

@@ -11,8 +11,8 @@ use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use super::fair::Place;
-use super::passing::Share;
-use crate::inode_table::Inode;
+use super::inode_table::Inode;
+use super::share::Share;
 
 /// Locks that handle numbers are spread over, so that threads seldom meet.
 const SHARDS: u64 = 64;

@@ -1,9 +1,5 @@
 //! Open files that the kernel serves by itself (FUSE passthrough, Linux 6.9).
 //!
-//! What must hold, because the kernel refuses anything else: while a file has a handle that the
-//! kernel serves, all its handles are served so, with the same backing; while it has one that we
-//! serve, none is. A file's first handle therefore decides for those opened beside it.
-//!
 //! What must hold, because Linux does not see to it: while the kernel serves a file, it keeps no pages of
 //! the mount's file (I1). Mappings then store into the pages of the file below, and nothing brings the
 //! two together. Two calls ask for such pages all the same: `splice`, and with it `sendfile` and
@@ -12,30 +8,18 @@
 //! be found again, as old as they are then, also by who opens the file when all has been closed. So such
 //! reads are refused with EINVAL, which tells programs to `read` instead; advice has no effect.
 
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fuser::{FileHandle, FopenFlags};
 use halocline_vfs::Engine;
-use parking_lot::Mutex;
 
 use super::backing::Backing;
 use super::fair::Place;
+use super::inode_table::Inode;
 use super::open_files::OpenFile;
+use super::share::Share;
 use super::{Front, timeouts};
-use crate::inode_table::Inode;
-
-/// Who serves a file's open handles.
-#[derive(Debug, Default)]
-pub struct Serving(Mutex<Handles>);
-
-#[derive(Debug, Default)]
-struct Handles {
-    ours: usize,
-    kernels: usize,
-    backing: Option<Arc<Backing>>,
-}
 
 /// What the kernel is told of a file that was opened.
 #[derive(Debug)]
@@ -44,60 +28,6 @@ pub(crate) struct Opened {
     pub(crate) mode: FopenFlags,
     /// What it shall read and write by itself instead of asking us.
     pub(crate) backing: Option<Arc<Backing>>,
-}
-
-/// One open handle's part in [`Serving`].
-#[derive(Debug)]
-pub(super) struct Share<N> {
-    inode: Arc<Inode<N>>,
-    /// What the kernel reads and writes, where it does so by itself.
-    pub(super) backing: Option<Arc<Backing>>,
-}
-
-impl<N> Share<N> {
-    /// Decides who serves a new handle: `offer` is asked whether the kernel shall, with whether it
-    /// must, and is given what registers a descriptor with the kernel.
-    pub(super) fn new(
-        inode: &Arc<Inode<N>>,
-        open_backing: impl Fn(BorrowedFd<'_>) -> io::Result<Backing>,
-        offer: impl FnOnce(bool, &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>) -> bool,
-    ) -> Self {
-        let mut handles = inode.serving.0.lock();
-        let must = handles.kernels > 0;
-        if handles.ours == 0 {
-            let mut backing = handles.backing.clone();
-            let mut register = |fd: BorrowedFd<'_>| {
-                if backing.is_none() {
-                    backing = Some(Arc::new(open_backing(fd)?));
-                }
-                Ok(())
-            };
-            let taken = offer(must, &mut register);
-            if let Some(backing) = backing.filter(|_| taken || must) {
-                handles.kernels += 1;
-                handles.backing = Some(backing.clone());
-                drop(handles);
-                return Self { inode: inode.clone(), backing: Some(backing) };
-            }
-        }
-        handles.ours += 1;
-        drop(handles);
-        Self { inode: inode.clone(), backing: None }
-    }
-}
-
-impl<N> Drop for Share<N> {
-    fn drop(&mut self) {
-        let mut handles = self.inode.serving.0.lock();
-        if self.backing.is_none() {
-            handles.ours -= 1;
-            return;
-        }
-        handles.kernels -= 1;
-        if handles.kernels == 0 {
-            handles.backing = None;
-        }
-    }
 }
 
 /// Of an engine's flags, those that go with passthrough: a direct handle reads and writes through

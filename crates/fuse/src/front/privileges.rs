@@ -5,14 +5,13 @@
 //! attributes before each write; we look once per inode until something may have set them again.
 
 use std::ffi::OsStr;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use halocline_os::error::Result;
 use halocline_vfs::Allocate;
 use halocline_vfs::{Caller, Engine, SetAttr, Stat};
 
 use super::Front;
-use crate::inode_table::Inode;
+use super::inode_table::Inode;
 
 const CAPABILITY: &str = "security.capability";
 
@@ -26,41 +25,6 @@ pub(super) fn notice<N>(inode: &Inode<N>, stat: &Stat) {
 /// The next write must look again.
 pub(super) fn forget<N>(inode: &Inode<N>) {
     inode.plain.changed();
-}
-
-/// Whether a file is known to have neither set-id bits nor file capabilities.
-///
-/// What must hold: it is known only when a look has ended that began after the last change. A writer that
-/// relied on the look of another, which has yet to take the bits off, would be ahead of it.
-#[derive(Debug)]
-pub struct Plain {
-    /// Times at which they may have been set, and one.
-    changes: AtomicU64,
-    /// How many of those the last look that ended has seen.
-    seen: AtomicU64,
-}
-
-impl Default for Plain {
-    fn default() -> Self {
-        Self { changes: AtomicU64::new(1), seen: AtomicU64::new(0) }
-    }
-}
-
-impl Plain {
-    fn changed(&self) {
-        self.changes.fetch_add(1, SeqCst);
-    }
-
-    /// What a look that begins now will have seen; `None` if none is needed.
-    fn begin(&self) -> Option<u64> {
-        let changes = self.changes.load(SeqCst);
-        (self.seen.load(SeqCst) < changes).then_some(changes)
-    }
-
-    /// The look ended, and there is nothing to take off any more.
-    fn end(&self, begun: u64) {
-        self.seen.fetch_max(begun, SeqCst);
-    }
 }
 
 /// Permission bits without what a change of the contents takes away; `None` if nothing is lost.
@@ -147,22 +111,6 @@ fn in_group(caller: Caller, gid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The second of two writers relied on the first, whose look had only begun.
-    #[test]
-    fn a_look_counts_when_it_has_ended_and_nothing_changed_meanwhile() {
-        let plain = Plain::default();
-        let first = plain.begin().expect("nobody looked");
-        let second = plain.begin().expect("the first look has not ended");
-        plain.end(first);
-        assert_eq!(plain.begin(), None);
-        plain.changed();
-        plain.end(second);
-        let third = plain.begin().expect("changed since the second look began");
-        plain.changed();
-        plain.end(third);
-        assert!(plain.begin().is_some(), "changed while the third looked");
-    }
 
     #[test]
     fn what_a_write_takes_away() {

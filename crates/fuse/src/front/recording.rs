@@ -9,8 +9,8 @@ use halocline_trace::record::{FileNumber, Recorder};
 use halocline_vfs::{Caller, Engine};
 
 use super::Front;
+use super::inode_table::Inode;
 use super::open_files::OpenFile;
-use crate::inode_table::Inode;
 
 /// Where requests are recorded.
 #[derive(Debug)]

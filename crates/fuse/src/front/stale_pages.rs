@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What is known of one file.
 #[derive(Debug, Default)]
-pub struct Pages {
+pub(super) struct Pages {
     /// Open handles past the page cache.
     direct: AtomicU32,
     /// Whether the kernel may have read pages since the first of them was opened.

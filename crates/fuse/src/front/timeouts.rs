@@ -12,7 +12,7 @@ use fuser::{FileAttr, FileType};
 use halocline_vfs::Engine;
 
 use super::Front;
-use crate::inode_table::Inode;
+use super::inode_table::Inode;
 
 impl<E: Engine> Front<E> {
     /// How long the kernel may keep the name and the attributes of an inode.

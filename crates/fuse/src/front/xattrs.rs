@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use fuser::{Errno, INodeNo};
 use halocline_vfs::{Caller, Engine};
 
+use super::inode_table::Inode;
 use super::{Answer, Front, Refused, privileges};
-use crate::inode_table::Inode;
 
 /// What is answered to a request for a value or a list, whose size may be asked for first.
 #[derive(Debug)]

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use fuser::{Config, MountOption, Session, SessionACL};
 use halocline_os::error::{Error, Result};
@@ -14,12 +15,12 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid, getpriority_process, setpriority_process};
 
 use super::MountOptions;
+use super::fusermount::{SUBTYPE, escaped, remedy};
+use super::mount_point::MountPoint;
 use super::unmounting::Place;
 use crate::transport::device::Device;
 
 const DEVICE: &str = "/dev/fuse";
-/// What `mount` and `df` show as the type.
-pub(super) const SUBTYPE: &str = "halocline";
 /// Read-ahead per file, in KiB: the largest request.
 const READ_AHEAD_KIB: &str = "1024";
 
@@ -43,7 +44,7 @@ pub(super) fn mount<E: Engine>(
             .take_device()
             .and_then(|device| Session::from_fd(served, device, SessionACL::All, config))
             .map_err(Error::at(mountpoint, "start the FUSE session on"))?;
-        return Ok((session, Place::in_view(view)));
+        return Ok((session, Place::InView(Arc::clone(view))));
     }
     let undo = || {
         let _undone = rustix::mount::unmount(mountpoint, UnmountFlags::DETACH);
@@ -58,8 +59,8 @@ pub(super) fn mount<E: Engine>(
         }
         Err(error) => Err(error),
     }?;
-    let place = Place::of_new_mount(mountpoint).inspect_err(|_| undo())?;
-    Ok((session, place))
+    let point = MountPoint::of_new_mount(mountpoint).inspect_err(|_| undo())?;
+    Ok((session, Place::Here(point)))
 }
 
 fn mount_directly(
@@ -159,19 +160,6 @@ fn mount_with_helper<E: Engine>(
         }
         Error::invalid(what, remedy(&said))
     })
-}
-
-/// What to do where the helper refuses with these words.
-pub(super) fn remedy(said: &str) -> &'static str {
-    if said.contains("user_allow_other") {
-        return "add the line user_allow_other to /etc/fuse.conf, or mount without --allow-other";
-    }
-    "see fusermount3(1), or use a private mount (halocline run)"
-}
-
-/// A name as an option of the helper: those are separated by commas.
-pub(super) fn escaped(name: &str) -> String {
-    name.replace('\\', "\\\\").replace(',', "\\,")
 }
 
 /// What the helper printed, as part of a sentence.

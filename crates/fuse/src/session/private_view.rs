@@ -22,7 +22,7 @@ use halocline_os::error::{Error, Result};
 use parking_lot::Mutex;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::unmounting::with_helper;
+use super::fusermount::with_helper;
 use keeper::Keeper;
 
 /// A mount that nobody serves or sees yet, and the namespaces in which it will be seen.

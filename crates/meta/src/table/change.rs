@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
+use super::replace::{Piece, Replace, write_replace};
 use super::{ExtentTable, marks};
 use crate::batch::Batch;
 use crate::files::{FileState, Mapped};
@@ -18,19 +19,6 @@ use halocline_os::error::{Error, Result};
 /// Extents end here at the latest: the largest file offset, rounded down to a block.
 pub(super) const END_MAX: u64 = i64::MAX as u64 / BLOCK * BLOCK;
 
-/// What becomes of one extent: `pieces` in its place, in order.
-#[derive(Debug)]
-pub(super) struct Replace {
-    pub(super) start: u64,
-    pub(super) pieces: Vec<Piece>,
-}
-
-#[derive(Debug)]
-pub(super) struct Piece {
-    pub(super) record: ExtentRecord,
-    pub(super) generation: u64,
-}
-
 /// What a write changes.
 #[derive(Debug, Default)]
 struct Dirtied {
@@ -40,35 +28,6 @@ struct Dirtied {
     replace: Vec<Replace>,
     /// What the store calls dirty beyond what is.
     marks: Vec<Mark>,
-}
-
-impl Replace {
-    /// Replaces the extent at `start` by `pieces` in any order.
-    pub(super) fn new(start: u64, pieces: impl Iterator<Item = Piece>) -> Self {
-        let mut pieces: Vec<_> = pieces.collect();
-        pieces.sort_by_key(|piece| piece.record.range);
-        Self { start, pieces }
-    }
-
-    fn bytes(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.record.range.len()).sum()
-    }
-
-    /// Lets pieces that were held be evicted after the barrier of `epoch`.
-    pub(super) fn release(&mut self, epoch: u64) {
-        for piece in &mut self.pieces {
-            if piece.record.epoch == HELD {
-                piece.record.epoch = epoch;
-            }
-        }
-    }
-}
-
-impl Piece {
-    fn held(mut self) -> Self {
-        self.record.epoch = HELD;
-        self
-    }
 }
 
 impl ExtentTable {
@@ -413,21 +372,6 @@ impl ExtentTable {
         } else if record.epoch == HELD {
             self.sums.held.fetch_add(bytes, Relaxed);
         }
-    }
-}
-
-pub(super) fn write_replace(changes: &mut Batch, file: FileId, replace: &Replace) {
-    if replace.pieces.first().is_none_or(|piece| piece.record.range.start != replace.start) {
-        changes.remove(&record::extent_key(file, replace.start));
-    }
-    for piece in &replace.pieces {
-        let key = record::extent_key(file, piece.record.range.start);
-        let record = match piece.record {
-            // It is held no more once this is recorded.
-            record @ ExtentRecord { epoch: HELD, .. } => ExtentRecord { epoch: 0, ..record },
-            record => record,
-        };
-        changes.put(&key, &record::encode_extent(&record));
     }
 }
 

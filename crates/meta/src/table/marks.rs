@@ -7,7 +7,7 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
 use super::ExtentTable;
-use super::change::{Piece, Replace, write_replace};
+use super::replace::{Piece, Replace, write_replace};
 use crate::FileId;
 use crate::batch::Batch;
 use crate::files::{FileState, Mapped};

@@ -1,37 +1,19 @@
 //! The cache's objects: one sparse striped file for each file and placement, in which every
 //! cached byte lies at its own offset (`C_offset` = `D_offset`).
-//!
-//! Names are `objects/<2 hex>/<16 hex>.<layout><group>` on each server: the file's number, its
-//! lowest byte as the directory, and the placement. `docs/FORMAT.md` says so to users.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use halocline_model::layout::{CacheGeometry, Layout, Placement};
+use halocline_model::layout::{CacheGeometry, Placement};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
+use super::object_paths::{ObjectKey, ROOT, directory_of, parse, path_of};
 use super::{Volume, VolumeFile};
 use halocline_os::open_files::OBJECTS_MAX;
-
-/// The directory on each server.
-pub(super) const ROOT: &str = "objects";
-
-/// The directory with the layouts of a striped origin's objects, on its first server.
-pub(super) const LAYOUTS: &str = "layouts";
-
-/// Names one object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectKey {
-    /// The file's number in the cache.
-    pub file: u64,
-    /// Where its bytes lie on the servers.
-    pub placement: Placement,
-}
 
 /// The open objects of a cache volume, least recently used closed first.
 #[derive(Debug)]
@@ -212,24 +194,4 @@ impl CacheObjects {
         }
         Ok(())
     }
-}
-
-fn directory_of(file: u64) -> PathBuf {
-    Path::new(ROOT).join(format!("{:02x}", file & 0xff))
-}
-
-fn path_of(key: ObjectKey) -> PathBuf {
-    let Placement { layout, group } = key.placement;
-    directory_of(key.file).join(format!("{:016x}.{}{group}", key.file, layout.name()))
-}
-
-/// The object that a name stands for, if it is exactly what [`path_of`] makes.
-fn parse(name: &OsStr) -> Option<ObjectKey> {
-    let (number, placement) = name.to_str()?.split_once('.')?;
-    let file = u64::from_str_radix(number, 16).ok()?;
-    Layout::ALL.into_iter().find_map(|layout| {
-        let group = placement.strip_prefix(layout.name())?.parse().ok()?;
-        let key = ObjectKey { file, placement: Placement { layout, group } };
-        (path_of(key).file_name()? == name).then_some(key)
-    })
 }

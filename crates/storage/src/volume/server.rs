@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::queue::Queue;
-use super::{Decorate, objects};
+use super::{Decorate, object_paths};
 use crate::device::directory::LocalDirectory;
 use crate::device::local::LocalDevice;
 use crate::device::{Device, Directory};
@@ -33,7 +33,7 @@ impl Server {
     ) -> Result<Arc<Self>> {
         let path = dir.path();
         let names = dir.names()?;
-        for root in [objects::ROOT, objects::LAYOUTS] {
+        for root in [object_paths::ROOT, object_paths::LAYOUTS] {
             if names.iter().any(|name| name == root) {
                 // Other names there are left alone.
                 dir.sub(root)?.check_directories(|name| name.len() == 2)?;

@@ -9,7 +9,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Namespace, Node, attributes, proc_path};
+use super::{Namespace, Node, proc_path, statx};
 use crate::Stat;
 use halocline_os::error::Result;
 
@@ -107,7 +107,7 @@ impl Namespace {
         self.shown(to.0, to.1, Errno::PERM)?;
         let (from_dir, to_dir) = (self.descriptor(from.0)?, self.descriptor(to.0)?);
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
-        let moved = attributes::stat_at(from_dir.as_fd(), from.1)?;
+        let moved = statx::stat_at(from_dir.as_fd(), from.1)?;
         let mut target = self.before_removal(to.0, to.1).ok();
         let flags = RenameFlags::from_bits_retain(flags);
         renameat_with(&from_dir, from.1, &to_dir, to.1, flags)?;
@@ -155,7 +155,7 @@ impl Namespace {
         // Opened before it is looked at: what is kept is what was seen.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let seen = Arc::new(openat(&dir, name, flags, Mode::empty())?);
-        let stat = attributes::stat_descriptor(&*seen)?;
+        let stat = statx::stat_descriptor(&*seen)?;
         let node = self.find(stat.key());
         let fd = node.as_ref().map(|node| {
             node.add_link(parent, name, is_directory(&stat));

@@ -1,5 +1,7 @@
 //! One inode of the tree and the table of the live ones.
 
+pub(super) mod descriptors;
+
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -12,8 +14,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 use rustc_hash::FxHasher;
 
-use super::descriptors::Descriptors;
 use crate::Stat;
+
+use descriptors::Descriptors;
 
 /// Deepest chain of names that is followed upwards; a loop of stale names is cut here.
 pub(super) const DEPTH_MAX: usize = 1 << 16;

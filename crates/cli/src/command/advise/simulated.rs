@@ -13,7 +13,7 @@ use halocline_trace::Request;
 use serde::Serialize;
 
 use super::decide::{Seconds, Use};
-use crate::command::plan::judge::{self, Replay};
+use crate::command::judge::{self, Replay};
 use crate::command::plan::source;
 use crate::command::simulate::tiered::files_seen;
 use crate::command::simulate::traced::{Traced, failed};

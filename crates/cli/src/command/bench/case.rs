@@ -22,7 +22,8 @@ use super::worker::{Done, Job};
 use super::workload::{Instance, Workload};
 use crate::assemble;
 use crate::failure::Failure;
-use crate::host::{Host, Where};
+use crate::host::Host;
+use crate::mount_paths::MountPaths;
 use crate::text;
 
 /// The data is written once; a later generation would differ in every byte.
@@ -154,7 +155,7 @@ impl Case<'_> {
     }
 
     /// Writes the data without emulated devices and without a cache.
-    fn prepare(&self, place: &Where, watch: &mut impl Watch) -> Result<(), Failure> {
+    fn prepare(&self, place: &MountPaths, watch: &mut impl Watch) -> Result<(), Failure> {
         if *self.setup == Setup::Bare {
             self.all_instances(&place.origin, Direction::Write, watch)?;
             return Ok(());
@@ -292,7 +293,7 @@ impl Case<'_> {
     }
 
     /// The origin below all devices and caches.
-    fn bare_origin(&self, place: &Where) -> Result<BareOrigin, Failure> {
+    fn bare_origin(&self, place: &MountPaths) -> Result<BareOrigin, Failure> {
         let striped = self.config.origin_shape().kind == VolumeKind::Striped;
         BareOrigin::open(&place.origin, striped && *self.setup != Setup::Bare)
     }
@@ -302,7 +303,7 @@ impl Case<'_> {
 struct Bench<'a> {
     /// Where programs see the files.
     dir: &'a Path,
-    place: &'a Where,
+    place: &'a MountPaths,
     engine: Option<&'a Arc<ExtentEngine>>,
 }
 
@@ -428,7 +429,7 @@ fn share(part: u64, whole: u64) -> f64 {
 
 /// Mounts, does `work`, flushes and unmounts, whatever came of it.
 fn mounted<T, W: Watch>(
-    place: &Where,
+    place: &MountPaths,
     config: &Config,
     watch: &mut W,
     work: impl FnOnce(&Arc<ExtentEngine>, &mut W) -> Result<T, Failure>,

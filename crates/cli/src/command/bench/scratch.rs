@@ -8,7 +8,7 @@ use halocline_os::error::{Error, Result};
 use rustix::fs::{Advice, fadvise, statvfs};
 
 use super::claimed::{self, Claimed};
-use crate::host::Where;
+use crate::mount_paths::MountPaths;
 use crate::text;
 
 /// Room for metadata and the file system's own blocks, beside one part in 16.
@@ -42,9 +42,9 @@ impl Scratch {
     }
 
     /// Empty directories for one mount.
-    pub(super) fn place(&self) -> Result<Where> {
+    pub(super) fn place(&self) -> Result<MountPaths> {
         let cache_side = self.cache_side.as_ref().unwrap_or(&self.origin_side).path();
-        let place = Where {
+        let place = MountPaths {
             origin: self.origin_side.path().join("origin"),
             cache: cache_side.join("cache"),
             mountpoint: self.origin_side.path().join("mount"),

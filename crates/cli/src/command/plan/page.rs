@@ -18,10 +18,10 @@ use halocline_plan::servers::Servers;
 use halocline_sim::ServerSet;
 use halocline_sim::replay::ServerOutcome;
 
-use super::judge::Replay;
 use super::picture::Picture;
 use super::report;
 use super::source::Seen;
+use crate::command::judge::Replay;
 use crate::failure::Failure;
 use crate::output::Replacement;
 use crate::text;

@@ -8,7 +8,7 @@ use halocline_sim::{FileLayout, Outcome as Replayed, ServerSet};
 use halocline_trace::Reader;
 use serde::Serialize;
 
-use crate::command::plan::{judge, placement};
+use crate::command::{judge, placement};
 use crate::failure::Failure;
 use crate::text;
 

@@ -9,8 +9,7 @@ use halocline_api::control::descriptors;
 use halocline_os::error::{Error, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use crate::session::mounting::{SUBTYPE, escaped, remedy};
-use crate::session::unmounting::run_helper;
+use crate::session::fusermount::{SUBTYPE, escaped, remedy, run_helper};
 
 /// Names the socket's number for the helper.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";

@@ -17,8 +17,8 @@ use rustix::net::{
 };
 use rustix::process::{Pid, WaitOptions, setsid, waitpid};
 
+use crate::session::mount_point::MountPoint;
 use crate::session::private_namespace;
-use crate::session::unmounting::{self, Place};
 
 /// What the keeper is asked.
 const BIND: u8 = b'b';
@@ -133,7 +133,7 @@ fn keep(socket: &OwnedFd, outside: &Path, over: &Path) {
     let mut what = [0];
     while !failed && recv(socket, &mut what, RecvFlags::empty()).is_ok_and(|(len, _)| len == 1) {
         if what[0] == COPY {
-            let copied = place.as_ref().map(unmounting::copy);
+            let copied = place.as_ref().map(MountPoint::copy);
             let copied = copied.unwrap_or_else(|| Err(Errno::NOTCONN.into()));
             pass(socket.as_fd(), copied);
             continue;
@@ -144,18 +144,18 @@ fn keep(socket: &OwnedFd, outside: &Path, over: &Path) {
                 true
             }),
             force => place.as_ref().map_or(Ok(true), |place| match force {
-                DETACH => unmounting::unmount(place),
-                _ => unmounting::unmount_unused(place),
+                DETACH => place.unmount(),
+                _ => place.unmount_unused(),
             }),
         };
         tell(socket.as_fd(), done);
     }
 }
 
-fn bind(outside: &Path, over: &Path) -> Result<Place> {
+fn bind(outside: &Path, over: &Path) -> Result<MountPoint> {
     rustix::mount::mount_bind(outside, over)
         .map_err(|errno| Error::at(over, "mount over")(errno.into()))?;
-    Place::of_new_mount(over)
+    MountPoint::of_new_mount(over)
 }
 
 fn tell(socket: BorrowedFd<'_>, done: Result<bool>) {

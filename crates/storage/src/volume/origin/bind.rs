@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::Origin;
 use super::identity::{ObjectId, ObjectNumber};
 use super::orphans::{each_file, ids_on};
-use crate::volume::{Server, objects};
+use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
 
 /// The inode number of no file.
@@ -62,7 +62,7 @@ pub(super) fn bind(
     for (server, index) in servers.iter().zip(0..) {
         bind_below(server, ObjectId::ROOT, &claims, bindings)?;
         if index == 0 {
-            bind_below(server, objects::LAYOUTS, &claims, bindings)?;
+            bind_below(server, object_paths::LAYOUTS, &claims, bindings)?;
         }
         let failed = Error::at(server.dir(), "bind the objects in");
         server.directory().sync_all().map_err(failed)?;

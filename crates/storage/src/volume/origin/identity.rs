@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use crate::volume::objects;
+use crate::volume::object_paths;
 
 /// Everything that Halocline keeps in extended attributes begins like this.
 const PREFIXES: [&[u8]; 2] = [b"user.halocline.", b"trusted.halocline."];
@@ -112,7 +112,7 @@ impl fmt::Display for ObjectId {
 
 impl ObjectId {
     /// The directory of all objects below each server.
-    pub(super) const ROOT: &'static str = objects::ROOT;
+    pub(super) const ROOT: &'static str = object_paths::ROOT;
 
     /// Where the object lies below each server.
     pub(super) fn path(self) -> PathBuf {

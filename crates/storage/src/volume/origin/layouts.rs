@@ -12,7 +12,7 @@ use halocline_model::striping::Striping;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::identity::ObjectId;
-use crate::volume::{Spread, Volume, objects};
+use crate::volume::{Spread, Volume, object_paths};
 use halocline_api::config::STRIPE_BYTES_MAX;
 use halocline_os::bounded;
 
@@ -36,7 +36,7 @@ pub(super) fn spread_of(
     if !id.number.has_layout {
         return Ok(Some(usual.into()));
     }
-    let (first, path) = (&volume.servers()[0], id.path_in(objects::LAYOUTS));
+    let (first, path) = (&volume.servers()[0], id.path_in(object_paths::LAYOUTS));
     let Some(file) = first.directory().open(&path)? else { return Ok(None) };
     let bytes = bounded::read_from(file.file()?, bounded::SMALL_FILE_BYTES_MAX)?;
     let wrong = |what: String| {
@@ -49,7 +49,7 @@ pub(super) fn spread_of(
 
 /// That an object's layout is missing.
 pub(super) fn missing(id: ObjectId) -> io::Error {
-    let path = id.path_in(objects::LAYOUTS);
+    let path = id.path_in(object_paths::LAYOUTS);
     let what =
         format!("its layout, {} on server 0, is missing; restore it from a backup", path.display());
     io::Error::new(io::ErrorKind::InvalidData, what)
@@ -57,7 +57,7 @@ pub(super) fn missing(id: ObjectId) -> io::Error {
 
 /// Makes the layout of an object durable, before anything names the object.
 pub(super) fn write(id: ObjectId, layout: &FileLayout, volume: &Volume) -> io::Result<()> {
-    let (first, path) = (&volume.servers()[0], id.path_in(objects::LAYOUTS));
+    let (first, path) = (&volume.servers()[0], id.path_in(object_paths::LAYOUTS));
     let file = first.directory().create(&path)?;
     first.device().write_at(&file, 0, &[IoSlice::new(encode(layout).as_bytes())])?;
     first.device().sync(&file, false)?;
@@ -69,7 +69,7 @@ pub(super) fn remove(id: ObjectId, volume: &Volume) -> io::Result<()> {
     if !id.number.has_layout {
         return Ok(());
     }
-    volume.servers()[0].directory().remove(&id.path_in(objects::LAYOUTS))
+    volume.servers()[0].directory().remove(&id.path_in(object_paths::LAYOUTS))
 }
 
 /// Refuses what could not be read again.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::Origin;
 use super::identity::{ObjectId, ObjectNumber};
 use super::layouts;
-use crate::volume::{Server, objects};
+use crate::volume::{Server, object_paths};
 use halocline_os::error::{Error, Result};
 
 /// Objects without a name, with the bytes of blocks that each uses on all servers.
@@ -32,7 +32,7 @@ impl Origin {
             }
         }
         let first = &self.servers()[0];
-        let layouts = ids_on(first, objects::LAYOUTS);
+        let layouts = ids_on(first, object_paths::LAYOUTS);
         for id in layouts.map_err(Error::at(first.dir(), "list the layouts in"))? {
             orphans.entry(id).or_default();
         }

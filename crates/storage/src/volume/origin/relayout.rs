@@ -25,7 +25,7 @@ use super::marker::{self, Marker, Use};
 use super::orphans::{each_file, ids_on};
 use super::{Origin, OriginFile};
 use crate::volume::unstripe::{copy_data, file};
-use crate::volume::{Spread, VolumeFile, objects};
+use crate::volume::{Spread, VolumeFile, object_paths};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Seek;
 
@@ -298,7 +298,7 @@ impl Origin {
             Ok(())
         })?;
         for server in self.servers() {
-            for root in [ObjectId::ROOT, objects::LAYOUTS] {
+            for root in [ObjectId::ROOT, object_paths::LAYOUTS] {
                 let failed = || Error::at(server.dir(), "clear an interrupted move in");
                 for id in ids_on(server, root).map_err(failed())? {
                     if numbers.contains(&id.number) {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::measure;
 use super::setting::Setting;
-use crate::command::plan::judge::{self, Replay};
+use crate::command::judge::{self, Replay};
 use crate::failure::Failure;
 
 /// Client nodes of the paper: its processes are spread over them.

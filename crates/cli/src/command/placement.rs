@@ -14,7 +14,7 @@ use halocline_storage::volume::origin::relayout::{Standing, Wish};
 use halocline_storage::volume::{Origin, Spread};
 use serde::Serialize;
 
-use super::judge;
+use crate::command::judge;
 use crate::failure::Failure;
 use crate::text;
 

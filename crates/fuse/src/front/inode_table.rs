@@ -11,39 +11,39 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::front::passing::Serving;
-use crate::front::privileges::Plain;
-use crate::front::stale_pages::Pages;
+use super::plain::Plain;
+use super::serving::Serving;
+use super::stale_pages::Pages;
 
 /// Number of the root.
-pub const ROOT: u64 = 1;
+pub(super) const ROOT: u64 = 1;
 /// Made-up numbers start here.
 const SYNTHETIC: u64 = 1 << 63;
 
 /// What the kernel knows under one number.
 #[derive(Debug)]
-pub struct Inode<N> {
+pub(super) struct Inode<N> {
     /// The engine's node.
-    pub node: N,
+    pub(super) node: N,
     /// The kernel's number.
-    pub number: u64,
+    pub(super) number: u64,
     /// Tells uses of one number apart.
-    pub generation: u64,
+    pub(super) generation: u64,
     /// Known to have neither set-id bits nor file capabilities: a write needs not look.
-    pub plain: Plain,
+    pub(super) plain: Plain,
     /// The kernel serves, or served, handles of it that can map it for writing: such a mapping
     /// changes size and times of the file without anybody being told.
-    pub mapped: AtomicBool,
+    pub(super) mapped: AtomicBool,
     /// Who serves its open handles.
-    pub serving: Serving,
+    pub(super) serving: Serving,
     /// Whether the kernel's pages of it may be older than direct writes.
-    pub pages: Pages,
+    pub(super) pages: Pages,
     lookups: AtomicU64,
 }
 
 /// All that the kernel knows.
 #[derive(Debug)]
-pub struct InodeTable<N> {
+pub(super) struct InodeTable<N> {
     maps: RwLock<Maps<N>>,
     generation: AtomicU64,
 }
@@ -57,7 +57,7 @@ struct Maps<N> {
 
 impl<N> InodeTable<N> {
     /// A table with the root, which is never forgotten.
-    pub fn new(key: (u64, u64), root: N) -> Self {
+    pub(super) fn new(key: (u64, u64), root: N) -> Self {
         let table = Self {
             maps: RwLock::new(Maps {
                 by_number: HashMap::new(),
@@ -71,12 +71,12 @@ impl<N> InodeTable<N> {
     }
 
     /// The inode of a number.
-    pub fn get(&self, number: u64) -> Option<Arc<Inode<N>>> {
+    pub(super) fn get(&self, number: u64) -> Option<Arc<Inode<N>>> {
         self.maps.read().by_number.get(&number).cloned()
     }
 
     /// Counts a lookup that is about to be answered, and gives the inode its number.
-    pub fn remember(&self, key: (u64, u64), node: N) -> Arc<Inode<N>> {
+    pub(super) fn remember(&self, key: (u64, u64), node: N) -> Arc<Inode<N>> {
         let mut maps = self.maps.write();
         if let Some(inode) = maps.by_key.get(&key).and_then(|number| maps.by_number.get(number)) {
             inode.lookups.fetch_add(1, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl<N> InodeTable<N> {
     }
 
     /// Takes back `count` lookups.
-    pub fn forget(&self, number: u64, count: u64, key: impl FnOnce(&N) -> (u64, u64)) {
+    pub(super) fn forget(&self, number: u64, count: u64, key: impl FnOnce(&N) -> (u64, u64)) {
         let mut maps = self.maps.write();
         let Some(inode) = maps.by_number.get(&number).filter(|_| number != ROOT) else { return };
         // All changes of the count are made under the write lock.
@@ -104,16 +104,6 @@ impl<N> InodeTable<N> {
             drop(maps);
             drop(gone);
         }
-    }
-
-    /// How many inodes the kernel knows.
-    pub fn len(&self) -> usize {
-        self.maps.read().by_number.len()
-    }
-
-    /// Never: the root stays.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     fn insert(&self, maps: &mut Maps<N>, key: (u64, u64), number: u64, node: N) -> Arc<Inode<N>> {

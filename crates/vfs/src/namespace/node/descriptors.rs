@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::attributes::stat_descriptor;
-use super::node::{DEPTH_MAX, Inode, Link, Node, Pin};
+use super::super::statx::stat_descriptor;
+use super::{DEPTH_MAX, Inode, Link, Node, Pin};
 use halocline_os::error::Result;
 
 /// How often a changing tree is walked again before `ESTALE` is reported.
@@ -24,7 +24,7 @@ const ATTEMPTS: usize = 16;
 const HAND_STEPS: usize = 64;
 
 /// The descriptor cache of one tree.
-pub(super) struct Descriptors {
+pub(in crate::namespace) struct Descriptors {
     ring: Mutex<VecDeque<Weak<Inode>>>,
     /// Nodes whose descriptor is in the ring's account.
     counted: AtomicUsize,
@@ -34,7 +34,7 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    pub(super) fn with_bounds(counted_max: usize, pinned_max: usize) -> Self {
+    pub(in crate::namespace) fn with_bounds(counted_max: usize, pinned_max: usize) -> Self {
         Self {
             ring: Mutex::default(),
             counted: AtomicUsize::new(0),
@@ -45,7 +45,7 @@ impl Descriptors {
     }
 
     /// The node's descriptor, opened by its known names where it is not at hand.
-    pub(super) fn of(&self, node: &Node) -> Result<Arc<OwnedFd>> {
+    pub(in crate::namespace) fn of(&self, node: &Node) -> Result<Arc<OwnedFd>> {
         if let Some(fd) = node.0.cached() {
             return Ok(fd);
         }
@@ -85,7 +85,7 @@ impl Descriptors {
     }
 
     /// Gives an opened descriptor to its node and closes others beyond the bound.
-    pub(super) fn keep(&self, node: &Node, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
+    pub(in crate::namespace) fn keep(&self, node: &Node, fd: Arc<OwnedFd>) -> Arc<OwnedFd> {
         let mut state = node.0.state.lock();
         if let Some(present) = &state.fd {
             return present.clone();
@@ -131,11 +131,11 @@ impl Descriptors {
         true
     }
 
-    pub(super) fn uncount(&self) {
+    pub(in crate::namespace) fn uncount(&self) {
         self.counted.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) fn pin(&self, node: &Node) -> Pin {
+    pub(in crate::namespace) fn pin(&self, node: &Node) -> Pin {
         let held = self
             .pinned
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |pinned| {
@@ -148,7 +148,7 @@ impl Descriptors {
         Pin { node: node.clone(), held }
     }
 
-    pub(super) fn unpin(&self) {
+    pub(in crate::namespace) fn unpin(&self) {
         self.pinned.fetch_sub(1, Ordering::Relaxed);
     }
 }
