@@ -15,8 +15,10 @@ pub mod client;
 pub mod descriptors;
 mod explanation;
 pub mod joining;
+mod look;
 pub mod metrics;
 pub mod mount;
+mod mounted;
 pub mod place;
 pub mod report;
 pub mod server;
@@ -40,10 +42,11 @@ pub use claim::{Claim, Taken, UseAs, Wanted};
 pub use client::Client;
 pub use explanation::{CostTerms, Explanation, Question};
 pub use joining::Joined;
+pub use mounted::Mounted;
 pub use place::Place;
 pub use report::{CachedFileInfo, CachedTree};
 pub use report::{FlushTotals, LayoutBytes, NAMED_MAX, Report, RequestTotals, Totals};
-pub use server::{Mounted, Server};
+pub use server::Server;
 pub use tier::{AnyStatus, FileExplanation, FileInfo, JobChange, JobInfo, TierStatus};
 pub use wire::{path_as_json, path_or_null_as_json, paths_as_json};
 
@@ -191,7 +194,7 @@ pub enum Request {
     },
     /// [`Controlled::change_jobs`]; answers a list of [`JobInfo`].
     Jobs(JobChange),
-    /// [`server::Mounted::is_ending`]; answers whether the mount ends.
+    /// [`Mounted::is_ending`]; answers whether the mount ends.
     Ending {},
     /// Becomes a user of the mount for as long as the connection lasts. Before the answer, which is
     /// [`Joined`], comes one byte, with a copy of the mount as a descriptor where the mount is not

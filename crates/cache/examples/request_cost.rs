@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use halocline_api::config::{CacheSize, Config};
 use halocline_api::control::Controlled;
 use halocline_cache::Decorations;
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_storage::device::Device;
 use halocline_storage::device::null::NullDevice;
 use halocline_vfs::{Caller, Engine};

@@ -2,7 +2,7 @@
 //! docs/ALGORITHMS.md, sections 2 to 6).
 //!
 //! A request goes one way, and comes back to no file that it left:
-//! - [`extents`] answers the front end and finds the [`open_file`]; [`permits`] asks for what other nodes must leave us.
+//! - [`engine`] answers the front end and finds the [`open_file`]; [`permits`] asks for what other nodes must leave us.
 //! - [`redirect`] locks the range (a [`range_lock`]), asks [`identify`] (which knows [`processes`] and [`hints`]) what it deserves, and [`health`]
 //!   and [`pressure`] whether there is [`room`]; [`segments`] says what of it lies where.
 //! - [`extent`] keeps tables and cache objects in step below all of it; [`mappings`] changes them for all.
@@ -18,10 +18,10 @@
 //! - [`recover`] finds dirty files of earlier sessions at mount; [`known_files`] and [`lifecycle`] follow files until nothing of them is left.
 //! - [`yields`] gives up what other nodes want, through the traits of [`coherence`].
 //!
-//! People and commands: [`operate`] answers the control socket by [`counters`], [`explain`], [`notes`] and [`movers`]; [`globs`] are pinned or excluded paths,
+//! People and commands: [`engine`] answers the control socket, too, by [`counters`], [`explain`], [`notes`] and [`moving`]; [`globs`] are pinned or excluded paths,
 //! [`warm`] is kernel passthrough of what memory holds whole.
 //!
-//! [`open`] puts an engine together: [`settings`], both [`sides`] with their decorators, the [`foundation`] that all stand on, and the [`parts`] from the
+//! It also puts itself together: [`settings`], both [`sides`] with their decorators, the [`foundation`] that all stand on, and the [`parts`] from the
 //! bottom up; each is handed what it uses. [`handle`] opens and closes files, [`origin_access`] is the origin's tree and data together.
 
 mod barriers;
@@ -33,9 +33,9 @@ mod damage;
 mod defects;
 mod degrade;
 mod discard;
+mod engine;
 mod explain;
 mod extent;
-pub mod extents;
 mod external_changes;
 mod fetch;
 mod fill;
@@ -50,11 +50,9 @@ mod known_files;
 mod lease_renewal;
 mod lifecycle;
 mod mappings;
-mod movers;
+mod moving;
 mod notes;
-mod open;
 mod open_file;
-mod operate;
 mod origin_access;
 mod own_changes;
 mod parts;
@@ -78,4 +76,5 @@ mod times;
 mod warm;
 mod yields;
 
+pub use engine::ExtentEngine;
 pub use sides::{CacheServers, Decorations};

@@ -9,7 +9,6 @@ use halocline_model::layout::CacheGeometry;
 use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
 
-use super::extents::ExtentEngine;
 use super::parts::Parts;
 use crate::coherence::Coherence;
 use halocline_api::config::{Config, EmulatedGroup, Shares};
@@ -34,6 +33,18 @@ const EMULATED_SPAN_BYTES: u64 = 64 << 30;
 pub(crate) struct Meters {
     origin: Vec<Arc<Meter>>,
     cache: Vec<Arc<Meter>>,
+}
+
+impl Meters {
+    /// State of every server of both sides, with what their profiles are called in the same order. Waits for no device.
+    pub(crate) fn states(&self, parts: &Parts, profiles: &[String]) -> Vec<ServerStatus> {
+        let origin = parts.origin.data.servers().iter().zip(&self.origin);
+        let cache = parts.store.objects.volume().servers().iter().zip(&self.cache);
+        let servers = origin.map(|(server, meter)| (Side::Origin, server, meter));
+        let servers = servers.chain(cache.map(|(server, meter)| (Side::Cache, server, meter)));
+        let named = servers.zip(profiles);
+        named.map(|((side, server, meter), profile)| state(side, server, meter, profile)).collect()
+    }
 }
 
 /// Makes the server of a cache with the given number.
@@ -238,18 +249,6 @@ fn profile_name(config: &Config, side: Side, server: &Server) -> String {
         Some(true) => "hdd, not calibrated".to_owned(),
         Some(false) => "ssd, not calibrated".to_owned(),
         None => "not calibrated".to_owned(),
-    }
-}
-
-impl ExtentEngine {
-    /// State of every server of both sides. Waits for no device.
-    pub(super) fn server_states(&self) -> Vec<ServerStatus> {
-        let origin = self.parts.origin.data.servers().iter().zip(&self.meters.origin);
-        let cache = self.parts.store.objects.volume().servers().iter().zip(&self.meters.cache);
-        let servers = origin.map(|(server, meter)| (Side::Origin, server, meter));
-        let servers = servers.chain(cache.map(|(server, meter)| (Side::Cache, server, meter)));
-        let named = servers.zip(&self.profiles);
-        named.map(|((side, server, meter), profile)| state(side, server, meter, profile)).collect()
     }
 }
 

@@ -11,14 +11,14 @@ use clap::Args;
 use halocline_api::config::Config;
 use halocline_api::control::Controlled;
 use halocline_cache::Decorations;
+use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::{Coherence, REGISTRY};
-use halocline_cache::extents::ExtentEngine;
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::alone::Alone;
 use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::redis::RedisStore;
-use halocline_meta::owner::boot_id;
+use halocline_os::boot::boot_id;
 use halocline_os::error::{Error, Result};
 
 use crate::text;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use halocline_api::control::place::{self, Directly, Look};
+use halocline_api::control::{AnyStatus, Request};
 use halocline_api::control::{Client, Place, Status, descriptors};
 use halocline_os::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -276,4 +277,9 @@ impl Look for Aside {
         let (connection, _) = self.ask(CONNECT, path)?;
         connection.map(UnixStream::from).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
+}
+
+/// Asks a mount for its state.
+pub(crate) fn status(place: &Place) -> Result<AnyStatus, Failure> {
+    Ok(reach(place)?.call(&Request::Status {}, |_| {})?)
 }

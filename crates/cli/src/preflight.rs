@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use halocline_api::config::{CacheSize, Config, Mode};
 use halocline_api::control::mount::is_mountpoint;
-use halocline_meta::owner::CACHE_FILE;
+use halocline_meta::identity::CACHE_FILE;
 use halocline_os::error::{self, Error, Result};
 use halocline_os::private;
 use rustix::fs::{Access, AtFlags, CWD, Mode as FileMode, OFlags, accessat, open, statvfs};

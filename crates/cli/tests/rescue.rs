@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use halocline_api::config::Config;
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_testkit::program;
 use halocline_vfs::{Caller, Engine, Maker};
 use serde_json::{Value, json};

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use halocline_api::config::{CacheSize, Config};
 use halocline_cache::Decorations;
+use halocline_cache::ExtentEngine;
 use halocline_cache::coherence::Coherence;
-use halocline_cache::extents::ExtentEngine;
 use halocline_cluster::agent::{Agent, Options};
 use halocline_cluster::registry::Registry;
 use halocline_cluster::store::Store;

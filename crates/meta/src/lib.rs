@@ -16,6 +16,7 @@ pub mod checksums;
 mod distrust;
 mod exit_time;
 mod files;
+pub mod identity;
 pub mod lease;
 mod log;
 mod mapping;

@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::OriginKey;
+use super::identity::identity_of;
 use super::origin_attribute::OriginAttribute;
-use super::owner::identity_of;
 use halocline_os::born::born_ns;
 use halocline_os::clock::coarse_ms;
 use halocline_os::error::{Error, Result};
@@ -346,7 +346,7 @@ mod tests {
         let owner = sides.owner(sides.cache.path());
         owner.mark().set();
         let copy = TempDir::new().unwrap();
-        let name = crate::owner::CACHE_FILE;
+        let name = crate::identity::CACHE_FILE;
         fs::copy(sides.cache.path().join(name), copy.path().join(name)).unwrap();
         let refused = sides.check(copy.path()).unwrap_err().to_string();
         assert!(refused.contains("of which this is a copy"), "{refused}");

@@ -32,9 +32,10 @@ use super::cdt::Cdt;
 use super::checksums::Checksums;
 use super::distrust::Distrusted;
 use super::files::{Busy, FileState, Files};
+use super::identity::CacheIdentity;
 use super::log::Pace;
 use super::order::Order;
-use super::owner::{self, CacheIdentity, Owner};
+use super::owner::Owner;
 use super::record::State;
 use super::records::RecordStore;
 use super::records::unrecorded::Unrecorded;
@@ -111,7 +112,7 @@ impl fmt::Debug for ExtentTable {
 impl ExtentTable {
     /// Takes the cache directory `dir` and opens its tables, or makes them if it is empty.
     pub fn open(dir: &Path, options: Options) -> Result<(Self, Recovery)> {
-        Self::open_on_boot(dir, options, &owner::boot_id()?)
+        Self::open_on_boot(dir, options, &halocline_os::boot::boot_id()?)
     }
 
     /// The same on a machine whose boot id is `boot_id`: how a power loss is told from a crash.

@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use halocline_meta::owner::{CACHE_FILE, Owner};
+use halocline_meta::identity::CACHE_FILE;
+use halocline_meta::owner::Owner;
 use halocline_meta::table::{ExtentTable, Options, STORE_DIR};
 use halocline_meta::{BLOCK, FileId, OriginKey};
 use halocline_model::evict::Lru;

@@ -5,6 +5,7 @@
 //! from outside read only so far ([`bounded`]).
 
 pub mod beneath;
+pub mod boot;
 pub mod born;
 pub mod bound_process;
 pub mod bounded;

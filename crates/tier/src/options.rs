@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use halocline_api::config::{CacheSize, Copies};
 use halocline_api::control::tier::PRIVATE;
 use halocline_api::control::wire;
-use halocline_meta::owner::{CacheIdentity, identity_of};
+use halocline_meta::identity::{CacheIdentity, identity_of};
 use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{self, PrivateDir};

@@ -1,6 +1,5 @@
-//! Methods stand with the fields that they work on: in the extent engine and in the file tier an
-//! `impl` of a type stands in the file that defines the type, or in a file below that one.
-//! Implementations of traits may stand elsewhere. [`EXEMPT`] lists what is left; it may only shrink.
+//! Methods stand with the fields that they work on: an `impl` of a type stands in the file that defines the type, or in a
+//! file below that one. Implementations of traits may stand elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -8,25 +7,20 @@ use syn::spanned::Spanned;
 
 use super::{Finding, Source};
 
-/// Where the rule holds.
-const SCOPES: [&str; 3] = ["crates/cache/src/", "crates/cache/src/extent/", "crates/tier/src/"];
-
-/// Files with so many `impl` blocks of types that other files define.
-const EXEMPT: [(&str, usize); 4] = [
-    ("crates/cache/src/movers.rs", 1),
-    ("crates/cache/src/open.rs", 1),
-    ("crates/cache/src/operate.rs", 1),
-    ("crates/cache/src/sides.rs", 1),
-];
-
 /// Finds `impl` blocks that stand apart from their types.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
-    let scoped = || {
-        let within = |source: &&Source| SCOPES.iter().any(|dir| source.path.starts_with(dir));
-        sources.iter().filter(within).filter_map(|source| Some((source, source.tree.as_ref()?)))
-    };
+    let mut crates: BTreeMap<&str, Vec<(&Source, &syn::File)>> = BTreeMap::new();
+    for source in sources {
+        if let (Some((root, _)), Some(tree)) = (source.path.split_once("/src/"), &source.tree) {
+            crates.entry(root).or_default().push((source, tree));
+        }
+    }
+    crates.values().flat_map(|files| of_crate(files)).collect()
+}
+
+fn of_crate(files: &[(&Source, &syn::File)]) -> Vec<Finding> {
     let mut homes: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for (source, tree) in scoped() {
+    for (source, tree) in files {
         for item in &tree.items {
             let (syn::Item::Struct(syn::ItemStruct { ident, .. })
             | syn::Item::Enum(syn::ItemEnum { ident, .. })) = item
@@ -36,25 +30,14 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
             homes.entry(ident.to_string()).or_default().push(&source.path);
         }
     }
-    let mut findings = Vec::new();
-    for (source, tree) in scoped() {
+    let found = files.iter().flat_map(|(source, tree)| {
         let apart = tree.items.iter().filter_map(|item| apart(item, &source.path, &homes));
-        let apart: Vec<Finding> = apart
-            .map(|(line, name)| {
-                let what = format!("methods of {name} belong into the file that defines it");
-                Finding::new(source, line, what)
-            })
-            .collect();
-        let exempt = EXEMPT.iter().find(|(path, _)| *path == source.path);
-        let allowed = exempt.map_or(0, |(_, count)| *count);
-        if apart.len() > allowed {
-            findings.extend(apart);
-        } else if apart.len() < allowed {
-            let what = format!("has {} such blocks: lower {allowed} in EXEMPT", apart.len());
-            findings.push(Finding::new(source, 1, what));
-        }
-    }
-    findings
+        apart.map(|(line, name)| {
+            let what = format!("methods of {name} belong into the file that defines it");
+            Finding::new(source, line, what)
+        })
+    });
+    found.collect()
 }
 
 /// The line and the type of an inherent `impl` in `path` whose type other files define.
@@ -67,7 +50,10 @@ fn apart(
     let (None, syn::Type::Path(of)) = (&block.trait_, &*block.self_ty) else { return None };
     let name = of.path.segments.last()?.ident.to_string();
     let is_home = |home: &&str| {
-        *home == path || path.starts_with(&format!("{}/", home.trim_end_matches(".rs")))
+        let module = home.trim_end_matches(".rs");
+        let above = module.strip_suffix("lib").or(module.strip_suffix("main"));
+        let above = above.filter(|above| above.ends_with('/'));
+        *home == path || path.starts_with(above.unwrap_or(&format!("{module}/")))
     };
     let stands = homes.get(&name)?.iter().any(is_home);
     (!stands).then(|| (block.span().start().line, name))
@@ -78,11 +64,7 @@ mod tests {
     use super::*;
 
     fn findings(sources: &[(&str, &str)]) -> usize {
-        findings_in("engine", sources)
-    }
-
-    fn findings_in(part: &str, sources: &[(&str, &str)]) -> usize {
-        let path = |name: &str| format!("crates/core/src/{part}/{name}");
+        let path = |name: &str| format!("crates/tier/src/{name}");
         let sources: Vec<Source> =
             sources.iter().map(|(name, text)| Source::new(path(name), *text)).collect();
         check(&sources).len()
@@ -92,8 +74,14 @@ mod tests {
     fn methods_beside_their_fields_pass() {
         assert_eq!(findings(&[("a.rs", "struct A; impl A { fn f(&self) {} }")]), 0);
         assert_eq!(findings(&[("a.rs", "struct A;"), ("a/b.rs", "impl A {}")]), 0);
+        assert_eq!(findings(&[("lib.rs", "struct A;"), ("b.rs", "impl A {}")]), 0);
         assert_eq!(findings(&[("a.rs", "struct A;"), ("b.rs", "impl Drop for A {}")]), 0);
         assert_eq!(findings(&[("a.rs", "struct A;"), ("b.rs", "struct A; impl A {}")]), 0);
+        let other = [
+            Source::new("crates/a/src/a.rs", "struct A;"),
+            Source::new("crates/b/src/b.rs", "impl A {}"),
+        ];
+        assert_eq!(check(&other), []);
     }
 
     #[test]
@@ -101,11 +89,6 @@ mod tests {
         assert_eq!(findings(&[("a.rs", "struct A;"), ("b.rs", "impl A {}")]), 1);
         assert_eq!(findings(&[("a.rs", "struct A<'a>;"), ("b.rs", "impl A<'_> {}")]), 1);
         assert_eq!(findings(&[("a/b.rs", "enum A {}"), ("a.rs", "impl A {}")]), 1);
-        assert_eq!(findings_in("tier", &[("a.rs", "struct A;"), ("b.rs", "impl A {}")]), 1);
-    }
-
-    #[test]
-    fn an_exemption_that_is_not_needed_is_found() {
-        assert_eq!(findings(&[("open.rs", "struct A; impl A {}")]), 1);
+        assert_eq!(findings(&[("lib/a.rs", "enum A {}"), ("b.rs", "impl A {}")]), 1);
     }
 }

@@ -1,17 +1,13 @@
 //! Runs that join a running mount instead of making a second engine over its origin (I8).
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::net::UCred;
 use serde::{Deserialize, Serialize};
 
-use super::server::Mounted;
 use super::{Client, Report, Request, descriptors, wire};
 use halocline_os::error::{Error, Result};
 
@@ -107,30 +103,6 @@ impl Client {
             .map_err(|error| self.failed(std::io::Error::from_raw_os_error(error.errno())))?;
         Ok((self.receive(false, |_| {})?, copy))
     }
-}
-
-/// The serving end: sends the copy of the mount, and gives what is to be answered and the member.
-pub(super) fn admit(
-    mut stream: &UnixStream,
-    peer: UCred,
-    mounted: &dyn Mounted,
-    origin: Option<(u64, u64)>,
-) -> Result<(Joined, Member)> {
-    let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-    let own = rustix::process::geteuid();
-    let admitted = if peer.uid == own {
-        mounted.join(pid, origin)
-    } else {
-        Err(Error::invalid(
-            format!("the mount belongs to user {own}"),
-            "run as that user, or use the mount point",
-        ))
-    };
-    stream.flush()?;
-    let copy = admitted.as_ref().ok().and_then(|(_, copy, _)| copy.as_ref().map(AsFd::as_fd));
-    descriptors::send(stream, copy)?;
-    let (joined, _, member) = admitted?;
-    Ok((joined, member))
 }
 
 #[cfg(test)]

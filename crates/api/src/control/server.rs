@@ -4,7 +4,6 @@ use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::net::Shutdown;
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Component, Path, PathBuf};
@@ -20,10 +19,8 @@ use serde::Serialize;
 
 use super::address::Address;
 use super::bounds::{self, REQUEST_BYTES_MAX, SHORT_LINE_BYTES};
-use super::joining::{self, Joined, Member};
-use super::{
-    AnyStatus, Controlled, MoveReport, ProcessHint, Progress, ProgressSink, Request, SOCKET_NAME,
-};
+use super::mounted::{self, Mounted};
+use super::{AnyStatus, Controlled, MoveReport, Progress, ProgressSink, Request, SOCKET_NAME};
 use halocline_os::error::{Error, Result};
 use halocline_os::private::{PrivateDir, Use};
 use halocline_os::unpanicked::{caught, unpanicked};
@@ -45,47 +42,6 @@ const LAST_ANSWERS: Duration = Duration::from_secs(10);
 const LEAVING: Duration = Duration::from_secs(3);
 /// Shortest time between two progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-
-/// What belongs to the mount rather than to its engine.
-pub trait Mounted: Send + Sync {
-    /// How requests come from the kernel: `device` or `io_uring`.
-    fn transport(&self) -> &'static str;
-    /// The origin, where runs may join.
-    fn origin(&self) -> Option<PathBuf> {
-        None
-    }
-    /// What a person should know of the mount itself.
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
-    /// Who still uses the mount although somebody took it out of sight, as part of a sentence.
-    fn detached(&self) -> Option<String> {
-        None
-    }
-    /// Notes what a process says about itself.
-    fn hinted(&self, _hint: &ProcessHint) {}
-    /// Whether the mount ends: it takes nobody in any more, and is gone when all is flushed.
-    fn is_ending(&self) -> bool {
-        false
-    }
-    /// Takes the process `pid` in as a user of the mount, with a copy of a mount that others do not
-    /// see. `origin` is what it takes for the origin; `None` where it sees the mount there.
-    fn join(
-        &self,
-        _pid: u32,
-        _origin: Option<(u64, u64)>,
-    ) -> Result<(Joined, Option<OwnedFd>, Member)> {
-        Err(Error::invalid("this mount cannot be joined", "use its mount point"))
-    }
-    /// Ends the mount: flushes, detaches it from the directory tree, waits until the front end is
-    /// done and returns what was flushed. On an error the mount goes on as before.
-    fn unmount(
-        &self,
-        force: bool,
-        keep_dirty: bool,
-        progress: ProgressSink<'_>,
-    ) -> Result<MoveReport>;
-}
 
 /// What connections share.
 struct Shared {
@@ -301,7 +257,7 @@ fn serve(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
         drop(line);
         match request {
             Ok(Request::Join { origin }) if memberships.is_empty() => {
-                let admitted = joining::admit(stream, peer, &*shared.mounted, origin);
+                let admitted = mounted::admit(stream, peer, &*shared.mounted, origin);
                 let told = admitted.map(|(joined, member)| {
                     memberships.push(member);
                     joined

@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
     use crate::Decorations;
-    use crate::extents::ExtentEngine;
+    use crate::engine::ExtentEngine;
     use crate::rebuild::{Reason, Signal};
     use halocline_api::config::Config;
     use halocline_api::control::Controlled;

@@ -5,7 +5,7 @@ use std::fs;
 
 use crate::fixture::{Fixture, still};
 use halocline_api::config::{Binding, Config, VolumeKind, VolumeShape};
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 
 /// An index beyond the servers that were asked for ended the process with a panic.
 #[test]

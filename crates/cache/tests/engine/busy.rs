@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use halocline_api::control::Controlled;
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_meta::lease::{self, Evidence};
 use halocline_storage::device::fault::{Effect, Operation, When};
 use halocline_vfs::Engine;

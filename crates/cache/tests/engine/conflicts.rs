@@ -13,7 +13,7 @@ use std::time::Duration;
 use halocline_api::config::Config;
 use halocline_api::control::Controlled;
 use halocline_cache::Decorations;
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_vfs::Allocate;
 use halocline_vfs::{Engine, SetAttr, SetTime};
 use rustix::process::{Signal, getpid, kill_process};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use halocline_api::config::{Config, Emulation, Mode};
 use halocline_api::control::{Controlled, Question, RuleChange, Side};
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_model::request::Direction;
 use halocline_storage::device::fault::{Effect, Operation, When};
 use halocline_vfs::Allocate;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use halocline_api::config::{CacheSize, Config, OptionSpec, SIZE_MIN};
 use halocline_api::control::{Controlled, MoveReport};
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_cache::{CacheServers, Decorations};
 use halocline_os::clock::Clock;
 use halocline_os::error::Result;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use halocline_api::control::Controlled;
 use halocline_cache::Decorations;
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_model::request::ByteRange;
 use halocline_storage::device::{Device, ServerFile, Space};
 use halocline_vfs::Allocate;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use halocline_api::config::{Config, Mode, VolumeKind};
 use halocline_api::control::{Controlled, Health};
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_storage::device::fault::{Effect, When};
 
 use crate::fixture::{Fixture, still};

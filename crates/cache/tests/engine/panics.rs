@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use halocline_api::config::Config;
 use halocline_api::control::{Controlled, Health, Side};
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_storage::device::fault::{Effect, Operation, When};
 use halocline_testkit::waiting::eventually;
 

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use halocline_api::control::{Controlled, Side};
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_storage::device::fault::{Effect, Faults, When};
 use halocline_vfs::Allocate;
 use halocline_vfs::{Engine, SetAttr};

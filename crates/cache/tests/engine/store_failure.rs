@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 use halocline_api::control::{Controlled, Health};
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_storage::device::fault::{Effect, Operation, When};
 use halocline_testkit::copying::copy;
 use halocline_vfs::Engine;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use halocline_cluster::sessions::{self, Node};
-use halocline_meta::owner::identity_of;
+use halocline_meta::identity::identity_of;
 use halocline_model::token::Life;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};

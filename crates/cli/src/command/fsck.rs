@@ -4,7 +4,6 @@ pub(super) mod contents;
 mod findings;
 #[cfg(test)]
 mod keys;
-pub(super) mod names;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -116,7 +116,7 @@ fn ask(on: &On, change: JobChange) -> Outcome {
         say!("no jobs are announced");
     }
     for job in jobs {
-        say!("{}", line(&job));
+        say!("{}", super::tier_text::job(&job));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -138,14 +138,6 @@ fn run(name: &str, on: &On, command: &[OsString]) -> Outcome {
     let status = if error.kind() == ErrorKind::NotFound { 127 } else { 126 };
     let program = command[0].to_string_lossy();
     Err(Failure::with_status(status, format!("{program}: cannot be started: {error}")))
-}
-
-/// One job for people.
-pub(super) fn line(job: &JobInfo) -> String {
-    let JobInfo { name, references, position, files, state } = job;
-    let references = counted(*references, "reference");
-    let files = counted(*files, "file");
-    format!("{name}: {state}, at {position} of {references} to {files}")
 }
 
 fn make(name: &str, list: &Path, mountpoint: Option<&Path>) -> Outcome {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use halocline_api::control::{MoveReport, NAMED_MAX, Place, Request, Skipped};
 use halocline_os::counted::counted_with;
 
-use super::{print_json, status};
+use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::places;
 use crate::progress::Meter;
@@ -15,7 +15,7 @@ use crate::text;
 /// Refuses a command at a mount of the other kind, a file tier or a cache; `remedy` is what to type
 /// there.
 pub(super) fn only_on_a_tier(tier: bool, place: &Place, remedy: &str) -> Result<(), Failure> {
-    let is_a_tier = status::ask(place)?.tier.is_some();
+    let is_a_tier = places::status(place)?.tier.is_some();
     if is_a_tier == tier {
         return Ok(());
     }

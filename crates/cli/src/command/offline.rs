@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use halocline_api::config::{Binding, Config};
+use halocline_meta::identity::{self, CACHE_FILE};
 use halocline_meta::lease::{self, Evidence};
-use halocline_meta::owner::{self, CACHE_FILE};
 use halocline_meta::recover::{Left, Recovery};
 use halocline_meta::table::{self, Access, ExtentTable};
 use halocline_meta::{Extent, FileId};
@@ -16,7 +16,7 @@ use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::{CacheObjects, Volume};
 
-use super::fsck::names::Names;
+use super::names::Names;
 use crate::failure::Failure;
 use crate::{places, text};
 
@@ -52,7 +52,7 @@ pub(super) fn cache_dir(named: &Path) -> Result<PathBuf, Failure> {
         return Ok(dir);
     }
     let held: Vec<_> = fs::read_dir(&dir)?.flatten().map(|entry| entry.file_name()).collect();
-    if let Some(lost) = owner::lost_identity(&dir, &held) {
+    if let Some(lost) = identity::lost_identity(&dir, &held) {
         return Err(Failure::refused(lost));
     }
     let dir = text::path(&dir);

@@ -99,6 +99,14 @@ fn relative(glob: &str, mountpoint: &Path, here: &Path) -> String {
     below.map_or(glob, |below| below.trim_start_matches('/')).to_owned()
 }
 
+/// What is pinned and excluded, if anything is.
+pub(super) fn lines(rules: &Rules) -> impl Iterator<Item = (&'static str, String)> {
+    [("pinned", &rules.pin), ("excluded", &rules.exclude)]
+        .into_iter()
+        .filter(|(_, globs)| !globs.is_empty())
+        .map(|(name, globs)| (name, text::words(globs)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

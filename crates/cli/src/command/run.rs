@@ -19,8 +19,8 @@ use halocline_os::error::Error;
 
 use joining::Found;
 
+use super::curve::{self, Sizes};
 use super::moving::{conflicts, tell_left};
-use super::trace::curve::{self, Sizes};
 use super::write_json;
 use crate::assemble;
 use crate::child::Signals;

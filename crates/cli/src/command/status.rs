@@ -6,9 +6,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Args;
-use halocline_api::control::{
-    AnyStatus, Health, Place, Rebuilder, Request, Rules, ServerStatus, Side, Status, mount,
-};
+use halocline_api::control::{AnyStatus, Health, Rebuilder, ServerStatus, Side, Status, mount};
 use halocline_os::counted::counted;
 use halocline_os::error::Error;
 
@@ -31,7 +29,7 @@ pub(crate) struct StatusArgs {
 /// Shows it.
 pub(crate) fn execute(args: &StatusArgs) -> Outcome {
     if let Some(path) = &args.path {
-        let status = ask(&places::named(path)?)?;
+        let status = places::status(&places::named(path)?)?;
         if args.json {
             return print_json(&status);
         }
@@ -41,7 +39,7 @@ pub(crate) fn execute(args: &StatusArgs) -> Outcome {
     // Side by side: one that does not answer keeps nobody from hearing of the others.
     let asked = thread::scope(|scope| {
         let ask = |mountpoint: &PathBuf| {
-            places::find(mountpoint).map_err(Failure::from).and_then(|place| ask(&place))
+            places::find(mountpoint).map_err(Failure::from).and_then(|place| places::status(&place))
         };
         let asking: Vec<_> = mount::mountpoints()?
             .into_iter()
@@ -69,11 +67,6 @@ pub(crate) fn execute(args: &StatusArgs) -> Outcome {
         say::lines(&describe(status));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Asks a mount for its state.
-pub(super) fn ask(place: &Place) -> Result<AnyStatus, Failure> {
-    Ok(places::reach(place)?.call(&Request::Status {}, |_| {})?)
 }
 
 fn describe(any: &AnyStatus) -> String {
@@ -132,7 +125,7 @@ fn extents(status: &Status) -> String {
         ),
         ("rebuilder", format!("{rebuilder}, {} wanted", counted(status.wanted_ranges, "range"))),
     ];
-    lines.extend(rules(&status.rules));
+    lines.extend(super::rules::lines(&status.rules));
     let mut out = String::new();
     for (name, value) in lines {
         let _ = writeln!(out, "  {name:<10} {}", text::line(&value));
@@ -145,14 +138,6 @@ fn extents(status: &Status) -> String {
         let _ = writeln!(out, "  note: {}", text::line(note));
     }
     out
-}
-
-/// What is pinned and excluded, if anything is.
-pub(super) fn rules(rules: &Rules) -> impl Iterator<Item = (&'static str, String)> {
-    [("pinned", &rules.pin), ("excluded", &rules.exclude)]
-        .into_iter()
-        .filter(|(_, globs)| !globs.is_empty())
-        .map(|(name, globs)| (name, text::words(globs)))
 }
 
 fn servers(out: &mut String, servers: &[ServerStatus]) {

@@ -8,7 +8,7 @@ use halocline_api::control::tier::{Found, PRIVATE, Problem};
 use halocline_os::counted::counted;
 use halocline_tier::{FileTier, TierSet};
 
-use super::{print_json, status};
+use super::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::say::say;
 use crate::{assemble, places, text};
@@ -57,7 +57,7 @@ fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
 /// Refuses tiers that are mounted, saying where.
 fn not_mounted(root: &Path) -> Result<(), Failure> {
     let Ok(found) = places::find(root) else { return Ok(()) };
-    let Ok(status) = status::ask(&found) else { return Ok(()) };
+    let Ok(status) = places::status(&found) else { return Ok(()) };
     let (root, pid) = (text::path(root), status.status.pid);
     let point = Some(found.mountpoint).filter(|point| !point.as_os_str().is_empty());
     Err(Failure::refused(match point.or_else(|| places::mountpoint_of(&found.socket)) {

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use halocline_api::config::Copies;
 use halocline_api::control::tier::{CopiesStatus, Moved, Served};
-use halocline_api::control::{FileExplanation, FileInfo, Health, Place, Status, TierStatus};
+use halocline_api::control::{
+    FileExplanation, FileInfo, Health, JobInfo, Place, Status, TierStatus,
+};
 use halocline_os::counted::{counted, counted_with};
 
 use crate::failure::Failure;
+use crate::places;
 use crate::text;
 
 /// Moves under way that are told of one by one.
@@ -16,7 +19,7 @@ const MOVES_SHOWN: usize = 8;
 
 /// Whether a mount is a file tier.
 pub(super) fn is_tier(place: &Place) -> Result<bool, Failure> {
-    Ok(super::status::ask(place)?.tier.is_some())
+    Ok(places::status(place)?.tier.is_some())
 }
 
 /// One line a file and a sum.
@@ -144,10 +147,10 @@ pub(super) fn status(status: &Status, tier: &TierStatus) -> String {
     ));
     requests(&mut lines, tier);
     moving(&mut lines, tier);
-    lines.extend(super::status::rules(&status.rules));
+    lines.extend(super::rules::lines(&status.rules));
     passthrough(&mut lines, tier);
     for job in &tier.jobs {
-        lines.push(("job", super::jobs::line(job)));
+        lines.push(("job", self::job(job)));
     }
     for note in &status.notes {
         lines.push(("note", note.clone()));
@@ -248,4 +251,12 @@ fn passthrough(lines: &mut Vec<(&'static str, String)>, tier: &TierStatus) {
     for (why, count) in &passing.refused {
         lines.push(("", format!("{} not: {why}", counted_with(*count, "open", ("was", "were")))));
     }
+}
+
+/// One job for people.
+pub(super) fn job(job: &JobInfo) -> String {
+    let JobInfo { name, references, position, files, state } = job;
+    let references = counted(*references, "reference");
+    let files = counted(*files, "file");
+    format!("{name}: {state}, at {position} of {references} to {files}")
 }

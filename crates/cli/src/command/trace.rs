@@ -1,6 +1,5 @@
 //! `halocline trace`: traces of requests (docs/TRACES.md).
 
-pub(super) mod curve;
 mod import;
 mod make;
 mod record;

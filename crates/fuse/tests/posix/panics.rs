@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use halocline_api::config::Config;
 use halocline_cache::Decorations;
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_fuse::transport::ring;
 use halocline_fuse::{MountOptions, Transport, mount};
 use halocline_model::request::ByteRange;

@@ -6,6 +6,7 @@
 //! describes the format.
 
 mod bind;
+pub mod copying;
 mod file;
 mod home;
 mod identity;
@@ -13,6 +14,7 @@ mod layouts;
 mod marker;
 mod orphans;
 pub mod relayout;
+pub(super) mod tree_walk;
 
 use std::fs::File;
 use std::io;

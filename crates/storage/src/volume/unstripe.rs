@@ -14,10 +14,10 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
@@ -25,25 +25,15 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::origin::{Origin, OriginFile, hidden_xattr};
+use super::origin::copying::{Progress, copy_data};
+use super::origin::tree_walk::{DIRECTORY, Node, at, by_descriptor, file, tree};
+use super::origin::{Origin, hidden_xattr};
 use halocline_os::beneath;
 use halocline_os::error::{Error, Result};
 use halocline_os::private::own_uid;
-use halocline_vfs::Seek;
 
-/// Bytes copied at once: many stripes on every server.
-const CHUNK: usize = 4 << 20;
-/// A directory to look through, not what a link in its place names.
-const DIRECTORY: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::CLOEXEC);
 /// Whatever has a name, without opening it.
 const ANY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-/// Bytes just passed, holes included; called after each step of a copy.
-pub type Progress<'a> = &'a mut dyn FnMut(u64);
 
 /// Copies the file at `relative` of the striped origin in `origin_dir` to the new file `out`.
 pub fn unstripe(
@@ -86,67 +76,6 @@ pub fn planned_bytes(origin_dir: &Path, relative: Option<&Path>, out: &Path) -> 
     };
     Copy::begin(out)?;
     Ok(bytes)
-}
-
-/// The regular file at `relative`, its path below the mount.
-pub(super) fn file(origin: &Origin, relative: &Path) -> Result<Node> {
-    if relative.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
-        return Err(Error::invalid(
-            format!("{}: not a path below the origin", relative.display()),
-            "give the path as it was below the mount point, without .. and without a leading /",
-        ));
-    }
-    let shown = origin.namespace_dir().join(relative);
-    let from = match beneath::open(tree(origin)?, relative, OFlags::PATH, Mode::empty()) {
-        Err(Errno::LOOP) => None,
-        other => Some(other.map_err(at(&shown, "find"))?),
-    };
-    let from = from.map(|from| Node::of(from, shown.clone())).transpose()?;
-    from.filter(|from| from.found.is_file()).ok_or_else(|| {
-        Error::invalid(
-            format!("{}: not a regular file", shown.display()),
-            "give a file below directories that are no links, or take the whole tree",
-        )
-    })
-}
-
-/// The root of a volume's tree.
-fn tree(origin: &Origin) -> Result<OwnedFd> {
-    let dir = origin.namespace_dir();
-    openat(CWD, dir, DIRECTORY, Mode::empty()).map_err(at(dir, "open"))
-}
-
-fn at(path: &Path, what: &'static str) -> impl FnOnce(Errno) -> Error {
-    let path = path.to_owned();
-    move |errno| Error::at(&path, what)(errno.into())
-}
-
-/// The path by which the kernel finds what a descriptor has, whatever its name is by now.
-fn by_descriptor(fd: &impl AsFd) -> PathBuf {
-    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()).into()
-}
-
-/// What is copied. Others may change names of the tree at any time: all is done to what was found
-/// first.
-pub(super) struct Node {
-    /// An `O_PATH` descriptor, or a directory.
-    pub(super) fd: OwnedFd,
-    pub(super) found: Metadata,
-    pub(super) shown: PathBuf,
-}
-
-impl Node {
-    fn of(fd: OwnedFd, shown: PathBuf) -> Result<Self> {
-        // Of a link it is the link.
-        let found = File::from(fd.try_clone()?).metadata().map_err(Error::at(&shown, "stat"))?;
-        Ok(Self { fd, found, shown })
-    }
-
-    /// Opens it to be read.
-    fn open(&self) -> Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        openat(CWD, by_descriptor(&self.fd), flags, Mode::empty()).map_err(at(&self.shown, "open"))
-    }
 }
 
 /// A copy on its way. What is called `out` is whole, whatever fails or is killed; until then nobody
@@ -314,38 +243,6 @@ fn copy_file(
     copy_data(&data, len, &mut put, progress).map_err(Error::at(shown, "copy the data"))?;
     out.sync_all().map_err(Error::at(shown, "sync"))?;
     Ok(out.into())
-}
-
-/// Puts what is data of the first `len` bytes, each piece with its offset, into what is all hole.
-pub(super) fn copy_data(
-    data: &OriginFile,
-    len: u64,
-    put: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
-    progress: Progress<'_>,
-) -> io::Result<()> {
-    let mut buf = vec![0; CHUNK];
-    let mut at = 0;
-    while at < len {
-        let start = match data.seek(at, Seek::Data) {
-            Ok(start) => start,
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => len,
-            Err(error) => return Err(error),
-        };
-        progress(start - at);
-        at = start;
-        let end = if at < len { data.seek(at, Seek::Hole)? } else { len };
-        while at < end {
-            let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
-            let count = data.read_at(at, &mut buf[..want])?;
-            if count == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            put(at, &buf[..count])?;
-            at += count as u64;
-            progress(count as u64);
-        }
-    }
-    Ok(())
 }
 
 fn make_special(found: &Metadata, dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::super::client;
+use super::super::look::Look;
 use super::super::mount::MountLine;
-use super::super::place::Look;
 use super::super::{Client, Request, SOCKET_NAME};
 use super::claimant::{Claimant, Claimants, read_answer};
 use super::names::{self, Entry, Kind};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use halocline_api::config::{CacheSize, Config, Shares, VolumeKind};
 use halocline_api::control::{Controlled, Report};
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_model::request::Direction;
 use halocline_os::error::Error;
 

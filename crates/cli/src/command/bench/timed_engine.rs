@@ -16,7 +16,7 @@ use std::time::Duration;
 use halocline_api::config::{CacheSize, Config, EmulatedDevice, Emulation, VolumeShape};
 use halocline_api::control::{Controlled, RequestTotals};
 use halocline_cache::Decorations;
-use halocline_cache::extents::ExtentEngine;
+use halocline_cache::ExtentEngine;
 use halocline_model::request::ByteRange;
 use halocline_os::clock::{Clock, Team};
 use halocline_os::error::Error;

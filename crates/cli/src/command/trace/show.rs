@@ -12,8 +12,8 @@ use halocline_trace::analysis::{Mix, Pattern, StreamCounts};
 use halocline_trace::report::{FileReport, Report, SizeReport, report};
 use serde::Serialize;
 
-use super::curve::{self, Curve, Curves, Sizes};
 use crate::command::bench::plot;
+use crate::command::curve::{self, Curve, Curves, Sizes};
 use crate::command::print_json;
 use crate::failure::{Failure, Outcome};
 use crate::say::{self, say, tell};

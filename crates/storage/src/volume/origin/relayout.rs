@@ -18,13 +18,14 @@ use halocline_model::request::ByteRange;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+use super::copying::copy_data;
 use super::home::Home;
 use super::identity::{ObjectId, ObjectNumber};
 use super::layouts;
 use super::marker::{self, Marker, Use};
 use super::orphans::{each_file, ids_on};
+use super::tree_walk::file;
 use super::{Origin, OriginFile};
-use crate::volume::unstripe::{copy_data, file};
 use crate::volume::{Spread, VolumeFile, object_paths};
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Seek;

@@ -10,11 +10,11 @@ use halocline_storage::volume::Origin;
 use halocline_vfs::namespace::Namespace;
 
 /// The origin's tree and where it is, or why it cannot be looked at.
-pub(in crate::command) struct Names(Result<(Namespace, PathBuf), String>);
+pub(super) struct Names(Result<(Namespace, PathBuf), String>);
 
 impl Names {
     /// The tree of the origin that a cache belongs to.
-    pub(in crate::command) fn of(binding: &Binding) -> Self {
+    pub(super) fn of(binding: &Binding) -> Self {
         let open = || {
             binding.check_origin()?;
             let dir = Origin::tree_in(&binding.origin)?;
@@ -25,7 +25,7 @@ impl Names {
     }
 
     /// How the file of a record looks, if it is there; or why nobody knows.
-    pub(in crate::command) fn find(&self, file: &FileRecord) -> Result<Option<Stamp>, String> {
+    pub(super) fn find(&self, file: &FileRecord) -> Result<Option<Stamp>, String> {
         let (namespace, dir) = self.0.as_ref().map_err(Clone::clone)?;
         let found = reach::find(namespace, dir, file).map_err(|error| error.to_string())?;
         Ok(found.map(|(_, stat)| Stamp::of_stat(&stat.raw)))

@@ -1,7 +1,11 @@
 //! The extent engine: an origin with byte ranges of its files on a cache.
 //!
-//! This file answers the calls of a front end. Data goes through [`redirect`](super::redirect);
+//! This file answers the calls of a front end. Data goes through [`redirect`](crate::redirect);
 //! names go straight to the origin's tree, with the cache's records following.
+
+mod open;
+mod operate;
+mod whole_files;
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -12,17 +16,17 @@ use std::sync::atomic::Ordering;
 
 use halocline_model::request::ByteRange;
 
-use super::blocks::blocks;
-use super::fill::Filler;
-use super::handle::Handle;
-use super::lease_renewal::LeaseRenewal;
-use super::parts::Parts;
-use super::reach::origin_key;
-use super::rebuild::Rebuilder;
-use super::sides::Meters;
-use super::sight::Sight;
-use super::times::NS;
+use crate::blocks::blocks;
 use crate::extent::file::{WHOLE, tail};
+use crate::fill::Filler;
+use crate::handle::Handle;
+use crate::lease_renewal::LeaseRenewal;
+use crate::parts::Parts;
+use crate::reach::origin_key;
+use crate::rebuild::Rebuilder;
+use crate::sides::Meters;
+use crate::sight::Sight;
+use crate::times::NS;
 use halocline_api::control::{SOCKET_NAME, SOCKET_XATTR};
 use halocline_meta::OriginKey;
 use halocline_os::error::Result;
@@ -34,14 +38,14 @@ use halocline_vfs::{Caller, Engine, Make, Maker, OpenMode, Seek, SetAttr, Stat};
 /// An origin with a cache in front of it.
 #[derive(Debug)]
 pub struct ExtentEngine {
-    pub(super) parts: Arc<Parts>,
-    pub(super) rebuilder: Rebuilder,
-    pub(super) filler: Filler,
-    pub(super) renewal: LeaseRenewal,
-    pub(super) meters: Meters,
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) rebuilder: Rebuilder,
+    pub(crate) filler: Filler,
+    pub(crate) renewal: LeaseRenewal,
+    pub(crate) meters: Meters,
     /// Names of the servers' profiles, the origin's first. Looked up once: the look waits for a device that hangs.
-    pub(super) profiles: Vec<String>,
-    pub(super) sight: Sight,
+    pub(crate) profiles: Vec<String>,
+    pub(crate) sight: Sight,
 }
 
 impl ExtentEngine {

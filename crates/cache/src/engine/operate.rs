@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use halocline_model::request::ByteRange;
 
-use super::extents::ExtentEngine;
-use super::movers::{Moving, Walk};
-use super::rebuild::Doing;
+use super::ExtentEngine;
 use crate::counters::Distribution;
 use crate::extent::file::{CachedFile, FileHint};
 use crate::flush::FlushedWhole;
 use crate::health::HealthState;
+use crate::moving::{Moving, Walk};
+use crate::rebuild::Doing;
 use halocline_api::control::{
     CachedFileInfo, CachedTree, Controlled, Explanation, ExtentInfo, FlushTotals, Health,
     LayoutBytes, MoveReport, ProcessHint, ProgressSink, Question, Rebuilder, Report, RequestTotals,
@@ -57,7 +57,7 @@ impl Controlled for ExtentEngine {
                 Doing::Flushing => Rebuilder::Flushing,
                 Doing::Fetching => Rebuilder::Fetching,
             },
-            servers: self.server_states(),
+            servers: self.meters.states(&self.parts, &self.profiles),
             rules: self.rules(),
             report: self.report(),
             notes: parts.notes.all(),
@@ -157,11 +157,11 @@ impl Controlled for ExtentEngine {
         }
         let cached_bytes =
             segments.iter().filter(|s| s.extent.is_some()).map(|s| s.range.len()).sum();
-        let mut explanation = super::explain::explanation(&terms, cached_bytes);
+        let mut explanation = crate::explain::explanation(&terms, cached_bytes);
         explanation.note = self.parts.notes.of_sides();
         let critical = terms.critical;
         if cached_bytes < range.len() {
-            explanation.now = super::explain::why_not_now(
+            explanation.now = crate::explain::why_not_now(
                 &self.parts,
                 &file,
                 range,

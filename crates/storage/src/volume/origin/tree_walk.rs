@@ -1,0 +1,80 @@
+//! What stands in the tree of a striped origin, found by descriptors: others may change its names at any time.
+
+use std::fs::{File, Metadata};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use halocline_os::beneath;
+use halocline_os::error::{Error, Result};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use super::Origin;
+
+/// A directory to look through, not what a link in its place names.
+pub(in crate::volume) const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
+
+/// What is copied. Others may change names of the tree at any time: all is done to what was found
+/// first.
+pub(in crate::volume) struct Node {
+    /// An `O_PATH` descriptor, or a directory.
+    pub(in crate::volume) fd: OwnedFd,
+    pub(in crate::volume) found: Metadata,
+    pub(in crate::volume) shown: PathBuf,
+}
+
+impl Node {
+    pub(in crate::volume) fn of(fd: OwnedFd, shown: PathBuf) -> Result<Self> {
+        // Of a link it is the link.
+        let found = File::from(fd.try_clone()?).metadata().map_err(Error::at(&shown, "stat"))?;
+        Ok(Self { fd, found, shown })
+    }
+
+    /// Opens it to be read.
+    pub(in crate::volume) fn open(&self) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        openat(CWD, by_descriptor(&self.fd), flags, Mode::empty()).map_err(at(&self.shown, "open"))
+    }
+}
+
+/// The regular file at `relative`, its path below the mount.
+pub(in crate::volume) fn file(origin: &Origin, relative: &Path) -> Result<Node> {
+    if relative.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
+        return Err(Error::invalid(
+            format!("{}: not a path below the origin", relative.display()),
+            "give the path as it was below the mount point, without .. and without a leading /",
+        ));
+    }
+    let shown = origin.namespace_dir().join(relative);
+    let from = match beneath::open(tree(origin)?, relative, OFlags::PATH, Mode::empty()) {
+        Err(Errno::LOOP) => None,
+        other => Some(other.map_err(at(&shown, "find"))?),
+    };
+    let from = from.map(|from| Node::of(from, shown.clone())).transpose()?;
+    from.filter(|from| from.found.is_file()).ok_or_else(|| {
+        Error::invalid(
+            format!("{}: not a regular file", shown.display()),
+            "give a file below directories that are no links, or take the whole tree",
+        )
+    })
+}
+
+/// The root of a volume's tree.
+pub(in crate::volume) fn tree(origin: &Origin) -> Result<OwnedFd> {
+    let dir = origin.namespace_dir();
+    openat(CWD, dir, DIRECTORY, Mode::empty()).map_err(at(dir, "open"))
+}
+
+/// The path by which the kernel finds what a descriptor has, whatever its name is by now.
+pub(in crate::volume) fn by_descriptor(fd: &impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()).into()
+}
+
+pub(in crate::volume) fn at(path: &Path, what: &'static str) -> impl FnOnce(Errno) -> Error {
+    let path = path.to_owned();
+    move |errno| Error::at(&path, what)(errno.into())
+}
