@@ -9,7 +9,6 @@
 //! - A change of the members is computed from members that are no older than the tokens that they are used with; tokens
 //!   of nodes that are taken for living are only ever respected too long.
 
-mod asking;
 mod file;
 mod keeper;
 mod pieces;

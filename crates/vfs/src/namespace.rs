@@ -81,6 +81,7 @@ impl Namespace {
     }
 
     /// The same without one name in the root: programs find nothing there, and make nothing.
+    #[must_use]
     pub fn hiding(self, name: &'static str) -> Self {
         Self { hidden: Some(name), ..self }
     }

@@ -95,14 +95,12 @@ impl Drop for Member {
     }
 }
 
-impl Client {
-    /// Becomes a user of the mount until this is dropped; `origin` as in [`Request::Join`].
-    pub fn join(&mut self, origin: Option<(u64, u64)>) -> Result<(Joined, Option<OwnedFd>)> {
-        self.send(&Request::Join { origin })?;
-        let copy = descriptors::receive(self.stream())
-            .map_err(|error| self.failed(std::io::Error::from_raw_os_error(error.errno())))?;
-        Ok((self.receive(false, |_| {})?, copy))
-    }
+/// Becomes a user of the mount until `client` is dropped; `origin` as in [`Request::Join`].
+pub fn join(client: &mut Client, origin: Option<(u64, u64)>) -> Result<(Joined, Option<OwnedFd>)> {
+    client.send(&Request::Join { origin })?;
+    let copy = descriptors::receive(client.stream())
+        .map_err(|error| client.failed(std::io::Error::from_raw_os_error(error.errno())))?;
+    Ok((client.receive(false, |_| {})?, copy))
 }
 
 #[cfg(test)]

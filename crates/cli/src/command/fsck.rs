@@ -90,14 +90,6 @@ pub(crate) fn execute(args: &FsckArgs) -> Outcome {
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-impl Findings {
-    /// Problems that the next mount does not end by itself. A killed mount leaves blocks that were
-    /// written and not yet recorded: nobody was told that they are stored, and nothing is lost.
-    fn wrong(&self) -> usize {
-        self.problems.iter().filter(|problem| !problem.ends_by_itself()).count()
-    }
-}
-
 impl Cache {
     fn open(dir: &Path, repair: bool) -> Result<Self> {
         let offline = Offline::open(dir, if repair { Access::Change } else { Access::Look })?;

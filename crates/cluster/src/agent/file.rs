@@ -1,5 +1,9 @@
 //! The tokens of one file on this node: the road without the store, and waiting.
 
+mod asking;
+mod asserting;
+mod giving;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

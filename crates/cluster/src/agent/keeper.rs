@@ -6,12 +6,11 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use halocline_model::token::{Held, Session, Tokens};
+use halocline_model::token::Session;
 
 use super::Shared;
-use super::file::File;
 use crate::counters::add;
-use crate::store::{Lease, Result, Roll, StoreError, Swap};
+use crate::store::{Lease, Result, StoreError};
 
 /// Threads that give up what others want.
 const WORKERS: usize = 4;
@@ -245,38 +244,6 @@ impl Shared {
 
     fn lease_ms(&self) -> u64 {
         u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX)
-    }
-}
-
-impl File {
-    /// Drops what is not exclusive; the store may think otherwise. `false` if it must be tried again.
-    fn drop_what_is_unsure(&self) -> bool {
-        let ranges = self.state.lock().pieces.unsure();
-        ranges.into_iter().all(|range| self.drop_range(range))
-    }
-
-    /// Says what the node holds of the file. `false` if the epoch is another one again.
-    fn assert(&self, roll: &Roll) -> Result<bool> {
-        let epoch = roll.parts[self.shared.store.part(self.id)];
-        let session = self.shared.session;
-        let held = self.all().into_iter().map(|(range, mode)| Held { session, mode, range });
-        let held: Vec<_> = held.collect();
-        self.state.lock().last = None;
-        if held.is_empty() {
-            return Ok(true);
-        }
-        let mut value = Tokens::new(epoch);
-        for _ in 0..RACES {
-            let mut new = value.clone();
-            new.assert(session, &held, epoch);
-            self.shared.begin_versions(&value, &mut new);
-            match self.shared.store.swap(self.id, value.version, &new)? {
-                Swap::Taken => return Ok(true),
-                Swap::Other(reading) if reading.epoch != epoch => return Ok(false),
-                Swap::Other(reading) => value = reading.tokens,
-            }
-        }
-        Err(busy())
     }
 }
 

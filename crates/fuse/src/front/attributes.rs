@@ -6,7 +6,6 @@ use fuser::{FileAttr, FileType, INodeNo};
 use halocline_vfs::Stat;
 
 use super::inode_table::ROOT;
-use super::names::Entry;
 
 /// Attributes under the kernel's number; the root shows the origin's own number.
 pub(super) fn file_attr(number: u64, stat: &Stat) -> FileAttr {
@@ -29,30 +28,6 @@ pub(super) fn file_attr(number: u64, stat: &Stat) -> FileAttr {
         rdev: u32::try_from(raw.st_rdev & u64::from(u32::MAX)).expect("32 bits"),
         blksize: u32::try_from(raw.st_blksize).unwrap_or(4096),
         flags: 0,
-    }
-}
-
-impl Entry {
-    /// An entry of which only the inode number is known.
-    pub(super) fn named_only(number: u64) -> Self {
-        let attr = FileAttr {
-            ino: INodeNo(number),
-            size: 0,
-            blocks: 0,
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind: FileType::Directory,
-            perm: 0,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        };
-        Self { attr, generation: 0, timeout: Duration::ZERO }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Names, and what hangs on an inode rather than on an open file.
 
 use std::ffi::{OsStr, OsString};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileHandle, INodeNo};
+use fuser::{FileAttr, FileHandle, FileType, INodeNo};
 use halocline_vfs::{Caller, Engine, Make, Maker, SetAttr, Stat};
 
 use super::{Answer, Front, privileges};
@@ -17,6 +17,30 @@ pub(crate) struct Entry {
     pub(crate) generation: u64,
     /// How long name and attributes may be kept.
     pub(crate) timeout: Duration,
+}
+
+impl Entry {
+    /// An entry of which only the inode number is known.
+    pub(super) fn named_only(number: u64) -> Self {
+        let attr = FileAttr {
+            ino: INodeNo(number),
+            size: 0,
+            blocks: 0,
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind: FileType::Directory,
+            perm: 0,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        };
+        Self { attr, generation: 0, timeout: Duration::ZERO }
+    }
 }
 
 /// A name in a directory.

@@ -15,6 +15,7 @@ mod answer;
 mod binding;
 mod busy_poll;
 mod exchange;
+mod message;
 mod wire;
 
 use std::fs;

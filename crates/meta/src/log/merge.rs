@@ -8,16 +8,8 @@ use super::snapshot::{Bad, Head, Reader};
 use super::tail::Sealed;
 use crate::batch::Batch;
 use crate::records::Visit;
-use halocline_os::error::{Error, Result};
+use halocline_os::error::Result;
 use halocline_os::private::{PrivateDir, Use};
-
-impl Bad {
-    /// The error for a snapshot that is damaged.
-    pub(super) fn told(&self, dir: &PrivateDir, number: u64) -> Error {
-        let Self { offset, what } = self;
-        damaged(dir, &format!("{} at byte {offset}: {what}", snapshot_name(number)))
-    }
-}
 
 /// Calls `each` with all records of the snapshot and the files behind it, in the order of their keys.
 pub(super) fn merge(

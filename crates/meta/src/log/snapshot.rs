@@ -16,6 +16,8 @@ use std::io::{self, BufReader, Read, Write};
 
 use super::segment::sum;
 use crate::batch::{Batch, split};
+use halocline_os::error::Error;
+use halocline_os::private::PrivateDir;
 
 const MAGIC: &[u8; 8] = b"hcsnap01";
 const HEAD: usize = 36;
@@ -135,6 +137,14 @@ pub(super) struct Reader {
 pub(super) struct Bad {
     pub(super) offset: u64,
     pub(super) what: String,
+}
+
+impl Bad {
+    /// The error for a snapshot that is damaged.
+    pub(super) fn told(&self, dir: &PrivateDir, number: u64) -> Error {
+        let Self { offset, what } = self;
+        super::damaged(dir, &format!("{} at byte {offset}: {what}", super::snapshot_name(number)))
+    }
 }
 
 impl Reader {

@@ -99,3 +99,11 @@ pub(super) struct Findings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) origin_unchecked: Option<String>,
 }
+
+impl Findings {
+    /// Problems that the next mount does not end by itself. A killed mount leaves blocks that were
+    /// written and not yet recorded: nobody was told that they are stored, and nothing is lost.
+    pub(super) fn wrong(&self) -> usize {
+        self.problems.iter().filter(|problem| !problem.ends_by_itself()).count()
+    }
+}

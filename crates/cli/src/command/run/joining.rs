@@ -11,6 +11,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use halocline_api::control::joining::join;
 use halocline_api::control::{Client, Joined, MoveReport, Report, Request, SOCKET_NAME, Taken};
 use halocline_fuse::{private_namespace, show_over};
 use halocline_os::error::Error;
@@ -60,7 +61,7 @@ pub(super) fn find(plan: &Plan) -> Result<Found, Failure> {
     let seen =
         fs::metadata(&place.origin).map_err(Error::at(&place.origin, "look at the origin"))?;
     let id = (!is_seen).then(|| (seen.dev(), seen.ino()));
-    match client.join(id) {
+    match join(&mut client, id) {
         Ok((joined, copy)) => Ok(Found::Engine(Box::new(Engine { client, joined, copy, is_seen }))),
         Err(error) if error.errno() == libc::ESHUTDOWN => Ok(Found::Ending),
         Err(error) => Err(Failure::refused(error)),

@@ -2,14 +2,13 @@
 //!
 //! What is not here is refused with `ENOSYS`, as [`crate::transport::device`] does.
 
-use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 
 use fuser::{Errno, FileHandle, INodeNo, WriteFlags};
-use halocline_vfs::{Caller, Engine, Make, Maker, SetAttr, SetTime};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use halocline_vfs::{Engine, Make, SetAttr, SetTime};
+use zerocopy::{Immutable, IntoBytes};
 
-use super::exchange::Message;
+use super::message::Message;
 use super::wire::{
     Attr, AttrOut, CreateIn, CreateOut, Dirent, EntryOut, FallocateIn, FsyncIn, GetAttrIn,
     GetXattrIn, GetXattrOut, LinkIn, MkdirIn, MknodIn, OpenIn, OpenOut, ReadIn, ReleaseIn,
@@ -309,34 +308,6 @@ impl List<'_> {
         }
         self.used += padded;
         true
-    }
-}
-
-impl Message<'_> {
-    /// The operation's own fields.
-    fn fields<T: FromBytes + KnownLayout + Immutable>(&self) -> Answer<&T> {
-        T::ref_from_prefix(self.fields).map(|(fields, _)| fields).map_err(|_| Refused(Errno::EIO))
-    }
-
-    /// The one name that a request has, or its first.
-    fn name<'a>(&self, room: &'a [u8]) -> Answer<&'a OsStr> {
-        let name = CStr::from_bytes_until_nul(&room[..self.payload]);
-        name.map(|name| OsStr::from_bytes(name.to_bytes())).map_err(|_| Refused(Errno::EINVAL))
-    }
-
-    fn two_names<'a>(&self, room: &'a [u8]) -> Answer<(&'a OsStr, &'a OsStr)> {
-        let first = self.name(room)?;
-        let rest = &room[first.len() + 1..self.payload];
-        let second = CStr::from_bytes_until_nul(rest).map_err(|_| Errno::EINVAL)?;
-        Ok((first, OsStr::from_bytes(second.to_bytes())))
-    }
-
-    fn caller(&self) -> Caller {
-        Caller { uid: self.header.uid, gid: self.header.gid, pid: self.header.pid }
-    }
-
-    fn maker(&self, umask: u32) -> Maker {
-        Maker { caller: self.caller(), umask }
     }
 }
 

@@ -18,7 +18,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use zerocopy::IntoBytes;
 
 use super::busy_poll::BusyPoll;
-use super::wire::{Command, InHeader, OutHeader, RequestHeader};
+use super::message::Message;
+use super::wire::{Command, OutHeader, RequestHeader};
 use crate::front::Answer;
 use crate::transport::device::negotiation::REQUEST_MAX;
 
@@ -26,16 +27,6 @@ const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
 /// Where a submission says how many pieces of memory it names.
 const SUBMISSION_LEN: usize = 24;
-
-/// A request that the kernel put into the buffer.
-#[derive(Debug)]
-pub(super) struct Message<'a> {
-    pub(super) header: InHeader,
-    /// The operation's own fields; older bytes follow them.
-    pub(super) fields: &'a [u8],
-    /// Bytes of names or data at the beginning of the payload.
-    pub(super) payload: usize,
-}
 
 /// A ring with its buffer.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use halocline_model::request::ByteRange;
 use halocline_model::token::{Answer, Demand, Held, Life, Mode, Session, Tokens};
 use halocline_os::error::{Error, Result};
 
-use super::file::{Attempt, File};
-use super::{Shared, told};
+use super::super::{Shared, told};
+use super::{Attempt, File};
 use crate::counters::add;
 use crate::store::{Lease, Reading, Roll, StoreError, Swap};
 
@@ -24,7 +24,12 @@ const ALL: ByteRange = ByteRange::new(0, u64::MAX);
 
 impl File {
     /// Tries once to get a permit, with the store's help.
-    pub(super) fn attempt(&self, want: Want, attempts: u32, deadline: Instant) -> Result<Attempt> {
+    pub(in crate::agent) fn attempt(
+        &self,
+        want: Want,
+        attempts: u32,
+        deadline: Instant,
+    ) -> Result<Attempt> {
         let shared = &self.shared;
         if let Some(grant) = self.permit(want) {
             return Ok(Attempt::Granted(grant));

@@ -1,0 +1,201 @@
+//! Giving up what others want of a file.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use halocline_model::request::ByteRange;
+use halocline_model::token::{Epoch, Mode, Tokens};
+use halocline_os::error::{Error, Result};
+
+use super::super::told;
+use super::File;
+use crate::counters::add;
+use crate::store::{Reading, StoreError, Swap};
+
+/// Lost races after which a change is given up for now.
+const RACES: u32 = 64;
+/// How often giving up at the end is tried where something fails.
+const TRIES: u32 = 8;
+/// Handovers of one file after which others have their turn.
+const TURNS: u32 = 64;
+
+impl File {
+    /// Gives up what others want of the file.
+    pub(in crate::agent) fn give_what_is_wanted(&self) -> Result<()> {
+        let shared = &self.shared;
+        for _ in 0..TURNS {
+            // The tokens of a node without a lease are looked after when it has one again.
+            shared.check_lease()?;
+            let Reading { tokens, epoch } = shared.store.read(self.id).map_err(told)?;
+            let active = self.state.lock().active.clone();
+            if tokens.epoch() == epoch && tokens.waits_in_vain(shared.session, &active) {
+                self.leave_queue().map_err(told)?;
+            }
+            let now_ms = shared.now_ms();
+            let wanted = (tokens.epoch() == epoch).then(|| tokens.wanted_from(shared.session));
+            let Some((wanted, keep)) = wanted.flatten() else {
+                self.state.lock().wanted = false;
+                return Ok(());
+            };
+            let contended = tokens.is_contended(wanted, now_ms);
+            let range = self.state.lock().pieces.to_give(wanted, keep.is_some(), contended);
+            if !self.give(range, keep) {
+                return Ok(());
+            }
+            add(&shared.counters.handovers);
+        }
+        shared.queue.push(self.id);
+        Ok(())
+    }
+
+    /// Others stand behind requests of this node that wait no more.
+    fn leave_queue(&self) -> Result<(), StoreError> {
+        let _changes = self.shared.changes.read();
+        let _change = self.change.lock();
+        let active = self.state.lock().active.clone();
+        let session = self.shared.session;
+        let new = self.change_tokens(|new, epoch| new.forget_vain(session, &active, epoch))?;
+        if let Some(new) = new {
+            self.tell_waiters(&new);
+        }
+        Ok(())
+    }
+
+    fn tell_waiters(&self, tokens: &Tokens) {
+        let waiters: BTreeSet<_> = tokens.waiters().collect();
+        for waiter in waiters.into_iter().filter(|waiter| *waiter != self.shared.session) {
+            self.shared.store.tell(waiter, self.id);
+        }
+    }
+
+    /// Gives everything up that is held.
+    pub(in crate::agent) fn give_all_up(&self) -> Result<()> {
+        let all = ByteRange::new(0, u64::MAX);
+        let deadline = Instant::now() + self.shared.options.patience;
+        let mut failures = 0;
+        while failures < TRIES && Instant::now() < deadline {
+            if self.all().is_empty() || self.give(all, None) {
+                return Ok(());
+            }
+            let mut state = self.state.lock();
+            if state.pieces.is_closed(all) {
+                // Some of it is on its way to others.
+                let _ = self.changed.wait_until(&mut state, deadline);
+            } else {
+                failures += 1;
+            }
+        }
+        Err(Error::Cluster {
+            what: format!("inode {} could not be given up", self.id.inode),
+            remedy: "mount again, and unmount when the store and the origin answer".to_owned(),
+        })
+    }
+
+    /// Gives up a range, or keeps `keep` of what is exclusive there. `false` if somebody does so already, or if it must be
+    /// tried again.
+    pub(in crate::agent) fn give(&self, range: ByteRange, keep: Option<Mode>) -> bool {
+        {
+            let mut state = self.state.lock();
+            if state.pieces.is_closed(range) {
+                return false;
+            }
+            state.pieces.close(range);
+        }
+        let given = self.wait_unused(range) && self.bring_home(range, keep.is_some());
+        let given = given && self.tell_given(range, keep);
+        self.state.lock().pieces.open(range);
+        self.changed.notify_all();
+        given
+    }
+
+    /// Drops a range from the caches and from the node's mind: the lease under which it was held lapsed. `false` if it must
+    /// be tried again.
+    pub(in crate::agent) fn drop_range(&self, range: ByteRange) -> bool {
+        {
+            let mut state = self.state.lock();
+            if state.pieces.is_closed(range) {
+                return false;
+            }
+            state.pieces.close(range);
+        }
+        let dropped = self.wait_unused(range) && self.bring_home(range, false);
+        let mut state = self.state.lock();
+        if dropped {
+            state.pieces.remove(range, None);
+        }
+        state.pieces.open(range);
+        drop(state);
+        self.changed.notify_all();
+        dropped
+    }
+
+    /// The engine brings a closed range home and drops it.
+    fn bring_home(&self, range: ByteRange, keeps_clean: bool) -> bool {
+        let Some(holder) = self.shared.holder.get() else { return true };
+        let given = match holder.upgrade() {
+            Some(holder) => holder.give_up(self.id, range, keeps_clean),
+            // What it left is in its cache.
+            None if self.is_exclusive(range) => Err(Error::invalid("the engine has ended", "")),
+            None => Ok(()),
+        };
+        if let Err(error) = &given {
+            tracing::warn!("inode {}: cannot bring home what others want: {error}", self.id.inode);
+        }
+        given.is_ok()
+    }
+
+    fn is_exclusive(&self, range: ByteRange) -> bool {
+        let all = self.all();
+        all.iter().any(|(held, mode)| *mode == Mode::Exclusive && held.overlaps(range))
+    }
+
+    /// The store is told that a closed range, which is home, is given up.
+    fn tell_given(&self, range: ByteRange, keep: Option<Mode>) -> bool {
+        let shared = &self.shared;
+        let _changes = shared.changes.read();
+        let _change = self.change.lock();
+        // First in its own mind: whether the store hears of it or not.
+        self.state.lock().pieces.remove(range, keep);
+        let changed =
+            self.change_tokens(|new, epoch| new.give_up(shared.session, range, keep, epoch));
+        match changed {
+            Ok(Some(new)) => {
+                self.tell_waiters(&new);
+                true
+            }
+            Ok(None) => true,
+            Err(error) => {
+                tracing::warn!("inode {}: not told that it was given up: {error}", self.id.inode);
+                false
+            }
+        }
+    }
+
+    /// Changes the file's tokens, whatever others do meanwhile; `None` if nobody could want it because the epoch is another
+    /// one. The caller holds the locks for changes.
+    pub(in crate::agent) fn change_tokens(
+        &self,
+        change: impl Fn(&mut Tokens, Epoch),
+    ) -> Result<Option<Tokens>, StoreError> {
+        let shared = &self.shared;
+        let epoch = shared.known().parts[shared.store.part(self.id)];
+        let mut value = self.guess(epoch).unwrap_or_else(|| Tokens::new(epoch));
+        for _ in 0..RACES {
+            let mut new = value.clone();
+            change(&mut new, epoch);
+            shared.begin_versions(&value, &mut new);
+            match shared.store.swap(self.id, value.version, &new)? {
+                Swap::Taken => {
+                    self.state.lock().last = Some(new.clone());
+                    return Ok(Some(new));
+                }
+                Swap::Other(reading) if reading.epoch != epoch => {
+                    shared.wake();
+                    return Ok(None);
+                }
+                Swap::Other(reading) => value = reading.tokens,
+            }
+        }
+        Err(StoreError::NoAnswer("others change the same tokens all the time".to_owned()))
+    }
+}
