@@ -26,7 +26,7 @@
 //! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`in_flight`]); the [`executor`] carries the policy's plans out by them.
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
 //! - Commands and mounts: [`tree`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
-//!   each [`problem`]; [`moving`] is a move for a command.
+//!   each [`Problem`](halocline_api::control::tier::Problem); [`moving`] is a move for a command.
 //! - [`answering`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`why`] explains a file.
 //! - On top, the [`wiring`] makes all of these; [`background`] demotes before the SSD is full; [`serve`] answers the front end and [`operate`] the control socket.
 

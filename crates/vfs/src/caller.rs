@@ -23,7 +23,7 @@ pub struct Maker {
     pub umask: u32,
 }
 
-/// What [`Engine::make`] makes.
+/// What [`Engine::make`](crate::Engine::make) makes.
 #[derive(Debug, Clone, Copy)]
 pub enum Make<'a> {
     /// A directory with permission bits.
