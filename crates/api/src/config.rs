@@ -141,7 +141,7 @@ pub struct Config {
     pub groups: u32,
     /// Entries of the critical data table.
     pub cdt_entries: usize,
-    /// Whether checksums of what is cached are kept, and verified before it goes home.
+    /// Whether checksums of what is cached are kept, and verified before it goes to the origin.
     pub checksums: bool,
     /// Whether what programs read from the cache is compared with them, too.
     pub verify_reads: bool,

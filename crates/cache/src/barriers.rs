@@ -72,8 +72,8 @@ impl Barriers {
         self.store.barrier()
     }
 
-    /// Makes what the cache holds of a file durable: on the cache, or, if its store is sick, at
-    /// home.
+    /// Makes what the cache holds of a file durable: on the cache, or, if its store is sick, on
+    /// the origin.
     pub(crate) fn make_durable(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
         match self.barrier() {
             Err(error) if self.store.dmt.usable().is_err() => {
@@ -84,8 +84,8 @@ impl Barriers {
         }
     }
 
-    /// After a flush: what went home is recorded as clean, durably, and evictable. A device that
-    /// cannot be synced keeps the second from happening and nothing else: the bytes are at home.
+    /// After a flush: what went to the origin is recorded as clean, durably, and evictable. A device that
+    /// cannot be synced keeps the second from happening and nothing else: the bytes are on the origin.
     pub(crate) fn settle_flush(&self) -> Result<()> {
         let settled = self.barrier().and_then(|()| self.discards.discard_queued().map(drop));
         self.mappings.advisory(settled.or_else(|error| {
@@ -94,7 +94,7 @@ impl Barriers {
         }))
     }
 
-    /// Brings a file's dirty bytes home, forgets all that is cached of it, and removes its objects.
+    /// Brings a file's dirty bytes to the origin, forgets all that is cached of it, and removes its objects.
     fn replace_object(&self, file: &Arc<CachedFile>, id: FileId) -> Result<()> {
         self.sweeper.flush_whole(file, &|_| true)?;
         let _range = file.range.exclusive(WHOLE);

@@ -29,8 +29,9 @@ pub(super) fn blocks(store: &ExtentStore, file: &CachedFile, size: u64, below: u
     if dirty == 0 {
         return below;
     }
-    let mover = file.mover.lock().as_ref().map(|mover| mover.origin.clone());
-    let missing = missing_below(store, id, dirty, mover.as_deref().filter(|_| below > 0));
+    let flush_handle =
+        file.flush_handle.lock().as_ref().map(|flush_handle| flush_handle.origin.clone());
+    let missing = missing_below(store, id, dirty, flush_handle.as_deref().filter(|_| below > 0));
     (below + missing.div_ceil(SECTOR)).min(whole)
 }
 

@@ -3,7 +3,7 @@
 //! An engine that was given a [`Coherence`] holds a permit of the file's [`FileTokens`] over the bytes of
 //! each request, and of each background move; the node's agent behind it gets the tokens from the shared
 //! store. When another node wants bytes, the agent lets no new permit begin there, waits for those that are
-//! under way, has the [`Holder`] (the engine) bring the bytes home and drop them, and gives the token up.
+//! under way, has the [`Holder`] (the engine) bring the bytes to the origin and drop them, and gives the token up.
 //! An engine that was given none is alone with its origin.
 //!
 //! What must hold:
@@ -100,11 +100,11 @@ pub trait FileTokens: Debug + Send + Sync {
 
 /// What gives up bytes that other nodes want: the engine.
 pub trait Holder: Send + Sync {
-    /// Brings what is dirty of a range home, durably; drops what is cached there, the kernel's pages included,
+    /// Brings what is dirty of a range to the origin, durably; drops what is cached there, the kernel's pages included,
     /// unless `keeps_clean`. No permit is under way in the range, and none begins before this returns.
     ///
     /// # Errors
-    /// The bytes are not all home: the token stays here, and it is tried again.
+    /// The bytes are not all on the origin: the token stays here, and it is tried again.
     fn give_up(&self, file: SharedFile, range: ByteRange, keeps_clean: bool) -> Result<()>;
 
     /// Which ranges of which files are dirty: what a node says that it holds after the store forgot it.

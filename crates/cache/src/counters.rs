@@ -41,7 +41,7 @@ pub struct Counts {
     pub fetched_bytes: u64,
     /// Bytes evicted from the cache.
     pub evicted_bytes: u64,
-    /// Critical bytes sent home because the cache had no room.
+    /// Critical bytes sent to the origin because the cache had no room.
     pub no_room_bytes: u64,
     /// Time spent flushing on request, in microseconds.
     pub flush_us: u64,
@@ -146,7 +146,7 @@ impl Counters {
         add(&self.damaged_clean_bytes, bytes);
     }
 
-    /// Counts a file whose dirty bytes others' changes kept from going home.
+    /// Counts a file whose dirty bytes others' changes kept from going to the origin.
     pub(crate) fn conflict(&self) {
         add(&self.conflicts, 1);
     }

@@ -1,7 +1,7 @@
 //! Panics in the engine's own work: told in `status`, and gone around.
 //!
 //! What must hold: what panicked loses nothing that was acknowledged. Dirty bytes become clean only at the end of what
-//! wrote them home; until then they stay on the cache, in its records, and are tried again.
+//! wrote them to the origin; until then they stay on the cache, in its records, and are tried again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,9 +2,9 @@
 //!
 //! What must hold then:
 //! - writes to dirty extents go to the cache as before: their records need no change;
-//! - where clean bytes are cached a write goes home, after the mapping was abandoned: no later
+//! - where clean bytes are cached a write goes to the origin, after the mapping was abandoned: no later
 //!   mount trusts it (I1);
-//! - dirty bytes are brought home file by file, and the file's mappings abandoned (I3, I7);
+//! - dirty bytes are brought to the origin file by file, and the file's mappings abandoned (I3, I7);
 //! - where a next mount cannot be told any more what to distrust, it is told to distrust everything;
 //! - records that only speed things up (names, stamps, wishes) are let be: each is found out anew
 //!   by the next mount. A stamp that stays at rest while the file changes makes that mount drop
@@ -53,7 +53,7 @@ pub(crate) struct Relief {
     giving_up: Mutex<()>,
 }
 
-/// Dirty extents that are at home as they are: with their generations.
+/// Dirty extents that are on the origin as they are: with their generations.
 type Copied = HashSet<(FileId, ByteRange, u64)>;
 
 impl Relief {
@@ -100,13 +100,13 @@ impl Relief {
         }
     }
 
-    /// Copies all dirty bytes of a file home, makes them durable there, and abandons its mappings.
+    /// Copies all dirty bytes of a file to the origin, makes them durable there, and abandons its mappings.
     /// For a store that refuses changes: it cannot be told that they are clean.
     pub(crate) fn bring_home(&self, file: &CachedFile, id: FileId) -> Result<u64> {
         // One line for each whole file, so programs wait: a page of lines must do for all files.
         let _range = file.range.exclusive(WHOLE);
-        // A flush that began before the store failed may still be writing home what was there then.
-        let _home = file.home.exclusive(WHOLE);
+        // A flush that began before the store failed may still be writing to the origin what was there then.
+        let _writeback = file.writeback.exclusive(WHOLE);
         let mut copied = Copied::new();
         let bytes = self.copy_home(file, id, &mut copied)?;
         if bytes > 0 {
@@ -115,36 +115,36 @@ impl Relief {
         Ok(bytes)
     }
 
-    /// Copies dirty bytes of a file home, but for extents that are in `copied` as they are, and
-    /// makes them durable there. The caller holds `range` and `home` of the whole file.
+    /// Copies dirty bytes of a file to the origin, but for extents that are in `copied` as they are, and
+    /// makes them durable there. The caller holds `range` and `writeback` of the whole file.
     fn copy_home(&self, file: &CachedFile, id: FileId, copied: &mut Copied) -> Result<u64> {
         let mut dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
         dirty.retain(|extent| !copied.contains(&(id, extent.range, extent.generation)));
         if dirty.is_empty() {
             return Ok(0);
         }
-        let mover = self.known.mover_of(file)?;
+        let flush_handle = self.known.mover_of(file)?;
         self.times.hold_origin_time(file)?;
-        let changing = self.own.changing(file, Some(&mover))?;
+        let changing = self.own.changing(file, Some(&flush_handle))?;
         if changing.foreign {
             drop(changing);
             let _growth = file.growth.lock();
             return self.external.meet_alone(file).map(|()| 0);
         }
-        // What can be read goes home even if some of it cannot: that is all that can be saved.
+        // What can be read goes to the origin even if some of it cannot: that is all that can be saved.
         let mut sum = Ok(0);
         for extent in &dirty {
-            let here = self.bring_extent(&mover, (file, id), extent);
+            let here = self.bring_extent(&flush_handle, (file, id), extent);
             sum = sum.and_then(|sum: u64| here.map(|()| sum + extent.range.len()));
         }
         let bytes = sum?;
-        mover.sync(true)?;
+        flush_handle.sync(true)?;
         copied.extend(dirty.iter().map(|extent| (id, extent.range, extent.generation)));
         self.counters.flushed(bytes);
         Ok(bytes)
     }
 
-    /// Brings all dirty bytes home and states, once for all, that nothing of the cache is to be
+    /// Brings all dirty bytes to the origin and states, once for all, that nothing of the cache is to be
     /// trusted: for a store that refuses changes, when single statements do not fit any more.
     /// Programs wait for what changed while most of it was copied only.
     pub(crate) fn give_up(&self) -> Result<()> {
@@ -152,16 +152,16 @@ impl Relief {
         let mut copied = Copied::new();
         for (id, file) in self.dirty_or_err()? {
             let _range = file.range.exclusive(WHOLE);
-            let _home = file.home.exclusive(WHOLE);
+            let _writeback = file.writeback.exclusive(WHOLE);
             self.copy_home(&file, id, &mut copied)?;
         }
         loop {
             let files = self.dirty_or_err()?;
-            // Held until the statement stands: what is written home in between and lost its
+            // Held until the statement stands: what is written to the origin in between and lost its
             // mapping would be overwritten by the next mount, if we were killed (I1, I4).
             let guards: Vec<_> = files
                 .iter()
-                .map(|(_, file)| (file.range.exclusive(WHOLE), file.home.exclusive(WHOLE)))
+                .map(|(_, file)| (file.range.exclusive(WHOLE), file.writeback.exclusive(WHOLE)))
                 .collect();
             for (id, file) in &files {
                 self.copy_home(file, *id, &mut copied)?;
@@ -212,7 +212,7 @@ impl Relief {
 
     fn bring_extent(
         &self,
-        mover: &OriginFile,
+        flush_handle: &OriginFile,
         (file, id): (&CachedFile, FileId),
         extent: &Extent,
     ) -> Result<()> {
@@ -226,13 +226,13 @@ impl Relief {
         let damaged = self.damage.of(id, range);
         for bad in damaged.iter().copied().chain([ByteRange::new(range.end, range.end)]) {
             let good = index(at - range.start)..index(bad.start - range.start);
-            mover.write_at(at, &data[good])?;
+            flush_handle.write_at(at, &data[good])?;
             at = bad.end;
         }
         if damaged.is_empty() { Ok(()) } else { Err(rustix::io::Errno::IO.into()) }
     }
 
-    /// Brings every dirty file home; says once what became of it.
+    /// Brings every dirty file to the origin; says once what became of it.
     pub(crate) fn drain(&self) -> Result<()> {
         let files = self.store.dmt.dirty_files();
         let mut failed = None;

@@ -40,7 +40,7 @@ impl Discards {
     /// Forgets files that have nothing on the cache any more and that nobody has open, and removes
     /// the objects that they left empty: both would stay for as long as the origin has the file. One of which
     /// programs want something stays, also where that is not recorded yet: by `fetcher`.
-    pub(crate) fn forget_hollow(&self, fetcher: &Fetcher) -> Result<()> {
+    pub(crate) fn forget_empty(&self, fetcher: &Fetcher) -> Result<()> {
         for id in self.store.take_emptied() {
             {
                 let _alone = self.store.forgetting.lock();
@@ -49,7 +49,7 @@ impl Discards {
                 if frozen.by_id(id).is_none() {
                     // Who read it has closed it, so all that was wanted of it waits there.
                     fetcher.note_wants();
-                    if self.store.dmt.is_hollow(id) {
+                    if self.store.dmt.is_empty(id) {
                         self.store.dmt.forget(id)?;
                     }
                 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use halocline_model::admit;
 use halocline_model::request::{ByteRange, Direction};
 
-use super::parts::Parts;
+use super::components::Components;
 use crate::extent::file::CachedFile;
 use crate::health::HealthState;
 use halocline_api::config::Mode;
@@ -50,7 +50,7 @@ fn cost(terms: &admit::CostTerms) -> CostTerms {
 /// Why bytes of `range` that are on the origin are not on the cache now, and what would bring
 /// them. `critical` is what the policy says of the request.
 pub(super) fn why_not_now(
-    parts: &Parts,
+    parts: &Components,
     file: &CachedFile,
     range: ByteRange,
     direction: Direction,
@@ -87,7 +87,7 @@ pub(super) fn why_not_now(
 }
 
 /// Why a critical range is not on the cache: what the rebuilder and the filler wait for.
-fn why_not_fetched(parts: &Parts, file: &CachedFile, range: ByteRange) -> String {
+fn why_not_fetched(parts: &Components, file: &CachedFile, range: ByteRange) -> String {
     parts.fetcher.note_wants();
     let id = file.id();
     let mut wanted = parts.store.dmt.wanted(usize::MAX);

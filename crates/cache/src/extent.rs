@@ -3,7 +3,7 @@
 //! the data mapping table and the cache objects in step.
 
 pub(crate) mod file;
-pub(crate) mod look;
-pub(crate) mod mover;
+pub(crate) mod flush_handle;
+pub(crate) mod last_seen;
 pub(crate) mod store;
 pub(crate) mod table;

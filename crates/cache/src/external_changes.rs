@@ -1,4 +1,4 @@
-//! Changes behind the mount (I9): found when a file is opened, and before anything is written home.
+//! Changes behind the mount (I9): found when a file is opened, and before anything is written to the origin.
 //!
 //! Clean extents of a file whose size, mtime or ctime is another are dropped. Where size or mtime is,
 //! dirty ones are a conflict: the origin's version stays the file, the cache's bytes are saved beside
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Counters;
 use crate::damage::{Damage, named};
 use crate::extent::file::{CachedFile, WHOLE, tail};
-use crate::extent::look::Look;
+use crate::extent::last_seen::LastSeen;
 use crate::extent::store::ExtentStore;
 use crate::foundation::Foundation;
 use crate::mappings::Mappings;
@@ -120,7 +120,7 @@ impl ExternalChanges {
                 self.own.record(id, found)?;
             }
         }
-        let mut look = file.look.lock();
+        let mut look = file.last_seen.lock();
         look.see(found);
         look.recorded = true;
         // A crash between a truncate and its records leaves extents past the end.
@@ -131,9 +131,9 @@ impl ExternalChanges {
     /// change it ourselves that says nothing of others.
     pub(crate) fn check_again(&self, file: &CachedFile, raw: &libc::stat64) -> Result<()> {
         let differs = {
-            let look = file.look.lock();
+            let look = file.last_seen.lock();
             !self.shared
-                && (look.is_foreign() || !look.is_hidden() && look.seen != Stamp::of_stat(raw))
+                && (look.is_external() || !look.is_hidden() && look.seen != Stamp::of_stat(raw))
         };
         if differs { self.meet(file) } else { Ok(()) }
     }
@@ -143,16 +143,16 @@ impl ExternalChanges {
         // Whoever changes it through us holds some of it.
         let _range = file.range.exclusive(WHOLE);
         let _growth = file.growth.lock();
-        let _home = file.home.exclusive(WHOLE);
+        let _writeback = file.writeback.exclusive(WHOLE);
         self.meet_alone(file)
     }
 
-    /// The same while the caller holds all of `range`, `growth` and all of `home`.
+    /// The same while the caller holds all of `range`, `growth` and all of `writeback`.
     pub(crate) fn meet_alone(&self, file: &CachedFile) -> Result<()> {
-        let mut look = file.look.lock();
+        let mut look = file.last_seen.lock();
         let raw = self.own.origin_stat(file, None)?;
         let found = Stamp::of_stat(&raw);
-        let foreign = look.is_foreign();
+        let foreign = look.is_external();
         let same_bytes = !foreign && look.seen.same_bytes(found);
         // Our own change of its names is about to be looked at.
         let is_ours = look.is_hidden() || look.seen == found || same_bytes && self.own.is_naming();
@@ -197,7 +197,7 @@ impl ExternalChanges {
 
     /// Others removed the file's last name. Programs that have it open go on with it until they close it, as
     /// with any file; its dirty bytes are saved now.
-    fn let_gone_be(&self, file: &CachedFile, look: &mut Look, found: Stamp) -> Result<()> {
+    fn let_gone_be(&self, file: &CachedFile, look: &mut LastSeen, found: Stamp) -> Result<()> {
         if let Some(id) = file.id() {
             let dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
             if !dirty.is_empty() {

@@ -278,8 +278,8 @@ impl Fills {
     fn is_as_read(&self, file: &CachedFile) -> bool {
         let node = file.node.read().clone();
         let found = self.namespace.stat(&node).map(|stat| Stamp::of_stat(&stat.raw));
-        let look = file.look.lock();
-        look.is_hidden() || !look.is_foreign() && found.is_ok_and(|found| found == look.seen)
+        let look = file.last_seen.lock();
+        look.is_hidden() || !look.is_external() && found.is_ok_and(|found| found == look.seen)
     }
 }
 

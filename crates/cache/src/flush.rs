@@ -1,6 +1,6 @@
-//! Flushing: dirty extents go home in large pieces, and only what is safely there becomes clean.
+//! Flushing: dirty extents go to the origin in large pieces, and only what is safely there becomes clean.
 //!
-//! One region at a time: hold `home` so that no program writes to the gaps, take a snapshot of the
+//! One region at a time: hold `writeback` so that no program writes to the gaps, take a snapshot of the
 //! dirty extents with their generations, and write the planned stretches. After some regions the
 //! origin is synced, and what has not changed meanwhile is marked clean (I3). A writer never waits
 //! for more than one region, and only if it writes to the origin's side of that very region.
@@ -40,7 +40,7 @@ pub(crate) const REGION_BYTES_PER_SERVER: u64 = 2 << 20;
 /// Extents of a region looked at in one go; a denser region is flushed in several.
 const EXTENTS_PER_REGION: usize = 4096;
 
-/// What was written home and may be marked clean after the origin was synced.
+/// What was written to the origin and may be marked clean after the origin was synced.
 #[derive(Debug, Default)]
 pub(crate) struct Flushed {
     /// Extents with the generations that were written.
@@ -51,7 +51,7 @@ pub(crate) struct Flushed {
     syncs_failed: u64,
 }
 
-/// How a flush deals with requests that hold what it is to bring home.
+/// How a flush deals with requests that hold what it is to bring to the origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
     /// It leaves what they hold to a later one, and holds up no writer to the cache.
@@ -112,7 +112,7 @@ impl Flusher {
         REGION_BYTES_PER_SERVER * u64::from(self.origin.data.striping().servers())
     }
 
-    /// Writes home the dirty extents that begin in `region`. What `all` gains may be marked clean
+    /// Writes to the origin the dirty extents that begin in `region`. What `all` gains may be marked clean
     /// after the origin was synced.
     pub(crate) fn flush_region(
         &self,
@@ -145,9 +145,9 @@ impl Flusher {
     ) -> Result<Option<u64>> {
         let (mut dirty, mut rest) = self.dirty_in(id, region);
         let Some(mut span) = span(&dirty) else { return Ok(None) };
-        let mover = self.known.mover_of(file)?;
+        let flush_handle = self.known.mover_of(file)?;
         self.times.hold_origin_time(file)?;
-        // Before `home`, as requests do: one that holds the range may wait for that.
+        // Before `writeback`, as requests do: one that holds the range may wait for that.
         let alone = (held == Held::WaitedFor).then(|| file.range.shared(span));
         if alone.is_some() {
             (dirty, rest) = self.dirty_in(id, region);
@@ -155,23 +155,23 @@ impl Flusher {
             let Some(now) = self::span(&dirty) else { return Ok(rest) };
             span = now;
         }
-        let _home = file.home.exclusive(span);
+        let _writeback = file.writeback.exclusive(span);
         if all.extents.is_empty() {
             all.syncs_failed = file.syncs_failed.load(Ordering::Acquire);
         }
         if let Some(snapshot) = self.snapshots.take(file, id, &dirty, alone.as_ref())? {
             let origin = &self.settings.setting.origin;
             let cost = OriginCost::new(&origin.profile, self.origin.data.servers_below());
-            let changing = self.own.changing(file, Some(&mover))?;
+            let changing = self.own.changing(file, Some(&flush_handle))?;
             if changing.foreign {
                 // The sweep deals with that.
                 return Ok(None);
             }
             // Stretches over gaps make blocks of the origin's holes: only where nobody else needs those.
             let bytes = snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
-            let gaps = self.space.take_gaps(&mover, span, bytes);
+            let gaps = self.space.take_gaps(&flush_handle, span, bytes);
             let alone = |run: &ByteRange| cost.plan(std::slice::from_ref(run));
-            mover.rewrite(snapshot.runs(), &|runs| match gaps {
+            flush_handle.rewrite(snapshot.runs(), &|runs| match gaps {
                 Some(_) => cost.plan(runs),
                 None => runs.iter().flat_map(alone).collect(),
             })?;
@@ -179,7 +179,7 @@ impl Flusher {
             all.bytes += bytes;
             all.extents.extend(snapshot.extents);
             drop(changing);
-            self.own.look_again(file, Some(&mover))?;
+            self.own.look_again(file, Some(&flush_handle))?;
             if self.set_apart(file, id, &snapshot.damaged)? {
                 return Ok(Some(region.start));
             }
@@ -214,23 +214,23 @@ impl Flusher {
         &self,
         file: &CachedFile,
         id: FileId,
-        home: &Flushed,
+        flushed: &Flushed,
     ) -> Result<Option<u64>> {
-        if home.extents.is_empty() {
+        if flushed.extents.is_empty() {
             return Ok(None);
         }
-        let mover = self.known.mover_of(file)?;
+        let flush_handle = self.known.mover_of(file)?;
         // A clean extent may be evicted, so the origin's copy must be durable before (I4).
-        if let Err(error) = mover.sync(true) {
+        if let Err(error) = flush_handle.sync(true) {
             file.syncs_failed.fetch_add(1, Ordering::AcqRel);
-            *file.mover.lock() = None;
+            *file.flush_handle.lock() = None;
             return Err(error.into());
         }
-        if file.syncs_failed.load(Ordering::Acquire) != home.syncs_failed {
+        if file.syncs_failed.load(Ordering::Acquire) != flushed.syncs_failed {
             // Somebody else was told of a failure after we wrote: all is written again.
             return Ok(None);
         }
-        let cleaned = self.store.dmt.mark_clean(id, &home.extents)?;
+        let cleaned = self.store.dmt.mark_clean(id, &flushed.extents)?;
         self.counters.flushed(cleaned);
         // Only what a barrier has covered can be evicted, and programs may wait for that.
         if self.pressure.is_short_of_room() || self.room.is_wanted() {

@@ -12,7 +12,7 @@ use super::pressure::Pressure;
 use super::room::Room;
 use super::settings::Settings;
 use crate::coherence::Coherence;
-use crate::extent::mover::Movers;
+use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use halocline_os::clock::Clock;
@@ -28,7 +28,7 @@ pub(crate) struct Foundation {
     pub(crate) store: Arc<ExtentStore>,
     pub(crate) files: Arc<FileTable>,
     /// Files that can be flushed.
-    pub(crate) movers: Arc<Movers>,
+    pub(crate) flush_handles: Arc<FlushHandles>,
     pub(crate) pressure: Arc<Pressure>,
     /// Where writes wait for room.
     pub(crate) room: Arc<Room>,
@@ -48,7 +48,7 @@ impl Foundation {
     pub(crate) fn new(
         (namespace, origin): (Namespace, Origin),
         store: ExtentStore,
-        movers: Arc<Movers>,
+        flush_handles: Arc<FlushHandles>,
         settings: Settings,
         clock: &Clock,
         coherence: Option<&Arc<dyn Coherence>>,
@@ -64,10 +64,10 @@ impl Foundation {
             namespace,
             coherence: coherence.cloned(),
             origin,
-            pressure: Arc::new(Pressure::new(&store, &movers, &settings)),
+            pressure: Arc::new(Pressure::new(&store, &flush_handles, &settings)),
             store,
             files: Arc::default(),
-            movers,
+            flush_handles,
             room: Arc::new(Room::new(clock.clone())),
             damage: Arc::default(),
             defects: Arc::new(Defects::new(&health, &notes, clock.clone())),

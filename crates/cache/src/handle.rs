@@ -10,8 +10,8 @@ use crate::known_files::KnownFiles;
 use crate::lifecycle::Lifecycle;
 use crate::open_file::OpenFile;
 use crate::origin_access::OriginAccess;
+use crate::page_cache_passthrough::PageCachePassthrough;
 use crate::settings::Settings;
-use crate::warm::Warm;
 use halocline_os::error::Result;
 use halocline_storage::volume::origin::OriginFile;
 use halocline_vfs::namespace::Namespace;
@@ -40,7 +40,7 @@ pub(crate) struct Opener {
     origin: Arc<OriginAccess>,
     settings: Arc<Settings>,
     known: Arc<KnownFiles>,
-    warm: Arc<Warm>,
+    warm: Arc<PageCachePassthrough>,
     lifecycle: Arc<Lifecycle>,
     /// Whether other nodes use the origin.
     shared: bool,
@@ -53,7 +53,7 @@ impl Opener {
     pub(crate) fn new(
         base: &Foundation,
         known: &Arc<KnownFiles>,
-        warm: &Arc<Warm>,
+        warm: &Arc<PageCachePassthrough>,
         lifecycle: &Arc<Lifecycle>,
     ) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Opener {
     fn over(&self, node: &Node, origin: OriginFile, flags: i32, caller: Caller) -> Result<Handle> {
         let (file, raw) = self.known.file_and_stat(node)?;
         // The kernel's pages are of what the file was. While we change it, how it looks says nothing.
-        let keep_cache = file.look.lock().is_hidden() || node.note_look(&raw);
+        let keep_cache = file.last_seen.lock().is_hidden() || node.note_look(&raw);
         let pin = self.namespace.pin(node)?;
         let may_flush = flags & libc::O_ACCMODE != libc::O_RDONLY;
         file.opens.fetch_add(1, Ordering::AcqRel);

@@ -112,7 +112,7 @@ impl Health {
         self.closed.store(true, Ordering::Relaxed);
         if self.reopen_ms.swap(NEVER_MS, Ordering::Relaxed) != NEVER_MS {
             tracing::error!(
-                "cache: {what}; its dirty data goes home, programs go on at the origin's speed"
+                "cache: {what}; its dirty data goes to the origin, programs go on at the origin's speed"
             );
         }
         detail.error = Some(what.to_owned());

@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 
 use super::globs::Globs;
 use crate::extent::file::{CachedFile, WHOLE};
-use crate::extent::mover::Movers;
+use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::external_changes::ExternalChanges;
@@ -35,7 +35,7 @@ pub(crate) struct KnownFiles {
     origin: Arc<OriginAccess>,
     store: Arc<ExtentStore>,
     files: Arc<FileTable>,
-    movers: Arc<Movers>,
+    flush_handles: Arc<FlushHandles>,
     own: Arc<OwnChanges>,
     external: Arc<ExternalChanges>,
     /// What is pinned and what is kept off the cache.
@@ -55,7 +55,7 @@ impl KnownFiles {
             origin: Arc::clone(&base.origin),
             store: Arc::clone(&base.store),
             files: Arc::clone(&base.files),
-            movers: Arc::clone(&base.movers),
+            flush_handles: Arc::clone(&base.flush_handles),
             own: Arc::clone(own),
             external: Arc::clone(external),
             globs: RwLock::new(globs),
@@ -136,7 +136,7 @@ impl KnownFiles {
         let node = file.node.read().clone();
         let path = self.namespace.path_of(&node);
         let mount = self.origin.mount_of(&node);
-        let mut look = file.look.lock();
+        let mut look = file.last_seen.lock();
         if let Some(id) = file.id() {
             return Ok(id);
         }
@@ -163,21 +163,21 @@ impl KnownFiles {
         }
     }
 
-    /// A descriptor that can flush the file, kept until its last dirty byte is home.
+    /// A descriptor that can flush the file, kept until its last dirty byte is on the origin.
     pub(crate) fn mover_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
-        let mut mover = file.mover.lock();
-        if let Some(open) = mover.as_ref() {
+        let mut flush_handle = file.flush_handle.lock();
+        if let Some(open) = flush_handle.as_ref() {
             return Ok(Arc::clone(&open.origin));
         }
         let node = file.node.read().clone();
         let open = Arc::new(self.origin.open(&node, libc::O_RDWR)?);
-        *mover = Some(self.movers.keep(Arc::clone(&open)));
+        *flush_handle = Some(self.flush_handles.keep(Arc::clone(&open)));
         Ok(open)
     }
 
     /// Whether the file may become dirty: it can be flushed, and so can all that are.
     pub(crate) fn may_become_dirty(&self, file: &CachedFile) -> bool {
-        let refused = self.movers.are_all_kept() && file.mover.lock().is_none();
+        let refused = self.flush_handles.are_all_kept() && file.flush_handle.lock().is_none();
         !refused && self.mover_of(file).is_ok()
     }
 
@@ -193,7 +193,7 @@ impl KnownFiles {
 
     /// A descriptor that can read the origin's file.
     pub(crate) fn reader_of(&self, file: &CachedFile) -> Result<Arc<OriginFile>> {
-        if let Some(open) = file.mover.lock().as_ref() {
+        if let Some(open) = file.flush_handle.lock().as_ref() {
             return Ok(Arc::clone(&open.origin));
         }
         let node = file.node.read().clone();
@@ -211,11 +211,11 @@ impl KnownFiles {
         self.files.remove_if(file, |file| {
             !file.is_open()
                 && !file.read_below.load(Ordering::Acquire)
-                && file.mover.lock().is_none()
+                && file.flush_handle.lock().is_none()
                 && file.held_mtime_ns().is_none()
                 && (file.unlinked.load(Ordering::Acquire) || file.hint.read().is_default())
         });
-        if let Some(id) = file.id().filter(|id| self.store.dmt.is_hollow(*id)) {
+        if let Some(id) = file.id().filter(|id| self.store.dmt.is_empty(*id)) {
             self.store.note_emptied(id);
         }
     }

@@ -7,8 +7,8 @@
 //!   and [`pressure`] whether there is [`room`]; [`segments`] says what of it lies where.
 //! - [`extent`] keeps tables and cache objects in step below all of it; [`mappings`] changes them for all.
 //! - What was read twice comes to the cache from its own bytes ([`fill`]), or later from the origin ([`fetch`]).
-//! - [`rebuild`] makes passes in the background: [`flush`] writes home, [`discard`] frees, [`barriers`] make durable.
-//! - [`resize`] truncates and seeks, [`blocks`] and [`times`] are what `stat` shows of what is not home yet.
+//! - [`rebuild`] makes passes in the background: [`flush`] writes to the origin, [`discard`] frees, [`barriers`] make durable.
+//! - [`resize`] truncates and seeks, [`blocks`] and [`times`] are what `stat` shows of what is not on the origin yet.
 //!
 //! What keeps promises:
 //! - [`own_changes`] and [`external_changes`] tell who changed a file of the origin (I9), by a lease that [`lease_renewal`] prolongs while [`changes_under_way`] are; [`reach`] says
@@ -18,16 +18,18 @@
 //! - [`recover`] finds dirty files of earlier sessions at mount; [`known_files`] and [`lifecycle`] follow files until nothing of them is left.
 //! - [`yields`] gives up what other nodes want, through the traits of [`coherence`].
 //!
-//! People and commands: [`engine`] answers the control socket, too, by [`counters`], [`explain`], [`notes`] and [`moving`]; [`globs`] are pinned or excluded paths,
-//! [`warm`] is kernel passthrough of what memory holds whole.
+//! People and commands: [`engine`] answers the control socket, too, by [`counters`], [`explain`], [`notes`] and [`bulk`]; [`globs`] are pinned or excluded paths,
+//! [`page_cache_passthrough`] is kernel passthrough of what memory holds whole.
 //!
-//! It also puts itself together: [`settings`], both [`sides`] with their decorators, the [`foundation`] that all stand on, and the [`parts`] from the
+//! It also puts itself together: [`settings`], both [`sides`] with their decorators, the [`foundation`] that all stand on, and the [`components`] from the
 //! bottom up; each is handed what it uses. [`handle`] opens and closes files, [`origin_access`] is the origin's tree and data together.
 
 mod barriers;
 mod blocks;
+mod bulk;
 mod changes_under_way;
 pub mod coherence;
+mod components;
 pub mod counters;
 mod damage;
 mod defects;
@@ -50,12 +52,11 @@ mod known_files;
 mod lease_renewal;
 mod lifecycle;
 mod mappings;
-mod moving;
 mod notes;
 mod open_file;
 mod origin_access;
 mod own_changes;
-mod parts;
+mod page_cache_passthrough;
 mod permits;
 mod pressure;
 mod processes;
@@ -73,7 +74,6 @@ mod sides;
 mod sight;
 mod space;
 mod times;
-mod warm;
 mod yields;
 
 pub use engine::ExtentEngine;

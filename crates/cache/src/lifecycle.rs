@@ -14,8 +14,8 @@ use crate::known_files::KnownFiles;
 use crate::mappings::Mappings;
 use crate::origin_access::OriginAccess;
 use crate::own_changes::OwnChanges;
+use crate::page_cache_passthrough::PageCachePassthrough;
 use crate::times::Times;
-use crate::warm::Warm;
 use halocline_meta::{FileId, OriginKey, Stamp};
 use halocline_os::error::Result;
 use halocline_storage::volume::origin::OriginFile;
@@ -35,7 +35,7 @@ pub(crate) struct Lifecycle {
     times: Arc<Times>,
     mappings: Arc<Mappings>,
     relief: Arc<Relief>,
-    warm: Arc<Warm>,
+    warm: Arc<PageCachePassthrough>,
 }
 
 impl Lifecycle {
@@ -45,7 +45,7 @@ impl Lifecycle {
         (own, external): (&Arc<OwnChanges>, &Arc<ExternalChanges>),
         (known, times): (&Arc<KnownFiles>, &Arc<Times>),
         mappings: &Arc<Mappings>,
-        (relief, warm): (&Arc<Relief>, &Arc<Warm>),
+        (relief, warm): (&Arc<Relief>, &Arc<PageCachePassthrough>),
     ) -> Self {
         Self {
             namespace: Arc::clone(&base.namespace),
@@ -94,11 +94,11 @@ impl Lifecycle {
             // Else its last close does it, or the rebuilder.
             self.own.rest(file)?;
         }
-        let mut look = file.look.lock();
+        let mut look = file.last_seen.lock();
         let stamp = Stamp::of_stat(&self.namespace.stat(node)?.raw);
         // Nothing else is ours in what differs.
         if look.is_hidden()
-            || look.is_foreign()
+            || look.is_external()
             || look.seen == stamp
             || !look.seen.same_bytes(stamp)
         {
@@ -123,7 +123,7 @@ impl Lifecycle {
         }
         {
             // No record is left to be stamped from here on.
-            let _look = file.look.lock();
+            let _look = file.last_seen.lock();
             if file.forgotten.swap(true, Ordering::AcqRel) {
                 return Ok(());
             }
@@ -145,7 +145,7 @@ impl Lifecycle {
         {
             self.origin.data.remove_data(&*descriptor)?;
         }
-        *file.mover.lock() = None;
+        *file.flush_handle.lock() = None;
         file.let_mtime_go(None);
         Ok(())
     }
@@ -199,7 +199,7 @@ impl Lifecycle {
 
     /// Nobody has the file open any more: what it looks like now is what its next opener is to find.
     fn leave_alone(&self, file: &CachedFile) -> Result<()> {
-        if file.look.lock().is_foreign() {
+        if file.last_seen.lock().is_external() {
             return self.external.meet(file);
         }
         self.own.rest(file)
@@ -268,14 +268,14 @@ mod tests {
             drop(settling);
             drop(written.join().unwrap());
         });
-        assert_eq!(engine.parts.store.dmt.usage().dirty, 4096);
-        assert!(file.mover.lock().is_some());
+        assert_eq!(engine.components.store.dmt.usage().dirty, 4096);
+        assert!(file.flush_handle.lock().is_some());
         drop((node, file));
         // As a kill does.
         drop(engine);
         let engine = open(&dirs);
         assert_eq!(engine.status().notes, Vec::<String>::new());
-        assert_eq!(engine.parts.store.dmt.usage().dirty, 4096);
+        assert_eq!(engine.components.store.dmt.usage().dirty, 4096);
     }
 
     /// A file was looked at, then grown, flushed and let go of by others, and only then found: it had
@@ -291,15 +291,15 @@ mod tests {
         engine.write(&handle, 0, &[1; 4096], ME).unwrap();
         drop(handle);
         flush();
-        let seen = engine.parts.known.see(&node).unwrap();
+        let seen = engine.components.known.see(&node).unwrap();
         let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
         engine.write(&handle, 0, &[2; 8192], ME).unwrap();
         let key = handle.file.key;
         drop(handle);
         flush();
-        assert!(engine.parts.files.by_key(key).is_none(), "let go of");
+        assert!(engine.components.files.by_key(key).is_none(), "let go of");
 
-        let (file, _) = engine.parts.known.file_seen(&node, seen).unwrap().unwrap();
+        let (file, _) = engine.components.known.file_seen(&node, seen).unwrap().unwrap();
         assert_eq!(file.size(), 8192);
         let handle = engine.open(&node, libc::O_RDWR, ME).unwrap();
         engine.write(&handle, 0, &[3; 4096], ME).unwrap();
@@ -317,6 +317,6 @@ mod tests {
         let file = Arc::clone(&handle.file);
         drop(handle);
         engine.unlink(&engine.root(), OsStr::new("file")).unwrap();
-        engine.parts.lifecycle.forget_file(&file, file.id().unwrap()).unwrap();
+        engine.components.lifecycle.forget_file(&file, file.id().unwrap()).unwrap();
     }
 }

@@ -20,7 +20,7 @@ use super::changes_under_way::ChangesUnderWay;
 use super::foundation::Foundation;
 use super::mappings::Mappings;
 use crate::extent::file::CachedFile;
-use crate::extent::look::{Look, Since};
+use crate::extent::last_seen::{LastSeen, Since};
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use halocline_meta::lease::{Evidence, Lease};
@@ -86,13 +86,13 @@ impl OwnChanges {
 pub(crate) struct Changing<'a> {
     own: &'a OwnChanges,
     file: &'a CachedFile,
-    /// Others changed the file: what is dirty must not go home.
+    /// Others changed the file: what is dirty must not go to the origin.
     pub(crate) foreign: bool,
 }
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        let mut look = self.file.look.lock();
+        let mut look = self.file.last_seen.lock();
         look.under_way -= 1;
         look.ours_ms = self.own.clock.now_ms();
         drop(look);
@@ -121,11 +121,11 @@ impl OwnChanges {
         file: &'a CachedFile,
         via: Option<&OriginFile>,
     ) -> Result<Changing<'a>> {
-        let mut look = file.look.lock();
+        let mut look = file.last_seen.lock();
         if let Some(id) = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire)) {
             self.find_foreign(file, &mut look, via);
             // Of a file that others changed the record stays as it is: the next mount shall find that, too.
-            if look.recorded && !look.is_foreign() {
+            if look.recorded && !look.is_external() {
                 self.record(id, Stamp::Writing)?;
                 look.recorded = false;
                 self.note_restless(&mut look, id);
@@ -133,24 +133,24 @@ impl OwnChanges {
         }
         self.under_way.begin(&self.lease);
         self.lease.extend();
-        if !look.is_foreign() {
+        if !look.is_external() {
             look.since = Since::Ours;
         }
         look.under_way += 1;
-        Ok(Changing { own: self, file, foreign: look.is_foreign() })
+        Ok(Changing { own: self, file, foreign: look.is_external() })
     }
 
     /// Whether others changed the origin's file since we last left it alone; `false` also where our own
     /// changes hide that.
-    pub(crate) fn is_foreign(&self, file: &CachedFile) -> bool {
-        let mut look = file.look.lock();
+    pub(crate) fn is_external(&self, file: &CachedFile) -> bool {
+        let mut look = file.last_seen.lock();
         self.find_foreign(file, &mut look, None);
-        look.is_foreign()
+        look.is_external()
     }
 
-    fn find_foreign(&self, file: &CachedFile, look: &mut Look, via: Option<&OriginFile>) {
+    fn find_foreign(&self, file: &CachedFile, look: &mut LastSeen, via: Option<&OriginFile>) {
         // Other nodes change what they hold tokens for: how the file looks says nothing of others than those.
-        if self.shared || look.is_foreign() || look.is_hidden() {
+        if self.shared || look.is_external() || look.is_hidden() {
             return;
         }
         // One that cannot be looked at cannot be changed either.
@@ -171,8 +171,9 @@ impl OwnChanges {
         file: &CachedFile,
         via: Option<&OriginFile>,
     ) -> Result<libc::stat64> {
-        let mover = file.mover.lock().as_ref().map(|mover| mover.origin.clone());
-        let Some(open) = via.or(mover.as_deref()) else {
+        let flush_handle =
+            file.flush_handle.lock().as_ref().map(|flush_handle| flush_handle.origin.clone());
+        let Some(open) = via.or(flush_handle.as_deref()) else {
             let node = file.node.read().clone();
             return Ok(self.namespace.stat(&node)?.raw);
         };
@@ -182,10 +183,15 @@ impl OwnChanges {
 
     /// Looks at a file that we changed, if nothing of ours is under way.
     pub(crate) fn look_again(&self, file: &CachedFile, via: Option<&OriginFile>) -> Result<()> {
-        self.look_at(file, &mut file.look.lock(), via)
+        self.look_at(file, &mut file.last_seen.lock(), via)
     }
 
-    fn look_at(&self, file: &CachedFile, look: &mut Look, via: Option<&OriginFile>) -> Result<()> {
+    fn look_at(
+        &self,
+        file: &CachedFile,
+        look: &mut LastSeen,
+        via: Option<&OriginFile>,
+    ) -> Result<()> {
         if look.under_way > 0 || look.since != Since::Ours {
             return Ok(());
         }
@@ -198,9 +204,9 @@ impl OwnChanges {
 
     /// Records how the origin's file looks, if nothing of ours is under way.
     pub(crate) fn rest(&self, file: &CachedFile) -> Result<()> {
-        let mut look = file.look.lock();
+        let mut look = file.last_seen.lock();
         self.look_at(file, &mut look, None)?;
-        if look.is_hidden() || look.recorded || look.is_foreign() {
+        if look.is_hidden() || look.recorded || look.is_external() {
             return Ok(());
         }
         if let Some(id) = file.id().filter(|_| !file.forgotten.load(Ordering::Acquire)) {
@@ -221,7 +227,7 @@ impl OwnChanges {
     }
 
     /// The rebuilder is to record how the file looks as soon as it rests.
-    pub(crate) fn note_restless(&self, look: &mut Look, id: FileId) {
+    pub(crate) fn note_restless(&self, look: &mut LastSeen, id: FileId) {
         if !std::mem::replace(&mut look.restless, true) {
             self.restless.lock().push(id);
         }
@@ -234,16 +240,16 @@ impl OwnChanges {
         for id in noted {
             let Some(file) = self.files.by_id(id) else { continue };
             let rests = {
-                let look = file.look.lock();
+                let look = file.last_seen.lock();
                 look.under_way == 0 && (all || age_ms(now_ms, look.ours_ms) >= REST_MS)
             };
             let rested = if rests { self.rest(&file) } else { Ok(()) };
             if let Err(error) = rested {
                 tracing::debug!("{}: {error}", self.namespace.path_of(&file.node.read()).display());
             }
-            let mut look = file.look.lock();
+            let mut look = file.last_seen.lock();
             look.restless = false;
-            if !look.recorded && !look.is_foreign() && !file.forgotten.load(Ordering::Acquire) {
+            if !look.recorded && !look.is_external() && !file.forgotten.load(Ordering::Acquire) {
                 self.note_restless(&mut look, id);
             }
         }

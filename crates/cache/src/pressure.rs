@@ -1,17 +1,17 @@
-//! How much of the cache dirty bytes fill, and whether programs wait for them to go home.
+//! How much of the cache dirty bytes fill, and whether programs wait for them to go to the origin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::settings::Settings;
-use crate::extent::mover::Movers;
+use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
 
 /// What tells whether flushing presses.
 #[derive(Debug)]
 pub(crate) struct Pressure {
     store: Arc<ExtentStore>,
-    movers: Arc<Movers>,
+    flush_handles: Arc<FlushHandles>,
     settings: Arc<Settings>,
     /// When a program last wrote to the cache, in nanoseconds since the epoch.
     written_ns: AtomicI64,
@@ -21,11 +21,11 @@ impl Pressure {
     /// The pressure on a cache and the files that can be flushed.
     pub(crate) fn new(
         store: &Arc<ExtentStore>,
-        movers: &Arc<Movers>,
+        flush_handles: &Arc<FlushHandles>,
         settings: &Arc<Settings>,
     ) -> Self {
-        let (store, movers) = (Arc::clone(store), Arc::clone(movers));
-        Self { store, movers, settings: Arc::clone(settings), written_ns: AtomicI64::new(0) }
+        let (store, flush_handles) = (Arc::clone(store), Arc::clone(flush_handles));
+        Self { store, flush_handles, settings: Arc::clone(settings), written_ns: AtomicI64::new(0) }
     }
 
     /// Share of the cache that dirty bytes fill, 0 to 1.
@@ -38,7 +38,7 @@ impl Pressure {
 
     /// Whether programs do not come first: dirty bytes or files are more than they should be.
     pub(crate) fn is_pressed(&self) -> bool {
-        self.is_short_of_room() || self.movers.press()
+        self.is_short_of_room() || self.flush_handles.press()
     }
 
     /// Whether dirty bytes fill more of the cache than they should.

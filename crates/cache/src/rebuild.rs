@@ -1,4 +1,4 @@
-//! The rebuilder of SLA-Cache: writes dirty extents home, fetches what critical reads missed,
+//! The rebuilder of SLA-Cache: writes dirty extents to the origin, fetches what critical reads missed,
 //! returns space. One thread decides; several flush regions side by side.
 //!
 //! Programs come first: while they use the origin and nothing presses, the rebuilder rests longer
@@ -25,7 +25,7 @@ use crate::defects::Defects;
 use crate::degrade::Relief;
 use crate::discard::Discards;
 use crate::extent::file::CachedFile;
-use crate::extent::mover::Movers;
+use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
 use crate::extent::table::FileTable;
 use crate::fetch::Fetcher;
@@ -54,7 +54,7 @@ const BUSY_SHARE: u32 = 20;
 const BUSY_SLICE: Duration = Duration::from_millis(10);
 
 /// While less than three quarters of what may be dirty is, an idle origin gets dirty bytes only
-/// when programs left the cache alone for this long: what they rewrite in place need not go home,
+/// when programs left the cache alone for this long: what they rewrite in place need not go to the origin,
 /// and the flush would take the cache's time.
 const REST_NS: i64 = 1_000_000_000;
 
@@ -69,7 +69,7 @@ pub(crate) enum Doing {
     Idle,
     /// Dirty bytes wait for age, idleness or the flush window.
     Waiting,
-    /// Writing dirty extents home.
+    /// Writing dirty extents to the origin.
     Flushing,
     /// Fetching wanted ranges.
     Fetching,
@@ -88,7 +88,7 @@ pub(crate) struct Rebuilder {
 enum Reason {
     /// They fill too much of the cache, or are in too many files: programs do not come first.
     Room,
-    /// The origin is about to be full: what is promised to dirty bytes goes home before others take it.
+    /// The origin is about to be full: what is promised to dirty bytes goes to the origin before others take it.
     Short,
     /// Some are too old: programs do not come first.
     Age,
@@ -153,7 +153,7 @@ pub(crate) struct Rounds {
     namespace: Arc<Namespace>,
     store: Arc<ExtentStore>,
     files: Arc<FileTable>,
-    movers: Arc<Movers>,
+    flush_handles: Arc<FlushHandles>,
     pressure: Arc<Pressure>,
     origin: Arc<OriginAccess>,
     room: Arc<Room>,
@@ -192,7 +192,7 @@ impl Rounds {
             namespace: Arc::clone(&base.namespace),
             store: Arc::clone(&base.store),
             files: Arc::clone(&base.files),
-            movers: Arc::clone(&base.movers),
+            flush_handles: Arc::clone(&base.flush_handles),
             pressure: Arc::clone(&base.pressure),
             origin: Arc::clone(&base.origin),
             room: Arc::clone(&base.room),
@@ -253,7 +253,7 @@ impl Rounds {
         self.own.record_resting(false);
         self.own.lease.keep();
         self.discards.discard_queued()?;
-        self.discards.forget_hollow(&self.fetcher)?;
+        self.discards.forget_empty(&self.fetcher)?;
         self.make_way_for_records()?;
         self.fetcher.note_wants();
         let reason = self.reason_to_flush();
@@ -335,7 +335,9 @@ impl Rounds {
         let go_on = || {
             !signal.stopping()
                 && match reason {
-                    Reason::Room => self.pressure.too_dirty_bytes() > 0 || self.movers.are_many(),
+                    Reason::Room => {
+                        self.pressure.too_dirty_bytes() > 0 || self.flush_handles.are_many()
+                    }
                     Reason::Age | Reason::Short => true,
                     Reason::Idle => self.may_use_idle_origin(),
                 }
@@ -358,7 +360,7 @@ impl Rounds {
                 }
             };
             let which = match reason {
-                Reason::Room if !self.movers.are_many() => {
+                Reason::Room if !self.flush_handles.are_many() => {
                     Which::Densest(self.pressure.too_dirty_bytes())
                 }
                 Reason::Room | Reason::Age | Reason::Idle | Reason::Short => Which::All,

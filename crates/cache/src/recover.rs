@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use super::reach::origin_key;
 use super::reach::says_not_there;
 use crate::extent::file::WHOLE;
-use crate::extent::mover::Movers;
+use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
 use crate::external_changes::ExternalChanges;
 use crate::foundation::Foundation;
@@ -40,7 +40,7 @@ pub(crate) struct Recoverer {
     namespace: Arc<Namespace>,
     origin: Arc<OriginAccess>,
     store: Arc<ExtentStore>,
-    movers: Arc<Movers>,
+    flush_handles: Arc<FlushHandles>,
     notes: Arc<Notes>,
     known: Arc<KnownFiles>,
     times: Arc<Times>,
@@ -61,7 +61,7 @@ impl Recoverer {
             namespace: Arc::clone(&base.namespace),
             origin: Arc::clone(&base.origin),
             store: Arc::clone(&base.store),
-            movers: Arc::clone(&base.movers),
+            flush_handles: Arc::clone(&base.flush_handles),
             notes: Arc::clone(&base.notes),
             known: Arc::clone(known),
             times: Arc::clone(times),
@@ -156,7 +156,7 @@ impl Recoverer {
             return;
         }
         // Of more than may be open a flush opens each when its turn comes.
-        if !self.movers.are_all_kept()
+        if !self.flush_handles.are_all_kept()
             && let Err(error) = self.known.mover_of(file)
         {
             let path = self.namespace.path_of(&file.node.read());
@@ -252,7 +252,7 @@ impl Recoverer {
         for (id, _) in self.store.dmt.dirty_files() {
             // What cannot be looked at is as it was, as far as this session knows.
             let Ok(Some(file)) = self.known.file_by_id(id) else { continue };
-            let met = if self.own.is_foreign(&file) { self.external.meet(&file) } else { Ok(()) };
+            let met = if self.own.is_external(&file) { self.external.meet(&file) } else { Ok(()) };
             let stamped =
                 met.and_then(|()| self.times.give_time(&file)).and_then(|()| self.own.rest(&file));
             if let Err(error) = stamped {

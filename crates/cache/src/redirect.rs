@@ -270,7 +270,7 @@ impl Redirector {
         (first, &segments[1..])
     }
 
-    /// Writes over a mapped extent. `false` says that the part is unmapped now and belongs home.
+    /// Writes over a mapped extent. `false` says that the part is unmapped now and belongs to the origin.
     fn overwrite(
         &self,
         handle: &OpenFile,
@@ -300,7 +300,7 @@ impl Redirector {
         // Line 26 of the paper's Algorithm 1 forgets D_flag here. It is set before the data
         // changes: a crash in between leaves a dirty extent that equals the origin.
         if let Err(error) = self.store.dmt.mark_dirty(id, part) {
-            // Only a clean extent needs a record: its bytes go home, and the mapping with them.
+            // Only a clean extent needs a record: its bytes go to the origin, and the mapping with them.
             self.mappings.cache_failed(&error);
             self.mappings.let_go(id, part)?;
             return Ok(false);
@@ -325,7 +325,7 @@ impl Redirector {
     }
 
     /// Puts a missing part of a critical write on the cache. `false` says there was no room or
-    /// the cache failed: the part goes home.
+    /// the cache failed: the part goes to the origin.
     fn admit(
         &self,
         handle: &OpenFile,
@@ -422,7 +422,7 @@ impl Redirector {
 
     /// Writes to the origin while no flush rewrites the region.
     fn write_origin(&self, handle: &OpenFile, part: ByteRange, data: &[u8]) -> Result<()> {
-        let _home = handle.file.home.shared(part);
+        let _writeback = handle.file.writeback.shared(part);
         let _changing = self.own.changing(&handle.file, Some(&handle.origin))?;
         Ok(self.origin.serve(|| handle.origin.write_at(part.start, data))?)
     }

@@ -61,7 +61,7 @@ impl Resizer {
     ) -> Result<()> {
         let _range = file.range.exclusive(tail(size.min(file.size())));
         let _growth = file.growth.lock();
-        let _home = file.home.exclusive(tail(size.min(file.size())));
+        let _writeback = file.writeback.exclusive(tail(size.min(file.size())));
         let _changing = self.own.changing(file, Some(origin))?;
         // The origin first: a crash before the records leaves extents past its end, which are
         // dropped before the file is next read. The other order would lose acknowledged bytes
@@ -81,7 +81,7 @@ impl Resizer {
     pub(crate) fn undo_growth(&self, handle: &OpenFile) {
         let file = &handle.file;
         let before = file.size();
-        let _home = file.home.exclusive(tail(before));
+        let _writeback = file.writeback.exclusive(tail(before));
         let Ok(_changing) = self.own.changing(file, Some(&handle.origin)) else { return };
         let undone = self.origin.serve(|| handle.origin.truncate(before)).map_err(Error::from);
         let undone = undone.and_then(|()| match file.id() {
@@ -110,7 +110,7 @@ impl Resizer {
             Allocate::PunchHole | Allocate::ReserveKeepSize | Allocate::Zero { keep_size: true }
         );
         let grows = (!keeps_size).then(|| file.growth.lock());
-        let _home = file.home.exclusive(range);
+        let _writeback = file.writeback.exclusive(range);
         let _space = match how {
             Allocate::PunchHole => None,
             Allocate::Reserve | Allocate::ReserveKeepSize | Allocate::Zero { .. } => {

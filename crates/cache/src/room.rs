@@ -1,7 +1,7 @@
 //! Waiting for room: a critical write that finds the cache full of dirty data may be better off
-//! waiting for the flush than going home (ours).
+//! waiting for the flush than going to the origin (ours).
 //!
-//! A flush writes dense regions in order; a write that goes home meanwhile seeks away from them and
+//! A flush writes dense regions in order; a write that goes to the origin meanwhile seeks away from them and
 //! back. So while a flush for room runs, a policy with patience lets writes wait for its next
 //! region, but never longer than the origin itself would be expected to take a few times over
 //! (D11), and not at all for a while after waiting was in vain.
@@ -22,7 +22,7 @@ pub(crate) struct Room {
     made: Mutex<u64>,
     more: Condvar,
     waiting: AtomicU32,
-    /// Writes that shall still go home without waiting.
+    /// Writes that shall still go to the origin without waiting.
     discouraged: AtomicU32,
 }
 

@@ -9,7 +9,7 @@ use halocline_model::layout::CacheGeometry;
 use halocline_model::profile::DeviceProfile;
 use halocline_model::request::Direction;
 
-use super::parts::Parts;
+use super::components::Components;
 use crate::coherence::Coherence;
 use halocline_api::config::{Config, EmulatedGroup, Shares};
 use halocline_api::control::{ServerStatus, Side};
@@ -23,7 +23,7 @@ use halocline_storage::device::meter::{Meter, MeteredDevice};
 use halocline_storage::device::pieces::PiecewiseDevice;
 use halocline_storage::device::{Device, Directory};
 use halocline_storage::volume::origin::Origin;
-use halocline_storage::volume::{Decorate, Server, Volume, marks};
+use halocline_storage::volume::{Decorate, Server, Volume, label};
 
 /// Bytes of disk over which emulated requests are taken to spread, for predicting their seeks.
 const EMULATED_SPAN_BYTES: u64 = 64 << 30;
@@ -37,9 +37,9 @@ pub(crate) struct Meters {
 
 impl Meters {
     /// State of every server of both sides, with what their profiles are called in the same order. Waits for no device.
-    pub(crate) fn states(&self, parts: &Parts, profiles: &[String]) -> Vec<ServerStatus> {
-        let origin = parts.origin.data.servers().iter().zip(&self.origin);
-        let cache = parts.store.objects.volume().servers().iter().zip(&self.cache);
+    pub(crate) fn states(&self, components: &Components, profiles: &[String]) -> Vec<ServerStatus> {
+        let origin = components.origin.data.servers().iter().zip(&self.origin);
+        let cache = components.store.objects.volume().servers().iter().zip(&self.cache);
         let servers = origin.map(|(server, meter)| (Side::Origin, server, meter));
         let servers = servers.chain(cache.map(|(server, meter)| (Side::Cache, server, meter)));
         let named = servers.zip(profiles);
@@ -160,10 +160,10 @@ pub(crate) fn open_cache(
 /// Refuses a cache one of whose servers is not what it was (I6).
 pub(crate) fn check_servers(cache: &Volume, dmt: &ExtentTable, dir: &Path) -> Result<()> {
     let cache_id = &dmt.identity().cache_id;
-    let unmarked = marks::unmarked(cache, cache_id)?;
+    let unmarked = label::unlabelled(cache, cache_id)?;
     match unmarked.first() {
         None => Ok(()),
-        Some(_) if dmt.usage().extents == 0 => marks::write(cache, cache_id),
+        Some(_) if dmt.usage().extents == 0 => label::write(cache, cache_id),
         Some(server) => Err(Error::invalid(
             format!(
                 "{} holds nothing of the cache {}: its device is not mounted, or was replaced",
@@ -228,12 +228,15 @@ fn profile(
 }
 
 /// What `status` calls the profiles of both sides' servers, the origin's first.
-pub(crate) fn profile_names(parts: &Parts) -> Vec<String> {
+pub(crate) fn profile_names(components: &Components) -> Vec<String> {
     let of = |side, servers: &[Arc<Server>]| -> Vec<String> {
-        servers.iter().map(|server| profile_name(&parts.settings.config, side, server)).collect()
+        servers
+            .iter()
+            .map(|server| profile_name(&components.settings.config, side, server))
+            .collect()
     };
-    let mut names = of(Side::Origin, parts.origin.data.servers());
-    names.extend(of(Side::Cache, parts.store.objects.volume().servers()));
+    let mut names = of(Side::Origin, components.origin.data.servers());
+    names.extend(of(Side::Cache, components.store.objects.volume().servers()));
     names
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::parts::Parts;
+use crate::components::Components;
 use halocline_os::looks::Looks;
 
 /// How long a directory may take to tell of its space: far longer than a busy disk needs.
@@ -21,7 +21,7 @@ pub(crate) struct Sight {
 
 impl Sight {
     /// Which side does not answer, for people; `None` where both do.
-    pub(crate) fn silent(&self, parts: &Arc<Parts>) -> Option<String> {
+    pub(crate) fn silent(&self, parts: &Arc<Components>) -> Option<String> {
         let origin = || {
             let parts = Arc::clone(parts);
             let look = move || {

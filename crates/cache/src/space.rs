@@ -138,7 +138,7 @@ impl OriginSpace {
         taken.ok().map(|_| Taken { space: self, bytes })
     }
 
-    /// Whether what is promised should go home soon, before others take the space.
+    /// Whether what is promised should go to the origin soon, before others take the space.
     pub(crate) fn is_short(&self) -> bool {
         self.short.load(Ordering::Relaxed) && self.promised.load(Ordering::Relaxed) > 0
     }
@@ -331,7 +331,8 @@ impl OriginSpace {
         let (mut sum, mut left) = (0, COMPARED_MAX);
         for (id, _) in self.store.dmt.dirty_files() {
             let file = self.files.by_id(id);
-            let mover = file.and_then(|file| Some(file.mover.lock().as_ref()?.origin.clone()));
+            let flush_handle =
+                file.and_then(|file| Some(file.flush_handle.lock().as_ref()?.origin.clone()));
             let extents = self.store.dmt.dirty(id, WHOLE, left);
             left = left.checked_sub(extents.len()).filter(|left| *left > 0)?;
             let mut reached = 0;
@@ -339,7 +340,7 @@ impl OriginSpace {
                 let blocks = extent.range.widen_to(BLOCK);
                 let blocks = ByteRange::new(blocks.start.max(reached), blocks.end.max(reached));
                 reached = blocks.end;
-                sum += match &mover {
+                sum += match &flush_handle {
                     _ if blocks.is_empty() => 0,
                     Some(origin) => new_bytes_in(origin, blocks),
                     None => blocks.len(),

@@ -51,7 +51,7 @@ impl Times {
         self.give_time_at_rest(file)?;
         self.own.rest(file)?;
         if !file.is_open() {
-            *file.mover.lock() = None;
+            *file.flush_handle.lock() = None;
         }
         Ok(())
     }
@@ -62,7 +62,7 @@ impl Times {
             let node = file.node.read().clone();
             let before = mtime_ns(&self.namespace.stat(&node)?.raw);
             file.hold_mtime(before);
-            // A write that went home meanwhile found nothing held, and may be younger.
+            // A write that went to the origin meanwhile found nothing held, and may be younger.
             let now = mtime_ns(&self.namespace.stat(&node)?.raw);
             if now != before {
                 file.let_mtime_go(Some(before));
@@ -117,7 +117,7 @@ impl Times {
         let changing = self.own.changing(file, None)?;
         let stat = self.namespace.set_attr(node, change)?;
         drop(changing);
-        if file.mover.lock().is_some() {
+        if file.flush_handle.lock().is_some() {
             file.choose_mtime(mtime_ns(&stat.raw));
         } else {
             file.let_mtime_go(None);

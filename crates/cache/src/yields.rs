@@ -1,4 +1,4 @@
-//! Gives up what other nodes want: brings bytes home, durably, and drops what is cached of them.
+//! Gives up what other nodes want: brings bytes to the origin, durably, and drops what is cached of them.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl Holder for Yields {
             let flushed = self.sweeper.flush_whole(&file, &|_| true)?;
             if flushed != FlushedWhole::Removed && self.is_dirty(id, range) {
                 return Err(Error::invalid(
-                    "bytes that another node wants could not all be brought home",
+                    "bytes that another node wants could not all be brought to the origin",
                     "`halocline flush` says why",
                 ));
             }
@@ -81,8 +81,8 @@ impl Holder for Yields {
         // Others see the time as they see the bytes.
         self.times.give_time(&file)?;
         // What went past the cache is in memory of the origin's file system at most.
-        if let Ok(mover) = self.known.mover_of(&file) {
-            mover.sync(true)?;
+        if let Ok(flush_handle) = self.known.mover_of(&file) {
+            flush_handle.sync(true)?;
         }
         if !keeps_clean && let Some(id) = file.id() {
             // Who reads it for the cache at this moment finds that it was held meanwhile.

@@ -98,7 +98,7 @@ fn refuse_beside_others(origin: &Path) -> Result<()> {
     ))
 }
 
-/// Brings home what earlier sessions on the same cache left, and ends them: sessions of processes that were killed. Answers
+/// Brings to the origin what earlier sessions on the same cache left, and ends them: sessions of processes that were killed. Answers
 /// which cache it is.
 fn settle(
     (store, registry): (&RedisStore, &Registry),
@@ -159,7 +159,7 @@ fn wait_for_its_end((store, registry): (&RedisStore, &Registry), node: &Node) ->
     Ok(())
 }
 
-/// The cache of a process that has ended, opened to bring home what it left. Nobody else can have given anything of
+/// The cache of a process that has ended, opened to bring to the origin what it left. Nobody else can have given anything of
 /// that away, so nobody is asked.
 #[derive(Debug)]
 pub(crate) struct Left {
@@ -185,14 +185,18 @@ impl Left {
     /// Brings everything to the origin; answers how many bytes.
     ///
     /// # Errors
-    /// If not all of it can be brought home.
+    /// If not all of it can be brought to the origin.
     pub(crate) fn bring_home(self) -> Result<u64> {
         let bytes = self.engine.flush(None, false, &mut |_| ControlFlow::Continue(()))?.bytes;
         let cache = self.cache.clone();
         match self.close()? {
             0 => Ok(bytes),
             left => Err(Error::invalid(
-                format!("{} of {} could not be brought home", text::bytes(left), cache.display()),
+                format!(
+                    "{} of {} could not be brought to the origin",
+                    text::bytes(left),
+                    cache.display()
+                ),
                 "see what `halocline fsck` says of it",
             )),
         }

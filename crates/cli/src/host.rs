@@ -4,9 +4,9 @@
 //! go of it, and only then is the cache closed and the peer told (I7). A mount in use is never
 //! taken away unless somebody said `--force`.
 
-mod door;
 mod endings;
 mod hanging;
+mod membership;
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -31,10 +31,10 @@ use parking_lot::Mutex;
 use crate::mount_paths::MountPaths;
 use crate::recording::Recording;
 
-pub(crate) use door::waiting_for;
-use door::{Door, OpenTo, joined};
 use endings::{Ending, Endings, detached};
 pub(crate) use hanging::Flushing;
+pub(crate) use membership::waiting_for;
+use membership::{Membership, OpenTo, joined};
 
 /// How often the end of the session is looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -105,7 +105,7 @@ impl<E: Hosted> Host<E> {
         let members = Members::default();
         let untold = Untold::default();
         let open_to = E::JOINED.then(|| OpenTo::new(place, config, unmountable)).transpose()?;
-        let door = Arc::new(Door {
+        let membership = Arc::new(Membership {
             engine: Arc::clone(&engine),
             endings: unmountable.then_some(sender),
             sights: OnceLock::new(),
@@ -115,7 +115,8 @@ impl<E: Hosted> Host<E> {
             open_to,
         });
         let controlled = Arc::clone(&engine);
-        let server = Server::start(&place.cache, &place.mountpoint, controlled, door.clone())?;
+        let server =
+            Server::start(&place.cache, &place.mountpoint, controlled, membership.clone())?;
         let session = halocline_fuse::mount(Arc::clone(&engine), &options)?;
         if place.mountpoint == place.origin {
             claim.also(&place.mountpoint);
@@ -124,7 +125,7 @@ impl<E: Hosted> Host<E> {
         claim.answer();
         let cache = File::open(&place.cache)?;
         // From now on others may join.
-        door.sights.get_or_init(|| (session.transport(), session.sights()));
+        membership.sights.get_or_init(|| (session.transport(), session.sights()));
         Ok(Self {
             engine,
             session,

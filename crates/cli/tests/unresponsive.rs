@@ -107,7 +107,7 @@ fn a_stopped_mount_keeps_no_command_waiting_for_ever() {
     assert!(text.contains(scratch.path("upper").to_str().unwrap()), "{text} {problems}");
     let line = problems.lines().find(|line| line.contains(scratch.path("mnt").to_str().unwrap()));
     assert!(line.is_some_and(|line| line.contains("does not answer")), "{problems}");
-    // Written to the kernel's memory at most: it goes home when the process goes on.
+    // Written to the kernel's memory at most: it goes to the origin when the process goes on.
     let forced = scratch.command(&["umount", "mnt", "--force"]).stderr(Stdio::piped()).spawn();
     let forced = waited_for("the forced unmount", forced.unwrap());
     assert_eq!(forced.status.code(), Some(3), "{}", said(&forced));

@@ -2,7 +2,7 @@
 //!
 //! What must hold (`docs/decisions/0026-tokens-by-compare-and-swap.md`):
 //! - A permit under a token that the node holds asks no store and takes no lock but the file's.
-//! - A range is given up in this order: no permit begins there, those under way end, the engine brings it home and drops
+//! - A range is given up in this order: no permit begins there, those under way end, the engine brings it to the origin and drops
 //!   it, and only then the store is told.
 //! - A node without a valid lease, by its own clock and less a margin, begins no permit (I12). After a lapse only
 //!   exclusive tokens are left.

@@ -1,4 +1,4 @@
-//! For an engine that brings home what a dead session left: nobody else may touch that, so it asks nobody.
+//! For an engine that brings to the origin what a dead session left: nobody else may touch that, so it asks nobody.
 
 use std::sync::{Arc, Weak};
 

@@ -86,7 +86,7 @@ pub fn exclusive(store: &dyn Store, session: Session) -> Result<Vec<(SharedFile,
     Ok(found)
 }
 
-/// Ends a session that is gone: everything that was dirty on its cache is home, or is given up. Its bytes are anybody's
+/// Ends a session that is gone: everything that was dirty on its cache is on the origin, or is given up. Its bytes are anybody's
 /// from now on. Whoever calls this holds the lock of that cache, or was told to by a person who knows that the node
 /// cannot come back.
 ///
@@ -106,7 +106,7 @@ pub fn end(store: &dyn Store, registry: &Registry, session: Session) -> Result<(
 }
 
 /// Ends a session of which the caller knows that its process has ended: it has the lock of that cache, in the same
-/// directory of the same machine. Its lease need not be over. Everything that was dirty there is home.
+/// directory of the same machine. Its lease need not be over. Everything that was dirty there is on the origin.
 ///
 /// # Errors
 /// If something cannot be written; to be called again then.

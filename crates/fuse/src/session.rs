@@ -29,7 +29,7 @@ use crate::front::{Front, FrontOptions};
 use crate::transport::Transport;
 use crate::transport::device::Device;
 use crate::transport::device::negotiation::Agreed;
-use crate::transport::ring::{self, Between};
+use crate::transport::uring::{self, Between};
 
 use unmounting::Place;
 
@@ -136,7 +136,7 @@ impl fmt::Debug for Users {
 #[derive(Debug)]
 struct Serving {
     device: BackgroundSession,
-    rings: Option<ring::Serving>,
+    rings: Option<uring::Serving>,
     /// What the kernel hears of closed files through; the last user of the connection.
     _connection: Arc<OwnedFd>,
 }
@@ -144,13 +144,13 @@ struct Serving {
 impl Serving {
     fn is_finished(&self) -> bool {
         self.device.guard.is_finished()
-            && self.rings.as_ref().is_none_or(ring::Serving::is_finished)
+            && self.rings.as_ref().is_none_or(uring::Serving::is_finished)
     }
 
     /// Waits until the mount is gone.
     fn join(self) -> io::Result<()> {
         let device = self.device.join();
-        let rings = self.rings.map_or(Ok(()), ring::Serving::join);
+        let rings = self.rings.map_or(Ok(()), uring::Serving::join);
         device.and(rings)
     }
 }
@@ -244,9 +244,9 @@ pub fn mount<E: Engine>(engine: Arc<E>, options: &MountOptions) -> Result<Mounte
 }
 
 /// Rings for requests, where they are wanted and the kernel offers them.
-fn prepare_rings<E: Engine>(options: &MountOptions) -> Option<ring::Prepared<E>> {
+fn prepare_rings<E: Engine>(options: &MountOptions) -> Option<uring::Prepared<E>> {
     // With a single thread requests are to come one after the other.
-    if options.transport == Transport::Device || options.threads <= 1 || !ring::offered() {
+    if options.transport == Transport::Device || options.threads <= 1 || !uring::offered() {
         return None;
     }
     let between = match options {
@@ -254,7 +254,7 @@ fn prepare_rings<E: Engine>(options: &MountOptions) -> Option<ring::Prepared<E>>
         MountOptions { busy_poll: true, .. } => Between::Look,
         _ => Between::Sleep,
     };
-    let prepared = ring::Prepared::new(options.threads, between);
+    let prepared = uring::Prepared::new(options.threads, between);
     prepared.inspect_err(|error| tracing::debug!(%error, "no rings for requests")).ok()
 }
 

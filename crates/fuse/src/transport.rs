@@ -8,7 +8,7 @@
 //! Both are tables from the kernel's operations to the methods of [`crate::front::Front`].
 
 pub mod device;
-pub mod ring;
+pub mod uring;
 
 /// Which way the requests of a mount take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
-use super::marks::Marks;
 use super::rangemap::RangeMap;
 use super::space::Blocks;
+use super::write_intent::WriteIntents;
 use super::{FileId, FileRecord, OriginKey};
 
 /// A file's extents and blocks, changed together.
@@ -19,7 +19,7 @@ pub(crate) struct Mapped {
     /// The extents.
     pub(crate) extents: RangeMap,
     /// Which stretches of them are recorded as one.
-    pub(crate) marks: Marks,
+    pub(crate) intents: WriteIntents,
     /// Reservations and waiting blocks.
     pub(crate) blocks: Blocks,
 }

@@ -68,7 +68,7 @@ pub enum Verdict {
     /// Changed, and by nobody but us.
     Ours,
     /// Its owner, mode, names or extended attributes were changed, its bytes not: size and modification
-    /// time are what they were. What is dirty may go home; what is clean is not worth the doubt.
+    /// time are what they were. What is dirty may go to the origin; what is clean is not worth the doubt.
     Attributes,
     /// Changed by others.
     Theirs,

@@ -13,14 +13,13 @@ use halocline_model::request::ByteRange;
 mod batch;
 mod cdt;
 pub mod checksums;
-mod distrust;
 mod exit_time;
 mod files;
 pub mod identity;
+mod invalidations;
 pub mod lease;
 mod log;
 mod mapping;
-mod marks;
 mod migrate;
 mod order;
 mod origin_attribute;
@@ -32,6 +31,7 @@ mod records;
 pub mod recover;
 mod space;
 pub mod table;
+mod write_intent;
 
 /// Space on the cache is counted and discarded in blocks of this many bytes.
 pub const BLOCK: u64 = 4096;

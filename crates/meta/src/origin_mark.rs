@@ -201,7 +201,7 @@ pub fn check(origin: &Path, cache: &Path) -> Result<()> {
     let remedy = if is_here && Path::new(&said.cache) == cache {
         "mount the device of that cache there first"
     } else {
-        "mount with that cache, which brings them home"
+        "mount with that cache, which brings them to the origin"
     };
     Err(Error::invalid(
         format!(

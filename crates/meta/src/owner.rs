@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::distrust::{DistrustList, Distrusted, HEADER_BYTES};
 use super::identity::{
     CACHE_FILE, CacheIdentity, FORMAT_NOW, fresh_name, identity_in, lost_identity, make_identity,
     write_identity,
 };
+use super::invalidations::{HEADER_BYTES, Invalidation, InvalidationList};
 use super::origin_mark::OriginMark;
 use halocline_os::bounded::SMALL_FILE_BYTES_MAX;
 use halocline_os::error::{Error, Result};
@@ -40,7 +40,7 @@ pub struct Owner {
     lock: File,
     dir: PrivateDir,
     last_boot: Option<String>,
-    distrust: DistrustList,
+    invalidations: InvalidationList,
     mark: OriginMark,
     identity: CacheIdentity,
 }
@@ -62,7 +62,7 @@ impl Owner {
     pub(crate) fn take_with_witness(
         dir: &Path,
         witness: Option<&Path>,
-    ) -> Result<(Self, Vec<Distrusted>)> {
+    ) -> Result<(Self, Vec<Invalidation>)> {
         Self::take_open(PrivateDir::look_or_make(dir)?, witness)
     }
 
@@ -70,7 +70,7 @@ impl Owner {
     pub(crate) fn take_open(
         dir: PrivateDir,
         witness: Option<&Path>,
-    ) -> Result<(Self, Vec<Distrusted>)> {
+    ) -> Result<(Self, Vec<Invalidation>)> {
         let known = dir.read(CACHE_FILE, SMALL_FILE_BYTES_MAX)?.is_some();
         if !known {
             refuse_foreign(&dir)?;
@@ -79,14 +79,15 @@ impl Owner {
         let (lock, last_boot) = lock(&dir, || thread::sleep(PAUSE))?;
         let identity = if known { identity_in(&dir)? } else { None };
         let identity = identity.map_or_else(|| make_identity(&dir), Ok)?;
-        let (distrust, distrusted) = load_distrust(dir.path(), &lock, witness, &identity)?;
+        let (invalidations, invalidated) =
+            load_invalidations(dir.path(), &lock, witness, &identity)?;
         let mark = OriginMark::open(witness, dir.path(), &identity.cache_id);
-        Ok((Self { lock, dir, last_boot, distrust, mark, identity }, distrusted))
+        Ok((Self { lock, dir, last_boot, invalidations, mark, identity }, invalidated))
     }
 
     /// What must not be trusted any more although the store could not record it.
-    pub(crate) fn distrust(&self) -> &DistrustList {
-        &self.distrust
+    pub(crate) fn invalidations(&self) -> &InvalidationList {
+        &self.invalidations
     }
 
     /// What the origin says of this cache.
@@ -206,29 +207,29 @@ fn sign(lock: &File, boot_id: &str) -> io::Result<()> {
     lock.write_all_at(&header, 0)
 }
 
-fn load_distrust(
+fn load_invalidations(
     dir: &Path,
     lock: &File,
     witness: Option<&Path>,
     identity: &CacheIdentity,
-) -> Result<(DistrustList, Vec<Distrusted>)> {
+) -> Result<(InvalidationList, Vec<Invalidation>)> {
     let failed = || Error::at(dir.join(LOCK_FILE), "read");
     // Opened now: a mount may soon lie over its path.
     let witness = witness.map(|path| File::open(path).map_err(Error::at(path, "open")));
-    let (list, found) = DistrustList::load(
+    let (list, found) = InvalidationList::load(
         lock.try_clone().map_err(failed())?,
         witness.transpose()?,
         &identity.cache_id,
     )
     .map_err(failed())?;
-    let distrusted = found.map_err(|line| Error::Store {
+    let invalidated = found.map_err(|line| Error::Store {
         path: dir.to_owned(),
         what: format!("{LOCK_FILE} lists what not to trust, and {line:?} says nothing"),
         remedy: "move the directory away and start with an empty cache (dirty data in it is then \
                  lost)"
             .to_owned(),
     })?;
-    Ok((list, distrusted))
+    Ok((list, invalidated))
 }
 
 fn holder_of(lock: &File) -> io::Result<Option<Holder>> {

@@ -45,7 +45,7 @@ pub struct Dropped {
     /// Bytes of clean extents: the origin has them.
     pub clean_bytes: u64,
     /// Bytes recorded as dirty that no fsync had covered: they are lost (I6), but for clean ones
-    /// beside them that the origin has ([`MARK_BYTES`](super::marks::MARK_BYTES)).
+    /// beside them that the origin has ([`INTENT_BYTES`](super::write_intent::INTENT_BYTES)).
     pub dirty_bytes: u64,
 }
 

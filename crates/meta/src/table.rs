@@ -9,7 +9,6 @@ mod blocks;
 mod change;
 mod critical;
 mod evict;
-mod marks;
 mod names;
 mod open;
 mod options;
@@ -17,6 +16,7 @@ mod replace;
 #[cfg(test)]
 mod tests;
 mod untrusted;
+mod write_intents;
 
 use std::fmt;
 use std::path::Path;
@@ -30,9 +30,9 @@ use parking_lot::{Mutex, RwLock};
 use super::batch::Batch;
 use super::cdt::Cdt;
 use super::checksums::Checksums;
-use super::distrust::Distrusted;
 use super::files::{Busy, FileState, Files};
 use super::identity::CacheIdentity;
+use super::invalidations::Invalidation;
 use super::log::Pace;
 use super::order::Order;
 use super::owner::Owner;
@@ -139,20 +139,20 @@ impl ExtentTable {
         pace: Pace,
     ) -> Result<(Self, Recovery)> {
         halocline_os::private::check_above(dir)?;
-        let (mut owner, distrusted) = Owner::take_with_witness(dir, options.witness.as_deref())?;
+        let (mut owner, invalidated) = Owner::take_with_witness(dir, options.witness.as_deref())?;
         let mut damage = None;
         let records = match options.access {
             Access::Salvage => open::salvage_records(&owner, boot_id, &mut damage)?,
             _ => open::open_records(&mut owner, boot_id, pace)?,
         };
-        let (dmt, mut recovery) = Self::over((owner, &distrusted), records, options, boot_id)?;
+        let (dmt, mut recovery) = Self::over((owner, &invalidated), records, options, boot_id)?;
         recovery.damage = damage;
         Ok((dmt, recovery))
     }
 
     /// The tables of an owned cache whose records are open, and what must not be trusted of them.
     fn over(
-        (owner, distrusted): (Owner, &[Distrusted]),
+        (owner, invalidated): (Owner, &[Invalidation]),
         records: Arc<dyn RecordStore>,
         options: Options,
         boot_id: &str,
@@ -210,7 +210,7 @@ impl ExtentTable {
         for state in dmt.files.read().all() {
             dmt.busy.update(state, &state.mapped.write());
         }
-        dmt.honour(distrusted, access)?;
+        dmt.honour(invalidated, access)?;
         match access {
             Access::Change if dmt.usage().dirty > 0 => dmt.owner.mark().set(),
             Access::Change if options.marks_witness => {}
@@ -291,7 +291,7 @@ impl ExtentTable {
         }
     }
 
-    /// Marks the extents under `range` as just used.
+    /// WriteIntents the extents under `range` as just used.
     pub fn touch(&self, file: FileId, range: ByteRange) {
         let Some(state) = self.state(file) else { return };
         let now = self.now_ms();
@@ -359,7 +359,7 @@ impl ExtentTable {
         Ok(())
     }
 
-    /// Marks the store as cleanly closed. The caller has synced all data. Afterwards every change
+    /// WriteIntents the store as cleanly closed. The caller has synced all data. Afterwards every change
     /// is refused.
     pub fn close(&self) -> Result<()> {
         // What is clean stays so at the next opening.

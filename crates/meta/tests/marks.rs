@@ -89,7 +89,7 @@ fn i4_a_write_into_a_clean_extent_records_the_stretch_around_it_first() {
     drop(dmt);
     let (dmt, left) = open(dir.path(), "boot");
     assert_eq!((left, extents(&dmt)), (Left::Crashed, marked.to_vec()));
-    assert_eq!(flush(&dmt), 8, "after a crash all of the stretch goes home");
+    assert_eq!(flush(&dmt), 8, "after a crash all of the stretch goes to the origin");
 }
 
 #[test]

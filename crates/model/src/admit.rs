@@ -171,7 +171,7 @@ pub trait Admission: Send + Sync + Debug {
     /// Decides one request and says why.
     fn explain(&self, query: &Query) -> Explanation;
     /// How long, in picoseconds, a critical write that finds the cache full of dirty data may wait
-    /// for a flush under way before it goes home. The papers' policies do not wait.
+    /// for a flush under way before it goes to the origin. The papers' policies do not wait.
     fn patience_ps(&self, verdict: &Verdict) -> u64 {
         let _ = verdict;
         0

@@ -6,5 +6,5 @@ use std::time::Duration;
 /// Longest wait, whatever the policy says.
 pub const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// Writes that go home at once after one waited in vain.
+/// Writes that go to the origin at once after one waited in vain.
 pub const DISCOURAGED: u32 = 16;

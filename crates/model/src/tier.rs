@@ -6,7 +6,7 @@ mod heuristic;
 pub mod optimum;
 mod recency;
 pub mod replay;
-mod rivals;
+mod shadows;
 
 use std::cmp::Ordering;
 use std::fmt::Debug;

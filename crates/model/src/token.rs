@@ -8,7 +8,7 @@
 //!
 //! What must hold around them:
 //! - A node has one change of a file's tokens under way at a time. It gives up what it holds in its
-//!   own mind *before* it asks the store to take it away: after its dirty bytes are home and
+//!   own mind *before* it asks the store to take it away: after its dirty bytes are on the origin and
 //!   durable, and its caches and the kernel's pages of the range are dropped.
 //! - Each change makes a new version, also one that changes nothing: a request that was delayed and
 //!   given up by its sender can then never be taken.

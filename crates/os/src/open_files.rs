@@ -22,7 +22,7 @@ pub struct OpenFiles {
     /// Objects of the cache, on all servers together.
     pub objects: usize,
     /// Files of the origin with dirty bytes, on all servers together.
-    pub movers: usize,
+    pub flush_handles: usize,
 }
 
 impl OpenFiles {
@@ -53,7 +53,7 @@ impl OpenFiles {
             nodes: 4 * tenth,
             pinned: 2 * tenth,
             objects: (2 * tenth).min(OBJECTS_MAX),
-            movers: tenth,
+            flush_handles: tenth,
         }
     }
 }
@@ -65,8 +65,8 @@ mod tests {
     #[test]
     fn the_shares_leave_some_for_programs() {
         for limit in [LIMIT_MIN, 1024, 4096, 20_000, 1 << 20] {
-            let OpenFiles { nodes, pinned, objects, movers } = OpenFiles::of(limit);
-            let all = nodes + pinned + objects + movers;
+            let OpenFiles { nodes, pinned, objects, flush_handles } = OpenFiles::of(limit);
+            let all = nodes + pinned + objects + flush_handles;
             assert!(all + FRONT_END + limit / 50 <= limit, "{limit}: {all}");
         }
     }

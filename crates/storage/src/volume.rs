@@ -19,7 +19,7 @@ use halocline_os::error::{Error, Result};
 use halocline_os::private::PrivateDir;
 
 pub mod file;
-pub mod marks;
+pub mod label;
 mod object_paths;
 pub mod objects;
 pub mod origin;

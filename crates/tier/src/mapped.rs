@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::inode::Inode;
-use halocline_storage::device::lease::is_sole;
+use halocline_storage::device::lease::is_exclusive;
 
 /// Whether somebody may have the file mapped, as far as that is seen without closing our own
 /// open files; `file` is one of them.
@@ -19,7 +19,7 @@ pub(super) fn may_be_mapped(inode: &Inode, file: &File) -> bool {
     if !inode.was_passed.load(Ordering::Acquire) {
         return false;
     }
-    let mapped = !is_sole(file);
+    let mapped = !is_exclusive(file);
     if !mapped {
         inode.wrote_past.store(false, Ordering::Release);
         inode.was_passed.store(false, Ordering::Release);

@@ -24,7 +24,7 @@ const EXEMPT: [&str; 14] = [
     "crates/os/src/private.rs",
     "crates/tier/src/batch.rs",
     "crates/fuse/src/front/privileges.rs",
-    "crates/fuse/src/transport/ring.rs",
+    "crates/fuse/src/transport/uring.rs",
     "crates/trace/src/record/writing.rs",
 ];
 

@@ -68,7 +68,7 @@ mod tests {
     fn findings(path: &str, text: &str) -> usize {
         let sources = [
             Source::new("crates/cache/src/lib.rs", ""),
-            Source::new("crates/cache/src/parts.rs", ""),
+            Source::new("crates/cache/src/components.rs", ""),
             Source::new(path, text),
         ];
         check(&sources).len()
@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn what_is_there_may_be_named() {
-        let text = "`cache/parts.rs`, `src/parts.rs`, `crates/cache/src/lib.rs`, `cache::parts::let_go`, \
-                    `cache::parts`, `admit/NAME.rs`, `a.rs::test`, `Config::load`, `*.rs`";
+        let text = "`cache/components.rs`, `src/parts.rs`, `crates/cache/src/lib.rs`, `cache::parts::let_go`, \
+                    `cache::components`, `admit/NAME.rs`, `a.rs::test`, `Config::load`, `*.rs`";
         assert_eq!(findings("ARCHITECTURE.md", text), 0);
     }
 

@@ -14,9 +14,9 @@
 mod ancestors;
 mod claimant;
 mod names;
+mod other_users;
 mod owner;
 mod standing;
-mod strangers;
 mod told;
 mod wanted;
 
@@ -38,7 +38,7 @@ use super::wire;
 use ancestors::Ancestor;
 use claimant::{Claimant, Claimants, read_answer};
 use names::{Access, Entry, Kind};
-use strangers::Strangers;
+use other_users::Strangers;
 
 pub(super) use owner::{Owner, owner_of};
 pub use wanted::{UseAs, Wanted};

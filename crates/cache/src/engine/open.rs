@@ -9,7 +9,8 @@ use halocline_model::layout::CacheGeometry;
 
 use super::ExtentEngine;
 use crate::coherence::{Holder, REGISTRY};
-use crate::extent::mover::Movers;
+use crate::components::Components;
+use crate::extent::flush_handle::FlushHandles;
 use crate::extent::store::ExtentStore;
 use crate::external_changes;
 use crate::fill::Filler;
@@ -17,7 +18,6 @@ use crate::foundation::Foundation;
 use crate::globs::Globs;
 use crate::identify::Identifier;
 use crate::lease_renewal::LeaseRenewal;
-use crate::parts::Parts;
 use crate::rebuild::Rebuilder;
 use crate::settings::Settings;
 use crate::sides::{self, Decorations, Meters};
@@ -37,7 +37,7 @@ impl ExtentEngine {
     /// Says what a person should know of the two sides together, in status and explanations. Only the
     /// first time counts.
     pub fn note_of_sides(&self, note: &'static str) {
-        self.parts.notes.set_of_sides(note);
+        self.components.notes.set_of_sides(note);
     }
 
     /// Opens the origin with its cache, which from then on belongs to it ([`Binding`]). What an
@@ -82,12 +82,12 @@ impl ExtentEngine {
             cache: sides::cache(geometry, cache_dir, config),
         };
         let settings = settings_of(config, &setting, origin_dir, cache_dir);
-        let (objects, movers) = within_open_files(cache, geometry, &origin)?;
+        let (objects, flush_handles) = within_open_files(cache, geometry, &origin)?;
         let store = ExtentStore::new(dmt, objects, geometry);
         let base = Foundation::new(
             (namespace, origin),
             store,
-            movers,
+            flush_handles,
             settings,
             around.clock,
             around.coherence,
@@ -95,27 +95,28 @@ impl ExtentEngine {
         let lease = Lease::open(cache_dir, boot_id)?;
         let identifier = Identifier::new(setting, &config.policy, around.clock.clone())?;
         let globs = Globs::load(cache_dir, &config.pin, &config.exclude)?;
-        let parts = Arc::new(Parts::new(base, lease, identifier, globs));
-        Self::begin(parts, meters, &recovery)
+        let components = Arc::new(Components::new(base, lease, identifier, globs));
+        Self::begin(components, meters, &recovery)
     }
 
     /// Takes over what the last session left, then starts what works in the background.
-    fn begin(parts: Arc<Parts>, meters: Meters, recovery: &Recovery) -> Result<Self> {
-        take_over(&parts, recovery)?;
-        if let Some(coherence) = parts.permits.coherence() {
-            let holder: Arc<dyn Holder> = Arc::clone(&parts.yields) as _;
+    fn begin(components: Arc<Components>, meters: Meters, recovery: &Recovery) -> Result<Self> {
+        take_over(&components, recovery)?;
+        if let Some(coherence) = components.permits.coherence() {
+            let holder: Arc<dyn Holder> = Arc::clone(&components.yields) as _;
             coherence.attach(Arc::downgrade(&holder));
         }
-        let profiles = sides::profile_names(&parts);
-        let (rebuilder, filler) = (Rebuilder::start(&parts.rounds), Filler::start(&parts.fills));
-        let renewal = LeaseRenewal::start(&parts.own, &parts.clock);
+        let profiles = sides::profile_names(&components);
+        let (rebuilder, filler) =
+            (Rebuilder::start(&components.rounds), Filler::start(&components.fills));
+        let renewal = LeaseRenewal::start(&components.own, &components.clock);
         let sight = Sight::default();
-        Ok(Self { parts, rebuilder, filler, renewal, meters, profiles, sight })
+        Ok(Self { components, rebuilder, filler, renewal, meters, profiles, sight })
     }
 
     /// Tells caches apart, whatever their directories are called.
     pub fn cache_id(&self) -> &str {
-        &self.parts.store.dmt.identity().cache_id
+        &self.components.store.dmt.identity().cache_id
     }
 
     /// Ends the engine: what was acknowledged is durable on its side, and the cache is marked as
@@ -124,27 +125,27 @@ impl ExtentEngine {
         self.filler.stop();
         self.rebuilder.stop();
         self.renewal.stop();
-        if let Some(coherence) = self.parts.permits.coherence() {
+        if let Some(coherence) = self.components.permits.coherence() {
             // What is dirty yet is nobody else's until the next mount of this cache, or its recovery.
-            if self.parts.store.dmt.usage().dirty == 0 {
+            if self.components.store.dmt.usage().dirty == 0 {
                 coherence.leave()?;
             }
         }
         let closed = self.close_store();
         if closed.is_ok() {
-            self.parts.store.dmt.settle_origin();
+            self.components.store.dmt.settle_origin();
         }
         closed
     }
 
     fn close_store(&self) -> Result<()> {
-        if self.parts.store.dmt.usable().is_err() {
+        if self.components.store.dmt.usable().is_err() {
             // Not in order, but nothing is lost: what was dirty is on the origin.
-            return self.parts.relief.drain();
+            return self.components.relief.drain();
         }
         match self.leave_in_order() {
             // The next mount takes it for a crashed one.
-            Err(error) if self.parts.store.dmt.usage().dirty == 0 => {
+            Err(error) if self.components.store.dmt.usage().dirty == 0 => {
                 tracing::warn!("the cache is not left in order: {error}; the origin has all data");
                 Ok(())
             }
@@ -153,57 +154,57 @@ impl ExtentEngine {
     }
 
     fn leave_in_order(&self) -> Result<()> {
-        self.parts.recoverer.stamp_dirty_files();
-        self.parts.own.record_resting(true);
-        self.parts.discards.discard_queued()?;
-        self.parts.barriers.barrier()?;
-        self.parts.discards.discard_queued()?;
-        self.parts.fetcher.note_wants();
-        self.parts.discards.forget_hollow(&self.parts.fetcher)?;
-        self.parts.store.dmt.close()?;
-        self.parts.own.lease.close()
+        self.components.recoverer.stamp_dirty_files();
+        self.components.own.record_resting(true);
+        self.components.discards.discard_queued()?;
+        self.components.barriers.barrier()?;
+        self.components.discards.discard_queued()?;
+        self.components.fetcher.note_wants();
+        self.components.discards.forget_empty(&self.components.fetcher)?;
+        self.components.store.dmt.close()?;
+        self.components.own.lease.close()
     }
 
     /// Bytes of blocks that the cache's objects use on disk: what I5 is checked against.
     pub fn cache_allocated_bytes(&self) -> Result<u64> {
-        Ok(self.parts.store.objects.allocated_bytes()?)
+        Ok(self.components.store.objects.allocated_bytes()?)
     }
 
     /// Fetches wanted ranges (`C_flag`) until none is left or the cache has no room; returns the
     /// bytes fetched. The rebuilder does the same by itself whenever the origin is idle.
     pub fn fetch_wanted(&self) -> Result<u64> {
-        self.parts.fetcher.fetch_all()
+        self.components.fetcher.fetch_all()
     }
 }
 
 /// Before the first request: what the last session left is put in order, what it lost is told.
-fn take_over(parts: &Parts, recovery: &Recovery) -> Result<()> {
-    external_changes::close_saved(&parts.settings.cache_dir);
-    if *parts.own.evidence.lock() == Evidence::Copy {
-        parts.notes.note(format!(
+fn take_over(components: &Components, recovery: &Recovery) -> Result<()> {
+    external_changes::close_saved(&components.settings.cache_dir);
+    if *components.own.evidence.lock() == Evidence::Copy {
+        components.notes.note(format!(
             "{} is a copy of a cache, or was moved to another file system: dirty data of it goes \
-             home only where the origin's files are as they were",
-            parts.settings.cache_dir.display()
+             to the origin only where its files are as they were",
+            components.settings.cache_dir.display()
         ));
     }
     if recovery.trim {
-        parts.store.trim()?;
+        components.store.trim()?;
     }
     for dropped in recovery.dropped.iter().filter(|dropped| dropped.dirty_bytes > 0) {
-        parts.notes.note(format!(
+        components.notes.note(format!(
             "{}: the machine lost power; {} bytes that no fsync had covered are lost",
             dropped.path.display(),
             dropped.dirty_bytes
         ));
     }
-    parts.recoverer.recover()?;
-    parts.own.lease.begin()?;
+    components.recoverer.recover()?;
+    components.own.lease.begin()?;
     // All that was left is judged: what is found from now on is of this session.
-    *parts.own.evidence.lock() = Evidence::Nothing;
-    for id in parts.store.dmt.hollow_files() {
-        parts.store.note_emptied(id);
+    *components.own.evidence.lock() = Evidence::Nothing;
+    for id in components.store.dmt.hollow_files() {
+        components.store.note_emptied(id);
     }
-    parts.space.check();
+    components.space.check();
     Ok(())
 }
 
@@ -231,13 +232,13 @@ fn within_open_files(
     cache: Volume,
     geometry: CacheGeometry,
     origin: &Origin,
-) -> Result<(CacheObjects, Arc<Movers>)> {
+) -> Result<(CacheObjects, Arc<FlushHandles>)> {
     let open_files = OpenFiles::of_process()?;
     let objects_max = open_files.objects / cache.servers().len();
     // A file of a striped origin is one on each server, and its node.
     let each = if origin.is_striped() { origin.servers().len() + 1 } else { 1 };
     let objects = CacheObjects::new(cache, geometry).with_open_files_max(objects_max);
-    Ok((objects, Movers::new(open_files.movers / each)))
+    Ok((objects, FlushHandles::new(open_files.flush_handles / each)))
 }
 
 fn options(

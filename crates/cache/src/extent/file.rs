@@ -3,11 +3,11 @@
 //! Locks, in the order in which they are taken:
 //! 1. `range` over the bytes of a request: shared to read, exclusive to change;
 //! 2. `growth` by whoever makes the file longer or shorter;
-//! 3. `home` over bytes that go to the origin: shared by writers, exclusive by a flush that
+//! 3. `writeback` over bytes that go to the origin: shared by writers, exclusive by a flush that
 //!    rewrites a region and must not run over a write to the gaps between its extents;
 //! 4. `look` for a moment.
 //!
-//! A flush takes `home` first; it must therefore only *try* `range`.
+//! A flush takes `writeback` first; it must therefore only *try* `range`.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,8 +17,8 @@ use halocline_model::streams::Streams;
 use parking_lot::{Mutex, RwLock};
 
 use crate::coherence::FileTokens;
-use crate::extent::look::Look;
-use crate::extent::mover::Mover;
+use crate::extent::flush_handle::FlushHandle;
+use crate::extent::last_seen::LastSeen;
 use crate::range_lock::RangeLock;
 use halocline_meta::{FileId, OriginKey, Stamp};
 use halocline_vfs::namespace::Node;
@@ -63,7 +63,7 @@ pub(crate) struct CachedFile {
     /// Guards bytes against overlapping changes (I1, I2).
     pub(crate) range: Arc<RangeLock>,
     /// Guards the origin's bytes against being rewritten by a flush (I3).
-    pub(crate) home: RangeLock,
+    pub(crate) writeback: RangeLock,
     /// Held while the file's size changes.
     pub(crate) growth: Mutex<()>,
     size: AtomicU64,
@@ -71,8 +71,8 @@ pub(crate) struct CachedFile {
     pub(crate) streams: Mutex<Streams>,
     /// A descriptor that can write, opened at the first admission and kept while bytes are dirty:
     /// what could not be flushed is never admitted.
-    pub(crate) mover: Mutex<Option<Mover>>,
-    /// Syncs through `mover` that failed. The system tells each failure once: what others wrote
+    pub(crate) flush_handle: Mutex<Option<FlushHandle>>,
+    /// Syncs through `flush_handle` that failed. The system tells each failure once: what others wrote
     /// through it before may be lost, too, and must be written again.
     pub(crate) syncs_failed: AtomicU64,
     /// The node, as a way to the file's name.
@@ -93,7 +93,7 @@ pub(crate) struct CachedFile {
     /// Whether the cache has forgotten it since.
     pub(crate) forgotten: AtomicBool,
     /// How the origin's file looked when we last left it alone (I9).
-    pub(crate) look: Mutex<Look>,
+    pub(crate) last_seen: Mutex<LastSeen>,
     mtime_held_ns: AtomicI64,
     /// Held while the origin's file is given a modification time.
     pub(crate) times: Mutex<()>,
@@ -119,11 +119,11 @@ impl CachedFile {
             key,
             id: known,
             range: Arc::default(),
-            home: RangeLock::default(),
+            writeback: RangeLock::default(),
             growth: Mutex::default(),
             size: AtomicU64::new(size),
             streams: Mutex::default(),
-            mover: Mutex::default(),
+            flush_handle: Mutex::default(),
             syncs_failed: AtomicU64::new(0),
             node: RwLock::new(node),
             opens: AtomicU32::new(0),
@@ -133,7 +133,7 @@ impl CachedFile {
             read_below: AtomicBool::new(false),
             unlinked: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
-            look: Mutex::new(Look::new(look)),
+            last_seen: Mutex::new(LastSeen::new(look)),
             mtime_held_ns: AtomicI64::new(NO_TIME),
             times: Mutex::default(),
             flushing: Mutex::default(),
@@ -170,7 +170,7 @@ impl CachedFile {
     }
 
     /// Notes a write at `now_ns`. A write that reached only the cache leaves the origin's time
-    /// behind, so it is held; one that went home moves a held time along.
+    /// behind, so it is held; one that went to the origin moves a held time along.
     pub(crate) fn note_write(&self, now_ns: i64, on_cache: bool) {
         if on_cache || self.held_mtime_ns().is_some() {
             self.mtime_held_ns.store(now_ns, Ordering::Release);

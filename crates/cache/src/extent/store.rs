@@ -111,7 +111,7 @@ impl ExtentStore {
 
     /// Reserves blocks for `range`, evicting clean extents of `files` where that is needed and
     /// enough; never what overlaps `range` itself. Returns the bytes evicted, or `None` when
-    /// there is no room: the caller then goes home and nobody waits (D11).
+    /// there is no room: the caller then goes to the origin and nobody waits (D11).
     pub(crate) fn make_room(
         &self,
         files: &FileTable,

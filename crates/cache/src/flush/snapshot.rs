@@ -1,7 +1,7 @@
 //! A copy of a region's dirty bytes, taken while programs go on.
 //!
 //! Neighbours in one cache object are read together, and pieces at the same time: reading the
-//! cache extent by extent would take longer than writing a dense region home.
+//! cache extent by extent would take longer than writing a dense region to the origin.
 
 use std::sync::Arc;
 use std::thread;
@@ -137,7 +137,7 @@ impl Snapshots {
         segments: &mut Vec<Segment>,
         copied: &mut Copied,
     ) -> Result<()> {
-        // Only tried: a program may hold the range and wait for `home`, which we hold.
+        // Only tried: a program may hold the range and wait for `writeback`, which we hold.
         let tried = if held.is_none() { file.range.try_shared(piece.range) } else { None };
         if held.is_none() && tried.is_none() {
             return Ok(());

@@ -1,6 +1,6 @@
 //! A sweep: which regions of a file are flushed, in which order, and when the origin is synced.
 //!
-//! Regions go home in offset order, so that disks sweep instead of seeking. Pressed for room, a
+//! Regions go to the origin in offset order, so that disks sweep instead of seeking. Pressed for room, a
 //! sweep takes the densest regions only: what a region costs depends little on how many of its
 //! bytes are dirty, so the densest free the most room for the disk time (ours; the papers flush in
 //! the order of the records).
@@ -61,7 +61,7 @@ pub(crate) enum Which {
     Densest(u64),
 }
 
-/// Sweeps in a row that bring nothing home of what a flush of the whole file still owes, although each waits for
+/// Sweeps in a row that bring nothing to the origin of what a flush of the whole file still owes, although each waits for
 /// the requests that are in the way, until the flush gives up.
 const FRUITLESS_SWEEPS: u32 = 16;
 
@@ -70,7 +70,7 @@ const FRUITLESS_SWEEPS: u32 = 16;
 pub(crate) enum Swept {
     /// So many bytes became clean.
     Home(u64),
-    /// It could not go on because the file's last name is gone: there is nothing to bring home any more,
+    /// It could not go on because the file's last name is gone: there is nothing to bring to the origin any more,
     /// or nowhere to bring it.
     Removed,
 }
@@ -94,7 +94,7 @@ struct Watcher<'a> {
     /// Is told the bytes of each region flushed; ends the sweep with `false`.
     go_on: &'a (dyn Fn(u64) -> bool + Sync),
     /// Is told what is on the origin now, durably: as it was when the sweep began, or newer.
-    home: &'a (dyn Fn(ByteRange) + Sync),
+    flushed: &'a (dyn Fn(ByteRange) + Sync),
     held: Held,
 }
 
@@ -171,7 +171,7 @@ impl Sweeper {
             file,
             id,
             which,
-            Watcher { go_on, home: &|_| (), held: Held::PassedOver },
+            Watcher { go_on, flushed: &|_| (), held: Held::PassedOver },
         )
     }
 
@@ -212,7 +212,7 @@ impl Sweeper {
             }
         }
         let bytes = self.relief.relieved(|| self.relief.bring_home(file, id))?;
-        (watcher.home)(WHOLE);
+        (watcher.flushed)(WHOLE);
         self.times.settle(file, id).map(|()| bytes)
     }
 
@@ -249,7 +249,7 @@ impl Sweeper {
             own.into_iter().for_each(sweep);
         });
         drop(team);
-        if self.own.is_foreign(file) {
+        if self.own.is_external(file) {
             self.external.meet(file)?;
         }
         self.times.settle(file, id)?;
@@ -286,7 +286,7 @@ impl Sweeper {
     /// Lets go of a file whose name leads nowhere: if others took it, its record alone leads on.
     fn forget_removed(&self, file: &Arc<CachedFile>) {
         if !file.is_open() && !self.own.is_naming() {
-            *file.mover.lock() = None;
+            *file.flush_handle.lock() = None;
             file.let_mtime_go(None);
             self.known.forget_idle(file);
         }
@@ -301,25 +301,25 @@ impl Sweeper {
         workers: u32,
         watcher: Watcher<'_>,
     ) -> Result<u64> {
-        let mut home = Flushed::default();
+        let mut flushed = Flushed::default();
         let mut total = 0;
         loop {
             let begun = self.clock.instant();
             let Some(region) = regions.lock().pop_front() else { break };
-            let before = home.bytes;
-            self.flusher.flush_region(file, id, region, watcher.held, &mut home)?;
-            let bytes = home.bytes - before;
+            let before = flushed.bytes;
+            self.flusher.flush_region(file, id, region, watcher.held, &mut flushed)?;
+            let bytes = flushed.bytes - before;
             let limit = if self.pressure.is_pressed() { SYNC_BYTES_PRESSED } else { SYNC_BYTES };
-            if home.bytes >= limit || self.room.is_wanted() {
-                total += self.finish(file, id, &std::mem::take(&mut home), watcher)?;
+            if flushed.bytes >= limit || self.room.is_wanted() {
+                total += self.finish(file, id, &std::mem::take(&mut flushed), watcher)?;
             }
-            if !(watcher.go_on)(bytes) || file.look.lock().is_foreign() {
+            if !(watcher.go_on)(bytes) || file.last_seen.lock().is_external() {
                 regions.lock().clear();
                 break;
             }
             self.be_courteous(self.clock.elapsed(begun), bytes, workers);
         }
-        Ok(total + self.finish(file, id, &home, watcher)?)
+        Ok(total + self.finish(file, id, &flushed, watcher)?)
     }
 
     /// Makes durable on the origin what was written there, and tells of it.
@@ -327,11 +327,11 @@ impl Sweeper {
         &self,
         file: &CachedFile,
         id: FileId,
-        home: &Flushed,
+        flushed: &Flushed,
         watcher: Watcher<'_>,
     ) -> Result<u64> {
-        let Some(cleaned) = self.flusher.finish_flush(file, id, home)? else { return Ok(0) };
-        home.extents.iter().for_each(|&(range, _)| (watcher.home)(range));
+        let Some(cleaned) = self.flusher.finish_flush(file, id, flushed)? else { return Ok(0) };
+        flushed.extents.iter().for_each(|&(range, _)| (watcher.flushed)(range));
         Ok(cleaned)
     }
 
@@ -416,8 +416,8 @@ impl Sweeper {
             if fruitless == FRUITLESS_SWEEPS {
                 return Ok(FlushedWhole::Held(left));
             }
-            let home = |range: ByteRange| owed.lock().remove(range.start..range.end);
-            let watcher = Watcher { go_on: &go_on, home: &home, held: Held::WaitedFor };
+            let flushed = |range: ByteRange| owed.lock().remove(range.start..range.end);
+            let watcher = Watcher { go_on: &go_on, flushed: &flushed, held: Held::WaitedFor };
             if self.sweep_watched(file, id, Which::All, watcher)? == Swept::Removed {
                 return Ok(FlushedWhole::Removed);
             }
@@ -426,7 +426,7 @@ impl Sweeper {
         }
     }
 
-    /// The bytes of `owed` that are dirty yet; what is not leaves it. What is damaged goes home in no way.
+    /// The bytes of `owed` that are dirty yet; what is not leaves it. What is damaged goes to the origin in no way.
     fn still_owed(&self, id: FileId, owed: &Mutex<RangeSet<u64>>) -> u64 {
         let dirty = self.dirty_ranges(id);
         let mut owed = owed.lock();

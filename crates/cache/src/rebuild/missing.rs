@@ -89,19 +89,19 @@ mod tests {
         engine.write(&handle, 0, &[7; 4096], ME).unwrap();
         let file = handle.file.clone();
         drop((node, handle));
-        *file.mover.lock() = None;
+        *file.flush_handle.lock() = None;
         file.let_mtime_go(None);
-        engine.parts.known.forget_idle(&file);
-        assert!(engine.parts.files.by_id(file.id().unwrap()).is_none());
+        engine.components.known.forget_idle(&file);
+        assert!(engine.components.files.by_id(file.id().unwrap()).is_none());
         engine
     }
 
     /// Flushes as the rebuilder does, long after dirty files were missed first.
     fn pass(engine: &ExtentEngine) {
-        for (id, _) in engine.parts.store.dmt.dirty_files() {
-            engine.parts.rounds.missing.note(id, 0);
+        for (id, _) in engine.components.store.dmt.dirty_files() {
+            engine.components.rounds.missing.note(id, 0);
         }
-        engine.parts.rounds.flush_pass(&Signal::new(Clock::MACHINE), Reason::Short).unwrap();
+        engine.components.rounds.flush_pass(&Signal::new(Clock::MACHINE), Reason::Short).unwrap();
     }
 
     /// Only a flush or an unmount on request looked for them; `status` said that the next mount would.

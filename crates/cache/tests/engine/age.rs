@@ -1,4 +1,4 @@
-//! The rebuilder's bound (I3): dirty bytes go home at their age, however busy programs keep both
+//! The rebuilder's bound (I3): dirty bytes go to the origin at their age, however busy programs keep both
 //! sides.
 
 use std::thread;

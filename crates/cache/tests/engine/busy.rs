@@ -1,5 +1,5 @@
 //! A flush, an eviction and an unmount of files that programs use at that moment: what was dirty when they
-//! began is at home when they end, whoever holds it meanwhile, and what stays is told with the reason.
+//! began is on the origin when they end, whoever holds it meanwhile, and what stays is told with the reason.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -64,7 +64,7 @@ fn i7_a_flush_ends_while_a_program_goes_on_writing() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !ends.load(Ordering::Acquire) {
-                // Each one over all bytes: every flush finds what it brings home changed.
+                // Each one over all bytes: every flush finds what it brings to the origin changed.
                 let count = written.load(Ordering::Acquire) + 1;
                 let bytes = count.to_le_bytes().repeat(at(LENGTH / 8));
                 fixture.engine().write(&handle, 0, &bytes, ME).unwrap();
@@ -83,7 +83,7 @@ fn i7_a_flush_ends_while_a_program_goes_on_writing() {
             let oldest = home.chunks_exact(8).map(count).min().unwrap();
             if oldest < before {
                 ends.store(true, Ordering::Release);
-                panic!("{oldest} is at home, {before} was written before the flush");
+                panic!("{oldest} is on the origin, {before} was written before the flush");
             }
         }
         ends.store(true, Ordering::Release);

@@ -143,7 +143,7 @@ fn i1_read_only_loses_nothing_whatever_fails() {
 }
 
 /// The system tells a failed sync once and calls the next one a success, with the bytes gone. A
-/// second fsync must not believe it: the bytes go home, and the object is made anew.
+/// second fsync must not believe it: the bytes go to the origin, and the object is made anew.
 #[test]
 fn i4_a_sync_that_failed_once_is_never_believed() {
     let mut truth = Truth::new(Fixture::new(still(1 << 20, "always")));
@@ -166,7 +166,11 @@ fn i4_a_sync_that_failed_once_is_never_believed() {
     let home = |name: &str| std::fs::read(truth.fixture.origin.path().join(name)).unwrap();
     let moved: Vec<_> = ["a", "b"].into_iter().filter(|name| !on_cache(name)).collect();
     assert_eq!(moved.len(), 1, "the object that could not be synced is not used any more");
-    assert_eq!(home(moved[0]), truth.fixture.read(moved[0], 0, 40 << 10), "its bytes are at home");
+    assert_eq!(
+        home(moved[0]),
+        truth.fixture.read(moved[0], 0, 40 << 10),
+        "its bytes are on the origin"
+    );
     truth.write(moved[0], 0, 9 * KIB, 3);
     truth.fsync(moved[0]);
     truth.compare("after the failure");

@@ -145,7 +145,7 @@ fn what_did_not_change_is_filled() {
 #[test]
 fn i1_a_write_before_the_fill_stays() {
     for length in [100, BLOCK, 8 * BLOCK] {
-        // So that the write goes home and does not wait behind the stalled fill.
+        // So that the write goes to the origin and does not wait behind the stalled fill.
         let waiting = Waiting::under(Mode::ReadOnly);
         let mut bytes = pattern(1, 0, 8 * BLOCK);
         bytes[..at(length)].copy_from_slice(&pattern(2, 0, length));

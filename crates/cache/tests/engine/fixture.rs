@@ -179,7 +179,7 @@ impl Fixture {
         self.cache = cache;
     }
 
-    /// The engine, which nobody but itself kept from writing home what is dirty (I9).
+    /// The engine, which nobody but itself kept from writing to the origin what is dirty (I9).
     fn take(&mut self) -> Arc<ExtentEngine> {
         let engine = self.engine.take().unwrap();
         assert!(self.others || engine.report().conflicts == 0, "{:?}", engine.status().notes);

@@ -1,4 +1,4 @@
-//! Bits that flip on the cache's devices: found when dirty bytes go home, when programs read, and
+//! Bits that flip on the cache's devices: found when dirty bytes go to the origin, when programs read, and
 //! never passed on. A block that is damaged costs itself and nothing beside it.
 
 use std::fs::{self, File};
@@ -59,7 +59,7 @@ fn reasons(report: &MoveReport) -> String {
     format!("{:?}", report.skipped)
 }
 
-/// A file of 64 KiB at home, of which the cache then has all but the first and last block newer.
+/// A file of 64 KiB on the origin, of which the cache then has all but the first and last block newer.
 fn overwritten(config: Config) -> (Fixture, Vec<u8>, Vec<u8>) {
     let fixture = Fixture::new(config);
     let old = pattern(1, 0, 64 * KIB);
@@ -279,7 +279,7 @@ fn without_checksums_nothing_is_compared_and_nothing_old_believed_later() {
 enum Op {
     Write { offset: u64, len: u64, seed: u8 },
     Flush,
-    Warm,
+    PageCachePassthrough,
     Kill,
     Close,
     Flip { at: u64 },
@@ -291,7 +291,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (offset, len, any::<u8>()).prop_map(|(offset, len, seed)| Op::Write { offset, len, seed }),
         2 => Just(Op::Flush),
-        1 => Just(Op::Warm),
+        1 => Just(Op::PageCachePassthrough),
         2 => Just(Op::Kill),
         1 => Just(Op::Close),
         2 => (0..120 * KIB).prop_map(|at| Op::Flip { at }),
@@ -328,7 +328,7 @@ proptest! {
                     let report = fixture.flush();
                     prop_assert!(flipped || report.left_bytes == 0, "{report:?}");
                 }
-                Op::Warm if fixture.exists("file") => drop(fixture.warm("file")),
+                Op::PageCachePassthrough if fixture.exists("file") => drop(fixture.warm("file")),
                 Op::Kill => {
                     fixture.crash();
                     fixture.open();
@@ -346,7 +346,7 @@ proptest! {
                         }
                     }
                 }
-                Op::Warm | Op::Flip { .. } => {}
+                Op::PageCachePassthrough | Op::Flip { .. } => {}
             }
             for start in (0..want.len()).step_by(4096) {
                 let end = want.len().min(start + 4096);

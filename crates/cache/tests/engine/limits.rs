@@ -40,7 +40,7 @@ fn i5_concurrent_writers_never_pass_the_limit_on_disk() {
                 assert!(blocks <= LIMIT + INDEX, "I5: {blocks} bytes are on disk");
             }
         });
-        let mover = scope.spawn(|| {
+        let flush_handle = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 fixture.flush();
                 fixture.engine().fetch_wanted().unwrap();
@@ -58,7 +58,7 @@ fn i5_concurrent_writers_never_pass_the_limit_on_disk() {
         let truths = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
         done.store(true, Ordering::Relaxed);
         watch.join().unwrap();
-        mover.join().unwrap();
+        flush_handle.join().unwrap();
         truths
     });
     for (name, truth) in names.iter().zip(&truths) {
@@ -130,7 +130,7 @@ fn write_tiny(count: u64, len: usize, mut place: impl FnMut(u64) -> u64) {
             }
             most
         });
-        let mover = scope.spawn(|| {
+        let flush_handle = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 fixture.flush();
                 thread::sleep(Duration::from_millis(20));
@@ -143,7 +143,7 @@ fn write_tiny(count: u64, len: usize, mut place: impl FnMut(u64) -> u64) {
             truth[at(offset)..at(offset) + len].copy_from_slice(&data);
         }
         done.store(true, Ordering::Relaxed);
-        mover.join().unwrap();
+        flush_handle.join().unwrap();
         watch.join().unwrap()
     });
     let status = fixture.engine().status();

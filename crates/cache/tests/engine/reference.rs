@@ -139,7 +139,7 @@ impl Run {
                 assert_eq!(
                     fixture.engine().status().dirty_bytes,
                     0,
-                    "I7: all dirty bytes are home"
+                    "I7: all dirty bytes are on the origin"
                 );
                 self.compare_origin();
             }

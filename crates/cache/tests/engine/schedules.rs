@@ -1,6 +1,6 @@
 //! Two requests on one file in every order that device calls can separate: the first is held
 //! before or after each of its device calls on either side while the second runs as far as it
-//! gets. What both leave is what one order of the two would leave (I1, I2, I3), at home too (I7),
+//! gets. What both leave is what one order of the two would leave (I1, I2, I3), on the origin too (I7),
 //! and after a kill (I4).
 
 use std::ffi::OsStr;

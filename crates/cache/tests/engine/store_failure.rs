@@ -49,7 +49,7 @@ type Held = Vec<<ExtentEngine as Engine>::Handle>;
 fn sick() -> (Truth, Held) {
     loop {
         let (mut truth, held) = sicken();
-        // Refused in the midst of a flush, which then brings all home: that is for other tests.
+        // Refused in the midst of a flush, which then brings all on the origin: that is for other tests.
         if truth.dirty_bytes() > 0 {
             return (truth, held);
         }
@@ -199,7 +199,7 @@ fn fsync_alone() {
     truth.write("dirty", 10 * KIB, KIB, 30);
     truth.fsync("dirty");
     let home = std::fs::read(truth.fixture.origin.path().join("dirty")).unwrap();
-    assert_eq!(home, truth.fixture.read("dirty", 0, home.len()), "fsynced bytes are at home");
+    assert_eq!(home, truth.fixture.read("dirty", 0, home.len()), "fsynced bytes are on the origin");
     truth.write("dirty", 10 * KIB, KIB, 31);
     kill(&mut truth, held);
     truth.compare("after the kill");
@@ -301,7 +301,7 @@ fn i1_i7_any_number_of_overwrites_go_home() {
 #[ignore = "run by i1_i7_any_number_of_overwrites_go_home"]
 fn overwrite_many() {
     let (mut truth, held) = sick();
-    // The device takes nothing any more, so every write over dirty bytes goes home alone.
+    // The device takes nothing any more, so every write over dirty bytes goes to the origin alone.
     truth.fixture.cache_faults.set(
         Some(Operation::Write),
         Effect::Errno(libc::EROFS),

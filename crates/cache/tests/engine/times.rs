@@ -54,7 +54,7 @@ fn an_allocation_shows_in_the_time() {
     }
 }
 
-/// A write that goes home while the end of a flush gives the file its time is the younger of the two:
+/// A write that goes to the origin while the end of a flush gives the file its time is the younger of the two:
 /// the file kept the time of the write before it.
 #[test]
 fn a_write_that_goes_home_during_the_end_of_a_flush_shows_in_the_time() {

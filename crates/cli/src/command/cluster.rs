@@ -30,7 +30,7 @@ pub(crate) struct ClusterCommand {
 enum What {
     /// List the nodes
     Nodes(NodesArgs),
-    /// Bring home what a node that is gone left on its cache, which this machine reaches, and end its session
+    /// Bring to the origin what a node that is gone left on its cache, which this machine reaches, and end its session
     Recover(RecoverArgs),
     /// End the session of a node that will not come back: what only its cache has is lost
     Forget(EndArgs),
@@ -129,7 +129,10 @@ fn recover(args: &RecoverArgs) -> Outcome {
         let cache = cache_of(args, &node).map_err(Failure::refused)?;
         let name = text::line(name);
         if *dry_run {
-            say!("{} would be brought home, and the session of {name} ended", text::path(&cache));
+            say!(
+                "{} would be brought to the origin, and the session of {name} ended",
+                text::path(&cache)
+            );
             continue;
         }
         let left = Left::open(&origin, &cache, &config).map_err(Failure::refused)?;
@@ -138,7 +141,7 @@ fn recover(args: &RecoverArgs) -> Outcome {
         let bytes = left.bring_home().map_err(Failure::refused)?;
         sessions::end(&store, &registry, node.session).map_err(Failure::refused)?;
         let bytes = text::bytes(bytes);
-        say!("{name}: {bytes} brought home, its session is ended");
+        say!("{name}: {bytes} brought to the origin, its session is ended");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -154,7 +154,7 @@ fn passthrough() -> Finding {
 /// Whether the kernel offers requests through `io_uring`, and this process may have rings.
 fn io_uring() -> Finding {
     let what = "FUSE over io_uring";
-    match halocline_fuse::transport::ring::obstacle() {
+    match halocline_fuse::transport::uring::obstacle() {
         None => finding(what, Verdict::Ok, "requests come through io_uring"),
         Some(obstacle) => {
             finding(what, Verdict::Note, format!("requests come through /dev/fuse: {obstacle}"))

@@ -1,4 +1,4 @@
-//! `halocline evict`: off the cache, for good data home first.
+//! `halocline evict`: off the cache, for good data to the origin first.
 
 use std::path::PathBuf;
 

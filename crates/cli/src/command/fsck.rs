@@ -16,7 +16,7 @@ use halocline_meta::table::Access;
 use halocline_model::request::ByteRange;
 use halocline_os::counted::{counted, counted_with};
 use halocline_os::error::Result;
-use halocline_storage::volume::{Origin, marks};
+use halocline_storage::volume::{Origin, label};
 
 use self::contents::Contents;
 use self::findings::{Findings, Problem};
@@ -108,8 +108,10 @@ impl Cache {
 
     /// Looks for servers that are not what they were.
     fn check_servers(&mut self) -> Result<()> {
-        let lost =
-            marks::unmarked(self.offline.objects.volume(), &self.offline.dmt.identity().cache_id)?;
+        let lost = label::unlabelled(
+            self.offline.objects.volume(),
+            &self.offline.dmt.identity().cache_id,
+        )?;
         self.problems.extend(lost.into_iter().map(|server| Problem::LostServer { server }));
         Ok(())
     }
@@ -218,7 +220,7 @@ impl Cache {
             }
             self.offline.dmt.barrier()?;
             // Nothing is recorded any more of what a lost server had.
-            marks::write(self.offline.objects.volume(), &self.offline.dmt.identity().cache_id)?;
+            label::write(self.offline.objects.volume(), &self.offline.dmt.identity().cache_id)?;
         }
         Ok(())
     }
@@ -340,7 +342,7 @@ fn describe(problem: &Problem) -> String {
         ),
         Problem::Copy { dirty_bytes } => format!(
             "this is a copy of a cache, or was moved to another file system, and {} are dirty; a \
-             mount writes home what belongs to files that are as they were, and saves the rest",
+             mount writes to the origin what belongs to files that are as they were, and saves the rest",
             text::bytes(*dirty_bytes)
         ),
         Problem::OrphanObject { object, bytes } => format!(

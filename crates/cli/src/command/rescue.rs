@@ -44,7 +44,7 @@ pub(crate) struct RescueArgs {
     /// A new or empty directory, or that of an earlier rescue; closed to others (0700)
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Also files that the origin has: the next mount would bring their dirty bytes home
+    /// Also files that the origin has: the next mount would bring their dirty bytes to the origin
     #[arg(long)]
     all: bool,
     /// Also from damaged records, of which a mount is refused: all files, as far as the records can be read. Such bytes
@@ -171,8 +171,7 @@ fn rescue(cache: &Offline, to: Option<&PrivateDir>, args: &RescueArgs) -> Result
         let (done_bytes, total_bytes) = (progress.1, progress.2);
         progress.0.tell(&Progress { done_bytes, total_bytes, path: file.path.clone() });
         if !args.all && !args.salvage && is_on_origin(cache, &file) {
-            let reason =
-                "the origin has this file: a mount brings them home (--all saves them, too)";
+            let reason = "the origin has this file: a mount brings them to the origin (--all saves them, too)";
             done.kept.push(Kept { path: file.path, dirty_bytes, reason });
             continue;
         }
@@ -190,7 +189,7 @@ fn rescue(cache: &Offline, to: Option<&PrivateDir>, args: &RescueArgs) -> Result
     Ok(done)
 }
 
-/// Whether the next mount finds the file and brings its bytes home.
+/// Whether the next mount finds the file and brings its bytes to the origin.
 fn is_on_origin(cache: &Offline, file: &FileRecord) -> bool {
     cache.names.as_ref().is_some_and(|names| matches!(names.find(file), Ok(Some(_))))
 }

@@ -47,7 +47,7 @@ pub(crate) fn obstacle() -> Option<&'static str> {
 
 /// Why no mount can take requests through `io_uring` here, if so.
 pub(crate) fn ring_obstacle() -> Option<String> {
-    obstacle().map(str::to_owned).or_else(halocline_fuse::transport::ring::obstacle)
+    obstacle().map(str::to_owned).or_else(halocline_fuse::transport::uring::obstacle)
 }
 
 impl Mount {

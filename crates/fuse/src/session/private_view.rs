@@ -3,15 +3,15 @@
 //! A FUSE mount that is made inside a user namespace knows the ids that are mapped there: one user
 //! and one group. Files of others have no owner on it, and the kernel refuses to write them, whatever
 //! their mode says and whichever groups the program has. So the mount is made outside, by
-//! `fusermount3`, on a directory that only its user may enter; a keeper, a process in namespaces of
+//! `fusermount3`, on a directory that only its user may enter; a holder, a process in namespaces of
 //! its own, binds it over the origin; and the command enters those namespaces. The engine stays
 //! outside, where it sees every id.
 //!
 //! What must hold: nobody else ever enters the mount, so it is taken away outside as soon as it is
-//! bound; and it lives no longer than its process, so the keeper ends with the maker's socket.
+//! bound; and it lives no longer than its process, so the holder ends with the maker's socket.
 
 mod fusermount;
-mod keeper;
+mod holder;
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::fusermount::with_helper;
-use keeper::Keeper;
+use holder::NamespaceHolder;
 
 /// A mount that nobody serves or sees yet, and the namespaces in which it will be seen.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct PrivateView {
     /// The mount's device, until somebody serves it.
     device: Mutex<Option<OwnedFd>>,
     /// Ends with the unmount: its namespaces may hold another sight of the mount.
-    keeper: Mutex<Option<Keeper>>,
+    holder: Mutex<Option<NamespaceHolder>>,
 }
 
 /// The mount where it was made. Dropping it takes the mount away there.
@@ -72,8 +72,8 @@ impl PrivateView {
         let dir = made.map_err(Error::at(std::env::temp_dir(), "make a directory in"))?.keep();
         let device = fusermount::mount(&dir, fsname).inspect_err(|_| drop(fs::remove_dir(&dir)))?;
         let outside = Outside(Mutex::new(Some(dir.clone())));
-        let keeper = Mutex::new(Some(Keeper::start(&dir, over)?));
-        Ok(Self { over: over.to_owned(), outside, device: Mutex::new(Some(device)), keeper })
+        let holder = Mutex::new(Some(NamespaceHolder::start(&dir, over)?));
+        Ok(Self { over: over.to_owned(), outside, device: Mutex::new(Some(device)), holder })
     }
 
     /// Where it is seen.
@@ -88,7 +88,7 @@ impl PrivateView {
 
     /// Lets the namespaces see the mount, which is served now, and nobody else any more.
     pub(super) fn show(&self) -> Result<()> {
-        let bound = self.keeper.lock().as_ref().map_or(Ok(()), Keeper::bind);
+        let bound = self.holder.lock().as_ref().map_or(Ok(()), NamespaceHolder::bind);
         self.outside.close();
         bound
     }
@@ -96,19 +96,19 @@ impl PrivateView {
     /// Unmounts unless the mount is in use, or `force` is given, which detaches it then; `false` if it
     /// is in use.
     pub(super) fn unmount(&self, force: bool) -> Result<bool> {
-        let mut keeper = self.keeper.lock();
-        let unmounted = keeper.as_ref().map_or(Ok(true), |keeper| keeper.unmount(force));
+        let mut holder = self.holder.lock();
+        let unmounted = holder.as_ref().map_or(Ok(true), |holder| holder.unmount(force));
         if force || matches!(unmounted, Ok(true)) {
-            drop(keeper.take());
+            drop(holder.take());
         }
         unmounted
     }
 
     /// A copy of the mount that is nowhere yet.
     pub(super) fn copy(&self) -> Result<OwnedFd> {
-        let keeper = self.keeper.lock();
+        let holder = self.holder.lock();
         let ended = || Error::from(io::Error::from(io::ErrorKind::NotConnected));
-        keeper.as_ref().ok_or_else(ended)?.copy()
+        holder.as_ref().ok_or_else(ended)?.copy()
     }
 
     /// What a child calls between `fork` and `exec` to enter the view: it makes system calls, and
@@ -117,8 +117,8 @@ impl PrivateView {
     /// # Errors
     /// The view has ended, or the process has no descriptors left.
     pub fn entrance(&self) -> io::Result<impl FnMut() -> io::Result<()> + Send + Sync + use<>> {
-        let keeper = self.keeper.lock();
-        let (user, mounts) = keeper.as_ref().ok_or(io::ErrorKind::NotConnected)?.namespaces();
+        let holder = self.holder.lock();
+        let (user, mounts) = holder.as_ref().ok_or(io::ErrorKind::NotConnected)?.namespaces();
         let (user, mounts) = (user.try_clone()?, mounts.try_clone()?);
         Ok(move || {
             // Who owns a user namespace may enter it, and what belongs to it.

@@ -2,7 +2,7 @@
 
 mod filesystem;
 pub(crate) mod negotiation;
-mod turns;
+mod parking;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,20 +15,20 @@ use crate::front::names::Entry;
 use crate::front::xattrs::Value;
 use crate::front::{Answer, Front, Refused};
 use negotiation::Agreed;
-use turns::Turns;
+use parking::Parking;
 
 /// A front end as the library's file system.
 #[derive(Debug)]
 pub(crate) struct Device<E: Engine> {
     front: Arc<Front<E>>,
-    turns: Turns,
+    parking: Parking,
     agreed: Arc<Agreed>,
 }
 
 impl<E: Engine> Device<E> {
     /// Serves `front` in `threads` threads; what is agreed with the kernel is noted in `agreed`.
     pub(crate) fn new(front: Arc<Front<E>>, threads: usize, agreed: Arc<Agreed>) -> Self {
-        Self { front, turns: Turns::new(threads), agreed }
+        Self { front, parking: Parking::new(threads), agreed }
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use halocline_fuse::Transport;
-use halocline_fuse::transport::ring;
+use halocline_fuse::transport::uring;
 use io_uring::{IoUring, opcode, types};
 
 use crate::harness::{Kind, mounted_with, skip};
@@ -38,7 +38,7 @@ fn i1_cached_reads_find_what_asynchronous_direct_writes_wrote() {
     if let Err(error) = IoUring::new(2) {
         return skip(format_args!("no io_uring: {error}"));
     }
-    let ring = ring::obstacle().is_none().then_some(Transport::Ring);
+    let ring = uring::obstacle().is_none().then_some(Transport::Ring);
     for transport in ring.into_iter().chain([Transport::Device]) {
         for kind in [Kind::Plain, Kind::Tier, Kind::Moving] {
             let Some(mounted) = mounted_with(kind, false, |options| options.transport = transport)

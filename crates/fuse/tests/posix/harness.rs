@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use halocline_api::control::Controlled;
-use halocline_fuse::transport::ring;
+use halocline_fuse::transport::uring;
 use halocline_fuse::{MountOptions, MountedSession, Transport, mount};
 use halocline_testkit::fuse_device;
 pub(crate) use halocline_testkit::skipping::skip;
@@ -157,7 +157,7 @@ pub(crate) fn in_both_modes(test: impl Fn(&Mounted)) {
         (Kind::Moving, false, Device),
         (Kind::Moving, false, Ring),
     ] {
-        if let Some(obstacle) = ring::obstacle().filter(|_| transport == Ring) {
+        if let Some(obstacle) = uring::obstacle().filter(|_| transport == Ring) {
             skip(obstacle);
             continue;
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use halocline_api::config::Config;
 use halocline_cache::Decorations;
 use halocline_cache::ExtentEngine;
-use halocline_fuse::transport::ring;
+use halocline_fuse::transport::uring;
 use halocline_fuse::{MountOptions, Transport, mount};
 use halocline_model::request::ByteRange;
 use halocline_storage::device::{Device, ServerFile, Space};
@@ -100,7 +100,7 @@ fn requests_that_panic_are_answered_and_end_no_thread() {
         return skip(reason);
     }
     panics_are_answered(Transport::Device);
-    match ring::obstacle() {
+    match uring::obstacle() {
         None => panics_are_answered(Transport::Ring),
         Some(obstacle) => skip(obstacle),
     }

@@ -6,13 +6,13 @@ use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
 
 use super::replace::{Piece, Replace, write_replace};
-use super::{ExtentTable, marks};
+use super::{ExtentTable, write_intents};
 use crate::batch::Batch;
 use crate::files::{FileState, Mapped};
-use crate::marks::{HELD, Mark, outside};
 use crate::order::Order;
 use crate::rangemap::Entry;
 use crate::record::{self, ExtentRecord};
+use crate::write_intent::{HELD, WriteIntent, outside};
 use crate::{BLOCK, FileId};
 use halocline_os::error::{Error, Result};
 
@@ -27,7 +27,7 @@ struct Dirtied {
     /// In memory.
     replace: Vec<Replace>,
     /// What the store calls dirty beyond what is.
-    marks: Vec<Mark>,
+    intents: Vec<WriteIntent>,
 }
 
 impl ExtentTable {
@@ -81,18 +81,18 @@ impl ExtentTable {
         let _change = state.change.lock();
         if self.redirty(&state, range) {
             // Nothing to record, so a failed store is no obstacle: refused, the write would go
-            // home under a dirty extent and be undone by the next flush.
+            // to the origin under a dirty extent and be undone by the next flush.
             return Ok(());
         }
-        let Dirtied { record, replace, marks } = self.plan_dirty(&state, range);
+        let Dirtied { record, replace, intents } = self.plan_dirty(&state, range);
         self.commit(file, &record)?;
         let mut mapped = state.mapped.write();
         for replace in replace {
             self.apply(file, &mut mapped, &mut self.order.lock(), replace);
         }
-        for mark in marks {
-            mapped.marks.insert(mark);
-            debug_assert!(mark.is_covered_by(&mapped.extents), "a mark without its extents");
+        for intent in intents {
+            mapped.intents.insert(intent);
+            debug_assert!(intent.is_covered_by(&mapped.extents), "a intent without its extents");
         }
         self.busy.update(&state, &mapped);
         Ok(())
@@ -111,29 +111,29 @@ impl ExtentTable {
             }
             let whole = ByteRange::new(start, entry.end);
             let inside = whole.intersect(range).expect("the extent overlaps");
-            let known = mapped.marks.at(start);
-            let mark = known.unwrap_or_else(|| {
+            let known = mapped.intents.at(start);
+            let intent = known.unwrap_or_else(|| {
                 let stretch = inside.widen_to(self.mark_bytes).intersect(whole);
-                Mark { range: stretch.expect("it holds what is inside"), epoch }
+                WriteIntent { range: stretch.expect("it holds what is inside"), epoch }
             });
             let generation = entry.generation.load(Relaxed);
             let clean = |part| Piece { record: entry.record(part), generation };
             let dirty = |part| Piece {
                 record: ExtentRecord {
                     dirty: true,
-                    epoch: mark.epoch,
+                    epoch: intent.epoch,
                     dirty_since_ms: now,
                     last_use_ms: now,
                     ..entry.record(part)
                 },
                 generation: self.next_generation(),
             };
-            let marked = mark.range.intersect(whole).expect("the mark holds it");
+            let marked = intent.range.intersect(whole).expect("the intent holds it");
             if known.is_none() {
                 let pieces = outside(whole, marked).map(clean).chain([dirty(marked)]);
                 dirtied.record.push(Replace::new(start, pieces));
                 if marked != inside {
-                    dirtied.marks.push(mark);
+                    dirtied.intents.push(intent);
                 }
             }
             let held = outside(marked, inside).map(clean).map(Piece::held);
@@ -182,8 +182,8 @@ impl ExtentTable {
                 plan.push(Replace::new(start, outside(whole, inside).chain([inside]).map(piece)));
             }
         }
-        // What a mark records as one stays so.
-        let unmarked = plan.iter().filter(|replace| mapped.marks.at(replace.start).is_none());
+        // What a intent records as one stays so.
+        let unmarked = plan.iter().filter(|replace| mapped.intents.at(replace.start).is_none());
         let mut changes = Batch::default();
         for replace in unmarked {
             write_replace(&mut changes, file, replace);
@@ -224,22 +224,22 @@ impl ExtentTable {
         plan.sort_by_key(|replace| replace.start);
         plan.dedup_by_key(|replace| replace.start);
         let bytes = plan.iter().map(Replace::bytes).sum();
-        // Inside a mark nothing is recorded before all of it is clean.
+        // Inside a intent nothing is recorded before all of it is clean.
         let planned = |start| plan.binary_search_by_key(&start, |replace| replace.start).is_ok();
         let touched = plan.iter().map(|replace| replace.start);
-        let all_clean = marks::all_clean(&mapped, planned, touched);
+        let all_clean = write_intents::all_clean(&mapped, planned, touched);
         drop(mapped);
         self.commit_clean(&state, &plan, &all_clean)?;
         // Read after the commit: a barrier that completes this epoch syncs the commit.
         let epoch = self.epochs.current.load(Acquire);
         let mut mapped = state.mapped.write();
         for mut replace in plan {
-            let marked = mapped.marks.at(replace.start).is_some();
+            let marked = mapped.intents.at(replace.start).is_some();
             replace.pieces[0].record.epoch = if marked { HELD } else { epoch };
             self.apply(file, &mut mapped, &mut self.order.lock(), replace);
         }
-        for mark in all_clean {
-            self.merge(&mut mapped, mark, epoch);
+        for intent in all_clean {
+            self.merge(&mut mapped, intent, epoch);
         }
         self.busy.update(&state, &mapped);
         Ok(bytes)
@@ -249,10 +249,10 @@ impl ExtentTable {
     pub fn unmap(&self, file: FileId, range: ByteRange) -> Result<()> {
         let state = self.known(file)?;
         let _change = state.change.lock();
-        let marks: Vec<_> = state.mapped.read().marks.overlapping(range).collect();
-        // What is left of a mark is recorded as what it is.
-        let around = marks.iter().fold(range, |all, mark| {
-            ByteRange::new(all.start.min(mark.range.start), all.end.max(mark.range.end))
+        let intents: Vec<_> = state.mapped.read().intents.overlapping(range).collect();
+        // What is left of a intent is recorded as what it is.
+        let around = intents.iter().fold(range, |all, intent| {
+            ByteRange::new(all.start.min(intent.range.start), all.end.max(intent.range.end))
         });
         let (mut plan, gone) = Self::plan_unmap(&state, range, around);
         self.commit(file, &plan)?;
@@ -262,8 +262,8 @@ impl ExtentTable {
         }
         {
             let mut mapped = state.mapped.write();
-            for mark in marks {
-                mapped.marks.remove(mark);
+            for intent in intents {
+                mapped.intents.remove(intent);
             }
         }
         self.apply_unmap(&state, plan, gone, epoch);

@@ -135,7 +135,7 @@ impl ExtentTable {
     }
 
     /// Whether the cache knows a file and has nothing of it: no extent, no block, no critical range.
-    pub fn is_hollow(&self, file: FileId) -> bool {
+    pub fn is_empty(&self, file: FileId) -> bool {
         self.state(file).is_some_and(|state| self.has_nothing_of(&state))
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use halocline_model::evict::Eviction;
 
-use crate::marks::MARK_BYTES;
+use crate::write_intent::INTENT_BYTES;
 
 /// Where the time comes from, in milliseconds since the epoch.
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
@@ -58,7 +58,7 @@ impl Options {
             records_bytes: u64::MAX,
             eviction,
             cdt_entries,
-            mark_bytes: MARK_BYTES,
+            mark_bytes: INTENT_BYTES,
             checksums: true,
             access: Access::Change,
             clock: system_clock(),

@@ -2,8 +2,8 @@
 
 use crate::FileId;
 use crate::batch::Batch;
-use crate::marks::HELD;
 use crate::record::{self, ExtentRecord};
+use crate::write_intent::HELD;
 
 /// What becomes of one extent: `pieces` in its place, in order.
 #[derive(Debug)]

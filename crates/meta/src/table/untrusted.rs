@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Acquire;
 use halocline_model::request::ByteRange;
 
 use super::{Access, ExtentTable};
-use crate::distrust::Distrusted;
+use crate::invalidations::Invalidation;
 use crate::owner::LOCK_FILE;
 use crate::{Extent, FileId};
 use halocline_os::error::{Error, Result};
@@ -23,19 +23,19 @@ impl ExtentTable {
             let mapped = state.mapped.read();
             let dirty = mapped.extents.dirty(range).any(|extent| extent.range.overlaps(range))
                 // What is marked is recorded as dirty, and stays that.
-                || mapped.marks.overlapping(range).next().is_some();
+                || mapped.intents.overlapping(range).next().is_some();
             (mapped.extents.overlapping(range).next().is_some(), dirty)
         };
         if !any {
             return Ok(());
         }
-        let what = if dirty { Distrusted::Bytes(file, range) } else { Distrusted::Clean };
+        let what = if dirty { Invalidation::Bytes(file, range) } else { Invalidation::Clean };
         // Durable before the caller may change the bytes: the records say otherwise (I1).
-        if !self.owner.distrust().is_given_up() {
-            self.distrust(what)?;
+        if !self.owner.invalidations().is_given_up() {
+            self.invalidate(what)?;
         }
         let (plan, gone) = Self::plan_unmap(&state, range, range);
-        state.mapped.write().marks.cut(range);
+        state.mapped.write().intents.cut(range);
         self.apply_unmap(&state, plan, gone, self.epochs.current.load(Acquire));
         Ok(())
     }
@@ -46,13 +46,13 @@ impl ExtentTable {
     /// tell a later opening.
     pub fn give_up(&self) -> Result<()> {
         debug_assert!(self.records.usable().is_err(), "a store that works records it");
-        let said = self.distrust(Distrusted::All);
-        self.owner.distrust().give_up();
+        let said = self.invalidate(Invalidation::All);
+        self.owner.invalidations().give_up();
         said
     }
 
-    fn distrust(&self, what: Distrusted) -> Result<()> {
-        self.owner.distrust().add(what).map_err(|error| {
+    fn invalidate(&self, what: Invalidation) -> Result<()> {
+        self.owner.invalidations().add(what).map_err(|error| {
             let lock = self.owner.dir().join(LOCK_FILE);
             Error::at(lock, "note that cached bytes are outdated, here or on the origin, in")(error)
         })
@@ -60,22 +60,22 @@ impl ExtentTable {
 
     /// Unmaps what an earlier process listed, durably, and clears the list, unless the cache is only
     /// looked at. No barrier: it would call durable what a killed process wrote and nobody synced.
-    pub(super) fn honour(&self, distrusted: &[Distrusted], access: Access) -> Result<()> {
-        if distrusted.is_empty() {
+    pub(super) fn honour(&self, invalidated: &[Invalidation], access: Access) -> Result<()> {
+        if invalidated.is_empty() {
             return Ok(());
         }
         tracing::warn!(
             "the store had failed in the last session; cached bytes that it could not forget are \
              dropped"
         );
-        for &what in distrusted {
+        for &what in invalidated {
             match what {
-                Distrusted::Bytes(file, range) if self.state(file).is_some() => {
+                Invalidation::Bytes(file, range) if self.state(file).is_some() => {
                     self.unmap(file, range)?;
                 }
-                Distrusted::Bytes(..) => {}
-                Distrusted::Clean => self.unmap_all(|extent| !extent.dirty)?,
-                Distrusted::All => self.unmap_all(|_| true)?,
+                Invalidation::Bytes(..) => {}
+                Invalidation::Clean => self.unmap_all(|extent| !extent.dirty)?,
+                Invalidation::All => self.unmap_all(|_| true)?,
             }
         }
         if access != Access::Change {
@@ -83,7 +83,7 @@ impl ExtentTable {
         }
         self.records.sync()?;
         let lock = || Error::at(self.owner.dir().join(LOCK_FILE), "clear the list in");
-        self.owner.distrust().clear().map_err(lock())
+        self.owner.invalidations().clear().map_err(lock())
     }
 
     fn unmap_all(&self, doomed: impl Fn(&Extent) -> bool) -> Result<()> {

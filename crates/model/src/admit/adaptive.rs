@@ -1,6 +1,6 @@
 //! The default policy (ours): disk time saved per SSD byte, corrected by measured times.
 //!
-//! Three questions, each of which can send a request home:
+//! Three questions, each of which can send a request to the origin:
 //! 1. Does it seek? A stream costs the disk its transfer, and costs the same again when it is
 //!    flushed or was fetched: caching it saves the disk nothing and wears the SSD out. Only where
 //!    several processes stream side by side in small requests do the disks seek after all.
@@ -24,13 +24,13 @@ const ADVANTAGE_MIN: f64 = 1.5;
 const WORTH_MIN_EMPTY: f64 = 0.25;
 /// What a cache full of dirty data asks for on top.
 const WORTH_MIN_FULL_EXTRA: f64 = 0.25;
-/// Of the requests that only the cache's measured slowness sends home, one in this many is
+/// Of the requests that only the cache's measured slowness sends to the origin, one in this many is
 /// admitted all the same: it finds out whether the cache has recovered.
 const PROBE_EVERY: u32 = 128;
 
-/// A write waits for room at most this many times as long as going home is predicted to take longer
+/// A write waits for room at most this many times as long as going to the origin is predicted to take longer
 /// than the cache: during a flush the origin takes longer than predicted, and one write that goes
-/// home costs the flush two seeks.
+/// to the origin costs the flush two seeks.
 const PATIENCE: u64 = 4;
 
 /// The policy with what it has learnt.

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::rivals::{Rank, Rivals, Uses};
+use super::shadows::{Rank, Shadows, Uses};
 use super::{FileId, Keep, Outlook};
 
 /// Files remembered that are not on the SSD; the oldest are forgotten beyond.
@@ -12,13 +12,13 @@ const REMEMBERED_MAX: usize = 1 << 16;
 
 /// With announced references: files leave by next use, farthest first, and a file comes only if
 /// the reads it saves until the first of them is wanted back exceed what their leaving writes and
-/// their coming back reads. Without: as the best of the [rivals](Rivals) has it, at first that
+/// their coming back reads. Without: as the best of the [shadows](Shadows) has it, at first that
 /// every file comes and the least recently used leaves.
 #[derive(Debug, Default)]
 pub(super) struct Foresight {
     seen: HashMap<FileId, Seen>,
     clock: u64,
-    rivals: Rivals,
+    shadows: Shadows,
     reordered: bool,
 }
 
@@ -48,7 +48,7 @@ impl Foresight {
     }
 
     fn rank(&self, file: FileId) -> Rank {
-        self.rivals.followed().rank(&self.uses(file))
+        self.shadows.followed().rank(&self.uses(file))
     }
 
     fn announced(
@@ -102,11 +102,11 @@ impl Keep for Foresight {
         if clock.is_multiple_of(1024) {
             self.shrink();
         }
-        self.reordered |= self.rivals.used(file, bytes);
+        self.reordered |= self.shadows.used(file, bytes);
     }
 
     fn holds(&mut self, bytes: u64) {
-        self.rivals.set_limit(bytes);
+        self.shadows.set_limit(bytes);
     }
 
     fn is_reordered(&mut self) -> bool {
@@ -121,7 +121,7 @@ impl Keep for Foresight {
 
     fn removed(&mut self, file: FileId) {
         self.seen.remove(&file);
-        self.rivals.removed(file);
+        self.shadows.removed(file);
     }
 
     fn leaving(&mut self, mut cached: Vec<FileId>, outlook: &dyn Outlook) -> Vec<FileId> {
@@ -158,6 +158,6 @@ impl Keep for Foresight {
         let worth =
             |gone: &FileId| u128::from(self.uses(*gone).count) * u128::from(outlook.size(*gone));
         let worth = leaving.iter().map(worth).sum();
-        self.rivals.followed().admits(&self.uses(file), size, worth).then_some(leaving)
+        self.shadows.followed().admits(&self.uses(file), size, worth).then_some(leaving)
     }
 }

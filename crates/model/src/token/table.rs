@@ -122,7 +122,7 @@ impl Tokens {
         Answer::Granted(self.of(session))
     }
 
-    /// A session gives up `range`, of which its dirty bytes are home and nothing is cached, or keeps
+    /// A session gives up `range`, of which its dirty bytes are on the origin and nothing is cached, or keeps
     /// `Shared` of what was exclusive. What it only seemed to hold goes with it.
     pub fn give_up(
         &mut self,

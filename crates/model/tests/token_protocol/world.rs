@@ -18,7 +18,7 @@ pub(crate) enum Canary {
     GrantedTwice,
     /// A node that gives up a token keeps what it cached.
     LostInvalidation,
-    /// A token is given up before dirty bytes are home.
+    /// A token is given up before dirty bytes are on the origin.
     YieldBeforeCommit,
     /// A node goes on without a lease.
     LeaseNotKept,
@@ -340,7 +340,7 @@ impl World {
         self.nodes.iter().filter(|node| !node.held.is_empty()).count() > 1
     }
 
-    /// What was acknowledged is somewhere, and whoever has it alone can bring it home.
+    /// What was acknowledged is somewhere, and whoever has it alone can bring it to the origin.
     pub(crate) fn nothing_is_lost(&self) -> bool {
         (0..BLOCKS_MAX).all(|at| {
             self.origin[at]

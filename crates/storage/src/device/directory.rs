@@ -45,10 +45,10 @@ pub trait Directory: Send + Sync + Debug {
     fn sync_all(&self) -> io::Result<()>;
 
     /// Content of the small file `name` that says whose the server is.
-    fn mark(&self, name: &str) -> Result<Option<Vec<u8>>>;
+    fn label(&self, name: &str) -> Result<Option<Vec<u8>>>;
 
     /// Puts such a file in place of the one before, atomically and durably.
-    fn set_mark(&self, name: &str, bytes: &[u8]) -> Result<()>;
+    fn set_label(&self, name: &str, bytes: &[u8]) -> Result<()>;
 }
 
 /// A directory of a mounted file system.
@@ -166,11 +166,11 @@ impl Directory for LocalDirectory {
         Ok(rustix::fs::syncfs(&self.root)?)
     }
 
-    fn mark(&self, name: &str) -> Result<Option<Vec<u8>>> {
+    fn label(&self, name: &str) -> Result<Option<Vec<u8>>> {
         private::read(&self.path, name)
     }
 
-    fn set_mark(&self, name: &str, bytes: &[u8]) -> Result<()> {
+    fn set_label(&self, name: &str, bytes: &[u8]) -> Result<()> {
         PrivateDir::open(&self.path)?.replace(name, bytes)
     }
 }

@@ -9,7 +9,7 @@ const F_SETSIG: i32 = 10;
 
 /// Whether `file` is the only open file of its inode. Where the file system gives no leases nobody
 /// knows, and the answer is no.
-pub fn is_sole(file: &File) -> bool {
+pub fn is_exclusive(file: &File) -> bool {
     let fd = file.as_raw_fd();
     // SAFETY: these calls take plain numbers. Should somebody open the file while the lease is
     // held, they wait for the next line but one, and the signal is one that nobody heeds.
@@ -29,11 +29,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let file = File::create(&path).unwrap();
-        assert!(is_sole(&file));
+        assert!(is_exclusive(&file));
         let reader = File::open(&path).unwrap();
-        assert!(!is_sole(&file) && !is_sole(&reader));
+        assert!(!is_exclusive(&file) && !is_exclusive(&reader));
         drop(file);
-        assert!(is_sole(&reader));
-        assert!(is_sole(&reader), "the lease was given back");
+        assert!(is_exclusive(&reader));
+        assert!(is_exclusive(&reader), "the lease was given back");
     }
 }

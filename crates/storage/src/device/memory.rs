@@ -210,11 +210,11 @@ impl Directory for MemoryServer {
         Ok(())
     }
 
-    fn mark(&self, name: &str) -> Result<Option<Vec<u8>>> {
+    fn label(&self, name: &str) -> Result<Option<Vec<u8>>> {
         Ok(self.0.marks.lock().get(name).cloned())
     }
 
-    fn set_mark(&self, name: &str, bytes: &[u8]) -> Result<()> {
+    fn set_label(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.0.marks.lock().insert(name.to_owned(), bytes.to_vec());
         Ok(())
     }

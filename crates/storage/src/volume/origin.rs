@@ -10,8 +10,8 @@ pub mod copying;
 mod file;
 mod home;
 mod identity;
+mod label;
 mod layouts;
-mod marker;
 mod orphans;
 pub mod relayout;
 pub(super) mod tree_walk;
@@ -42,7 +42,7 @@ pub use orphans::Orphans;
 use bind::{Bindings, bind};
 use file::{Data, SizeLocks, Striped};
 use home::Home;
-use marker::{Marker, Use};
+use label::{Use, VolumeLabel};
 
 /// An origin, opened.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Origin {
             return Err(Error::invalid(what, "give at least one server and one byte"));
         }
         let home = Home::open(dir)?;
-        match (Marker::read(&home)?, shape.kind) {
+        match (VolumeLabel::read(&home)?, shape.kind) {
             (Some(found), VolumeKind::Striped)
                 if (found.servers, found.stripe) != (shape.servers, shape.stripe) =>
             {
@@ -92,8 +92,8 @@ impl Origin {
             }
             (Some(found), _) => Self::open_striped(&home, found, Use::Shared, decorate),
             (None, VolumeKind::Striped) => {
-                let marker = create_striped(&home, shape)?;
-                Self::open_striped(&home, marker, Use::Shared, decorate)
+                let label = create_striped(&home, shape)?;
+                Self::open_striped(&home, label, Use::Shared, decorate)
             }
             (None, _) => {
                 let servers = vec![Server::local(dir, "origin", 0, decorate)?];
@@ -107,7 +107,8 @@ impl Origin {
     /// The shape that the origin in `dir` is opened with where `wanted` is asked for: its own where it is a striped volume
     /// and nobody asks for another.
     pub fn shape_in(dir: &Path, wanted: VolumeShape) -> Result<VolumeShape> {
-        let found = Marker::read(&Home::open(dir)?)?.filter(|_| wanted.kind != VolumeKind::Striped);
+        let found =
+            VolumeLabel::read(&Home::open(dir)?)?.filter(|_| wanted.kind != VolumeKind::Striped);
         Ok(found.map_or(wanted, |found| VolumeShape {
             kind: VolumeKind::Striped,
             servers: found.servers,
@@ -118,46 +119,51 @@ impl Origin {
     /// The striped volume in `dir`, without decorators; an error if it is none.
     pub fn open_volume(dir: &Path) -> Result<Self> {
         let home = Home::open(dir)?;
-        let marker = Marker::read(&home)?.ok_or_else(|| {
+        let label = VolumeLabel::read(&home)?.ok_or_else(|| {
             let what =
-                format!("{}: not a striped volume ({} is missing)", dir.display(), marker::NAME);
+                format!("{}: not a striped volume ({} is missing)", dir.display(), label::NAME);
             Error::invalid(what, "give the directory that was the origin of the mount")
         })?;
-        Self::open_striped(&home, marker, Use::Shared, &|_, device| device)
+        Self::open_striped(&home, label, Use::Shared, &|_, device| device)
     }
 
     /// The striped volume in `dir` for its only user; `None` if it is none. Refused while it is
     /// mounted. Nothing of it is changed: where its objects are not bound to this tree, files have no data.
     pub fn open_alone(dir: &Path) -> Result<Option<Self>> {
         let home = Home::open(dir)?;
-        let marker = Marker::read(&home)?;
-        marker
-            .map(|marker| Self::open_striped(&home, marker, Use::Alone, &|_, device| device))
+        let label = VolumeLabel::read(&home)?;
+        label
+            .map(|label| Self::open_striped(&home, label, Use::Alone, &|_, device| device))
             .transpose()
     }
 
-    fn open_striped(home: &Home, marker: Marker, how: Use, decorate: Decorate<'_>) -> Result<Self> {
-        let names: Vec<_> = (0..marker.servers).map(|index| format!("server-{index}")).collect();
+    fn open_striped(
+        home: &Home,
+        label: VolumeLabel,
+        how: Use,
+        decorate: Decorate<'_>,
+    ) -> Result<Self> {
+        let names: Vec<_> = (0..label.servers).map(|index| format!("server-{index}")).collect();
         // Whoever could put objects there could have us read and write files of that person's choice.
         let open = |name: &String| PrivateDir::open(&home.path().join(name));
         let dirs = names.iter().map(open).collect::<Result<Vec<_>>>()?;
-        let in_use = marker::lock(home, &dirs[0], how)?;
+        let in_use = label::lock(home, &dirs[0], how)?;
         let servers = dirs.iter().zip(&names).enumerate();
         let servers = servers.map(|(at, (dir, name))| Server::private(dir, name, at, decorate));
         let servers = servers.collect::<Result<Vec<_>>>()?;
-        let tree = home.directory(marker::NAMESPACE)?;
-        let namespace = home.path().join(marker::NAMESPACE);
+        let tree = home.directory(label::NAMESPACE)?;
+        let namespace = home.path().join(label::NAMESPACE);
         let inode = tree.metadata().map_err(Error::at(&namespace, "stat"))?.ino();
-        let is_bound = marker.is_bound_to(inode) || how == Use::Shared;
-        if !marker.is_bound_to(inode) && is_bound {
-            marker::relock(home, &in_use, Use::Alone)?;
+        let is_bound = label.is_bound_to(inode) || how == Use::Shared;
+        if !label.is_bound_to(inode) && is_bound {
+            label::relock(home, &in_use, Use::Alone)?;
             tracing::info!("{}: finding out whose each object is", home.path().display());
             bind(&namespace, &servers, Bindings::Old)?;
-            marker.bound_to(inode).write(home)?;
-            marker::relock(home, &in_use, how)?;
+            label.bound_to(inode).write(home)?;
+            label::relock(home, &in_use, how)?;
         }
-        let volume = Volume::new(servers, marker.stripe);
-        let opened = Self::over(&namespace, volume, marker.striping(), Some(in_use));
+        let volume = Volume::new(servers, label.stripe);
+        let opened = Self::over(&namespace, volume, label.striping(), Some(in_use));
         Ok(Self { is_bound, ..opened })
     }
 
@@ -169,8 +175,8 @@ impl Origin {
 
     /// Where the tree that programs see is in the origin `dir`.
     pub fn tree_in(dir: &Path) -> Result<PathBuf> {
-        let striped = Marker::read(&Home::open(dir)?)?.is_some();
-        Ok(if striped { dir.join(marker::NAMESPACE) } else { dir.to_owned() })
+        let striped = VolumeLabel::read(&Home::open(dir)?)?.is_some();
+        Ok(if striped { dir.join(label::NAMESPACE) } else { dir.to_owned() })
     }
 
     /// The directory with the tree that programs see.
@@ -260,21 +266,21 @@ impl Origin {
 
 /// Makes an empty directory a striped volume, or goes on with what an interrupted creation left.
 /// The mark comes last: without it there is none.
-fn create_striped(home: &Home, shape: VolumeShape) -> Result<Marker> {
+fn create_striped(home: &Home, shape: VolumeShape) -> Result<VolumeLabel> {
     home.check_empty(|name| {
-        let is_ours = name == marker::NAMESPACE || name.starts_with("server-");
-        is_ours || name == "lost+found" || name.starts_with(marker::NAME)
+        let is_ours = name == label::NAMESPACE || name.starts_with("server-");
+        is_ours || name == "lost+found" || name.starts_with(label::NAME)
     })?;
     for index in 0..shape.servers {
         home.make_directory(&format!("server-{index}"))?;
     }
     // The tree's root has the owner and mode that the directory was given.
-    let namespace = home.make_directory(marker::NAMESPACE)?;
-    home.liken(&namespace, marker::NAMESPACE)?;
+    let namespace = home.make_directory(label::NAMESPACE)?;
+    home.liken(&namespace, label::NAMESPACE)?;
     let inode = namespace.metadata().map_err(Error::at(home.path(), "stat the tree in"))?.ino();
-    let marker = Marker::new(shape.servers, shape.stripe, inode);
-    marker.write(home)?;
-    Ok(marker)
+    let label = VolumeLabel::new(shape.servers, shape.stripe, inode);
+    label.write(home)?;
+    Ok(label)
 }
 
 fn reopen(node: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<File> {

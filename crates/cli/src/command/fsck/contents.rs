@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::progress::Meter;
 
-/// Directory of the cache for bytes that could not go home.
+/// Directory of the cache for bytes that could not go to the origin.
 const CONFLICTS: &str = "conflicts";
 /// Bytes that are read at once.
 const PIECE_BYTES: u64 = 1 << 20;

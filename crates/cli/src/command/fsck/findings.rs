@@ -55,7 +55,7 @@ pub(super) enum Problem {
         dirty_bytes: u64,
         reason: String,
     },
-    /// Others changed the origin's file under dirty bytes: these are not written home.
+    /// Others changed the origin's file under dirty bytes: these are not written to the origin.
     Conflict {
         #[serde(serialize_with = "path_as_json")]
         path: PathBuf,

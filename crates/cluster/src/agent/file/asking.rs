@@ -48,7 +48,7 @@ impl File {
             (pieces.is_closed(want.range), pieces.expired(want.range, now))
         };
         if closed {
-            return waits("bytes that are being brought home for another node");
+            return waits("bytes that are being brought to the origin for another node");
         }
         if let Some(range) = expired {
             // Perhaps nobody else writes there any more.
@@ -65,7 +65,9 @@ impl File {
         }
         match self.ask(want, attempts) {
             Ok(Asked::Granted(Some(grant))) => Ok(Attempt::Granted(grant)),
-            Ok(Asked::Granted(None)) => waits("bytes that are being brought home for another node"),
+            Ok(Asked::Granted(None)) => {
+                waits("bytes that are being brought to the origin for another node")
+            }
             Ok(Asked::GiveFirst(range)) => {
                 drop((changes, change));
                 self.give(range, None);

@@ -129,7 +129,7 @@ impl File {
         dropped
     }
 
-    /// The engine brings a closed range home and drops it.
+    /// The engine brings a closed range to the origin and drops it.
     fn bring_home(&self, range: ByteRange, keeps_clean: bool) -> bool {
         let Some(holder) = self.shared.holder.get() else { return true };
         let given = match holder.upgrade() {
@@ -139,7 +139,10 @@ impl File {
             None => Ok(()),
         };
         if let Err(error) = &given {
-            tracing::warn!("inode {}: cannot bring home what others want: {error}", self.id.inode);
+            tracing::warn!(
+                "inode {}: cannot bring to the origin what others want: {error}",
+                self.id.inode
+            );
         }
         given.is_ok()
     }
@@ -149,7 +152,7 @@ impl File {
         all.iter().any(|(held, mode)| *mode == Mode::Exclusive && held.overlaps(range))
     }
 
-    /// The store is told that a closed range, which is home, is given up.
+    /// The store is told that a closed range, which is on the origin, is given up.
     fn tell_given(&self, range: ByteRange, keep: Option<Mode>) -> bool {
         let shared = &self.shared;
         let _changes = shared.changes.read();

@@ -51,12 +51,12 @@ impl<E: Engine> Filesystem for Device<E> {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         named(reply, || self.front.lookup((parent, name)));
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let _ = caught(|| self.front.forget(number, lookups));
     }
 
@@ -67,7 +67,7 @@ impl<E: Engine> Filesystem for Device<E> {
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.attributes(number, handle), (kept, attr) => reply.attr(&kept, &attr));
     }
 
@@ -89,7 +89,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let change = SetAttr {
             mode,
             uid,
@@ -103,7 +103,7 @@ impl<E: Engine> Filesystem for Device<E> {
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.read_link(number), target => reply.data(target.as_encoded_bytes()));
     }
 
@@ -117,7 +117,7 @@ impl<E: Engine> Filesystem for Device<E> {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let what = Make::Special(mode, u64::from(device));
         named(reply, || self.front.make((parent, name), what, maker(request, umask)));
     }
@@ -131,7 +131,7 @@ impl<E: Engine> Filesystem for Device<E> {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let by = maker(request, umask);
         named(reply, || self.front.make((parent, name), Make::Directory(mode), by));
     }
@@ -144,18 +144,18 @@ impl<E: Engine> Filesystem for Device<E> {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let what = Make::Symlink(target.as_os_str());
         named(reply, || self.front.make((parent, name), what, maker(request, 0)));
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.unlink((parent, name)), () => reply.ok());
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.remove_dir((parent, name)), () => reply.ok());
     }
 
@@ -169,7 +169,7 @@ impl<E: Engine> Filesystem for Device<E> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let rename = || self.front.rename((parent, name), (new_parent, new_name), flags.bits());
         answer!(reply, rename(), () => reply.ok());
     }
@@ -182,7 +182,7 @@ impl<E: Engine> Filesystem for Device<E> {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         named(reply, || self.front.link(number, (parent, name)));
     }
 
@@ -196,7 +196,7 @@ impl<E: Engine> Filesystem for Device<E> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let create = || self.front.create((parent, name), mode, flags, maker(request, umask));
         answer!(reply, create(), (it, file) => {
             let (kept, generation) = (&it.timeout, Generation(it.generation));
@@ -212,7 +212,7 @@ impl<E: Engine> Filesystem for Device<E> {
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.open(number, flags.0, caller(request)), file => {
             let Some(backing) = file.backing else {
                 return reply.opened(file.handle, file.mode);
@@ -235,7 +235,7 @@ impl<E: Engine> Filesystem for Device<E> {
         lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         READ_BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
             if buffer.len() < size + PAGE {
@@ -261,7 +261,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let write = || self.front.write(handle, (offset, data), write_flags, caller(request));
         answer!(reply, write(), count => reply.written(count));
     }
@@ -274,7 +274,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.flush(handle), () => reply.ok());
     }
 
@@ -288,7 +288,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let release = || {
             self.front.release(handle);
             Ok(())
@@ -304,12 +304,12 @@ impl<E: Engine> Filesystem for Device<E> {
         data_only: bool,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.sync(handle, data_only), () => reply.ok());
     }
 
     fn opendir(&self, request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let open = || self.front.open_dir(number, caller(request));
         answer!(reply, open(), dir => reply.opened(dir, fuser::FopenFlags::empty()));
     }
@@ -322,7 +322,7 @@ impl<E: Engine> Filesystem for Device<E> {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let mut add = |it: Listed<'_>| !reply.add(it.number, it.next, it.kind, it.name);
         let listed = unpanicked(|| self.front.list((handle, number), offset, &mut add));
         answer!(reply, listed, () => reply.ok());
@@ -336,7 +336,7 @@ impl<E: Engine> Filesystem for Device<E> {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let mut add = |it: Listed<'_>, known: &Entry| {
             let generation = Generation(known.generation);
             !reply.add(it.number, it.next, it.name, &known.timeout, &known.attr, generation)
@@ -353,7 +353,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let close_dir = || {
             self.front.close_dir(handle);
             Ok(())
@@ -369,12 +369,12 @@ impl<E: Engine> Filesystem for Device<E> {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.sync_dir(handle), () => reply.ok());
     }
 
     fn statfs(&self, _request: &Request, number: INodeNo, reply: ReplyStatfs) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.totals(number), t => reply.statfs(
             t.f_blocks,
             t.f_bfree,
@@ -397,7 +397,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let set = || self.front.set_xattr(number, (name, value), flags, caller(request));
         answer!(reply, set(), () => reply.ok());
     }
@@ -410,18 +410,18 @@ impl<E: Engine> Filesystem for Device<E> {
         size: u32,
         reply: ReplyXattr,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.xattr(number, name, size), value => valued(reply, &value));
     }
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let list = || self.front.xattrs(number, size, caller(request));
         answer!(reply, list(), names => valued(reply, &names));
     }
 
     fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.remove_xattr(number, name, caller(request)), () => reply.ok());
     }
 
@@ -435,7 +435,7 @@ impl<E: Engine> Filesystem for Device<E> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         let allocate = || self.front.allocate(handle, (offset, len), mode, caller(request));
         answer!(reply, allocate(), () => reply.ok());
     }
@@ -449,7 +449,7 @@ impl<E: Engine> Filesystem for Device<E> {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         answer!(reply, self.front.seek(handle, offset, whence), at => reply.offset(at));
     }
 
@@ -464,7 +464,7 @@ impl<E: Engine> Filesystem for Device<E> {
         _room: u32,
         reply: ReplyIoctl,
     ) {
-        let _turn = self.turns.begin();
+        let _turn = self.parking.begin();
         reply.error(Errno::ENOTTY);
     }
 }

@@ -154,7 +154,7 @@ impl World {
         true
     }
 
-    /// The node gives up what others wait for: first at home, then in the store.
+    /// The node gives up what others wait for: first on the origin, then in the store.
     fn give_up(&mut self, at: usize, canary: Option<Canary>) {
         let session = self.nodes[at].session;
         let (range, keep) = self.store.tokens.wanted_from(session).expect("something is wanted");
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// The node itself comes back, or another one that reaches its cache: what is dirty goes home.
+    /// The node itself comes back, or another one that reaches its cache: what is dirty goes to the origin.
     fn recover(&mut self, at: usize) {
         for block_at in 0..BLOCKS_MAX {
             self.commit(at, block_at);

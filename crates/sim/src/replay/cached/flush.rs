@@ -1,4 +1,4 @@
-//! How dirty bytes go home: as the flusher of a mount does it (docs/ALGORITHMS.md, section 5).
+//! How dirty bytes go to the origin: as the flusher of a mount does it (docs/ALGORITHMS.md, section 5).
 //!
 //! Several workers take region after region in the order of files and offsets. Each reads what is dirty of its region
 //! in pieces, several at a time, then writes it to the origin, and only then is clean what did not change meanwhile.
@@ -93,7 +93,7 @@ impl Cache {
         while self.flush_step(now_ns) {}
     }
 
-    /// Flushes all that is dirty from `now_ns` on; answers when that is home.
+    /// Flushes all that is dirty from `now_ns` on; answers when that is on the origin.
     pub(super) fn drain(&mut self, now_ns: u64) -> u64 {
         while self.flush_step(u64::MAX) {}
         let busy_ns = self.flush.workers.iter().map(|worker| worker.ready_ns).max();

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 pub(super) struct Waiter {
     pub(super) verdict: Verdict,
     pub(super) sequential: bool,
-    /// Then it goes home.
+    /// Then it goes to the origin.
     pub(super) until_ns: u64,
 }
 
@@ -17,7 +17,7 @@ pub(super) struct Waiter {
 #[derive(Debug, Default)]
 pub(super) struct Room {
     waiters: FxHashMap<u32, Waiter>,
-    /// Writes that shall still go home without waiting.
+    /// Writes that shall still go to the origin without waiting.
     discouraged: u32,
 }
 
@@ -27,7 +27,7 @@ impl Room {
         self.waiters.remove(&process)
     }
 
-    /// Lets the write of `process` wait until `made_ns`, when the flush may have made room; `None` if it goes home.
+    /// Lets the write of `process` wait until `made_ns`, when the flush may have made room; `None` if it goes to the origin.
     pub(super) fn wait(
         &mut self,
         process: u32,

@@ -118,7 +118,7 @@ proptest! {
                 prop_assert_eq!((reads, writes), (bare.read.bytes, bare.write.bytes));
                 prop_assert!(done.most_used_bytes <= capacity);
                 // Bytes that are written again before a flush are written back once. What is written to while it
-                // is flushed goes home again as a whole extent: at most a longest request at both ends.
+                // is flushed goes to the origin again as a whole extent: at most a longest request at both ends.
                 let again = if capacity == 1 << 30 { 0 } else { requests.len() as u64 * 2 * 40 * 4096 };
                 prop_assert!(done.written_back_bytes <= done.cache_written_bytes + again);
                 prop_assert!(done.evicted_bytes <= done.cache_written_bytes + done.filled_bytes);

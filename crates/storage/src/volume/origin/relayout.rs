@@ -21,8 +21,8 @@ use rustix::io::Errno;
 use super::copying::copy_data;
 use super::home::Home;
 use super::identity::{ObjectId, ObjectNumber};
+use super::label::{self, Use, VolumeLabel};
 use super::layouts;
-use super::marker::{self, Marker, Use};
 use super::orphans::{each_file, ids_on};
 use super::tree_walk::file;
 use super::{Origin, OriginFile};
@@ -105,7 +105,7 @@ impl Origin {
         let origin = Self::open_volume(dir)?;
         let home = Home::open(dir)?;
         if let Some(in_use) = &origin.in_use {
-            marker::relock(&home, in_use, Use::Alone)?;
+            label::relock(&home, in_use, Use::Alone)?;
         }
         Ok(origin)
     }
@@ -273,14 +273,14 @@ impl Origin {
             self.remove_orphan(object)?;
         }
         before(Step::Forget)?;
-        self.servers()[0].directory().set_mark(MOVING, b"")
+        self.servers()[0].directory().set_label(MOVING, b"")
     }
 
     /// Removes what a move that was interrupted left, and says whether there was one: of the two objects of its note
     /// those that no file names.
     pub fn clear_moves(&self) -> Result<bool> {
         let first = &self.servers()[0];
-        let note = first.directory().mark(MOVING)?.unwrap_or_default();
+        let note = first.directory().label(MOVING)?.unwrap_or_default();
         let note = String::from_utf8_lossy(&note);
         let mut numbers: BTreeSet<_> =
             note.split_whitespace().filter_map(ObjectNumber::parse).collect();
@@ -308,21 +308,21 @@ impl Origin {
                 }
             }
         }
-        first.directory().set_mark(MOVING, b"")?;
+        first.directory().set_label(MOVING, b"")?;
         Ok(true)
     }
 
     fn note_move(&self, old: Option<ObjectId>, new: ObjectId) -> Result<()> {
         let old = old.map_or_else(String::new, |old| format!("{} ", old.number));
         let note = format!("{old}{}\n", new.number);
-        self.servers()[0].directory().set_mark(MOVING, note.as_bytes())
+        self.servers()[0].directory().set_label(MOVING, note.as_bytes())
     }
 
     /// Makes the volume one that earlier versions, which know no layouts, refuse.
     fn allow_layouts(&self) -> Result<()> {
         let home = Home::open(self.namespace_dir().parent().unwrap_or(Path::new("/")))?;
-        match Marker::read(&home)? {
-            Some(marker) if marker != marker.with_layouts() => marker.with_layouts().write(&home),
+        match VolumeLabel::read(&home)? {
+            Some(label) if label != label.with_layouts() => label.with_layouts().write(&home),
             _ => Ok(()),
         }
     }

@@ -30,7 +30,7 @@ use crate::mappings::Mappings;
 use crate::notes::Notes;
 use crate::origin_access::OriginAccess;
 use halocline_os::error::Result;
-use halocline_storage::device::lease::is_sole;
+use halocline_storage::device::lease::is_exclusive;
 use halocline_storage::device::passing;
 use halocline_storage::volume::origin::OriginFile;
 
@@ -39,7 +39,7 @@ const MISSING_SHARE: u64 = 64;
 
 /// What is known of passthrough so far.
 #[derive(Debug)]
-pub(crate) struct Warm {
+pub(crate) struct PageCachePassthrough {
     store: Arc<ExtentStore>,
     notes: Arc<Notes>,
     origin: Arc<OriginAccess>,
@@ -51,7 +51,7 @@ pub(crate) struct Warm {
     mapped: Mutex<VecDeque<Weak<CachedFile>>>,
 }
 
-impl Warm {
+impl PageCachePassthrough {
     /// As the configuration wants it, where the kernel can read the origin as we do: a plain one, without
     /// emulated devices.
     pub(crate) fn new(
@@ -85,7 +85,7 @@ impl Warm {
     }
 }
 
-impl Warm {
+impl PageCachePassthrough {
     /// Hands an open file to the kernel if that is wise; see `Engine::pass_through`.
     pub(crate) fn pass_through(
         &self,
@@ -135,7 +135,7 @@ impl Warm {
             return Ok(());
         }
         let _range = file.range.exclusive(WHOLE);
-        if is_sole(handle.origin.node()) {
+        if is_exclusive(handle.origin.node()) {
             file.read_below.store(false, Ordering::Release);
             return Ok(());
         }
@@ -171,7 +171,7 @@ fn end_read_below(file: &CachedFile, origin: Option<&OriginFile>) -> bool {
     let _range = file.range.exclusive(WHOLE);
     let free = file.opens.load(Ordering::Acquire) == 0
         && (file.unlinked.load(Ordering::Acquire)
-            || origin.is_some_and(|origin| is_sole(origin.node())));
+            || origin.is_some_and(|origin| is_exclusive(origin.node())));
     if free {
         file.read_below.store(false, Ordering::Release);
     }

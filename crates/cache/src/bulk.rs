@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::parts::Parts;
+use super::components::Components;
 use super::reach::says_not_there;
 use crate::extent::file::CachedFile;
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
@@ -17,7 +17,7 @@ use halocline_vfs::DirEntry;
 use halocline_vfs::namespace::Node;
 
 /// A move under way: its progress and its report.
-pub(super) struct Moving<'a> {
+pub(super) struct BulkOperation<'a> {
     sink: Mutex<ProgressSink<'a>>,
     done_bytes: Mutex<u64>,
     total_bytes: u64,
@@ -28,11 +28,11 @@ pub(super) struct Moving<'a> {
 
 /// Progress of one file, for several threads.
 pub(super) struct FileProgress<'m, 'a> {
-    moving: &'m Moving<'a>,
+    moving: &'m BulkOperation<'a>,
     path: PathBuf,
 }
 
-impl<'a> Moving<'a> {
+impl<'a> BulkOperation<'a> {
     pub(super) fn new(clock: &Clock, sink: ProgressSink<'a>, total_bytes: u64) -> Self {
         Self {
             sink: Mutex::new(sink),
@@ -108,7 +108,7 @@ impl FileProgress<'_, '_> {
 
 /// Regular files below given paths. Those that nobody uses are forgotten again when it is dropped.
 pub(super) struct Walk<'a> {
-    parts: &'a Parts,
+    components: &'a Components,
     pub(super) found: Vec<(PathBuf, Arc<CachedFile>)>,
     /// What could not be looked at.
     pub(super) skipped: Vec<Skipped>,
@@ -116,10 +116,10 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     /// Every regular file that is one of `paths` or below one.
-    pub(super) fn below(parts: &'a Parts, paths: &[PathBuf]) -> Result<Self> {
-        let mut walk = Self { parts, found: Vec::new(), skipped: Vec::new() };
+    pub(super) fn below(components: &'a Components, paths: &[PathBuf]) -> Result<Self> {
+        let mut walk = Self { components, found: Vec::new(), skipped: Vec::new() };
         for path in paths {
-            let node = parts.origin.node_at(path)?.ok_or_else(|| {
+            let node = components.origin.node_at(path)?.ok_or_else(|| {
                 Error::invalid(
                     format!("{} is not on this mount", path.display()),
                     "name files or directories below the mount point",
@@ -144,12 +144,12 @@ impl<'a> Walk<'a> {
     }
 
     fn step(&mut self, node: &Node, path: &Path, left: &mut Vec<(Node, PathBuf)>) -> Result<()> {
-        let parts = self.parts;
-        match parts.namespace.stat(node)?.kind() {
-            libc::S_IFREG => self.found.push((path.to_owned(), parts.known.file_of(node)?)),
+        let components = self.components;
+        match components.namespace.stat(node)?.kind() {
+            libc::S_IFREG => self.found.push((path.to_owned(), components.known.file_of(node)?)),
             libc::S_IFDIR => {
-                for DirEntry { name, .. } in parts.namespace.entries(node)?.into_iter().rev() {
-                    match parts.namespace.lookup(node, &name) {
+                for DirEntry { name, .. } in components.namespace.entries(node)?.into_iter().rev() {
+                    match components.namespace.lookup(node, &name) {
                         Ok((child, _)) => left.push((child, path.join(&name))),
                         Err(error) if says_not_there(&error) => {}
                         Err(error) => {
@@ -168,7 +168,7 @@ impl<'a> Walk<'a> {
 impl Drop for Walk<'_> {
     fn drop(&mut self) {
         for (_, file) in &self.found {
-            self.parts.known.forget_idle(file);
+            self.components.known.forget_idle(file);
         }
     }
 }

@@ -1,49 +1,49 @@
-//! Marks on the servers of a cache volume: each says which cache it belongs to, and its place.
+//! Labels on the servers of a cache volume: each says which cache it belongs to, and its place.
 //!
 //! A server whose device is not mounted, or was replaced, is an empty directory; a striped object
-//! would read zeros where its bytes were. Without its mark a server is not trusted (I1, I6).
+//! would read zeros where its bytes were. Without its label a server is not trusted (I1, I6).
 
 use std::path::PathBuf;
 
 use super::Volume;
 use halocline_os::error::{Error, Result};
 
-/// Name of the mark in a server's directory.
+/// Name of the label in a server's directory.
 const NAME: &str = "halocline-server";
 
-/// What the mark of a server says.
-fn mark(cache_id: &str, index: usize) -> String {
+/// What the label of a server says.
+fn label(cache_id: &str, index: usize) -> String {
     format!("cache {cache_id} server {index}\n")
 }
 
-/// The directories of the servers that do not have the mark of the cache `cache_id`. One server
+/// The directories of the servers that do not have the label of the cache `cache_id`. One server
 /// alone needs none: the cache's identity lies in the same directory.
-pub fn unmarked(volume: &Volume, cache_id: &str) -> Result<Vec<PathBuf>> {
+pub fn unlabelled(volume: &Volume, cache_id: &str) -> Result<Vec<PathBuf>> {
     let servers = volume.servers();
-    let mut unmarked = Vec::new();
+    let mut unlabelled = Vec::new();
     for (index, server) in servers.iter().enumerate().filter(|_| servers.len() > 1) {
         let path = server.dir().join(NAME);
-        let found = server.directory().mark(NAME)?;
+        let found = server.directory().label(NAME)?;
         match found.map(|found| String::from_utf8_lossy(&found).into_owned()) {
-            Some(found) if found == mark(cache_id, index) => {}
+            Some(found) if found == label(cache_id, index) => {}
             Some(found) => {
                 return Err(Error::invalid(
                     format!("{} says {:?}: it is another server's", path.display(), found.trim()),
                     "mount each server of the cache in its own place",
                 ));
             }
-            None => unmarked.push(server.dir().to_owned()),
+            None => unlabelled.push(server.dir().to_owned()),
         }
     }
-    Ok(unmarked)
+    Ok(unlabelled)
 }
 
-/// Marks all servers of the cache `cache_id`. The caller knows that no record names bytes on a
-/// server that has no mark.
+/// Labels all servers of the cache `cache_id`. The caller knows that no record names bytes on a
+/// server that has no label.
 pub fn write(volume: &Volume, cache_id: &str) -> Result<()> {
     let servers = volume.servers();
     for (index, server) in servers.iter().enumerate().filter(|_| servers.len() > 1) {
-        server.directory().set_mark(NAME, mark(cache_id, index).as_bytes())?;
+        server.directory().set_label(NAME, label(cache_id, index).as_bytes())?;
     }
     Ok(())
 }

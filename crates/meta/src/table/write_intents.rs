@@ -1,4 +1,4 @@
-//! What becomes of marks: merged when all is clean, recorded piece by piece when that is needed.
+//! What becomes of intents: merged when all is clean, recorded piece by piece when that is needed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -11,33 +11,34 @@ use super::replace::{Piece, Replace, write_replace};
 use crate::FileId;
 use crate::batch::Batch;
 use crate::files::{FileState, Mapped};
-use crate::marks::Mark;
 use crate::rangemap::{Entry, RangeMap};
 use crate::record::ExtentRecord;
+use crate::write_intent::WriteIntent;
 use halocline_os::error::Result;
 
-/// The marks with one of the extents that `starts` names in which nothing is dirty but what
+/// The intents with one of the extents that `starts` names in which nothing is dirty but what
 /// `cleaned` says.
 pub(super) fn all_clean(
     mapped: &Mapped,
     cleaned: impl Fn(u64) -> bool,
     starts: impl Iterator<Item = u64>,
-) -> Vec<Mark> {
-    let touched = starts.filter_map(|start| mapped.marks.at(start));
-    let touched: BTreeMap<u64, Mark> = touched.map(|mark| (mark.range.start, mark)).collect();
-    let clean = |mark: &Mark| {
-        let mut extents = mapped.extents.overlapping(mark.range);
+) -> Vec<WriteIntent> {
+    let touched = starts.filter_map(|start| mapped.intents.at(start));
+    let touched: BTreeMap<u64, WriteIntent> =
+        touched.map(|intent| (intent.range.start, intent)).collect();
+    let clean = |intent: &WriteIntent| {
+        let mut extents = mapped.extents.overlapping(intent.range);
         extents.all(|(start, entry)| !entry.dirty() || cleaned(start))
     };
     touched.into_values().filter(clean).collect()
 }
 
-/// A clean mark as one extent, used when the last of its pieces was.
-fn merged(extents: &RangeMap, mark: Mark, epoch: u64) -> ExtentRecord {
-    let pieces = || extents.overlapping(mark.range).map(|(_, entry)| entry);
-    let first = pieces().next().expect("a mark is covered");
+/// A clean intent as one extent, used when the last of its pieces was.
+fn merged(extents: &RangeMap, intent: WriteIntent, epoch: u64) -> ExtentRecord {
+    let pieces = || extents.overlapping(intent.range).map(|(_, entry)| entry);
+    let first = pieces().next().expect("a intent is covered");
     ExtentRecord {
-        range: mark.range,
+        range: intent.range,
         placement: first.placement,
         dirty: false,
         epoch,
@@ -47,34 +48,34 @@ fn merged(extents: &RangeMap, mark: Mark, epoch: u64) -> ExtentRecord {
 }
 
 impl ExtentTable {
-    /// Records that extents are clean: those outside marks, and the marks that are `all_clean`.
+    /// Records that extents are clean: those outside intents, and the intents that are `all_clean`.
     pub(super) fn commit_clean(
         &self,
         state: &FileState,
         plan: &[Replace],
-        all_clean: &[Mark],
+        all_clean: &[WriteIntent],
     ) -> Result<()> {
         let mut changes = Batch::default();
         let mapped = state.mapped.read();
-        for replace in plan.iter().filter(|replace| mapped.marks.at(replace.start).is_none()) {
+        for replace in plan.iter().filter(|replace| mapped.intents.at(replace.start).is_none()) {
             write_replace(&mut changes, state.id, replace);
         }
-        for &mark in all_clean {
-            let record = merged(&mapped.extents, mark, 0);
+        for &intent in all_clean {
+            let record = merged(&mapped.extents, intent, 0);
             let piece = Piece { record, generation: 0 };
-            let start = mark.range.start;
+            let start = intent.range.start;
             write_replace(&mut changes, state.id, &Replace { start, pieces: vec![piece] });
         }
         drop(mapped);
         self.commit_unless_empty(&changes)
     }
 
-    /// Makes one extent of a mark in which nothing is dirty any more, recorded in `epoch`. It takes
+    /// Makes one extent of a intent in which nothing is dirty any more, recorded in `epoch`. It takes
     /// the place in the eviction order of the piece that was used last.
-    pub(super) fn merge(&self, mapped: &mut Mapped, mark: Mark, epoch: u64) {
-        debug_assert!(mark.is_covered_by(&mapped.extents), "a mark without its extents");
-        let record = merged(&mapped.extents, mark, epoch);
-        let starts: Vec<u64> = mapped.extents.overlapping(mark.range).map(|(at, _)| at).collect();
+    pub(super) fn merge(&self, mapped: &mut Mapped, intent: WriteIntent, epoch: u64) {
+        debug_assert!(intent.is_covered_by(&mapped.extents), "a intent without its extents");
+        let record = merged(&mapped.extents, intent, epoch);
+        let starts: Vec<u64> = mapped.extents.overlapping(intent.range).map(|(at, _)| at).collect();
         let mut order = self.order.lock();
         let mut heir: Option<(u64, u32)> = None;
         for start in starts {
@@ -90,34 +91,34 @@ impl ExtentTable {
                 order.remove(slot);
             }
         }
-        let (_, slot) = heir.expect("a mark is covered");
-        order.renamed(slot, mark.range.start);
-        order.unpark(slot, mark.range.len());
+        let (_, slot) = heir.expect("a intent is covered");
+        order.renamed(slot, intent.range.start);
+        order.unpark(slot, intent.range.len());
         drop(order);
         self.count(&record, 1);
         let entry = Entry::new(&record, self.next_generation(), slot);
-        mapped.extents.insert(mark.range.start, entry);
-        mapped.marks.remove(mark);
+        mapped.extents.insert(intent.range.start, entry);
+        mapped.intents.remove(intent);
     }
 
-    /// Records every mark's pieces as what they are: the clean ones can be evicted after the next
+    /// Records every intent's pieces as what they are: the clean ones can be evicted after the next
     /// barrier.
     pub(super) fn settle_marks(&self) -> Result<()> {
         let states: Vec<_> = self.files.read().all().cloned().collect();
         for state in states {
             let _change = state.change.lock();
-            let marks: Vec<_> = state.mapped.read().marks.all().collect();
-            for mark in marks {
-                self.settle(&state, mark)?;
+            let intents: Vec<_> = state.mapped.read().intents.all().collect();
+            for intent in intents {
+                self.settle(&state, intent)?;
             }
         }
         Ok(())
     }
 
-    /// The same for one mark. The caller holds `change`.
-    fn settle(&self, state: &FileState, mark: Mark) -> Result<()> {
+    /// The same for one intent. The caller holds `change`.
+    fn settle(&self, state: &FileState, intent: WriteIntent) -> Result<()> {
         let mut plan = Vec::new();
-        for (start, entry) in state.mapped.read().extents.overlapping(mark.range) {
+        for (start, entry) in state.mapped.read().extents.overlapping(intent.range) {
             let record = entry.record(ByteRange::new(start, entry.end));
             let piece = Piece { record, generation: entry.generation.load(Relaxed) };
             plan.push(Replace { start, pieces: vec![piece] });
@@ -129,7 +130,7 @@ impl ExtentTable {
             replace.release(epoch);
             self.apply(state.id, &mut mapped, &mut self.order.lock(), replace);
         }
-        mapped.marks.remove(mark);
+        mapped.intents.remove(intent);
         Ok(())
     }
 
@@ -138,12 +139,12 @@ impl ExtentTable {
     pub fn recorded(&self, file: FileId) -> Vec<(ByteRange, Placement, Option<u64>)> {
         let Some(state) = self.state(file) else { return Vec::new() };
         let mapped = state.mapped.read();
-        assert!(mapped.marks.agree_with(&mapped.extents), "marks and extents disagree");
+        assert!(mapped.intents.agree_with(&mapped.extents), "intents and extents disagree");
         let mut recorded: Vec<_> = Vec::new();
         for (start, entry) in mapped.extents.entries() {
-            match mapped.marks.at(start) {
-                Some(mark) if mark.range.start < start => {}
-                Some(mark) => recorded.push((mark.range, entry.placement, Some(mark.epoch))),
+            match mapped.intents.at(start) {
+                Some(intent) if intent.range.start < start => {}
+                Some(intent) => recorded.push((intent.range, entry.placement, Some(intent.epoch))),
                 None => {
                     let epoch = entry.dirty().then_some(entry.epoch);
                     recorded.push((ByteRange::new(start, entry.end), entry.placement, epoch));

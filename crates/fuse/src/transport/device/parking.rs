@@ -39,7 +39,7 @@ thread_local! {
 
 /// The event-loop threads of one mount.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct Parking {
     /// Threads that are not in a request: in the kernel, or on their way.
     waiting: AtomicUsize,
     /// Requests ended.
@@ -64,7 +64,7 @@ struct Parked {
 /// One request's time on its thread.
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
-    turns: &'a Turns,
+    parking: &'a Parking,
     /// When the request began and how often the thread had slept by then, if it is a sample.
     sample: Option<(Instant, i64)>,
 }
@@ -76,8 +76,8 @@ enum Needed {
     All,
 }
 
-impl Turns {
-    /// Turns of `threads` threads, all of them waiting.
+impl Parking {
+    /// Parking of `threads` threads, all of them waiting.
     pub(super) fn new(threads: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -96,7 +96,7 @@ impl Turns {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         let left = UNTIL_SAMPLE.get();
         UNTIL_SAMPLE.set(left.checked_sub(1).unwrap_or(SAMPLE_EVERY - 1));
-        Turn { turns: self, sample: (left == 0).then(|| (Instant::now(), sleeps())) }
+        Turn { parking: self, sample: (left == 0).then(|| (Instant::now(), sleeps())) }
     }
 
     fn note(&self, begun: Instant, sleeps_before: i64) {
@@ -162,16 +162,16 @@ impl Turns {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let turns = self.turns;
+        let parking = self.parking;
         if let Some((begun, sleeps_before)) = self.sample {
-            turns.note(begun, sleeps_before);
+            parking.note(begun, sleeps_before);
         }
-        turns.ended.fetch_add(1, Ordering::Relaxed);
-        let enough = turns.waiting.load(Ordering::Relaxed) >= turns.enough;
-        if enough && !turns.calls_sleep() && !std::thread::panicking() {
-            turns.park();
+        parking.ended.fetch_add(1, Ordering::Relaxed);
+        let enough = parking.waiting.load(Ordering::Relaxed) >= parking.enough;
+        if enough && !parking.calls_sleep() && !std::thread::panicking() {
+            parking.park();
         }
-        turns.waiting.fetch_add(1, Ordering::Relaxed);
+        parking.waiting.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -34,7 +34,7 @@ const OTHERS_BYTES_MAX: usize = LINES_BYTES_MAX - "all\n".len();
 
 /// Something not to be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Distrusted {
+pub(crate) enum Invalidation {
     /// Every mapping of every file, dirty ones too.
     All,
     /// Every clean extent: the origin may have newer bytes.
@@ -43,7 +43,7 @@ pub(crate) enum Distrusted {
     Bytes(FileId, ByteRange),
 }
 
-impl fmt::Display for Distrusted {
+impl fmt::Display for Invalidation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All => writeln!(f, "all"),
@@ -55,16 +55,16 @@ impl fmt::Display for Distrusted {
     }
 }
 
-fn parse(line: &str) -> Option<Distrusted> {
+fn parse(line: &str) -> Option<Invalidation> {
     let words: Vec<_> = line.split(' ').collect();
     match words.as_slice() {
-        ["all"] => Some(Distrusted::All),
-        ["clean"] => Some(Distrusted::Clean),
+        ["all"] => Some(Invalidation::All),
+        ["clean"] => Some(Invalidation::Clean),
         ["bytes", file, start, end] => {
             let (start, end) = (start.parse().ok()?, end.parse().ok()?);
             let file = FileId(file.parse().ok()?);
             // The range is made only if it is one.
-            (start <= end).then(|| Distrusted::Bytes(file, ByteRange::new(start, end)))
+            (start <= end).then(|| Invalidation::Bytes(file, ByteRange::new(start, end)))
         }
         _ => None,
     }
@@ -80,13 +80,13 @@ struct Statements {
 }
 
 impl Statements {
-    fn add(&mut self, what: Distrusted) {
+    fn add(&mut self, what: Invalidation) {
         match what {
             // Nothing is left for the others to say.
-            Distrusted::All => *self = Self { all: true, ..Self::default() },
+            Invalidation::All => *self = Self { all: true, ..Self::default() },
             _ if self.all => {}
-            Distrusted::Clean => self.clean = true,
-            Distrusted::Bytes(file, range) => {
+            Invalidation::Clean => self.clean = true,
+            Invalidation::Bytes(file, range) => {
                 let ranges = self.bytes.entry(file).or_default();
                 let mut whole = range;
                 while let Some((&start, &end)) = ranges.range(..=whole.end).next_back()
@@ -100,11 +100,11 @@ impl Statements {
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = Distrusted> {
-        let all = self.all.then_some(Distrusted::All);
-        let clean = self.clean.then_some(Distrusted::Clean);
+    fn all(&self) -> impl Iterator<Item = Invalidation> {
+        let all = self.all.then_some(Invalidation::All);
+        let clean = self.clean.then_some(Invalidation::Clean);
         let bytes = self.bytes.iter().flat_map(|(&file, ranges)| {
-            let range = move |(&start, &end)| Distrusted::Bytes(file, ByteRange::new(start, end));
+            let range = move |(&start, &end)| Invalidation::Bytes(file, ByteRange::new(start, end));
             ranges.iter().map(range)
         });
         all.into_iter().chain(clean).chain(bytes)
@@ -125,7 +125,7 @@ struct Said {
 
 /// The list of one cache.
 #[derive(Debug)]
-pub(crate) struct DistrustList {
+pub(crate) struct InvalidationList {
     lock: File,
     witness: Option<OriginAttribute>,
     said: Mutex<Said>,
@@ -133,14 +133,14 @@ pub(crate) struct DistrustList {
     given_up: AtomicBool,
 }
 
-impl DistrustList {
+impl InvalidationList {
     /// The list of the cache with this id, whose lock file is `lock`; with what it says, or the
     /// line that says nothing.
     pub(crate) fn load(
         lock: File,
         witness: Option<File>,
         cache_id: &str,
-    ) -> io::Result<(Self, Result<Vec<Distrusted>, String>)> {
+    ) -> io::Result<(Self, Result<Vec<Invalidation>, String>)> {
         let witness =
             witness.map(|dir| OriginAttribute::new(dir, "distrust", cache_id)).transpose()?;
         let mut text = read_lines(&lock)?;
@@ -163,8 +163,8 @@ impl DistrustList {
     }
 
     /// Adds to the list, durably; an error says that neither place took it, or that there is no room
-    /// for more than [`Distrusted::All`].
-    pub(crate) fn add(&self, what: Distrusted) -> io::Result<()> {
+    /// for more than [`Invalidation::All`].
+    pub(crate) fn add(&self, what: Invalidation) -> io::Result<()> {
         let mut said = self.said.lock();
         let mut all = said.what.clone();
         all.add(what);
@@ -173,7 +173,7 @@ impl DistrustList {
         }
         // Behind what is there, so that nothing is lost with a write that power cut short; and the
         // statement that says everything always fits.
-        let max = if what == Distrusted::All { LINES_BYTES_MAX } else { OTHERS_BYTES_MAX };
+        let max = if what == Invalidation::All { LINES_BYTES_MAX } else { OTHERS_BYTES_MAX };
         let mut lines = format!("{}{what}", said.lines);
         if lines.len() > max {
             lines = all.text();
@@ -264,7 +264,7 @@ mod tests {
             let text = lines.join("\n") + "\n";
             let file = lock_file(dir.path());
             file.write_all_at(&text.as_bytes()[..text.len() - cut.min(text.len())], 256).unwrap();
-            let (_, said) = DistrustList::load(file, None, "id").unwrap();
+            let (_, said) = InvalidationList::load(file, None, "id").unwrap();
             let mut statements = Statements::default();
             for what in said.iter().flatten() {
                 statements.add(*what);
@@ -282,22 +282,22 @@ mod tests {
         file
     }
 
-    const SOME: Distrusted = Distrusted::Bytes(FileId(7), ByteRange::new(10, u64::MAX));
+    const SOME: Invalidation = Invalidation::Bytes(FileId(7), ByteRange::new(10, u64::MAX));
 
     #[test]
     fn what_was_added_is_there_after_a_kill_until_it_is_cleared() {
         let dir = tempfile::tempdir().unwrap();
-        let load = || DistrustList::load(lock_file(dir.path()), None, "id").unwrap();
+        let load = || InvalidationList::load(lock_file(dir.path()), None, "id").unwrap();
         let (list, found) = load();
         assert_eq!(found, Ok(Vec::new()));
-        for what in [Distrusted::Clean, SOME, Distrusted::Clean] {
+        for what in [Invalidation::Clean, SOME, Invalidation::Clean] {
             list.add(what).unwrap();
         }
         // A line that a kill cut off.
         let lock = lock_file(dir.path());
         lock.write_all_at(b"bytes 9 0 1", lock.metadata().unwrap().len()).unwrap();
         let (list, found) = load();
-        assert_eq!(found, Ok(vec![Distrusted::Clean, SOME]));
+        assert_eq!(found, Ok(vec![Invalidation::Clean, SOME]));
         list.clear().unwrap();
         assert_eq!(load().1, Ok(Vec::new()));
     }
@@ -305,9 +305,9 @@ mod tests {
     #[test]
     fn ranges_that_touch_are_one_statement() {
         let dir = tempfile::tempdir().unwrap();
-        let load = || DistrustList::load(lock_file(dir.path()), None, "id").unwrap();
+        let load = || InvalidationList::load(lock_file(dir.path()), None, "id").unwrap();
         let (list, _) = load();
-        let bytes = |start, end| Distrusted::Bytes(FileId(1), ByteRange::new(start, end));
+        let bytes = |start, end| Invalidation::Bytes(FileId(1), ByteRange::new(start, end));
         for (start, end) in [(0, 2), (4, 6), (10, 12), (2, 10), (1, 5)] {
             list.add(bytes(start, end)).unwrap();
         }
@@ -324,9 +324,9 @@ mod tests {
         drop(lock_file(dir.path()));
         let witness = || Some(File::open(origin.path()).unwrap());
         let dead = File::open(dir.path().join("lock")).unwrap();
-        let (list, _) = DistrustList::load(dead, witness(), "id").unwrap();
+        let (list, _) = InvalidationList::load(dead, witness(), "id").unwrap();
         list.add(SOME).unwrap();
-        let load = |id| DistrustList::load(lock_file(dir.path()), witness(), id).unwrap();
+        let load = |id| InvalidationList::load(lock_file(dir.path()), witness(), id).unwrap();
         assert_eq!(load("another cache").1, Ok(Vec::new()));
         let (list, found) = load("id");
         assert_eq!(found, Ok(vec![SOME]));
@@ -337,14 +337,14 @@ mod tests {
     #[test]
     fn a_full_list_and_a_strange_line_are_told() {
         let dir = tempfile::tempdir().unwrap();
-        let load = || DistrustList::load(lock_file(dir.path()), None, "id").unwrap();
+        let load = || InvalidationList::load(lock_file(dir.path()), None, "id").unwrap();
         let (list, _) = load();
-        let bytes = |file| Distrusted::Bytes(FileId(file), ByteRange::new(0, 1));
+        let bytes = |file| Invalidation::Bytes(FileId(file), ByteRange::new(0, 1));
         let full = (0..1000).find_map(|file| list.add(bytes(file)).err()).unwrap();
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);
-        list.add(Distrusted::All).unwrap();
+        list.add(Invalidation::All).unwrap();
         list.add(bytes(1000)).unwrap();
-        assert_eq!(load().1, Ok(vec![Distrusted::All]), "it says the rest");
+        assert_eq!(load().1, Ok(vec![Invalidation::All]), "it says the rest");
         list.clear().unwrap();
         lock_file(dir.path()).write_all_at(b"what\n", HEADER_BYTES).unwrap();
         assert_eq!(load().1, Err("what".to_owned()));

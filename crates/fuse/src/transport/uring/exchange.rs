@@ -214,7 +214,7 @@ mod tests {
     use zerocopy::FromBytes;
 
     use super::*;
-    use crate::transport::ring::busy_poll::Awake;
+    use crate::transport::uring::busy_poll::Awake;
 
     /// Its program waited until the mount was gone, and no signal could end it.
     #[test]

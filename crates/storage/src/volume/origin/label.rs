@@ -82,7 +82,7 @@ pub(super) fn relock(home: &Home, file: &File, how: Use) -> Result<()> {
 /// What the mark says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Marker {
+pub(super) struct VolumeLabel {
     format: u32,
     pub(super) servers: u32,
     pub(super) stripe: u64,
@@ -110,7 +110,7 @@ impl TryFrom<String> for Inode {
     }
 }
 
-impl Marker {
+impl VolumeLabel {
     /// The mark of a volume whose objects are bound to the files below the directory with inode number
     /// `tree`.
     pub(super) const fn new(servers: u32, stripe: u64, tree: u64) -> Self {
@@ -150,22 +150,22 @@ impl Marker {
             let what = format!("{}: {what}", path.display());
             Error::invalid(what, "restore the file: docs/FORMAT.md shows what it must hold")
         };
-        let marker: Self = toml::from_str(text).map_err(|error| damaged(error.to_string()))?;
-        if ![FORMAT_UNBOUND, FORMAT, FORMAT_LAYOUTS].contains(&marker.format) {
+        let label: Self = toml::from_str(text).map_err(|error| damaged(error.to_string()))?;
+        if ![FORMAT_UNBOUND, FORMAT, FORMAT_LAYOUTS].contains(&label.format) {
             return Err(Error::invalid(
-                format!("{}: format {} of the volume is unknown", path.display(), marker.format),
+                format!("{}: format {} of the volume is unknown", path.display(), label.format),
                 "use the version of Halocline that made it, or a newer one",
             ));
         }
-        if marker.servers == 0 || marker.stripe == 0 {
+        if label.servers == 0 || label.stripe == 0 {
             return Err(damaged("servers and stripe must not be 0".into()));
         }
-        if marker.servers > SERVERS_MAX || marker.stripe > STRIPE_BYTES_MAX {
+        if label.servers > SERVERS_MAX || label.stripe > STRIPE_BYTES_MAX {
             let what =
                 format!("more than {SERVERS_MAX} servers, or a stripe above {STRIPE_BYTES_MAX}");
             return Err(damaged(what));
         }
-        Ok(marker)
+        Ok(label)
     }
 
     /// Makes the mark durable: it is whole or not there.
@@ -185,19 +185,19 @@ mod tests {
     /// Whatever stands in a mark, it is refused or a geometry that all of a file fits.
     #[test]
     fn hostile_marks_of_volumes_are_refused_or_can_be_counted_with() {
-        let made = Marker::new(8, 64 << 10, 131);
+        let made = VolumeLabel::new(8, 64 << 10, 131);
         let samples =
-            [made, made.with_layouts(), Marker { format: FORMAT_UNBOUND, tree: None, ..made }];
+            [made, made.with_layouts(), VolumeLabel { format: FORMAT_UNBOUND, tree: None, ..made }];
         let samples = samples.map(|mark| format!("{HEAD}{}", toml::to_string(&mark).unwrap()));
         let samples: Vec<&[u8]> = samples.iter().map(String::as_bytes).collect();
         let mut accepted = 0;
         attack(&samples, 20_000, |bytes| {
             let Ok(text) = std::str::from_utf8(bytes) else { return };
-            let Ok(mark) = Marker::parse(text, Path::new(NAME)) else { return };
+            let Ok(mark) = VolumeLabel::parse(text, Path::new(NAME)) else { return };
             accepted += 1;
             assert!((1..=SERVERS_MAX).contains(&mark.servers), "{mark:?}");
             assert!((1..=STRIPE_BYTES_MAX).contains(&mark.stripe), "{mark:?}");
-            let again = Marker::parse(&toml::to_string(&mark).unwrap(), Path::new(NAME));
+            let again = VolumeLabel::parse(&toml::to_string(&mark).unwrap(), Path::new(NAME));
             assert_eq!(again.unwrap(), mark);
             assert!(mark.bound_to(u64::MAX).is_bound_to(u64::MAX));
             let (striping, end) = (mark.striping(), i64::MAX.cast_unsigned());

@@ -22,6 +22,7 @@ use crate::known_files::KnownFiles;
 use crate::lifecycle::Lifecycle;
 use crate::mappings::Mappings;
 use crate::own_changes::OwnChanges;
+use crate::page_cache_passthrough::PageCachePassthrough;
 use crate::permits::Permits;
 use crate::rebuild::Rounds;
 use crate::recover::Recoverer;
@@ -30,13 +31,12 @@ use crate::repair::Repair;
 use crate::resize::Resizer;
 use crate::space::OriginSpace;
 use crate::times::Times;
-use crate::warm::Warm;
 use crate::yields::Yields;
 use halocline_meta::lease::{Evidence, Lease};
 
 /// The components that a front end and commands call, over their foundation.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct Components {
     base: Foundation,
     pub(crate) identifier: Arc<Identifier>,
     pub(crate) mappings: Arc<Mappings>,
@@ -57,7 +57,7 @@ pub(crate) struct Parts {
     pub(crate) rounds: Arc<Rounds>,
     pub(crate) resizer: Arc<Resizer>,
     pub(crate) redirector: Redirector,
-    pub(crate) warm: Arc<Warm>,
+    pub(crate) warm: Arc<PageCachePassthrough>,
     pub(crate) lifecycle: Arc<Lifecycle>,
     pub(crate) opener: Opener,
     /// What other nodes leave us to do, and what gives up what they want.
@@ -67,7 +67,7 @@ pub(crate) struct Parts {
     pub(crate) begun: Instant,
 }
 
-impl Deref for Parts {
+impl Deref for Components {
     type Target = Foundation;
 
     fn deref(&self) -> &Foundation {
@@ -75,7 +75,7 @@ impl Deref for Parts {
     }
 }
 
-impl Parts {
+impl Components {
     /// The components over a foundation, before anything runs.
     pub(crate) fn new(
         base: Foundation,
@@ -124,7 +124,7 @@ impl Parts {
             (&fills, &identifier),
             &permits,
         );
-        let warm = Arc::new(Warm::new(&base, &known, &mappings));
+        let warm = Arc::new(PageCachePassthrough::new(&base, &known, &mappings));
         let lifecycle = Lifecycle::new(&base, changes, known_files, &mappings, (&relief, &warm));
         let lifecycle = Arc::new(lifecycle);
         let opener = Opener::new(&base, &known, &warm, &lifecycle);

@@ -15,7 +15,7 @@ pub(crate) enum Since {
 
 /// What is known of it. Its lock is taken last of a file's locks.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct LastSeen {
     /// How it looked.
     pub(crate) seen: Stamp,
     /// What happened since then.
@@ -30,7 +30,7 @@ pub(crate) struct Look {
     pub(crate) restless: bool,
 }
 
-impl Look {
+impl LastSeen {
     /// Of a file that nobody of us has changed yet.
     pub(crate) const fn new(seen: Stamp) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Look {
     }
 
     /// Whether others changed it.
-    pub(crate) fn is_foreign(&self) -> bool {
+    pub(crate) fn is_external(&self) -> bool {
         self.since == Since::Theirs
     }
 

@@ -25,7 +25,7 @@ use crate::recording::Recording;
 use crate::text;
 
 /// The control socket's way to the thread that owns the mount.
-pub(super) struct Door<E> {
+pub(super) struct Membership<E> {
     pub(super) engine: Arc<E>,
     pub(super) endings: Option<Sender<Ending>>,
     /// What runs that join are shown, once there is a mount.
@@ -63,7 +63,7 @@ impl OpenTo {
     }
 }
 
-impl<E: Hosted> Mounted for Door<E> {
+impl<E: Hosted> Mounted for Membership<E> {
     fn transport(&self) -> &'static str {
         match self.sights.get() {
             Some((Transport::Ring, _)) => "io_uring",

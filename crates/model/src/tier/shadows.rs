@@ -182,7 +182,7 @@ impl Shadow {
 
 /// The rules in competition.
 #[derive(Debug)]
-pub(super) struct Rivals {
+pub(super) struct Shadows {
     shadows: [Shadow; RULES.len()],
     /// What following the rules has kept and cost.
     ours: Shadow,
@@ -197,7 +197,7 @@ pub(super) struct Rivals {
     limit: u64,
 }
 
-impl Default for Rivals {
+impl Default for Shadows {
     fn default() -> Self {
         Self {
             shadows: RULES.map(Shadow::new),
@@ -212,7 +212,7 @@ impl Default for Rivals {
     }
 }
 
-impl Rivals {
+impl Shadows {
     /// The rule to follow.
     pub(super) const fn followed(&self) -> Rule {
         self.ours.rule
@@ -363,16 +363,16 @@ mod tests {
             limit in 1..200u64,
             uses in prop::collection::vec((0..24u64, 0..40u64, 0..24u64), 0..400),
         ) {
-            let mut rivals = Rivals::default();
-            rivals.set_limit(limit);
+            let mut shadows = Shadows::default();
+            shadows.set_limit(limit);
             for (file, bytes, gone) in uses {
-                rivals.used(file, bytes);
+                shadows.used(file, bytes);
                 if gone < 2 {
-                    rivals.removed(gone);
+                    shadows.removed(gone);
                 }
-                let (safe, ours) = (&rivals.shadows[SAFE], &rivals.ours);
-                let common: u64 = safe.kept.keys().map(|file| rivals.shared_of(*file)).sum();
-                prop_assert_eq!(rivals.shared, common);
+                let (safe, ours) = (&shadows.shadows[SAFE], &shadows.ours);
+                let common: u64 = safe.kept.keys().map(|file| shadows.shared_of(*file)).sum();
+                prop_assert_eq!(shadows.shared, common);
                 let all: u64 = ours.kept.values().map(|(bytes, _)| bytes).sum();
                 prop_assert_eq!(ours.used, all);
                 prop_assert!(ours.used <= limit);
@@ -383,13 +383,13 @@ mod tests {
     /// With more files than are watched, sums go on to agree.
     #[test]
     fn a_sample_has_its_own_bytes_in_common() {
-        let mut rivals = Rivals::default();
-        rivals.set_limit(1 << 16);
+        let mut shadows = Shadows::default();
+        shadows.set_limit(1 << 16);
         for at in 0..6 * WATCHED_MAX as u64 {
-            rivals.used(if at % 3 == 0 { at } else { at % 64 }, 1 + at % 7);
+            shadows.used(if at % 3 == 0 { at } else { at % 64 }, 1 + at % 7);
         }
-        assert!(rivals.sampling > 0);
-        let common: u64 = rivals.ours.kept.keys().map(|file| rivals.shared_of(*file)).sum();
-        assert_eq!(rivals.shared, common);
+        assert!(shadows.sampling > 0);
+        let common: u64 = shadows.ours.kept.keys().map(|file| shadows.shared_of(*file)).sum();
+        assert_eq!(shadows.shared, common);
     }
 }

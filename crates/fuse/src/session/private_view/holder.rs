@@ -20,7 +20,7 @@ use rustix::process::{Pid, WaitOptions, setsid, waitpid};
 use crate::session::mount_point::MountPoint;
 use crate::session::private_namespace;
 
-/// What the keeper is asked.
+/// What the holder is asked.
 const BIND: u8 = b'b';
 const UNMOUNT_UNUSED: u8 = b'u';
 const DETACH: u8 = b'd';
@@ -32,17 +32,17 @@ const FAILED: u8 = b'-';
 /// Longest answer in bytes.
 const ANSWER_MAX: usize = 4096;
 
-/// The keeper, from its maker's side. Dropping it ends it.
+/// The holder, from its maker's side. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct NamespaceHolder {
     socket: Option<OwnedFd>,
     process: Pid,
     user: OwnedFd,
     mounts: OwnedFd,
 }
 
-impl Keeper {
-    /// Starts the keeper of what is mounted on `outside` and shall be seen at `over`. The process
+impl NamespaceHolder {
+    /// Starts the holder of what is mounted on `outside` and shall be seen at `over`. The process
     /// must have one thread.
     pub(super) fn start(outside: &Path, over: &Path) -> Result<Self> {
         let (ours, theirs) =
@@ -99,7 +99,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for NamespaceHolder {
     fn drop(&mut self) {
         drop(self.socket.take());
         // It is told by its socket; nobody shall find a child that has ended.
@@ -107,7 +107,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Waits for what the keeper says; `false` if the mount is in use.
+/// Waits for what the holder says; `false` if the mount is in use.
 fn answer(socket: &OwnedFd) -> Result<bool> {
     let mut text = [0; ANSWER_MAX];
     let (len, _) = recv(socket, &mut text[..], RecvFlags::empty())?;
@@ -122,7 +122,7 @@ fn answer(socket: &OwnedFd) -> Result<bool> {
     }
 }
 
-/// The keeper's life.
+/// The holder's life.
 fn keep(socket: &OwnedFd, outside: &Path, over: &Path) {
     leave_the_job();
     close_all_but(socket.as_raw_fd());
@@ -190,7 +190,7 @@ fn close_all_but(kept: RawFd) {
     }
 }
 
-/// Neither the terminal nor who signals the job's processes means the keeper, and nobody shall wait
+/// Neither the terminal nor who signals the job's processes means the holder, and nobody shall wait
 /// for it at the end of a pipe.
 fn leave_the_job() {
     let _session = setsid();

@@ -5,30 +5,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use halocline_storage::volume::origin::OriginFile;
 
-/// How many files have a [`Mover`].
+/// How many files have a [`FlushHandle`].
 #[derive(Debug)]
-pub(crate) struct Movers {
+pub(crate) struct FlushHandles {
     open: AtomicUsize,
     max: usize,
 }
 
 /// A file of the origin that can be written, counted while it is kept.
 #[derive(Debug)]
-pub(crate) struct Mover {
+pub(crate) struct FlushHandle {
     pub(crate) origin: Arc<OriginFile>,
-    all: Arc<Movers>,
+    all: Arc<FlushHandles>,
 }
 
-impl Movers {
+impl FlushHandles {
     /// None yet, and `max` at the most but for what is dirty already.
     pub(crate) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { open: AtomicUsize::new(0), max: max.max(16) })
     }
 
     /// Keeps a file open.
-    pub(crate) fn keep(self: &Arc<Self>, origin: Arc<OriginFile>) -> Mover {
+    pub(crate) fn keep(self: &Arc<Self>, origin: Arc<OriginFile>) -> FlushHandle {
         self.open.fetch_add(1, Ordering::Relaxed);
-        Mover { origin, all: Arc::clone(self) }
+        FlushHandle { origin, all: Arc::clone(self) }
     }
 
     /// Whether no clean file is to become dirty: programs need open files, too.
@@ -47,7 +47,7 @@ impl Movers {
     }
 }
 
-impl Drop for Mover {
+impl Drop for FlushHandle {
     fn drop(&mut self) {
         self.all.open.fetch_sub(1, Ordering::Relaxed);
     }
