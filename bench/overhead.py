@@ -8,7 +8,7 @@ of them; the table shows medians of the rounds' ratios to mergerfs. Systems:
 
     bare       the directory itself, with the page cache
     mergerfs   cache.files=off over the directory
-    never      halocline --direct --policy never over the directory: every request goes home
+    never      halocline --direct --policy never over the directory: every request goes to the origin
     hits       halocline --direct, the whole file on the cache: every request is a hit
     relay      with --relay: the least mount that the FUSE library can be (crates/fuse/examples/bare_relay.rs)
     cached     halocline with the page cache on (re-reads, against bare)
