@@ -1,5 +1,6 @@
 //! Takes part in a cluster: several mounts that cache one origin (docs/CLUSTER.md).
 
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use halocline_cluster::registry::Registry;
 use halocline_cluster::sessions::{self, Node};
 use halocline_cluster::store::redis::RedisStore;
 use halocline_os::boot::boot_id;
+use halocline_os::bounded;
 use halocline_os::error::{Error, Result};
 
 use crate::text;
@@ -27,12 +29,16 @@ use crate::text;
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The password of the store, which is in no command line.
 const PASSWORD: &str = "HALOCLINE_CLUSTER_PASSWORD";
+/// The file that has it.
+const PASSWORD_FILE: &str = "HALOCLINE_CLUSTER_PASSWORD_FILE";
+/// Bytes of that file at most.
+const PASSWORD_BYTES_MAX: u64 = 4096;
 
 /// Which cluster, and as whom.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArgs {
     /// Other mounts cache the same origin, too: the store of their tokens, a server of Redis 7 or Valkey 8. A
-    /// password comes from the environment, as `HALOCLINE_CLUSTER_PASSWORD`
+    /// password comes from the environment, as `HALOCLINE_CLUSTER_PASSWORD`, or from the file that `HALOCLINE_CLUSTER_PASSWORD_FILE` names
     #[arg(long, value_name = "URL")]
     cluster: Option<String>,
     /// How this node is called in the cluster: the host's name and the process without it
@@ -232,10 +238,42 @@ fn open(origin: &Path, url: &str) -> Result<(RedisStore, Registry)> {
     let registry = Registry::open(&path)?;
     let found = std::fs::metadata(&path).map_err(Error::at(&path, "look at"))?;
     let name = format!("{:x}", found.ino());
-    let password = std::env::var(PASSWORD).ok();
+    let password = password()?;
     let store = RedisStore::connect(url, password.as_deref(), &name)
         .map_err(|error| Error::invalid(format!("--cluster: {error}"), "see docs/CLUSTER.md"))?;
     Ok((store, registry))
+}
+
+/// The password of the store, if it has one: never from a command line, which others may see.
+///
+/// # Errors
+/// If both variables are set, or the file cannot be read, or others may read it.
+fn password() -> Result<Option<String>> {
+    let Some(path) = std::env::var_os(PASSWORD_FILE).map(PathBuf::from) else {
+        return Ok(std::env::var(PASSWORD).ok());
+    };
+    if std::env::var_os(PASSWORD).is_some() {
+        let what = format!("{PASSWORD} and {PASSWORD_FILE} are both set");
+        return Err(Error::invalid(what, "set one of them"));
+    }
+    let file = File::open(&path).map_err(Error::at(&path, "open the password of the store"))?;
+    let found = file.metadata().map_err(Error::at(&path, "look at"))?;
+    let is_own = [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
+    if !found.is_file() || !is_own || found.mode() & 0o077 != 0 {
+        return Err(Error::invalid(
+            format!(
+                "{}: others may read or have prepared the password of the store",
+                path.display()
+            ),
+            "make it a file of yours with mode 0600",
+        ));
+    }
+    let bytes = bounded::read_from(file, PASSWORD_BYTES_MAX).map_err(Error::at(&path, "read"))?;
+    let text = String::from_utf8(bytes);
+    let text = text.map_err(|_| {
+        Error::invalid(format!("{}: not text", path.display()), "write the password into it")
+    })?;
+    Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()))
 }
 
 fn own_name() -> String {

@@ -258,3 +258,100 @@ fn what_is_no_cluster_is_refused() {
         assert!(said.contains("--cluster"), "{said}");
     }
 }
+
+fn json(output: &Output) -> Value {
+    serde_json::from_str(&written(output))
+        .unwrap_or_else(|error| panic!("{error}: {}", said(output)))
+}
+
+/// Who holds what is told by name; a node that is gone is found by fsck, and ends it by what fsck names.
+#[test]
+fn what_nodes_hold_is_told_and_what_does_not_fit_is_found() {
+    let Some(nodes) = Nodes::new() else { return };
+    fs::write(nodes.scratch.path("one/file"), [1; 10_000]).unwrap();
+    let told = json(&nodes.cluster("status", &["--json"]));
+    let section = Section::find("halocline cluster status").unwrap();
+    assert_eq!(section.undescribed(&told), [""; 0]);
+    assert_eq!(told["grants"], true, "{told}");
+    assert_eq!(told["files"], 1, "{told}");
+    let of = |told: &Value, name: &str| {
+        let all = told["nodes"].as_array().unwrap();
+        all.iter().find(|node| node["node"] == name).unwrap()["tokens"].clone()
+    };
+    assert_eq!(
+        (&of(&told, "one")["exclusive"], &of(&told, "other")["files"]),
+        (&1.into(), &0.into())
+    );
+    assert!(written(&nodes.cluster("status", &[])).contains("1 exclusive"));
+    // A path on the origin, whole or below it.
+    let absolute = nodes.scratch.path("origin/file");
+    for file in ["file", absolute.to_str().unwrap()] {
+        let told = json(&nodes.cluster("tokens", &[file, "--json"]));
+        let section = Section::find("halocline cluster tokens").unwrap();
+        assert_eq!(section.undescribed(&told), [""; 0]);
+        assert_eq!(told["tokens"][0]["node"], "one", "{told}");
+        assert_eq!(told["tokens"][0]["mode"], "exclusive", "{told}");
+    }
+    for (file, part) in [("none", "none"), ("/etc/passwd", "not below"), (".", "regular file")] {
+        let refused = nodes.cluster("tokens", &[file]);
+        assert_eq!(refused.status.code(), Some(2), "{file}: {}", said(&refused));
+        assert!(said(&refused).contains(part), "{file}: {}", said(&refused));
+    }
+    let clean = nodes.cluster("fsck", &[]);
+    assert!(
+        clean.status.success() && written(&clean).contains("fits together"),
+        "{}",
+        said(&clean)
+    );
+    nodes.kill("one");
+    eventually("its lease is over", || {
+        json(&nodes.cluster("nodes", &["--json"]))[0]["lease_ms"] == 0
+            || json(&nodes.cluster("nodes", &["--json"]))[1]["lease_ms"] == 0
+    });
+    let found = nodes.cluster("fsck", &["--json"]);
+    assert_eq!(found.status.code(), Some(1), "{}", said(&found));
+    let problems = json(&found);
+    let section = Section::find("halocline cluster fsck").unwrap();
+    assert_eq!(section.undescribed(&problems), [""; 0]);
+    assert_eq!(problems[0]["problem"], "gone", "{problems}");
+    assert_eq!((&problems[0]["node"], &problems[0]["files"]), (&"one".into(), &1.into()));
+    let recovered = nodes.cluster("recover", &["one"]);
+    assert!(recovered.status.success(), "{}", said(&recovered));
+    let clean = nodes.cluster("fsck", &[]);
+    assert!(clean.status.success(), "{}", said(&clean));
+}
+
+/// A password comes from the environment or from a file that nobody else reads, and is shown nowhere.
+#[test]
+fn a_password_is_read_from_a_private_file_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let Some(scratch) = Scratch::new(program!()) else { return };
+    let Some(store) = RedisServer::start(&["--requirepass", "s3cret"]) else { return };
+    let file = scratch.path("password");
+    fs::write(&file, "s3cret\n").unwrap();
+    let url = store.url();
+    let ask = |variables: &[(&str, &str)]| {
+        let mut command = scratch.command(&["cluster", "nodes", "origin", "--cluster", &url]);
+        command.envs(variables.iter().copied()).output().unwrap()
+    };
+    let path = file.to_str().unwrap();
+    let in_file = ("HALOCLINE_CLUSTER_PASSWORD_FILE", path);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    for (variables, part) in [
+        (&[][..], "--cluster"),
+        (&[("HALOCLINE_CLUSTER_PASSWORD", "wrong")][..], "--cluster"),
+        (&[in_file][..], "mode 0600"),
+        (&[in_file, ("HALOCLINE_CLUSTER_PASSWORD", "s3cret")][..], "both set"),
+        (&[("HALOCLINE_CLUSTER_PASSWORD_FILE", "/nowhere")][..], "/nowhere"),
+    ] {
+        let refused = ask(variables);
+        assert_eq!(refused.status.code(), Some(2), "{variables:?}: {}", said(&refused));
+        assert!(said(&refused).contains(part), "{variables:?}: {}", said(&refused));
+        assert!(!said(&refused).contains("s3cret"), "{}", said(&refused));
+    }
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    for variables in [in_file, ("HALOCLINE_CLUSTER_PASSWORD", "s3cret")] {
+        let answered = ask(&[variables]);
+        assert!(answered.status.success(), "{}", said(&answered));
+    }
+}

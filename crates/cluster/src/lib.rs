@@ -9,6 +9,7 @@
 pub mod agent;
 pub mod alone;
 pub mod counters;
+pub mod overview;
 pub mod registry;
 pub mod sessions;
 pub mod store;

@@ -145,6 +145,11 @@ impl Registry {
         is_sound.then_some(entry)
     }
 
+    /// The name of a session's node alone; the session's number where its entry cannot be read.
+    pub fn node(&self, session: Session) -> String {
+        self.entry(session).map_or_else(|| format!("{:016x}", session.0), |entry| entry.node)
+    }
+
     /// How a session is called where people read it.
     pub fn name(&self, session: Session) -> String {
         self.entry(session).map_or_else(

@@ -72,6 +72,16 @@ pub fn tokens(store: &dyn Store, file: SharedFile) -> Result<Vec<Held>> {
     Ok(if is_now { reading.tokens.all().to_vec() } else { Vec::new() })
 }
 
+/// Who waits for bytes of a file, the first one first.
+///
+/// # Errors
+/// If the store cannot be read.
+pub fn waiters(store: &dyn Store, file: SharedFile) -> Result<Vec<Session>> {
+    let reading = store.read(file).map_err(told)?;
+    let is_now = reading.tokens.epoch() == reading.epoch;
+    Ok(if is_now { reading.tokens.waiters().collect() } else { Vec::new() })
+}
+
 /// What a session holds exclusively, as far as the store knows: dirty bytes may lie there.
 ///
 /// # Errors

@@ -1,5 +1,7 @@
 //! `halocline cluster`: the nodes that cache one origin, and what becomes of those that are gone.
 
+mod seen;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +21,7 @@ use crate::options::ConfigArgs;
 use crate::say::{say, tell};
 use crate::text;
 
-/// See which nodes cache an origin, and end what those left that are gone
+/// See which nodes cache an origin and what they hold, and end what those left that are gone
 #[derive(Debug, Args)]
 pub(crate) struct ClusterCommand {
     #[command(subcommand)]
@@ -29,15 +31,22 @@ pub(crate) struct ClusterCommand {
 #[derive(Debug, Subcommand)]
 enum What {
     /// List the nodes
-    Nodes(NodesArgs),
+    Nodes(AskArgs),
+    /// Say what the store of tokens says: its nodes, and how much each holds and waits for
+    Status(AskArgs),
+    /// Say who holds and who waits for which bytes of a file
+    Tokens(seen::TokensArgs),
+    /// Look for what does not fit together; changes nothing
+    Fsck(AskArgs),
     /// Bring to the origin what a node that is gone left on its cache, which this machine reaches, and end its session
     Recover(RecoverArgs),
     /// End the session of a node that will not come back: what only its cache has is lost
     Forget(EndArgs),
 }
 
+/// What is asked about an origin.
 #[derive(Debug, Args)]
-struct NodesArgs {
+struct AskArgs {
     #[command(flatten)]
     store: StoreArgs,
     /// Answer in JSON
@@ -71,12 +80,15 @@ struct EndArgs {
 pub(crate) fn execute(args: &ClusterCommand) -> Outcome {
     match &args.what {
         What::Nodes(args) => nodes(args),
+        What::Status(args) => seen::status(args),
+        What::Tokens(args) => seen::tokens(args),
+        What::Fsck(args) => seen::fsck(args),
         What::Recover(args) => recover(args),
         What::Forget(args) => forget(args),
     }
 }
 
-fn nodes(args: &NodesArgs) -> Outcome {
+fn nodes(args: &AskArgs) -> Outcome {
     let (store, registry) = args.store.open().map_err(Failure::refused)?;
     let nodes = sessions::nodes(&store, &registry).map_err(Failure::refused)?;
     if args.json {

@@ -30,6 +30,111 @@ pub(super) const CLUSTER_NODES: &[Metric] = &[
     ),
 ];
 
+pub(super) const CLUSTER_STATUS: &[Metric] = &[
+    metric("epoch", "number", "The life of the store: another after each start or failover."),
+    metric(
+        "grants",
+        "bool",
+        "Whether it grants new tokens: not until all sessions that are listed have said what they hold.",
+    ),
+    metric(
+        "nodes[].session",
+        "number",
+        "One life of a node's mount; `recover` and `forget` end it.",
+    ),
+    metric("nodes[].node", "text or null", "Its name; null where its entry cannot be read."),
+    metric("nodes[].cache", "path or null", "Its cache directory, as that node names it."),
+    metric(
+        "nodes[].cache_id",
+        "text or null",
+        "Which cache that is, whatever it is called elsewhere.",
+    ),
+    metric(
+        "nodes[].boot_id",
+        "text or null",
+        "The boot of the machine that its process runs, or ran, on.",
+    ),
+    metric(
+        "nodes[].life",
+        "word or null",
+        "`Live`, or `Gone` once another node needed something of it after its lease was over; null where the store knows nothing of it.",
+    ),
+    metric(
+        "nodes[].lease_ms",
+        "milliseconds",
+        "How long its lease still runs, by the store's clock; 0: it is gone.",
+    ),
+    metric(
+        "nodes[].is_known",
+        "bool",
+        "Whether it has said what it holds since the store may have forgotten it last.",
+    ),
+    metric("nodes[].tokens.files", "number", "Files of which it holds something."),
+    metric("nodes[].tokens.shared", "number", "Tokens to read and cache, beside others."),
+    metric("nodes[].tokens.exclusive", "number", "Tokens to read, write and cache, alone."),
+    metric(
+        "nodes[].tokens.direct",
+        "number",
+        "Tokens to read and write on the origin, and cache nothing.",
+    ),
+    metric("nodes[].tokens.waits", "number", "Files of which it waits for something."),
+    metric("files", "number", "Files with tokens."),
+    metric("all_files", "bool", "Whether these are all; only the first million are counted."),
+    metric(
+        "contended_files",
+        "number",
+        "Files with ranges that nobody caches, because they changed hands all the time.",
+    ),
+    metric(
+        "problems[].problem",
+        "word",
+        "`gone`, `unlisted`, `stray`, `conflict` or `unsound`; `stray` ends by itself.",
+    ),
+    metric("problems[].node", "text", "`gone`: its name."),
+    metric(
+        "problems[].files",
+        "number",
+        "`gone`: files that it holds alone; dirty bytes may lie on its cache.",
+    ),
+    metric("problems[].session", "number", "`unlisted`, `stray`: the session."),
+    metric("problems[].inode", "number", "`stray`, `conflict`, `unsound`: the file."),
+    metric("problems[].one", "number", "`conflict`: one of the sessions."),
+    metric("problems[].other", "number", "`conflict`: the other one."),
+    metric("problems[].what", "text", "`unsound`: what is wrong with the value."),
+];
+
+pub(super) const CLUSTER_TOKENS: &[Metric] = &[
+    metric("inode", "number", "Inode number of the file."),
+    metric("tokens[].node", "text", "Who holds it: a node's name, or a session's number."),
+    metric("tokens[].mode", "word", "`shared`, `exclusive` or `direct`."),
+    metric("tokens[].offset", "bytes", "Its first byte."),
+    metric(
+        "tokens[].end",
+        "bytes or null",
+        "Behind its last byte; null where it reaches to whatever end the file will have.",
+    ),
+    metric("waiting[]", "text", "Nodes that wait for something, the first one first."),
+];
+
+pub(super) const CLUSTER_FSCK: &[Metric] = &[
+    metric(
+        "[].problem",
+        "word",
+        "`gone`, `unlisted`, `stray`, `conflict` or `unsound`; `stray` ends by itself.",
+    ),
+    metric("[].node", "text", "`gone`: its name."),
+    metric(
+        "[].files",
+        "number",
+        "`gone`: files that it holds alone; dirty bytes may lie on its cache.",
+    ),
+    metric("[].session", "number", "`unlisted`, `stray`: the session."),
+    metric("[].inode", "number", "`stray`, `conflict`, `unsound`: the file."),
+    metric("[].one", "number", "`conflict`: one of the sessions."),
+    metric("[].other", "number", "`conflict`: the other one."),
+    metric("[].what", "text", "`unsound`: what is wrong with the value."),
+];
+
 pub(super) const DOCTOR: &[Metric] = &[
     metric(
         "[].what",

@@ -4,8 +4,8 @@ use super::Section;
 use super::admission::{BENCH_ADMISSION, RATIOS, SECONDS, SERVED};
 use super::advise::{ADVISE, ADVISED_USE};
 use super::offline::{
-    BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_NODES, DOCTOR, FSCK, FSCK_TIER,
-    IOR, IOR_RUN, RESCUE,
+    BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_FSCK, CLUSTER_NODES,
+    CLUSTER_STATUS, CLUSTER_TOKENS, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE,
 };
 use super::placement::{APPLY, VERIFY};
 use super::plan::{PLAN, PLANNED_LAYOUT};
@@ -93,6 +93,24 @@ pub static SECTIONS: &[Section] = &[
         commands: "`halocline cluster nodes ORIGIN --json`",
         about: "The sessions of an origin: those that its list has, and those that the store knows (docs/CLUSTER.md).",
         metrics: CLUSTER_NODES,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline cluster status ORIGIN --json`",
+        about: "What the store of tokens and the list of sessions say together (docs/CLUSTER.md).",
+        metrics: CLUSTER_STATUS,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline cluster tokens ORIGIN FILE --json`",
+        about: "Who holds and who waits for which bytes of a file.",
+        metrics: CLUSTER_TOKENS,
+        within: &[],
+    },
+    Section {
+        commands: "`halocline cluster fsck ORIGIN --json`",
+        about: "What does not fit together. The status is 1 where something does not end by itself.",
+        metrics: CLUSTER_FSCK,
         within: &[],
     },
     Section {

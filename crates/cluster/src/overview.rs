@@ -1,0 +1,238 @@
+//! The whole of what a store says, for people: how many tokens each session holds, and what does not fit together.
+
+use std::collections::BTreeMap;
+
+use halocline_cache::coherence::SharedFile;
+use halocline_model::token::{Held, Life, Mode, Session};
+use halocline_os::error::Result;
+use serde::Serialize;
+
+use crate::agent::told;
+use crate::registry::Registry;
+use crate::sessions::{self, Node};
+use crate::store::{Store, StoreError};
+
+/// Files that are looked at; of more, the first ones are counted and that is said.
+const FILES_MAX: usize = 1_000_000;
+
+/// What a session holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Holdings {
+    /// Files of which it holds something.
+    pub files: u64,
+    /// Tokens to read and cache, beside others.
+    pub shared: u64,
+    /// Tokens to read, write and cache, alone.
+    pub exclusive: u64,
+    /// Tokens to read and write on the origin, and cache nothing.
+    pub direct: u64,
+    /// Files of which it waits for something.
+    pub waits: u64,
+}
+
+/// A session with what it holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Holder {
+    /// The session.
+    #[serde(flatten)]
+    pub node: Node,
+    /// What it holds.
+    pub tokens: Holdings,
+}
+
+/// Something that does not fit together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "problem", rename_all = "kebab-case")]
+pub enum Problem {
+    /// A session that is gone: what it has for itself is given to nobody, and while the store does not know it, nobody gets new
+    /// tokens.
+    Gone {
+        /// Its name, or its number.
+        node: String,
+        /// Files that it holds alone: dirty bytes may lie on its cache.
+        files: u64,
+    },
+    /// A session that the store knows and the list on the origin does not.
+    Unlisted {
+        /// Its number.
+        session: Session,
+    },
+    /// Tokens of a session that nobody knows. They hold nobody up: the next request for the file drops them.
+    Stray {
+        /// Inode of the file.
+        inode: u64,
+        /// Its number.
+        session: Session,
+    },
+    /// Two sessions hold what excludes each other (I11).
+    Conflict {
+        /// Inode of the file.
+        inode: u64,
+        /// The one.
+        one: Session,
+        /// The other.
+        other: Session,
+    },
+    /// A value that Halocline did not write.
+    Unsound {
+        /// Inode of the file.
+        inode: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl Problem {
+    /// Whether it ends by itself.
+    #[must_use]
+    pub const fn ends_by_itself(&self) -> bool {
+        matches!(self, Self::Stray { .. })
+    }
+}
+
+/// What the store and the list of sessions say together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Overview {
+    /// The life of the store.
+    pub epoch: u64,
+    /// Whether it grants new tokens: not until all that are listed have said what they hold.
+    pub grants: bool,
+    /// All sessions.
+    pub nodes: Vec<Holder>,
+    /// Files with tokens.
+    pub files: u64,
+    /// Whether these are all that there are.
+    pub all_files: bool,
+    /// Files with ranges that nobody caches, because they changed hands all the time, or so many want them.
+    pub contended_files: u64,
+    /// What does not fit together.
+    pub problems: Vec<Problem>,
+}
+
+/// Looks at everything. Nothing is changed; nodes go on meanwhile, so that files are counted one after the other.
+///
+/// # Errors
+/// If the store or the list cannot be read.
+pub fn overview(store: &dyn Store, registry: &Registry) -> Result<Overview> {
+    let roll = store.roll().map_err(told)?;
+    let nodes = sessions::nodes(store, registry)?;
+    let files = store.files(FILES_MAX).map_err(told)?;
+    let mut found = Overview {
+        epoch: roll.epoch.0,
+        grants: roll.members.grants(roll.epoch),
+        nodes: Vec::new(),
+        files: 0,
+        all_files: files.len() < FILES_MAX,
+        contended_files: 0,
+        problems: Vec::new(),
+    };
+    let mut held: BTreeMap<Session, Holdings> =
+        nodes.iter().map(|node| (node.session, Holdings::default())).collect();
+    for file in files {
+        look_at(store, file, roll.now_ms, &mut held, &mut found)?;
+    }
+    let listed = registry.sessions()?;
+    for node in nodes {
+        let tokens = held[&node.session];
+        let is_gone = node.life != Some(Life::Live) || node.lease_ms == 0;
+        if !listed.contains(&node.session) {
+            found.problems.push(Problem::Unlisted { session: node.session });
+        } else if is_gone {
+            let name = registry.node(node.session);
+            found.problems.push(Problem::Gone { node: name, files: tokens.exclusive });
+        }
+        found.nodes.push(Holder { node, tokens });
+    }
+    Ok(found)
+}
+
+/// Counts the tokens of one file.
+fn look_at(
+    store: &dyn Store,
+    file: SharedFile,
+    now_ms: u64,
+    held: &mut BTreeMap<Session, Holdings>,
+    found: &mut Overview,
+) -> Result<()> {
+    let inode = file.inode;
+    let reading = match store.read(file) {
+        Err(StoreError::Unsound(what)) => {
+            found.problems.push(Problem::Unsound { inode, what });
+            return Ok(());
+        }
+        reading => reading.map_err(told)?,
+    };
+    // What was said in an earlier life of the store counts for nothing.
+    if reading.tokens.epoch() != reading.epoch || reading.tokens.is_empty() {
+        return Ok(());
+    }
+    found.files += 1;
+    let mut seen = BTreeMap::new();
+    for token in reading.tokens.all() {
+        let Some(holdings) = held.get_mut(&token.session) else {
+            found.problems.push(Problem::Stray { inode, session: token.session });
+            continue;
+        };
+        holdings.files += u64::from(seen.insert(token.session, ()).is_none());
+        *match token.mode {
+            Mode::Shared => &mut holdings.shared,
+            Mode::Direct => &mut holdings.direct,
+            Mode::Exclusive => &mut holdings.exclusive,
+        } += 1;
+    }
+    for waiter in reading.tokens.waiters() {
+        if let Some(holdings) = held.get_mut(&waiter) {
+            holdings.waits += 1;
+        }
+    }
+    let direct = |held: &&Held| held.mode == Mode::Direct;
+    let contended = reading.tokens.all().iter().filter(direct);
+    let is_contended = |held: &Held| reading.tokens.is_contended(held.range, now_ms);
+    found.contended_files += u64::from(contended.into_iter().any(is_contended));
+    if let Some((one, other)) = conflict(reading.tokens.all()) {
+        found.problems.push(Problem::Conflict { inode, one, other });
+    }
+    Ok(())
+}
+
+/// Two sessions with tokens over one byte that exclude each other.
+fn conflict(held: &[Held]) -> Option<(Session, Session)> {
+    let mut by_start: Vec<&Held> = held.iter().collect();
+    by_start.sort_unstable_by_key(|held| held.range.start);
+    // Those that reach beyond where the next one begins.
+    let mut open: Vec<&Held> = Vec::new();
+    for held in by_start {
+        open.retain(|before| before.range.end > held.range.start);
+        let other = open
+            .iter()
+            .find(|before| before.session != held.session && before.mode.conflicts(held.mode));
+        if let Some(other) = other {
+            return Some((other.session, held.session));
+        }
+        open.push(held);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::request::ByteRange;
+
+    use super::*;
+
+    fn held(session: u64, mode: Mode, range: (u64, u64)) -> Held {
+        Held { session: Session(session), mode, range: ByteRange::new(range.0, range.1) }
+    }
+
+    #[test]
+    fn tokens_that_exclude_each_other_are_found() {
+        let (shared, exclusive) = (Mode::Shared, Mode::Exclusive);
+        let beside = [held(1, exclusive, (0, 10)), held(2, exclusive, (10, 20))];
+        assert_eq!(conflict(&beside), None);
+        assert_eq!(conflict(&[held(1, shared, (0, 10)), held(2, shared, (5, 20))]), None);
+        assert_eq!(conflict(&[held(1, exclusive, (0, 10)), held(1, shared, (5, 20))]), None);
+        let around =
+            [held(1, shared, (0, 100)), held(2, shared, (5, 20)), held(3, exclusive, (50, 60))];
+        assert_eq!(conflict(&around), Some((Session(1), Session(3))));
+    }
+}
