@@ -27,6 +27,8 @@ impl LeaseRenewal {
         let renewed = Arc::clone(&own);
         let renew = move || {
             while renewed.under_way.wait(&clock) {
+                // Who begins a change may wait for what this holds: no simulated time passes then.
+                let _working = clock.work().begin();
                 renewed.under_way.renew(&renewed.lease);
             }
         };
