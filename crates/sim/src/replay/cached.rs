@@ -17,6 +17,7 @@ use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::room::WAIT_MAX;
 use halocline_model::streams::Streams;
+use halocline_model::striping::Striping;
 use halocline_trace::{Op, Request};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -105,6 +106,8 @@ struct Cache {
     /// Places of the cache's servers in the set.
     fast: Vec<usize>,
     origin: FileLayout,
+    /// The origin as policies see it.
+    striping: Striping,
     layouts: FxHashMap<Placement, FileLayout>,
     geometry: CacheGeometry,
     admission: Box<dyn Admission>,
@@ -144,6 +147,7 @@ impl Cache {
         Ok(Self {
             stations: servers.iter().map(Station::new).collect(),
             origin: striped(servers.len(), &slow),
+            striping: setting.origin.striping(),
             fast,
             layouts: FxHashMap::default(),
             geometry,
@@ -207,6 +211,13 @@ impl Cache {
             let (mut bytes, mut parts, mut side_ns) = (0, 0, now_ns);
             for (piece, place) in of_side {
                 side_ns = side_ns.max(self.transfer(now_ns, file, *piece, *place, direction));
+                if !on_cache {
+                    self.streams.entry(file).or_default().goes_home(
+                        self.striping,
+                        *piece,
+                        direction,
+                    );
+                }
                 bytes += piece.len();
                 parts += 1;
             }
@@ -270,6 +281,7 @@ impl Cache {
     ) -> (Verdict, bool) {
         let streams = self.streams.entry(request.file).or_default();
         let pattern = streams.note(request.process, range, now_ns / 1_000_000);
+        let continues_origin = streams.continues_origin(self.striping, range, pattern, direction);
         let verdict = self.admission.judge(&Query {
             direction,
             range,
@@ -278,6 +290,9 @@ impl Cache {
             distance: pattern.distance,
             run_bytes: pattern.run_bytes,
             last_run_bytes: pattern.last_run_bytes,
+            orderly: pattern.orderly,
+            continues_origin,
+            in_step: pattern.in_step,
             cache_pressure: self.extents.pressure(),
         });
         (verdict, pattern.distance == Some(0))
