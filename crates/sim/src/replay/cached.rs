@@ -211,13 +211,6 @@ impl Cache {
             let (mut bytes, mut parts, mut side_ns) = (0, 0, now_ns);
             for (piece, place) in of_side {
                 side_ns = side_ns.max(self.transfer(now_ns, file, *piece, *place, direction));
-                if !on_cache {
-                    self.streams.entry(file).or_default().goes_home(
-                        self.striping,
-                        *piece,
-                        direction,
-                    );
-                }
                 bytes += piece.len();
                 parts += 1;
             }
@@ -357,7 +350,11 @@ impl Cache {
         direction: Direction,
     ) -> u64 {
         let layout = match place {
-            None => &self.origin,
+            None => {
+                let streams = self.streams.entry(file).or_default();
+                streams.goes_home(self.striping, range, direction);
+                &self.origin
+            }
             Some(place) => {
                 let (geometry, fast, all) = (self.geometry, &self.fast, self.stations.len());
                 self.layouts
