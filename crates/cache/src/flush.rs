@@ -171,6 +171,7 @@ impl Flusher {
             let bytes = snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
             let gaps = self.space.take_gaps(&flush_handle, span, bytes);
             let alone = |run: &ByteRange| cost.plan(std::slice::from_ref(run));
+            file.streams.lock().flushed(origin.striping(), span);
             flush_handle.rewrite(snapshot.runs(), &|runs| match gaps {
                 Some(_) => cost.plan(runs),
                 None => runs.iter().flat_map(alone).collect(),

@@ -63,7 +63,12 @@ impl Identifier {
         pressure: f32,
     ) -> Identified {
         let process = self.processes.of_thread(tid);
-        let pattern = file.streams.lock().note(process.pid, range, now_ms);
+        let striping = self.setting.origin.striping();
+        let (pattern, continues_origin) = {
+            let mut streams = file.streams.lock();
+            let pattern = streams.note(process.pid, range, now_ms);
+            (pattern, streams.continues_origin(striping, range, pattern, direction))
+        };
         let hint = file.hint.read();
         let query = Query {
             direction,
@@ -73,6 +78,9 @@ impl Identifier {
             distance: pattern.distance,
             run_bytes: pattern.run_bytes,
             last_run_bytes: pattern.last_run_bytes,
+            orderly: pattern.orderly,
+            continues_origin,
+            in_step: pattern.in_step,
             cache_pressure: pressure,
         };
         let named = hint.policy.as_deref().and_then(|name| self.named(name));
@@ -96,7 +104,12 @@ impl Identifier {
     ) -> admit::Explanation {
         let process = Process { pid: 0, owner: 0 };
         // A process that jumps to the range: what the question is mostly about.
-        let pattern = file.map(|file| file.streams.lock().peek(process.pid, range));
+        let striping = self.setting.origin.striping();
+        let (pattern, continues_origin) = file.map_or((None, false), |file| {
+            let streams = file.streams.lock();
+            let pattern = streams.peek(process.pid, range);
+            (Some(pattern), streams.continues_origin(striping, range, pattern, direction))
+        });
         self.default.explain(&Query {
             direction,
             range,
@@ -105,6 +118,9 @@ impl Identifier {
             distance: Some(u64::MAX),
             run_bytes: range.len(),
             last_run_bytes: 0,
+            orderly: false,
+            continues_origin,
+            in_step: false,
             cache_pressure: 0.0,
         })
     }
@@ -141,6 +157,19 @@ impl Identifier {
 
     fn named(&self, name: &str) -> Option<Arc<dyn Admission>> {
         self.by_name.read().get(name).cloned()
+    }
+
+    /// Runs I/O on the origin, where it moves the heads, and tells the policy how long it took.
+    pub(crate) fn timed_home<T, E>(
+        &self,
+        file: &CachedFile,
+        direction: Direction,
+        identified: &Identified,
+        part: ByteRange,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        file.streams.lock().goes_home(self.setting.origin.striping(), part, direction);
+        self.timed(false, direction, Some(identified), part.len(), work)
     }
 
     /// Runs I/O on one side and tells the policy how long it took.

@@ -415,7 +415,7 @@ impl Redirector {
         data: &[u8],
     ) -> Result<()> {
         let _space = self.space.take_for_origin(handle, part)?;
-        self.identifier.timed(false, Direction::Write, Some(identified), part.len(), || {
+        self.identifier.timed_home(&handle.file, Direction::Write, identified, part, || {
             self.write_origin(handle, part, data)
         })
     }
@@ -440,11 +440,11 @@ impl Redirector {
         // The origin first, in few large pieces that may run over cached bytes; then the cached
         // bytes on top, which are at least as new.
         for span in missing_spans(segments) {
-            whole &= self.identifier.timed(
-                false,
+            whole &= self.identifier.timed_home(
+                &handle.file,
                 Direction::Read,
-                Some(identified),
-                span.len(),
+                identified,
+                span,
                 || self.origin.read(&handle.origin, span, slice_mut(buf, range.start, span)),
             )?;
         }

@@ -38,6 +38,9 @@ fn main() {
                     distance: Some(offset),
                     run_bytes: len,
                     last_run_bytes: len,
+                    orderly: true,
+                    continues_origin: false,
+                    in_step: false,
                     cache_pressure: 0.5,
                 })));
             }

@@ -83,6 +83,12 @@ pub struct Query {
     pub run_bytes: u64,
     /// Length of the process's run before this one, 0 for none: what this one is expected to reach.
     pub last_run_bytes: u64,
+    /// Whether its process does more than jump: some of its last requests began where others had ended.
+    pub orderly: bool,
+    /// Whether it would cost the origin no seek: the last request of the file that went there ended where it begins.
+    pub continues_origin: bool,
+    /// Whether processes take turns, and their requests have come in the order of the file for a while.
+    pub in_step: bool,
     /// 0 for an empty cache to 1 for one full of dirty data.
     pub cache_pressure: f32,
 }

@@ -1,7 +1,10 @@
 //! What each process does on one file: where its last request ended, how long its stream is, and
 //! how many processes are active at all (p of the cost model). The engine and the simulator ask the same code.
 
-use crate::request::ByteRange;
+use crate::heads::Heads;
+use crate::request::{ByteRange, Direction};
+use crate::striping::Striping;
+use crate::turns::Turns;
 use rustc_hash::FxHashMap;
 
 /// A process counts towards p for this long after its last request on the file.
@@ -14,12 +17,18 @@ const PROCESSES_MAX: usize = 4096;
 /// shared file, one after the other) go on where another one ended.
 const ENDS: usize = 64;
 
+/// Of its last eight requests a process must have begun so many where others had ended: of requests at random places a few
+/// do so by chance, or nearly.
+const IN_ORDER_MIN: u32 = 2;
+
 /// The streams of one file by process and direction-less position, as the papers define distance.
 #[derive(Debug)]
 pub struct Streams {
     by_process: FxHashMap<u32, Stream>,
     ends: [u64; ENDS],
     next_end: usize,
+    heads: Heads,
+    turns: Turns,
     /// p counted at `counted_ms`; counting anew at every request would be linear in p.
     active: u32,
     counted_ms: u64,
@@ -29,7 +38,15 @@ impl Default for Streams {
     fn default() -> Self {
         // No request begins at the end of the address space.
         let ends = [u64::MAX; ENDS];
-        Self { by_process: FxHashMap::default(), ends, next_end: 0, active: 0, counted_ms: 0 }
+        Self {
+            by_process: FxHashMap::default(),
+            ends,
+            next_end: 0,
+            heads: Heads::default(),
+            turns: Turns::default(),
+            active: 0,
+            counted_ms: 0,
+        }
     }
 }
 
@@ -39,6 +56,8 @@ struct Stream {
     run_bytes: u64,
     /// Length of the run before this one.
     last_run_bytes: u64,
+    /// A bit for each of its last eight requests, set if that began where one of the latest requests had ended.
+    in_order: u8,
     seen_ms: u64,
 }
 
@@ -52,6 +71,12 @@ pub struct Pattern {
     pub run_bytes: u64,
     /// Length of the process's run before this one, 0 for none.
     pub last_run_bytes: u64,
+    /// Whether its process does more than jump: some of its last requests began where others had ended.
+    pub orderly: bool,
+    /// Whether it begins where a request of another process ended lately, and not where its own last one did.
+    pub in_turn: bool,
+    /// Whether processes take turns and have been in step up to here.
+    pub in_step: bool,
     /// Processes with requests on the file within [`WINDOW_MS`], this one included.
     pub processes: u32,
 }
@@ -60,10 +85,14 @@ impl Streams {
     /// Notes a request and says how it continues its process's stream.
     pub fn note(&mut self, pid: u32, range: ByteRange, now_ms: u64) -> Pattern {
         let pattern = self.peek(pid, range);
+        self.turns.note(range);
         let last = self.by_process.get(&pid);
         self.active += u32::from(last.is_none());
         let Pattern { run_bytes, last_run_bytes, .. } = pattern;
-        let stream = Stream { end: range.end, run_bytes, last_run_bytes, seen_ms: now_ms };
+        let continues = u8::from(self.ends.contains(&range.start));
+        let in_order = last.map_or(u8::MAX, |stream| stream.in_order << 1 | continues);
+        let stream =
+            Stream { end: range.end, run_bytes, last_run_bytes, in_order, seen_ms: now_ms };
         self.by_process.insert(pid, stream);
         self.ends[self.next_end] = range.end;
         self.next_end = (self.next_end + 1) % ENDS;
@@ -72,13 +101,16 @@ impl Streams {
         {
             self.recount(now_ms);
         }
-        Pattern { processes: self.active.max(1), ..pattern }
+        let in_step = self.active > 1 && self.turns.in_step();
+        Pattern { in_step, processes: self.active.max(1), ..pattern }
     }
 
     /// What [`Streams::note`] would answer, without noting anything: for `explain`.
     pub fn peek(&self, pid: u32, range: ByteRange) -> Pattern {
         let last = self.by_process.get(&pid);
-        let shared = self.ends.contains(&range.start);
+        let orderly = last.is_none_or(|stream| stream.in_order.count_ones() >= IN_ORDER_MIN);
+        let at_an_end = self.ends.contains(&range.start);
+        let shared = orderly && at_an_end;
         let distance = last.map(|stream| range.start.abs_diff(stream.end));
         let carried = last.filter(|stream| stream.end == range.start || shared);
         let run_bytes = carried.map_or(0, |stream| stream.run_bytes) + range.len();
@@ -89,8 +121,41 @@ impl Streams {
             distance: if shared { distance.map(|_| 0) } else { distance },
             run_bytes,
             last_run_bytes,
+            orderly,
+            in_turn: shared && last.is_none_or(|stream| stream.end != range.start),
+            in_step: self.active > 1 && self.turns.in_step(),
             processes: self.active.max(1),
         }
+    }
+
+    /// `range` goes to an origin that stripes files so.
+    pub fn goes_home(&mut self, striping: Striping, range: ByteRange, direction: Direction) {
+        self.heads.follow(striping, range, direction);
+    }
+
+    /// A flush wrote `range` there.
+    pub fn flushed(&mut self, striping: Striping, range: ByteRange) {
+        self.heads.lose(striping, range);
+    }
+
+    /// Whether `range`, a request with this pattern, would cost the origin no seek. Of reads also where most of what the
+    /// origin serves needs none: if some of a stream's reads were cached, its processes would lose their order.
+    ///
+    /// A process that streams beside others is not one of those as long as the file's writes alone go to the origin: it
+    /// would only wait for the disk where the others need not.
+    #[must_use]
+    pub fn continues_origin(
+        &self,
+        striping: Striping,
+        range: ByteRange,
+        pattern: Pattern,
+        direction: Direction,
+    ) -> bool {
+        if direction == Direction::Read && pattern.distance == Some(0) && self.heads.mostly_stay() {
+            return true;
+        }
+        let alone = pattern.processes == 1;
+        (alone || pattern.in_turn || self.heads.serve_reads()) && self.heads.are_at(striping, range)
     }
 
     fn recount(&mut self, now_ms: u64) {
@@ -109,7 +174,15 @@ mod tests {
     use super::*;
 
     fn pattern(distance: Option<u64>, run_bytes: u64, last_run_bytes: u64) -> Pattern {
-        Pattern { distance, run_bytes, last_run_bytes, processes: 1 }
+        Pattern {
+            distance,
+            run_bytes,
+            last_run_bytes,
+            orderly: true,
+            in_turn: false,
+            in_step: false,
+            processes: 1,
+        }
     }
 
     #[test]
@@ -141,5 +214,43 @@ mod tests {
         }
         assert_eq!(streams.note(0, ByteRange::at(1, 1), 1).processes, 16);
         assert_eq!(streams.note(0, ByteRange::at(2, 1), 2 * WINDOW_MS).processes, 1);
+    }
+
+    #[test]
+    fn a_jump_that_ends_where_another_began_is_no_turn() {
+        let mut streams = Streams::default();
+        for at in 0..32 {
+            streams.note(1, ByteRange::at(at * 1000, 10), 0);
+            streams.note(2, ByteRange::at(at * 1000 + 500, 10), 0);
+        }
+        let seen = streams.note(2, ByteRange::at(31_010, 10), 0);
+        assert!(!seen.orderly && !seen.in_turn && seen.distance == Some(500), "{seen:?}");
+    }
+
+    #[test]
+    fn a_turn_continues_what_went_to_the_origin() {
+        let one = Striping::new(1, 100);
+        let mut streams = Streams::default();
+        let (a, b) = (ByteRange::at(0, 10), ByteRange::at(10, 10));
+        streams.note(1, a, 0);
+        streams.goes_home(one, a, Direction::Write);
+        let seen = streams.note(2, b, 0);
+        assert!(seen.in_turn && streams.continues_origin(one, b, seen, Direction::Write));
+        streams.flushed(one, ByteRange::at(0, 1));
+        assert!(!streams.continues_origin(one, b, seen, Direction::Write), "the head has moved");
+    }
+
+    #[test]
+    fn one_of_several_writers_continues_its_own_stream_where_the_origin_reads() {
+        let one = Striping::new(1, 100);
+        let mut streams = Streams::default();
+        streams.note(1, ByteRange::at(0, 10), 0);
+        streams.note(2, ByteRange::at(5000, 10), 0);
+        streams.goes_home(one, ByteRange::at(0, 10), Direction::Write);
+        let next = ByteRange::at(10, 10);
+        let seen = streams.note(1, next, 0);
+        assert!(!streams.continues_origin(one, next, seen, Direction::Write));
+        streams.goes_home(one, ByteRange::at(0, 10), Direction::Read);
+        assert!(streams.continues_origin(one, next, seen, Direction::Write));
     }
 }

@@ -42,6 +42,9 @@ fn row(what: &str, len: u64, distance: Option<u64>, run_bytes: u64) -> String {
         distance,
         run_bytes,
         last_run_bytes: run_bytes,
+        orderly: true,
+        continues_origin: false,
+        in_step: false,
         cache_pressure: 0.0,
     });
     let decision = if verdict.critical { verdict.layout.name() } else { "origin" };

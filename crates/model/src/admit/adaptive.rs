@@ -2,11 +2,12 @@
 //!
 //! Three questions, each of which can send a request to the origin:
 //! 1. Does it seek? A stream costs the disk its transfer, and costs the same again when it is
-//!    flushed or was fetched: caching it saves the disk nothing and wears the SSD out. Only where
-//!    several processes stream side by side in small requests do the disks seek after all.
+//!    flushed or was fetched: caching it saves the disk nothing and wears the SSD out. Where
+//!    several processes stream side by side the disks seek after all, unless the request begins
+//!    where the last one on the origin ended.
 //! 2. Is it worth its SSD bytes? What the disk saves is the startups: the request's own cost on
 //!    all its servers less what flushing (or fetching) it in sorted order costs. Per byte this
-//!    must reach a share of the disk's own transfer time; the share rises as the cache fills.
+//!    must be more than what the SSDs take for it.
 //! 3. Is the cache faster, by a margin, as both sides are now? Measured times correct the
 //!    predictions ([`super::correction`]), so a congested or sick SSD loses its requests.
 
@@ -16,14 +17,20 @@ use super::correction::Correction;
 use super::forecast::{Forecast, Pattern, float, interleaves};
 use super::{Admission, Explanation, Observation, Query, Setting, Verdict, benefit_ps};
 use crate::layout::Layout;
+use crate::profile::DeviceProfile;
 use crate::request::Direction;
 
 /// The origin must take this many times as long as the cache.
 const ADVANTAGE_MIN: f64 = 1.5;
-/// Disk time saved per byte, in the disk's own transfer times, that an empty cache asks for.
-const WORTH_MIN_EMPTY: f64 = 0.25;
-/// What a cache full of dirty data asks for on top.
-const WORTH_MIN_FULL_EXTRA: f64 = 0.25;
+/// Disk time saved per byte, in the disk's own transfer times, that even the fastest SSD asks for: its wear.
+const WORTH_LEAST: f64 = 0.1;
+/// What the slowest asks for.
+const WORTH_MOST: f64 = 1.0;
+/// Of layouts on more servers, one on fewer must take at most this share of their time: how many requests wait is not
+/// known, a request on fewer servers is slower where none do, and so is what the flush reads.
+const NARROWER: f64 = 0.8;
+/// Processes in step are sent to the origin if less of the cache than this is dirty: a flush would move the disk's head.
+const IN_STEP_PRESSURE: f32 = 0.05;
 /// Of the requests that only the cache's measured slowness sends to the origin, one in this many is
 /// admitted all the same: it finds out whether the cache has recovered.
 const PROBE_EVERY: u32 = 128;
@@ -39,6 +46,8 @@ pub struct Adaptive {
     setting: Setting,
     origin: Learnt,
     cache: Learnt,
+    /// What a byte must be worth, for reads and writes.
+    worth_min: [f64; 2],
     refused_as_slow: AtomicU32,
 }
 
@@ -64,6 +73,7 @@ impl Learnt {
 enum Reason {
     Empty,
     Stream,
+    Continues,
     LargeFirst,
     NotWorth,
     NoFaster,
@@ -105,22 +115,32 @@ impl Adaptive {
             setting: setting.clone(),
             origin: Learnt::default(),
             cache: Learnt::default(),
+            worth_min: [Direction::Read, Direction::Write]
+                .map(|direction| worth_min(setting, direction)),
             refused_as_slow: AtomicU32::new(0),
         }
     }
 
+    /// The request as it is judged. Processes in step are worth a seek of a single disk: sent there they stay in step.
+    fn with_attempt(&self, query: &Query) -> Query {
+        let attempt = query.in_step
+            && query.cache_pressure < IN_STEP_PRESSURE
+            && self.setting.origin.servers == 1;
+        Query { continues_origin: query.continues_origin || attempt, ..*query }
+    }
+
     fn assess(&self, query: &Query) -> Assessment {
+        let query = &self.with_attempt(query);
         let pattern = Pattern::of(query);
-        let streams = pattern.streams();
+        let streams = pattern.streams() || query.continues_origin;
         let origin_factor = self.origin.of(query.direction, streams).factor();
         let cache_factor = self.cache.of(query.direction, streams).factor();
         let origin = Forecast::origin(&self.setting.origin, query);
         let cache = Layout::ALL.map(|layout| Forecast::cache(&self.setting.cache, layout, query));
         let (mut best, mut best_response_ps) = (Layout::OneDh, f64::INFINITY);
         for (layout, forecast) in Layout::ALL.into_iter().zip(&cache) {
-            // Strictly less: of layouts that tie, the first stays.
             if let Some(forecast) = forecast
-                && forecast.response_ps() < best_response_ps
+                && forecast.response_ps() < NARROWER * best_response_ps
             {
                 (best, best_response_ps) = (layout, forecast.response_ps());
             }
@@ -134,8 +154,7 @@ impl Adaptive {
             best,
             best_response_ps,
             worth: self.worth(query, &origin, origin_factor),
-            worth_min: WORTH_MIN_EMPTY
-                + WORTH_MIN_FULL_EXTRA * f64::from(query.cache_pressure.clamp(0.0, 1.0)),
+            worth_min: self.worth_min[usize::from(query.direction == Direction::Write)],
         };
         said.reason = reason(query, pattern, &said);
         said
@@ -159,19 +178,33 @@ impl Adaptive {
     }
 }
 
+/// What a byte on the cache must save of the disks' time for transferring it: what it takes the SSDs, while the disks may
+/// have nothing to do.
+fn worth_min(setting: &Setting, direction: Direction) -> f64 {
+    let (origin, cache) = (&setting.origin, &setting.cache);
+    let per_byte = |profile: &DeviceProfile| float(profile.of(direction).per_byte_ps);
+    let at_once = float(cache.geometry.servers().into()) * f64::from(cache.channels.max(1));
+    let ssds = per_byte(&cache.profile) / at_once;
+    let disks = per_byte(&origin.profile) / f64::from(origin.servers);
+    (ssds / disks.max(f64::MIN_POSITIVE)).clamp(WORTH_LEAST, WORTH_MOST)
+}
+
 fn reason(query: &Query, pattern: Pattern, said: &Assessment) -> Reason {
     let origin = said.origin.response_ps() * said.origin_factor;
     let beaten_by =
         |cache_factor: f64| origin > ADVANTAGE_MIN * cache_factor * said.best_response_ps;
+    let not_worth = if query.continues_origin { Reason::Continues } else { Reason::NotWorth };
     match pattern {
         _ if query.range.is_empty() => Reason::Empty,
         Pattern::Stream if !interleaves(query) => Reason::Stream,
         Pattern::LargeFirst => Reason::LargeFirst,
         Pattern::Jump | Pattern::Run | Pattern::Stream => {
             if beaten_by(said.cache_factor) {
-                if said.worth >= said.worth_min { Reason::Worth } else { Reason::NotWorth }
+                if said.worth >= said.worth_min { Reason::Worth } else { not_worth }
             } else if beaten_by(1.0) && said.worth >= said.worth_min {
                 Reason::SlowNow
+            } else if query.continues_origin {
+                Reason::Continues
             } else {
                 Reason::NoFaster
             }
@@ -188,12 +221,15 @@ fn sentence(said: &Assessment) -> String {
         Reason::Stream => "it is part of a long sequential stream: the disk serves it without \
                            seeks, so caching it saves no disk time and wears the SSD"
             .to_owned(),
+        Reason::Continues => "it begins where the origin's last requests in the file ended: the \
+                              disk serves it without a seek, and others may follow it in order"
+            .to_owned(),
         Reason::LargeFirst => "it is a large first request and taken for the beginning of a \
                                sequential stream, which stays on the origin"
             .to_owned(),
         Reason::NotWorth => format!(
-            "caching it saves {worth:.2} of the disk's transfer time per SSD byte, and as full as \
-             the cache is it takes {least:.2}"
+            "caching it saves {worth:.2} of the disk's transfer time per SSD byte, and it takes \
+             {least:.2} to make up for the SSD's"
         ),
         Reason::NoFaster => format!(
             "the origin is predicted to take {ratio:.2} times as long as the cache, and it takes \

@@ -46,7 +46,11 @@ impl Pattern {
             Some(0) if run_bytes(query) <= RUN_BYTES_MAX => Self::Run,
             Some(0) if query.run_bytes <= query.last_run_bytes && !interleaves(query) => Self::Run,
             Some(0) => Self::Stream,
-            Some(gap) if len >= NEAR_REQUEST_BYTES && gap <= NEAR_LENGTHS * len => Self::Stream,
+            Some(gap)
+                if query.orderly && len >= NEAR_REQUEST_BYTES && gap <= NEAR_LENGTHS * len =>
+            {
+                Self::Stream
+            }
             Some(_) => Self::Jump,
         }
     }
@@ -67,13 +71,14 @@ impl Pattern {
                 sequential + (random - sequential) * share
             }
         };
+        if query.continues_origin {
+            return sequential;
+        }
         if !interleaves(query) {
             return alone;
         }
-        // A head that serves p processes in turn seeks between them, but for the one time in p that the
-        // same one comes twice.
-        let between = (random - sequential) * (1.0 - 1.0 / f64::from(query.processes));
-        alone.max(sequential + between * share_of_ahead(query))
+        // A head that serves several processes in turn seeks between them.
+        alone.max(sequential + (random - sequential) * share_of_ahead(query))
     }
 }
 

@@ -33,6 +33,9 @@ fn query(offset: u64, len: u64, distance: Option<u64>, run_bytes: u64) -> Query 
         distance,
         run_bytes,
         last_run_bytes: 0,
+        orderly: true,
+        continues_origin: false,
+        in_step: false,
         cache_pressure: 0.0,
     }
 }
@@ -83,6 +86,9 @@ fn any_query() -> impl Strategy<Value = Query> {
                 distance,
                 run_bytes: len + if distance == Some(0) { before } else { 0 },
                 last_run_bytes: before,
+                orderly: true,
+                continues_origin: false,
+                in_step: false,
                 cache_pressure,
             },
         )
@@ -220,11 +226,49 @@ fn adaptive_admits_streams_that_share_a_disk_where_its_seeks_are_worth_it() {
 }
 
 #[test]
-fn adaptive_asks_more_of_streams_as_the_cache_fills() {
-    let policy = make("adaptive", &setting(1, 1));
+fn adaptive_asks_of_a_byte_what_the_ssd_takes_for_it() {
+    // 4 MB at a time: a seek is 0.35 of the transfer.
     let stream = Query { processes: 8, ..query(64 * MB, 4 * MB, Some(0), 64 * MB) };
-    assert!(policy.judge(&stream).critical);
-    assert!(!policy.judge(&Query { cache_pressure: 0.5, ..stream }).critical);
+    let with_ssd = |per_byte_ps| {
+        let mut setting = setting(1, 1);
+        setting.cache.profile.write.per_byte_ps = per_byte_ps;
+        make("adaptive", &setting).judge(&stream).critical
+    };
+    assert!(with_ssd(1429) && with_ssd(2500));
+    assert!(!with_ssd(3500), "the disk alone is faster than the SSD and the disk");
+}
+
+#[test]
+fn adaptive_leaves_on_the_origin_what_continues_there() {
+    for (origin, cache) in [(1, 1), (8, 4)] {
+        let policy = make("adaptive", &setting(origin, cache));
+        for processes in [1, 2, 16] {
+            let turn = Query { processes, ..query(64 * MB, 64 * KB, Some(0), 64 * KB) };
+            let there = Query { continues_origin: true, ..turn };
+            assert!(policy.judge(&turn).critical);
+            let said = policy.explain(&there);
+            assert!(!said.critical && said.reason.contains("without a seek"), "{}", said.reason);
+        }
+    }
+}
+
+#[test]
+fn adaptive_tries_the_origin_for_processes_in_step_where_that_costs_one_seek() {
+    let turn = Query { in_step: true, ..query(64 * MB, 64 * KB, Some(0), 64 * KB) };
+    let policy = make("adaptive", &setting(1, 1));
+    assert!(!policy.judge(&turn).critical);
+    assert!(policy.judge(&Query { cache_pressure: 0.5, ..turn }).critical, "a flush is coming");
+    assert!(make("adaptive", &setting(8, 4)).judge(&turn).critical, "a seek on each disk");
+}
+
+#[test]
+fn adaptive_takes_fewer_servers_only_where_they_are_clearly_faster() {
+    // Four channels: 16 requests of 256 KB are served at once, each on one SSD, or in four parts that wait.
+    let mut four_channels = setting(8, 4);
+    four_channels.cache.channels = 4;
+    four_channels.cache.profile.write.per_byte_ps *= 4;
+    let random = Query { processes: 16, ..random(256 * KB) };
+    assert_eq!(make("adaptive", &four_channels).judge(&random).layout, Layout::OneDh);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use halocline_model::layout::{CacheGeometry, Placement};
 use halocline_model::request::{ByteRange, Direction};
 use halocline_model::room::WAIT_MAX;
 use halocline_model::streams::Streams;
+use halocline_model::striping::Striping;
 use halocline_trace::{Op, Request};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -105,6 +106,8 @@ struct Cache {
     /// Places of the cache's servers in the set.
     fast: Vec<usize>,
     origin: FileLayout,
+    /// The origin as policies see it.
+    striping: Striping,
     layouts: FxHashMap<Placement, FileLayout>,
     geometry: CacheGeometry,
     admission: Box<dyn Admission>,
@@ -144,6 +147,7 @@ impl Cache {
         Ok(Self {
             stations: servers.iter().map(Station::new).collect(),
             origin: striped(servers.len(), &slow),
+            striping: setting.origin.striping(),
             fast,
             layouts: FxHashMap::default(),
             geometry,
@@ -270,6 +274,7 @@ impl Cache {
     ) -> (Verdict, bool) {
         let streams = self.streams.entry(request.file).or_default();
         let pattern = streams.note(request.process, range, now_ns / 1_000_000);
+        let continues_origin = streams.continues_origin(self.striping, range, pattern, direction);
         let verdict = self.admission.judge(&Query {
             direction,
             range,
@@ -278,6 +283,9 @@ impl Cache {
             distance: pattern.distance,
             run_bytes: pattern.run_bytes,
             last_run_bytes: pattern.last_run_bytes,
+            orderly: pattern.orderly,
+            continues_origin,
+            in_step: pattern.in_step,
             cache_pressure: self.extents.pressure(),
         });
         (verdict, pattern.distance == Some(0))
@@ -342,7 +350,11 @@ impl Cache {
         direction: Direction,
     ) -> u64 {
         let layout = match place {
-            None => &self.origin,
+            None => {
+                let streams = self.streams.entry(file).or_default();
+                streams.goes_home(self.striping, range, direction);
+                &self.origin
+            }
             Some(place) => {
                 let (geometry, fast, all) = (self.geometry, &self.fast, self.stations.len());
                 self.layouts

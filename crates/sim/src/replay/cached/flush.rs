@@ -140,7 +140,10 @@ impl Cache {
     /// When the runs of a region, which begins at `at_ns`, are on the origin: each server writes what the sieve of a
     /// mount plans for it, one stretch after the other.
     fn write_home(&mut self, at_ns: u64, runs: &[Run]) -> u64 {
-        let Some(file) = runs.first().map(|run| run.file) else { return at_ns };
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return at_ns };
+        let file = first.file;
+        let span = ByteRange::new(first.range.start, last.range.end);
+        self.streams.entry(file).or_default().flushed(self.striping, span);
         let mut by_server: Vec<Vec<ByteRange>> = vec![Vec::new(); self.stations.len()];
         for run in runs {
             self.sums.written_back_bytes += run.range.len();

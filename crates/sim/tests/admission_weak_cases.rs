@@ -1,0 +1,67 @@
+//! Random workloads on which `adaptive` was far below the origin alone or the best policy, by the seed and number of
+//! `halocline bench admission` (docs/decisions/0035-where-the-heads-are.md). Simulated, so the numbers are exact.
+
+use halocline_sim::study::Case;
+
+/// Speed of `adaptive` as a ratio to the origin alone and to the best of the other policies.
+fn ratios(seed: u64, number: u64) -> (f64, f64) {
+    let policies = ["adaptive", "never", "always", "sla", "s4d"];
+    let outcomes = Case::random(seed, number).judge(&policies).unwrap();
+    let seconds = |index: usize| outcomes[index].total_seconds;
+    let best = (1..policies.len()).map(seconds).fold(f64::INFINITY, f64::min);
+    (seconds(1) / seconds(0), best / seconds(0))
+}
+
+fn assert_all(cases: &[(u64, u64, &str)], of_never: f64, of_best: f64) {
+    for &(seed, number, what) in cases {
+        let (never, best) = ratios(seed, number);
+        assert!(never >= of_never, "{what}: {never:.3} of the origin alone");
+        assert!(best >= of_best, "{what}: {best:.3} of the best policy");
+    }
+}
+
+#[test]
+fn processes_in_step_are_left_on_the_origin() {
+    let cases = [
+        (1, 355, "2 processes take turns, 512 KiB, reads and writes, 8 disks: was 0.141"),
+        (1, 857, "2 processes take turns, 64 KiB, reads and writes, 8 disks: was 0.307"),
+        (1, 954, "2 processes take turns, 64 KiB, mostly reads: was 0.136"),
+        (1, 509, "4 processes take turns, 32 KiB, reads: was 0.162"),
+        (3, 914, "2 processes take turns, 32 KiB, reads: was 0.386"),
+        (1, 208, "2 processes take turns, 32 KiB, writes alone: was 0.787"),
+    ];
+    assert_all(&cases, 0.97, 0.95);
+}
+
+#[test]
+fn a_stream_that_reads_and_writes_stays_together() {
+    let cases = [
+        (1, 760, "1 process, 4 KiB, 67 % read: was 0.767"),
+        (1, 681, "1 process, 8 KiB, 74 % read: was 0.857"),
+    ];
+    assert_all(&cases, 0.97, 0.97);
+}
+
+#[test]
+fn writes_join_what_the_origin_reads_anyway() {
+    let cases = [
+        (1, 967, "2 processes take turns, 8 KiB, 60 % read, out of step: was 1.000 of the best"),
+        (2, 508, "2 processes take turns, 8 KiB, 61 % read, out of step: was 1.000 of the best"),
+    ];
+    assert_all(&cases, 20.0, 10.0);
+}
+
+#[test]
+fn large_requests_that_seek_come_to_the_cache() {
+    let cases = [
+        (1, 306, "8 sequential processes, 4 MiB, 3 passes: was 0.485"),
+        (1, 452, "32 random processes, 4 MiB, a third read, 2 passes: was 0.600"),
+        (2, 308, "4 sequential processes, 4 MiB, 2 passes: was 0.555"),
+    ];
+    assert_all(&cases, 1.5, 0.94);
+}
+
+#[test]
+fn requests_at_random_places_are_no_streams_by_chance() {
+    assert_all(&[(1, 502, "1 random process, 512 KiB: was 0.646")], 3.0, 0.97);
+}
