@@ -169,6 +169,24 @@ fn a_file_with_two_phases_gets_a_layout_for_each() {
 }
 
 #[test]
+fn no_layout_has_stripes_that_no_volume_has() {
+    for size in [40, 120, 1000, 8000] {
+        // Twice as many bytes as the SSDs hold, so that there is a part on the disks, too.
+        let servers = hybrid(6, 2, 128 * size);
+        let requests = requests(512, 4, size, Op::Write, |n| mixed(n, 9));
+        let (_, outcome) = planned(&servers, &requests);
+        for name in Name::ALL {
+            let Ok(judged) = outcome.of(name) else { continue };
+            let layouts = judged.layouts.files.values().flat_map(|layout| layout.parts());
+            for part in layouts {
+                let narrow = part.widths.iter().any(|width| (1..512).contains(width));
+                assert!(!narrow, "{}, requests of {size}: {part:?}", name.text());
+            }
+        }
+    }
+}
+
+#[test]
 fn what_fits_nowhere_and_what_is_empty_is_refused() {
     let small = servers(&[(2, DeviceProfile::hdd_7200(), Some(1 << 20))]);
     let workload = seen(&requests(64, 1, 64 * K, Op::Write, |n| n));
