@@ -34,7 +34,9 @@ fn widths_of_one(servers: &Servers, size: u64) -> Vec<u64> {
     parts.extend([2, 4, 8, 3, 6, 16, 12, 32]);
     let even = |parts: &u64| *parts > 0 && size.is_multiple_of(*parts);
     widths.extend(parts.iter().filter(|parts| even(parts)).map(|parts| size / parts));
-    widths.extend([2, 4, 8, 3, 6, 16, 12, 32, 24].iter().filter_map(|n| size.checked_mul(*n)));
+    widths.extend(
+        [2, 4, 8, 3, 6, 16, 12, 32, 24, 5, 7, 10].iter().filter_map(|n| size.checked_mul(*n)),
+    );
     widths.extend([1 << 20, 256 << 10, 16 << 10, 4 << 20, 4096]);
     let mut seen = BTreeSet::new();
     widths.retain(|width| *width <= WIDTH_MAX && (*width == 0 || *width >= width_min(size)));
