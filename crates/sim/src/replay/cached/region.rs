@@ -66,7 +66,6 @@ impl Extent {
 }
 
 /// Where a byte of a file lies in its region.
-#[expect(clippy::cast_possible_truncation, reason = "a region is shorter than 2^32 bytes")]
 const fn within(at: u64) -> u32 {
     (at % REGION_BYTES) as u32
 }
@@ -172,7 +171,6 @@ impl Region {
     /// from a guess, each twice as far as the last one, then halves.
     fn first_not(&self, at: u32, before: impl Fn(&Extent) -> bool) -> usize {
         let (all, len) = (self.extents.as_slice(), self.extents.len());
-        #[expect(clippy::cast_possible_truncation, reason = "less than the number of extents")]
         let guess = (u64::from(at) * len as u64 / REGION_BYTES) as usize;
         let (mut low, mut high, mut step) = (guess, guess, 1);
         if all.get(guess).is_some_and(&before) {
