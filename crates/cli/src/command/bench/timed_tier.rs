@@ -64,7 +64,9 @@ impl Devices {
         let sides = Sides::new(set, 0, "tier")?;
         let striped = |these: &[usize]| {
             let mut widths = vec![0; set.len()];
-            these.iter().for_each(|server| widths[*server] = STRIPE);
+            for server in these {
+                widths[*server] = STRIPE;
+            }
             FileLayout::uniform(widths)
         };
         Ok(Self {
@@ -195,7 +197,9 @@ fn seconds(ns: u64) -> f64 {
 /// All files of the trace, with their bytes if they are there before.
 fn files_of(requests: &[Request]) -> BTreeMap<u32, File> {
     let mut seen = FilesSeen::default();
-    requests.iter().for_each(|request| seen.push(request));
+    for request in requests {
+        seen.push(request);
+    }
     let there: HashMap<u32, u64> = seen.there_before().collect();
     let file = |number| File { len: there.get(&number).copied(), on_ssd: false, ready_ns: 0 };
     requests.iter().map(|request| (request.file, file(request.file))).collect()

@@ -179,7 +179,8 @@ fn hot_spot(bytes: u64, count: u64) -> Vec<Request> {
     let (all, hot) = (bytes / REQUEST, (bytes / 20 / REQUEST).max(1));
     let request = |n: u64| {
         let die = mixed(n << 1);
-        let place = if die % 10 == 0 { mixed(die) % all } else { all / 2 + mixed(die) % hot };
+        let place =
+            if die.is_multiple_of(10) { mixed(die) % all } else { all / 2 + mixed(die) % hot };
         let (start_ns, process) = (n / 8 * 1000, u32::try_from(n % 8).expect("small"));
         let (offset, length) = (place * REQUEST, REQUEST);
         Request { start_ns, duration_ns: None, process, file: 0, op: Op::Read, offset, length }
