@@ -11,7 +11,7 @@ use halocline_trace::Op;
 
 use crate::Error;
 use crate::judge::Layouts;
-use crate::layout::{DEFAULT_STRIPE, Layout, Placer, assemble};
+use crate::layout::{DEFAULT_STRIPE, Layout, Placer, STRIPE_BYTES_MIN, assemble};
 use crate::servers::Servers;
 use crate::workload::{File, Workload};
 
@@ -54,7 +54,18 @@ pub fn widths(servers: &Servers, (h, s): Pair) -> Vec<u64> {
 pub fn on_disks(servers: &Servers, size: u64) -> Vec<u64> {
     let m = servers.classes()[0].members.len() as u64;
     let even = size > 0 && size.is_multiple_of(m);
-    widths(servers, (if even { size / m } else { DEFAULT_STRIPE }, 0))
+    let width = if even { (size / m).max(STRIPE_BYTES_MIN) } else { DEFAULT_STRIPE };
+    widths(servers, (width, 0))
+}
+
+/// Refuses stripes that no volume has.
+fn wide_enough(widths: Vec<u64>) -> Result<Vec<u64>, String> {
+    match widths.iter().find(|width| (1..STRIPE_BYTES_MIN).contains(*width)) {
+        Some(width) => Err(format!(
+            "it has stripes of {width} bytes; a volume has none below {STRIPE_BYTES_MIN}"
+        )),
+        None => Ok(widths),
+    }
 }
 
 /// Parameters of the cost model for a file; the error says why there are none.
@@ -127,12 +138,12 @@ pub fn choose(
         Scheme::Def => Ok((vec![DEFAULT_STRIPE; servers.count()], Vec::new())),
         Scheme::Pa => {
             let (h, s, _) = params.performance_aware(task, true).ok_or_else(none)?;
-            Ok((widths(servers, (h, s)), Vec::new()))
+            Ok((wide_enough(widths(servers, (h, s)))?, Vec::new()))
         }
         Scheme::Psa => {
             let ties = psa::ties(&params.candidates(task));
             let choice = ties.last().ok_or_else(none)?;
-            Ok((widths(servers, (choice.h, choice.s)), ties))
+            Ok((wide_enough(widths(servers, (choice.h, choice.s)))?, ties))
         }
     }
 }

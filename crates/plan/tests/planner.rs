@@ -169,6 +169,24 @@ fn a_file_with_two_phases_gets_a_layout_for_each() {
 }
 
 #[test]
+fn no_layout_has_stripes_that_no_volume_has() {
+    for size in [40, 120, 1000, 8000] {
+        // Twice as many bytes as the SSDs hold, so that there is a part on the disks, too.
+        let servers = hybrid(6, 2, 128 * size);
+        let requests = requests(512, 4, size, Op::Write, |n| mixed(n, 9));
+        let (_, outcome) = planned(&servers, &requests);
+        for name in Name::ALL {
+            let Ok(judged) = outcome.of(name) else { continue };
+            let layouts = judged.layouts.files.values().flat_map(|layout| layout.parts());
+            for part in layouts {
+                let narrow = part.widths.iter().any(|width| (1..512).contains(width));
+                assert!(!narrow, "{}, requests of {size}: {part:?}", name.text());
+            }
+        }
+    }
+}
+
+#[test]
 fn what_fits_nowhere_and_what_is_empty_is_refused() {
     let small = servers(&[(2, DeviceProfile::hdd_7200(), Some(1 << 20))]);
     let workload = seen(&requests(64, 1, 64 * K, Op::Write, |n| n));
@@ -221,5 +239,87 @@ fn on_small_cases_ours_is_within_a_hundredth_of_an_exhaustive_search() {
         let (best, widths) = exhaustive(&servers, &workload, 64 * K);
         let parts = &outcome.of(Name::Ours).expect("ours").layouts;
         assert!(ours <= best * 1.01, "{name}: {ours} {parts:?}, the best {best} {widths:?}");
+    }
+}
+
+/// Small cases of all kinds, from numbers.
+fn small_case(picks: [u64; 7]) -> (Servers, Vec<Request>) {
+    let [disks, ssds, size, processes, order, op, room] = picks;
+    let size = 4 * K << (size % 4);
+    let offset = move |n: u64| match order % 3 {
+        0 => n,
+        1 => mixed(n, 6),
+        _ => n * 5 % 64,
+    };
+    let op = if op % 2 == 0 { Op::Read } else { Op::Write };
+    let ssd_bytes = [8 * size, 24 * size, 1 << 30][usize::try_from(room % 3).expect("few")];
+    let servers = hybrid(1 + disks % 3, 1 + ssds % 2, ssd_bytes);
+    (servers, requests(64, 1 + processes % 4, size, op, offset))
+}
+
+#[test]
+fn on_random_small_cases_ours_is_within_a_hundredth_of_an_exhaustive_search() {
+    for case in 0..24_u64 {
+        let picks = std::array::from_fn(|at| mixed(case * 7 + at as u64 + 1, 16) >> 3);
+        let (servers, requests) = small_case(picks);
+        let (workload, outcome) = planned(&servers, &requests);
+        let ours = outcome.of(Name::Ours).expect("ours");
+        let (best, widths) = exhaustive(&servers, &workload, 32 * K);
+        let (seconds, layouts) = (ours.simulated_seconds, &ours.layouts);
+        assert!(
+            seconds <= best * 1.01,
+            "case {case}, {picks:?}: {seconds} {layouts:?}, the best {best} {widths:?}"
+        );
+    }
+}
+
+/// Throughput of ours over that of the best of the paper's layouts.
+fn over_the_papers(servers: &Servers, requests: &[Request]) -> f64 {
+    let (_, outcome) = planned(servers, requests);
+    let seconds = |name| outcome.of(name).map_or(f64::INFINITY, |it| it.simulated_seconds);
+    let papers = [Name::Def, Name::Pa, Name::Psa].map(seconds).into_iter().fold(f64::MAX, f64::min);
+    papers / seconds(Name::Ours)
+}
+
+#[test]
+fn ours_is_better_where_there_are_seeks_mixed_sizes_phases_or_unequal_servers() {
+    let joined = |parts: [Vec<Request>; 2]| {
+        let mut all = parts.concat();
+        for (n, request) in (0..).zip(&mut all) {
+            request.start_ns = n * 1_000_000;
+        }
+        all
+    };
+    let random = |size, op| requests(256, 4, size, op, |n| mixed(n, 8));
+    let shifted = |mut all: Vec<Request>, by: u64| {
+        all.iter_mut().for_each(|request| request.offset += by);
+        all
+    };
+    let (quick, slow) = (DeviceProfile::ssd_revodrive_x2(), DeviceProfile::ssd_generic());
+    let unequal = servers(&[
+        (2, DeviceProfile::hdd_7200(), None),
+        (1, slow, Some(1 << 22)),
+        (1, quick, Some(1 << 24)),
+    ]);
+    let mixed_sizes = random(16 * K, Op::Read)
+        .into_iter()
+        .zip(shifted(random(256 * K, Op::Read), 4 << 20))
+        .flat_map(|(small, large)| [small, large])
+        .collect();
+    for (what, servers, requests) in [
+        ("seeks", hybrid(4, 2, 1 << 22), random(64 * K, Op::Read)),
+        ("mixed sizes", hybrid(4, 2, 1 << 23), joined([mixed_sizes, Vec::new()])),
+        (
+            "phases",
+            hybrid(4, 2, 1 << 22),
+            joined([
+                requests(256, 4, 512 * K, Op::Write, |n| n),
+                shifted(random(16 * K, Op::Read), 256 << 20),
+            ]),
+        ),
+        ("unequal servers", unequal, random(64 * K, Op::Write)),
+    ] {
+        let ratio = over_the_papers(&servers, &requests);
+        assert!(ratio > 1.02, "{what}: {ratio}");
     }
 }

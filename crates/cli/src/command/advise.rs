@@ -1,18 +1,19 @@
 //! `halocline advise`: what an SSD is best used for, from a trace (docs/PLANNING.md).
 
-mod decide;
-mod simulated;
+pub(super) mod decide;
+pub(super) mod simulated;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use halocline_api::config::{format_bytes, parse_bytes};
+use halocline_sim::ServerSet;
 use serde::Serialize;
 
 use super::{print_json, simulate};
-use crate::failure::Outcome as Ended;
+use crate::failure::{Failure, Outcome as Ended};
 use crate::say::say;
 use decide::{Advice, Use, gain};
 use simulated::{Case, Outcome, Variant};
@@ -67,14 +68,35 @@ struct Row {
     gain: Option<f64>,
 }
 
-/// Advises.
-pub(crate) fn execute(args: &AdviseArgs) -> Ended {
-    let set = simulate::servers(&args.servers)?;
-    let case = Case::new(&args.trace, &set, args.size)?;
+/// A case with what is advised for it.
+pub(super) struct Judged<'a> {
+    pub(super) case: Case<'a>,
+    /// In the order of [`Use::ALL`].
+    pub(super) outcomes: [Outcome; 4],
+    pub(super) advice: Advice,
+    variants: Vec<Variant>,
+}
+
+/// Advises what the faster ones of the servers are best used for by the requests of `trace`, with `size` bytes of them
+/// for a cache or tier, or all.
+pub(super) fn judge<'a>(
+    trace: &'a Path,
+    set: &'a ServerSet,
+    size: Option<u64>,
+) -> Result<Judged<'a>, Failure> {
+    let case = Case::new(trace, set, size)?;
     let outcomes = case.base()?;
     let base = outcomes.each_ref().map(|outcome| outcome.seconds);
     let (variants, seconds): (Vec<_>, Vec<_>) = case.variants()?.into_iter().unzip();
     let advice = decide::advise(&base, &seconds, case.trace_weight);
+    Ok(Judged { case, outcomes, advice, variants })
+}
+
+/// Advises.
+pub(crate) fn execute(args: &AdviseArgs) -> Ended {
+    let set = simulate::servers(&args.servers)?;
+    let Judged { case, outcomes, advice, variants } = judge(&args.trace, &set, args.size)?;
+    let base = outcomes.each_ref().map(|outcome| outcome.seconds);
     let rows = Use::ALL.into_iter().zip(outcomes).map(|(what, outcome)| {
         let gain = base[0].zip(outcome.seconds).map(|(none, seconds)| gain(none, seconds));
         (what, Row { outcome, gain })

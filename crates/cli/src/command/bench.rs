@@ -11,10 +11,11 @@
 //! - [`attached`]: those that serve mounts;
 //! - [`tier`]: the file tier; [`layout`]: stripes on servers of several kinds;
 //! - [`admission`]: the admission policies on random workloads, simulated; [`timed_engine`]: the engine itself in
-//!   simulated time;
+//!   simulated time, [`timed_tier`] the file tier; [`advise`]: what `advise` says beside what they do;
 //! - [`record`]: the results as JSON; [`table`] and [`plot`]: for people.
 
 mod admission;
+mod advise;
 mod attached;
 mod bare_origin;
 mod case;
@@ -29,6 +30,7 @@ mod scratch;
 mod table;
 mod tier;
 mod timed_engine;
+mod timed_tier;
 mod worker;
 mod workload;
 
@@ -48,6 +50,7 @@ enum What {
     Ior(Box<ior::IorArgs>),
     Tier(tier::TierArgs),
     Admission(admission::AdmissionArgs),
+    Advise(advise::AdviseArgs),
     Layout(Box<layout::LayoutArgs>),
     #[command(hide = true)]
     Worker(worker::WorkerArgs),
@@ -59,6 +62,7 @@ pub(crate) fn execute(args: &BenchArgs) -> Outcome {
         What::Ior(args) => ior::execute(args),
         What::Tier(args) => tier::execute(args),
         What::Admission(args) => admission::execute(args),
+        What::Advise(args) => advise::execute(args),
         What::Layout(args) => layout::execute(args),
         What::Worker(args) => worker::execute(args),
     }

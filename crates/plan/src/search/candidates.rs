@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::layout::STRIPE_BYTES_MIN;
 use crate::servers::Servers;
 
 /// Combinations of widths at most.
@@ -11,6 +12,11 @@ const WIDTH_MAX: u64 = 1 << 32;
 /// The narrowest, bytes, unless requests are shorter: each change of server costs something that replays do not
 /// count.
 const WIDTH_MIN: u64 = 4096;
+
+/// The narrowest for requests of `size` bytes.
+fn width_min(size: u64) -> u64 {
+    WIDTH_MIN.min(size).max(STRIPE_BYTES_MIN)
+}
 /// Splits of a request in steps at most.
 const SPLITS: u64 = 64;
 
@@ -28,10 +34,12 @@ fn widths_of_one(servers: &Servers, size: u64) -> Vec<u64> {
     parts.extend([2, 4, 8, 3, 6, 16, 12, 32]);
     let even = |parts: &u64| *parts > 0 && size.is_multiple_of(*parts);
     widths.extend(parts.iter().filter(|parts| even(parts)).map(|parts| size / parts));
-    widths.extend([2, 4, 8, 3, 6, 16, 12, 32, 24].iter().filter_map(|n| size.checked_mul(*n)));
+    widths.extend(
+        [2, 4, 8, 3, 6, 16, 12, 32, 24, 5, 7, 10].iter().filter_map(|n| size.checked_mul(*n)),
+    );
     widths.extend([1 << 20, 256 << 10, 16 << 10, 4 << 20, 4096]);
     let mut seen = BTreeSet::new();
-    widths.retain(|width| *width <= WIDTH_MAX && (*width == 0 || *width >= WIDTH_MIN.min(size)));
+    widths.retain(|width| *width <= WIDTH_MAX && (*width == 0 || *width >= width_min(size)));
     widths.retain(|width| seen.insert(*width));
     widths
 }
@@ -58,7 +66,8 @@ pub(super) fn widths(servers: &Servers, size: u64) -> Vec<Vec<u64>> {
             *digit = 0;
         }
     }
-    all.extend(splits(servers, size));
+    let narrow = |widths: &Vec<u64>| widths.iter().any(|w| (1..STRIPE_BYTES_MIN).contains(w));
+    all.extend(splits(servers, size).into_iter().filter(|widths| !narrow(widths)));
     all.retain(|widths| widths.iter().any(|width| *width > 0));
     all.into_iter().collect()
 }
@@ -113,7 +122,7 @@ pub(super) fn neighbours(servers: &Servers, widths: &[u64]) -> Vec<Vec<u64>> {
     let now: Vec<u64> = classes.iter().map(|class| widths[class.members[0]]).collect();
     // Requests of odd lengths may have made them narrower.
     let least = now.iter().copied().filter(|width| *width > 0).min().unwrap_or(WIDTH_MIN);
-    let least = least.min(WIDTH_MIN);
+    let least = width_min(least);
     let step = |width: u64| if width >= 8192 || width == 0 { 4096 } else { 512 };
     let (more, less) = (|w: u64| w + step(w), |w: u64| w.saturating_sub(step(w)));
     let mut all: Vec<Vec<u64>> = Vec::new();
@@ -173,6 +182,20 @@ mod tests {
             assert!(!near.iter().any(|widths| narrow(widths)), "{from:?}: {near:?}");
         }
         assert!(widths(&servers, 1000).iter().any(|widths| narrow(widths)));
+        // None that no volume has, whatever the requests.
+        let none =
+            |widths: &[u64]| widths.iter().any(|width| (1..STRIPE_BYTES_MIN).contains(width));
+        for size in [1, 40, 120, 511, 1000] {
+            let some = widths(&servers, size);
+            assert!(
+                !some.is_empty() && !some.iter().any(|widths| none(widths)),
+                "{size}: {some:?}"
+            );
+        }
+        for from in [[512, 512], [1024, 0], [512, 4096]] {
+            let near = neighbours(&servers, &from);
+            assert!(!near.iter().any(|widths| none(widths)), "{from:?}: {near:?}");
+        }
         assert!(neighbours(&servers, &[1024, 0]).iter().any(|widths| narrow(widths)));
     }
 }

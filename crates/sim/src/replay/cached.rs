@@ -6,6 +6,7 @@
 
 mod extents;
 mod flush;
+mod region;
 mod room;
 
 use halocline_model::admit::{

@@ -4,6 +4,7 @@
 //! the policies of [`halocline_model::tier`] that a mount runs.
 
 mod moves;
+mod uses;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use super::{Options, Pace, inode_of, seconds};
 use crate::FileLayout;
 use crate::servers::ServerSet;
 use moves::Move;
+pub use uses::Uses;
 
 /// Above this share of the SSD, percent, files are demoted, down to the other: as a mount does unless told otherwise.
 const HIGH_PERCENT: u64 = 95;
@@ -69,16 +71,30 @@ pub struct FilesSeen {
 struct Seen {
     /// End of the last byte that was touched.
     len: u64,
-    /// The first request to it is a write: it is taken to be made then.
+    /// It is taken to be made by the first request to it: that is a write, and no read goes beyond what was written by
+    /// then, as one of a file that was there before does.
     made: bool,
+    /// End of the last byte that was written so far.
+    written: u64,
 }
 
 impl FilesSeen {
     /// Notes a request; they come in their order.
     pub fn push(&mut self, request: &Request) {
-        let made = request.op == Op::Write;
-        let seen = self.by_number.entry(request.file).or_insert(Seen { len: 0, made });
-        seen.len = seen.len.max(request.offset.saturating_add(request.length));
+        let end = request.offset.saturating_add(request.length);
+        let new = Seen { len: 0, made: true, written: 0 };
+        let seen = self.by_number.entry(request.file).or_insert(new);
+        seen.len = seen.len.max(end);
+        match request.op {
+            Op::Write => seen.written = seen.written.max(end),
+            Op::Read => seen.made &= end <= seen.written,
+        }
+    }
+
+    /// The files that were there before the first request, with their bytes.
+    pub fn there_before(&self) -> impl Iterator<Item = (u32, u64)> {
+        let there = self.by_number.iter().filter(|(_, seen)| !seen.made);
+        there.map(|(number, seen)| (*number, seen.len))
     }
 }
 
@@ -137,8 +153,7 @@ struct Tier {
     policy: Box<dyn Keep>,
     /// In the order of their numbers, so that a replay can be repeated.
     files: BTreeMap<u32, File>,
-    /// Where the use of a file by a process began.
-    uses: FxHashMap<(u32, u32), u64>,
+    uses: Uses,
     /// Processes whose request waited already.
     waited: FxHashSet<u32>,
     demotion: Move,
@@ -197,7 +212,7 @@ impl Tier {
             layouts: [striped(set.len(), &sides.slow), striped(set.len(), &sides.fast)],
             policy: keep,
             files: BTreeMap::new(),
-            uses: FxHashMap::default(),
+            uses: Uses::default(),
             waited: FxHashSet::default(),
             demotion: Move::default(),
             capacity,
@@ -228,7 +243,7 @@ impl Tier {
     fn serve(&mut self, now_ns: u64, request: &Request, files: &FilesSeen) -> Served {
         let number = request.file;
         self.first_ns.get_or_insert(now_ns);
-        if !self.waited.remove(&request.process) && self.begins_use(request) {
+        if !self.waited.remove(&request.process) && self.uses.begins(request) {
             self.used_file(now_ns, number, files);
         }
         let range = ByteRange::at(request.offset, request.length);
@@ -255,22 +270,15 @@ impl Tier {
         Served::Done(done_ns)
     }
 
-    /// Whether the process uses the file anew: for the first time, or from where its last use began.
-    fn begins_use(&mut self, request: &Request) -> bool {
-        let began = self.uses.entry((request.process, request.file));
-        let mut first = false;
-        let at = *began.or_insert_with(|| {
-            first = true;
-            request.offset
-        });
-        first || at == request.offset
-    }
-
     /// What an open does on a mount: tells the policy, and brings the file if that wants it.
     fn used_file(&mut self, now_ns: u64, number: u32, files: &FilesSeen) {
         let id = FileId::from(number);
         let known = self.files.get(&number).map(|file| file.len);
-        let seen = files.by_number.get(&number).copied().unwrap_or(Seen { len: 0, made: true });
+        let seen = files.by_number.get(&number).copied().unwrap_or(Seen {
+            len: 0,
+            made: true,
+            written: 0,
+        });
         let len = known.unwrap_or(if seen.made { 0 } else { seen.len });
         self.policy.referenced(id, len);
         // Orders are not kept here: each is made when it is needed.

@@ -2,7 +2,7 @@
 
 /// What an SSD can be used for; the order breaks ties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(in crate::command) enum Use {
     /// Nothing: the slowest servers alone.
     None,
     /// Stripes of files lie on it.
@@ -14,10 +14,11 @@ pub(super) enum Use {
 }
 
 impl Use {
-    pub(super) const ALL: [Self; 4] = [Self::None, Self::Stripes, Self::Cache, Self::Tier];
+    pub(in crate::command) const ALL: [Self; 4] =
+        [Self::None, Self::Stripes, Self::Cache, Self::Tier];
 
     /// In JSON.
-    pub(super) const fn word(self) -> &'static str {
+    pub(in crate::command) const fn word(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Stripes => "stripes",
@@ -27,7 +28,7 @@ impl Use {
     }
 
     /// For people.
-    pub(super) const fn text(self) -> &'static str {
+    pub(in crate::command) const fn text(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Stripes => "stripe target",
@@ -38,33 +39,33 @@ impl Use {
 }
 
 /// Seconds with each use, in the order of [`Use::ALL`]; `None` where it is not possible. That of no use is.
-pub(super) type Seconds = [Option<f64>; 4];
+pub(in crate::command) type Seconds = [Option<f64>; 4];
 
 /// A gain below this is none, and uses within it of the best one are ties.
 const LEAST_GAIN: f64 = 0.01;
 
 /// What is advised.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Advice {
+pub(in crate::command) struct Advice {
     /// The use that is advised; none where nothing is to be gained.
-    pub(super) answer: Use,
+    pub(in crate::command) answer: Use,
     /// The fastest, whether it is advised or not.
-    pub(super) best: Use,
+    pub(in crate::command) best: Use,
     /// Throughput that the fastest gains over no use, as a share of that.
-    pub(super) gain: f64,
+    pub(in crate::command) gain: f64,
     /// The same over the next fastest.
-    pub(super) gain_over_next: f64,
+    pub(in crate::command) gain_over_next: f64,
     /// Half the distance between the least and the largest gain of the fastest in all variants, at least 1 %, more for
     /// a trace that is not whole.
-    pub(super) spread: f64,
+    pub(in crate::command) spread: f64,
     /// Share of the variants in which the same use is the fastest, or as here none gains anything.
-    pub(super) stays: f64,
+    pub(in crate::command) stays: f64,
     /// Other uses that cannot be told from the fastest.
-    pub(super) ties: Vec<Use>,
+    pub(in crate::command) ties: Vec<Use>,
 }
 
 /// Throughput gained by `seconds` over `other`, as a share of the latter's.
-pub(super) fn gain(other: f64, seconds: f64) -> f64 {
+pub(in crate::command) fn gain(other: f64, seconds: f64) -> f64 {
     if seconds > 0.0 { other / seconds - 1.0 } else { 0.0 }
 }
 
@@ -76,14 +77,14 @@ fn fastest(seconds: &Seconds) -> (Use, f64) {
 }
 
 /// The fastest use if it gains something, else none.
-pub(super) fn answer(seconds: &Seconds) -> Use {
+pub(in crate::command) fn answer(seconds: &Seconds) -> Use {
     let (best, least) = fastest(seconds);
     let none = seconds[0].unwrap_or(least);
     if gain(none, least) > LEAST_GAIN { best } else { Use::None }
 }
 
 /// Advises from the `base` and what came of `variants` of it; `weight`, 0 to 1, is how far the trace is to be trusted.
-pub(super) fn advise(base: &Seconds, variants: &[Seconds], weight: f64) -> Advice {
+pub(in crate::command) fn advise(base: &Seconds, variants: &[Seconds], weight: f64) -> Advice {
     let (best, least) = fastest(base);
     let of = |seconds: &Seconds| Some(gain(seconds[0]?, seconds[best as usize]?));
     let gains = || variants.iter().filter_map(of).chain(of(base));

@@ -29,7 +29,7 @@ const FACTORS: [f64; 3] = [0.8, 1.0, 1.2];
 const SEEDS: [u64; 2] = [1, 2];
 
 /// What is simulated.
-pub(super) struct Case<'a> {
+pub(in crate::command) struct Case<'a> {
     trace: &'a Path,
     set: &'a ServerSet,
     slow: Vec<usize>,
@@ -39,39 +39,39 @@ pub(super) struct Case<'a> {
     /// The layouts that the planner chose, with their default, or why there are none.
     stripes: Result<(HashMap<u32, FileLayout>, FileLayout), String>,
     slow_alone: FileLayout,
-    pub(super) trace_weight: f64,
-    pub(super) requests: u64,
-    pub(super) bytes: u64,
+    pub(in crate::command) trace_weight: f64,
+    pub(in crate::command) requests: u64,
+    pub(in crate::command) bytes: u64,
 }
 
 /// What came of one use.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct Outcome {
+pub(in crate::command) struct Outcome {
     /// From the first issue to the last completion.
-    pub(super) foreground_seconds: Option<f64>,
+    pub(in crate::command) foreground_seconds: Option<f64>,
     /// The same with dirty bytes written back and moves ended.
-    pub(super) seconds: Option<f64>,
+    pub(in crate::command) seconds: Option<f64>,
     /// Why it is not possible.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unavailable: Option<String>,
+    pub(in crate::command) unavailable: Option<String>,
 }
 
 /// The servers, a little otherwise.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Variant {
+pub(in crate::command) struct Variant {
     /// Times of the slowest servers' devices, as a share of what is described.
-    pub(super) disk_times: f64,
+    pub(in crate::command) disk_times: f64,
     /// The same of all others.
-    pub(super) ssd_times: f64,
+    pub(in crate::command) ssd_times: f64,
     /// Where files lie on disks.
-    pub(super) seed: u64,
+    pub(in crate::command) seed: u64,
     /// What would be the answer.
-    pub(super) answer: &'static str,
+    pub(in crate::command) answer: &'static str,
 }
 
 impl<'a> Case<'a> {
     /// Reads the trace and plans stripes for it.
-    pub(super) fn new(
+    pub(in crate::command) fn new(
         trace: &'a Path,
         set: &'a ServerSet,
         size: Option<u64>,
@@ -114,7 +114,7 @@ impl<'a> Case<'a> {
             set,
             slow: sides.slow,
             size,
-            options: Options { seed: 0, pace: Pace::ClosedLoop { think: false } },
+            options: Options { seed: 0, pace: Pace::ClosedLoop { think: true } },
             files,
             stripes,
             slow_alone: FileLayout::uniform(widths).map_err(Failure::refused)?,
@@ -124,13 +124,25 @@ impl<'a> Case<'a> {
         })
     }
 
+    /// The layouts of a stripe target: those of files of their own, and that of all others; or why there are none.
+    pub(in crate::command) fn stripes(
+        &self,
+    ) -> Result<(&HashMap<u32, FileLayout>, &FileLayout), &String> {
+        self.stripes.as_ref().map(|(files, default)| (files, default))
+    }
+
+    /// The layout on the disks alone.
+    pub(in crate::command) const fn slow_alone(&self) -> &FileLayout {
+        &self.slow_alone
+    }
+
     /// Bytes of the SSD.
-    pub(super) const fn size(&self) -> u64 {
+    pub(in crate::command) const fn size(&self) -> u64 {
         self.size
     }
 
     /// The whole trace on the servers as they are described.
-    pub(super) fn base(&self) -> Result<[Outcome; 4], Failure> {
+    pub(in crate::command) fn base(&self) -> Result<[Outcome; 4], Failure> {
         let mut outcomes = Vec::new();
         for what in Use::ALL {
             let mut requests = Traced::open(self.trace)?;
@@ -151,7 +163,7 @@ impl<'a> Case<'a> {
     }
 
     /// The beginning of the trace on the variants of the servers, without those that are the base's.
-    pub(super) fn variants(&self) -> Result<Vec<(Variant, Seconds)>, Failure> {
+    pub(in crate::command) fn variants(&self) -> Result<Vec<(Variant, Seconds)>, Failure> {
         let mut input = Traced::open(self.trace)?;
         let requests: Vec<Request> = input.by_ref().take(VARIANT_REQUESTS).collect();
         input.end()?;
@@ -174,7 +186,7 @@ impl<'a> Case<'a> {
     }
 
     /// Requests that the variants are judged by.
-    pub(super) fn variant_requests(&self) -> u64 {
+    pub(in crate::command) fn variant_requests(&self) -> u64 {
         self.requests.min(VARIANT_REQUESTS as u64)
     }
 

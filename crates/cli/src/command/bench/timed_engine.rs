@@ -3,7 +3,7 @@
 //! Only the time of the devices is real to the engine: they keep no bytes. So data of any size takes no room, and
 //! every byte is 0, on both sides; that the engine gives back the right bytes is for other tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -56,8 +56,10 @@ pub(crate) struct Setup<'a> {
 pub(crate) struct Placed<'a> {
     /// The device of each server of the origin.
     pub(crate) devices: &'a [EmulatedDevice],
-    /// The layout of every file.
-    pub(crate) layout: &'a FileLayout,
+    /// The layouts of files that have one of their own.
+    pub(crate) files: &'a HashMap<u32, FileLayout>,
+    /// The layout of all others.
+    pub(crate) default: &'a FileLayout,
 }
 
 /// What the requests came to, on the engine or in the simulator.
@@ -178,7 +180,7 @@ pub(crate) fn run(requests: &[Request], setup: &Setup<'_>) -> Result<Outcome, Er
 }
 
 /// Where its few small files cost the least.
-fn scratch_dir() -> io::Result<tempfile::TempDir> {
+pub(super) fn scratch_dir() -> io::Result<tempfile::TempDir> {
     let (builder, fast) = (tempfile::Builder::new(), Path::new("/dev/shm"));
     builder.tempdir_in(fast).or_else(|_| builder.tempdir())
 }
@@ -213,7 +215,7 @@ fn open(
     let of_origin = |server: usize, below| emulated(device(server), below);
     let of_cache = |_: usize, below| emulated(setup.devices.cache.device, below);
     if let Some(placed) = setup.placed {
-        place_files(&origin, config.origin_shape(), ends, placed.layout)?;
+        place_files(&origin, config.origin_shape(), ends, placed)?;
     }
     let names = MemoryServer::default();
     let servers = |_: usize| -> (Arc<dyn Directory>, Arc<dyn Device>) {
@@ -245,7 +247,7 @@ fn place_files(
     dir: &Path,
     shape: VolumeShape,
     ends: &BTreeMap<u32, u64>,
-    layout: &FileLayout,
+    placed: Placed<'_>,
 ) -> Result<(), Error> {
     let origin = Origin::open_or_create(dir, shape, &|_, device| device)?;
     let mut wishes = Vec::new();
@@ -254,7 +256,8 @@ fn place_files(
         let made = File::options().create_new(true).read(true).write(true).open(&path);
         let made = made.map_err(Error::at(&path, "make"))?;
         origin.adopt_data(made).map_err(Error::at(&path, "make"))?;
-        wishes.push(Wish { path: file.to_string().into(), layout: layout.clone() });
+        let layout = placed.files.get(file).unwrap_or(placed.default).clone();
+        wishes.push(Wish { path: file.to_string().into(), layout });
     }
     drop(origin);
     let origin = Origin::open_to_move(dir)?;

@@ -7,52 +7,16 @@
 //! place in the eviction order; a region is there as long as it has extents, and among the dirty ones as long as it
 //! has dirty extents.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use halocline_model::evict::{Eviction, Walk};
 use halocline_model::layout::Placement;
 use halocline_model::request::ByteRange;
-use rustc_hash::FxHashMap;
+
+use super::region::{Extent, REGION_BYTES, RegionKey, Regions};
 
 /// A file and a first byte.
 pub(super) type Key = (u32, u64);
-/// A file and which region of it.
-type RegionKey = (u32, u64);
-
-/// Bytes of a file in a region.
-const REGION_BYTES: u64 = 2 << 20;
-
-/// A range of a file that is on the cache.
-#[derive(Debug, Clone, Copy)]
-struct Extent {
-    range: ByteRange,
-    placement: Placement,
-    dirty: bool,
-    /// It is being flushed, and was not written to since that began.
-    flushing: bool,
-    slot: u32,
-}
-
-/// The extents of a region, ascending.
-#[derive(Debug, Default)]
-struct Region {
-    extents: Vec<Extent>,
-    dirty: usize,
-}
-
-impl Region {
-    /// The places of the extents that have bytes of `range`.
-    fn overlapping(&self, range: ByteRange) -> std::ops::Range<usize> {
-        let first = self.extents.partition_point(|extent| extent.range.end <= range.start);
-        let behind = &self.extents[first..];
-        first..first + behind.partition_point(|extent| extent.range.start < range.end)
-    }
-
-    /// The place of the extent that begins at `start`.
-    fn place(&self, start: u64) -> usize {
-        self.extents.partition_point(|extent| extent.range.start < start)
-    }
-}
 
 /// Dirty bytes that follow each other in a file, in one placement.
 #[derive(Debug, Clone)]
@@ -62,6 +26,36 @@ pub(super) struct Run {
     pub(super) placement: Placement,
 }
 
+/// The clean extent of a slot: its region's place, where in the region it begins, and its length.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    place: u32,
+    start: u32,
+    len: u32,
+}
+
+/// What has a place in the eviction order.
+#[derive(Debug, Default)]
+struct Slots {
+    all: Vec<Held>,
+    free: Vec<u32>,
+}
+
+impl Slots {
+    /// A free slot, for the extent `range` of the region at `place`.
+    fn take(&mut self, place: u32, range: ByteRange) -> u32 {
+        let short = |bytes| u32::try_from(bytes).expect("a region is shorter than 2^32 bytes");
+        let (start, len) = (short(range.start % REGION_BYTES), short(range.len()));
+        let held = Held { place, start, len };
+        if let Some(slot) = self.free.pop() {
+            self.all[slot as usize] = held;
+            return slot;
+        }
+        self.all.push(held);
+        u32::try_from(self.all.len() - 1).expect("fewer than 2^32 extents")
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Extents {
     capacity: u64,
@@ -69,12 +63,11 @@ pub(super) struct Extents {
     pub(super) most_used: u64,
     pub(super) dirty_bytes: u64,
     pub(super) evicted_bytes: u64,
-    regions: FxHashMap<RegionKey, Region>,
-    dirty_regions: BTreeSet<RegionKey>,
+    regions: Regions,
+    /// With their places.
+    dirty_regions: BTreeMap<RegionKey, u32>,
     order: Box<dyn Eviction>,
-    /// The extent of each slot, as its file and range.
-    slots: Vec<(u32, ByteRange)>,
-    free_slots: Vec<u32>,
+    slots: Slots,
 }
 
 impl Extents {
@@ -85,11 +78,10 @@ impl Extents {
             most_used: 0,
             dirty_bytes: 0,
             evicted_bytes: 0,
-            regions: FxHashMap::default(),
-            dirty_regions: BTreeSet::new(),
+            regions: Regions::default(),
+            dirty_regions: BTreeMap::new(),
             order,
-            slots: Vec::new(),
-            free_slots: Vec::new(),
+            slots: Slots::default(),
         }
     }
 
@@ -119,11 +111,12 @@ impl Extents {
         };
         let mut at = range.start;
         for (key, part) in regions_of(file, range) {
-            let Some(region) = self.regions.get(&key) else { continue };
-            for extent in &region.extents[region.overlapping(part)] {
-                add(ByteRange::new(at, extent.range.start.max(at)), None);
-                let end = extent.range.end.min(part.end);
-                add(ByteRange::new(extent.range.start.max(at), end), Some(extent.placement));
+            let Some(region) = self.regions.find(key) else { continue };
+            for extent in self.regions[region].overlapping(part) {
+                let range = extent.range(key.1);
+                add(ByteRange::new(at, range.start.max(at)), None);
+                let end = range.end.min(part.end);
+                add(ByteRange::new(range.start.max(at), end), Some(extent.placement));
                 at = end;
             }
         }
@@ -133,11 +126,9 @@ impl Extents {
     /// Notes that what is on the cache of `range` was read.
     pub(super) fn touch(&mut self, file: u32, range: ByteRange) {
         for (key, part) in regions_of(file, range) {
-            let Some(region) = self.regions.get(&key) else { continue };
-            for extent in &region.extents[region.overlapping(part)] {
-                if !extent.dirty {
-                    self.order.touched(extent.slot);
-                }
+            let Some(region) = self.regions.find(key) else { continue };
+            for slot in self.regions[region].overlapping(part).iter().filter_map(Extent::slot) {
+                self.order.touched(slot);
             }
         }
     }
@@ -145,26 +136,25 @@ impl Extents {
     /// Makes what is on the cache of `range` dirty; the clean bytes beside it stay clean.
     pub(super) fn write(&mut self, file: u32, range: ByteRange) {
         for (key, part) in regions_of(file, range) {
-            let Some(region) = self.regions.get_mut(&key) else { continue };
+            let Some(place) = self.regions.find(key) else { continue };
             let mut clean = Vec::new();
-            let overlapping = region.overlapping(part);
-            for extent in &mut region.extents[overlapping] {
-                if extent.dirty {
-                    extent.flushing = false;
+            for extent in self.regions[place].overlapping_mut(part) {
+                if extent.is_dirty() {
+                    extent.write();
                 } else {
-                    clean.push(*extent);
+                    clean.push((extent.range(key.1), extent.placement));
                 }
             }
-            for extent in clean {
-                self.remove(file, extent.range);
-                let (start, end) = (extent.range.start, extent.range.end);
+            for (range, placement) in clean {
+                self.remove(place, range.start);
+                let (start, end) = (range.start, range.end);
                 let written = ByteRange::new(start.max(part.start), end.min(part.end));
                 for (beside, dirty) in [
                     (ByteRange::new(start, written.start), false),
                     (written, true),
                     (ByteRange::new(written.end, end), false),
                 ] {
-                    self.put(file, beside, extent.placement, dirty);
+                    self.put(file, beside, placement, dirty);
                 }
             }
         }
@@ -176,45 +166,36 @@ impl Extents {
         self.most_used = self.most_used.max(self.used);
         assert!(self.used <= self.capacity, "room is made before the write");
         for (key, range) in regions_of(file, range) {
-            let mut slot = u32::MAX;
-            if !dirty {
-                slot = self.slot(file, range);
+            let place = self.regions.find_or_add(key);
+            let slot = (!dirty).then(|| self.slots.take(place, range));
+            if let Some(slot) = slot {
                 self.order.inserted(slot, range.len());
             }
-            let region = self.regions.entry(key).or_default();
+            let region = &mut self.regions[place];
             if dirty {
                 self.dirty_bytes += range.len();
                 region.dirty += 1;
                 if region.dirty == 1 {
-                    self.dirty_regions.insert(key);
+                    self.dirty_regions.insert(key, place);
                 }
             }
-            let at = region.place(range.start);
-            region.extents.insert(at, Extent { range, placement, dirty, flushing: false, slot });
+            region.insert(Extent::new(range, placement, slot));
         }
     }
 
-    fn slot(&mut self, file: u32, range: ByteRange) -> u32 {
-        if let Some(slot) = self.free_slots.pop() {
-            self.slots[slot as usize] = (file, range);
-            return slot;
-        }
-        self.slots.push((file, range));
-        u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 extents")
-    }
-
-    /// Removes a clean extent.
-    fn remove(&mut self, file: u32, range: ByteRange) {
-        let key = (file, range.start / REGION_BYTES);
-        let region = self.regions.get_mut(&key).expect("a region with an extent");
-        let extent = region.extents.remove(region.place(range.start));
-        assert!(extent.range == range && !extent.dirty, "what leaves is there, and clean");
-        if region.extents.is_empty() {
-            self.regions.remove(&key);
+    /// Removes the clean extent of the region at `place` that begins at byte `start` of the file.
+    fn remove(&mut self, place: u32, start: u64) {
+        let region = &mut self.regions[place];
+        let extent = region.remove(start);
+        let range = extent.range(region.key.1);
+        assert!(range.start == start, "what leaves is there");
+        let slot = extent.slot().expect("what leaves is clean");
+        if region.is_empty() {
+            self.regions.release(place);
         }
         self.used -= range.len();
-        self.order.removed(extent.slot);
-        self.free_slots.push(extent.slot);
+        self.order.removed(slot);
+        self.slots.free.push(slot);
     }
 
     /// Makes room for `bytes`: free bytes first, then whole clean extents of others than `spared`, if `may_evict` so
@@ -234,26 +215,28 @@ impl Extents {
             return false;
         }
         let (mut found, mut leaving) = (0, Vec::new());
-        let slots = &self.slots;
+        let (slots, regions) = (&self.slots, &self.regions);
         self.order.victims(&mut |slot| {
-            let (file, range) = slots[slot as usize];
             if found >= wanted {
                 return Walk::Stop;
             }
+            let Held { place, start, len } = slots.all[slot as usize];
+            let (file, number) = regions[place].key;
+            let range = ByteRange::at(number * REGION_BYTES + u64::from(start), u64::from(len));
             if file == spared.0 && range.overlaps(spared.1) {
                 return Walk::Skip;
             }
             found += range.len();
-            leaving.push((file, range));
+            leaving.push((place, range.start));
             Walk::Take
         });
         if found < wanted {
             return false;
         }
-        for (file, range) in leaving {
-            self.remove(file, range);
-            self.evicted_bytes += range.len();
+        for (place, start) in leaving {
+            self.remove(place, start);
         }
+        self.evicted_bytes += found;
         true
     }
 
@@ -261,14 +244,15 @@ impl Extents {
     /// `from`; tells their `runs`, ascending.
     pub(super) fn flush_next(&mut self, from: Key, most: u64, runs: &mut Vec<Run>) {
         let mut stretch: Option<(u32, u64)> = None;
-        for key in self.dirty_regions.range((from.0, from.1 / REGION_BYTES)..) {
+        for (key, place) in self.dirty_regions.range((from.0, from.1 / REGION_BYTES)..) {
             let file = key.0;
             if stretch.is_some_and(|(of, end)| of != file || end <= key.1 * REGION_BYTES) {
                 return;
             }
-            let region = self.regions.get_mut(key).expect("a region with dirty extents");
-            for extent in region.extents.iter_mut().filter(|extent| extent.dirty) {
-                let start = extent.range.start;
+            let region = &mut self.regions[*place];
+            for extent in region.all().iter_mut().filter(|extent| extent.is_dirty()) {
+                let range = extent.range(key.1);
+                let start = range.start;
                 if (file, start) < from {
                     continue;
                 }
@@ -277,15 +261,13 @@ impl Extents {
                 if start >= end {
                     return;
                 }
-                extent.flushing = true;
+                extent.flush();
+                let placement = extent.placement;
                 match runs.last_mut() {
-                    Some(run) if run.range.end == start && run.placement == extent.placement => {
-                        run.range.end = extent.range.end;
+                    Some(run) if run.range.end == start && run.placement == placement => {
+                        run.range.end = range.end;
                     }
-                    _ => {
-                        let (range, placement) = (extent.range, extent.placement);
-                        runs.push(Run { file, range, placement });
-                    }
+                    _ => runs.push(Run { file, range, placement }),
                 }
             }
         }
@@ -294,21 +276,21 @@ impl Extents {
     /// Marks clean what of `range` was not written to since its flush began.
     pub(super) fn flushed(&mut self, file: u32, range: ByteRange) {
         for (key, part) in regions_of(file, range) {
-            let Some(region) = self.regions.get(&key) else { continue };
-            for at in region.overlapping(part) {
-                let extent = self.regions[&key].extents[at];
-                if !extent.flushing {
-                    continue;
-                }
-                let slot = self.slot(file, extent.range);
-                self.order.inserted(slot, extent.range.len());
-                self.dirty_bytes -= extent.range.len();
-                let region = self.regions.get_mut(&key).expect("it was there");
-                region.extents[at] = Extent { dirty: false, flushing: false, slot, ..extent };
-                region.dirty -= 1;
-                if region.dirty == 0 {
-                    self.dirty_regions.remove(&key);
-                }
+            let Some(place) = self.regions.find(key) else { continue };
+            let region = &mut self.regions[place];
+            let mut cleaned = 0;
+            let flushing = |extent: &&mut Extent| extent.is_flushing();
+            for extent in region.overlapping_mut(part).iter_mut().filter(flushing) {
+                let range = extent.range(key.1);
+                let slot = self.slots.take(place, range);
+                self.order.inserted(slot, range.len());
+                self.dirty_bytes -= range.len();
+                *extent = Extent::new(range, extent.placement, Some(slot));
+                cleaned += 1;
+            }
+            region.dirty -= cleaned;
+            if cleaned > 0 && region.dirty == 0 {
+                self.dirty_regions.remove(&key);
             }
         }
     }

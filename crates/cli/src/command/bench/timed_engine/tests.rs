@@ -108,7 +108,7 @@ fn assert_layouts_agree(what: &str, requests: &[Request], layout: &FileLayout) {
         policy: "never",
         background: false,
         think: true,
-        placed: Some(Placed { devices: &[hdd, hdd, ssd], layout }),
+        placed: Some(Placed { devices: &[hdd, hdd, ssd], files: &HashMap::new(), default: layout }),
     };
     let engine = run(requests, &setup).unwrap().total_seconds;
     let off = (model - engine).abs() / engine;

@@ -1,0 +1,226 @@
+//! `halocline bench advise`: what `advise` says of workloads of different kinds, and what comes of each use when the
+//! engines serve them on emulated devices.
+
+mod cases;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Args;
+use halocline_api::config::{EmulatedDevice, Emulation, format_bytes};
+use halocline_model::{admit, tier};
+use halocline_os::counted::counted;
+use halocline_os::error::Error;
+use halocline_sim::servers::Profile;
+use halocline_sim::{FileLayout, ServerSet};
+use halocline_trace::{Kind, Process, Request, Source, Writer};
+use serde::Serialize;
+
+use super::timed_engine::{self, Placed, Setup};
+use super::timed_tier;
+use crate::command::advise::decide::{Seconds, Use, gain};
+use crate::command::advise::{self, Judged};
+use crate::command::print_json;
+use crate::failure::{Failure, Outcome};
+use crate::say::{say, tell};
+use cases::Case;
+
+/// An advised use that is so much slower than the fastest, as a share, is as good: `advise` calls such uses ties.
+const AS_GOOD: f64 = 0.01;
+/// How many times smaller the workloads of `--quick` are.
+const QUICK: u64 = 16;
+
+/// Compare what `advise` says with what the engines do on emulated devices, for workloads of different kinds
+///
+/// Each workload is a trace that `advise` reads. Then the extent engine serves it on the disks alone, on striped files as
+/// planned, and as a cache, and the file tier as a tier: the engines themselves on EMULATED devices in simulated time.
+#[derive(Debug, Args)]
+pub(super) struct AdviseArgs {
+    /// A few dozen requests of each workload: for a test
+    #[arg(long)]
+    quick: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `bench advise --json` prints.
+#[derive(Debug, Serialize)]
+struct Results {
+    emulated: bool,
+    quick: bool,
+    agree: usize,
+    workloads: Vec<Row>,
+}
+
+/// One workload.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: &'static str,
+    what: String,
+    requests: usize,
+    bytes: u64,
+    ssd_bytes: u64,
+    /// Seconds of each use in the simulation of `advise`.
+    simulated_seconds: BTreeMap<&'static str, Option<f64>>,
+    /// Seconds of each use on emulated devices.
+    emulated_seconds: BTreeMap<&'static str, Option<f64>>,
+    /// What `advise` says.
+    advised: &'static str,
+    /// In how many of its variants it says the same.
+    stays: f64,
+    /// What gains the most on emulated devices.
+    fastest: &'static str,
+    /// Throughput that the fastest gains over what was advised, as a share.
+    lost: f64,
+    agrees: bool,
+}
+
+/// Compares.
+pub(super) fn execute(args: &AdviseArgs) -> Outcome {
+    let cases = cases::all(if args.quick { QUICK } else { 1 }).map_err(Failure::failed)?;
+    let mut workloads = Vec::new();
+    for (number, case) in (1..).zip(&cases) {
+        tell!("{number} of {}: {}: {}", cases.len(), case.name, case.what);
+        workloads.push(compared(case)?);
+    }
+    let agree = workloads.iter().filter(|row| row.agrees).count();
+    let results = Results { emulated: true, quick: args.quick, agree, workloads };
+    if args.json {
+        return print_json(&results);
+    }
+    tell_of(&results);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compared(case: &Case) -> Result<Row, Failure> {
+    let scratch = timed_engine::scratch_dir()
+        .map_err(|error| Error::at(Path::new("/tmp"), "make a directory in")(error))?;
+    let trace = scratch.path().join("trace.hct");
+    record(&case.requests, &trace)?;
+    let set = case.servers().map_err(Failure::failed)?;
+    let judged = advise::judge(&trace, &set, None)?;
+    let simulated = judged.outcomes.each_ref().map(|outcome| outcome.seconds);
+    let emulated = emulated(case, &set, &judged)?;
+    let advised = judged.advice.answer;
+    let (fastest, least) = fastest(&emulated);
+    let seconds = emulated[advised as usize].unwrap_or(f64::INFINITY);
+    let named = |seconds: Seconds| {
+        Use::ALL.into_iter().zip(seconds).map(|(what, seconds)| (what.word(), seconds)).collect()
+    };
+    let lost = gain(seconds, least);
+    Ok(Row {
+        name: case.name,
+        what: case.what.clone(),
+        requests: case.requests.len(),
+        bytes: case.requests.iter().map(|request| request.length).sum(),
+        ssd_bytes: case.ssd_bytes,
+        simulated_seconds: named(simulated),
+        emulated_seconds: named(emulated),
+        advised: advised.word(),
+        stays: judged.advice.stays,
+        fastest: fastest.word(),
+        lost,
+        agrees: lost <= AS_GOOD,
+    })
+}
+
+/// The fastest use, but none where nothing gains anything.
+fn fastest(seconds: &Seconds) -> (Use, f64) {
+    let known = Use::ALL.into_iter().zip(seconds).filter_map(|(what, s)| Some((what, (*s)?)));
+    let none = seconds[0].unwrap_or(f64::INFINITY);
+    let (what, least) = known
+        .min_by(|(_, one), (_, other)| one.total_cmp(other))
+        .expect("no use is always possible");
+    if gain(none, least) > AS_GOOD { (what, least) } else { (Use::None, none) }
+}
+
+/// The trace that `advise` reads.
+fn record(requests: &[Request], path: &Path) -> Result<(), Failure> {
+    let file = File::create(path).map_err(Error::at(path, "make"))?;
+    let put = || -> Result<(), halocline_trace::Error> {
+        let source = Source { name: "bench advise".into(), ..Source::new(Kind::Generated) };
+        let mut writer = Writer::new(BufWriter::new(file), &source)?;
+        let most = |of: fn(&Request) -> u32| requests.iter().map(of).max().unwrap_or(0);
+        for file in 0..=most(|request| request.file) {
+            writer.file(file.to_string().as_bytes())?;
+        }
+        for number in 0..=most(|request| request.process) {
+            writer.process(&Process { number: number.into(), node: Vec::new() })?;
+        }
+        requests.iter().try_for_each(|request| writer.push(request))?;
+        writer.finish().map(drop)
+    };
+    put().map_err(|error| Failure::failed(error.to_string()))
+}
+
+/// Seconds of each use with all bytes written back and moves ended, by the engines.
+fn emulated(case: &Case, set: &ServerSet, judged: &Judged<'_>) -> Result<Seconds, Failure> {
+    let none_planned = HashMap::new();
+    let placed = |files, default| on_engine(case, set, Some((files, default)));
+    let none = placed(&none_planned, judged.case.slow_alone())?;
+    let stripes = judged.case.stripes().ok().map(|(files, default)| placed(files, default));
+    let cache = on_engine(case, set, None)?;
+    let tier = timed_tier::run(&case.requests, set, case.ssd_bytes, tier::POLICIES[0].name)?;
+    Ok([Some(none), stripes.transpose()?, Some(cache), Some(tier.total_seconds)])
+}
+
+/// Seconds with files on all servers in these layouts, or with a cache on the SSDs.
+fn on_engine(
+    case: &Case,
+    set: &ServerSet,
+    layouts: Option<(&HashMap<u32, FileLayout>, &FileLayout)>,
+) -> Result<f64, Failure> {
+    let all = case.disks + case.ssds;
+    let emulation = match layouts {
+        Some(_) => format!("{all}xhdd+ssd"),
+        None => format!("{}xhdd+{}xssd", case.disks, case.ssds),
+    };
+    let emulation = Emulation::parse(&emulation, |_| None).map_err(Failure::failed)?;
+    let devices = set.servers().iter().map(|server| match server.profile {
+        Profile::Emulated(device) => device,
+        Profile::Measured(_) => unreachable!("all servers of a workload are emulated"),
+    });
+    let devices: Vec<EmulatedDevice> = devices.collect();
+    let setup = Setup {
+        devices: &emulation,
+        capacity: case.ssd_bytes,
+        policy: if layouts.is_some() { "never" } else { admit::POLICIES[0].name },
+        background: layouts.is_none(),
+        think: true,
+        placed: layouts.map(|(files, default)| Placed { devices: &devices, files, default }),
+    };
+    Ok(timed_engine::run(&case.requests, &setup)?.total_seconds)
+}
+
+fn tell_of(results: &Results) {
+    say!("THE ENGINES THEMSELVES, on EMULATED devices in simulated time: seconds until all");
+    say!("bytes are where they belong, and in brackets what the simulation of advise says");
+    let heads = Use::ALL.map(|what| format!("{:>18}", what.word())).concat();
+    say!("{:18}{heads}", "");
+    for row in &results.workloads {
+        let cells = Use::ALL.map(|what| {
+            let of = |seconds: &BTreeMap<&str, Option<f64>>| {
+                seconds[what.word()]
+                    .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"))
+            };
+            let (engine, model) = (of(&row.emulated_seconds), of(&row.simulated_seconds));
+            format!("{:>18}", format!("{engine} ({model})"))
+        });
+        say!("{:18}{}", row.name, cells.concat());
+        let agrees =
+            if row.agrees { "right".to_owned() } else { format!("{:.1} % lost", row.lost * 100.0) };
+        say!(
+            "    {}, {}; advised {}, the same in {:.0} % of the variants; fastest {}: {agrees}",
+            counted(row.requests, "request"),
+            format_bytes(row.bytes),
+            row.advised,
+            row.stays * 100.0,
+            row.fastest,
+        );
+    }
+    say!("advice that is right: {} of {}", results.agree, results.workloads.len());
+}

@@ -1,0 +1,251 @@
+//! A stretch of a file with what of it is on a simulated cache.
+//!
+//! Most of a replay's time goes to waiting for memory, so an extent is small, and the search for one begins where it
+//! would be if all were equally long.
+
+use std::ops::{Index, IndexMut, Range};
+
+use halocline_model::layout::Placement;
+use halocline_model::request::ByteRange;
+use rustc_hash::FxHashMap;
+
+/// Bytes of a file in a region: places in it fit in 32 bits.
+pub(super) const REGION_BYTES: u64 = 2 << 20;
+
+/// In place of a slot: the extent is dirty, and not being flushed or written to since that began.
+const DIRTY: u32 = u32::MAX;
+/// In place of a slot: it is being flushed, and was not written to since that began.
+const FLUSHING: u32 = u32::MAX - 1;
+
+/// A range of a region that is on the cache. What must hold: it is not empty.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    start: u32,
+    end: u32,
+    pub(super) placement: Placement,
+    /// Its place in the eviction order if it is clean, which no eviction policy lets be one of the two above.
+    slot: u32,
+}
+
+impl Extent {
+    /// `range` of a file, within one region; dirty without a slot.
+    pub(super) fn new(range: ByteRange, placement: Placement, slot: Option<u32>) -> Self {
+        let start = within(range.start);
+        let len = u32::try_from(range.len()).expect("no extent is longer than a region");
+        Self { start, end: start + len, placement, slot: slot.unwrap_or(DIRTY) }
+    }
+
+    /// Its range of the file, if it lies in region `number`.
+    pub(super) const fn range(&self, number: u64) -> ByteRange {
+        let begin = number * REGION_BYTES;
+        ByteRange::new(begin + self.start as u64, begin + self.end as u64)
+    }
+
+    pub(super) const fn is_dirty(&self) -> bool {
+        matches!(self.slot, DIRTY | FLUSHING)
+    }
+
+    pub(super) const fn is_flushing(&self) -> bool {
+        self.slot == FLUSHING
+    }
+
+    /// Its place in the eviction order, if it is clean.
+    pub(super) const fn slot(&self) -> Option<u32> {
+        if self.is_dirty() { None } else { Some(self.slot) }
+    }
+
+    /// A dirty extent is being flushed from now on.
+    pub(super) const fn flush(&mut self) {
+        self.slot = FLUSHING;
+    }
+
+    /// A dirty extent is written to: no flush under way makes it clean.
+    pub(super) const fn write(&mut self) {
+        self.slot = DIRTY;
+    }
+}
+
+/// Where a byte of a file lies in its region.
+const fn within(at: u64) -> u32 {
+    (at % REGION_BYTES) as u32
+}
+
+/// A file, and which region of it.
+pub(super) type RegionKey = (u32, u64);
+
+/// The extents of a region, ascending.
+#[derive(Debug, Default)]
+pub(super) struct Region {
+    pub(super) key: RegionKey,
+    extents: Vec<Extent>,
+    pub(super) dirty: u32,
+}
+
+/// All regions with extents, each in a place that it keeps: what knows the place need not look for the region.
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    places: FxHashMap<RegionKey, u32>,
+    all: Vec<Region>,
+    free: Vec<u32>,
+}
+
+impl Regions {
+    pub(super) fn find(&self, key: RegionKey) -> Option<u32> {
+        self.places.get(&key).copied()
+    }
+
+    pub(super) fn find_or_add(&mut self, key: RegionKey) -> u32 {
+        *self.places.entry(key).or_insert_with(|| {
+            let place = self.free.pop().unwrap_or_else(|| {
+                self.all.push(Region::default());
+                u32::try_from(self.all.len() - 1).expect("fewer than 2^32 regions")
+            });
+            self.all[place as usize].key = key;
+            place
+        })
+    }
+
+    /// Forgets a region without extents.
+    pub(super) fn release(&mut self, place: u32) {
+        self.places.remove(&self.all[place as usize].key);
+        self.free.push(place);
+    }
+}
+
+impl Index<u32> for Regions {
+    type Output = Region;
+
+    fn index(&self, place: u32) -> &Region {
+        &self.all[place as usize]
+    }
+}
+
+impl IndexMut<u32> for Regions {
+    fn index_mut(&mut self, place: u32) -> &mut Region {
+        &mut self.all[place as usize]
+    }
+}
+
+impl Region {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    pub(super) fn all(&mut self) -> &mut [Extent] {
+        &mut self.extents
+    }
+
+    /// The extents that have bytes of `part`, which is of this region and not empty.
+    pub(super) fn overlapping(&self, part: ByteRange) -> &[Extent] {
+        &self.extents[self.places(part)]
+    }
+
+    /// The same, to be changed.
+    pub(super) fn overlapping_mut(&mut self, part: ByteRange) -> &mut [Extent] {
+        let places = self.places(part);
+        &mut self.extents[places]
+    }
+
+    fn places(&self, part: ByteRange) -> Range<usize> {
+        let start = within(part.start);
+        let end = u64::from(start) + part.len();
+        let first = self.first_not(start, |extent| extent.end <= start);
+        let behind = self.extents[first..].iter();
+        first..first + behind.take_while(|extent| u64::from(extent.start) < end).count()
+    }
+
+    /// Adds an extent where there is none.
+    pub(super) fn insert(&mut self, extent: Extent) {
+        let at = self.first_not(extent.start, |other| other.start < extent.start);
+        self.extents.insert(at, extent);
+    }
+
+    /// Takes out the extent that begins at byte `start` of the file.
+    pub(super) fn remove(&mut self, start: u64) -> Extent {
+        let start = within(start);
+        let at = self.first_not(start, |other| other.start < start);
+        self.extents.remove(at)
+    }
+
+    /// The place of the first extent that is not `before` byte `at` of the region, as all behind it are not: steps away
+    /// from a guess, each twice as far as the last one, then halves.
+    fn first_not(&self, at: u32, before: impl Fn(&Extent) -> bool) -> usize {
+        let (all, len) = (self.extents.as_slice(), self.extents.len());
+        let guess = (u64::from(at) * len as u64 / REGION_BYTES) as usize;
+        let (mut low, mut high, mut step) = (guess, guess, 1);
+        if all.get(guess).is_some_and(&before) {
+            while high < len && before(&all[high]) {
+                low = high + 1;
+                high = (high + step).min(len);
+                step *= 2;
+            }
+        } else {
+            while low > 0 && !before(&all[low - 1]) {
+                high = low - 1;
+                low = low.saturating_sub(step);
+                step *= 2;
+            }
+        }
+        low + all[low..high].partition_point(before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_model::layout::Layout;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PLACED: Placement = Placement { layout: Layout::OneDh, group: 0 };
+
+    fn region(number: u64, marks: &[u32]) -> Region {
+        let mut region = Region::default();
+        for pair in marks.chunks_exact(2) {
+            let begin = number * REGION_BYTES;
+            let range = ByteRange::new(begin + u64::from(pair[0]), begin + u64::from(pair[1]));
+            region.insert(Extent::new(range, PLACED, None));
+        }
+        region
+    }
+
+    proptest! {
+        #[test]
+        fn what_overlaps_is_found_wherever_the_extents_lie(
+            marks in proptest::collection::btree_set(0u32..=2 << 20, 0..40),
+            near in any::<bool>(),
+            number in 0u64..3,
+            (start, len) in (0u64..2 << 20, 1u64..2 << 20),
+        ) {
+            // Half of the time all of them are in the first hundredth.
+            let marks: Vec<u32> = marks.into_iter().map(|mark| if near { mark / 100 } else { mark }).collect();
+            prop_assume!(marks.windows(2).all(|pair| pair[0] < pair[1]));
+            let region = region(number, &marks);
+            let part = ByteRange::new(start, (start + len).min(REGION_BYTES));
+            let part = ByteRange::at(number * REGION_BYTES + part.start, part.len());
+            let found: Vec<_> = region.overlapping(part).iter().map(|it| it.range(number)).collect();
+            let all = region.extents.iter().map(|it| it.range(number));
+            prop_assert_eq!(found, all.filter(|range| range.overlaps(part)).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn extents_are_in_order_and_each_can_be_taken_out(
+            marks in proptest::collection::vec(0u64..512, 0..80),
+        ) {
+            let mut region = Region::default();
+            let mut there: Vec<u64> = Vec::new();
+            for mark in marks {
+                if let Some(at) = there.iter().position(|other| *other == mark) {
+                    there.remove(at);
+                    prop_assert_eq!(region.remove(mark * 4096).range(0), ByteRange::at(mark * 4096, 4096));
+                } else {
+                    there.push(mark);
+                    region.insert(Extent::new(ByteRange::at(mark * 4096, 4096), PLACED, Some(7)));
+                }
+                let starts: Vec<_> = region.extents.iter().map(|it| u64::from(it.start) / 4096).collect();
+                there.sort_unstable();
+                prop_assert_eq!(&starts, &there);
+            }
+        }
+    }
+}
