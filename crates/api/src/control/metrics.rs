@@ -6,6 +6,7 @@
 
 mod admission;
 mod advise;
+mod benched_advice;
 mod offline;
 mod placement;
 mod plan;

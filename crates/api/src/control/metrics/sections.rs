@@ -3,6 +3,7 @@
 use super::Section;
 use super::admission::{BENCH_ADMISSION, RATIOS, SECONDS, SERVED};
 use super::advise::{ADVISE, ADVISED_USE};
+use super::benched_advice::{BENCH_ADVISE, USES};
 use super::offline::{
     BENCH_LAYOUT, BENCH_TIER, BENCHED_LAYOUT, CALIBRATE, CLUSTER_FSCK, CLUSTER_NODES,
     CLUSTER_STATUS, CLUSTER_TOKENS, DOCTOR, FSCK, FSCK_TIER, IOR, IOR_RUN, RESCUE,
@@ -217,6 +218,15 @@ pub static SECTIONS: &[Section] = &[
         about: "What was measured; [BENCH.md](BENCH.md) says how. Parts that were not asked for are empty lists, or null.",
         metrics: BENCH_TIER,
         within: &[],
+    },
+    Section {
+        commands: "`halocline bench advise --json`",
+        about: "What `advise` says of workloads of different kinds, and what the engines do with each on EMULATED devices in simulated time; see [PLANNING.md](PLANNING.md).",
+        metrics: BENCH_ADVISE,
+        within: &[
+            ("workloads[].simulated_seconds.", USES),
+            ("workloads[].emulated_seconds.", USES),
+        ],
     },
     Section {
         commands: "`halocline bench admission --json`",
