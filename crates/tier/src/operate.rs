@@ -130,6 +130,7 @@ impl Controlled for FileTier {
         };
         let asked = &|other| asked.contains(&other);
         let by = By {
+            one_by_one: core.tiers.one_by_one(),
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
                 core.executor.bring(&file.inode, kept, asked, told)
             },
@@ -152,6 +153,7 @@ impl Controlled for FileTier {
             })
         };
         let by = By {
+            one_by_one: core.tiers.one_by_one(),
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
                 core.migrator.move_down(&file.inode, Manner::Yielding, told)
             },
