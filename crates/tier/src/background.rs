@@ -57,11 +57,11 @@ pub(super) struct Background {
 impl Background {
     /// Starts the threads of `core`.
     pub(super) fn start(core: &Arc<Core>) -> Result<Self> {
-        let signal = core.signal.clone();
+        let signal = core.base.signal.clone();
         let mut threads = Vec::new();
         for work in WORK {
             let core = core.clone();
-            let working = core.clock.work();
+            let working = core.base.clock.work();
             let thread = thread::Builder::new().name(work.name.into()).spawn(move || {
                 let _working = working.begin();
                 yield_to_programs();
@@ -74,7 +74,7 @@ impl Background {
 
     /// No threads: somebody else does the chores of `core`.
     pub(super) fn by_others(core: &Core) -> Self {
-        Self { signal: core.signal.clone(), threads: Mutex::default() }
+        Self { signal: core.base.signal.clone(), threads: Mutex::default() }
     }
 
     /// Ends the threads after what they are doing.
@@ -97,13 +97,13 @@ impl Work {
     /// where their names say, and what is left over is finished at the next mount.
     fn run(&self, core: &Core) {
         let (mut in_vain, mut panics) = (false, 0);
-        while (self.wait)(&core.signal, in_vain) {
+        while (self.wait)(&core.base.signal, in_vain) {
             match caught(|| self.round(core, in_vain)) {
                 Ok(now) => (in_vain, panics) = (now, 0),
                 Err(panicked) => {
-                    core.defects.defect(self.name, &panicked);
+                    core.base.defects.defect(self.name, &panicked);
                     panics += 1;
-                    core.signal.rest(panics);
+                    core.base.signal.rest(panics);
                 }
             }
         }
@@ -127,9 +127,9 @@ impl Work {
 impl Chore {
     /// Does what is due in this thread; `false` where nothing could be done of it.
     pub(super) fn round(self, core: &Core) -> Result<bool> {
-        let stops = &|| core.signal.is_stopping();
+        let stops = &|| core.base.signal.is_stopping();
         match self {
-            Self::Reap => core.leftovers.finish()?,
+            Self::Reap => core.base.leftovers.finish()?,
             Self::Demote => return Ok(!core.executor.keep_below_marks()),
             Self::MarkCopies => core.permissions.mark_anew(stops),
             Self::Archive => core.archiver.archive_due(stops),

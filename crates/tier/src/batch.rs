@@ -104,7 +104,7 @@ impl Batches {
             under_way: base.under_way.clone(),
             uses: base.uses.clone(),
             options: base.options.clone(),
-            bounds: base.batches,
+            bounds: base.batch_bounds,
             staging: staging.clone(),
             cutover: cutover.clone(),
         }

@@ -64,7 +64,7 @@ pub(crate) struct Foundation {
     /// Work for the background threads.
     pub(super) signal: Arc<Signal>,
     pub(super) options: Arc<TierOptions>,
-    pub(super) batches: BatchBounds,
+    pub(super) batch_bounds: BatchBounds,
     /// No mount has seen these tiers before.
     pub(super) is_new: bool,
     pub(super) clock: Clock,
@@ -128,7 +128,7 @@ impl Foundation {
             defects: Arc::default(),
             signal,
             options: Arc::new(options),
-            batches: around.batches,
+            batch_bounds: around.batches,
             is_new,
             begun: clock.instant(),
             clock,

@@ -151,7 +151,7 @@ impl FileTier {
         let found = core.scan.recover()?;
         for problem in &found.problems {
             tracing::warn!("{problem}");
-            core.defects.note(problem.to_string());
+            core.base.defects.note(problem.to_string());
         }
         let background = if around.own_threads {
             Background::start(&core)?
@@ -172,7 +172,7 @@ impl FileTier {
 
     /// Says in the status what a person should know of the tiers.
     pub fn note_of_tiers(&self, note: &str) {
-        self.core.defects.note(note.to_owned());
+        self.core.base.defects.note(note.to_owned());
     }
 
     /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order
@@ -190,12 +190,12 @@ impl FileTier {
     /// Ends background work and finishes what is under way. Nothing is called after it.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
-        self.core.placement.jobs().note_places();
+        self.core.base.placement.jobs().note_places();
         self.core.permissions.mark_anew(&|| false);
-        if let Err(error) = self.core.leftovers.finish() {
+        if let Err(error) = self.core.base.leftovers.finish() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");
         }
-        if let Err(error) = self.core.marks.end_era() {
+        if let Err(error) = self.core.base.marks.end_era() {
             tracing::warn!(%error, "clean copies are compared before they are used again");
         }
         Ok(())

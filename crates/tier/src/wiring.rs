@@ -2,7 +2,6 @@
 //!
 //! Each knows only those that are made before it: calls go one way.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use super::answering::Answering;
@@ -48,16 +47,8 @@ pub(crate) struct Core {
     pub(super) answering: Arc<Answering>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) explainer: Arc<Explainer>,
-    /// The last to go: it has the lock of the set.
-    base: Foundation,
-}
-
-impl Deref for Core {
-    type Target = Foundation;
-
-    fn deref(&self) -> &Foundation {
-        &self.base
-    }
+    /// What all of them stand on. The last to go: it has the lock of the set.
+    pub(super) base: Foundation,
 }
 
 impl Core {
