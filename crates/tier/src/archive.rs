@@ -107,14 +107,13 @@ impl Archiver {
 
     /// Archives what is due, until `stops` says so.
     pub(super) fn archive_due(&self, stops: &(dyn Fn() -> bool + Sync)) {
-        self.permissions.mark_anew(stops);
         self.straighten(stops);
         let due = self.archive_queue.due();
         let mut left = &due[..];
         while !left.is_empty() && !stops() {
             let sizes = left.iter().map(|(_, resident)| resident.bytes());
             let (some, later) = left.split_at(together(sizes, u64::MAX, IN_FLIGHT));
-            let outcomes = all_at_once(some, |(entry, resident)| {
+            let outcomes = all_at_once(some, self.tiers.one_by_one(), |(entry, resident)| {
                 let outcome = self.archive_one(*entry, resident, &mut |_| !stops());
                 outcome.unwrap_or_else(Outcome::Failed)
             });

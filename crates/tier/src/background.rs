@@ -10,32 +10,41 @@ use super::wiring::Core;
 use halocline_os::error::Result;
 use halocline_os::unpanicked::caught;
 
-/// A background thread: its name, what it waits for until it is time to stop, and what it does then.
-pub(super) struct Work {
-    pub(super) name: &'static str,
-    pub(super) wait: fn(&Signal, Done) -> bool,
-    pub(super) round: fn(&Core, Done) -> Done,
+/// What is done for a tier beside the requests of programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chore {
+    /// Frees what moves left, and removes the data of files whose names are gone.
+    Reap,
+    /// Demotes files where the SSD is fuller than its high watermark.
+    Demote,
+    /// Marks the clean copies anew whose permissions have changed.
+    MarkCopies,
+    /// Puts clean copies of renamed files to the paths of their names, and makes those that are due.
+    Archive,
 }
 
-/// What came of the last round, for the next one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Done {
-    #[default]
-    Worked,
-    /// There was nothing that could be done.
-    InVain,
+/// A background thread: its name, what it waits for until it is time to stop, given whether its last
+/// round was in vain, and what it does then.
+struct Work {
+    name: &'static str,
+    wait: fn(&Signal, bool) -> bool,
+    chores: &'static [Chore],
 }
 
-pub(super) const WORK: [Work; 3] = [
-    Work { name: "tier-reaper", wait: |signal, _| signal.wait_to_reap(), round: reap },
+const WORK: [Work; 3] = [
+    Work { name: "tier-reaper", wait: |signal, _| signal.wait_to_reap(), chores: &[Chore::Reap] },
     Work {
         name: "tier-mover",
         // Each write to a full SSD calls. Where all that is there is pinned or in use, looking at all
         // of it again, or copying what changes meanwhile, is of no use before some time has passed.
-        wait: |signal, last| signal.wait_to_demote(last == Done::InVain),
-        round: demote,
+        wait: |signal, in_vain| signal.wait_to_demote(in_vain),
+        chores: &[Chore::Demote],
     },
-    Work { name: "tier-archiver", wait: |signal, _| signal.wait_a_tick(), round: archive },
+    Work {
+        name: "tier-archiver",
+        wait: |signal, _| signal.wait_a_tick(),
+        chores: &[Chore::MarkCopies, Chore::Archive],
+    },
 ];
 
 /// The running threads.
@@ -47,12 +56,12 @@ pub(super) struct Background {
 
 impl Background {
     /// Starts the threads of `core`.
-    pub(super) fn start(core: &Arc<Core>, all: impl IntoIterator<Item = Work>) -> Result<Self> {
-        let signal = core.signal.clone();
+    pub(super) fn start(core: &Arc<Core>) -> Result<Self> {
+        let signal = core.base.signal.clone();
         let mut threads = Vec::new();
-        for work in all {
+        for work in WORK {
             let core = core.clone();
-            let working = core.clock.work();
+            let working = core.base.clock.work();
             let thread = thread::Builder::new().name(work.name.into()).spawn(move || {
                 let _working = working.begin();
                 yield_to_programs();
@@ -63,10 +72,9 @@ impl Background {
         Ok(Self { signal, threads: Mutex::new(threads) })
     }
 
-    /// No threads: tests do their work at times of their own.
-    #[cfg(test)]
-    pub(super) fn none() -> Self {
-        Self { signal: Arc::default(), threads: Mutex::default() }
+    /// No threads: somebody else does the chores of `core`.
+    pub(super) fn by_others(core: &Core) -> Self {
+        Self { signal: core.base.signal.clone(), threads: Mutex::default() }
     }
 
     /// Ends the threads after what they are doing.
@@ -88,36 +96,46 @@ impl Work {
     /// Round after round. One that panics moved its files to the step at which it did, as a kill does: they are
     /// where their names say, and what is left over is finished at the next mount.
     fn run(&self, core: &Core) {
-        let mut last = Done::default();
-        let mut panics = 0;
-        while (self.wait)(&core.signal, last) {
-            match caught(|| (self.round)(core, last)) {
-                Ok(done) => (last, panics) = (done, 0),
+        let (mut in_vain, mut panics) = (false, 0);
+        while (self.wait)(&core.base.signal, in_vain) {
+            match caught(|| self.round(core, in_vain)) {
+                Ok(now) => (in_vain, panics) = (now, 0),
                 Err(panicked) => {
-                    core.defects.defect(self.name, &panicked);
+                    core.base.defects.defect(self.name, &panicked);
                     panics += 1;
-                    core.signal.rest(panics);
+                    core.base.signal.rest(panics);
                 }
             }
         }
     }
-}
 
-fn reap(core: &Core, last: Done) -> Done {
-    let Err(error) = core.leftovers.finish() else { return Done::Worked };
-    if last == Done::Worked {
-        tracing::warn!(%error, "data of removed files stays for now");
+    /// One round; whether it was in vain, which is told once of several `in_vain` in a row.
+    fn round(&self, core: &Core, in_vain: bool) -> bool {
+        let mut all_done = true;
+        for chore in self.chores {
+            all_done &= chore.round(core).unwrap_or_else(|error| {
+                if !in_vain {
+                    tracing::warn!(%error, "data of removed files stays for now");
+                }
+                false
+            });
+        }
+        !all_done
     }
-    Done::InVain
 }
 
-fn demote(core: &Core, _last: Done) -> Done {
-    if core.executor.keep_below_marks() { Done::InVain } else { Done::Worked }
-}
-
-fn archive(core: &Core, _last: Done) -> Done {
-    core.archiver.archive_due(&|| core.signal.is_stopping());
-    Done::Worked
+impl Chore {
+    /// Does what is due in this thread; `false` where nothing could be done of it.
+    pub(super) fn round(self, core: &Core) -> Result<bool> {
+        let stops = &|| core.base.signal.is_stopping();
+        match self {
+            Self::Reap => core.base.leftovers.finish()?,
+            Self::Demote => return Ok(!core.executor.keep_below_marks()),
+            Self::MarkCopies => core.permissions.mark_anew(stops),
+            Self::Archive => core.archiver.archive_due(stops),
+        }
+        Ok(true)
+    }
 }
 
 /// The lowest priority for processor and disk.

@@ -25,6 +25,7 @@ use super::copied::{Copied, Source};
 use super::copy::Expected;
 use super::counters::Counters;
 use super::cutover::{CutOver, Cutover, PATIENCE};
+use super::decorations::BatchBounds;
 use super::foundation::Foundation;
 use super::in_flight::{ALONE_BYTES, together};
 use super::inode::Inode;
@@ -37,7 +38,6 @@ use super::owed::Owed;
 use super::residents::Residents;
 use super::staging::Staging;
 use super::stayed::Stayed;
-use super::steps::inherit;
 use super::tiers::Tiers;
 use super::under_way::{UnderWay, UnderWayGuard};
 use super::uses::AllUses;
@@ -48,17 +48,9 @@ use halocline_vfs::namespace::Node;
 pub(super) const BATCH_MAX: usize = 256;
 /// Bytes of a batch, about.
 const BATCH_BYTES: u64 = 32 << 20;
-/// Fewer files are better moved alone, each with syncs of its own: a sync of a file system waits
-/// for what others wrote there, too.
-const BATCH_MIN: usize = if cfg!(test) { 2 } else { 4 };
-/// Bytes that the machine may have to write back: a sync of a file system may wait for them. Some
-/// seconds of a disk.
-const DIRTY_MAX: u64 = if cfg!(test) { 1 << 40 } else { 512 << 20 };
 /// Threads that copy the files of a batch, at most, and no more than there are processors: all make
 /// names in one directory, and who waits for that on a busy machine waits long.
 const WORKERS: usize = 4;
-/// From so many directories on a sync of their file system is cheaper than one of each.
-const DIRECTORIES_MAX: usize = if cfg!(test) { 1 } else { 16 };
 
 /// What is told of bytes copied of the file with this index; `false` stops the batch.
 pub(super) type ToldOf<'a> = &'a (dyn Fn(usize, u64) -> bool + Sync);
@@ -94,6 +86,7 @@ pub(super) struct Batches {
     under_way: Arc<UnderWay>,
     uses: Arc<AllUses>,
     options: Arc<TierOptions>,
+    bounds: BatchBounds,
     staging: Arc<Staging>,
     cutover: Arc<Cutover>,
 }
@@ -111,6 +104,7 @@ impl Batches {
             under_way: base.under_way.clone(),
             uses: base.uses.clone(),
             options: base.options.clone(),
+            bounds: base.batch_bounds,
             staging: staging.clone(),
             cutover: cutover.clone(),
         }
@@ -124,11 +118,13 @@ impl Batches {
         told: ToldOf<'_>,
     ) -> Outcomes {
         let mut outcomes: Outcomes = inodes.iter().map(|_| None).collect();
-        if inodes.len() < BATCH_MIN || (tier == 0 && self.options.copies != Copies::None) {
+        if inodes.len() < self.bounds.files_min
+            || (tier == 0 && self.options.copies != Copies::None)
+        {
             return outcomes;
         }
         if ![0, tier].iter().all(|tier| self.tiers.sides()[*tier].syncs_whole())
-            || dirty_bytes().is_none_or(|bytes| bytes > DIRTY_MAX)
+            || dirty_bytes().is_none_or(|bytes| bytes > self.bounds.dirty_bytes_max)
         {
             return outcomes;
         }
@@ -140,7 +136,7 @@ impl Batches {
         let sources: Vec<_> = free
             .filter_map(|at| Some((at, inodes[at], self.source_of_member(inodes[at], tier)?)))
             .collect();
-        let copied = spread(sources, |(at, inode, source)| {
+        let copied = spread(sources, self.tiers.one_by_one(), |(at, inode, source)| {
             self.copy_member((at, inode), source, tier, told)
         });
         let mut members: Vec<_> = copied.into_iter().flatten().collect();
@@ -297,7 +293,9 @@ impl Batches {
                 dirs.push(&switched.parents[0]);
             }
         }
-        let whole = (dirs.len() > DIRECTORIES_MAX).then(|| self.tiers.ssd().whole().ok()).flatten();
+        let whole = (dirs.len() > self.bounds.directories_max)
+            .then(|| self.tiers.ssd().whole().ok())
+            .flatten();
         let synced = whole.map(|whole| self.tiers.ssd().steps.sync_all("syncing switches", &whole));
         if matches!(synced, Some(Ok(()))) {
             return keys;
@@ -323,12 +321,16 @@ fn dirty_bytes() -> Option<u64> {
     Some((kibibytes("Dirty:")? + kibibytes("Writeback:")?) << 10)
 }
 
-/// Calls `act` for all items, by a few threads; the results in their order.
-fn spread<T: Send, R: Send>(items: Vec<T>, act: impl Fn(T) -> R + Sync) -> Vec<R> {
-    let Some(inherited) = inherit().filter(|_| items.len() > 1) else {
-        // Tests watch the steps of one thread.
+/// Calls `act` for all items, by a few threads or, where they must come `one_by_one`, in this one; the
+/// results in their order.
+fn spread<T: Send, R: Send>(
+    items: Vec<T>,
+    one_by_one: bool,
+    act: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    if one_by_one || items.len() < 2 {
         return items.into_iter().map(act).collect();
-    };
+    }
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let others = items.len().min(WORKERS).min(processors) - 1;
     let queue = Mutex::new(items.into_iter().enumerate());
@@ -340,13 +342,8 @@ fn spread<T: Send, R: Send>(items: Vec<T>, act: impl Fn(T) -> R + Sync) -> Vec<R
             done.push((at, act(item)));
         }
     };
-    let (work, inherited) = (&work, &inherited);
     let mut results = thread::scope(|scope| {
-        let run = move || {
-            inherited.take();
-            work()
-        };
-        let spawn = |_| thread::Builder::new().name("tier-batch".into()).spawn_scoped(scope, run);
+        let spawn = |_| thread::Builder::new().name("tier-batch".into()).spawn_scoped(scope, work);
         // What threads there are do all of it.
         let running: Vec<_> = (0..others).map_while(|at| spawn(at).ok()).collect();
         let mut results = work();
@@ -366,8 +363,10 @@ mod tests {
     #[test]
     fn results_come_in_the_order_of_the_items() {
         let items: Vec<usize> = (0..BATCH_MAX).collect();
-        assert_eq!(spread(items.clone(), |item| item), items);
-        assert_eq!(spread(vec![7], |item| item), [7]);
+        for one_by_one in [false, true] {
+            assert_eq!(spread(items.clone(), one_by_one, |item| item), items);
+            assert_eq!(spread(vec![7], one_by_one, |item| item), [7]);
+        }
     }
 
     #[test]

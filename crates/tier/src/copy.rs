@@ -300,3 +300,19 @@ fn none_if_unsupported<T>(result: Result<T>) -> Result<Option<T>> {
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program adds bytes behind a hole while the file is copied: they are none of the copy's.
+    #[test]
+    fn data_behind_the_end_that_a_file_had_is_left_out() {
+        let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        from.write_all_at(b"added", 8 << 20).unwrap();
+        let steps = Steps::new(1, None);
+        let end = |file| End { file, steps: &steps };
+        contents(end(&from), end(&to), 1 << 20, Expected::NotSoon, &mut |_| true).unwrap();
+        assert_eq!(to.metadata().unwrap().len(), 1 << 20);
+    }
+}

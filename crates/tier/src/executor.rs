@@ -130,7 +130,10 @@ impl Executor {
             }
             let most = if goes_well { IN_FLIGHT } else { FAILURES_MAX - failures };
             let (now, later) = left.split_at(together(sizes, missing, most));
-            for pushed in all_at_once(now, |(entry, resident)| self.push_out(*entry, resident)) {
+            let one_by_one = self.tiers.one_by_one();
+            let pushed =
+                all_at_once(now, one_by_one, |(entry, resident)| self.push_out(*entry, resident));
+            for pushed in pushed {
                 if matches!(pushed, Err(Stayed::Failed(_))) {
                     failures += 1;
                     continue;
@@ -157,7 +160,7 @@ impl Executor {
             let left = known.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
             let left: Vec<_> = left.map(|(inode, _)| inode).collect();
             for some in left.chunks(IN_FLIGHT) {
-                all_at_once(some, |inode| {
+                all_at_once(some, self.tiers.one_by_one(), |inode| {
                     self.migrator.demote(inode, Manner::Yielding, &mut |_| true)
                 });
             }

@@ -9,6 +9,7 @@ use parking_lot::RwLock;
 
 use super::catalog::Catalog;
 use super::counters::Counters;
+use super::decorations::{BatchBounds, Decorations};
 use super::defects::Defects;
 use super::dir_times::DirTimes;
 use super::inode::Table;
@@ -63,6 +64,7 @@ pub(crate) struct Foundation {
     /// Work for the background threads.
     pub(super) signal: Arc<Signal>,
     pub(super) options: Arc<TierOptions>,
+    pub(super) batch_bounds: BatchBounds,
     /// No mount has seen these tiers before.
     pub(super) is_new: bool,
     pub(super) clock: Clock,
@@ -72,23 +74,24 @@ pub(crate) struct Foundation {
 }
 
 impl Foundation {
-    /// Opens the tiers of `set`, what `former` says had these roots earlier.
+    /// Opens the tiers of `set`, what `former` says had these roots earlier, within what is `around`.
     pub(super) fn new(
         set: &TierSet,
         options: TierOptions,
-        clock: Clock,
+        around: &Decorations,
         former: impl FnOnce(&Owner) -> Result<Vec<(PathBuf, usize)>>,
     ) -> Result<Self> {
         let ssd = set.roots.first().ok_or_else(|| {
             Error::invalid("a file tier without directories", "name at least two")
         })?;
         set.check()?;
+        let clock = around.clock.clone();
         let private = ssd.join(PRIVATE);
         let owner = Owner::take(&private)?;
         let is_new = set.is_new()?;
         let former = former(&owner)?;
-        let sides = set.roots.iter().enumerate().map(|(tier, root)| Side::open(root, tier));
-        let sides = sides.collect::<Result<Vec<_>>>()?;
+        let side = |(tier, root): (usize, &PathBuf)| Side::open(root, tier, around.watcher.clone());
+        let sides = set.roots.iter().enumerate().map(side).collect::<Result<Vec<_>>>()?;
         // Of the directory that is locked, not of one that came to its path meanwhile.
         sides[0].check_private(&owner)?;
         let total = sides[0].totals()?;
@@ -125,6 +128,7 @@ impl Foundation {
             defects: Arc::default(),
             signal,
             options: Arc::new(options),
+            batch_bounds: around.batches,
             is_new,
             begun: clock.instant(),
             clock,

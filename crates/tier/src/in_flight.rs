@@ -7,28 +7,26 @@
 
 use std::thread;
 
-use super::steps::inherit;
-
 /// Files moved at once.
 pub(super) const IN_FLIGHT: usize = 64;
 /// From so many bytes on a file goes alone.
 pub(super) const ALONE_BYTES: u64 = 1 << 20;
 
-/// Calls `act` for all items at once; the outcomes in their order.
-pub(super) fn all_at_once<T: Sync, R: Send>(items: &[T], act: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let inherited = inherit();
-    // Tests watch the steps of one thread.
-    let (Some((last, others)), Some(inherited)) = (items.split_last(), &inherited) else {
+/// Calls `act` for all items at once, or, where they must come `one_by_one`, in this thread; the
+/// outcomes in their order.
+pub(super) fn all_at_once<T: Sync, R: Send>(
+    items: &[T],
+    one_by_one: bool,
+    act: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let Some((last, others)) = items.split_last().filter(|_| !one_by_one) else {
         return items.iter().map(act).collect();
     };
     let act = &act;
     thread::scope(|scope| {
         let spawn = |item| {
-            let run = move || {
-                inherited.take();
-                act(item)
-            };
-            thread::Builder::new().name("tier-move".into()).spawn_scoped(scope, run)
+            let builder = thread::Builder::new().name("tier-move".into());
+            builder.spawn_scoped(scope, move || act(item))
         };
         let running: Vec<_> = others.iter().map(|item| (item, spawn(item))).collect();
         let last = act(last);
@@ -79,6 +77,8 @@ mod tests {
     #[test]
     fn outcomes_come_in_the_order_of_the_items() {
         let items: Vec<usize> = (0..IN_FLIGHT).collect();
-        assert_eq!(all_at_once(&items, |item| item * 2)[..3], [0, 2, 4]);
+        for one_by_one in [false, true] {
+            assert_eq!(all_at_once(&items, one_by_one, |item| item * 2)[..3], [0, 2, 4]);
+        }
     }
 }

@@ -12,7 +12,8 @@
 //! - All names of a file stand for the same one, also after a power loss ([`hard_links`]).
 //!
 //! Files, from the bottom; each takes what it needs of those before it, and none knows those after it:
-//! - On disk: [`tiers`] are the tree and each tier's directory ([`side`], whose changes are [`steps`]), [`links`] the form of links between them,
+//! - Around all: the [`decorations`] that stand between a tier and the machine.
+//! - On disk: [`tiers`] are the tree and each tier's directory ([`side`], whose changes are [`steps`], which a [`watcher`] hears of), [`links`] the form of links between them,
 //!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`totals`] what `df` shows.
 //! - In memory: [`inode`] is what is known of a live file and [`numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
 //!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`owed`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`uses`] and [`under_way`]
@@ -42,6 +43,7 @@ mod copied;
 mod copy;
 mod counters;
 mod cutover;
+mod decorations;
 mod defects;
 mod dir_times;
 mod eviction_order;
@@ -88,14 +90,13 @@ mod stamp;
 mod stayed;
 mod steps;
 mod survey;
-#[cfg(test)]
-mod tests;
 mod tiers;
 mod totals;
 mod tree;
 mod under_way;
 mod uses;
 mod view;
+mod watcher;
 mod watermarks;
 mod why;
 mod wiring;
@@ -104,13 +105,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use halocline_api::control::tier::{Found, PRIVATE};
-use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 
+pub use background::Chore;
+pub use decorations::{BatchBounds, Decorations};
 pub use files::Handle;
 pub use inode::Node;
 pub use opener::JOB_VARIABLE;
 pub use options::{TierOptions, TierSet};
+pub use watcher::Watcher;
 
 use background::Background;
 use wiring::Core;
@@ -132,24 +135,44 @@ impl FileTier {
     /// # Errors
     /// [`Error::Invalid`](halocline_os::error::Error::Invalid) where a tier is missing or the tiers do not belong together.
     pub fn open(set: &TierSet, options: TierOptions) -> Result<Self> {
-        Self::open_timed_by(Clock::MACHINE, set, options)
+        Self::open_decorated(set, options, &Decorations::NONE).map(|(tier, _)| tier)
     }
 
-    /// The same, in the time of `clock`.
-    pub fn open_timed_by(clock: Clock, set: &TierSet, options: TierOptions) -> Result<Self> {
-        let core = Arc::new(Core::open(set, options, clock)?);
+    /// The same within what is `around`; what was found besides.
+    ///
+    /// # Errors
+    /// As those of [`open`](Self::open).
+    pub fn open_decorated(
+        set: &TierSet,
+        options: TierOptions,
+        around: &Decorations,
+    ) -> Result<(Self, Found)> {
+        let core = Arc::new(Core::open(set, options, around)?);
         let found = core.scan.recover()?;
         for problem in &found.problems {
             tracing::warn!("{problem}");
-            core.defects.note(problem.to_string());
+            core.base.defects.note(problem.to_string());
         }
-        let background = Background::start(&core, background::WORK)?;
-        Ok(Self { core, background })
+        let background = if around.own_threads {
+            Background::start(&core)?
+        } else {
+            Background::by_others(&core)
+        };
+        Ok((Self { core, background }, found))
+    }
+
+    /// Does a chore in this thread, as threads of the tier do where they are to
+    /// ([`Decorations::own_threads`]); `false` where nothing could be done of what is due.
+    ///
+    /// # Errors
+    /// Of removing what is left: it is tried again with the next such chore.
+    pub fn work(&self, chore: Chore) -> Result<bool> {
+        chore.round(&self.core)
     }
 
     /// Says in the status what a person should know of the tiers.
     pub fn note_of_tiers(&self, note: &str) {
-        self.core.defects.note(note.to_owned());
+        self.core.base.defects.note(note.to_owned());
     }
 
     /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order
@@ -157,7 +180,7 @@ impl FileTier {
     pub fn check(set: &TierSet, repair: bool) -> Result<Found> {
         let options = TierOptions::default();
         let core = if repair {
-            Core::open(set, options, Clock::MACHINE)
+            Core::open(set, options, &Decorations::NONE)
         } else {
             Core::look(set, options)
         };
@@ -167,12 +190,12 @@ impl FileTier {
     /// Ends background work and finishes what is under way. Nothing is called after it.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
-        self.core.placement.jobs().note_places();
+        self.core.base.placement.jobs().note_places();
         self.core.permissions.mark_anew(&|| false);
-        if let Err(error) = self.core.leftovers.finish() {
+        if let Err(error) = self.core.base.leftovers.finish() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");
         }
-        if let Err(error) = self.core.marks.end_era() {
+        if let Err(error) = self.core.base.marks.end_era() {
             tracing::warn!(%error, "clean copies are compared before they are used again");
         }
         Ok(())

@@ -35,11 +35,13 @@ impl Moving<'_> {
     fn some(
         &mut self,
         files: &[&Named],
+        one_by_one: bool,
         act: impl Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed> + Sync,
     ) -> ControlFlow<()> {
         let shared = Mutex::new(&mut *self);
-        let outcomes =
-            all_at_once(files, |file| act(file, &mut |bytes| shared.lock().tell(file, bytes)));
+        let outcomes = all_at_once(files, one_by_one, |file| {
+            act(file, &mut |bytes| shared.lock().tell(file, bytes))
+        });
         for (file, outcome) in files.iter().zip(outcomes) {
             let outcome = match outcome {
                 // The others held room for their copies, more than they have taken by now.
@@ -74,7 +76,7 @@ impl Moving<'_> {
         while !left.is_empty() && !self.stop {
             let count = together(left.iter().map(|file| file.size), u64::MAX, IN_FLIGHT);
             let (now, later) = left.split_at(count);
-            self.some(now, &by.one)?;
+            self.some(now, by.one_by_one, &by.one)?;
             left = later;
         }
         if self.stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -107,6 +109,8 @@ pub(super) struct By<A, B> {
     pub(super) one: A,
     /// Many small ones: those that it leaves are moved one by one.
     pub(super) many: B,
+    /// Whether there is to be one move at a time, by the thread that calls.
+    pub(super) one_by_one: bool,
 }
 
 /// Moves the wanted ones of `files` by `by`, but for those that `stays` knows to stay. How long that takes is for the
@@ -148,4 +152,44 @@ where
         left = later;
     }
     moving.report
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::options::{TierOptions, TierSet};
+    use super::super::wiring::Core;
+    use super::*;
+    use crate::decorations::Decorations;
+
+    /// Copies under way hold more room than they take: the last of a batch was refused, or not.
+    #[test]
+    fn a_file_without_room_beside_others_is_tried_again_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        for tier in ["ssd", "hdd"] {
+            std::fs::create_dir(dir.path().join(tier)).unwrap();
+        }
+        for name in ["a", "b", "c"] {
+            std::fs::write(dir.path().join("hdd").join(name), name).unwrap();
+        }
+        let set = TierSet::below(dir.path(), &["ssd", "hdd"]).unwrap();
+        let core = Core::open(&set, TierOptions::default(), &Decorations::NONE).unwrap();
+        core.scan.recover().unwrap();
+        let files = core.tree.named(Path::new(""), usize::MAX).unwrap();
+        let refused = Mutex::new(Vec::new());
+        let act = |file: &Named, _: &mut dyn FnMut(u64) -> bool| {
+            let mut refused = refused.lock();
+            if refused.contains(&file.path) {
+                return Ok(file.size);
+            }
+            refused.push(file.path.clone());
+            Err(Stayed::NoRoom)
+        };
+        let sink = &mut |_| ControlFlow::Continue(());
+        let alone = |files: &[&Named], _: ToldOf<'_>| files.iter().map(|_| None).collect();
+        let by = By { one: act, many: alone, one_by_one: false };
+        let report = move_all(&files, false, |_| true, |_| None, &by, sink);
+        assert_eq!((report.files, report.skipped.len()), (3, 0), "{report:?}");
+    }
 }

@@ -28,18 +28,18 @@ impl Controlled for FileTier {
         let core = &self.core;
         let told = core.reporter.told();
         // In front of it what was freed would count.
-        let used = core.residents.used();
+        let used = core.base.residents.used();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            origin: core.tiers.sides().last().expect("two tiers").path.clone(),
-            cache: core.tiers.ssd().path.clone(),
+            origin: core.base.tiers.sides().last().expect("two tiers").path.clone(),
+            cache: core.base.tiers.ssd().path.clone(),
             // The mount tells.
             transport: String::new(),
             mode: Mode::WriteBack,
-            policy: core.options.policy.clone(),
-            eviction: core.options.policy.clone(),
-            limit_bytes: core.residents.account.limit,
+            policy: core.base.options.policy.clone(),
+            eviction: core.base.options.policy.clone(),
+            limit_bytes: core.base.residents.account.limit,
             used_bytes: used,
             records_bytes: 0,
             mapped_bytes: used,
@@ -67,8 +67,8 @@ impl Controlled for FileTier {
 
     fn report(&self) -> Report {
         Report {
-            policy: self.core.options.policy.clone(),
-            elapsed_s: self.core.clock.elapsed(self.core.begun).as_secs_f64(),
+            policy: self.core.base.options.policy.clone(),
+            elapsed_s: self.core.base.clock.elapsed(self.core.base.begun).as_secs_f64(),
             ..Report::default()
         }
     }
@@ -104,7 +104,7 @@ impl Controlled for FileTier {
     }
 
     fn flush(&self, _: Option<&Path>, _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
-        Ok(self.core.leftovers.finish_what_goes())
+        Ok(self.core.base.leftovers.finish_what_goes())
     }
 
     fn warm(&self, paths: &[PathBuf], dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
@@ -116,10 +116,10 @@ impl Controlled for FileTier {
         let asked = once_each(&mut files);
         // What is asked for does not push out what was asked for.
         let here = files.iter().filter(|file| file.tier == 0).map(|file| file.disk_bytes).sum();
-        let kept = core.watermarks.kept_free();
-        let room = Cell::new((core.residents.account.limit - kept).saturating_sub(here));
+        let kept = core.base.watermarks.kept_free();
+        let room = Cell::new((core.base.residents.account.limit - kept).saturating_sub(here));
         let stays = |file: &Named| {
-            if core.placement.is_excluded(&file.inode, core.catalog.view()) {
+            if core.base.placement.is_excluded(&file.inode, core.base.catalog.view()) {
                 return Some(Stayed::Excluded);
             }
             if file.disk_bytes + COPY_SLACK > room.get() {
@@ -130,6 +130,7 @@ impl Controlled for FileTier {
         };
         let asked = &|other| asked.contains(&other);
         let by = By {
+            one_by_one: core.base.tiers.one_by_one(),
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
                 core.executor.bring(&file.inode, kept, asked, told)
             },
@@ -146,12 +147,13 @@ impl Controlled for FileTier {
         let mut files = core.tree.named(path, usize::MAX)?;
         once_each(&mut files);
         let stays = |file: &Named| {
-            let pinned = core.placement.is_pinned(&file.inode, core.catalog.view());
+            let pinned = core.base.placement.is_pinned(&file.inode, core.base.catalog.view());
             pinned.then_some(Stayed::Pinned).or_else(|| {
                 core.hard_links.why_linked(&file.inode).filter(|_| file.has_other_names)
             })
         };
         let by = By {
+            one_by_one: core.base.tiers.one_by_one(),
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
                 core.migrator.move_down(&file.inode, Manner::Yielding, told)
             },
@@ -166,24 +168,28 @@ impl Controlled for FileTier {
         if let RuleChange::Pin(glob) = change {
             check_pin(&self.core, glob)?;
         }
-        let mut globs = self.core.placement.change_rules();
+        let mut globs = self.core.base.placement.change_rules();
         match change {
             RuleChange::Pin(glob) => globs.add_pin(glob)?,
             RuleChange::Unpin(glob) => globs.remove_pin(glob)?,
             RuleChange::Exclude(glob) => globs.add_exclude(glob)?,
             RuleChange::Include(glob) => globs.remove_exclude(glob)?,
         }
-        globs.save(&self.core.tiers.private_dir())?;
+        globs.save(&self.core.base.tiers.private_dir())?;
         drop(globs);
         if matches!(change, RuleChange::Pin(_) | RuleChange::Unpin(_)) {
-            self.core.placement.changed_for_many();
+            self.core.base.placement.changed_for_many();
         }
         if let RuleChange::Exclude(glob) = change {
             let mut files = self.core.tree.matching(glob)?;
             once_each(&mut files);
             files.retain(|file| {
                 file.tier == 0
-                    && self.core.placement.is_excluded(&file.inode, self.core.catalog.view())
+                    && self
+                        .core
+                        .base
+                        .placement
+                        .is_excluded(&file.inode, self.core.base.catalog.view())
             });
             for file in files {
                 let _ = self.core.migrator.demote(&file.inode, Manner::Yielding, &mut |_| true);
@@ -215,7 +221,7 @@ impl Controlled for FileTier {
     }
 
     fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {
-        let mut jobs = self.core.placement.jobs();
+        let mut jobs = self.core.base.placement.jobs();
         match change {
             JobChange::Add(text) => jobs.add(text)?,
             JobChange::Remove(name) => jobs.remove(name)?,
@@ -225,7 +231,7 @@ impl Controlled for FileTier {
         let listed = jobs.list();
         drop(jobs);
         if !matches!(change, JobChange::List) {
-            self.core.placement.changed_for_many();
+            self.core.base.placement.changed_for_many();
         }
         Ok(listed)
     }
@@ -236,7 +242,7 @@ fn check_pin(core: &Core, glob: &str) -> Result<()> {
     let mut files = core.tree.matching(glob)?;
     once_each(&mut files);
     let bytes: u64 = files.iter().map(|file| file.size).sum();
-    let limit = core.residents.account.limit;
+    let limit = core.base.residents.account.limit;
     if bytes > limit {
         return Err(Error::invalid(
             format!("the files that {glob:?} pins have {bytes} bytes, the SSD's limit is {limit}"),
@@ -248,9 +254,9 @@ fn check_pin(core: &Core, glob: &str) -> Result<()> {
 
 /// A move with the time that it took.
 fn timed(core: &Core, act: impl FnOnce() -> MoveReport) -> MoveReport {
-    let begun = core.clock.instant();
+    let begun = core.base.clock.instant();
     let report = act();
-    MoveReport { seconds: core.clock.elapsed(begun).as_secs_f64(), ..report }
+    MoveReport { seconds: core.base.clock.elapsed(begun).as_secs_f64(), ..report }
 }
 
 fn inodes_of<'a>(files: &[&'a Named]) -> Vec<&'a Arc<Inode>> {

@@ -43,9 +43,4 @@ impl Owed {
     pub(super) fn forget(&self, number: u64) {
         self.0.lock().remove(&number);
     }
-
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.lock().is_empty()
-    }
 }

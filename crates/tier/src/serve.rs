@@ -26,13 +26,13 @@ impl Engine for FileTier {
     type Handle = Handle;
 
     fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, namespace::Node>) {
-        (self.core.tiers.tree(), Cow::Owned(node.0.entry()))
+        (self.core.base.tiers.tree(), Cow::Owned(node.0.entry()))
     }
 
     fn root(&self) -> Node {
-        let root = self.core.tiers.tree().root();
+        let root = self.core.base.tiers.tree().root();
         let number = root.key().1;
-        Node(self.core.table.intern(&root, || (number, None, None)))
+        Node(self.core.base.table.intern(&root, || (number, None, None)))
     }
 
     fn key(&self, node: &Node) -> (u64, u64) {
@@ -62,8 +62,8 @@ impl Engine for FileTier {
         if place.away.is_some() {
             return Err(Errno::INVAL.into());
         }
-        let stored = self.core.tiers.tree().read_link(&place.entry)?;
-        Ok(match self.core.tiers.links().read(stored.as_bytes()) {
+        let stored = self.core.base.tiers.tree().read_link(&place.entry)?;
+        Ok(match self.core.base.tiers.links().read(stored.as_bytes()) {
             Target::Users(target) => target,
             // Not ours, whatever it looks like.
             Target::Away(..) => stored,
@@ -77,27 +77,27 @@ impl Engine for FileTier {
         by: Maker,
     ) -> Result<(Node, Stat)> {
         let (core, dir) = (&self.core, parent.0.entry());
-        if core.tiers.is_private(&dir, name) {
+        if core.base.tiers.is_private(&dir, name) {
             return Err(Errno::PERM.into());
         }
         let stored;
         let what = match what {
             Make::Symlink(target) => {
-                stored = core.tiers.links().stored(target);
+                stored = core.base.tiers.links().stored(target);
                 Make::Symlink(&stored)
             }
             other => other,
         };
         core.executor.with_room(|| {
-            let _names = core.names.read();
-            let make = || core.tiers.tree().make((&dir, name), what, by);
-            let (entry, stat) = core.tiers.ssd().steps.step("making a name", make)?;
-            let inode = core.table.intern(&entry, || {
-                let number = core.numbers.here(&core.tiers, &entry, &stat);
+            let _names = core.base.names.read();
+            let make = || core.base.tiers.tree().make((&dir, name), what, by);
+            let (entry, stat) = core.base.tiers.ssd().steps.step("making a name", make)?;
+            let inode = core.base.table.intern(&entry, || {
+                let number = core.base.numbers.here(&core.base.tiers, &entry, &stat);
                 let regular = stat.kind() == libc::S_IFREG;
                 let resident = regular.then(|| {
                     let name = (dir.clone(), name.to_owned());
-                    core.residents.add(entry.key(), number, name, 0)
+                    core.base.residents.add(entry.key(), number, name, 0)
                 });
                 (number, None, resident)
             });
@@ -114,7 +114,7 @@ impl Engine for FileTier {
         by: Maker,
     ) -> Result<(Node, Stat, Handle)> {
         let dir = parent.0.entry();
-        if self.core.tiers.is_private(&dir, name) {
+        if self.core.base.tiers.is_private(&dir, name) {
             return Err(Errno::PERM.into());
         }
         self.core.executor.with_room(|| self.core.files.create((&dir, name), mode, flags, by))
@@ -132,16 +132,16 @@ impl Engine for FileTier {
 
     fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let dir = parent.0.entry();
-        if self.core.tiers.is_private(&dir, name) {
+        if self.core.base.tiers.is_private(&dir, name) {
             return Err(Errno::NOENT.into());
         }
-        let path = self.core.tiers.tree().path_of(&dir).join(name);
+        let path = self.core.base.tiers.tree().path_of(&dir).join(name);
         self.core.executor.with_room(|| {
-            let _names = self.core.names.read();
-            let remove = || self.core.tiers.tree().remove_dir(&dir, name).map(drop);
-            self.core.tiers.ssd().steps.step("removing a directory", remove)
+            let _names = self.core.base.names.read();
+            let remove = || self.core.base.tiers.tree().remove_dir(&dir, name).map(drop);
+            self.core.base.tiers.ssd().steps.step("removing a directory", remove)
         })?;
-        self.core.tiers.directory_gone(&path);
+        self.core.base.tiers.directory_gone(&path);
         Ok(())
     }
 
@@ -157,7 +157,7 @@ impl Engine for FileTier {
     }
 
     fn passes_through(&self) -> bool {
-        self.core.options.passthrough
+        self.core.base.options.passthrough
     }
 
     fn pass_through(
@@ -168,7 +168,12 @@ impl Engine for FileTier {
     ) -> bool {
         let (core, opened) = (&self.core, &handle.0);
         let ready = |place: &Place| core.files.ready_for_kernel(&opened.inode, place);
-        core.passing.pass_through((opened, must), (&core.tiers, &core.residents), ready, register)
+        core.base.passing.pass_through(
+            (opened, must),
+            (&core.base.tiers, &core.base.residents),
+            ready,
+            register,
+        )
     }
 
     fn open_mode(&self, handle: &Handle) -> OpenMode {
@@ -178,9 +183,9 @@ impl Engine for FileTier {
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {
         self.core.files.with_file(&handle.0, |place, file| {
-            let steps = self.core.tiers.steps(place.tier());
+            let steps = self.core.base.tiers.steps(place.tier());
             let read = steps.step("reading", || contents::read(file, offset, buf))?;
-            self.core.counters.read(place.tier(), read);
+            self.core.base.counters.read(place.tier(), read);
             Ok(read)
         })
     }
@@ -201,13 +206,13 @@ impl Engine for FileTier {
 
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
         self.core.files.with_file(&handle.0, |place, file| {
-            let steps = self.core.tiers.steps(place.tier());
+            let steps = self.core.base.tiers.steps(place.tier());
             if data_only {
                 steps.sync_data("syncing", file)?;
             } else {
                 steps.sync("syncing", file)?;
             }
-            self.core.owed.settle(handle.0.inode.number, &self.core.tiers)?;
+            self.core.base.owed.settle(handle.0.inode.number, &self.core.base.tiers)?;
             if let Some(resident) = place.resident.as_ref().filter(|_| !data_only) {
                 self.core.permissions.mark_one_anew(resident);
             }
@@ -231,30 +236,30 @@ impl Engine for FileTier {
     ) -> Result<()> {
         let (core, node) = (&self.core, dir.node());
         dir.read(offset, &mut |entry| {
-            core.tiers.is_private(node, &entry.name) || take(core.inodes.shown(node, entry))
+            core.base.tiers.is_private(node, &entry.name) || take(core.inodes.shown(node, entry))
         })
     }
 
     fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
-        totals::totals(&self.core.tiers, &self.core.residents, &self.core.marks)
+        totals::totals(&self.core.base.tiers, &self.core.base.residents, &self.core.base.marks)
     }
 
     fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
         if name == SOCKET_XATTR {
-            return Ok(self.core.tiers.socket().into_os_string().into_encoded_bytes());
+            return Ok(self.core.base.tiers.socket().into_os_string().into_encoded_bytes());
         }
         if hidden_xattr(name) {
             return Err(Errno::NODATA.into());
         }
         let place = node.0.place.read();
         // Whoever lists a directory asks for these, too, and a lost name is to be seen there.
-        let file = lost::found(&self.core.tiers, &node.0, &place)?.ok_or(Errno::NODATA)?;
+        let file = lost::found(&self.core.base.tiers, &node.0, &place)?.ok_or(Errno::NODATA)?;
         xattr::get_on(&*file, name)
     }
 
     fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
         let place = node.0.place.read();
-        let file = lost::found(&self.core.tiers, &node.0, &place)?;
+        let file = lost::found(&self.core.base.tiers, &node.0, &place)?;
         file.map_or(Ok(Vec::new()), |file| Ok(shown_xattrs(&xattr::list_on(&*file)?)))
     }
 

@@ -15,6 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::steps::Steps;
+use super::watcher::Watcher;
 use halocline_api::control::tier::PRIVATE;
 use halocline_meta::owner::Owner;
 use halocline_os::beneath::{self, Parent};
@@ -48,18 +49,22 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// Opens the `tier`th tier at `path`, making its private directories.
+    /// Opens the `tier`th tier at `path`, making its private directories; `watcher` hears of its steps.
     ///
     /// # Errors
     /// [`Error::Invalid`] where these are not ours alone.
-    pub(super) fn open(path: &Path, tier: usize) -> Result<Self> {
+    pub(super) fn open(
+        path: &Path,
+        tier: usize,
+        watcher: Option<Arc<dyn Watcher>>,
+    ) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let at = |errno: Errno| Error::at(path, "open the tier")(errno.into());
         let root = openat(CWD, path, flags, Mode::empty()).map_err(at)?;
         let private = PrivateDir::make_in(&root, path, PRIVATE)?;
         let tmp = private.sub("tmp")?;
         let device = stat_descriptor(&root)?.raw.st_dev;
-        let steps = Arc::new(Steps::new(tier));
+        let steps = Arc::new(Steps::new(tier, watcher));
         let looks = Looks::default();
         Ok(Self { root, path: path.to_owned(), private, tmp, steps, device, looks })
     }
@@ -308,7 +313,7 @@ impl Side {
 
     /// Totals of its file system.
     pub(super) fn totals(&self) -> Result<libc::statvfs64> {
-        Ok(self.steps.room.shown(statfs(self.root.as_fd())?))
+        Ok(self.steps.room(statfs(self.root.as_fd())?))
     }
 
     /// Removes every temporary file: copies that never got a place.

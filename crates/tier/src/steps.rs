@@ -1,78 +1,24 @@
 //! The steps in which a tier changes, each of them one call that its file system does or refuses.
 //!
 //! What must hold: every change of the tree, of the private directories and of a copy is made in a
-//! step, and every sync is one. So `status` knows of a device that fails, and tests fail a step,
-//! kill the mount after it, or cut the power there.
+//! step, and every sync is one. So `status` knows of a device that fails, and a [`Watcher`] may fail a
+//! step, kill the mount after it, or cut the power there.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{fdatasync, fsync, syncfs};
 
+use super::watcher::Watcher;
 use halocline_os::error::Result;
-
-#[cfg(test)]
-pub(super) mod watch;
-
-/// Nobody watches steps but tests.
-#[cfg(not(test))]
-mod watch {
-    use std::os::fd::AsFd;
-
-    #[expect(clippy::unnecessary_wraps, reason = "tests fail steps")]
-    pub(super) const fn before(
-        _tier: usize,
-        _what: &'static str,
-    ) -> halocline_os::error::Result<()> {
-        Ok(())
-    }
-
-    pub(super) const fn after(_tier: usize, _what: &'static str) {}
-
-    pub(super) const fn synced(_fd: &impl AsFd) {}
-
-    pub(super) const fn synced_all(_tier: usize) {}
-
-    /// What is free is what the file system says.
-    #[derive(Debug)]
-    pub(crate) struct Room;
-
-    impl Room {
-        pub(super) const fn new() -> Self {
-            Self
-        }
-
-        pub(crate) const fn shown(&self, totals: libc::statvfs64) -> libc::statvfs64 {
-            let Self = self;
-            totals
-        }
-    }
-
-    /// What threads of one change share.
-    #[derive(Debug)]
-    pub(crate) struct Inherited;
-
-    impl Inherited {
-        pub(crate) const fn take(&self) {
-            let Self = self;
-        }
-    }
-
-    #[expect(clippy::unnecessary_wraps, reason = "tests watch single threads")]
-    pub(crate) const fn inherit() -> Option<Inherited> {
-        Some(Inherited)
-    }
-}
-
-pub(super) use watch::inherit;
 
 /// The steps of one tier, and how its device has failed at them.
 #[derive(Debug)]
 pub(super) struct Steps {
     tier: usize,
     failed: Mutex<Failed>,
-    /// Tests say how much is free.
-    pub(super) room: watch::Room,
+    watcher: Option<Arc<dyn Watcher>>,
 }
 
 #[derive(Debug, Default)]
@@ -82,16 +28,19 @@ struct Failed {
 }
 
 impl Steps {
-    /// No steps yet.
-    pub(super) fn new(tier: usize) -> Self {
-        Self { tier, failed: Mutex::default(), room: watch::Room::new() }
+    /// No steps yet; `watcher` hears of each.
+    pub(super) fn new(tier: usize, watcher: Option<Arc<dyn Watcher>>) -> Self {
+        Self { tier, failed: Mutex::default(), watcher }
     }
 
     /// Does a step; `what` is for people, as in "failed at: renaming".
     pub(super) fn step<T>(&self, what: &'static str, act: impl FnOnce() -> Result<T>) -> Result<T> {
-        let done = watch::before(self.tier, what).and_then(|()| act());
+        let done = match &self.watcher {
+            None => act(),
+            Some(watcher) => watcher.before(self.tier, what).and_then(|()| act()),
+        };
         match &done {
-            Ok(_) => watch::after(self.tier, what),
+            Ok(_) => self.tell(|watcher| watcher.after(self.tier, what)),
             Err(error) if is_a_failure(error.errno()) => {
                 let mut failed = self.failed.lock();
                 failed.count += 1;
@@ -106,7 +55,7 @@ impl Steps {
     pub(super) fn sync(&self, what: &'static str, fd: &impl AsFd) -> Result<()> {
         self.step(what, || {
             fsync(fd)?;
-            watch::synced(fd);
+            self.tell(|watcher| watcher.synced(self.tier, fd.as_fd()));
             Ok(())
         })
     }
@@ -115,7 +64,7 @@ impl Steps {
     pub(super) fn sync_data(&self, what: &'static str, file: &impl AsFd) -> Result<()> {
         self.step(what, || {
             fdatasync(file)?;
-            watch::synced(file);
+            self.tell(|watcher| watcher.synced(self.tier, file.as_fd()));
             Ok(())
         })
     }
@@ -124,9 +73,25 @@ impl Steps {
     pub(super) fn sync_all(&self, what: &'static str, fd: &impl AsFd) -> Result<()> {
         self.step(what, || {
             syncfs(fd)?;
-            watch::synced_all(self.tier);
+            self.tell(|watcher| watcher.synced_all(self.tier));
             Ok(())
         })
+    }
+
+    /// The totals of the tier's file system, which says that they are `totals`.
+    pub(super) fn room(&self, totals: libc::statvfs64) -> libc::statvfs64 {
+        self.watcher.as_ref().map_or(totals, |watcher| watcher.room(self.tier, totals))
+    }
+
+    /// Whether the steps of one call must come one after the other from its thread.
+    pub(super) fn one_by_one(&self) -> bool {
+        self.watcher.as_ref().is_some_and(|watcher| watcher.one_by_one())
+    }
+
+    fn tell(&self, what: impl FnOnce(&dyn Watcher)) {
+        if let Some(watcher) = &self.watcher {
+            what(&**watcher);
+        }
     }
 
     /// What the device failed at, if it did since the mount.

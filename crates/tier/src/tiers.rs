@@ -58,6 +58,11 @@ impl Tiers {
         &self.sides[tier].steps
     }
 
+    /// Whether moves of several files must be made one after the other: a watcher wants their steps so.
+    pub(super) fn one_by_one(&self) -> bool {
+        self.ssd().steps.one_by_one()
+    }
+
     /// The form of links that name places.
     pub(super) const fn links(&self) -> &Links {
         &self.links
@@ -140,5 +145,23 @@ impl Tiers {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that has just lost its name has no path: the root of a tier is no place for it.
+    #[test]
+    fn a_place_without_a_path_cannot_be_named() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let roots: Vec<_> = dirs.iter().map(|dir| dir.path().to_owned()).collect();
+        let side = |(tier, root): (usize, &PathBuf)| Side::open(root, tier, None).unwrap();
+        let sides = roots.iter().enumerate().map(side).collect();
+        let tiers = Tiers::new(sides, Links::new(&roots, &[]), 0).unwrap();
+        assert!(!tiers.can_be_named(1, Path::new("")));
+        assert!(tiers.can_be_named(1, Path::new("file")));
+        assert!(!tiers.can_be_named(1, Path::new(&"n".repeat(TARGET_BYTES_MAX))));
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Each knows only those that are made before it: calls go one way.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use super::answering::Answering;
@@ -11,6 +10,7 @@ use super::archive_queue::ArchiveQueue;
 use super::batch::Batches;
 use super::clean::CleanCopies;
 use super::cutover::Cutover;
+use super::decorations::Decorations;
 use super::executor::Executor;
 use super::files::Files;
 use super::foundation::Foundation;
@@ -27,15 +27,12 @@ use super::scan::Scan;
 use super::staging::Staging;
 use super::tree::Tree;
 use super::why::Explainer;
-use halocline_os::clock::Clock;
 use halocline_os::error::Result;
 
 /// What the front end, the movers and the control interface call.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(super) archive_queue: Arc<ArchiveQueue>,
-    #[cfg(test)]
-    pub(super) clean: Arc<CleanCopies>,
     pub(super) permissions: Arc<Permissions>,
     pub(super) inodes: Arc<Inodes>,
     pub(super) hard_links: Arc<HardLinks>,
@@ -50,27 +47,19 @@ pub(crate) struct Core {
     pub(super) answering: Arc<Answering>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) explainer: Arc<Explainer>,
-    /// The last to go: it has the lock of the set.
-    base: Foundation,
-}
-
-impl Deref for Core {
-    type Target = Foundation;
-
-    fn deref(&self) -> &Foundation {
-        &self.base
-    }
+    /// What all of them stand on. The last to go: it has the lock of the set.
+    pub(super) base: Foundation,
 }
 
 impl Core {
-    /// Opens the tiers of `set`, which become tiers.
-    pub(super) fn open(set: &TierSet, options: TierOptions, clock: Clock) -> Result<Self> {
-        Ok(Self::new(Foundation::new(set, options, clock, |owner| set.record(owner.identity()))?))
+    /// Opens the tiers of `set`, which become tiers, within what is `around`.
+    pub(super) fn open(set: &TierSet, options: TierOptions, around: &Decorations) -> Result<Self> {
+        Ok(Self::new(Foundation::new(set, options, around, |owner| set.record(owner.identity()))?))
     }
 
     /// The same, without making the directories tiers.
     pub(super) fn look(set: &TierSet, options: TierOptions) -> Result<Self> {
-        Ok(Self::new(Foundation::new(set, options, Clock::MACHINE, |_| set.former())?))
+        Ok(Self::new(Foundation::new(set, options, &Decorations::NONE, |_| set.former())?))
     }
 
     fn new(base: Foundation) -> Self {
@@ -113,8 +102,6 @@ impl Core {
         let explainer = Arc::new(Explainer::new(&base, &inodes, &hard_links, &tree, &reporter));
         Self {
             archive_queue,
-            #[cfg(test)]
-            clean,
             permissions,
             inodes,
             hard_links,

@@ -21,7 +21,7 @@ use halocline_model::request::{ByteRange, Direction};
 use halocline_os::clock::Clock;
 use halocline_os::error::Error;
 use halocline_sim::{FileLayout, FilesSeen, ServerSet, Sides, Uses};
-use halocline_tier::{FileTier, Handle, TierOptions, TierSet};
+use halocline_tier::{Decorations, FileTier, Handle, TierOptions, TierSet};
 use halocline_trace::{Op, Request};
 use halocline_vfs::{Caller, Engine, Maker};
 use serde::Serialize;
@@ -160,7 +160,8 @@ pub(crate) fn run(
     prepare(&FileTier::open(&tiers, options(u64::MAX >> 1))?, &files)?;
     let clock = Clock::simulated();
     let _working = clock.work().begin();
-    let tier = FileTier::open_timed_by(clock.clone(), &tiers, options(capacity))?;
+    let around = Decorations { clock: clock.clone(), ..Decorations::NONE };
+    let (tier, _) = FileTier::open_decorated(&tiers, options(capacity), &around)?;
     let devices =
         Devices::new(set).map_err(|why| Error::invalid(why, "describe an SSD beside the disks"))?;
     let mut run = Run {

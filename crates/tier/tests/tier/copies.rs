@@ -1,19 +1,20 @@
 //! What moves copy: every byte in its place, holes as holes, past the page cache where that goes.
 
-use std::cell::RefCell;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::rc::Rc;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::crashes::Countdown;
-use super::*;
-use crate::copy::{self, End, Expected};
-use crate::steps::Steps;
-use crate::steps::watch::{self, Watch};
-use halocline_vfs::SetAttr;
+use halocline_os::error::Result;
+use halocline_tier::Watcher;
+use halocline_vfs::{Engine, SetAttr};
+
+use crate::crashes::Countdown;
+use crate::fixture::{CALLER, Fixture, limited};
 
 const MIB: usize = 1 << 20;
 const PAST: &str = "copying past the page cache";
@@ -21,25 +22,31 @@ const PAST: &str = "copying past the page cache";
 pub(super) type Fails = (&'static str, Errno);
 
 /// Notes steps, and fails some each time.
+#[derive(Debug)]
 struct Noted {
     fails: Vec<Fails>,
-    seen: Rc<RefCell<Vec<&'static str>>>,
+    seen: Mutex<Vec<&'static str>>,
 }
 
-impl Watch for Noted {
-    fn before(&mut self, _tier: usize, what: &'static str) -> Option<Errno> {
-        self.seen.borrow_mut().push(what);
-        self.fails.iter().find(|(step, _)| *step == what).map(|(_, errno)| *errno)
+impl Watcher for Noted {
+    fn before(&self, _tier: usize, what: &'static str) -> Result<()> {
+        self.seen.lock().push(what);
+        let fails = self.fails.iter().find(|(step, _)| *step == what);
+        fails.map_or(Ok(()), |(_, errno)| Err((*errno).into()))
+    }
+
+    fn one_by_one(&self) -> bool {
+        true
     }
 }
 
-/// Does something and tells of its steps, some of which fail.
-pub(super) fn noting(fails: &[Fails], act: impl FnOnce()) -> Vec<&'static str> {
-    let seen = Rc::default();
-    watch::set(Some(Box::new(Noted { fails: fails.to_vec(), seen: Rc::clone(&seen) })));
+/// Does something and tells of the steps in that, some of which fail.
+pub(super) fn noting(fixture: &Fixture, fails: &[Fails], act: impl FnOnce()) -> Vec<&'static str> {
+    let noted = Arc::new(Noted { fails: fails.to_vec(), seen: Mutex::default() });
+    fixture.watch(noted.clone());
     act();
-    watch::set(None);
-    seen.take()
+    fixture.unwatch();
+    std::mem::take(&mut noted.seen.lock())
 }
 
 /// Contents without any repetition that a misplaced block could hide behind.
@@ -73,12 +80,10 @@ const SIZE: usize = 18 * MIB + 77;
 
 /// On a file system that is quick to sync, if there is one.
 fn of_places() -> (Fixture, Vec<u8>) {
-    let quick = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    within(quick)
+    with_places(Fixture::quick(limited(64 << 20)))
 }
 
-fn within(dir: TempDir) -> (Fixture, Vec<u8>) {
-    let fixture = Fixture::within(dir, &["ssd", "hdd"], limited(64 << 20));
+fn with_places(fixture: Fixture) -> (Fixture, Vec<u8>) {
     let whole = sparse(&fixture, "file", SIZE, PLACES);
     (fixture, whole)
 }
@@ -92,9 +97,9 @@ fn assert_whole(fixture: &Fixture, whole: &[u8], context: &str) {
 /// a hole.
 #[test]
 fn every_byte_and_every_hole_is_in_its_place() {
-    let (fixture, whole) = within(tempfile::tempdir().unwrap());
+    let (fixture, whole) = with_places(Fixture::new(limited(64 << 20)));
     let blocks = fs::metadata(fixture.ssd("file")).unwrap().blocks();
-    let steps = noting(&[], || assert_eq!(fixture.demote("file").skipped, []));
+    let steps = noting(&fixture, &[], || assert_eq!(fixture.demote("file").skipped, []));
     assert_whole(&fixture, &whole, "demoted");
     let below = fs::metadata(fixture.hdd("file")).unwrap().blocks();
     assert!(below < blocks + 64, "holes stay holes: {blocks} blocks became {below}");
@@ -106,7 +111,7 @@ fn every_byte_and_every_hole_is_in_its_place() {
     } else {
         assert!(count(PAST) == 3, "{steps:?}");
     }
-    let steps = noting(&[], || assert_eq!(fixture.warm("file").skipped, []));
+    let steps = noting(&fixture, &[], || assert_eq!(fixture.warm("file").skipped, []));
     assert_whole(&fixture, &whole, "promoted");
     assert!(!steps.contains(&PAST), "it is about to be used: {steps:?}");
     fixture.check_places();
@@ -125,7 +130,7 @@ fn where_the_page_cache_cannot_be_passed_by_files_move_all_the_same() {
     for what in ["allocating a copy", "opening a copy for direct writes", PAST] {
         for errno in [Errno::INVAL, Errno::OPNOTSUPP, Errno::NOSPC, Errno::IO] {
             let (fixture, whole) = of_places();
-            let steps = noting(&[(what, errno)], || {
+            let steps = noting(&fixture, &[(what, errno)], || {
                 assert_eq!(fixture.demote("file").skipped, [], "{what}: {errno}");
             });
             let tried = steps.iter().filter(|step| **step == what).count();
@@ -141,7 +146,7 @@ fn where_the_page_cache_cannot_be_passed_by_files_move_all_the_same() {
 fn a_full_disk_keeps_a_large_file_where_it_is() {
     let (fixture, whole) = of_places();
     let full = [("allocating a copy", Errno::NOSPC), ("copying in the kernel", Errno::NOSPC)];
-    noting(&full, || {
+    noting(&fixture, &full, || {
         let kept = fixture.demote("file").skipped;
         assert!(kept.len() == 1 && kept[0].reason.contains("no room"), "{kept:?}");
     });
@@ -155,9 +160,9 @@ fn a_full_disk_keeps_a_large_file_where_it_is() {
 fn i10_a_kill_while_a_large_file_is_copied_costs_nothing() {
     for count in 0.. {
         let (mut fixture, whole) = of_places();
-        watch::set(Some(Box::new(Countdown(count))));
+        fixture.watch(Countdown::of(count));
         let moved = catch_unwind(AssertUnwindSafe(|| fixture.demote("file")));
-        watch::set(None);
+        fixture.unwatch();
         if moved.is_ok() {
             assert!(count > 8, "only {count} steps");
             break;
@@ -166,15 +171,4 @@ fn i10_a_kill_while_a_large_file_is_copied_costs_nothing() {
         fixture.assert_in_order(&|| format!("killed after {count} steps"));
         assert_whole(&fixture, &whole, "killed");
     }
-}
-
-/// A program adds bytes behind a hole while the file is copied: they are none of the copy's.
-#[test]
-fn data_behind_the_end_that_a_file_had_is_left_out() {
-    let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
-    from.write_all_at(b"added", 8 << 20).unwrap();
-    let steps = Steps::new(1);
-    let end = |file| End { file, steps: &steps };
-    copy::contents(end(&from), end(&to), 1 << 20, Expected::NotSoon, &mut |_| true).unwrap();
-    assert_eq!(to.metadata().unwrap().len(), 1 << 20);
 }

@@ -1,14 +1,17 @@
 //! Names whose data is gone, and data whose names are gone that cannot be removed now.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::faults::{Fault, Injected};
-use super::*;
-use crate::steps::watch;
+use halocline_api::control::Controlled;
 use halocline_api::control::tier::Problem;
+use halocline_vfs::Engine;
+
+use crate::faults::{Fault, Injected};
+use crate::fixture::{BY, CALLER, Fixture, limited};
 
 fn with_lost(names: &[&str]) -> Fixture {
     let fixture = Fixture::new(limited(1 << 20));
@@ -71,12 +74,12 @@ fn what_cannot_be_removed_does_not_keep_a_mount_from_ending() {
         fixture.write("other", b"content");
         fixture.demote("file");
         let (root, name) = fixture.at("file");
-        let fails = |tier| {
+        let fails = |fixture: &Fixture, tier| {
             let hit = Some((tier, "before"));
             let fault = Fault { after: 0, errno, for_good: true, hit };
-            watch::set(Some(Box::new(Injected(Rc::new(RefCell::new(fault))))));
+            fixture.watch(Injected::of(fault));
         };
-        fails(1);
+        fails(&fixture, 1);
         fixture.tier().unlink(&root, name).unwrap();
         let flush = |fixture: &Fixture| {
             let sink = &mut |_| ControlFlow::Continue(());
@@ -94,12 +97,12 @@ fn what_cannot_be_removed_does_not_keep_a_mount_from_ending() {
         // An SSD that fails is no reason, either.
         let (root, name) = fixture.at("other");
         fixture.demote("other");
-        watch::set(None);
+        fixture.unwatch();
         fixture.demote("other");
         fixture.tier().unlink(&root, name).unwrap();
-        fails(0);
+        fails(&fixture, 0);
         flush(&fixture);
-        watch::set(None);
+        fixture.unwatch();
         fixture.open();
         fixture.assert_in_order(&|| errno.to_string());
         assert!(!fixture.hdd("file").exists() && !fixture.hdd("other").exists());

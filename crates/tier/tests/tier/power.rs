@@ -12,12 +12,13 @@ mod record;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use halocline_api::config::Copies;
+use halocline_tier::FileTier;
+
 use self::image::Image;
 use self::record::Recording;
-use super::stories::{Ended, Kind, Story, stories};
-use super::*;
-use crate::steps::watch;
-use halocline_api::config::Copies;
+use crate::fixture::Fixture;
+use crate::stories::{Ended, Kind, Story, stories};
 
 /// What happens in a story besides.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,7 +44,7 @@ impl Run {
     fn new((story, copies): (&Story, Copies), trouble: Trouble) -> Self {
         let fixture = Fixture::of_stories(copies);
         let recording = Recording::of(&fixture, trouble);
-        recording.start();
+        recording.start(&fixture);
         let (mut done, mut killed) = (0, None);
         for act in story.acts {
             recording.begins(done);
@@ -64,7 +65,7 @@ impl Run {
                 recording.durable(done);
             }
         }
-        watch::set(None);
+        fixture.unwatch();
         Self { fixture, recording, done, killed }
     }
 }
@@ -108,9 +109,9 @@ fn lose_power_in_recovery(lie: Option<&'static str>) -> usize {
             let Run { mut fixture, recording, done, killed } = Run::new((story, copies), trouble);
             let Some(step) = killed else { break };
             recording.recovers(step);
-            recording.start();
+            recording.start(&fixture);
             fixture.open();
-            watch::set(None);
+            fixture.unwatch();
             story.assert_between(&fixture.tree(), (done, done + 1), &|| story.name.to_owned());
             for image in recording.images() {
                 if seen.insert(image.digest()) {
@@ -181,7 +182,6 @@ fn syncs_that_are_none_are_noticed() {
         ("syncing the file system", lose_power_in_recovery),
     ] {
         let ended = catch_unwind(AssertUnwindSafe(|| lose(Some(lie))));
-        watch::set(None);
         assert!(ended.is_err(), "{lie}: nothing is lost without it");
     }
 }

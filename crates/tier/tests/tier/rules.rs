@@ -1,12 +1,20 @@
 //! What moves where, what stays, and what survives it.
 
+use std::ffi::OsStr;
+use std::fs;
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::*;
-use halocline_api::control::tier::Problem;
-use halocline_vfs::{Make, SetAttr};
+use halocline_api::control::Controlled;
+use halocline_api::control::tier::{PRIVATE, Problem};
+use halocline_os::error::Result;
+use halocline_tier::{FileTier, TierSet};
+use halocline_vfs::{Engine, Make, SetAttr};
+
+use crate::fixture::{BY, CALLER, Fixture, files_below, limited};
 
 #[test]
 fn a_file_keeps_its_attributes_holes_and_number_when_it_moves() {
@@ -190,8 +198,22 @@ fn a_file_far_down_has_a_place_that_a_link_can_name() {
     let (dir, old) = fixture.at(&path);
     fixture.tier().rename((&dir, old), (&dir, "new".as_ref()), 0).unwrap();
     assert_eq!(fixture.content(&path.replace("file", "new")).unwrap(), b"deep");
-    // A journal of SQLite lost its name while it was copied, and with it its path.
-    assert!(!fixture.tier().core.tiers.can_be_named(1, Path::new("")));
+    fixture.check_places();
+}
+
+/// A journal of a database lost its name while it was copied, and with it its path.
+#[test]
+fn a_file_that_loses_its_name_while_it_is_copied_has_no_place() {
+    let fixture = Fixture::new(limited(1 << 20));
+    let (root, name) = fixture.at("journal");
+    fixture.write("journal", b"x");
+    let sink = &mut |_| {
+        fixture.tier().unlink(&root, name).unwrap();
+        ControlFlow::Continue(())
+    };
+    let report = fixture.tier().evict(Path::new("journal"), false, sink).unwrap();
+    assert_eq!(report.files, 0, "{report:?}");
+    assert!(files_below(&fixture.hdd("")).is_empty());
     fixture.check_places();
 }
 
@@ -296,10 +318,7 @@ fn i10_a_tree_made_by_hand_is_adopted() {
     symlink(dir.path().join("hdd/gone"), dir.path().join("ssd/lost")).unwrap();
     symlink("only", dir.path().join("ssd/users")).unwrap();
     let options = limited(1 << 20);
-    let (tiers, found, held) = (vec!["ssd", "hdd"], Found::default(), Mutex::default());
-    let mut fixture =
-        Fixture { dir, tiers, options, clock: Clock::MACHINE, tier: None, found, held };
-    fixture.open();
+    let fixture = Fixture::over(dir, &["ssd", "hdd"], options);
     let problems: Vec<String> = fixture
         .found
         .problems
@@ -367,11 +386,7 @@ fn what_is_no_file_below_is_adopted() {
         0,
     )
     .unwrap();
-    let (options, held) = (limited(1 << 20), Mutex::default());
-    let (tiers, found) = (vec!["ssd", "hdd"], Found::default());
-    let mut fixture =
-        Fixture { dir, tiers, options, clock: Clock::MACHINE, tier: None, found, held };
-    fixture.open();
+    let mut fixture = Fixture::over(dir, &["ssd", "hdd"], limited(1 << 20));
     let taken = Problem::Conflict { path: "taken".into(), other: fixture.hdd("taken") };
     assert_eq!(fixture.found.problems, [taken]);
     assert_eq!(fixture.found.adopted, ["deep/link", "deep/pipe", "into"].map(PathBuf::from));
@@ -428,16 +443,14 @@ fn three_tiers_take_files_in_their_order() {
     fixture.write("a", b"a");
     fixture.demote("a");
     assert_eq!(fixture.where_is("a"), 1);
-    let inode = fixture.node("a").unwrap().0;
-    let core = &fixture.tier().core;
-    core.migrator
-        .migrate(&inode, 2, super::super::migrate::Manner::Yielding, &mut |_| true)
-        .unwrap();
-    assert_eq!(fixture.where_is("a"), 2);
-    assert_eq!(fixture.content("a").unwrap(), b"a");
+    fixture.write("b", b"b");
+    fixture.set_room(1, 0);
+    fixture.demote("b");
+    assert_eq!((fixture.where_is("a"), fixture.where_is("b")), (1, 2));
+    assert_eq!(fixture.content("b").unwrap(), b"b");
     fixture.check_places();
-    drop(fixture.open_file("a", libc::O_RDONLY));
-    assert_eq!(fixture.where_is("a"), 0, "an open brings it up");
+    drop(fixture.open_file("b", libc::O_RDONLY));
+    assert_eq!(fixture.where_is("b"), 0, "an open brings it up");
     fixture.check_places();
 }
 
@@ -454,11 +467,11 @@ fn a_removed_directory_is_gone_below_too() {
         let (dir, file) = fixture.at("dir/file");
         tier.unlink(&dir, file).unwrap();
         if data_first {
-            tier.core.leftovers.finish().unwrap();
+            fixture.reap().unwrap();
         }
         assert!(fixture.hdd("dir").exists());
         tier.remove_dir(&root, name).unwrap();
-        tier.core.leftovers.finish().unwrap();
+        fixture.reap().unwrap();
         assert!(!fixture.hdd("dir").exists(), "data first: {data_first}");
         fixture.check_places();
     }

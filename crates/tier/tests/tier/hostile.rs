@@ -1,11 +1,18 @@
 //! What somebody who can write to directories of the tiers past the mount may try. The mount's
 //! owner has more rights; no file of another's may be lost, made or shown by them.
 
+use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::path::Path;
 
-use super::*;
-use halocline_api::control::tier::Problem;
-use halocline_vfs::SetAttr;
+use tempfile::TempDir;
+
+use halocline_api::control::tier::{PRIVATE, Problem};
+use halocline_os::error::Result;
+use halocline_tier::FileTier;
+use halocline_vfs::{Engine, SetAttr};
+
+use crate::fixture::{CALLER, Fixture, limited};
 
 const STRANGER: u32 = 12_345;
 
@@ -37,13 +44,13 @@ impl Scene {
     fn unlink(&self, path: &str) -> Result<()> {
         let (dir, name) = self.fixture.at(path);
         self.fixture.tier().unlink(&dir, name)?;
-        self.fixture.tier().core.leftovers.finish()
+        self.fixture.reap()
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let (from, to) = (self.fixture.at(from), self.fixture.at(to));
         self.fixture.tier().rename((&from.0, from.1), (&to.0, to.1), 0)?;
-        self.fixture.tier().core.leftovers.finish()
+        self.fixture.reap()
     }
 
     /// Nothing outside, and nothing of the other user, was touched.

@@ -1,11 +1,16 @@
 //! Room on the SSD: who makes it, for whom, and who stays.
 
-use super::super::batch::ToldOf;
-use super::super::moving::{By, move_all};
-use super::super::stayed::Stayed;
-use super::super::tree::Named;
-use super::*;
-use halocline_api::control::{JobChange, RuleChange};
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use halocline_api::config::CacheSize;
+use halocline_api::control::tier::PRIVATE;
+use halocline_api::control::{Controlled, JobChange, MoveReport, RuleChange};
+use halocline_tier::{Chore, TierOptions};
+use halocline_vfs::Engine;
+
+use crate::fixture::{BY, CALLER, Fixture, limited};
 
 /// What could never come to the SSD pushes nothing out.
 #[test]
@@ -30,7 +35,7 @@ fn i5_a_file_that_outgrows_the_ssd_spills_while_it_is_open() {
     let block = vec![7; 64 << 10];
     for number in 0..16 {
         tier.write(&handle, number * block.len() as u64, &block, CALLER).unwrap();
-        assert!(tier.core.residents.used() <= 256 << 10);
+        assert!(fixture.used() <= 256 << 10);
     }
     assert_eq!(fixture.where_is("big"), 1);
     assert_eq!(fixture.read(&handle), vec![7; 1 << 20]);
@@ -44,7 +49,7 @@ fn i5_a_file_that_outgrows_the_ssd_spills_while_it_is_open() {
     let bytes = fixture.read(&nameless);
     assert!((0..8u8).all(|number| bytes[usize::from(number) << 16] == number));
     drop((handle, nameless));
-    assert_eq!(tier.core.residents.used(), 0, "nothing is left on the SSD");
+    assert_eq!(fixture.used(), 0, "nothing is left on the SSD");
     fixture.check_places();
 }
 
@@ -143,34 +148,11 @@ fn what_is_brought_is_not_demoted_for_the_mark() {
     }
     let report = fixture.warm("");
     assert!(report.files > 20 && !report.skipped.is_empty(), "{report:?}");
-    let core = &fixture.tier().core;
-    assert!(!core.watermarks.is_crowded(&core.residents), "{} bytes", core.residents.used());
-    core.executor.keep_below_marks();
+    assert!(fixture.used() <= fixture.tier().tier_status().unwrap().high_bytes);
+    fixture.work(Chore::Demote);
     let here = names.iter().filter(|name| fixture.where_is(name) == 0).count();
     assert_eq!(here as u64, report.files);
     assert_eq!(fixture.warm("").files, 0, "nothing is copied again and again");
-}
-
-/// Copies under way hold more room than they take: the last of a batch was refused, or not.
-#[test]
-fn a_file_without_room_beside_others_is_tried_again_alone() {
-    let names = ["a", "b", "c"];
-    let fixture = with_room_for_four("lru", &names);
-    let files = fixture.tier().core.tree.named(Path::new(""), usize::MAX).unwrap();
-    let refused = Mutex::new(Vec::new());
-    let act = |file: &Named, _: &mut dyn FnMut(u64) -> bool| {
-        let mut refused = refused.lock();
-        if refused.contains(&file.path) {
-            return Ok(file.size);
-        }
-        refused.push(file.path.clone());
-        Err(Stayed::NoRoom)
-    };
-    let sink = &mut |_| ControlFlow::Continue(());
-    let alone = |files: &[&Named], _: ToldOf<'_>| files.iter().map(|_| None).collect();
-    let by = By { one: act, many: alone };
-    let report = move_all(&files, false, |_| true, |_| None, &by, sink);
-    assert_eq!((report.files, report.skipped.len()), (3, 0), "{report:?}");
 }
 
 /// A glob that matched directories only was answered with nothing done, and success.
@@ -305,7 +287,7 @@ fn of_content_above_the_limit_what_fits_stays() {
     let here = |fixture: &Fixture| names.iter().filter(|name| fixture.where_is(name) == 0).count();
     fixture.options.limit = CacheSize::Bytes(580 << 10);
     fixture.open();
-    assert!(!fixture.tier().core.executor.keep_below_marks(), "in vain");
+    assert!(fixture.work(Chore::Demote), "in vain");
     assert_eq!(here(&fixture), 4);
     // A file that is brought to an SSD above its limit pushes out what it must, and comes.
     fixture.options.limit = CacheSize::Bytes(400 << 10);

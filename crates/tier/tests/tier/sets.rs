@@ -1,18 +1,21 @@
 //! Which directories make a set of tiers.
 
-use super::*;
-use crate::migrate::Manner;
+use std::fs;
+use std::path::PathBuf;
+
 use halocline_api::control::tier::Problem;
+use halocline_tier::{FileTier, TierSet};
+
+use crate::fixture::{Fixture, limited};
 
 /// A mount of two of its three tiers went down with the first link to the third.
 #[test]
 fn a_set_is_mounted_whole() {
     let mut fixture = Fixture::with(&["fast", "ssd", "hdd"], limited(1 << 20));
     fixture.write("file", b"x");
-    let inode = fixture.node("file").unwrap().0;
-    let core = &fixture.tier().core;
-    core.migrator.migrate(&inode, 2, Manner::Yielding, &mut |_| true).unwrap();
-    drop(inode);
+    fixture.set_room(1, 0);
+    assert_eq!(fixture.demote("file").files, 1);
+    assert_eq!(fixture.where_is("file"), 2);
     fixture.tier = None;
     let names = TierSet::names_below(fixture.dir.path()).unwrap();
     assert_eq!(names, ["fast", "ssd", "hdd"]);

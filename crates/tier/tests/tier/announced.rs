@@ -1,9 +1,12 @@
 //! Announcing is never worse than saying nothing: the same opens, with and without jobs.
 
-use super::*;
-use crate::stayed::COPY_SLACK;
-use halocline_api::control::JobChange;
+use halocline_api::control::{Controlled, JobChange};
+use halocline_tier::TierOptions;
 
+use crate::fixture::{Fixture, limited};
+
+/// Room that a copy needs besides its data.
+const COPY_SLACK: u64 = 16 << 10;
 const FILES: usize = 12;
 const OPENS: usize = 600;
 

@@ -1,11 +1,13 @@
 //! A migration leaves the times of directories alone (docs/SEMANTICS.md).
 
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::*;
-use halocline_vfs::{Make, SetAttr, SetTime, Stat};
+use halocline_vfs::{Engine, Make, SetAttr, SetTime, Stat};
+
+use crate::fixture::{BY, CALLER, Fixture, limited};
 
 /// Times of a directory as programs see them.
 fn times(stat: &Stat) -> [(i64, i64); 2] {

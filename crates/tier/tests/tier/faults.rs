@@ -1,16 +1,20 @@
 //! Devices that fail and file systems that are full, at each step of each change of places and
 //! names, once or from then on.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::stories::{Act, Ended, Kind, Story, stories};
-use super::*;
-use crate::steps::watch::{self, Watch};
-use halocline_api::control::Health;
+use halocline_api::config::Copies;
 use halocline_api::control::tier::Problem;
+use halocline_api::control::{Controlled, Health};
+use halocline_os::error::Result;
+use halocline_tier::{Chore, FileTier, TierOptions, Watcher};
+use halocline_vfs::Engine;
+
+use crate::fixture::{CALLER, Fixture, limited};
+use crate::stories::{Act, Ended, Kind, Story, stories};
 
 /// A step that fails, and perhaps all later ones of its tier.
 #[derive(Debug, Clone, Copy)]
@@ -22,20 +26,38 @@ pub(super) struct Fault {
     pub(super) hit: Option<(usize, &'static str)>,
 }
 
-pub(super) struct Injected(pub(super) Rc<RefCell<Fault>>);
+/// Lets the steps fail that a fault says.
+#[derive(Debug)]
+pub(super) struct Injected(Mutex<Fault>);
 
-impl Watch for Injected {
-    fn before(&mut self, tier: usize, what: &'static str) -> Option<Errno> {
-        let mut fault = self.0.borrow_mut();
+impl Injected {
+    pub(super) fn of(fault: Fault) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(fault)))
+    }
+
+    /// What has become of the fault.
+    pub(super) fn fault(&self) -> Fault {
+        *self.0.lock()
+    }
+}
+
+impl Watcher for Injected {
+    fn before(&self, tier: usize, what: &'static str) -> Result<()> {
+        let mut fault = self.0.lock();
         if let Some((failing, _)) = fault.hit {
-            return (fault.for_good && failing == tier).then_some(fault.errno);
+            let fails = fault.for_good && failing == tier;
+            return if fails { Err(fault.errno.into()) } else { Ok(()) };
         }
         if fault.after > 0 {
             fault.after -= 1;
-            return None;
+            return Ok(());
         }
         fault.hit = Some((tier, what));
-        Some(fault.errno)
+        Err(fault.errno.into())
+    }
+
+    fn one_by_one(&self) -> bool {
+        true
     }
 }
 
@@ -61,13 +83,13 @@ fn is_unavoidable(story: &Story, act: &Act, fault: &Fault) -> bool {
 }
 
 /// Goes through a story until an act fails; how many were done, and whether one failed.
-fn until_failed(story: &Story, fixture: &Fixture, fault: &Rc<RefCell<Fault>>) -> (usize, bool) {
+fn until_failed(story: &Story, fixture: &Fixture, injected: &Injected) -> (usize, bool) {
     for (done, act) in story.acts.iter().enumerate() {
         match act.run(fixture) {
             Ended::Well => {}
             Ended::Killed(step) => unreachable!("nobody kills after {step}"),
             Ended::Failed(error) => {
-                let fault = fault.borrow();
+                let fault = injected.fault();
                 let avoidable = !is_unavoidable(story, act, &fault);
                 assert!(!avoidable, "{}, act {done}: {error}, from {fault:?}", story.name);
                 return (done, true);
@@ -88,11 +110,11 @@ fn i10_a_step_that_fails_costs_no_file() {
         for (story, copies) in stories() {
             for after in 0.. {
                 let mut fixture = Fixture::of_stories(copies);
-                let fault = Rc::new(RefCell::new(Fault { after, errno, for_good, hit: None }));
-                watch::set(Some(Box::new(Injected(fault.clone()))));
-                let (done, failed) = until_failed(story, &fixture, &fault);
-                watch::set(None);
-                let fault = *fault.borrow();
+                let injected = Injected::of(Fault { after, errno, for_good, hit: None });
+                fixture.watch(injected.clone());
+                let (done, failed) = until_failed(story, &fixture, &injected);
+                fixture.unwatch();
+                let fault = injected.fault();
                 if fault.hit.is_none() {
                     break;
                 }
@@ -127,9 +149,9 @@ fn programs_are_told_of_errors_of_their_own_requests() {
     fixture.demote("file");
     let fails = |act: &dyn Fn() -> Result<()>| {
         let fault = Fault { after: 0, errno: Errno::IO, for_good: false, hit: None };
-        watch::set(Some(Box::new(Injected(Rc::new(RefCell::new(fault))))));
+        fixture.watch(Injected::of(fault));
         let error = act().unwrap_err();
-        watch::set(None);
+        fixture.unwatch();
         assert_eq!(error.errno(), libc::EIO);
     };
     let tier = fixture.tier();
@@ -144,18 +166,18 @@ fn programs_are_told_of_errors_of_their_own_requests() {
 /// A disk that takes nothing is not given every file of the SSD, again and again.
 #[test]
 fn a_failing_disk_is_left_in_peace() {
-    let fixture = Fixture::new(limited(1 << 20));
+    let fixture = Fixture::new(TierOptions { high: 0.0, low: 0.0, ..limited(1 << 20) });
     for number in 0..40 {
         fixture.write(&format!("file{number}"), &vec![1; 8 << 10]);
     }
     let dead = Fault { after: 0, errno: Errno::IO, for_good: true, hit: Some((1, "before")) };
-    watch::set(Some(Box::new(Injected(Rc::new(RefCell::new(dead))))));
-    assert!(!fixture.tier().core.executor.free_up(1 << 20, u64::MAX));
-    watch::set(None);
+    fixture.watch(Injected::of(dead));
+    assert!(!fixture.work(Chore::Demote));
+    fixture.unwatch();
     let Health::Degraded { reason } = fixture.tier().status().health else { panic!("it failed") };
     assert!(reason.contains("/hdd: 8 I/O errors, the last creating a copy"), "{reason}");
     assert_eq!(fixture.where_is("file0"), 0);
-    assert!(fixture.tier().core.executor.free_up(1 << 20, u64::MAX), "it is back");
+    assert!(fixture.work(Chore::Demote), "it is back");
     fixture.check_places();
 }
 
@@ -168,15 +190,15 @@ fn one_file_that_cannot_be_removed_does_not_keep_the_others() {
     }
     // Both parents are synced, then the first file fails.
     let fault = Fault { after: 2, errno: Errno::IO, for_good: false, hit: None };
-    watch::set(Some(Box::new(Injected(Rc::new(RefCell::new(fault))))));
-    fixture.tier().core.leftovers.finish().unwrap_err();
-    watch::set(None);
+    fixture.watch(Injected::of(fault));
+    fixture.reap().unwrap_err();
+    fixture.unwatch();
     assert!(fixture.hdd("away").exists() && fixture.hdd("dir/deep").exists());
     // The second comes first now, and the parents are not synced again.
     let fault = Fault { after: 3, errno: Errno::IO, for_good: true, hit: None };
-    watch::set(Some(Box::new(Injected(Rc::new(RefCell::new(fault))))));
-    fixture.tier().core.leftovers.finish().unwrap_err();
-    watch::set(None);
+    fixture.watch(Injected::of(fault));
+    fixture.reap().unwrap_err();
+    fixture.unwatch();
     assert!(fixture.hdd("away").exists() && !fixture.hdd("dir/deep").exists());
     fixture.check_places();
 }

@@ -1,20 +1,24 @@
 //! Noting what is done to the two tiers, and what was made durable.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::super::Fixture;
+use halocline_os::error::Result;
+use halocline_tier::Watcher;
+use halocline_vfs::namespace::reopen;
+use halocline_vfs::namespace::stat_descriptor;
+
 use super::Trouble;
 use super::image::{Body, Image, Inode, Tier};
-use crate::steps::watch::{self, Watch};
-use halocline_vfs::namespace::reopen;
+use crate::fixture::Fixture;
+use crate::stories::kill;
 
 /// A change that is made wholly or not at all.
 #[derive(Debug)]
@@ -38,7 +42,7 @@ struct Log {
     /// So many changes are durable.
     durable: usize,
     /// Bytes of files as they were last synced, where they have changed since.
-    old: BTreeMap<u64, Rc<Vec<u8>>>,
+    old: BTreeMap<u64, Arc<Vec<u8>>>,
     /// Descriptors of all inodes, so that no number is given away twice.
     held: BTreeMap<u64, OwnedFd>,
 }
@@ -84,7 +88,7 @@ impl Log {
             let before = self.now.inodes.get(number);
             let (mut kept, mut former) = (inode.clone(), before.cloned());
             if let Body::File(bytes) = &inode.body {
-                let was = before.map_or_else(Rc::default, |before| match &before.body {
+                let was = before.map_or_else(Arc::default, |before| match &before.body {
                     Body::File(bytes) => bytes.clone(),
                     _ => unreachable!("inodes keep their kind"),
                 });
@@ -163,8 +167,8 @@ impl Log {
                 let now = self.bytes(*number);
                 *bytes = match (self.old.get(number), fate) {
                     (Some(old), "old") => old.clone(),
-                    (Some(_), "zero") => Rc::new(vec![0; now.len()]),
-                    (Some(_), "missing") => Rc::default(),
+                    (Some(_), "zero") => Arc::new(vec![0; now.len()]),
+                    (Some(_), "missing") => Arc::default(),
                     _ => now,
                 };
             }
@@ -173,29 +177,30 @@ impl Log {
     }
 
     /// A file's bytes; those of one that has no name any more too.
-    fn bytes(&self, number: u64) -> Rc<Vec<u8>> {
+    fn bytes(&self, number: u64) -> Arc<Vec<u8>> {
         if let Some(Body::File(bytes)) = self.now.inodes.get(&number).map(|inode| &inode.body) {
             return bytes.clone();
         }
         let mut file = reopen(&self.held[&number], libc::O_RDONLY).expect("still open");
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).expect("readable");
-        Rc::new(bytes)
+        Arc::new(bytes)
     }
 }
 
 fn without_content(body: &mut Body) {
     match body {
         Body::Directory(names) => names.clear(),
-        Body::File(bytes) => *bytes = Rc::default(),
+        Body::File(bytes) => *bytes = Arc::default(),
         Body::Link(_) => {}
     }
 }
 
 /// What a recording knows.
+#[derive(Debug)]
 struct State {
     logs: [Log; 2],
-    engine: Rc<Vec<(PathBuf, Vec<u8>)>>,
+    engine: Arc<Vec<(PathBuf, Vec<u8>)>>,
     images: Vec<Image>,
     seen: HashSet<u64>,
     between: (usize, usize),
@@ -204,22 +209,22 @@ struct State {
     failed: bool,
     /// No images are made: the mount is killed first.
     waits: bool,
-    /// Asserts that nothing changes between steps.
-    every_change: bool,
+    /// It was: what its end does is not of interest.
+    killed: bool,
     step: &'static str,
 }
 
 /// A recording of what is done to a fixture's tiers.
-#[derive(Clone)]
-pub(super) struct Recording(Rc<RefCell<State>>);
+#[derive(Debug, Clone)]
+pub(super) struct Recording(Arc<Mutex<State>>);
 
 impl Recording {
     /// What is there now is durable.
     pub(super) fn of(fixture: &Fixture, trouble: Trouble) -> Self {
         let logs = ["ssd", "hdd"].map(|name| Log::new(fixture.dir.path().join(name)));
-        Self(Rc::new(RefCell::new(State {
+        Self(Arc::new(Mutex::new(State {
             logs,
-            engine: Rc::new(Image::engine_files(fixture.dir.path())),
+            engine: Arc::new(Image::engine_files(fixture.dir.path())),
             images: Vec::new(),
             seen: HashSet::new(),
             between: (0, 0),
@@ -227,73 +232,79 @@ impl Recording {
             trouble,
             failed: false,
             waits: trouble.kill_at.is_some(),
-            every_change: trouble.kill_at.is_none(),
+            killed: false,
             step: "",
         })))
     }
 
     /// Whether a sync was made to fail.
     pub(super) fn has_failed(&self) -> bool {
-        self.0.borrow().failed
+        self.0.lock().failed
     }
 
-    /// Records this thread's steps.
-    pub(super) fn start(&self) {
-        watch::set(Some(Box::new(self.clone())));
+    /// Records the steps of a fixture.
+    pub(super) fn start(&self, fixture: &Fixture) {
+        fixture.watch(Arc::new(self.clone()));
     }
 
     /// The next of the story's acts begins, `done` were done.
     pub(super) fn begins(&self, done: usize) {
-        let mut state = self.0.borrow_mut();
+        let mut state = self.0.lock();
         state.between.1 = done + 1;
         state.when = format!("in act {done}");
     }
 
     /// Whatever `done` acts did is durable.
     pub(super) fn durable(&self, done: usize) {
-        let mut state = self.0.borrow_mut();
+        let mut state = self.0.lock();
         state.between = (done, done);
         if !state.waits {
-            state.when = "in the end".to_owned();
+            "in the end".clone_into(&mut state.when);
             state.take_images("an act");
         }
     }
 
     /// The mount was killed after `step`: the next one's recovery is recorded.
     pub(super) fn recovers(&self, step: &'static str) {
-        let mut state = self.0.borrow_mut();
-        state.waits = false;
+        let mut state = self.0.lock();
+        (state.waits, state.killed) = (false, false);
         state.when = format!("in the recovery after a kill after {step}");
     }
 
     /// What power losses would have left.
     pub(super) fn images(self) -> Vec<Image> {
-        std::mem::take(&mut self.0.borrow_mut().images)
+        std::mem::take(&mut self.0.lock().images)
     }
 }
 
-impl Watch for Recording {
-    fn before(&mut self, _tier: usize, what: &'static str) -> Option<Errno> {
-        let mut state = self.0.borrow_mut();
+impl Watcher for Recording {
+    fn before(&self, _tier: usize, what: &'static str) -> Result<()> {
+        let mut state = self.0.lock();
         state.step = what;
-        if state.every_change {
+        // Nothing changes between steps; to see that takes long.
+        if state.trouble.kill_at.is_none() {
             for log in &mut state.logs {
                 let count = log.changes.len();
                 log.look(what);
                 assert_eq!(count, log.changes.len(), "before {what}: a change without a step");
             }
         }
-        if what.starts_with("syncing") && !state.failed {
-            let left = state.trouble.fail_at?;
+        if let Some(left) = state.trouble.fail_at
+            && what.starts_with("syncing")
+            && !state.failed
+        {
             state.failed = left == 0;
             state.trouble.fail_at = Some(left.saturating_sub(1));
-            return state.failed.then_some(Errno::IO);
+            return if state.failed { Err(Errno::IO.into()) } else { Ok(()) };
         }
-        None
+        Ok(())
     }
 
-    fn after(&mut self, tier: usize, what: &'static str) -> bool {
-        let mut state = self.0.borrow_mut();
+    fn after(&self, tier: usize, what: &'static str) {
+        let mut state = self.0.lock();
+        if state.killed {
+            return;
+        }
         for (other, log) in state.logs.iter_mut().enumerate() {
             let count = log.changes.len();
             log.look(what);
@@ -301,26 +312,34 @@ impl Watch for Recording {
         }
         if !state.waits {
             state.take_images(what);
-            return false;
+            return;
         }
-        let left = state.trouble.kill_at.as_mut().expect("what is waited for");
-        let last = *left == 0;
-        *left = left.saturating_sub(1);
-        last
+        let left = state.trouble.kill_at.expect("what is waited for");
+        state.trouble.kill_at = Some(left.saturating_sub(1));
+        state.killed = left == 0;
+        if state.killed {
+            drop(state);
+            kill(what);
+        }
     }
 
-    fn synced(&mut self, inode: u64) {
-        let mut state = self.0.borrow_mut();
+    fn synced(&self, _tier: usize, file: BorrowedFd<'_>) {
+        let inode = stat_descriptor(file).expect("an open file").raw.st_ino;
+        let mut state = self.0.lock();
         if state.trouble.lie != Some(state.step) {
             state.logs.iter_mut().for_each(|log| log.synced(inode));
         }
     }
 
-    fn synced_all(&mut self, tier: usize) {
-        let mut state = self.0.borrow_mut();
+    fn synced_all(&self, tier: usize) {
+        let mut state = self.0.lock();
         if state.trouble.lie != Some(state.step) {
             state.logs[tier].synced_all();
         }
+    }
+
+    fn one_by_one(&self) -> bool {
+        true
     }
 }
 

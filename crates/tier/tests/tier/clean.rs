@@ -1,17 +1,21 @@
 //! Clean copies: kept, believed, given up, made, and what is left of a tier without its SSD.
 
+use std::fs;
 use std::fs::{File, Permissions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::*;
-use crate::background::WORK;
-use crate::marks::Mark;
-use crate::stamp::Stamp;
-use halocline_api::control::tier::Problem;
-use halocline_vfs::Allocate;
-use halocline_vfs::{SetAttr, SetTime};
+use halocline_api::config::Copies;
+use halocline_api::control::Controlled;
+use halocline_api::control::tier::{PRIVATE, Problem};
+use halocline_os::clock::Clock;
+use halocline_tier::{Chore, FileTier, Handle, TierOptions};
+use halocline_vfs::{Allocate, Engine, SetAttr, SetTime};
+
+use crate::fixture::{AMPLE_ROOM, BY, CALLER, Fixture, files_below, limited};
+use crate::mark::{Mark, Stamp};
 
 pub(super) fn keeping() -> Fixture {
     Fixture::new(TierOptions { copies: Copies::Keep, ..limited(64 << 20) })
@@ -36,7 +40,8 @@ impl Fixture {
     }
 
     pub(super) fn archive(&self) {
-        self.tier().core.archiver.archive_due(&|| false);
+        self.work(Chore::MarkCopies);
+        self.work(Chore::Archive);
     }
 
     /// The SSD is lost: an empty one takes its place, and the disk forgets the set.
@@ -77,7 +82,7 @@ fn without_the_option_a_promote_keeps_nothing() {
     fixture.write("file", b"content");
     fixture.demote("file");
     fixture.warm("file");
-    fixture.tier().core.leftovers.finish().unwrap();
+    fixture.reap().unwrap();
     assert!(!fixture.hdd("file").exists() && !fixture.has_copy("file"));
 }
 
@@ -232,7 +237,7 @@ fn a_copy_that_was_changed_past_the_mount_is_left_alone() {
         }
         assert_eq!(fixture.demote("file").clean_bytes, 0);
         assert_eq!(fixture.content("file").unwrap(), b"original");
-        fixture.tier().core.leftovers.finish().unwrap();
+        fixture.reap().unwrap();
         assert_eq!(fs::read(fixture.hdd("file")).unwrap(), b"theirs!!");
         fixture.open();
         assert!(matches!(&fixture.found.problems[..], [Problem::Conflict { .. }]));
@@ -256,10 +261,8 @@ fn i10_marks_of_another_era_are_believed_after_a_look_at_the_bytes() {
             let mut name = name.filter_map(|name| name.into_string().ok());
             let name = name.find(|name| name != "era").unwrap();
             let target = fs::read_link(marks.join(&name)).unwrap();
-            let mark = Mark::parse(&name, target.as_os_str().as_encoded_bytes()).unwrap();
-            let now =
-                halocline_vfs::namespace::stat_descriptor(File::open(fixture.hdd("file")).unwrap());
-            let lies = Mark { copy: Stamp::of(&now.unwrap()), ..mark };
+            let mark = Mark::of(&name, &target).unwrap();
+            let lies = Mark { copy: Stamp::at(&fixture.hdd("file")), ..mark };
             fs::rename(marks.join(&name), marks.join(lies.name())).unwrap();
         }
         fixture.open();
@@ -336,14 +339,17 @@ fn a_removal_that_is_durable_is_one_of_the_copy_too() {
 fn copies_give_way() {
     let fixture = keeping();
     fixture.with_copy("file", &vec![1; 100_000]);
-    let core = &fixture.tier().core;
-    assert!(core.marks.bytes_on(1) >= 100_000);
-    let before = crate::totals::totals(&core.tiers, &core.residents, &core.marks).unwrap();
-    assert!(core.clean.give_way(1, u64::MAX));
-    assert_eq!(core.marks.bytes_on(1), 0);
+    fixture.write("other", b"other");
+    let bytes_of_copies = || fixture.tier().tier_status().unwrap().copies.disk_bytes;
+    assert!(bytes_of_copies() >= 100_000);
+    fixture.set_room(1, 0);
+    let root = fixture.tier().root();
+    assert!(fixture.tier().statfs(&root).unwrap().f_bavail > 0, "copies are no hindrance");
+    assert_eq!(fixture.demote("other").skipped.len(), 1, "that is how full it was made");
+    assert_eq!(bytes_of_copies(), 0);
     assert!(!fixture.has_copy("file") && !fixture.hdd("file").exists());
-    assert!(before.f_bavail > 0);
     fixture.check_places();
+    fixture.set_room(1, AMPLE_ROOM);
     assert_eq!(fixture.demote("file").bytes, 100_000);
 }
 
@@ -425,9 +431,8 @@ fn what_was_left_alone_for_long_enough_is_archived_by_itself() {
     let options = TierOptions { copies: Copies::Archive, archive_after, ..limited(64 << 20) };
     let mut fixture = Fixture::new(options);
     fixture.clock = Clock::simulated();
+    fixture.own_threads = true;
     fixture.open();
-    let tier = fixture.tier.as_mut().unwrap();
-    tier.background = Background::start(&tier.core, WORK).unwrap();
     fixture.write("file", b"content");
     fixture.clock.sleep(Duration::from_mins(5));
     assert!(!fixture.has_copy("file"));
@@ -442,7 +447,7 @@ fn what_was_left_alone_for_long_enough_is_archived_by_itself() {
 fn what_would_fill_the_disk_is_not_archived() {
     let fixture = archiving();
     fixture.write("file", &vec![7; 100_000]);
-    fixture.tier().core.tiers.sides()[1].steps.room.set(50_000);
+    fixture.set_room(1, 50_000);
     fixture.archive();
     assert!(!fixture.has_copy("file"));
     assert_eq!(fixture.tier().tier_status().unwrap().copies.waiting.files, 1);

@@ -1,14 +1,19 @@
 //! Files with several names: what moves, what stays, and what programs see.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::faults::{Fault, Injected};
-use super::*;
-use crate::stayed::NAMES_MAX;
-use crate::steps::watch;
-use halocline_api::control::RuleChange;
-use halocline_vfs::Make;
+use halocline_api::control::{Controlled, RuleChange};
+use halocline_vfs::{Engine, Make};
+
+use crate::faults::{Fault, Injected};
+use crate::fixture::{BY, CALLER, Fixture, files_below, limited};
+
+/// Names that a file may have and still move.
+const NAMES_MAX: u64 = 1024;
 
 impl Fixture {
     /// Asserts that files have as many names as `st_nlink` says, and that what has the same bytes is
@@ -103,7 +108,7 @@ fn all_names_of_a_file_move_together() {
             assert_eq!(fixture.found.problems, []);
         }
     }
-    let bytes = fixture.tier().core.residents.used();
+    let bytes = fixture.used();
     assert_eq!(bytes, fs::metadata(fixture.ssd("one")).unwrap().blocks() * 512, "counted once");
 }
 
@@ -196,10 +201,11 @@ fn as_many_names_as_are_said_move_and_no_more() {
 
 #[test]
 fn one_pinned_name_keeps_all_and_all_must_be_excluded() {
-    let fixture = three_names();
+    let mut fixture = three_names();
     fixture.tier().change_rules(&RuleChange::Pin("dir/*".into())).unwrap();
     assert!(fixture.demote("one").skipped[0].reason.contains("pin"));
-    assert!(!fixture.tier().core.executor.free_up(1 << 20, u64::MAX), "what is pinned stays");
+    assert!(!fixture.empties_the_ssd(), "what is pinned stays");
+    fixture.open();
     assert_eq!(fixture.where_is("three"), 0);
     fixture.tier().change_rules(&RuleChange::Unpin("dir/*".into())).unwrap();
     fixture.tier().change_rules(&RuleChange::Exclude("dir/*".into())).unwrap();
@@ -287,7 +293,7 @@ fn the_last_name_is_known_to_be_the_last() {
             let _linked = links && fixture.tier().link(&node, &root, three).is_ok();
         });
         drop(node);
-        fixture.tier().core.leftovers.finish().unwrap();
+        fixture.reap().unwrap();
         if let Some(content) = fixture.content("three") {
             assert_eq!(content, b"content", "in round {round}");
             assert_eq!(fixture.stat("three").0, 1, "in round {round}");
@@ -295,7 +301,7 @@ fn the_last_name_is_known_to_be_the_last() {
         }
         fixture.check_places();
     }
-    assert_eq!(fixture.tier().core.residents.used(), 0);
+    assert_eq!(fixture.used(), 0);
     fixture.open();
     assert_eq!((fixture.found.problems.len(), fixture.found.adopted.len()), (0, 0));
 }
@@ -310,27 +316,23 @@ fn i10_torn_names_are_not_changed_and_the_next_mount_mends_them() {
             if up {
                 fixture.demote("one");
             }
-            let inject = || {
-                let fault =
-                    Fault { after, errno: rustix::io::Errno::IO, for_good: true, hit: None };
-                let fault = std::rc::Rc::new(std::cell::RefCell::new(fault));
-                watch::set(Some(Box::new(Injected(fault.clone()))));
-                fault
-            };
-            let fault = inject();
+            let fault = Fault { after, errno: rustix::io::Errno::IO, for_good: true, hit: None };
+            let injected = Injected::of(fault);
+            fixture.watch(injected.clone());
             if up {
                 fixture.warm("one")
             } else {
                 fixture.demote("one")
             };
-            watch::set(None);
-            let Some((0, _)) = fault.borrow().hit else {
-                if fault.borrow().hit.is_none() {
+            fixture.unwatch();
+            let fault = injected.fault();
+            let Some((0, _)) = fault.hit else {
+                if fault.hit.is_none() {
                     break;
                 }
                 continue;
             };
-            let context = || format!("{up}, {:?}", fault.borrow());
+            let context = || format!("{up}, {fault:?}");
             let names = ["one", "dir/two", "three"];
             let told: Vec<_> = names.iter().map(|path| fixture.content(path)).collect();
             assert!(told.iter().all(|told| told.as_deref() == Some(b"content")), "{}", context());

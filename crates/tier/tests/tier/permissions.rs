@@ -1,14 +1,20 @@
 //! Clean copies are as closed as their files, before a program is told that these are.
 
+use std::ffi::OsStr;
+use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::clean::{archiving, keeping};
-use super::copies::noting;
-use super::*;
-use halocline_vfs::SetAttr;
+use halocline_os::error::Result;
+use halocline_tier::Chore;
 use halocline_vfs::namespace::xattr;
+use halocline_vfs::{Engine, SetAttr};
+
+use crate::clean::{archiving, keeping};
+use crate::copies::noting;
+use crate::fixture::{BY, CALLER, Fixture};
 
 const ACL: &str = "system.posix_acl_access";
 
@@ -23,7 +29,7 @@ impl Fixture {
     }
 
     fn mark_anew(&self) {
-        self.tier().core.permissions.mark_anew(&|| false);
+        self.work(Chore::MarkCopies);
     }
 }
 
@@ -143,11 +149,13 @@ fn a_copy_that_ended_is_gone_when_its_file_is_closed() {
     fixture.tier().write(&handle, 0, b"changed", CALLER).unwrap();
     assert!(fixture.hdd("file").exists(), "nobody waits for its removal");
     let dead = [("closing a copy", Errno::ROFS), ("removing a file", Errno::ROFS)];
-    noting(&dead, || assert_eq!(fixture.chmod("file", 0o600).unwrap_err().errno(), libc::EROFS));
+    noting(&fixture, &dead, || {
+        assert_eq!(fixture.chmod("file", 0o600).unwrap_err().errno(), libc::EROFS);
+    });
     assert_eq!(mode(fixture.ssd("file")), 0o640);
-    noting(&dead[1..], || fixture.chmod("file", 0o600).unwrap());
+    noting(&fixture, &dead[1..], || fixture.chmod("file", 0o600).unwrap());
     assert_eq!(mode(fixture.hdd("file")), 0);
-    fixture.tier().core.leftovers.finish().unwrap();
+    fixture.reap().unwrap();
     assert!(!fixture.hdd("file").exists());
     fixture.with_copy("other", b"content");
     let handle = fixture.open_file("other", libc::O_RDWR);
@@ -162,7 +170,7 @@ fn a_copy_that_cannot_be_closed_goes_or_the_file_stays_open() {
     for step in ["closing a copy", "giving a copy its permissions", "giving up a clean copy"] {
         let fixture = keeping();
         fixture.with_copy("file", b"content");
-        noting(&[(step, Errno::IO)], || fixture.chmod("file", 0o600).unwrap());
+        noting(&fixture, &[(step, Errno::IO)], || fixture.chmod("file", 0o600).unwrap());
         assert_eq!(mode(fixture.ssd("file")), 0o600);
         assert!(!fixture.has_copy("file") && !fixture.hdd("file").exists(), "{step}");
         fixture.check_places();
@@ -170,7 +178,7 @@ fn a_copy_that_cannot_be_closed_goes_or_the_file_stays_open() {
     let fixture = keeping();
     fixture.with_copy("file", b"content");
     let dead = [("closing a copy", Errno::ROFS), ("removing a file", Errno::ROFS)];
-    noting(&dead, || {
+    noting(&fixture, &dead, || {
         let error = fixture.chmod("file", 0o600).unwrap_err();
         assert_eq!(error.errno(), libc::EROFS);
         assert!(error.to_string().contains("hdd/file"), "{error}");
@@ -200,10 +208,10 @@ fn what_took_the_place_of_a_copy_keeps_its_permissions() {
 fn a_change_of_permissions_waits_for_no_sync_of_the_disk() {
     let fixture = keeping();
     fixture.write("file", b"content");
-    let steps = noting(&[], || fixture.chmod("file", 0o600).unwrap());
+    let steps = noting(&fixture, &[], || fixture.chmod("file", 0o600).unwrap());
     assert_eq!(steps, ["setting attributes"]);
     fixture.with_copy("copied", b"content");
-    let steps = noting(&[], || fixture.chmod("copied", 0o600).unwrap());
+    let steps = noting(&fixture, &[], || fixture.chmod("copied", 0o600).unwrap());
     let first = [
         "giving up a clean copy",
         "syncing the end of a clean copy",
@@ -212,9 +220,9 @@ fn a_change_of_permissions_waits_for_no_sync_of_the_disk() {
         "giving a copy its permissions",
     ];
     assert_eq!(steps, first);
-    let steps = noting(&[], || fixture.chmod("copied", 0o400).unwrap());
+    let steps = noting(&fixture, &[], || fixture.chmod("copied", 0o400).unwrap());
     assert_eq!(steps, first[2..]);
-    let steps = noting(&[], || fixture.mark_anew());
+    let steps = noting(&fixture, &[], || fixture.mark_anew());
     assert_eq!(steps, ["syncing a copy's permissions", "marking a clean copy anew"]);
 }
 

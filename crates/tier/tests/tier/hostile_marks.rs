@@ -3,15 +3,23 @@
 //! never have one number.
 
 use std::ffi::OsString;
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
 
-use halocline_testkit::hostile::{Random, changed};
 use rustix::fs::{AtFlags, CWD, XattrFlags, linkat, setxattr};
 
-use super::clean::keeping;
-use super::*;
-use crate::NUMBER_XATTR;
+use halocline_api::control::tier::PRIVATE;
+use halocline_testkit::hostile::{Random, changed};
+use halocline_tier::FileTier;
+use halocline_vfs::Engine;
+
+use crate::clean::keeping;
+use crate::fixture::Fixture;
+
+/// The attribute of a migrated copy that keeps the number programs know the file by.
+const NUMBER_XATTR: &str = "user.halocline.inode";
 
 /// Trees that are mounted, one for each seed.
 const TREES: u64 = 60;
@@ -124,12 +132,9 @@ fn hostile_marks_lead_nowhere_and_two_files_never_have_one_number() {
         fs::write(outside.join("victim"), "precious").unwrap();
         fixture.tier = None;
         change(&fixture, &mut Random(seed));
-        let core = Core::open(&fixture.set(), fixture.options.clone(), Clock::MACHINE);
-        let found =
-            core.and_then(|core| Ok((core.scan.survey(false)?, core.scan.recover()?, core)));
-        if let Ok((.., core)) = found {
-            let core = std::sync::Arc::new(core);
-            fixture.tier = Some(FileTier { core, background: Background::none() });
+        let looked_at = FileTier::check(&fixture.set(), false);
+        if fixture.try_open().is_ok() {
+            looked_at.expect("what is mounted can be looked at");
             check_numbers(&fixture, seed);
             opened += 1;
         }
@@ -153,6 +158,6 @@ fn check_numbers(fixture: &Fixture, seed: u64) {
         let Some(Ok(node)) = name.to_str().map(|name| fixture.node(name)) else { continue };
         let number = fixture.tier().key(&node).1;
         let first = *known.entry(number).or_insert_with(|| inode(path));
-        assert_eq!(first, inode(path), "seed {seed}: {number} of {name:?} is another's");
+        assert_eq!(first, inode(path), "seed {seed}: {number} of {} is another's", name.display());
     }
 }

@@ -6,14 +6,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, openat, utimensat};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
-use crate::marks::Mark;
-use crate::stamp::Stamp;
 use halocline_api::control::tier::PRIVATE;
-use halocline_vfs::namespace::{stat_descriptor, xattr};
+use halocline_vfs::namespace::xattr;
+
+use crate::mark::{Mark, Stamp, marks_dir};
 
 /// An inode: what it is, and what is kept with it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -31,7 +31,7 @@ pub(super) struct Inode {
 pub(super) enum Body {
     /// Names and the numbers of inodes.
     Directory(BTreeMap<String, u64>),
-    File(Rc<Vec<u8>>),
+    File(Arc<Vec<u8>>),
     Link(PathBuf),
 }
 
@@ -71,11 +71,11 @@ impl Tier {
         } else if meta.is_symlink() {
             Body::Link(fs::read_link(path).unwrap())
         } else {
-            Body::File(Rc::new(fs::read(path).unwrap()))
+            Body::File(Arc::new(fs::read(path).unwrap()))
         };
         let time = if meta.is_symlink() { (meta.mtime(), meta.mtime_nsec()) } else { (0, 0) };
         let attributes = if meta.is_file() { attributes(path) } else { BTreeMap::new() };
-        let stamp = meta.is_file().then(|| stamp_of(path));
+        let stamp = meta.is_file().then(|| Stamp::at(path));
         let inode = Inode { body, mode: meta.mode() & 0o7777, time, attributes, stamp };
         self.inodes.insert(meta.ino(), inode);
     }
@@ -132,12 +132,6 @@ impl Tier {
     }
 }
 
-fn stamp_of(path: &Path) -> Stamp {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = openat(CWD, path, flags, Mode::empty()).unwrap();
-    Stamp::of(&stat_descriptor(fd).unwrap())
-}
-
 /// Files that say what the directory is: they were durable before anything moved.
 fn is_of_the_engine(path: &Path) -> bool {
     path.parent().is_some_and(|parent| parent.ends_with(PRIVATE)) && path.is_file()
@@ -151,15 +145,11 @@ fn attributes(path: &Path) -> BTreeMap<String, Vec<u8>> {
     names.map(|name| (name.to_owned(), xattr::get_on(&file, name.as_ref()).unwrap())).collect()
 }
 
-fn marks_dir() -> PathBuf {
-    Path::new(PRIVATE).join("copies")
-}
-
 /// What a power loss leaves.
 #[derive(Debug, Clone)]
 pub(super) struct Image {
     tiers: [Tier; 2],
-    engine: Rc<Vec<(PathBuf, Vec<u8>)>>,
+    engine: Arc<Vec<(PathBuf, Vec<u8>)>>,
     /// After how many acts of the story its trees may be what is left.
     pub(super) between: (usize, usize),
     /// For people: at which step, and what was lost.
@@ -169,7 +159,7 @@ pub(super) struct Image {
 impl Image {
     pub(super) fn new(
         tiers: [Tier; 2],
-        engine: &Rc<Vec<(PathBuf, Vec<u8>)>>,
+        engine: &Arc<Vec<(PathBuf, Vec<u8>)>>,
         between: (usize, usize),
         when: String,
     ) -> Self {
@@ -223,7 +213,7 @@ impl Image {
             let Body::Link(target) = &self.tiers[0].inodes[&number].body else { continue };
             let Ok(name) = path.strip_prefix(marks_dir()) else { continue };
             let name = name.to_str().unwrap();
-            let mark = Mark::parse(name, target.as_os_str().as_bytes());
+            let mark = Mark::of(name, target);
             found.extend(mark.map(|mark| (name.to_owned(), mark)));
         }
         found
@@ -247,7 +237,7 @@ impl Image {
         for (name, mark) in self.marks() {
             let again = |was: Stamp, path: Option<PathBuf>, tier: &str| match path {
                 // Bytes that were lost may have taken the length with them.
-                Some(path) => Stamp { size: was.size, ..stamp_of(&dir.join(tier).join(path)) },
+                Some(path) => Stamp { size: was.size, ..Stamp::at(&dir.join(tier).join(path)) },
                 None => Stamp { changed: (1, 1), ..was },
             };
             let mut next = mark.clone();

@@ -1,7 +1,11 @@
 //! Stories of clean copies.
 
-use super::*;
-use halocline_vfs::SetAttr;
+use super::{Act, BEGIN, Story, cleans, copies_go, moves, names, syncs, writes};
+use halocline_os::error::Result;
+use halocline_tier::Chore;
+use halocline_vfs::{Engine, SetAttr};
+
+use crate::fixture::{AMPLE_ROOM, CALLER, Fixture};
 
 const fn archives(tree: &'static str) -> Act {
     let does = |tier: &Fixture| {
@@ -13,7 +17,7 @@ const fn archives(tree: &'static str) -> Act {
 
 const fn marks_anew(tree: &'static str) -> Act {
     let does = |tier: &Fixture| {
-        tier.tier().core.permissions.mark_anew(&|| false);
+        tier.work(Chore::MarkCopies);
         Ok(())
     };
     moves(does, tree)
@@ -28,7 +32,7 @@ impl Fixture {
 }
 
 /// Those in which copies are kept.
-pub(in crate::tests) const STORIES_OF_COPIES: &[Story] = &[
+pub(crate) const STORIES_OF_COPIES: &[Story] = &[
     Story {
         name: "promoted and demoted to what it was",
         acts: &[
@@ -50,7 +54,7 @@ pub(in crate::tests) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             writes(|tier| tier.overwrites("away", b"WRIT"), "away=WRIT dir/deep=deep here=here"),
             syncs(Fixture::syncs, "away=WRIT dir/deep=deep here=here"),
-            cleans(|tier| tier.tier().core.leftovers.finish(), "away=WRIT dir/deep=deep here=here"),
+            cleans(Fixture::reap, "away=WRIT dir/deep=deep here=here"),
         ],
     },
     Story {
@@ -121,10 +125,7 @@ pub(in crate::tests) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             writes(|tier| tier.overwrites("away", b"WRIT"), "away=WRIT dir/deep=deep here=here"),
             writes(|tier| tier.closes("away"), "away=WRIT dir/deep=deep here=here"),
-            copies_go(
-                |tier| tier.tier().core.leftovers.finish(),
-                "away=WRIT dir/deep=deep here=here",
-            ),
+            copies_go(Fixture::reap, "away=WRIT dir/deep=deep here=here"),
         ],
     },
     Story {
@@ -132,7 +133,7 @@ pub(in crate::tests) const STORIES_OF_COPIES: &[Story] = &[
         acts: &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             names(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
-            copies_go(|tier| tier.tier().core.leftovers.finish(), "dir/deep=deep here=here"),
+            copies_go(Fixture::reap, "dir/deep=deep here=here"),
         ],
     },
     Story {
@@ -141,10 +142,7 @@ pub(in crate::tests) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             names(|tier| tier.renames("away", "dir/new"), "dir/deep=deep dir/new=away here=here"),
             moves(|tier| tier.moves_down("dir/new"), "dir/deep=deep dir/new=away here=here"),
-            cleans(
-                |tier| tier.tier().core.leftovers.finish(),
-                "dir/deep=deep dir/new=away here=here",
-            ),
+            cleans(Fixture::reap, "dir/deep=deep dir/new=away here=here"),
         ],
     },
     Story {
@@ -153,7 +151,7 @@ pub(in crate::tests) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             names(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
             moves(|tier| tier.moves_down("away"), "away=here dir/deep=deep"),
-            cleans(|tier| tier.tier().core.leftovers.finish(), "away=here dir/deep=deep"),
+            cleans(Fixture::reap, "away=here dir/deep=deep"),
         ],
     },
     Story {
@@ -175,8 +173,11 @@ pub(in crate::tests) const STORIES_OF_COPIES: &[Story] = &[
             moves(|tier| tier.moves_up("away"), BEGIN),
             cleans(
                 |tier| {
-                    tier.tier().core.clean.give_way(1, u64::MAX);
-                    tier.tier().core.leftovers.finish()
+                    // Another file shall go where there is no room.
+                    tier.set_room(1, 0);
+                    tier.moves_down("here")?;
+                    tier.set_room(1, AMPLE_ROOM);
+                    tier.reap()
                 },
                 BEGIN,
             ),
@@ -186,7 +187,7 @@ pub(in crate::tests) const STORIES_OF_COPIES: &[Story] = &[
 ];
 
 /// Those in which copies are made.
-pub(in crate::tests) const STORIES_OF_ARCHIVING: &[Story] = &[
+pub(crate) const STORIES_OF_ARCHIVING: &[Story] = &[
     Story {
         name: "archived and demoted",
         acts: &[archives(BEGIN), moves(|tier| tier.moves_down("here"), BEGIN)],
@@ -232,7 +233,7 @@ pub(in crate::tests) const STORIES_OF_ARCHIVING: &[Story] = &[
             writes(|tier| tier.overwrites("here", b"WRIT"), "away=away dir/deep=deep here=WRIT"),
             archives("away=away dir/deep=deep here=WRIT"),
             names(|tier| tier.unlinks("here"), "away=away dir/deep=deep"),
-            copies_go(|tier| tier.tier().core.leftovers.finish(), "away=away dir/deep=deep"),
+            copies_go(Fixture::reap, "away=away dir/deep=deep"),
         ],
     },
     Story {

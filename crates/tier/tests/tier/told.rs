@@ -2,12 +2,19 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
-use super::*;
-use crate::background::{Done, WORK, Work};
-use crate::steps::watch::{self, Watch};
+use parking_lot::Mutex;
+
 use halocline_api::control::tier::{MoveNow, Served};
-use halocline_api::control::{FileExplanation, JobChange, Progress, RuleChange};
+use halocline_api::control::{Controlled, FileExplanation, JobChange, Progress, RuleChange};
+use halocline_os::error::Result;
+use halocline_tier::Watcher;
+use halocline_vfs::Engine;
+
+use crate::fixture::{CALLER, Fixture, limited};
 
 impl Fixture {
     fn why(&self, path: &str) -> FileExplanation {
@@ -123,13 +130,14 @@ fn a_move_that_failed_is_remembered_until_one_succeeds() {
     let fixture = Fixture::new(limited(1 << 20));
     fixture.write("file", &[1; 5000]);
     let held = fixture.open_file("file", libc::O_RDONLY);
-    held.0.inode.passed.store(1, std::sync::atomic::Ordering::Release);
+    let pass = &mut |_: std::os::fd::BorrowedFd<'_>| Ok(());
+    assert!(fixture.tier().pass_through(&held, true, pass), "the kernel has it open now");
     assert_eq!(fixture.demote("file").files, 0);
     let told = fixture.why("file");
     assert!(told.file.passed_through && told.stayed_ms.is_some(), "{told:?}");
     assert!(told.stayed.unwrap().contains("until it is closed"));
     assert!(says(&told.remedies, "close it"));
-    held.0.inode.passed.store(0, std::sync::atomic::Ordering::Release);
+    drop(held);
     assert_eq!(fixture.demote("file").files, 1);
     assert_eq!(fixture.why("file").stayed, None);
 }
@@ -139,27 +147,31 @@ fn a_move_that_failed_is_remembered_until_one_succeeds() {
 fn what_the_file_systems_have_left_is_told() {
     let fixture = Fixture::new(limited(1 << 30));
     fixture.write("file", &[1; 5000]);
-    let sides = fixture.tier().core.tiers.sides();
-    sides[0].steps.room.set(1 << 20);
+    fixture.set_room(0, 1 << 20);
     assert!(fixture.why("file").ssd_free_bytes <= 1 << 20);
     assert_eq!(fixture.tier().status().notes, Vec::<String>::new());
-    sides[1].steps.room.set(0);
+    fixture.set_room(1, 0);
     let notes = fixture.tier().status().notes;
-    let hdd = sides[1].path.to_str().unwrap();
+    let hdd = fixture.hdd("");
+    let hdd = hdd.to_str().unwrap().trim_end_matches('/');
     assert!(notes.iter().any(|note| note.contains(hdd) && note.contains("df")), "{notes:?}");
 }
 
-/// A mover that panics at its first copy.
-fn panic_once(core: &Core, last: Done) -> Done {
-    struct Panics;
-    impl Watch for Panics {
-        fn before(&mut self, tier: usize, what: &'static str) -> Option<rustix::io::Errno> {
-            panic!("on purpose, before: {what} on tier {tier}")
-        }
+/// Lets the first step of a mover panic.
+#[derive(Debug, Default)]
+struct PanicsOnce(AtomicBool);
+
+impl Watcher for PanicsOnce {
+    fn before(&self, tier: usize, what: &'static str) -> Result<()> {
+        let goes_on =
+            thread::current().name() != Some("tier-mover") || self.0.swap(true, Ordering::AcqRel);
+        assert!(goes_on, "on purpose, before: {what} on tier {tier}");
+        Ok(())
     }
-    thread_local! { static PANICS: std::cell::Cell<bool> = const { std::cell::Cell::new(true) }; }
-    watch::set(PANICS.replace(false).then(|| Box::new(Panics) as Box<dyn Watch>));
-    (WORK[1].round)(core, last)
+
+    fn one_by_one(&self) -> bool {
+        true
+    }
 }
 
 /// The thread ended, nothing was demoted any more, and `status` said that all was well.
@@ -168,11 +180,11 @@ fn a_mover_that_panics_is_told_and_goes_on() {
     use halocline_api::control::Health;
 
     let mut fixture = Fixture::new(limited(1 << 20));
+    fixture.own_threads = true;
+    fixture.open();
+    fixture.watch(Arc::<PanicsOnce>::default());
     fixture.write("old", &vec![1; 600 << 10]);
     fixture.write("new", &vec![2; 400 << 10]);
-    let tier = fixture.tier.as_mut().unwrap();
-    let mover = Work { round: panic_once, ..WORK[1] };
-    tier.background = Background::start(&tier.core, [mover]).unwrap();
     let status = || fixture.tier().status();
     halocline_testkit::waiting::eventually(
         "the panic is told",

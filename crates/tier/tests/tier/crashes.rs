@@ -1,19 +1,53 @@
 //! A mount that is killed after each step of each change of places and names.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, Ordering};
 
-use super::stories::{Ended, Story, stories};
-use super::*;
-use crate::steps::watch::{self, KillAll, Watch};
+use halocline_os::error::Result;
+use halocline_tier::{Chore, TierOptions, Watcher};
+
+use crate::fixture::{Fixture, limited};
+use crate::stories::{Ended, Story, kill, stories};
 
 /// Kills the mount after some more steps.
-pub(super) struct Countdown(pub(super) usize);
+#[derive(Debug)]
+pub(super) struct Countdown(AtomicIsize);
 
-impl Watch for Countdown {
-    fn after(&mut self, _tier: usize, _what: &'static str) -> bool {
-        let last = self.0 == 0;
-        self.0 = self.0.saturating_sub(1);
-        last
+impl Countdown {
+    pub(super) fn of(steps: isize) -> Arc<Self> {
+        Arc::new(Self(AtomicIsize::new(steps)))
+    }
+}
+
+impl Watcher for Countdown {
+    fn after(&self, _tier: usize, what: &'static str) {
+        if self.0.fetch_sub(1, Ordering::Relaxed) == 0 {
+            kill(what);
+        }
+    }
+
+    fn one_by_one(&self) -> bool {
+        true
+    }
+}
+
+/// Kills a mount after some more steps of several threads: each stops at its next.
+#[derive(Debug)]
+struct KillAll(AtomicIsize);
+
+impl Watcher for KillAll {
+    fn before(&self, _tier: usize, what: &'static str) -> Result<()> {
+        if self.0.load(Ordering::Relaxed) < 0 {
+            kill(what);
+        }
+        Ok(())
+    }
+
+    fn after(&self, _tier: usize, what: &'static str) {
+        if self.0.fetch_sub(1, Ordering::Relaxed) <= 0 {
+            kill(what);
+        }
     }
 }
 
@@ -38,9 +72,9 @@ fn i10_a_kill_at_any_step_leaves_one_whole_copy() {
     for (story, copies) in stories() {
         for count in 0.. {
             let mut fixture = Fixture::of_stories(copies);
-            watch::set(Some(Box::new(Countdown(count))));
+            fixture.watch(Countdown::of(count));
             let (done, killed) = until_killed(story, &fixture);
-            watch::set(None);
+            fixture.unwatch();
             let Some(step) = killed else { break };
             steps += 1;
             fixture.open();
@@ -60,22 +94,25 @@ fn i10_a_kill_at_any_step_of_a_batch_leaves_one_whole_copy_of_each() {
     let mut killed = 0;
     for (up, by_mover) in [(false, false), (true, false), (false, true)] {
         for count in 0.. {
-            let quick = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-            let mut fixture = Fixture::within(quick, &["ssd", "hdd"], limited(1 << 20));
+            let limited = limited(1 << 20);
+            let options =
+                if by_mover { TierOptions { high: 0.0, low: 0.0, ..limited } } else { limited };
+            let mut fixture = Fixture::quick(options);
             for name in names {
                 fixture.write(name, name.as_bytes());
             }
             if up {
                 assert_eq!(fixture.demote("").files, 6);
             }
-            let kill = KillAll::after(count);
-            kill.begin();
+            let kill = Arc::new(KillAll(AtomicIsize::new(count)));
+            fixture.watch(kill.clone());
             let moved = catch_unwind(AssertUnwindSafe(|| match (up, by_mover) {
                 (true, _) => drop(fixture.warm("")),
                 (false, false) => drop(fixture.demote("")),
-                (false, true) => drop(fixture.tier().core.executor.free_up(1 << 20, u64::MAX)),
+                (false, true) => drop(fixture.work(Chore::Demote)),
             }));
-            let left = kill.end();
+            fixture.unwatch();
+            let left = kill.0.load(Ordering::Relaxed);
             let context = || format!("{up}, {by_mover}, killed after {count} steps");
             if moved.is_ok() {
                 assert!(left >= 0, "{}", context());

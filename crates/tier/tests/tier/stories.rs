@@ -4,16 +4,19 @@
 mod of_copies;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
 
-use self::of_copies::{STORIES_OF_ARCHIVING, STORIES_OF_COPIES};
-use super::*;
-use crate::steps::watch::Killed;
 use halocline_api::config::Copies;
-use halocline_os::error::Error;
-use halocline_vfs::Make;
+use halocline_api::control::Controlled;
+use halocline_os::error::{Error, Result};
+use halocline_tier::{Chore, TierOptions};
+use halocline_vfs::{Engine, Make};
+
+use self::of_copies::{STORIES_OF_ARCHIVING, STORIES_OF_COPIES};
+use crate::fixture::{BY, CALLER, Fixture, limited};
 
 /// Files by their paths, with their contents.
 pub(super) type Tree = BTreeMap<String, Vec<u8>>;
@@ -46,6 +49,14 @@ pub(super) enum Kind {
     CleanUp,
     /// Copies of removed files go: that needs no durable removal.
     CleanUpCopies,
+}
+
+/// What a killed mount unwinds with: the step that it had done.
+struct Killed(&'static str);
+
+/// Kills the mount after a step.
+pub(super) fn kill(step: &'static str) -> ! {
+    std::panic::resume_unwind(Box::new(Killed(step)))
 }
 
 /// How an act ended.
@@ -117,7 +128,7 @@ pub(super) const STORIES: &[Story] = &[
         name: "unlink",
         acts: &[
             names(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
-            cleans(|tier| tier.tier().core.leftovers.finish(), "dir/deep=deep here=here"),
+            cleans(Fixture::reap, "dir/deep=deep here=here"),
         ],
     },
     Story {
@@ -126,7 +137,7 @@ pub(super) const STORIES: &[Story] = &[
             names(|tier| tier.unlinks("away"), "dir/deep=deep here=here"),
             names(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
             moves(|tier| tier.moves_down("away"), "away=here dir/deep=deep"),
-            cleans(|tier| tier.tier().core.leftovers.finish(), "away=here dir/deep=deep"),
+            cleans(Fixture::reap, "away=here dir/deep=deep"),
         ],
     },
     Story {
@@ -137,7 +148,7 @@ pub(super) const STORIES: &[Story] = &[
                 |tier| tier.tier().remove_dir(&tier.tier().root(), "dir".as_ref()),
                 "away=away here=here",
             ),
-            cleans(|tier| tier.tier().core.leftovers.finish(), "away=away here=here"),
+            cleans(Fixture::reap, "away=away here=here"),
         ],
     },
     Story {
@@ -151,14 +162,14 @@ pub(super) const STORIES: &[Story] = &[
         name: "rename over",
         acts: &[
             names(|tier| tier.renames("here", "away"), "away=here dir/deep=deep"),
-            cleans(|tier| tier.tier().core.leftovers.finish(), "away=here dir/deep=deep"),
+            cleans(Fixture::reap, "away=here dir/deep=deep"),
         ],
     },
     Story {
         name: "rename of a lower file over another",
         acts: &[
             names(|tier| tier.renames("away", "dir/deep"), "dir/deep=away here=here"),
-            cleans(|tier| tier.tier().core.leftovers.finish(), "dir/deep=away here=here"),
+            cleans(Fixture::reap, "dir/deep=away here=here"),
         ],
     },
     Story {
@@ -178,10 +189,7 @@ pub(super) const STORIES: &[Story] = &[
             names(|tier| tier.renames("dir", "other"), "away=away here=here other/deep=deep"),
             moves(|tier| tier.moves_up("other/deep"), "away=away here=here other/deep=deep"),
             moves(|tier| tier.moves_down("other/deep"), "away=away here=here other/deep=deep"),
-            cleans(
-                |tier| tier.tier().core.leftovers.finish(),
-                "away=away here=here other/deep=deep",
-            ),
+            cleans(Fixture::reap, "away=away here=here other/deep=deep"),
         ],
     },
     Story {
@@ -252,10 +260,7 @@ pub(super) const STORIES: &[Story] = &[
             ),
             names(|tier| tier.unlinks("away"), "dir/deep=deep dir/twin=away here=here"),
             moves(|tier| tier.moves_up("dir/twin"), "dir/deep=deep dir/twin=away here=here"),
-            cleans(
-                |tier| tier.tier().core.leftovers.finish(),
-                "dir/deep=deep dir/twin=away here=here",
-            ),
+            cleans(Fixture::reap, "dir/deep=deep dir/twin=away here=here"),
         ],
     },
     Story {
@@ -281,7 +286,7 @@ pub(super) const STORIES: &[Story] = &[
             moves(|tier| tier.moves_down("here"), TWINS),
             names(|tier| tier.renames("dir/deep", "here"), "away=away dir/twin=here here=deep"),
             names(|tier| tier.unlinks("dir/twin"), "away=away here=deep"),
-            cleans(|tier| tier.tier().core.leftovers.finish(), "away=away here=deep"),
+            cleans(Fixture::reap, "away=away here=deep"),
         ],
     },
     Story {
@@ -382,10 +387,9 @@ fn shown(tree: &Tree) -> String {
 impl Fixture {
     /// What all stories begin with, on a file system that is quick to sync if there is one.
     pub(super) fn of_stories(copies: Copies) -> Self {
-        let quick = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let archive_after = Duration::ZERO;
         let options = TierOptions { copies, archive_after, ..limited(48 << 10) };
-        let fixture = Self::within(quick, &["ssd", "hdd"], options);
+        let fixture = Self::quick(options);
         fixture.write("here", b"here");
         fixture.write("away", b"away");
         let (root, name) = fixture.at("dir");
@@ -393,7 +397,7 @@ impl Fixture {
         fixture.write("dir/deep", b"deep");
         fixture.demote("away");
         fixture.demote("dir/deep");
-        fixture.tier().core.leftovers.finish().unwrap();
+        fixture.reap().unwrap();
         fixture
     }
 
@@ -430,7 +434,8 @@ impl Fixture {
     }
 
     fn archives(&self) {
-        self.tier().core.archiver.archive_due(&|| false);
+        self.work(Chore::MarkCopies);
+        self.work(Chore::Archive);
     }
 
     fn overwrites(&self, path: &str, bytes: &[u8]) -> Result<()> {

@@ -1,0 +1,49 @@
+//! What stands between a file tier and the machine.
+
+use std::sync::Arc;
+
+use super::watcher::Watcher;
+use halocline_os::clock::Clock;
+
+/// What tests and simulations put between a file tier and the machine.
+#[derive(Debug, Clone)]
+pub struct Decorations {
+    /// Hears of all steps.
+    pub watcher: Option<Arc<dyn Watcher>>,
+    /// The time of the tier.
+    pub clock: Clock,
+    /// Which moves go as a batch.
+    pub batches: BatchBounds,
+    /// Whether threads of the tier do its background work; without, whoever opened it does, by
+    /// [`FileTier::work`](crate::FileTier::work).
+    pub own_threads: bool,
+}
+
+impl Decorations {
+    /// Nothing but the machine.
+    pub const NONE: Self = Self {
+        watcher: None,
+        clock: Clock::MACHINE,
+        batches: BatchBounds::DEFAULT,
+        own_threads: true,
+    };
+}
+
+/// From where on moving many small files together is cheaper than one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchBounds {
+    /// Fewer files are better moved alone, each with syncs of its own: a sync of a file system waits for
+    /// what others wrote there, too.
+    pub files_min: usize,
+    /// Bytes that the machine may have to write back: a sync of a file system may wait for them.
+    pub dirty_bytes_max: u64,
+    /// In more directories than these, names are made durable by one sync of their file system instead of
+    /// one of each.
+    pub directories_max: usize,
+}
+
+impl BatchBounds {
+    /// Those of production; what may have to be written back are some seconds of a disk.
+    pub const DEFAULT: Self =
+        Self { files_min: 4, dirty_bytes_max: 512 << 20, directories_max: 16 };
+}

@@ -1,0 +1,67 @@
+//! The seam between a tier and the machine: who hears of each step, and may fail it.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+use halocline_os::error::Result;
+
+/// Watches the steps in which tiers change, each of them one call that its file system does or refuses. Tests
+/// fail steps, stop a mount after them, or build what a power loss would leave; production has none.
+///
+/// What a tier promises its watcher:
+/// - every change of a tree, of a copy, or of what names copies in the private directories, and every sync, is
+///   a step: `before` is called, then the call is made, then `after` if it succeeded. A step that fails, by
+///   `before` too, has no `after`. Reads of a program's bytes are steps, too; looks at names and attributes
+///   are not, nor is what says which set a directory belongs to and which rules it has.
+/// - all calls of a step come from the thread that makes it, the threads of one move too: there is one watcher
+///   for a [`FileTier`](crate::FileTier), from before the first look at what a killed mount left until the last
+///   reference to the tier is dropped. Steps of several threads come at the same time.
+/// - `tier` is the index in the set, 0 the SSD, and `what` one of a fixed set of phrases that are fit for
+///   people: "renaming".
+///
+/// What a watcher promises the tier:
+/// - an error of `before` stands for that of the call, which is not made, and so has an errno that the call
+///   could have had.
+/// - it may wait, which keeps the step waiting, and may unwind, which the tier takes for the death of that
+///   thread in the midst of its work: the set is fit for the next mount, and this tier for nothing more but
+///   being dropped, unless one of its own threads was the one.
+/// - it may call the tier only for what cannot wait for the thread that makes the step: locks may be held.
+///
+/// Each method by itself does nothing.
+pub trait Watcher: fmt::Debug + Send + Sync {
+    /// Before a step.
+    ///
+    /// # Errors
+    /// What the step fails with, without being made.
+    fn before(&self, tier: usize, what: &'static str) -> Result<()> {
+        let _ = (tier, what);
+        Ok(())
+    }
+
+    /// After a step that succeeded.
+    fn after(&self, tier: usize, what: &'static str) {
+        let _ = (tier, what);
+    }
+
+    /// Within a step, a file or directory became durable: its bytes, or all of it.
+    fn synced(&self, tier: usize, file: BorrowedFd<'_>) {
+        let _ = (tier, file);
+    }
+
+    /// Within a step, all of a tier's file system became durable.
+    fn synced_all(&self, tier: usize) {
+        let _ = tier;
+    }
+
+    /// What the tier shall take for the totals of its file system, which are `totals`.
+    fn room(&self, tier: usize, totals: libc::statvfs64) -> libc::statvfs64 {
+        let _ = tier;
+        totals
+    }
+
+    /// Whether steps must come in an order of their own, the same each time: moves of several files are
+    /// then made one after the other in the thread that asked for them. Asked before each such move.
+    fn one_by_one(&self) -> bool {
+        false
+    }
+}
