@@ -16,6 +16,10 @@ pub mod checksums;
 mod distrust;
 mod exit_time;
 mod files;
+#[cfg(any(test, fuzzing))]
+mod fuzz_input;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod identity;
 pub mod lease;
 mod log;
