@@ -59,7 +59,7 @@ pub fn record(bytes: &[u8]) {
         assert_eq!(record::decode_file(key, &record::encode_file(&file)), Ok(file));
     }
     if let Ok((wanted, order)) = record::decode_critical(key, value) {
-        assert!(!wanted.range.is_empty());
+        assert!(!wanted.range.is_empty() && order <= record::COUNTER_MAX);
         assert_eq!(record::critical_key(wanted.file, wanted.range)[1..], key[1..]);
         assert_eq!(record::encode_critical(wanted.placement, order), value);
     }
