@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 mod check;
+mod fuzz;
 mod tidy;
 
 const USAGE: &str = "usage: cargo x check          everything: tidy, fmt, clippy, docs, tests
        cargo x tidy           the rules of CONTRIBUTING.md that are programs
-       cargo x tidy --shrink  lower xtask/ratchet.toml to today's sizes";
+       cargo x tidy --shrink  lower xtask/ratchet.toml to today's sizes
+       cargo x fuzz [SECONDS] each fuzz target for that long, 60 where nothing is said";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -16,6 +18,8 @@ fn main() -> ExitCode {
         ["check"] => check::run(),
         ["tidy"] => tidy::run(),
         ["tidy", "--shrink"] => tidy::shrink(),
+        ["fuzz"] => fuzz::run(None),
+        ["fuzz", seconds] => fuzz::run(Some(seconds)),
         _ => Err(USAGE.to_owned()),
     };
     match outcome {

@@ -5,4 +5,6 @@
 
 pub mod config;
 pub mod control;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod globs;

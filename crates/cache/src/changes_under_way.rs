@@ -29,8 +29,10 @@ impl ChangesUnderWay {
         // Seldom: it stays noted for a while.
         if !self.noted.load(Ordering::SeqCst) {
             let _stopped = self.stopped.lock();
-            if !self.noted.swap(true, Ordering::SeqCst) {
+            if !self.noted.load(Ordering::SeqCst) {
                 lease.note_exit();
+                // Not earlier: others that begin rely on it without the lock.
+                self.noted.store(true, Ordering::SeqCst);
                 self.begun.notify_one();
             }
         }

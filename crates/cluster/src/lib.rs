@@ -9,6 +9,8 @@
 pub mod agent;
 pub mod alone;
 pub mod counters;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod overview;
 pub mod registry;
 pub mod sessions;

@@ -5,6 +5,8 @@
 //! - [`front`] does what a request asks, with calls of the [`halocline_vfs::Engine`].
 
 pub mod front;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod session;
 pub mod transport;
 

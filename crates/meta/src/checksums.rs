@@ -28,6 +28,9 @@ use parking_lot::Mutex;
 use rustc_hash::FxHasher;
 use rustix::fs::{MemfdFlags, memfd_create};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::slot::fuzzing;
+
 use self::arena::Arena;
 use self::slot::{Key, Slot, Sum, Words};
 use super::recover::Left;

@@ -427,5 +427,7 @@ fn nanoseconds(ms: u64) -> i64 {
     i64::try_from(ms.saturating_mul(1_000_000)).unwrap_or(i64::MAX)
 }
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,10 @@ mod cdt;
 pub mod checksums;
 mod exit_time;
 mod files;
+#[cfg(any(test, fuzzing))]
+mod fuzz_input;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod identity;
 mod invalidations;
 pub mod lease;

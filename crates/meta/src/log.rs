@@ -12,6 +12,8 @@
 
 mod background;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
 mod merge;
 mod recover;
 mod salvage;

@@ -310,6 +310,9 @@ fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;

@@ -234,12 +234,16 @@ pub(crate) fn decode_critical(key: &[u8], value: &[u8]) -> Result<(Wanted, u64),
     if value[0] != VERSION || start >= end {
         return Err(Malformed("critical record of an unknown version or without bytes"));
     }
+    let order = get64(&value[4..]);
+    if order > COUNTER_MAX {
+        return Err(Malformed("critical record with an order that no cache reaches"));
+    }
     let wanted = Wanted {
         file: FileId(get64(&key[1..9])),
         range: ByteRange::new(start, end),
         placement: decode_placement(&value[1..4])?,
     };
-    Ok((wanted, get64(&value[4..])))
+    Ok((wanted, order))
 }
 
 /// Value of [`STATE_KEY`].

@@ -12,6 +12,8 @@ pub mod evict;
 pub mod exact;
 pub mod file_layout;
 pub mod fill;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod heads;
 pub mod layout;
 pub mod policy;

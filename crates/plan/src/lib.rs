@@ -16,6 +16,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod judge;
 pub mod layout;
 pub mod paper;

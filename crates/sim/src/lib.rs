@@ -11,6 +11,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod replay;
 pub mod servers;
 pub mod study;

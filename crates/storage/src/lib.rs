@@ -5,4 +5,6 @@
 
 pub mod calibrate;
 pub mod device;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod volume;

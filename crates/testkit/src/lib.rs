@@ -3,6 +3,7 @@
 
 pub mod copying;
 pub mod fuse_device;
+pub mod fuzz_target;
 pub mod hostile;
 pub mod place;
 pub mod plot;

@@ -50,6 +50,8 @@ mod eviction_order;
 mod executor;
 mod files;
 mod foundation;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod hard_links;
 mod in_flight;
 mod inode;

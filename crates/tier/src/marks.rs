@@ -11,6 +11,9 @@
 //! - From before a copy is none until it is gone durably something names it: the mark, or the intent
 //!   ([`super::intents`]) that the mark becomes by one rename, which needs no room on a full SSD.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -16,6 +16,8 @@ pub mod analysis;
 mod coding;
 pub mod error;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod import;
 mod names;
 pub mod reader;

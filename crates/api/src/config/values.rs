@@ -15,14 +15,16 @@ pub(super) fn name(field: &mut String, text: &str, kind: Kind) -> Option<()> {
 }
 
 pub(super) fn globs(field: &mut Vec<String>, text: &str) -> Option<()> {
-    let list: Vec<_> = text.lines().filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
+    let list: Vec<_> =
+        text.split('\n').filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
     let good = list.iter().all(|glob| globset::Glob::new(glob).is_ok());
     put(field, good.then_some(list))
 }
 
 /// At least two plain names.
 pub(super) fn tiers(field: &mut Vec<String>, text: &str) -> Option<()> {
-    let list: Vec<_> = text.lines().filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    let list: Vec<_> =
+        text.split('\n').filter(|name| !name.is_empty()).map(str::to_owned).collect();
     let plain = |name: &String| !name.contains('/') && name != "." && name != "..";
     put(field, (list.len() >= 2 && list.iter().all(plain)).then_some(list))
 }

@@ -40,6 +40,8 @@ use claimant::{Claimant, Claimants, read_answer};
 use names::{Access, Entry, Kind};
 use other_users::Strangers;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use names::fuzzing;
 pub(super) use owner::{Owner, owner_of};
 pub use wanted::{UseAs, Wanted};
 

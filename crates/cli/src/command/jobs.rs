@@ -1,5 +1,7 @@
 //! `halocline jobs`: which files will be used, told before they are.
 
+#[cfg(test)]
+mod fuzzing;
 mod trace;
 
 use std::collections::BTreeSet;

@@ -4,6 +4,8 @@
 //! hour after nobody holds or wants anything, so that no request of before finds the version that it expects. Who is
 //! told something has a list, which it waits for.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod scripts;
 
 use std::fmt;
@@ -211,6 +213,22 @@ fn candidate() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
+/// What the script answers who reads the members: epoch, version, members, time, and sessions with their leases.
+type RollAnswer = (String, String, Vec<u8>, u64, Vec<String>);
+
+fn roll_of((epoch, version, members, now_ms, leases): RollAnswer) -> Result<Roll> {
+    let epoch = Epoch(number(&epoch)?);
+    let lease = |pair: &[String]| Ok((Session(number(&pair[0])?), number(&pair[1])?));
+    Ok(Roll {
+        epoch,
+        parts: Arc::from([epoch]),
+        version: if version.is_empty() { 0 } else { number(&version)? },
+        members: if version.is_empty() { Members::default() } else { coding::members(&members)? },
+        leases: leases.chunks_exact(2).map(lease).collect::<Result<_>>()?,
+        now_ms,
+    })
+}
+
 impl Store for RedisStore {
     fn part(&self, _file: SharedFile) -> usize {
         0
@@ -243,22 +261,7 @@ impl Store for RedisStore {
             .key(&self.keys.members)
             .key(&self.keys.leases)
             .arg(candidate());
-        let (epoch, version, members, now_ms, leases): (String, String, Vec<u8>, u64, Vec<String>) =
-            self.run(&script)?;
-        let epoch = Epoch(number(&epoch)?);
-        let lease = |pair: &[String]| Ok((Session(number(&pair[0])?), number(&pair[1])?));
-        Ok(Roll {
-            epoch,
-            parts: Arc::from([epoch]),
-            version: if version.is_empty() { 0 } else { number(&version)? },
-            members: if version.is_empty() {
-                Members::default()
-            } else {
-                coding::members(&members)?
-            },
-            leases: leases.chunks_exact(2).map(lease).collect::<Result<_>>()?,
-            now_ms,
-        })
+        roll_of(self.run(&script)?)
     }
 
     fn swap_members(&self, from: &Roll, new: &Members, lease: Lease) -> Result<bool> {

@@ -15,6 +15,8 @@ mod answer;
 mod binding;
 mod busy_poll;
 mod exchange;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod message;
 mod wire;
 

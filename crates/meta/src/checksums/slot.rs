@@ -3,6 +3,9 @@
 //! For each block of 4 KiB there is a sum of all of it, of one part of it, or none. A part is what
 //! an extent that begins or ends in the block leaves; three of the blocks may have one.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 use halocline_model::layout::{Layout, Placement};
 use halocline_model::request::ByteRange;
 use xxhash_rust::xxh3::xxh3_64;

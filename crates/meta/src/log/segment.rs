@@ -35,6 +35,8 @@ const END: u8 = 229;
 /// Batches begin at multiples of this.
 const ALIGN: usize = 8;
 
+/// Files and batches are numbered up to here: a next one has a number, whatever somebody wrote.
+pub(super) const NUMBER_MAX: u64 = 1 << 62;
 /// The longest file of a log.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 30;
 
@@ -108,7 +110,7 @@ impl Segment {
     /// Adds batch `number`, for which there is room. Those up to `durable` are synced. After an error
     /// it is not there.
     pub(super) fn append(&mut self, number: u64, durable: u64, changes: &[u8]) -> io::Result<()> {
-        debug_assert!(size_of(changes.len()) <= self.room(), "a batch beyond the end of its file");
+        assert!(size_of(changes.len()) <= self.room(), "a batch beyond the end of its file");
         self.frame.clear();
         self.frame.extend_from_slice(&[0; 4]);
         let len = u32::try_from(changes.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -208,7 +210,7 @@ pub(super) fn batch_at(file: &[u8], at: usize, generation: u64) -> Option<Framed
     let (&last, changes) = changes.get(..=len)?.split_last()?;
     let whole = last == END
         && sum(&bytes[..=(FRAME - 4 + len)], generation) == u32::from_le_bytes(*expected);
-    let number = u64::from_le_bytes(*number);
+    let number = Some(u64::from_le_bytes(*number)).filter(|number| *number <= NUMBER_MAX)?;
     let durable = match u32::from_le_bytes(*unsynced) {
         u32::MAX => 0,
         unsynced => number.saturating_sub(u64::from(unsynced)),

@@ -14,7 +14,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 
-use super::segment::sum;
+use super::segment::{NUMBER_MAX, sum};
 use crate::batch::{Batch, split};
 use halocline_os::error::Error;
 use halocline_os::private::PrivateDir;
@@ -56,7 +56,8 @@ impl Head {
             u64::from_le_bytes(*bytes)
         };
         let head = Self { number: field(8), generation: field(16), batch: field(24) };
-        (head.encode() == *bytes).then_some(head)
+        let can_go_on = head.number <= NUMBER_MAX && head.batch <= NUMBER_MAX;
+        (can_go_on && head.encode() == *bytes).then_some(head)
     }
 }
 

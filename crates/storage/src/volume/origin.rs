@@ -8,6 +8,8 @@
 mod bind;
 pub mod copying;
 mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod home;
 mod identity;
 mod label;

@@ -1,5 +1,8 @@
 //! The names that claims have, and the list of those that are there.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
+
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 

@@ -1,6 +1,9 @@
 //! `halocline-volume.toml`: the mark of a striped origin with its geometry, and the lock that says
 //! that a volume is in use.
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
+
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -177,8 +180,7 @@ impl VolumeLabel {
 
 #[cfg(test)]
 mod tests {
-    use halocline_model::request::ByteRange;
-    use halocline_testkit::hostile::attack;
+    use halocline_testkit::fuzz_target::run;
 
     use super::*;
 
@@ -186,30 +188,13 @@ mod tests {
     #[test]
     fn hostile_marks_of_volumes_are_refused_or_can_be_counted_with() {
         let made = VolumeLabel::new(8, 64 << 10, 131);
-        let samples =
-            [made, made.with_layouts(), VolumeLabel { format: FORMAT_UNBOUND, tree: None, ..made }];
-        let samples = samples.map(|mark| format!("{HEAD}{}", toml::to_string(&mark).unwrap()));
-        let samples: Vec<&[u8]> = samples.iter().map(String::as_bytes).collect();
+        let layouts = made.with_layouts();
+        let unbound = VolumeLabel { format: FORMAT_UNBOUND, tree: None, ..made };
+        let seeds = [("now", made), ("layouts", layouts), ("unbound", unbound)];
+        let text = |mark| format!("{HEAD}{}", toml::to_string(&mark).unwrap()).into_bytes();
         let mut accepted = 0;
-        attack(&samples, 20_000, |bytes| {
-            let Ok(text) = std::str::from_utf8(bytes) else { return };
-            let Ok(mark) = VolumeLabel::parse(text, Path::new(NAME)) else { return };
-            accepted += 1;
-            assert!((1..=SERVERS_MAX).contains(&mark.servers), "{mark:?}");
-            assert!((1..=STRIPE_BYTES_MAX).contains(&mark.stripe), "{mark:?}");
-            let again = VolumeLabel::parse(&toml::to_string(&mark).unwrap(), Path::new(NAME));
-            assert_eq!(again.unwrap(), mark);
-            assert!(mark.bound_to(u64::MAX).is_bound_to(u64::MAX));
-            let (striping, end) = (mark.striping(), i64::MAX.cast_unsigned());
-            for start in [0, mark.stripe - 1, end - mark.stripe.min(end)] {
-                let range = ByteRange::new(start, (start + 2 * mark.stripe).min(end));
-                let pieces: u64 = striping.pieces(range).map(|piece| piece.len).sum();
-                assert_eq!(pieces, range.len(), "{mark:?} {range:?}");
-            }
-            for server in [0, mark.servers - 1] {
-                assert!(striping.local_len(server, end) <= end, "{mark:?}");
-            }
-        });
+        let count = |bytes: &[u8]| accepted += usize::from(fuzzing::check(bytes));
+        run("storage_volume_mark", &seeds.map(|(name, mark)| (name, text(mark))), 20_000, count);
         assert!(accepted > 1000, "{accepted} were accepted");
     }
 }

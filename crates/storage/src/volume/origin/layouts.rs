@@ -4,6 +4,9 @@
 //! the name finds the layout. What must hold: bytes are never read or written by a layout that is not exactly what
 //! was written (a checksum says so), and a layout takes no more memory than its bounds allow.
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
+
 use std::fmt::Write;
 use std::io::{self, IoSlice};
 

@@ -1,0 +1,38 @@
+//! Claims of other processes: body of a fuzz target (`crate::fuzzing`).
+
+use std::path::PathBuf;
+
+use super::{Entry, parse_table};
+use crate::control::claim::{Taken, Told};
+use halocline_os::error::Error;
+
+/// The kernel's list of sockets, whose names anybody chooses, and what a process says of its claim: names are what we
+/// would write ourselves, and what is said can be shown.
+pub fn claims(bytes: &[u8]) {
+    let entries = parse_table(bytes).expect("memory is read");
+    assert!(
+        entries.len()
+            <= bytes.iter().filter(|byte| **byte == b'\n').count() + 1 + bytes.len() / 4096
+    );
+    for entry in entries {
+        let name = entry.name();
+        assert!(name.len() <= 102 && Entry::parse(&name) == Some(entry));
+        assert!(bytes.windows(name.len()).any(|window| window == name.as_bytes()));
+    }
+    let Ok(told) = serde_json::from_slice::<Told>(bytes) else { return };
+    let again = serde_json::to_vec(&told).expect("paths");
+    let again: Told = serde_json::from_slice(&again).expect("our own");
+    assert_eq!((&again.dir, &again.inside, &again.cache), (&told.dir, &told.inside, &told.cache));
+    let Told { dir, cache, .. } = told;
+    let taken = Taken {
+        wanted: PathBuf::from("/wanted"),
+        wanted_cache: PathBuf::from("/cache"),
+        dir,
+        cache,
+        pid: 1,
+        uid: 2,
+        answers: true,
+    };
+    let shown = Error::from(taken).to_string();
+    assert!(!shown.contains(char::is_control), "{shown:?}");
+}

@@ -1,0 +1,64 @@
+//! Bodies of this crate's fuzz targets (`fuzz/`): what whoever reaches the store or the list of sessions can write there.
+//! They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+
+use std::fs;
+use std::path::Path;
+
+use halocline_model::token::Session;
+
+use crate::registry::Registry;
+
+pub use crate::store::redis::fuzzing::{answer, tokens};
+
+/// An entry of the list of sessions: what is believed is of its session, and can be shown.
+pub fn registry(bytes: &[u8]) {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    let scratch = made.expect("a directory");
+    fs::write(scratch.path().join("session-0000000000000007"), bytes).expect("it is written");
+    let registry = Registry::open(scratch.path()).expect("a directory of our own");
+    let session = Session(7);
+    let name = registry.name(session);
+    assert!(name.contains("0000000000000007") && !name.contains(char::is_control), "{name:?}");
+    let Some(entry) = registry.entry(session) else { return };
+    assert_eq!(entry.session, session);
+    if registry.enter(&entry).is_ok() {
+        // A name that is written with more bytes than it was read with may be too long.
+        assert!(registry.entry(session).is_none_or(|again| again == entry));
+    }
+    registry.leave(session).expect("it is removed");
+    assert_eq!(registry.sessions().expect("our own"), []);
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_testkit::fuzz_target::run;
+
+    use super::*;
+    use crate::registry::Entry;
+    use crate::store::redis::fuzzing::seeds;
+
+    #[test]
+    fn hostile_values_of_tokens() {
+        run("cluster_tokens", &seeds::tokens(), 5_000, tokens);
+    }
+
+    #[test]
+    fn hostile_answers_of_scripts() {
+        run("cluster_answer", &seeds::answers(), 10_000, answer);
+    }
+
+    #[test]
+    fn hostile_entries_of_sessions() {
+        let entry = Entry {
+            session: Session(7),
+            node: "n1".to_owned(),
+            cache: "/mnt/ssd".into(),
+            cache_id: "0e1c2d3f".to_owned(),
+            boot_id: "a1b2".to_owned(),
+            since: 1_795_577_225,
+        };
+        let seeds = [("plain", serde_json::to_vec(&entry).unwrap())];
+        run("cluster_registry", &seeds, 1_000, registry);
+    }
+}

@@ -1,0 +1,31 @@
+//! The mark of a cache on its origin: body of a fuzz target (`crate::fuzzing`).
+
+use super::Said;
+use crate::OriginKey;
+
+const ORIGIN: OriginKey = OriginKey { inode: 7, born_ns: 9 };
+
+/// A mark, by whoever may write to the origin's directory: what is understood is of this directory, can be shown to
+/// people, and is the same when it is written again.
+pub fn origin_mark(value: &[u8]) {
+    let Some(said) = Said::parse(value, ORIGIN) else { return };
+    assert_eq!((said.origin_inode, said.origin_born_ns), (ORIGIN.inode, ORIGIN.born_ns));
+    assert!(!said.host.contains(char::is_control) && !said.cache.contains(char::is_control));
+    assert!(said.host.len() + said.cache.len() <= value.len(), "it has what was there");
+    let again = serde_json::to_vec(&said).expect("texts and numbers");
+    assert_eq!(Said::parse(&again, ORIGIN), Some(said));
+}
+
+/// Seeds of [`origin_mark`].
+#[cfg(test)]
+pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let said = Said {
+        host: "n1".to_owned(),
+        cache: "/mnt/ssd/cache \u{fffd}".to_owned(),
+        cache_inode: 3,
+        cache_born_ns: 5,
+        origin_inode: ORIGIN.inode,
+        origin_born_ns: ORIGIN.born_ns,
+    };
+    vec![("plain", serde_json::to_vec(&said).unwrap())]
+}

@@ -1,0 +1,158 @@
+//! Makes modules from sources of the product: the same text over primitives that shuttle explores, and canaries, in which
+//! one line is wrong (docs/decisions/0036-schedule-tests.md).
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// A source that is explored.
+struct Source {
+    name: &'static str,
+    /// Below `crates`.
+    path: &'static str,
+    /// What is another size, so that few threads reach all states.
+    smaller: &'static [(&'static str, &'static str)],
+    /// Names of what is broken, with the text that stands there once, and the wrong one.
+    canaries: &'static [(&'static str, &'static str, &'static str)],
+}
+
+/// The primitives that are replaced, wherever a source names them.
+const PRIMITIVES: [(&str, &str); 6] = [
+    ("use parking_lot::", "use crate::sync::"),
+    ("use std::sync::atomic::", "use shuttle::sync::atomic::"),
+    ("use std::thread::", "use shuttle::thread::"),
+    ("std::thread::Builder", "shuttle::thread::Builder"),
+    ("use halocline_os::clock::Clock;", "use crate::sync::Clock;"),
+    ("use halocline_meta::lease::Lease;", "use crate::sync::Lease;"),
+];
+
+const SOURCES: [Source; 5] = [
+    Source {
+        name: "range_lock",
+        path: "cache/src/range_lock.rs",
+        smaller: &[],
+        canaries: &[
+            (
+                "who_leaves_tells_nobody",
+                "        state.held.swap_remove(at.expect(\"a guard's range is held until it is dropped\"));\n        if !state.waiting.is_empty() {",
+                "        state.held.swap_remove(at.expect(\"a guard's range is held until it is dropped\"));\n        if false {",
+            ),
+            (
+                "who_gives_way_tells_nobody",
+                "            lock.freed.notify_all();\n            if !watched {",
+                "            if !watched {",
+            ),
+            (
+                "who_waits_does_not_look_again",
+                "            while !state.may_enter(&mine) {\n",
+                "            if !state.may_enter(&mine) {\n",
+            ),
+        ],
+    },
+    Source {
+        name: "changes_under_way",
+        path: "cache/src/changes_under_way.rs",
+        smaller: &[],
+        canaries: &[
+            ("nobody_is_woken", "                self.begun.notify_one();\n", ""),
+            (
+                "a_change_that_begins_is_not_seen",
+                "        if self.is_empty() {\n            lease.forget_exit();",
+                "        if true {\n            lease.forget_exit();",
+            ),
+            (
+                "the_note_comes_before_the_count",
+                "        self.count.fetch_add(1, Ordering::SeqCst);\n        // Seldom",
+                "        if self.noted.load(Ordering::SeqCst) {\n            self.count.fetch_add(1, Ordering::SeqCst);\n            return;\n        }\n        self.count.fetch_add(1, Ordering::SeqCst);\n        // Seldom",
+            ),
+            // As it was until this found it.
+            (
+                "others_rely_on_a_note_too_early",
+                "                lease.note_exit();\n                // Not earlier: others that begin rely on it without the lock.\n                self.noted.store(true, Ordering::SeqCst);\n",
+                "                self.noted.store(true, Ordering::SeqCst);\n                lease.note_exit();\n",
+            ),
+        ],
+    },
+    Source {
+        name: "room",
+        path: "cache/src/room.rs",
+        smaller: &[],
+        canaries: &[
+            ("nobody_is_told", "        self.more.notify_all();\n", ""),
+            // As it was until this found it.
+            (
+                "what_was_made_before_is_not_tried",
+                "            match take() {\n                Ok(None) if !late => {}\n                other => break other,\n            }\n            let mut made = self.made.lock();\n            late = self.clock.wait_while(&self.more, &mut made, |made| *made == before, until);\n            before = *made;\n",
+                "            let mut made = self.made.lock();\n            before = *made;\n            late = self.clock.wait_while(&self.more, &mut made, |made| *made == before, until);\n            drop(made);\n            match take() {\n                Ok(None) if !late => {}\n                other => break other,\n            }\n",
+            ),
+        ],
+    },
+    Source {
+        name: "queue",
+        path: "storage/src/volume/queue.rs",
+        smaller: &[("const WORKERS_MAX: usize = 8;", "const WORKERS_MAX: usize = 2;")],
+        canaries: &[
+            ("no_worker_is_woken", "            self.shared.work.notify_one();\n", ""),
+            ("the_last_part_tells_nobody", "            self.0.ended.notify_one();\n", ""),
+        ],
+    },
+    Source {
+        name: "background",
+        path: "meta/src/log/background.rs",
+        smaller: &[],
+        canaries: &[
+            (
+                "the_bell_is_not_heard",
+                "            self.rung.notify_one();\n        }\n",
+                "        }\n",
+            ),
+            (
+                "a_ring_is_forgotten",
+                "                        shared.tell();\n",
+                "                        let mut state = shared.bell.state.lock();\n                        if *state == State::Rung {\n                            *state = State::Quiet;\n                        }\n                        drop(state);\n                        shared.tell();\n",
+            ),
+        ],
+    },
+];
+
+fn main() {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for source in &SOURCES {
+        let path = crates.join(source.path);
+        println!("cargo::rerun-if-changed={}", path.display());
+        let text = fs::read_to_string(&path);
+        let text = text.unwrap_or_else(|error| panic!("crates/{}: {error}", source.path));
+        let explored = explored(source, &text);
+        fs::write(out.join(format!("{}.rs", source.name)), &explored).expect("OUT_DIR is written");
+        for (name, right, wrong) in source.canaries {
+            let canary = replaced(source, &explored, right, wrong);
+            let name = format!("{}_where_{name}.rs", source.name);
+            fs::write(out.join(name), canary).expect("OUT_DIR is written");
+        }
+    }
+}
+
+/// The source without its own tests and what stands before its first item, over other primitives.
+fn explored(source: &Source, text: &str) -> String {
+    let text = text.split("\n#[cfg(test)]\nmod tests").next().expect("a first part");
+    let lines = text.lines().filter(|line| !line.starts_with("//!"));
+    let mut text: String = lines.flat_map(|line| [line, "\n"]).collect();
+    for (from, to) in PRIMITIVES {
+        text = text.replace(from, to);
+    }
+    for (from, to) in source.smaller {
+        text = replaced(source, &text, from, to);
+    }
+    assert!(!text.contains("parking_lot::"), "crates/{}: a primitive is not explored", source.path);
+    text
+}
+
+fn replaced(source: &Source, text: &str, from: &str, to: &str) -> String {
+    assert_eq!(
+        text.matches(from).count(),
+        1,
+        "crates/{}: {from:?} must stand there once, for crates/schedules/build.rs to change it",
+        source.path
+    );
+    text.replace(from, to)
+}

@@ -1,0 +1,25 @@
+//! Bodies of this crate's fuzz targets (`fuzz/`): each takes bytes that anybody may have written. They are called by
+//! cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+
+pub use crate::volume::origin::fuzzing::{layout, object_name, volume_mark};
+
+#[cfg(test)]
+mod tests {
+    use halocline_testkit::fuzz_target::run;
+
+    use super::*;
+    use crate::volume::origin::fuzzing::{cache_object, layout_seeds};
+
+    #[test]
+    fn hostile_layouts_of_files() {
+        run("storage_layout", &layout_seeds(), 10_000, layout);
+    }
+
+    #[test]
+    fn hostile_names_of_objects() {
+        let number = "00112233445566778899aabbccddeeffv-131".into();
+        let names = b"user.a\0user.halocline.object\0trusted.halocline.x\0user.b\0".to_vec();
+        let seeds = [("cache", cache_object()), ("striped", number), ("xattrs", names)];
+        run("storage_object_name", &seeds, 20_000, object_name);
+    }
+}

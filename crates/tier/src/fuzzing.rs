@@ -1,0 +1,172 @@
+//! Bodies of this crate's fuzz targets (`fuzz/`): what anybody may have written who can write to a tier, or announce a
+//! job. They are called by cargo-fuzz, and by the tests below over the same seeds (docs/TESTING.md, fuzz targets).
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Component, Path, PathBuf};
+
+use halocline_api::control::tier::PRIVATE;
+use halocline_os::bounded;
+use tempfile::TempDir;
+
+use crate::intents;
+use crate::job_file::{JobFile, REFERENCES_MAX};
+use crate::links::{Links, Target};
+use crate::marks::{Mark, fuzzing::era};
+use crate::{FileTier, TierSet};
+
+/// A job file: what is accepted is bounded, and plain paths below the mount.
+pub fn job_file(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    for host in ["n1", "other"] {
+        let Ok(job) = JobFile::parse(text, host) else { continue };
+        assert!((1..=120).contains(&job.name.len()));
+        let total: u64 = job.references.iter().map(|(_, times)| u64::from(*times)).sum();
+        assert!((1..=REFERENCES_MAX as u64).contains(&total));
+        for (path, times) in &job.references {
+            assert!(
+                *times > 0 && path.components().all(|part| matches!(part, Component::Normal(_)))
+            );
+            assert!(path.as_os_str().len() <= bytes.len());
+        }
+    }
+}
+
+/// What symbolic links say, with a line for the name and one for the target: a place that is understood is below its
+/// tier, and marks, intents and targets are the same when they are written again.
+pub fn link(bytes: &[u8]) {
+    let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(0);
+    let (name, target) = (&bytes[..at], &bytes[(at + 1).min(bytes.len())..]);
+    let roots = ["/t/ssd", "/t/hdd", "/t/hdd/inner"].map(PathBuf::from);
+    let links = Links::new(&roots, &[("/former".into(), 1), ("/strange".into(), 9)]);
+    match links.read(target) {
+        Target::Away(tier, place) => {
+            assert!((1..3).contains(&tier));
+            assert!(place.components().all(|part| matches!(part, Component::Normal(_))));
+            for again in [links.to(tier, &place), links.to_shared(tier, &place)] {
+                assert_eq!(links.read(again.as_bytes()), Target::Away(tier, place.clone()));
+            }
+        }
+        Target::Users(users) => {
+            let stored = links.stored(&users);
+            assert_eq!(links.read(stored.as_bytes()), Target::Users(users));
+        }
+    }
+    if let Some((tier, place)) = intents::parse(target) {
+        let again = intents::target(tier, &place);
+        assert_eq!(intents::parse(again.as_bytes()), Some((tier, place)));
+    }
+    let Ok(name) = std::str::from_utf8(name) else { return };
+    if let Some(mark) = Mark::parse(name, target) {
+        assert!(mark.name().len() < 255);
+        let again = intents::target(mark.tier, &mark.place);
+        assert_eq!(Mark::parse(&mark.name(), again.as_bytes()), Some(mark));
+    }
+    era(name);
+}
+
+/// A directory of our own, in memory where there is one.
+fn scratch() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    made.expect("a directory")
+}
+
+/// Two tiers with one file each and what the lines of some bytes put there: `tier.json` of each tier, then symbolic links,
+/// `PATH TARGET`. They are refused, or looked at and mended; no file is lost, and nothing outside changes.
+pub fn tree(bytes: &[u8]) {
+    let scratch = scratch();
+    let at = |path: &str| scratch.path().join(path);
+    for tier in ["ssd", "hdd"] {
+        fs::create_dir_all(at(tier).join(PRIVATE)).expect("a directory");
+        fs::write(at(tier).join("file"), tier).expect("it is written");
+    }
+    fs::write(at("outside"), "precious").expect("it is written");
+    let mut lines = bytes.split(|byte| *byte == b'\n');
+    for tier in ["ssd", "hdd"] {
+        if let Some(mark) = lines.next().filter(|mark| !mark.is_empty()) {
+            fs::write(at(tier).join(PRIVATE).join("tier.json"), mark).expect("it is written");
+        }
+    }
+    for line in lines.take(32) {
+        let mut words = line.splitn(2, |byte| *byte == b' ');
+        let (Some(path), Some(target)) = (words.next(), words.next()) else { continue };
+        let [path, target] = [path, target].map(|word| Path::new(OsStr::from_bytes(word)));
+        let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+        if !is_plain || path.as_os_str().as_bytes().contains(&0) {
+            continue;
+        }
+        let path = at("ssd").join(path);
+        // What is there already stays, and what cannot be is not.
+        let _ = fs::create_dir_all(path.parent().expect("below a tier"));
+        let _ = symlink(target, path);
+    }
+    let Ok(set) = TierSet::below(scratch.path(), &["ssd", "hdd"]) else { return };
+    let _ = (TierSet::names_below(scratch.path()), FileTier::check(&set, false));
+    let first = FileTier::check(&set, true);
+    if first.is_ok() {
+        FileTier::check(&set, true).map(drop).expect("what was brought in order is opened again");
+    }
+    let found = |path: PathBuf| bounded::read_to_string(&path, 64).ok();
+    assert_eq!(found(at("outside")).as_deref(), Some("precious"));
+    assert_eq!(found(at("ssd/file")).as_deref(), Some("ssd"));
+    let is_there = |dir: &Path| walk(dir).any(|path| found(path).as_deref() == Some("hdd"));
+    assert!(is_there(&at("hdd")) || is_there(&at("ssd")), "a file is lost");
+}
+
+/// The files below a directory.
+fn walk(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    let (mut dirs, mut files) = (vec![dir.to_owned()], Vec::new());
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => dirs.push(entry.path()),
+                Ok(kind) if kind.is_file() => files.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    files.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use halocline_testkit::fuzz_target::run;
+
+    use super::*;
+
+    #[test]
+    fn hostile_job_files() {
+        let here = r#"{"job":"j","references":["a/b",{"path":"c","repeat":3},{"path":"d"}]}"#;
+        let nodes = r#"{"job":"j","nodes":{"n1":["a"],"*":["b","b"]}}"#;
+        let seeds = [("here", here.into()), ("nodes", nodes.into())];
+        run("tier_job_file", &seeds, 10_000, job_file);
+    }
+
+    #[test]
+    fn hostile_links() {
+        let seeds = [
+            ("mark", "1.2.3.4.5.6-1.2.3.4.5.6-7\n1/d/copied"),
+            ("away", "\n/t/hdd/d/file"),
+            ("shared", "\n/t/hdd/inner/./d/file"),
+            ("users", "\n/t/hdd/.//d/../file"),
+            ("era", "1f 0e1c2d3f-4455\n/former/d"),
+        ];
+        run("tier_link", &seeds.map(|(name, text)| (name, text.into())), 20_000, link);
+    }
+
+    #[test]
+    fn hostile_trees() {
+        let ssd = r#"{"set":"s","tier":0,"roots":[["/t/hdd",1]]}"#;
+        let hdd = r#"{"set":"s","tier":1}"#;
+        let links = "a 1/file\n.halocline/intents/77 1/file\n.halocline/copies/era 1f 0e1c2d3f\n\
+            .halocline/copies/1.2.3.4.5.6-1.2.3.4.5.6-7 1/file\nd/out ../../outside\nd/gone /t/hdd/gone";
+        let seeds = [
+            ("marked", format!("{ssd}\n{hdd}\n{links}").into_bytes()),
+            ("new", format!("\n\n{links}").into_bytes()),
+        ];
+        run("tier_tree", &seeds, 300, tree);
+    }
+}
