@@ -78,7 +78,7 @@ impl Barriers {
         match self.barrier() {
             Err(error) if self.store.dmt.usable().is_err() => {
                 self.mappings.cache_failed(&error);
-                self.relief.relieved(|| self.relief.bring_home(file, id)).map(drop)
+                self.relief.relieved(|| self.relief.bring_to_origin(file, id)).map(drop)
             }
             done => done,
         }

@@ -102,13 +102,13 @@ impl Relief {
 
     /// Copies all dirty bytes of a file to the origin, makes them durable there, and abandons its mappings.
     /// For a store that refuses changes: it cannot be told that they are clean.
-    pub(crate) fn bring_home(&self, file: &CachedFile, id: FileId) -> Result<u64> {
+    pub(crate) fn bring_to_origin(&self, file: &CachedFile, id: FileId) -> Result<u64> {
         // One line for each whole file, so programs wait: a page of lines must do for all files.
         let _range = file.range.exclusive(WHOLE);
         // A flush that began before the store failed may still be writing to the origin what was there then.
         let _writeback = file.writeback.exclusive(WHOLE);
         let mut copied = Copied::new();
-        let bytes = self.copy_home(file, id, &mut copied)?;
+        let bytes = self.copy_to_origin(file, id, &mut copied)?;
         if bytes > 0 {
             self.mappings.let_go(id, WHOLE)?;
         }
@@ -117,7 +117,7 @@ impl Relief {
 
     /// Copies dirty bytes of a file to the origin, but for extents that are in `copied` as they are, and
     /// makes them durable there. The caller holds `range` and `writeback` of the whole file.
-    fn copy_home(&self, file: &CachedFile, id: FileId, copied: &mut Copied) -> Result<u64> {
+    fn copy_to_origin(&self, file: &CachedFile, id: FileId, copied: &mut Copied) -> Result<u64> {
         let mut dirty = self.store.dmt.dirty(id, WHOLE, usize::MAX);
         dirty.retain(|extent| !copied.contains(&(id, extent.range, extent.generation)));
         if dirty.is_empty() {
@@ -153,7 +153,7 @@ impl Relief {
         for (id, file) in self.dirty_or_err()? {
             let _range = file.range.exclusive(WHOLE);
             let _writeback = file.writeback.exclusive(WHOLE);
-            self.copy_home(&file, id, &mut copied)?;
+            self.copy_to_origin(&file, id, &mut copied)?;
         }
         loop {
             let files = self.dirty_or_err()?;
@@ -164,7 +164,7 @@ impl Relief {
                 .map(|(_, file)| (file.range.exclusive(WHOLE), file.writeback.exclusive(WHOLE)))
                 .collect();
             for (id, file) in &files {
-                self.copy_home(file, *id, &mut copied)?;
+                self.copy_to_origin(file, *id, &mut copied)?;
             }
             let dirty = self.store.dmt.dirty_files();
             let gone = self.removed.lock().clone();
@@ -240,7 +240,7 @@ impl Relief {
             let drained = match self.known.file_by_id(*id) {
                 Err(error) => Err(error),
                 Ok(Some(file)) => self
-                    .relieved(|| self.bring_home(&file, *id))
+                    .relieved(|| self.bring_to_origin(&file, *id))
                     .and_then(|_| self.times.give_time(&file)),
                 Ok(None) if self.removed.lock().contains(id) => Ok(()),
                 Ok(None) => self.known.record_of_missing(*id).map_or(Ok(()), |record| {

@@ -160,7 +160,7 @@ impl Identifier {
     }
 
     /// Runs I/O on the origin, where it moves the heads, and tells the policy how long it took.
-    pub(crate) fn timed_home<T, E>(
+    pub(crate) fn timed_on_origin<T, E>(
         &self,
         file: &CachedFile,
         direction: Direction,
@@ -168,7 +168,7 @@ impl Identifier {
         part: ByteRange,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        file.streams.lock().goes_home(self.setting.origin.striping(), part, direction);
+        file.streams.lock().goes_to_origin(self.setting.origin.striping(), part, direction);
         self.timed(false, direction, Some(identified), part.len(), work)
     }
 

@@ -239,7 +239,7 @@ impl Redirector {
             if on_cache {
                 cached += segment.range.len();
             } else {
-                self.write_home(handle, identified, segment.range, bytes)?;
+                self.write_to_origin(handle, identified, segment.range, bytes)?;
             }
         }
         Ok(cached)
@@ -407,7 +407,7 @@ impl Redirector {
         }
     }
 
-    fn write_home(
+    fn write_to_origin(
         &self,
         handle: &OpenFile,
         identified: &Identified,
@@ -415,7 +415,7 @@ impl Redirector {
         data: &[u8],
     ) -> Result<()> {
         let _space = self.space.take_for_origin(handle, part)?;
-        self.identifier.timed_home(&handle.file, Direction::Write, identified, part, || {
+        self.identifier.timed_on_origin(&handle.file, Direction::Write, identified, part, || {
             self.write_origin(handle, part, data)
         })
     }
@@ -440,7 +440,7 @@ impl Redirector {
         // The origin first, in few large pieces that may run over cached bytes; then the cached
         // bytes on top, which are at least as new.
         for span in missing_spans(segments) {
-            whole &= self.identifier.timed_home(
+            whole &= self.identifier.timed_on_origin(
                 &handle.file,
                 Direction::Read,
                 identified,

@@ -132,7 +132,7 @@ fn settle(
         }
         return Ok(cache_id);
     }
-    left.bring_home()?;
+    left.bring_to_origin()?;
     for node in earlier {
         // Its process had the lock that was just taken.
         let was_here = node.boot_id.as_ref() == Some(&boot_id()?);
@@ -192,7 +192,7 @@ impl Left {
     ///
     /// # Errors
     /// If not all of it can be brought to the origin.
-    pub(crate) fn bring_home(self) -> Result<u64> {
+    pub(crate) fn bring_to_origin(self) -> Result<u64> {
         let bytes = self.engine.flush(None, false, &mut |_| ControlFlow::Continue(()))?.bytes;
         let cache = self.cache.clone();
         match self.close()? {

@@ -232,7 +232,7 @@ impl Lease {
         let path = dir.join(LEASE_FILE);
         let boot_id = boot.map_or_else(boot_id, |id| Ok(id.to_owned()))?;
         let file = PrivateDir::open(dir)?.file(LEASE_FILE, Use::Write)?;
-        let whose = home_of(&file).map_err(Error::at(&path, "look at"))?;
+        let whose = location_of(&file).map_err(Error::at(&path, "look at"))?;
         let (evidence, before) = read(&file, whose, &boot_id).map_err(Error::at(&path, "read"))?;
         let text = Text {
             boot_id,
@@ -383,7 +383,7 @@ pub fn evidence(dir: &Path) -> Result<Evidence> {
         Err(error) if error.errno() == libc::ENOENT => return Ok(Evidence::Nothing),
         opened => opened?,
     };
-    let whose = home_of(&file).map_err(Error::at(&path, "look at"))?;
+    let whose = location_of(&file).map_err(Error::at(&path, "look at"))?;
     let (evidence, _) = read(&file, whose, &boot_id()?).map_err(Error::at(&path, "read"))?;
     Ok(evidence)
 }
@@ -414,7 +414,7 @@ fn read(
 }
 
 /// What tells a file from its copies, and its owner.
-fn home_of(file: &File) -> io::Result<((u64, i64), u32)> {
+fn location_of(file: &File) -> io::Result<((u64, i64), u32)> {
     let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::UID;
     let found = statx(file, "", AtFlags::EMPTY_PATH, wanted)?;
     let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;

@@ -129,7 +129,7 @@ impl Streams {
     }
 
     /// `range` goes to an origin that stripes files so.
-    pub fn goes_home(&mut self, striping: Striping, range: ByteRange, direction: Direction) {
+    pub fn goes_to_origin(&mut self, striping: Striping, range: ByteRange, direction: Direction) {
         self.heads.follow(striping, range, direction);
     }
 
@@ -233,7 +233,7 @@ mod tests {
         let mut streams = Streams::default();
         let (a, b) = (ByteRange::at(0, 10), ByteRange::at(10, 10));
         streams.note(1, a, 0);
-        streams.goes_home(one, a, Direction::Write);
+        streams.goes_to_origin(one, a, Direction::Write);
         let seen = streams.note(2, b, 0);
         assert!(seen.in_turn && streams.continues_origin(one, b, seen, Direction::Write));
         streams.flushed(one, ByteRange::at(0, 1));
@@ -246,11 +246,11 @@ mod tests {
         let mut streams = Streams::default();
         streams.note(1, ByteRange::at(0, 10), 0);
         streams.note(2, ByteRange::at(5000, 10), 0);
-        streams.goes_home(one, ByteRange::at(0, 10), Direction::Write);
+        streams.goes_to_origin(one, ByteRange::at(0, 10), Direction::Write);
         let next = ByteRange::at(10, 10);
         let seen = streams.note(1, next, 0);
         assert!(!streams.continues_origin(one, next, seen, Direction::Write));
-        streams.goes_home(one, ByteRange::at(0, 10), Direction::Read);
+        streams.goes_to_origin(one, ByteRange::at(0, 10), Direction::Read);
         assert!(streams.continues_origin(one, next, seen, Direction::Write));
     }
 }

@@ -211,7 +211,7 @@ impl Sweeper {
                 done => return done,
             }
         }
-        let bytes = self.relief.relieved(|| self.relief.bring_home(file, id))?;
+        let bytes = self.relief.relieved(|| self.relief.bring_to_origin(file, id))?;
         (watcher.flushed)(WHOLE);
         self.times.settle(file, id).map(|()| bytes)
     }

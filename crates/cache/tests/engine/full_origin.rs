@@ -47,7 +47,7 @@ fn fill(fixture: &Fixture, name: &str, (piece, step): (u64, u64)) -> u64 {
 }
 
 #[track_caller]
-fn is_home(fixture: &Fixture, name: &str, turns: u64, (piece, step): (u64, u64)) {
+fn is_on_origin(fixture: &Fixture, name: &str, turns: u64, (piece, step): (u64, u64)) {
     let found = fs::read(fixture.origin.path().join(name)).unwrap();
     for turn in 0..turns {
         let part = &found[at(turn * step)..at(turn * step + piece)];
@@ -66,7 +66,7 @@ fn i4_what_is_accepted_fits_the_origin() {
         assert!(blocks > 7 * MIB, "{shape:?}: the origin is used: {blocks}");
         let report = fixture.flush();
         assert_eq!((report.left_bytes, report.skipped.len()), (0, 0), "{shape:?}: {report:?}");
-        is_home(&fixture, "file", turns, shape);
+        is_on_origin(&fixture, "file", turns, shape);
         fixture.close();
     }
 }
@@ -90,7 +90,7 @@ fn i4_what_several_are_told_is_written_fits_the_origin() {
     let report = fixture.flush();
     assert_eq!((report.left_bytes, report.skipped.len()), (0, 0), "{report:?}");
     for (name, turns) in names.into_iter().zip(turns) {
-        is_home(&fixture, name, turns, shape);
+        is_on_origin(&fixture, name, turns, shape);
     }
     fixture.close();
 }
@@ -126,7 +126,7 @@ fn i4_a_cached_hole_is_no_space() {
     assert!(turns <= 64, "{turns}");
     let report = fixture.flush();
     assert_eq!((report.left_bytes, report.skipped.len()), (0, 0), "{report:?}");
-    is_home(&fixture, "file", turns, (64 * KIB, 64 * KIB));
+    is_on_origin(&fixture, "file", turns, (64 * KIB, 64 * KIB));
     fixture.close();
 }
 
@@ -157,7 +157,7 @@ fn what_is_dirty_can_be_reserved_though_the_origin_has_no_more() {
     fixture.engine().allocate(&whole, 0, turns * 64 * KIB, Allocate::Reserve).unwrap();
     drop(whole);
     assert_eq!(fixture.flush().left_bytes, 0);
-    is_home(&fixture, "file", turns, (64 * KIB, 64 * KIB));
+    is_on_origin(&fixture, "file", turns, (64 * KIB, 64 * KIB));
     fixture.close();
 }
 

@@ -119,7 +119,7 @@ fn waits(fixture: &Fixture, path: &str, why: &str) -> MoveReport {
 }
 
 #[track_caller]
-fn goes_home(fixture: &Fixture, path: &str) {
+fn goes_to_origin(fixture: &Fixture, path: &str) {
     let report = fixture.flush();
     assert_eq!((report.left_bytes, report.conflicts.len()), (0, 0), "{report:?}");
     assert!(fs::read(fixture.origin.path().join(path)).unwrap() == written());
@@ -147,7 +147,7 @@ fn i4_dirty_files_in_a_directory_that_is_closed_wait() {
             if !flushed_live {
                 fixture.open();
             }
-            goes_home(&fixture, "a/f");
+            goes_to_origin(&fixture, "a/f");
             fixture.close();
         }
     });
@@ -209,7 +209,7 @@ fn i4_dirty_files_below_a_mount_point_without_its_mount_wait() {
             fs::remove_dir_all(proj.join("in")).unwrap();
             waits(&fixture, "proj/in/a", "not mounted");
             bind();
-            goes_home(&fixture, "proj/in/a");
+            goes_to_origin(&fixture, "proj/in/a");
             write(&fixture, "proj/in/removed");
             fixture.crash();
             fs::remove_file(proj.join("in/removed")).unwrap();
@@ -237,7 +237,7 @@ fn i4_dirty_files_that_something_is_mounted_over_wait() {
         fixture.crash();
         unmount(&proj);
         fixture.open();
-        goes_home(&fixture, "proj/a");
+        goes_to_origin(&fixture, "proj/a");
         fixture.close();
     });
 }

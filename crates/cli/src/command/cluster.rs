@@ -150,7 +150,7 @@ fn recover(args: &RecoverArgs) -> Outcome {
         let left = Left::open(&origin, &cache, &config).map_err(Failure::refused)?;
         // Now that nobody can put another one there.
         check_identity(&cache, Some(left.cache_id()), &node).map_err(Failure::refused)?;
-        let bytes = left.bring_home().map_err(Failure::refused)?;
+        let bytes = left.bring_to_origin().map_err(Failure::refused)?;
         sessions::end(&store, &registry, node.session).map_err(Failure::refused)?;
         let bytes = text::bytes(bytes);
         say!("{name}: {bytes} brought to the origin, its session is ended");

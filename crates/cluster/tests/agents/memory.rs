@@ -260,7 +260,7 @@ fn i13_dirty_bytes_of_a_node_that_is_gone_are_an_error_until_it_was_recovered() 
     assert_eq!(held.iter().map(|(file, _)| *file).collect::<Vec<_>>(), [file(0)]);
     let nodes = sessions::nodes(&*world.store, &registry).unwrap();
     assert_eq!(nodes.len(), 2);
-    cache.bring_home();
+    cache.bring_to_origin();
     sessions::end(&*world.store, &registry, session).unwrap();
     other.request(0, Node::want(READ, 0, false)).unwrap();
     world.end(vec![other]);
@@ -280,7 +280,7 @@ fn i14_a_node_that_is_gone_while_the_store_forgets_holds_up_all_until_it_was_end
     other.request(1, Node::want(WRITE, 0, false)).unwrap();
     let error = other.request(0, Node::want(WRITE, 0, false)).unwrap_err();
     assert!(error.to_string().contains("node dead-node"), "{error}");
-    cache.bring_home();
+    cache.bring_to_origin();
     sessions::end(&*world.store, &world.registry(), session).unwrap();
     other.request(0, Node::want(WRITE, 0, false)).unwrap();
     world.end(vec![other]);

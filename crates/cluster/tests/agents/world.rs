@@ -74,7 +74,7 @@ fn blocks(range: ByteRange) -> std::ops::Range<u64> {
 
 impl Cache {
     /// What is dirty goes to the origin: what recovers a node that is gone does this, too.
-    pub(crate) fn bring_home(&self) {
+    pub(crate) fn bring_to_origin(&self) {
         for number in 0..FILES {
             self.give_up(file(number), ByteRange::new(0, u64::MAX), false).unwrap();
         }

@@ -353,7 +353,7 @@ impl Cache {
         let layout = match place {
             None => {
                 let streams = self.streams.entry(file).or_default();
-                streams.goes_home(self.striping, range, direction);
+                streams.goes_to_origin(self.striping, range, direction);
                 &self.origin
             }
             Some(place) => {

@@ -101,7 +101,7 @@ impl File {
             }
             state.pieces.close(range);
         }
-        let given = self.wait_unused(range) && self.bring_home(range, keep.is_some());
+        let given = self.wait_unused(range) && self.bring_to_origin(range, keep.is_some());
         let given = given && self.tell_given(range, keep);
         self.state.lock().pieces.open(range);
         self.changed.notify_all();
@@ -118,7 +118,7 @@ impl File {
             }
             state.pieces.close(range);
         }
-        let dropped = self.wait_unused(range) && self.bring_home(range, false);
+        let dropped = self.wait_unused(range) && self.bring_to_origin(range, false);
         let mut state = self.state.lock();
         if dropped {
             state.pieces.remove(range, None);
@@ -130,7 +130,7 @@ impl File {
     }
 
     /// The engine brings a closed range to the origin and drops it.
-    fn bring_home(&self, range: ByteRange, keeps_clean: bool) -> bool {
+    fn bring_to_origin(&self, range: ByteRange, keeps_clean: bool) -> bool {
         let Some(holder) = self.shared.holder.get() else { return true };
         let given = match holder.upgrade() {
             Some(holder) => holder.give_up(self.id, range, keeps_clean),

@@ -123,7 +123,7 @@ impl Cache {
         let step = match std::mem::take(&mut self.flush.workers[index].step) {
             Step::Next => self.read_region(index),
             Step::Write(runs) => {
-                self.flush.workers[index].ready_ns = self.write_home(at_ns, &runs);
+                self.flush.workers[index].ready_ns = self.write_to_origin(at_ns, &runs);
                 Step::Clean(runs)
             }
             Step::Clean(runs) => {
@@ -139,7 +139,7 @@ impl Cache {
 
     /// When the runs of a region, which begins at `at_ns`, are on the origin: each server writes what the sieve of a
     /// mount plans for it, one stretch after the other.
-    fn write_home(&mut self, at_ns: u64, runs: &[Run]) -> u64 {
+    fn write_to_origin(&mut self, at_ns: u64, runs: &[Run]) -> u64 {
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return at_ns };
         let file = first.file;
         let span = ByteRange::new(first.range.start, last.range.end);
