@@ -169,6 +169,11 @@ impl Flusher {
             }
             // Stretches over gaps make blocks of the origin's holes: only where nobody else needs those.
             let bytes = snapshot.extents.iter().map(|(range, _)| range.len()).sum::<u64>();
+            let is_held = |(range, _): &(ByteRange, u64)| span.contains(*range);
+            assert!(
+                snapshot.extents.iter().all(is_held),
+                "I3: only what is locked goes to the origin"
+            );
             let gaps = self.space.take_gaps(&flush_handle, span, bytes);
             let alone = |run: &ByteRange| cost.plan(std::slice::from_ref(run));
             file.streams.lock().flushed(origin.striping(), span);

@@ -127,7 +127,7 @@ impl RangeMap {
 
     /// Adds an extent where nothing is mapped.
     pub(crate) fn insert(&mut self, start: u64, entry: Entry) {
-        debug_assert!(start < entry.end, "an extent holds a byte");
+        assert!(start < entry.end, "an extent holds a byte");
         debug_assert!(
             self.overlapping(ByteRange::new(start, entry.end)).next().is_none(),
             "extents do not overlap (I2)"
@@ -137,7 +137,8 @@ impl RangeMap {
             self.dirty_bytes += entry.end - start;
             *self.ages.entry(entry.dirty_since_ms / AGE_CLASS_MS).or_default() += 1;
         }
-        self.extents.insert(start, entry);
+        let before = self.extents.insert(start, entry);
+        assert!(before.is_none(), "two extents begin at one byte (I2)");
     }
 
     /// Takes out the extent that starts at `start`.

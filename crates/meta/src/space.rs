@@ -83,7 +83,7 @@ impl Space {
 
     fn give_back(&self, bytes: u64) {
         let before = self.used.fetch_sub(bytes, Relaxed);
-        debug_assert!(before >= bytes, "I5: more bytes given back than were in use");
+        assert!(before >= bytes, "I5: more bytes given back than were in use");
     }
 }
 

@@ -353,6 +353,11 @@ impl ExtentTable {
             self.cut();
         }
         let epoch = self.epochs.cut.load(Acquire);
+        // What is stamped from now on is not covered.
+        assert!(
+            epoch < self.epochs.current.load(Acquire),
+            "I4: a barrier over an epoch that is open"
+        );
         self.put(record::EPOCH_KEY, &record::encode_counter(epoch))?;
         self.records.sync()?;
         self.epochs.completed.fetch_max(epoch, AcqRel);

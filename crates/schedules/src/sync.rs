@@ -75,6 +75,7 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
+    #[expect(clippy::unused_self, reason = "as the clock that it stands for")]
     pub(crate) fn instant(self) -> Instant {
         Instant::now()
     }

@@ -171,6 +171,11 @@ impl ExtentStore {
     pub(crate) fn free(&self, discards: &[Discard]) -> Result<u64> {
         let mut freed = 0;
         for discard in discards {
+            let is_whole = discard.range == discard.range.widen_to(halocline_meta::BLOCK);
+            assert!(
+                is_whole,
+                "I2: what is punched are whole blocks, which nobody else has bytes in"
+            );
             self.dmt.checksums().drop_range(discard.file, discard.placement, discard.range);
             self.objects.open(discard.file.0, discard.placement)?.punch(discard.range)?;
             self.dmt.discarded(discard);

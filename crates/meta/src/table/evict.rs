@@ -136,7 +136,7 @@ impl ExtentTable {
         let entry = extents.remove(start).expect("planned under `change`");
         self.order.lock().remove(entry.slot);
         let record = entry.record(ByteRange::new(start, entry.end));
-        debug_assert!(!record.dirty, "I3: dirty data is never evicted");
+        assert!(!record.dirty, "I3: dirty data is never evicted");
         self.count(&record, -1);
         for range in blocks.retire(extents, record.range, record.placement, 0) {
             blocks.take_now(range, record.placement);
