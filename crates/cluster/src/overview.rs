@@ -1,6 +1,6 @@
 //! The whole of what a store says, for people: how many tokens each session holds, and what does not fit together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use halocline_cache::coherence::SharedFile;
 use halocline_model::token::{Held, Life, Mode, Session};
@@ -167,13 +167,13 @@ fn look_at(
         return Ok(());
     }
     found.files += 1;
-    let mut seen = BTreeMap::new();
+    let mut seen = BTreeSet::new();
     for token in reading.tokens.all() {
         let Some(holdings) = held.get_mut(&token.session) else {
             found.problems.push(Problem::Stray { inode, session: token.session });
             continue;
         };
-        holdings.files += u64::from(seen.insert(token.session, ()).is_none());
+        holdings.files += u64::from(seen.insert(token.session));
         *match token.mode {
             Mode::Shared => &mut holdings.shared,
             Mode::Direct => &mut holdings.direct,

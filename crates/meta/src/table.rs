@@ -291,7 +291,7 @@ impl ExtentTable {
         }
     }
 
-    /// WriteIntents the extents under `range` as just used.
+    /// Marks the extents under `range` as just used.
     pub fn touch(&self, file: FileId, range: ByteRange) {
         let Some(state) = self.state(file) else { return };
         let now = self.now_ms();
@@ -364,7 +364,7 @@ impl ExtentTable {
         Ok(())
     }
 
-    /// WriteIntents the store as cleanly closed. The caller has synced all data. Afterwards every change
+    /// Marks the store as cleanly closed. The caller has synced all data. Afterwards every change
     /// is refused.
     pub fn close(&self) -> Result<()> {
         // What is clean stays so at the next opening.

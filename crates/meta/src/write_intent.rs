@@ -1,13 +1,13 @@
-//! WriteIntents: stretches of a file that the store calls dirty as one extent, while memory knows which
+//! Write intents: stretches of a file that the store calls dirty as one extent, while memory knows which
 //! pieces of them are (ours; as the write-intent bitmap of a RAID).
 //!
 //! The first write into a clean extent has to be recorded before its data changes. Recording more
 //! than is written makes the next writes near it cost nothing, and a crash finds more dirty than
 //! is: bytes that equal the origin's go to the origin once more. What must hold:
-//! - the extents inside a intent cover it without a gap and lie in one object;
+//! - the extents inside an intent cover it without a gap and lie in one object;
 //! - the clean ones have the epoch [`HELD`]: they are not evicted, because the record that calls
 //!   them dirty would bring their freed blocks back (I2);
-//! - a change that takes bytes out of a intent, or makes all of it clean, records what is left.
+//! - a change that takes bytes out of an intent, or makes all of it clean, records what is left.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use halocline_model::request::ByteRange;
 
 use super::rangemap::RangeMap;
 
-/// Length in bytes of the aligned stretch that the first write into a clean extent intents. Longer:
+/// Length in bytes of the aligned stretch that the first write into a clean extent covers. Longer:
 /// fewer records; shorter: less that goes to the origin after a crash, or cannot be evicted meanwhile.
 pub(crate) const INTENT_BYTES: u64 = 256 << 10;
 
-/// The epoch of a clean extent inside a intent: no barrier makes it evictable.
+/// The epoch of a clean extent inside an intent: no barrier makes it evictable.
 pub(crate) const HELD: u64 = u64::MAX;
 
 /// A stretch that is recorded as one dirty extent.
@@ -57,7 +57,7 @@ impl WriteIntents {
         (intent.range.end > offset).then_some(*intent)
     }
 
-    /// WriteIntents that share a byte with `range`, in order.
+    /// Those that share a byte with `range`, in order.
     pub(crate) fn overlapping(&self, range: ByteRange) -> impl Iterator<Item = WriteIntent> {
         let from = self.at(range.start).map_or(range.start, |intent| intent.range.start);
         self.0.range(from..range.end.max(from)).map(|(_, intent)| *intent)
@@ -68,13 +68,13 @@ impl WriteIntents {
         self.0.values().copied()
     }
 
-    /// Adds a intent.
+    /// Adds an intent.
     pub(crate) fn insert(&mut self, intent: WriteIntent) {
         debug_assert!(self.overlapping(intent.range).next().is_none(), "intents do not overlap");
         self.0.insert(intent.range.start, intent);
     }
 
-    /// Takes a intent out.
+    /// Takes an intent out.
     pub(crate) fn remove(&mut self, intent: WriteIntent) {
         let was = self.0.remove(&intent.range.start);
         debug_assert_eq!(was, Some(intent), "only intents that are there are taken out");

@@ -2,7 +2,7 @@
 
 use halocline_model::profile::{DeviceProfile, ServiceProfile};
 use halocline_plan::judge::{Judge, Layouts, Queues};
-use halocline_plan::layout::{Placer, assemble};
+use halocline_plan::layout::{Layout, Placer, assemble};
 use halocline_plan::planner::{Name, Outcome, plan};
 use halocline_plan::servers::{Network, Server, Servers};
 use halocline_plan::workload::{Aggregator, Workload};
@@ -177,7 +177,7 @@ fn no_layout_has_stripes_that_no_volume_has() {
         let (_, outcome) = planned(&servers, &requests);
         for name in Name::ALL {
             let Ok(judged) = outcome.of(name) else { continue };
-            let layouts = judged.layouts.files.values().flat_map(|layout| layout.parts());
+            let layouts = judged.layouts.files.values().flat_map(Layout::parts);
             for part in layouts {
                 let narrow = part.widths.iter().any(|width| (1..512).contains(width));
                 assert!(!narrow, "{}, requests of {size}: {part:?}", name.text());
@@ -245,7 +245,7 @@ fn on_small_cases_ours_is_within_a_hundredth_of_an_exhaustive_search() {
 /// Small cases of all kinds, from numbers.
 fn small_case(picks: [u64; 7]) -> (Servers, Vec<Request>) {
     let [disks, ssds, size, processes, order, op, room] = picks;
-    let size = 4 * K << (size % 4);
+    let size = (4 * K) << (size % 4);
     let offset = move |n: u64| match order % 3 {
         0 => n,
         1 => mixed(n, 6),
@@ -292,7 +292,9 @@ fn ours_is_better_where_there_are_seeks_mixed_sizes_phases_or_unequal_servers() 
     };
     let random = |size, op| requests(256, 4, size, op, |n| mixed(n, 8));
     let shifted = |mut all: Vec<Request>, by: u64| {
-        all.iter_mut().for_each(|request| request.offset += by);
+        for request in &mut all {
+            request.offset += by;
+        }
         all
     };
     let (quick, slow) = (DeviceProfile::ssd_revodrive_x2(), DeviceProfile::ssd_generic());

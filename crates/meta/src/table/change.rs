@@ -92,7 +92,7 @@ impl ExtentTable {
         }
         for intent in intents {
             mapped.intents.insert(intent);
-            debug_assert!(intent.is_covered_by(&mapped.extents), "a intent without its extents");
+            debug_assert!(intent.is_covered_by(&mapped.extents), "an intent without its extents");
         }
         self.busy.update(&state, &mapped);
         Ok(())
@@ -182,7 +182,7 @@ impl ExtentTable {
                 plan.push(Replace::new(start, outside(whole, inside).chain([inside]).map(piece)));
             }
         }
-        // What a intent records as one stays so.
+        // What an intent records as one stays so.
         let unmarked = plan.iter().filter(|replace| mapped.intents.at(replace.start).is_none());
         let mut changes = Batch::default();
         for replace in unmarked {
@@ -224,7 +224,7 @@ impl ExtentTable {
         plan.sort_by_key(|replace| replace.start);
         plan.dedup_by_key(|replace| replace.start);
         let bytes = plan.iter().map(Replace::bytes).sum();
-        // Inside a intent nothing is recorded before all of it is clean.
+        // Inside an intent nothing is recorded before all of it is clean.
         let planned = |start| plan.binary_search_by_key(&start, |replace| replace.start).is_ok();
         let touched = plan.iter().map(|replace| replace.start);
         let all_clean = write_intents::all_clean(&mapped, planned, touched);
@@ -250,7 +250,7 @@ impl ExtentTable {
         let state = self.known(file)?;
         let _change = state.change.lock();
         let intents: Vec<_> = state.mapped.read().intents.overlapping(range).collect();
-        // What is left of a intent is recorded as what it is.
+        // What is left of an intent is recorded as what it is.
         let around = intents.iter().fold(range, |all, intent| {
             ByteRange::new(all.start.min(intent.range.start), all.end.max(intent.range.end))
         });

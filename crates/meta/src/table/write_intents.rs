@@ -36,7 +36,7 @@ pub(super) fn all_clean(
 /// A clean intent as one extent, used when the last of its pieces was.
 fn merged(extents: &RangeMap, intent: WriteIntent, epoch: u64) -> ExtentRecord {
     let pieces = || extents.overlapping(intent.range).map(|(_, entry)| entry);
-    let first = pieces().next().expect("a intent is covered");
+    let first = pieces().next().expect("an intent is covered");
     ExtentRecord {
         range: intent.range,
         placement: first.placement,
@@ -70,10 +70,10 @@ impl ExtentTable {
         self.commit_unless_empty(&changes)
     }
 
-    /// Makes one extent of a intent in which nothing is dirty any more, recorded in `epoch`. It takes
+    /// Makes one extent of an intent in which nothing is dirty any more, recorded in `epoch`. It takes
     /// the place in the eviction order of the piece that was used last.
     pub(super) fn merge(&self, mapped: &mut Mapped, intent: WriteIntent, epoch: u64) {
-        debug_assert!(intent.is_covered_by(&mapped.extents), "a intent without its extents");
+        debug_assert!(intent.is_covered_by(&mapped.extents), "an intent without its extents");
         let record = merged(&mapped.extents, intent, epoch);
         let starts: Vec<u64> = mapped.extents.overlapping(intent.range).map(|(at, _)| at).collect();
         let mut order = self.order.lock();
@@ -91,7 +91,7 @@ impl ExtentTable {
                 order.remove(slot);
             }
         }
-        let (_, slot) = heir.expect("a intent is covered");
+        let (_, slot) = heir.expect("an intent is covered");
         order.renamed(slot, intent.range.start);
         order.unpark(slot, intent.range.len());
         drop(order);

@@ -183,7 +183,7 @@ impl Shadow {
 /// The rules in competition.
 #[derive(Debug)]
 pub(super) struct Shadows {
-    shadows: [Shadow; RULES.len()],
+    of_rules: [Shadow; RULES.len()],
     /// What following the rules has kept and cost.
     ours: Shadow,
     followed: usize,
@@ -200,7 +200,7 @@ pub(super) struct Shadows {
 impl Default for Shadows {
     fn default() -> Self {
         Self {
-            shadows: RULES.map(Shadow::new),
+            of_rules: RULES.map(Shadow::new),
             ours: Shadow::new(RULES[SAFE]),
             followed: SAFE,
             shared: 0,
@@ -231,7 +231,7 @@ impl Shadows {
         if self.watched.remove(&file).is_some() {
             self.shared -= self.shared_of(file);
             self.ours.remove(file);
-            for shadow in &mut self.shadows {
+            for shadow in &mut self.of_rules {
                 shadow.remove(file);
             }
         }
@@ -248,14 +248,14 @@ impl Shadows {
         (uses.count, uses.last) = (uses.count + 1, self.clock);
         let (uses, limit) = (*uses, self.limit >> self.sampling);
         self.shared -= self.shared_of(file);
-        for (at, shadow) in self.shadows.iter_mut().enumerate() {
+        for (at, shadow) in self.of_rules.iter_mut().enumerate() {
             let left = shadow.used(file, bytes, &uses, limit);
             if at == SAFE {
                 self.shared -= bytes_kept(&self.ours, &left);
             }
         }
         let left = self.ours.used(file, bytes, &uses, limit);
-        self.shared -= bytes_kept(&self.shadows[SAFE], &left);
+        self.shared -= bytes_kept(&self.of_rules[SAFE], &left);
         self.shared += self.shared_of(file);
         if self.watched.len() > WATCHED_MAX {
             self.watch_fewer();
@@ -265,14 +265,14 @@ impl Shadows {
 
     /// Bytes of a file that both we and the safe rule keep, who saw the same last use of it.
     fn shared_of(&self, file: FileId) -> u64 {
-        match (self.ours.kept.get(&file), self.shadows[SAFE].kept.get(&file)) {
+        match (self.ours.kept.get(&file), self.of_rules[SAFE].kept.get(&file)) {
             (Some((bytes, _)), Some(_)) => *bytes,
             _ => 0,
         }
     }
 
     fn choose(&mut self) -> bool {
-        let cost = |at: usize| self.shadows[at].cost;
+        let cost = |at: usize| self.of_rules[at].cost;
         let least = (0..RULES.len()).min_by(|one, other| cost(*one).total_cmp(&cost(*other)));
         let least = least.expect("there are rules");
         #[expect(clippy::cast_precision_loss, reason = "a margin needs no exact bytes")]
@@ -296,7 +296,7 @@ impl Shadows {
         }
         self.followed = next;
         self.ours.follow(RULES[next]);
-        for shadow in &mut self.shadows {
+        for shadow in &mut self.of_rules {
             shadow.cost = 0.0;
         }
         true
@@ -305,16 +305,16 @@ impl Shadows {
     /// Whether we could go back to recency and have moved little more than it would have, or
     /// should not, for frequency would have moved less.
     fn is_insured(&self) -> bool {
-        let safe = &self.shadows[SAFE];
+        let safe = &self.of_rules[SAFE];
         #[expect(clippy::cast_precision_loss, reason = "a bound needs no exact bytes")]
         let apart = self.apart() as f64;
-        self.shadows[FREQUENCY].total < safe.total
+        self.of_rules[FREQUENCY].total < safe.total
             || self.ours.total + apart / 2.0 <= INSURED * safe.total
     }
 
     /// Bytes that only one of us and recency keeps.
     fn apart(&self) -> u64 {
-        (self.shadows[SAFE].used - self.shared) + (self.ours.used - self.shared)
+        (self.of_rules[SAFE].used - self.shared) + (self.ours.used - self.shared)
     }
 
     /// Half of the files watched so far.
@@ -322,7 +322,7 @@ impl Shadows {
         self.sampling += 1;
         let sampling = self.sampling;
         self.watched.retain(|file, _| is_sampled(*file, sampling));
-        for shadow in self.shadows.iter_mut().chain([&mut self.ours]) {
+        for shadow in self.of_rules.iter_mut().chain([&mut self.ours]) {
             let gone: Vec<_> =
                 shadow.kept.keys().filter(|file| !is_sampled(**file, sampling)).copied().collect();
             for file in gone {
@@ -370,7 +370,7 @@ mod tests {
                 if gone < 2 {
                     shadows.removed(gone);
                 }
-                let (safe, ours) = (&shadows.shadows[SAFE], &shadows.ours);
+                let (safe, ours) = (&shadows.of_rules[SAFE], &shadows.ours);
                 let common: u64 = safe.kept.keys().map(|file| shadows.shared_of(*file)).sum();
                 prop_assert_eq!(shadows.shared, common);
                 let all: u64 = ours.kept.values().map(|(bytes, _)| bytes).sum();

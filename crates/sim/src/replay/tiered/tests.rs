@@ -139,7 +139,9 @@ proptest! {
 fn a_file_that_is_read_beyond_what_was_written_was_there_before() {
     let there = |requests: &[Request]| {
         let mut files = FilesSeen::default();
-        requests.iter().for_each(|request| files.push(request));
+        for request in requests {
+            files.push(request);
+        }
         files.there_before().collect::<Vec<_>>()
     };
     let written = request(0, 0, Op::Write, 0, 1 << 20);
@@ -148,8 +150,8 @@ fn a_file_that_is_read_beyond_what_was_written_was_there_before() {
     assert_eq!(there(&[written, beyond]), [(0, (1 << 20) + 4096)]);
     // Reads and writes at random of a file that does not fit: it stays on the disk, as on a tier.
     let mixed = |at: u64| {
-        let op = if at % 3 == 0 { Op::Write } else { Op::Read };
-        request(at, 0, op, at * 37 % 64 << 16, 1 << 16)
+        let op = if at.is_multiple_of(3) { Op::Write } else { Op::Read };
+        request(at, 0, op, (at * 37 % 64) << 16, 1 << 16)
     };
     let done = tiered(&(0..128).map(mixed).collect::<Vec<_>>(), 1 << 20, "foresight");
     assert_eq!((done.ssd_read_bytes, done.ssd_written_bytes, done.demoted_bytes), (0, 0, 0));
