@@ -2,7 +2,7 @@
 //!
 //! - [`device`]: threads that read and write `/dev/fuse`, two system calls a request, with the
 //!   library's event loop. Always there: it shakes hands, and it takes what the other does not.
-//! - [`ring`]: `io_uring` commands (Linux 6.14), one system call a request, which stays on the
+//! - [`uring`]: `io_uring` commands (Linux 6.14), one system call a request, which stays on the
 //!   processor of the program that made it.
 //!
 //! Both are tables from the kernel's operations to the methods of [`crate::front::Front`].
@@ -15,6 +15,6 @@ pub mod uring;
 pub enum Transport {
     /// [`device`]
     Device,
-    /// [`ring`]
+    /// [`uring`]
     Ring,
 }
