@@ -155,20 +155,19 @@ fn look_at(
     found: &mut Overview,
 ) -> Result<()> {
     let inode = file.inode;
-    let reading = match store.read(file) {
+    let tokens = match sessions::current(store, file) {
         Err(StoreError::Unsound(what)) => {
             found.problems.push(Problem::Unsound { inode, what });
             return Ok(());
         }
-        reading => reading.map_err(told)?,
+        tokens => tokens.map_err(told)?,
     };
-    // What was said in an earlier life of the store counts for nothing.
-    if reading.tokens.epoch() != reading.epoch || reading.tokens.is_empty() {
+    if tokens.is_empty() {
         return Ok(());
     }
     found.files += 1;
     let mut seen = BTreeSet::new();
-    for token in reading.tokens.all() {
+    for token in tokens.all() {
         let Some(holdings) = held.get_mut(&token.session) else {
             found.problems.push(Problem::Stray { inode, session: token.session });
             continue;
@@ -180,16 +179,15 @@ fn look_at(
             Mode::Exclusive => &mut holdings.exclusive,
         } += 1;
     }
-    for waiter in reading.tokens.waiters() {
+    for waiter in tokens.waiters() {
         if let Some(holdings) = held.get_mut(&waiter) {
             holdings.waits += 1;
         }
     }
-    let direct = |held: &&Held| held.mode == Mode::Direct;
-    let contended = reading.tokens.all().iter().filter(direct);
-    let is_contended = |held: &Held| reading.tokens.is_contended(held.range, now_ms);
-    found.contended_files += u64::from(contended.into_iter().any(is_contended));
-    if let Some((one, other)) = conflict(reading.tokens.all()) {
+    let is_contended =
+        |held: &Held| held.mode == Mode::Direct && tokens.is_contended(held.range, now_ms);
+    found.contended_files += u64::from(tokens.all().iter().any(is_contended));
+    if let Some((one, other)) = conflict(tokens.all()) {
         found.problems.push(Problem::Conflict { inode, one, other });
     }
     Ok(())

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use halocline_cache::coherence::SharedFile;
-use halocline_model::token::{Held, Life, Mode, Session};
+use halocline_model::token::{Held, Life, Mode, Session, Tokens};
 use halocline_os::error::{Error, Result};
 use serde::Serialize;
 
 use crate::agent::{remove, told};
 use crate::registry::Registry;
-use crate::store::{Lease, Store};
+use crate::store::{self, Lease, Reading, Store};
 
 /// Files that are looked at where one asks for what a session holds.
 const FILES_MAX: usize = 1_000_000;
@@ -62,24 +62,18 @@ pub fn nodes(store: &dyn Store, registry: &Registry) -> Result<Vec<Node>> {
     Ok(sessions.into_iter().map(node).collect())
 }
 
-/// Who holds which bytes of a file.
+/// Who holds and who waits for which bytes of a file.
 ///
 /// # Errors
 /// If the store cannot be read.
-pub fn tokens(store: &dyn Store, file: SharedFile) -> Result<Vec<Held>> {
-    let reading = store.read(file).map_err(told)?;
-    let is_now = reading.tokens.epoch() == reading.epoch;
-    Ok(if is_now { reading.tokens.all().to_vec() } else { Vec::new() })
+pub fn tokens(store: &dyn Store, file: SharedFile) -> Result<Tokens> {
+    current(store, file).map_err(told)
 }
 
-/// Who waits for bytes of a file, the first one first.
-///
-/// # Errors
-/// If the store cannot be read.
-pub fn waiters(store: &dyn Store, file: SharedFile) -> Result<Vec<Session>> {
-    let reading = store.read(file).map_err(told)?;
-    let is_now = reading.tokens.epoch() == reading.epoch;
-    Ok(if is_now { reading.tokens.waiters().collect() } else { Vec::new() })
+/// The tokens of a file that count: what was said in an earlier life of the store does not.
+pub(crate) fn current(store: &dyn Store, file: SharedFile) -> store::Result<Tokens> {
+    let Reading { tokens, epoch } = store.read(file)?;
+    Ok(if tokens.epoch() == epoch { tokens } else { Tokens::new(epoch) })
 }
 
 /// What a session holds exclusively, as far as the store knows: dirty bytes may lie there.
@@ -89,8 +83,7 @@ pub fn waiters(store: &dyn Store, file: SharedFile) -> Result<Vec<Session>> {
 pub fn exclusive(store: &dyn Store, session: Session) -> Result<Vec<(SharedFile, Held)>> {
     let mut found = Vec::new();
     for file in store.files(FILES_MAX).map_err(told)? {
-        let held = tokens(store, file)?;
-        let own = held.into_iter().filter(|held| held.session == session);
+        let own = tokens(store, file)?.of(session).into_iter();
         found.extend(own.filter(|held| held.mode == Mode::Exclusive).map(|held| (file, held)));
     }
     Ok(found)

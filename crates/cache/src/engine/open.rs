@@ -201,7 +201,7 @@ fn take_over(components: &Components, recovery: &Recovery) -> Result<()> {
     components.own.lease.begin()?;
     // All that was left is judged: what is found from now on is of this session.
     *components.own.evidence.lock() = Evidence::Nothing;
-    for id in components.store.dmt.hollow_files() {
+    for id in components.store.dmt.empty_files() {
         components.store.note_emptied(id);
     }
     components.space.check();

@@ -140,7 +140,7 @@ impl ExtentTable {
     }
 
     /// All such files.
-    pub fn hollow_files(&self) -> Vec<FileId> {
+    pub fn empty_files(&self) -> Vec<FileId> {
         let files = self.files.read();
         files.all().filter(|state| self.has_nothing_of(state)).map(|state| state.id).collect()
     }

@@ -146,8 +146,7 @@ pub(super) fn tokens(args: &TokensArgs) -> Outcome {
         return Err(Failure::refused(format!("{path}: only regular files have tokens; name one")));
     }
     let file = SharedFile { inode: found.ino(), born_ns: born_ns(&found).cast_signed() };
-    let held = sessions::tokens(&store, file).map_err(Failure::refused)?;
-    let waiting = sessions::waiters(&store, file).map_err(Failure::refused)?;
+    let tokens = sessions::tokens(&store, file).map_err(Failure::refused)?;
     let token = |held: &halocline_model::token::Held| TokenJson {
         node: registry.node(held.session),
         mode: held.mode,
@@ -156,8 +155,8 @@ pub(super) fn tokens(args: &TokensArgs) -> Outcome {
     };
     let answer = TokensJson {
         inode: file.inode,
-        tokens: held.iter().map(token).collect(),
-        waiting: waiting.into_iter().map(|session| registry.node(session)).collect(),
+        tokens: tokens.all().iter().map(token).collect(),
+        waiting: tokens.waiters().map(|session| registry.node(session)).collect(),
     };
     if args.json {
         print_json(&answer)?;
