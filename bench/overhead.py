@@ -14,6 +14,8 @@ of them; the table shows medians of the rounds' ratios to mergerfs. Systems:
     cached     halocline with the page cache on (re-reads, against bare)
     warm       the same with --warm-passthrough: the kernel reads files that memory holds by itself
     pages      mergerfs with the page cache on, cache.files=full (the same): what a FUSE mount can reach
+    other      with --against: never and hits by another build (--against PATH), or with other options of the mount
+               (--against-options=--busy-poll=false), beside those above, so that two of ours compare in one run
 
 Requests come to Halocline as they do by default: through io_uring where the kernel offers it, else, and with
 --device, through /dev/fuse. The last line says which.
@@ -33,17 +35,13 @@ import tempfile
 import time
 
 SIZE = 256 << 20
-CASES = [
-    (name, pattern, block, jobs)
-    for name, pattern, block in [
-        ("random read 4 KiB", "randread", "4k"),
-        ("random write 4 KiB", "randwrite", "4k"),
-        ("sequential read 1 MiB", "read", "1m"),
-        ("sequential write 1 MiB", "write", "1m"),
-    ]
-    for jobs in (1, 4)
+PATTERNS = [
+    ("random read 4 KiB", "randread", "4k"),
+    ("random write 4 KiB", "randwrite", "4k"),
+    ("sequential read 1 MiB", "read", "1m"),
+    ("sequential write 1 MiB", "write", "1m"),
 ]
-DIRECT = ["mergerfs", "never", "hits"]
+DIRECT = ["mergerfs", "never", "hits", "other never", "other hits"]
 
 
 def run(*command, **kwargs):
@@ -104,12 +102,20 @@ class Mounts:
         self.where[name] = mount
         self.mounted.append(lambda: run("umount", mount))
 
-    def halo(self, name, *options):
+    def halo(self, name, *options, halocline=None):
+        halocline = halocline or self.halocline
         origin, mount = self.origin(f"{name}.origin"), self.directory(name)
         cache = self.directory(f"{name}.cache")
-        run(self.halocline, "mount", origin, mount, "--cache", cache, *self.options, *options)
+        run(halocline, "mount", origin, mount, "--cache", cache, *self.options, *options)
         self.where[name] = mount
-        self.mounted.append(lambda: run(self.halocline, "umount", mount))
+        self.mounted.append(lambda: run(halocline, "umount", mount))
+
+    def direct(self, prefix, halocline, *options):
+        """A mount all of whose requests go to the origin, and one all of whose requests are hits."""
+        self.halo(f"{prefix}never", "--direct", "--policy", "never", *options, halocline=halocline)
+        hits = f"{prefix}hits"
+        self.halo(hits, "--direct", "--policy", "always", "--size", "2G", *options, halocline=halocline)
+        run(halocline, "warm", self.where[hits] / "file")
 
     def relay(self, name, binary):
         origin, mount = self.origin(f"{name}.origin"), self.directory(name)
@@ -139,19 +145,25 @@ def fill(file):
             out.write(block)
 
 
-def measure(mounts, rounds, seconds):
+def progress(line):
+    """For a person who waits; nothing where the error text goes to a file."""
+    if sys.stderr.isatty():
+        print(f"\r{line}\r", end="", file=sys.stderr, flush=True)
+
+
+def measure(mounts, cases, rounds, seconds):
     """{case: {system: [bytes per second, one a round]}}"""
     seen = {}
     for at in range(rounds):
-        for name, pattern, block, jobs in CASES:
+        for (name, pattern, block), jobs in cases:
             systems = ["bare", *DIRECT, "relay"] + (["cached", "warm", "pages"] if "read" in pattern else [])
             systems = [system for system in systems if system in mounts.where]
             case = seen.setdefault(f"{name}, {jobs} job{'s' if jobs > 1 else ''}", {})
             for system in systems[at % 2:] + systems[:at % 2]:
-                print(f"\rround {at + 1}/{rounds}: {name} x{jobs}: {system:<10}", end="", file=sys.stderr)
+                progress(f"round {at + 1}/{rounds}: {name} x{jobs}: {system:<11}")
                 file = mounts.where[system] / "file"
                 case.setdefault(system, []).append(fio(file, pattern, block, jobs, seconds))
-    print("\r" + " " * 60, end="\r", file=sys.stderr)
+    progress(" " * 60)
     return seen
 
 
@@ -182,6 +194,18 @@ def table(seen):
         yield f"| {name} | {absolute:.0f} MB/s | {' | '.join(ratios)} |"
 
 
+def other_table(seen):
+    """Two of ours, each round's ratio for itself: the median, and the least and greatest."""
+    yield "| case | never / other | of rounds | hits / other | of rounds |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for name, case in seen.items():
+        cells = []
+        for system in ("never", "hits"):
+            each = [a / b for a, b in zip(case[system], case[f"other {system}"])]
+            cells += [f"{statistics.median(each):.2f}", f"{min(each):.2f} to {max(each):.2f}"]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--halocline", default="target/release/halocline", type=pathlib.Path)
@@ -192,10 +216,19 @@ def main():
     parser.add_argument("--relay", type=pathlib.Path, help="bare_relay, built in release")
     parser.add_argument("--device", action="store_true", help="no io_uring")
     parser.add_argument("--direct-only", action="store_true", help="leave the page cache's systems out")
+    parser.add_argument("--jobs", default="1,4", help="numbers of fio's jobs")
+    parser.add_argument("--against", type=pathlib.Path, metavar="PATH", help="another halocline")
+    parser.add_argument("--against-options", default="", metavar="OPTIONS", help="other options of the mount")
     parser.add_argument("--merge", nargs="+", type=pathlib.Path)
     args = parser.parse_args()
+    cases = [(pattern, int(jobs)) for pattern in PATTERNS for jobs in args.jobs.split(",")]
+    against = args.against or args.against_options
     if args.merge:
-        return print("\n".join(table(merged(json.loads(file.read_text()) for file in args.merge))))
+        seen = merged(json.loads(file.read_text()) for file in args.merge)
+        print("\n".join(table(seen)))
+        if all("other never" in case for case in seen.values()):
+            print("\n".join(other_table(seen)))
+        return
     for tool in ("fio", "mergerfs"):
         if not shutil.which(tool):
             sys.exit(f"{tool} is missing: apt-get install {tool}")
@@ -213,12 +246,15 @@ def main():
                 mounts.mergerfs("pages", "full")
                 mounts.halo("cached", "--policy", "never")
                 mounts.halo("warm", "--policy", "never", "--warm-passthrough=true")
-            mounts.halo("never", "--direct", "--policy", "never")
-            mounts.halo("hits", "--direct", "--policy", "always", "--size", "2G")
-            run(mounts.halocline, "warm", mounts.where["hits"] / "file")
+            mounts.direct("", mounts.halocline)
+            if against:
+                other = (args.against or args.halocline).resolve()
+                mounts.direct("other ", other, *args.against_options.split())
             status = json.loads(run(mounts.halocline, "status", mounts.where["hits"], "--json"))
-            seen = measure(mounts, args.rounds, args.seconds)
+            seen = measure(mounts, cases, args.rounds, args.seconds)
     print("\n".join(table(seen)))
+    if against:
+        print("\n".join(other_table(seen)))
     print(f"requests through {status['transport']}")
     if args.json:
         args.json.write_text(json.dumps(seen, indent=1))
