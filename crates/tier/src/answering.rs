@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::foundation::Foundation;
-use super::side::Side;
+use super::tier_dir::TierDir;
 use super::tiers::Tiers;
 use halocline_os::error::Result;
 use halocline_os::looks::Looks;
@@ -35,8 +35,8 @@ impl Answering {
     /// `ETIMEDOUT`, with the first that does not.
     fn check_answers(&self) -> Result<()> {
         thread::scope(|scope| {
-            let ask = |side| scope.spawn(move || Side::check_answers(side));
-            let asked: Vec<_> = self.tiers.sides().iter().map(ask).collect();
+            let ask = |tier_dir| scope.spawn(move || TierDir::check_answers(tier_dir));
+            let asked: Vec<_> = self.tiers.dirs().iter().map(ask).collect();
             // A look has no panics of its own.
             asked.into_iter().filter_map(|asked| asked.join().ok()).collect()
         })

@@ -247,13 +247,13 @@ impl Archiver {
     /// The first lower tier that has ample room.
     fn tier_for(&self, source: &Source, own: &Path) -> Result<usize, Stayed> {
         let need = source.stat.disk_bytes() + COPY_SLACK;
-        for tier in 1..self.tiers.sides().len() {
+        for tier in 1..self.tiers.dirs().len() {
             if is_private_path(own) || !self.tiers.can_be_named(tier, own) {
                 continue;
             }
-            let totals = self.tiers.sides()[tier].totals()?;
+            let totals = self.tiers.dirs()[tier].totals()?;
             let spare = totals.f_blocks.saturating_mul(totals.f_frsize) / SPARE_PART;
-            if self.tiers.sides()[tier].room()? >= need.saturating_add(spare) {
+            if self.tiers.dirs()[tier].room()? >= need.saturating_add(spare) {
                 return Ok(tier);
             }
         }
@@ -267,8 +267,8 @@ impl Archiver {
         copied: &mut Copied,
         own: PathBuf,
     ) -> Result<(), Stayed> {
-        let side = &self.tiers.sides()[copied.tier];
-        side.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
+        let tier_dir = &self.tiers.dirs()[copied.tier];
+        tier_dir.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
         let stale = resident.clean.with(Option::take);
         let intent = if let Some(stale) = stale {
             self.marks.discount(&stale);
@@ -276,7 +276,7 @@ impl Archiver {
         } else {
             let name = format!("{}-{}", copied.temporary, copied.tier);
             let intent = self.intents.note_durably(name, copied.tier, &own)?;
-            if let Err(error) = side.settle(&copied.temporary, &own) {
+            if let Err(error) = tier_dir.settle(&copied.temporary, &own) {
                 self.intents.clear(&intent);
                 return Err(error.into());
             }
@@ -284,21 +284,21 @@ impl Archiver {
         };
         copied.placed = Some((own, intent));
         let (own, _) = copied.placed.as_ref().expect("it is placed");
-        Ok(side.sync_parent("syncing a place", own)?)
+        Ok(tier_dir.sync_parent("syncing a place", own)?)
     }
 
     /// Puts a copy in the place of an older one, which an intent names durably.
     fn replace_stale(&self, copied: &Copied, stale: &Mark) -> Result<Intent, Stayed> {
-        let side = &self.tiers.sides()[copied.tier];
+        let tier_dir = &self.tiers.dirs()[copied.tier];
         let intent = stale.retired.clone().ok_or(Stayed::Changed)?;
-        let is_ours = match side.look(&stale.place) {
+        let is_ours = match tier_dir.look(&stale.place) {
             Ok(fd) => stale.copy.is(&stat_descriptor(&fd)?),
             Err(_) => false,
         };
         let replaced = if is_ours {
-            side.replace(&copied.temporary, &stale.place)
+            tier_dir.replace(&copied.temporary, &stale.place)
         } else {
-            side.settle(&copied.temporary, &stale.place)
+            tier_dir.settle(&copied.temporary, &stale.place)
         };
         match replaced {
             Ok(()) => Ok(intent),
@@ -373,23 +373,23 @@ impl Archiver {
         if own == mark.place || is_private_path(&own) {
             return Ok(());
         }
-        let side = &self.tiers.sides()[mark.tier];
+        let tier_dir = &self.tiers.dirs()[mark.tier];
         if !self.tiers.can_be_named(mark.tier, &own)
-            || !mark.copy.is(&stat_descriptor(side.look(&mark.place)?)?)
+            || !mark.copy.is(&stat_descriptor(tier_dir.look(&mark.place)?)?)
         {
             return Ok(());
         }
-        side.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
+        tier_dir.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
         let id = format!("{}-straight", self.tiers.fresh_name());
         let intent = self.intents.note_durably(id, mark.tier, &own)?;
-        if let Err(error) = side.shift(&mark.place, &own) {
+        if let Err(error) = tier_dir.shift(&mark.place, &own) {
             self.intents.clear(&intent);
             return Err(error);
         }
         let moved = || -> Result<Mark, Error> {
-            side.sync_parent("syncing a place", &own)?;
-            side.sync_parent("syncing what is removed", &mark.place)?;
-            let copy = Stamp::of(&stat_descriptor(side.look(&own)?)?);
+            tier_dir.sync_parent("syncing a place", &own)?;
+            tier_dir.sync_parent("syncing what is removed", &mark.place)?;
+            let copy = Stamp::of(&stat_descriptor(tier_dir.look(&own)?)?);
             let next = Mark { copy, place: own.clone(), ..mark.clone() };
             self.marks.note(&next)?;
             Ok(next)
@@ -408,7 +408,7 @@ impl Archiver {
             // The copy goes, whichever place it has after a power loss.
             Err(error) => {
                 tracing::debug!(%error, "a clean copy is lost");
-                let _ = side.remove(&own);
+                let _ = tier_dir.remove(&own);
                 self.intents.later(Removal::Nameless(intent));
             }
         }

@@ -104,7 +104,7 @@ impl ArchiveQueue {
 
     /// A directory was.
     pub(super) fn all_strayed(&self) {
-        if (1..self.tiers.sides().len()).any(|tier| self.marks.bytes_on(tier) > 0) {
+        if (1..self.tiers.dirs().len()).any(|tier| self.marks.bytes_on(tier) > 0) {
             self.state.lock().all_strayed = true;
         }
     }

@@ -123,13 +123,13 @@ impl Batches {
         {
             return outcomes;
         }
-        if ![0, tier].iter().all(|tier| self.tiers.sides()[*tier].syncs_whole())
+        if ![0, tier].iter().all(|tier| self.tiers.dirs()[*tier].syncs_whole())
             || dirty_bytes().is_none_or(|bytes| bytes > self.bounds.dirty_bytes_max)
         {
             return outcomes;
         }
         // Opened before anything is written: a sync through it tells of what failed since.
-        let Ok(whole) = self.tiers.sides()[tier].whole() else { return outcomes };
+        let Ok(whole) = self.tiers.dirs()[tier].whole() else { return outcomes };
         // Whoever moves one of them already is not waited for.
         let guards: Vec<_> = inodes.iter().map(|inode| inode.moving.try_lock()).collect();
         let free = (0..inodes.len()).filter(|at| guards[*at].is_some());
@@ -146,7 +146,7 @@ impl Batches {
         if members.is_empty() {
             return outcomes;
         }
-        if let Err(error) = self.tiers.sides()[tier].steps.sync_all("syncing copies", &whole) {
+        if let Err(error) = self.tiers.dirs()[tier].steps.sync_all("syncing copies", &whole) {
             tracing::debug!(%error, "the files of a batch are moved alone");
             for member in &members {
                 member.copied.undo(&self.tiers, &self.intents);
@@ -206,7 +206,7 @@ impl Batches {
     /// Gives copies their places on a lower tier, which intents name durably; the places are not
     /// durable yet.
     fn place_members<'a>(&self, mut members: Vec<Member<'a>>, tier: usize) -> Vec<Member<'a>> {
-        let side = &self.tiers.sides()[tier];
+        let tier_dir = &self.tiers.dirs()[tier];
         let mut made: HashSet<PathBuf> = HashSet::new();
         members.retain_mut(|member| {
             let own = self.tiers.tree().path_of(&member.source.entry);
@@ -215,7 +215,7 @@ impl Batches {
             } else {
                 let parent = own.parent().unwrap_or(&own);
                 let is_there = made.contains(parent)
-                    || side
+                    || tier_dir
                         .make_parents(&own, &mut |dir, made| {
                             mirror::directory(&self.tiers, dir, made)
                         })
@@ -235,7 +235,7 @@ impl Batches {
         let durable = members.is_empty() || self.intents.sync().is_ok();
         members.retain_mut(|member| {
             let placed = member.copied.placed.as_ref().expect("it was noted");
-            if durable && side.settle(&member.copied.temporary, &placed.0).is_ok() {
+            if durable && tier_dir.settle(&member.copied.temporary, &placed.0).is_ok() {
                 return true;
             }
             // Something else is there.

@@ -119,9 +119,9 @@ impl CleanCopies {
     pub(super) fn remove_marked(&self, slot: &mut Option<Mark>) -> Result<()> {
         let Some(mark) = slot else { return Ok(()) };
         let named = mark.as_intent(String::new());
-        let side = &self.tiers.sides()[mark.tier];
+        let tier_dir = &self.tiers.dirs()[mark.tier];
         leftovers::remove_copy(&self.tiers, &named, &mark.copy)?;
-        side.sync_parent("syncing what is removed", &mark.place)?;
+        tier_dir.sync_parent("syncing what is removed", &mark.place)?;
         self.marks.discount(mark);
         match &mark.retired {
             Some(intent) => self.intents.clear(intent),
@@ -238,7 +238,7 @@ impl CleanCopies {
             return false;
         }
         let synced =
-            self.tiers.sides()[source.from].steps.sync("syncing what is kept", &*source.file);
+            self.tiers.dirs()[source.from].steps.sync("syncing what is kept", &*source.file);
         if let Err(error) = &synced {
             tracing::warn!(%error, "no copy is kept");
         }
@@ -341,7 +341,7 @@ impl CleanCopies {
         if !mark.is_live() || !mark.file.is(&source.stat) {
             return None;
         }
-        let fd = self.tiers.sides()[mark.tier].look(&mark.place).ok()?;
+        let fd = self.tiers.dirs()[mark.tier].look(&mark.place).ok()?;
         if !mark.copy.is(&stat_descriptor(&fd).ok()?) {
             return None;
         }
@@ -362,7 +362,7 @@ impl CleanCopies {
 
     /// Gives a clean copy the attributes of its file, durably.
     fn dress(&self, inode: &Inode, source: &Source, copied: &Copied) -> Result<()> {
-        let steps = &self.tiers.sides()[copied.tier].steps;
+        let steps = &self.tiers.dirs()[copied.tier].steps;
         let changed = steps.step("giving a copy its attributes", || {
             let changed = copy::liken(&source.file, &source.stat, &copied.file)?;
             let numbered = kept_number(&copied.file) == Some(inode.number);
@@ -378,14 +378,14 @@ impl CleanCopies {
     /// Gives up copies on a tier until `bytes` can be written there, or none is left; whether any
     /// went.
     pub(super) fn give_way(&self, tier: usize, bytes: u64) -> bool {
-        let device = self.tiers.sides()[tier].device;
-        let on = |tier: usize| self.tiers.sides()[tier].device == device;
-        if !(1..self.tiers.sides().len()).any(|tier| on(tier) && self.marks.bytes_on(tier) > 0) {
+        let device = self.tiers.dirs()[tier].device;
+        let on = |tier: usize| self.tiers.dirs()[tier].device == device;
+        if !(1..self.tiers.dirs().len()).any(|tier| on(tier) && self.marks.bytes_on(tier) > 0) {
             return false;
         }
         // The files that they were are open until then.
         self.leftovers.free_old_copies();
-        let has_room = || self.tiers.sides()[tier].room().is_ok_and(|room| room >= bytes);
+        let has_room = || self.tiers.dirs()[tier].room().is_ok_and(|room| room >= bytes);
         let mut copies: BTreeMap<(u64, Entry), Arc<Resident>> = BTreeMap::new();
         for (entry, resident) in self.residents.all() {
             let found = resident.clean.with(|slot| {
@@ -411,13 +411,13 @@ impl CleanCopies {
 
     /// Whether `bytes` can be written on a tier, for which copies give way.
     pub(super) fn has_room_on(&self, tier: usize, bytes: u64) -> Result<bool> {
-        let room = self.tiers.sides()[tier].room()?;
+        let room = self.tiers.dirs()[tier].room()?;
         let copies =
-            totals::bytes_of_copies(&self.tiers, &self.marks, self.tiers.sides()[tier].device);
+            totals::bytes_of_copies(&self.tiers, &self.marks, self.tiers.dirs()[tier].device);
         if room >= bytes || room.saturating_add(copies) < bytes {
             return Ok(room >= bytes);
         }
-        Ok(self.give_way(tier, bytes) && self.tiers.sides()[tier].room()? >= bytes)
+        Ok(self.give_way(tier, bytes) && self.tiers.dirs()[tier].room()? >= bytes)
     }
 }
 

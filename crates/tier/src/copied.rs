@@ -40,11 +40,14 @@ pub(super) struct Copied {
 impl Copied {
     /// Takes back what a migration that did not happen has made.
     pub(super) fn undo(&self, tiers: &Tiers, intents: &Intents) {
-        let side = &tiers.sides()[self.tier];
+        let tier_dir = &tiers.dirs()[self.tier];
         match &self.placed {
-            None => side.drop_temporary(&self.temporary),
+            None => tier_dir.drop_temporary(&self.temporary),
             Some((place, intent)) => {
-                match side.remove(place).and_then(|()| side.sync_parent("syncing a place", place)) {
+                match tier_dir
+                    .remove(place)
+                    .and_then(|()| tier_dir.sync_parent("syncing a place", place))
+                {
                     Ok(()) => intents.clear(intent),
                     Err(error) => tracing::warn!(%error, "a copy is removed at the next mount"),
                 }

@@ -304,12 +304,12 @@ impl Cutover {
         place: &mut Place,
         copied: &Copied,
     ) -> Result<(), Stayed> {
-        let side = &self.tiers.sides()[copied.tier];
+        let tier_dir = &self.tiers.dirs()[copied.tier];
         if copied.tier == 0 {
             return Err(Stayed::Gone);
         }
         *inode.kept.lock() = Some(Arc::new(copied.file.try_clone()?.into()));
-        side.drop_temporary(&copied.temporary);
+        tier_dir.drop_temporary(&copied.temporary);
         place.away = Some(Away { tier: copied.tier, path: PathBuf::new(), shared: false });
         place.moves += 1;
         self.follow(inode, place, copied);

@@ -8,7 +8,7 @@
 //! The time of last change (ctime) cannot be set, nor can the others by a mount whose user does not
 //! own the directory: for both the times to be shown are remembered with the real ones, as long as
 //! the mount lives. A change that a program makes gives a directory other real times. A mount that
-//! is killed between the two calls leaves the later time, which is the safe side.
+//! is killed between the two calls leaves the later time, which is the safe one.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -310,7 +310,7 @@ impl Files {
         if self.clean.give_way(failed, ROOM_FOR_NAMES) {
             return Ok(());
         }
-        for tier in failed + 1..self.tiers.sides().len() {
+        for tier in failed + 1..self.tiers.dirs().len() {
             if inode.place.read().tier() != failed {
                 // Somebody moved it meanwhile.
                 return Ok(());

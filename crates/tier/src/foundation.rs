@@ -25,8 +25,8 @@ use super::owed::Owed;
 use super::pass::Passing;
 use super::placement::Placement;
 use super::residents::Residents;
-use super::side::Side;
 use super::signal::Signal;
+use super::tier_dir::TierDir;
 use super::tiers::Tiers;
 use super::under_way::UnderWay;
 use super::uses::AllUses;
@@ -90,18 +90,19 @@ impl Foundation {
         let owner = Owner::take(&private)?;
         let is_new = set.is_new()?;
         let former = former(&owner)?;
-        let side = |(tier, root): (usize, &PathBuf)| Side::open(root, tier, around.watcher.clone());
-        let sides = set.roots.iter().enumerate().map(side).collect::<Result<Vec<_>>>()?;
+        let tier_dir =
+            |(tier, root): (usize, &PathBuf)| TierDir::open(root, tier, around.watcher.clone());
+        let dirs = set.roots.iter().enumerate().map(tier_dir).collect::<Result<Vec<_>>>()?;
         // Of the directory that is locked, not of one that came to its path meanwhile.
-        sides[0].check_private(&owner)?;
-        let total = sides[0].totals()?;
+        dirs[0].check_private(&owner)?;
+        let total = dirs[0].totals()?;
         let limit = options.limit.bytes(total.f_blocks.saturating_mul(total.f_frsize));
         let started = Duration::from_nanos(clock.now_ns().unsigned_abs());
         let first_name = u64::try_from(started.as_nanos()).unwrap_or_default();
-        let (private_dir, steps, count) = (sides[0].private(), sides[0].steps.clone(), sides.len());
+        let (private_dir, steps, count) = (dirs[0].private(), dirs[0].steps.clone(), dirs.len());
         let intents = Arc::new(Intents::open(private_dir, steps.clone())?);
         let marks = Arc::new(Marks::open(private_dir, steps, count)?);
-        let tiers = Tiers::new(sides, Links::new(&set.roots, &former), first_name)?;
+        let tiers = Tiers::new(dirs, Links::new(&set.roots, &former), first_name)?;
         let (tiers, residents) = (Arc::new(tiers), Arc::new(Residents::new(limit)));
         let (table, signal) = (Arc::<Table>::default(), Arc::new(Signal::new(&clock)));
         let many_names = Arc::<ManyNames>::default();

@@ -167,11 +167,11 @@ impl HardLinks {
 impl HardLinks {
     /// Makes as many temporary names of what `first` names as a file has names.
     pub(super) fn make_names(&self, first: &str, count: usize) -> Result<()> {
-        let side = &self.tiers.ssd();
+        let tier_dir = &self.tiers.ssd();
         (1..count).try_for_each(|at| {
             let name = temporary_name(first, at);
-            side.steps.step("making a name", || {
-                Ok(linkat(side.tmp(), first, side.tmp(), name, AtFlags::empty())?)
+            tier_dir.steps.step("making a name", || {
+                Ok(linkat(tier_dir.tmp(), first, tier_dir.tmp(), name, AtFlags::empty())?)
             })
         })
     }
@@ -259,12 +259,12 @@ impl HardLinks {
 
     /// Gives a name, which stands for `expected`, to what a note is of.
     fn give(&self, note: &str, (parent, name): &Name, expected: Entry) -> Result<()> {
-        let (side, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
+        let (tier_dir, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
         let dir = self.intents.dir();
-        side.steps.step("making a name", || {
-            Ok(linkat(dir, note, side.tmp(), &temporary, AtFlags::empty())?)
+        tier_dir.steps.step("making a name", || {
+            Ok(linkat(dir, note, tier_dir.tmp(), &temporary, AtFlags::empty())?)
         })?;
-        let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+        let from = (tier_dir.tmp().as_fd(), OsStr::new(&temporary));
         self.dir_times
             .replace_unseen(
                 &self.tiers,
@@ -336,11 +336,11 @@ impl HardLinks {
     /// them, or of a new one with `target`.
     pub(super) fn join(&self, names: &[(Name, Entry)], target: Option<&OsStr>) -> Result<()> {
         let Some(((parent, name), first)) = names.first() else { return Ok(()) };
-        let (side, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
+        let (tier_dir, temporary) = (&self.tiers.ssd(), self.tiers.fresh_name());
         let mut one = *first;
         if let Some(target) = target {
             self.tiers.make_link(&temporary, target, self.table.number(one))?;
-            let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+            let from = (tier_dir.tmp().as_fd(), OsStr::new(&temporary));
             let to = (parent, name.as_os_str());
             let new = self
                 .dir_times
@@ -352,10 +352,10 @@ impl HardLinks {
         }
         let dir = self.tiers.tree().descriptor(parent)?;
         for ((to_dir, to), other) in names.iter().skip(1).filter(|(_, other)| *other != one) {
-            side.steps.step("making a name", || {
-                Ok(linkat(&*dir, name, side.tmp(), &temporary, AtFlags::empty())?)
+            tier_dir.steps.step("making a name", || {
+                Ok(linkat(&*dir, name, tier_dir.tmp(), &temporary, AtFlags::empty())?)
             })?;
-            let from = (side.tmp().as_fd(), OsStr::new(&temporary));
+            let from = (tier_dir.tmp().as_fd(), OsStr::new(&temporary));
             self.dir_times.replace_unseen(
                 &self.tiers,
                 "replacing a link",

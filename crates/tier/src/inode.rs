@@ -136,7 +136,7 @@ impl Inode {
             None => tiers.tree().descriptor(&place.entry),
             Some(away) => match self.kept.lock().clone() {
                 Some(kept) => Ok(kept),
-                None => Ok(Arc::new(tiers.sides()[away.tier].find(&away.path)?)),
+                None => Ok(Arc::new(tiers.dirs()[away.tier].find(&away.path)?)),
             },
         }
     }

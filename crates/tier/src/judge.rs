@@ -84,7 +84,7 @@ impl Judge {
         let mut leftovers = Vec::new();
         for mark in marks {
             let place = (mark.tier, mark.place.clone());
-            let other = self.tiers.sides()[mark.tier].path.join(&mark.place);
+            let other = self.tiers.dirs()[mark.tier].path.join(&mark.place);
             let verdict = self.judge(&mark, survey);
             let path = || {
                 let file = survey.marked.get(&mark.file.inode).and_then(Option::as_ref);
@@ -126,7 +126,7 @@ impl Judge {
         if survey.named.contains_key(&place) || survey.copies.contains(&place) {
             return Verdict::Void;
         }
-        let copy = match self.tiers.sides()[mark.tier].look(&mark.place) {
+        let copy = match self.tiers.dirs()[mark.tier].look(&mark.place) {
             Ok(fd) => stat_descriptor(&fd),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Verdict::Gone,
             Err(errno) => Err(errno.into()),

@@ -13,7 +13,7 @@
 //!
 //! Files, from the bottom; each takes what it needs of those before it, and none knows those after it:
 //! - Around all: the [`decorations`] that stand between a tier and the machine.
-//! - On disk: [`tiers`] are the tree and each tier's directory ([`side`], whose changes are [`steps`], which a [`watcher`] hears of), [`links`] the form of links between them,
+//! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a [`watcher`] hears of), [`links`] the form of links between them,
 //!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`totals`] what `df` shows.
 //! - In memory: [`inode`] is what is known of a live file and [`numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
 //!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`owed`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`uses`] and [`under_way`]
@@ -85,13 +85,13 @@ mod reporter;
 mod residents;
 mod scan;
 mod serve;
-mod side;
 mod signal;
 mod staging;
 mod stamp;
 mod stayed;
 mod steps;
 mod survey;
+mod tier_dir;
 mod tiers;
 mod totals;
 mod tree;

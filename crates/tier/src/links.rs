@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Timespec, Timestamps, utimensat};
 
-use super::side::Side;
+use super::tier_dir::TierDir;
 use halocline_vfs::Stat;
 
 /// Times of links before this second stand for numbers; no file is as old as 1970.
@@ -138,7 +138,7 @@ pub(super) fn can_keep(number: u64) -> bool {
 }
 
 /// Makes a new link, in the directory of temporary names, keep its file's number.
-pub(super) fn number_link(ssd: &Side, name: &str, number: u64) {
+pub(super) fn number_link(ssd: &TierDir, name: &str, number: u64) {
     let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     if !can_keep(number) {
         return;

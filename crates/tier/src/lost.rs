@@ -50,7 +50,7 @@ impl Lost {
 pub(super) fn is_lost(tiers: &Tiers, away: &Away) -> bool {
     let nameless = away.path.as_os_str().is_empty();
     !nameless
-        && matches!(tiers.sides()[away.tier].look(&away.path), Err(Errno::NOENT | Errno::NOTDIR))
+        && matches!(tiers.dirs()[away.tier].look(&away.path), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
 /// The file itself; `None` where it is lost.

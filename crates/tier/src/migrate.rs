@@ -199,7 +199,7 @@ impl Migrator {
         told: Told<'_>,
     ) -> Result<u64, Stayed> {
         let mut last = Stayed::NoRoom;
-        for tier in 1..self.tiers.sides().len() {
+        for tier in 1..self.tiers.dirs().len() {
             match self.migrate(inode, tier, manner, told) {
                 // More than was thought: metadata needs room, too.
                 Err(Stayed::NoRoom) if self.clean.give_way(tier, ROOM_FOR_NAMES) => {

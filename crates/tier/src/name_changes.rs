@@ -295,7 +295,7 @@ impl NameChanges {
             self.many_names.forget(removed.key);
         }
         if let Some(intent) = leaving {
-            match (self.tiers.sides()[intent.tier].look(&intent.place), &live) {
+            match (self.tiers.dirs()[intent.tier].look(&intent.place), &live) {
                 (Ok(fd), Some(live)) => *live.kept.lock() = Some(Arc::new(fd)),
                 (Err(Errno::NOENT | Errno::NOTDIR), _) => {
                     let path = self.tiers.tree().path_of(parent).join(name);

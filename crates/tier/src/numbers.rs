@@ -98,7 +98,7 @@ impl Numbers {
             self.table.set_number(key, number);
             return number;
         }
-        let copy = tiers.sides()[away.tier].look(&away.path).ok();
+        let copy = tiers.dirs()[away.tier].look(&away.path).ok();
         let kept = copy.and_then(|copy| kept_number(&copy));
         // Ours is in the link, where that can have it. What else an attribute says is for files that were put
         // there by hand, whoever said it, and may be the own number of anything on the SSD.

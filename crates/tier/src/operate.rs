@@ -32,7 +32,7 @@ impl Controlled for FileTier {
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            origin: core.base.tiers.sides().last().expect("two tiers").path.clone(),
+            origin: core.base.tiers.dirs().last().expect("two tiers").path.clone(),
             cache: core.base.tiers.ssd().path.clone(),
             // The mount tells.
             transport: String::new(),

@@ -157,7 +157,7 @@ impl Permissions {
             return Ok(());
         };
         let file = inode.physical(&self.tiers, &place)?;
-        let copy = self.tiers.sides()[mark.tier].look(&mark.place)?;
+        let copy = self.tiers.dirs()[mark.tier].look(&mark.place)?;
         if is_closed(&stat_descriptor(&copy)?) && !is_closed(&stat_descriptor(&*file)?) {
             self.changing_permissions(&place, (&*file, None), || Ok(()))?;
         }
@@ -168,11 +168,13 @@ impl Permissions {
     fn remove_ended(&self, resident: &Resident) -> Result<()> {
         let mut ended = resident.clean.ended.lock();
         let Some((intent, stamp)) = ended.as_deref() else { return Ok(()) };
-        let side = &self.tiers.sides()[intent.tier];
-        match side.look(&intent.place) {
+        let tier_dir = &self.tiers.dirs()[intent.tier];
+        match tier_dir.look(&intent.place) {
             Ok(fd) if stamp.is(&stat_descriptor(&fd)?) => {
                 // One that is closed is removed later.
-                side.remove(&intent.place).or_else(|_| self.shut(intent.tier, &fd).map(drop))?;
+                tier_dir
+                    .remove(&intent.place)
+                    .or_else(|_| self.shut(intent.tier, &fd).map(drop))?;
             }
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
             Err(errno) => return Err(errno.into()),
@@ -188,7 +190,7 @@ impl Permissions {
             Ok(copy) => Ok(Some(copy)),
             Err(error) => {
                 tracing::debug!(%error, "a copy that cannot be closed goes");
-                let path = self.tiers.sides()[mark.tier].path.join(&mark.place);
+                let path = self.tiers.dirs()[mark.tier].path.join(&mark.place);
                 self.clean.remove_marked(slot).map_err(|error| {
                     let source = std::io::Error::from_raw_os_error(error.errno());
                     Error::at(path, "close or remove the file's copy")(source)
@@ -206,8 +208,8 @@ impl Permissions {
         if !mark.stale {
             mark.unmarked = Some(mark.unmarked.map_or(0, |changes| changes.wrapping_add(1)));
         }
-        let side = &self.tiers.sides()[mark.tier];
-        let copy = side.look(&mark.place)?;
+        let tier_dir = &self.tiers.dirs()[mark.tier];
+        let copy = tier_dir.look(&mark.place)?;
         if !mark.copy.is(&stat_descriptor(&copy)?) {
             // Somebody else's by now.
             return Err(Errno::STALE.into());
@@ -219,7 +221,7 @@ impl Permissions {
     /// Takes all permissions from a copy; what it looks like afterwards.
     fn shut(&self, tier: usize, copy: &OwnedFd) -> Result<Stat> {
         let none = SetAttr { mode: Some(0), ..SetAttr::default() };
-        self.tiers.sides()[tier].steps.step("closing a copy", || set_attr_on(copy, &none))
+        self.tiers.dirs()[tier].steps.step("closing a copy", || set_attr_on(copy, &none))
     }
 
     /// Gives a closed copy the permissions of its file, which looked as `before` while both were
@@ -231,7 +233,7 @@ impl Permissions {
         copy: &OwnedFd,
     ) -> Result<()> {
         let given =
-            self.tiers.sides()[mark.tier].steps.step("giving a copy its permissions", || {
+            self.tiers.dirs()[mark.tier].steps.step("giving a copy its permissions", || {
                 if let Some(name) = attribute.filter(|name| *name != ACL) {
                     give_attribute(fd, copy, name)?;
                 }
@@ -286,20 +288,20 @@ impl Permissions {
     fn sync_copies(&self, copies: &[(Arc<Resident>, Mark)]) -> BTreeSet<usize> {
         let on = |tier: usize| copies.iter().filter(|(_, mark)| mark.tier == tier).count();
         let whole = |tier: &usize| {
-            let side = &self.tiers.sides()[*tier];
-            on(*tier) > ALONE_MAX && side.syncs_whole() && side.sync_all().is_ok()
+            let tier_dir = &self.tiers.dirs()[*tier];
+            on(*tier) > ALONE_MAX && tier_dir.syncs_whole() && tier_dir.sync_all().is_ok()
         };
-        (1..self.tiers.sides().len()).filter(whole).collect()
+        (1..self.tiers.dirs().len()).filter(whole).collect()
     }
 
     /// Makes a copy's permissions durable; whether that went.
     fn sync_copy(&self, mark: &Mark) -> bool {
-        let side = &self.tiers.sides()[mark.tier];
-        let synced = side.look(&mark.place).map_err(Error::from).and_then(|fd| {
+        let tier_dir = &self.tiers.dirs()[mark.tier];
+        let synced = tier_dir.look(&mark.place).map_err(Error::from).and_then(|fd| {
             // The daemon of an ordinary user may be unable to open it.
             match reopen(&fd, libc::O_RDONLY | libc::O_NONBLOCK) {
-                Ok(copy) => side.steps.sync("syncing a copy's permissions", &copy),
-                Err(_) => side.sync_all(),
+                Ok(copy) => tier_dir.steps.sync("syncing a copy's permissions", &copy),
+                Err(_) => tier_dir.sync_all(),
             }
         });
         synced.inspect_err(|error| tracing::debug!(%error, "a copy's permissions")).is_ok()

@@ -64,28 +64,30 @@ impl Repair {
         if stays || !self.tiers.can_be_named(away.tier, &path) {
             return Ok(());
         }
-        let side = &self.tiers.sides()[away.tier];
-        side.make_parents(&path, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
-        let file = side.find(&away.path)?;
+        let tier_dir = &self.tiers.dirs()[away.tier];
+        tier_dir.make_parents(&path, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
+        let file = tier_dir.find(&away.path)?;
         let before = stat_descriptor(&file)?;
         let new = self.intents.note_durably(
             format!("{}-new", self.tiers.fresh_name()),
             away.tier,
             &path,
         )?;
-        if let Err(error) = side.link(&away.path, &path) {
+        if let Err(error) = tier_dir.link(&away.path, &path) {
             // Whatever has this place is not ours.
             self.intents.clear(&new);
             return Err(error);
         }
-        let switched = side
+        let switched = tier_dir
             .sync_parent("syncing a place", &path)
             .and_then(|()| self.switch_place(inode, &mut place, &away, (&name, &path)));
         let old = match switched {
             Ok(old) => old,
             Err(error) => {
                 // While the second place may come back, its intent stays.
-                side.remove(&path).and_then(|()| side.sync_parent("syncing a place", &path))?;
+                tier_dir
+                    .remove(&path)
+                    .and_then(|()| tier_dir.sync_parent("syncing a place", &path))?;
                 self.intents.clear(&new);
                 return Err(error);
             }

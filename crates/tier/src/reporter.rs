@@ -16,7 +16,7 @@ use super::options::TierOptions;
 use super::pass::Passing;
 use super::placement::Placement;
 use super::residents::Residents;
-use super::side::Side;
+use super::tier_dir::TierDir;
 use super::tiers::Tiers;
 use super::tree::Named;
 use super::under_way::UnderWay;
@@ -103,7 +103,7 @@ impl Reporter {
 
     /// What a person should know.
     fn notes(&self) -> Vec<String> {
-        let full = self.tiers.sides().iter().filter_map(note_of_full);
+        let full = self.tiers.dirs().iter().filter_map(note_of_full);
         self.defects.notes().into_iter().chain(self.lost.note()).chain(full).collect()
     }
 
@@ -125,13 +125,13 @@ impl Reporter {
 
     /// Each tier, with what is free on it where that is to be looked at.
     fn states(&self, free: bool) -> Vec<TierState> {
-        let sides = self.tiers.sides().iter();
-        let state = |side: &Side| TierState {
-            path: side.path.clone(),
-            name: side.name(),
-            free_bytes: free.then(|| side.room().ok()).flatten(),
+        let dirs = self.tiers.dirs().iter();
+        let state = |tier_dir: &TierDir| TierState {
+            path: tier_dir.path.clone(),
+            name: tier_dir.name(),
+            free_bytes: free.then(|| tier_dir.room().ok()).flatten(),
         };
-        sides.map(state).collect()
+        dirs.map(state).collect()
     }
 
     /// Bytes that the SSD's file system has left, whoever uses it.
@@ -155,8 +155,8 @@ impl Reporter {
         };
         Ok(FileInfo {
             tier,
-            tier_name: self.tiers.sides()[tier].name(),
-            place: self.tiers.sides()[tier].path.join(inside),
+            tier_name: self.tiers.dirs()[tier].name(),
+            place: self.tiers.dirs()[tier].path.join(inside),
             size_bytes: stat.raw.st_size.unsigned_abs(),
             disk_bytes: stat.disk_bytes(),
             pinned,
@@ -167,7 +167,7 @@ impl Reporter {
                 let tier = resident
                     .clean
                     .with(|slot| slot.as_ref().filter(|mark| mark.is_live()).map(|mark| mark.tier));
-                tier.map(|tier| self.tiers.sides()[tier].name())
+                tier.map(|tier| self.tiers.dirs()[tier].name())
             }),
             path: file.path,
         })
@@ -199,7 +199,7 @@ impl Reporter {
 
     fn copies_status(&self) -> CopiesStatus {
         let mut clean = Moved::default();
-        let disk_bytes = (1..self.tiers.sides().len()).map(|tier| self.marks.bytes_on(tier)).sum();
+        let disk_bytes = (1..self.tiers.dirs().len()).map(|tier| self.marks.bytes_on(tier)).sum();
         let residents = self.residents.all();
         for (_, resident) in residents.iter().filter(|(_, resident)| resident.clean.is_clean()) {
             clean.files += 1;
@@ -221,12 +221,12 @@ impl Reporter {
 
     /// Whether all tiers answer, and have done so since the mount.
     pub(super) fn health(&self) -> Health {
-        for side in self.tiers.sides() {
-            if let Err(error) = side.is_there() {
+        for tier_dir in self.tiers.dirs() {
+            if let Err(error) = tier_dir.is_there() {
                 return Health::Degraded { reason: error.to_string() };
             }
-            if let Some(failure) = side.steps.failure() {
-                let path = side.path.display();
+            if let Some(failure) = tier_dir.steps.failure() {
+                let path = tier_dir.path.display();
                 let remedy =
                     "look at the kernel's log, save the tier's files, and replace the device";
                 return Health::Degraded { reason: format!("{path}: {failure}; {remedy}") };
@@ -252,8 +252,8 @@ impl Reporter {
 }
 
 /// That no file can come to a tier, if so. That is no failure of its device, and nothing else says why files stay.
-fn note_of_full(side: &Side) -> Option<String> {
-    let totals = side.totals().ok()?;
+fn note_of_full(tier_dir: &TierDir) -> Option<String> {
+    let totals = tier_dir.totals().ok()?;
     let missing = if totals.f_files > 0 && totals.f_favail == 0 {
         "free inodes (df -i)"
     } else if totals.f_bavail == 0 {
@@ -263,6 +263,6 @@ fn note_of_full(side: &Side) -> Option<String> {
     };
     Some(format!(
         "{}: its file system has no {missing}: no file can come here",
-        side.path.display()
+        tier_dir.path.display()
     ))
 }

@@ -120,7 +120,7 @@ impl Staging {
         told: Told<'_>,
     ) -> Result<Copied, Stayed> {
         let copied = self.copy_for_now(inode, source, to, told)?;
-        match self.tiers.sides()[copied.tier].steps.sync("syncing a copy", &copied.file) {
+        match self.tiers.dirs()[copied.tier].steps.sync("syncing a copy", &copied.file) {
             Ok(()) => Ok(copied),
             Err(error) => {
                 copied.undo(&self.tiers, &self.intents);
@@ -146,7 +146,7 @@ impl Staging {
             return Err(Stayed::NoRoom);
         }
         let temporary = self.tiers.fresh_name();
-        let file = self.tiers.sides()[tier].temporary(&temporary)?;
+        let file = self.tiers.dirs()[tier].temporary(&temporary)?;
         let copied =
             Copied { tier, temporary, file, placed: None, keep: false, _reserved: reserved };
         match self.fill(inode, source, (&copied, expected), told) {
@@ -165,8 +165,8 @@ impl Staging {
         (copied, expected): (&Copied, Expected),
         told: Told<'_>,
     ) -> halocline_os::error::Result<()> {
-        let steps = &self.tiers.sides()[copied.tier].steps;
-        let from = End { file: &source.file, steps: &self.tiers.sides()[source.from].steps };
+        let steps = &self.tiers.dirs()[copied.tier].steps;
+        let from = End { file: &source.file, steps: &self.tiers.dirs()[source.from].steps };
         let to = End { file: &copied.file, steps };
         let size = source.stat.raw.st_size.unsigned_abs();
         copy::contents(from, to, size, expected, told)?;
@@ -184,22 +184,22 @@ impl Staging {
         if copied.tier == 0 || source.name.is_none() {
             return Ok(());
         }
-        let side = &self.tiers.sides()[copied.tier];
+        let tier_dir = &self.tiers.dirs()[copied.tier];
         let own = self.tiers.tree().path_of(&source.entry);
         let other = Path::new(PRIVATE).join("files").join(&copied.temporary);
         let fits = self.tiers.can_be_named(copied.tier, &own) && !is_private_path(&own);
         for place in [fits.then_some(own), Some(other)].into_iter().flatten() {
-            let made = side
+            let made = tier_dir
                 .make_parents(&place, &mut |dir, made| mirror::directory(&self.tiers, dir, made));
             if made.is_err() && place.starts_with(PRIVATE) {
                 return Ok(made?);
             }
             let name = format!("{}-{}", copied.temporary, copied.tier);
             let intent = self.intents.note_durably(name, copied.tier, &place)?;
-            match side.settle(&copied.temporary, &place) {
+            match tier_dir.settle(&copied.temporary, &place) {
                 Ok(()) => {
                     let placed = copied.placed.insert((place, intent));
-                    return Ok(side.sync_parent("syncing a place", &placed.0)?);
+                    return Ok(tier_dir.sync_parent("syncing a place", &placed.0)?);
                 }
                 Err(error) => {
                     self.intents.clear(&intent);

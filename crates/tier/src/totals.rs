@@ -78,18 +78,18 @@ pub(super) fn totals(
         used: residents.used(),
     };
     let (mut lower, mut counted) = (Vec::new(), Vec::new());
-    for side in &tiers.sides()[1..] {
-        if counted.contains(&side.device) {
+    for tier_dir in &tiers.dirs()[1..] {
+        if counted.contains(&tier_dir.device) {
             continue;
         }
-        counted.push(side.device);
-        let more = side.totals()?;
-        let of_copies = bytes_of_copies(tiers, marks, side.device);
+        counted.push(tier_dir.device);
+        let more = tier_dir.totals()?;
+        let of_copies = bytes_of_copies(tiers, marks, tier_dir.device);
         lower.push(Lower {
             total: more.f_blocks * more.f_frsize,
             free: more.f_bfree * more.f_frsize + of_copies,
             available: more.f_bavail * more.f_frsize + of_copies,
-            shared: side.device == own,
+            shared: tier_dir.device == own,
         });
     }
     let Sum { total, free, available } = sum(ssd, &lower);
@@ -102,8 +102,8 @@ pub(super) fn totals(
 
 /// Bytes that clean copies have on a file system.
 pub(super) fn bytes_of_copies(tiers: &Tiers, marks: &Marks, device: u64) -> u64 {
-    let sides = tiers.sides().iter().enumerate().filter(|(_, side)| side.device == device);
-    sides.map(|(tier, _)| marks.bytes_on(tier)).sum()
+    let dirs = tiers.dirs().iter().enumerate().filter(|(_, tier_dir)| tier_dir.device == device);
+    dirs.map(|(tier, _)| marks.bytes_on(tier)).sum()
 }
 
 #[cfg(test)]

@@ -201,7 +201,7 @@ fn other_attributes_go_to_the_copy_when_it_is_the_file() {
     fixture.check_places();
 }
 
-/// I10: changes past the mount are seen in the stamps, whichever side they are on.
+/// I10: changes past the mount are seen in the stamps, on whichever tier.
 #[test]
 fn i10_what_was_changed_past_the_mount_is_not_believed() {
     for remount in [false, true] {

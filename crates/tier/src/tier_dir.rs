@@ -1,4 +1,4 @@
-//! One lower tier: a directory with ordinary files, reached by descriptors.
+//! The directory of one tier, the SSD or a lower one, and the files in it, reached by descriptors.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -34,7 +34,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// A tier's directory.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct TierDir {
     root: OwnedFd,
     /// Its absolute path, for messages and links.
     pub(super) path: PathBuf,
@@ -48,7 +48,7 @@ pub(super) struct Side {
     looks: Looks,
 }
 
-impl Side {
+impl TierDir {
     /// Opens the `tier`th tier at `path`, making its private directories; `watcher` hears of its steps.
     ///
     /// # Errors
