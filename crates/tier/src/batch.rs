@@ -8,7 +8,7 @@
 //!
 //! What must hold (I10): each file goes through the steps of [`migrate`](super::migrate) in their
 //! order, so that a kill or a power loss finds it at one of them. Until the last sync nothing is
-//! reported durable at the new place (`owed`), and both copies stay. Nobody waits for a file that a
+//! reported durable at the new place (`pending_syncs`), and both copies stay. Nobody waits for a file that a
 //! program keeps busy: it leaves the batch, and is moved alone. Memory, descriptors and bytes that
 //! are not durable yet are bounded ([`BATCH_MAX`], [`BATCH_BYTES`]).
 
@@ -34,7 +34,7 @@ use super::is_private_path;
 use super::leftovers::{Leftovers, OldCopy};
 use super::mirror;
 use super::options::TierOptions;
-use super::owed::Owed;
+use super::pending_syncs::PendingSyncs;
 use super::residents::Residents;
 use super::staging::Staging;
 use super::stayed::Stayed;
@@ -81,7 +81,7 @@ pub(super) struct Batches {
     residents: Arc<Residents>,
     intents: Arc<Intents>,
     leftovers: Arc<Leftovers>,
-    owed: Arc<Owed>,
+    pending_syncs: Arc<PendingSyncs>,
     counters: Arc<Counters>,
     under_way: Arc<UnderWay>,
     uses: Arc<AllUses>,
@@ -99,7 +99,7 @@ impl Batches {
             residents: base.residents.clone(),
             intents: base.intents.clone(),
             leftovers: base.leftovers.clone(),
-            owed: base.owed.clone(),
+            pending_syncs: base.pending_syncs.clone(),
             counters: base.counters.clone(),
             under_way: base.under_way.clone(),
             uses: base.uses.clone(),
@@ -272,7 +272,7 @@ impl Batches {
             let Member { at, inode, source, copied, bytes, _under_way } = member;
             let dir = &switched.parents[0];
             if dirs.contains(&dir.key()) {
-                self.owed.settled(inode.number, dir);
+                self.pending_syncs.synced(inode.number, dir);
                 self.cutover.clean_up(&copied, switched.old, (dir, false));
             }
             self.counters.moved(tier == 0, bytes);

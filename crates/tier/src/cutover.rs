@@ -2,7 +2,7 @@
 //!
 //! What must hold (I10): the place changes by one rename on the SSD, while `place` is held
 //! exclusively and the copy is known to be the file; the SSD directory is durable before `place`
-//! is let go, or else before anything is reported durable at the new place (`owed`).
+//! is let go, or else before anything is reported durable at the new place (`pending_syncs`).
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ use super::inode::{Away, Inode, Place, Table};
 use super::intents::{Intent, Intents};
 use super::leftovers::Leftovers;
 use super::many_names::ManyNames;
-use super::owed::Owed;
+use super::pending_syncs::PendingSyncs;
 use super::placement::Placement;
 use super::residents::{Resident, Residents};
 use super::stayed::Stayed;
@@ -63,7 +63,7 @@ pub(super) struct Cutover {
     many_names: Arc<ManyNames>,
     intents: Arc<Intents>,
     leftovers: Arc<Leftovers>,
-    owed: Arc<Owed>,
+    pending_syncs: Arc<PendingSyncs>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
     placement: Arc<Placement>,
@@ -87,7 +87,7 @@ impl Cutover {
             many_names: base.many_names.clone(),
             intents: base.intents.clone(),
             leftovers: base.leftovers.clone(),
-            owed: base.owed.clone(),
+            pending_syncs: base.pending_syncs.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
             placement: base.placement.clone(),
@@ -128,7 +128,7 @@ impl Cutover {
     }
 
     /// The same in a batch, for a file with one name, and not durably yet: whoever makes something
-    /// of the file durable syncs its directory first (`owed`, I4). The batch cleans up.
+    /// of the file durable syncs its directory first (`pending_syncs`, I4). The batch cleans up.
     pub(super) fn switch_for_now(
         &self,
         inode: &Arc<Inode>,
@@ -138,7 +138,7 @@ impl Cutover {
         let mut place = inode.place.try_write_for(PATIENCE).ok_or(Stayed::Changed)?;
         check_as_copied(inode, source)?;
         let switched = self.switch_names(inode, &mut place, source, copied)?;
-        self.owed.add(inode.number, switched.parents[0].clone());
+        self.pending_syncs.add(inode.number, switched.parents[0].clone());
         self.follow(inode, &place, copied);
         self.keep_or_archive(&place, source, copied, None);
         drop(place);
@@ -215,7 +215,7 @@ impl Cutover {
         if let Err(error) = &durable {
             tracing::warn!(%error, "a move is not durable yet: both copies are kept");
             // The sync of what was changed last covers the others.
-            self.owed.add(inode.number, parents[0].clone());
+            self.pending_syncs.add(inode.number, parents[0].clone());
         } else if let Some(notes) = notes {
             self.hard_links.forget_notes(inode, notes);
         }

@@ -25,7 +25,7 @@ use super::migrate::{Manner, Migrator};
 use super::mirror;
 use super::mirror::ACL;
 use super::numbers::Numbers;
-use super::owed::Owed;
+use super::pending_syncs::PendingSyncs;
 use super::permissions;
 use super::permissions::Permissions;
 use super::placement::Placement;
@@ -55,7 +55,7 @@ pub(super) struct Files {
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
     leftovers: Arc<Leftovers>,
-    owed: Arc<Owed>,
+    pending_syncs: Arc<PendingSyncs>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
     placement: Arc<Placement>,
@@ -89,7 +89,7 @@ impl Files {
             residents: base.residents.clone(),
             catalog: base.catalog.clone(),
             leftovers: base.leftovers.clone(),
-            owed: base.owed.clone(),
+            pending_syncs: base.pending_syncs.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
             placement: base.placement.clone(),
@@ -114,7 +114,7 @@ impl Files {
     ) -> Result<(), &'static str> {
         self.clean.will_change(place).map_err(|_| "its clean copy cannot be given up")?;
         // Synchronous writes that the kernel makes by itself must be durable at once (I4).
-        let settled = self.owed.settle(inode.number, &self.tiers);
+        let settled = self.pending_syncs.sync(inode.number, &self.tiers);
         settled.map_err(|_| "its last move cannot be made durable")
     }
 
@@ -283,7 +283,7 @@ impl Files {
                     debug_assert_eq!(done + count, data.len());
                     self.counters.written(tier, data.len());
                     if handle.flags & libc::O_DSYNC != 0 {
-                        self.owed.settle(handle.inode.number, &self.tiers)?;
+                        self.pending_syncs.sync(handle.inode.number, &self.tiers)?;
                     }
                     if self.watermarks.is_crowded(&self.residents) {
                         self.signal.wake_mover();

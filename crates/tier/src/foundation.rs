@@ -21,8 +21,8 @@ use super::many_names::ManyNames;
 use super::marks::Marks;
 use super::numbers::Numbers;
 use super::options::{TierOptions, TierSet};
-use super::owed::Owed;
 use super::pass::Passing;
+use super::pending_syncs::PendingSyncs;
 use super::placement::Placement;
 use super::residents::Residents;
 use super::signal::Signal;
@@ -49,7 +49,7 @@ pub(crate) struct Foundation {
     pub(super) intents: Arc<Intents>,
     pub(super) marks: Arc<Marks>,
     pub(super) leftovers: Arc<Leftovers>,
-    pub(super) owed: Arc<Owed>,
+    pub(super) pending_syncs: Arc<PendingSyncs>,
     pub(super) dir_times: Arc<DirTimes>,
     pub(super) lost: Arc<Lost>,
     /// Shared by whoever reads or changes names, exclusive for a switch (taken last).
@@ -116,7 +116,7 @@ impl Foundation {
             many_names,
             intents,
             marks,
-            owed: Arc::default(),
+            pending_syncs: Arc::default(),
             dir_times: Arc::default(),
             lost: Arc::default(),
             names: Arc::default(),

@@ -20,7 +20,7 @@ use super::link_owner;
 use super::link_owner::Said;
 use super::lost::Lost;
 use super::many_names::ManyNames;
-use super::owed::Owed;
+use super::pending_syncs::PendingSyncs;
 use super::permissions::Permissions;
 use super::placement::Placement;
 use super::repair::Repair;
@@ -40,7 +40,7 @@ pub(super) struct NameChanges {
     residents: Arc<Residents>,
     many_names: Arc<ManyNames>,
     intents: Arc<Intents>,
-    owed: Arc<Owed>,
+    pending_syncs: Arc<PendingSyncs>,
     lost: Arc<Lost>,
     names: Arc<RwLock<()>>,
     placement: Arc<Placement>,
@@ -71,7 +71,7 @@ impl NameChanges {
             residents: base.residents.clone(),
             many_names: base.many_names.clone(),
             intents: base.intents.clone(),
-            owed: base.owed.clone(),
+            pending_syncs: base.pending_syncs.clone(),
             lost: base.lost.clone(),
             names: base.names.clone(),
             placement: base.placement.clone(),
@@ -312,7 +312,7 @@ impl NameChanges {
             self.table.removed(removed.key);
             self.placement.removed(number);
             self.uses.removed(number);
-            self.owed.forget(number);
+            self.pending_syncs.forget(number);
         } else if let (Some(resident), Some(node)) =
             (self.residents.get(removed.key), &removed.node)
             && let Some(name) = node.known_as()

@@ -10,7 +10,7 @@ use super::inodes::Inodes;
 use super::intents::{Intent, Intents};
 use super::leftovers::Leftovers;
 use super::mirror;
-use super::owed::Owed;
+use super::pending_syncs::PendingSyncs;
 use super::signal::Signal;
 use super::tiers::Tiers;
 use halocline_os::error::Result;
@@ -23,7 +23,7 @@ pub(super) struct Repair {
     tiers: Arc<Tiers>,
     intents: Arc<Intents>,
     leftovers: Arc<Leftovers>,
-    owed: Arc<Owed>,
+    pending_syncs: Arc<PendingSyncs>,
     signal: Arc<Signal>,
     inodes: Arc<Inodes>,
 }
@@ -35,7 +35,7 @@ impl Repair {
             tiers: base.tiers.clone(),
             intents: base.intents.clone(),
             leftovers: base.leftovers.clone(),
-            owed: base.owed.clone(),
+            pending_syncs: base.pending_syncs.clone(),
             signal: base.signal.clone(),
             inodes: inodes.clone(),
         }
@@ -94,7 +94,7 @@ impl Repair {
         };
         if let Err(error) = self.tiers.sync_directory(&name.0) {
             // Both places stay until the next mount.
-            self.owed.add(inode.number, name.0);
+            self.pending_syncs.add(inode.number, name.0);
             return Err(error);
         }
         drop(place);

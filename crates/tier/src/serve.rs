@@ -212,7 +212,7 @@ impl Engine for FileTier {
             } else {
                 steps.sync("syncing", file)?;
             }
-            self.core.base.owed.settle(handle.0.inode.number, &self.core.base.tiers)?;
+            self.core.base.pending_syncs.sync(handle.0.inode.number, &self.core.base.tiers)?;
             if let Some(resident) = place.resident.as_ref().filter(|_| !data_only) {
                 self.core.permissions.mark_one_anew(resident);
             }

@@ -13,18 +13,18 @@ use halocline_vfs::namespace::Node;
 /// By the number of a file: a directory that must be synced before anything of the file is durable,
 /// because its last move is not. Nobody need have the file open meanwhile.
 #[derive(Debug, Default)]
-pub(super) struct Owed(Mutex<HashMap<u64, Node>>);
+pub(super) struct PendingSyncs(Mutex<HashMap<u64, Node>>);
 
-impl Owed {
+impl PendingSyncs {
     /// The last move of file `number` is durable once `dir` is.
     pub(super) fn add(&self, number: u64, dir: Node) {
         self.0.lock().insert(number, dir);
     }
 
     /// Makes the last move of file `number` durable, if it is not yet.
-    pub(super) fn settle(&self, number: u64, tiers: &Tiers) -> Result<()> {
-        let owed = self.0.lock().get(&number).cloned();
-        if let Some(dir) = owed {
+    pub(super) fn sync(&self, number: u64, tiers: &Tiers) -> Result<()> {
+        let pending = self.0.lock().get(&number).cloned();
+        if let Some(dir) = pending {
             tiers.sync_directory(&dir)?;
             self.0.lock().remove(&number);
         }
@@ -32,10 +32,10 @@ impl Owed {
     }
 
     /// The last move of file `number`, in `dir`, is durable.
-    pub(super) fn settled(&self, number: u64, dir: &Node) {
-        let mut owed = self.0.lock();
-        if owed.get(&number) == Some(dir) {
-            owed.remove(&number);
+    pub(super) fn synced(&self, number: u64, dir: &Node) {
+        let mut pending = self.0.lock();
+        if pending.get(&number) == Some(dir) {
+            pending.remove(&number);
         }
     }
 
