@@ -27,12 +27,12 @@ use super::leftovers::Leftovers;
 use super::mapped;
 use super::marks::{Mark, Marks};
 use super::mirror;
+use super::not_moved::{COPY_SLACK, NotMoved};
 use super::options::TierOptions;
 use super::permissions::Permissions;
 use super::residents::{Resident, Residents};
 use super::staging::Staging;
 use super::stamp::Stamp;
-use super::stayed::{COPY_SLACK, Stayed};
 use super::tiers::{Entry, Tiers};
 use super::under_way::UnderWay;
 use halocline_os::clock::Clock;
@@ -53,7 +53,7 @@ enum Outcome {
     Needless,
     /// Not before so long has passed.
     Later(Duration),
-    Failed(Stayed),
+    Failed(NotMoved),
 }
 
 /// Gives files clean copies, and has those where their files are.
@@ -129,9 +129,9 @@ impl Archiver {
             Outcome::Done => return,
             Outcome::Needless => return self.archive_queue.done(entry, resident),
             Outcome::Later(after) => after,
-            Outcome::Failed(stayed) => {
+            Outcome::Failed(why) => {
                 let path = self.catalog.view().path_of(resident);
-                let trouble = format!("{}: {stayed}", path.display());
+                let trouble = format!("{}: {why}", path.display());
                 tracing::debug!("not archived: {trouble}");
                 self.archive_queue.failed(trouble);
                 AGAIN.max(self.options.archive_after)
@@ -145,7 +145,7 @@ impl Archiver {
         entry: Entry,
         resident: &Arc<Resident>,
         told: super::copy::Told<'_>,
-    ) -> Result<Outcome, Stayed> {
+    ) -> Result<Outcome, NotMoved> {
         let Some(inode) = self.inodes.inode_of(entry, resident) else {
             return Ok(Outcome::Needless);
         };
@@ -170,7 +170,7 @@ impl Archiver {
         };
         let copied = self.staging.copy(&inode, &source, (tier, Expected::NotSoon), told);
         let mut copied = match copied {
-            Err(Stayed::Failed(error)) if error.errno() == libc::ECANCELED => {
+            Err(NotMoved::Failed(error)) if error.errno() == libc::ECANCELED => {
                 return Ok(Outcome::Later(self.options.archive_after));
             }
             other => other?,
@@ -185,10 +185,10 @@ impl Archiver {
                 }
                 Ok(Outcome::Done)
             }
-            Err(stayed) => {
+            Err(why) => {
                 copied.undo(&self.tiers, &self.intents);
-                match stayed {
-                    Stayed::Changed => Ok(Outcome::Later(self.options.archive_after)),
+                match why {
+                    NotMoved::Changed => Ok(Outcome::Later(self.options.archive_after)),
                     other => Err(other),
                 }
             }
@@ -200,7 +200,7 @@ impl Archiver {
         &self,
         inode: &Arc<Inode>,
         resident: &Resident,
-    ) -> Result<Source, Result<Outcome, Stayed>> {
+    ) -> Result<Source, Result<Outcome, NotMoved>> {
         if resident.clean.is_clean() {
             return Err(Ok(Outcome::Needless));
         }
@@ -219,8 +219,10 @@ impl Archiver {
             }
             self.staging.source_in_place(inode, &place)
         }
-        .map_err(|stayed| match stayed {
-            Stayed::HardLinked { .. } | Stayed::NotAFile | Stayed::Gone => Ok(Outcome::Needless),
+        .map_err(|why| match why {
+            NotMoved::HardLinked { .. } | NotMoved::NotAFile | NotMoved::Gone => {
+                Ok(Outcome::Needless)
+            }
             other => Err(other),
         })?;
         if source.names != 1 {
@@ -245,7 +247,7 @@ impl Archiver {
     }
 
     /// The first lower tier that has ample room.
-    fn tier_for(&self, source: &Source, own: &Path) -> Result<usize, Stayed> {
+    fn tier_for(&self, source: &Source, own: &Path) -> Result<usize, NotMoved> {
         let need = source.stat.disk_bytes() + COPY_SLACK;
         for tier in 1..self.tiers.dirs().len() {
             if is_private_path(own) || !self.tiers.can_be_named(tier, own) {
@@ -257,7 +259,7 @@ impl Archiver {
                 return Ok(tier);
             }
         }
-        Err(Stayed::NoRoom)
+        Err(NotMoved::NoRoom)
     }
 
     /// Gives a copy the path of its file's name below, durably; one from before a change gives way.
@@ -266,7 +268,7 @@ impl Archiver {
         resident: &Resident,
         copied: &mut Copied,
         own: PathBuf,
-    ) -> Result<(), Stayed> {
+    ) -> Result<(), NotMoved> {
         let tier_dir = &self.tiers.dirs()[copied.tier];
         tier_dir.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
         let stale = resident.clean.with(Option::take);
@@ -288,9 +290,9 @@ impl Archiver {
     }
 
     /// Puts a copy in the place of an older one, which an intent names durably.
-    fn replace_stale(&self, copied: &Copied, stale: &Mark) -> Result<Intent, Stayed> {
+    fn replace_stale(&self, copied: &Copied, stale: &Mark) -> Result<Intent, NotMoved> {
         let tier_dir = &self.tiers.dirs()[copied.tier];
-        let intent = stale.retired.clone().ok_or(Stayed::Changed)?;
+        let intent = stale.retired.clone().ok_or(NotMoved::Changed)?;
         let is_ours = match tier_dir.look(&stale.place) {
             Ok(fd) => stale.copy.is(&stat_descriptor(&fd)?),
             Err(_) => false,
@@ -316,12 +318,12 @@ impl Archiver {
         resident: &Resident,
         source: &Source,
         copied: &Copied,
-    ) -> Result<(), Stayed> {
-        let Some((own, _)) = &copied.placed else { return Err(Stayed::Gone) };
+    ) -> Result<(), NotMoved> {
+        let Some((own, _)) = &copied.placed else { return Err(NotMoved::Gone) };
         let place = inode.place.write();
         is_as_it_was(inode, source)?;
         if place.entry.key() != source.entry.key() {
-            return Err(Stayed::Changed);
+            return Err(NotMoved::Changed);
         }
         let (file, copy) = (stat_descriptor(&*source.file)?, stat_descriptor(&copied.file)?);
         let mark = Mark {
@@ -336,7 +338,7 @@ impl Archiver {
             unmarked: None,
         };
         if !self.clean.mark_clean(resident, mark, (&file, &copy)) {
-            return Err(Stayed::Changed);
+            return Err(NotMoved::Changed);
         }
         self.archive_queue.done(place.entry.key(), resident);
         self.counters.archived(file.disk_bytes());
@@ -426,9 +428,9 @@ impl Archiver {
 }
 
 /// Whether nobody can have changed a file since it was looked at.
-fn is_as_it_was(inode: &Inode, source: &Source) -> Result<(), Stayed> {
+fn is_as_it_was(inode: &Inode, source: &Source) -> Result<(), NotMoved> {
     let changed = inode.changes.load(Ordering::Acquire) != source.changes
         || inode.wrote_past.load(Ordering::Acquire)
         || differs(&source.stat, &stat_descriptor(&*source.file)?);
-    if changed { Err(Stayed::Changed) } else { Ok(()) }
+    if changed { Err(NotMoved::Changed) } else { Ok(()) }
 }

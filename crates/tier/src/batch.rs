@@ -33,11 +33,11 @@ use super::intents::Intents;
 use super::is_private_path;
 use super::leftovers::{Leftovers, OldCopy};
 use super::mirror;
+use super::not_moved::NotMoved;
 use super::options::TierOptions;
 use super::pending_syncs::PendingSyncs;
 use super::residents::Residents;
 use super::staging::Staging;
-use super::stayed::Stayed;
 use super::tiers::Tiers;
 use super::under_way::{UnderWay, UnderWayGuard};
 use super::uses::AllUses;
@@ -56,7 +56,7 @@ const WORKERS: usize = 4;
 pub(super) type ToldOf<'a> = &'a (dyn Fn(usize, u64) -> bool + Sync);
 
 /// What became of each file; `None` for one that is to be moved alone.
-pub(super) type Outcomes = Vec<Option<Result<u64, Stayed>>>;
+pub(super) type Outcomes = Vec<Option<Result<u64, NotMoved>>>;
 
 /// A file of a batch that is copied.
 struct Member<'a> {

@@ -22,11 +22,11 @@ use super::hard_links::{HardLinks, temporary_name};
 use super::inode::{Away, Inode, Place, Table};
 use super::intents::{Intent, Intents};
 use super::leftovers::Leftovers;
-use super::many_names::ManyNames;
+use super::linked_nodes::LinkedNodes;
+use super::not_moved::NotMoved;
 use super::pending_syncs::PendingSyncs;
 use super::placement::Placement;
 use super::residents::{Resident, Residents};
-use super::stayed::Stayed;
 use super::tiers::Tiers;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{Node, stat_descriptor};
@@ -60,7 +60,7 @@ pub(super) struct Cutover {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
     residents: Arc<Residents>,
-    many_names: Arc<ManyNames>,
+    linked_nodes: Arc<LinkedNodes>,
     intents: Arc<Intents>,
     leftovers: Arc<Leftovers>,
     pending_syncs: Arc<PendingSyncs>,
@@ -84,7 +84,7 @@ impl Cutover {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
             residents: base.residents.clone(),
-            many_names: base.many_names.clone(),
+            linked_nodes: base.linked_nodes.clone(),
             intents: base.intents.clone(),
             leftovers: base.leftovers.clone(),
             pending_syncs: base.pending_syncs.clone(),
@@ -104,7 +104,7 @@ impl Cutover {
         source: &Source,
         copied: &Copied,
         early: Option<RwLockWriteGuard<'i, Place>>,
-    ) -> Result<Option<Arc<Resident>>, Stayed> {
+    ) -> Result<Option<Arc<Resident>>, NotMoved> {
         let mut place = early.unwrap_or_else(|| inode.place.write());
         check_as_copied(inode, source)?;
         if source.name.is_none() {
@@ -134,8 +134,8 @@ impl Cutover {
         inode: &Arc<Inode>,
         source: &Source,
         copied: &Copied,
-    ) -> Result<CutOver, Stayed> {
-        let mut place = inode.place.try_write_for(PATIENCE).ok_or(Stayed::Changed)?;
+    ) -> Result<CutOver, NotMoved> {
+        let mut place = inode.place.try_write_for(PATIENCE).ok_or(NotMoved::Changed)?;
         check_as_copied(inode, source)?;
         let switched = self.switch_names(inode, &mut place, source, copied)?;
         self.pending_syncs.add(inode.number, switched.parents[0].clone());
@@ -153,8 +153,8 @@ impl Cutover {
         place: &mut Place,
         source: &Source,
         copied: &Copied,
-    ) -> Result<CutOver, Stayed> {
-        let (parent, name) = source.name.as_ref().ok_or(Stayed::Gone)?;
+    ) -> Result<CutOver, NotMoved> {
+        let (parent, name) = source.name.as_ref().ok_or(NotMoved::Gone)?;
         let switch = self.prepare((inode.number, source.names), place, copied)?;
         let names = self.names.write();
         let replaced = if source.names > 1 {
@@ -165,14 +165,14 @@ impl Cutover {
         };
         let (entry, stat, parents) = match replaced {
             Ok(replaced) => replaced,
-            Err(stayed) => {
+            Err(why) => {
                 drop(names);
                 self.unprepare(&switch);
-                return Err(stayed);
+                return Err(why);
             }
         };
         self.table.moved(inode, source.entry.key(), entry.key());
-        self.many_names.forget(source.entry.key());
+        self.linked_nodes.forget(source.entry.key());
         let left = self.residents.remove(source.entry.key(), true);
         place.resident = (copied.tier == 0).then(|| {
             let name = (parent.clone(), name.clone());
@@ -228,7 +228,7 @@ impl Cutover {
         (number, names): (u64, usize),
         place: &Place,
         copied: &Copied,
-    ) -> Result<Switch, Stayed> {
+    ) -> Result<Switch, NotMoved> {
         let new_name = match &copied.placed {
             Some(_) => format!("{}-link", copied.temporary),
             None => copied.temporary.clone(),
@@ -276,10 +276,10 @@ impl Cutover {
         source: &Source,
         name: (&Node, &OsString),
         new_name: &str,
-    ) -> Result<(Node, Stat, Vec<Node>), Stayed> {
+    ) -> Result<(Node, Stat, Vec<Node>), NotMoved> {
         // A hard link made since we looked would keep the old inode.
         if inode.count_names(&self.tiers, place)? != 1 {
-            return Err(Stayed::Changed);
+            return Err(NotMoved::Changed);
         }
         let from = (self.tiers.ssd().tmp().as_fd(), new_name.as_ref());
         let to = (name.0, name.1.as_os_str());
@@ -292,7 +292,9 @@ impl Cutover {
         );
         match switched {
             Ok((entry, stat)) => Ok((entry, stat, vec![name.0.clone()])),
-            Err(error) if matches!(error.errno(), libc::ESTALE | libc::ENOENT) => Err(Stayed::Gone),
+            Err(error) if matches!(error.errno(), libc::ESTALE | libc::ENOENT) => {
+                Err(NotMoved::Gone)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -303,10 +305,10 @@ impl Cutover {
         inode: &Arc<Inode>,
         place: &mut Place,
         copied: &Copied,
-    ) -> Result<(), Stayed> {
+    ) -> Result<(), NotMoved> {
         let tier_dir = &self.tiers.dirs()[copied.tier];
         if copied.tier == 0 {
-            return Err(Stayed::Gone);
+            return Err(NotMoved::Gone);
         }
         *inode.kept.lock() = Some(Arc::new(copied.file.try_clone()?.into()));
         tier_dir.drop_temporary(&copied.temporary);
@@ -358,9 +360,9 @@ impl Cutover {
 }
 
 /// Whether the copy is the file. The caller holds `place` exclusively.
-fn check_as_copied(inode: &Inode, source: &Source) -> Result<(), Stayed> {
+fn check_as_copied(inode: &Inode, source: &Source) -> Result<(), NotMoved> {
     if inode.passed.load(Ordering::Acquire) > 0 {
-        return Err(Stayed::PassedThrough);
+        return Err(NotMoved::PassedThrough);
     }
     // Not mapped when the copy began, and not handed to the kernel since: nobody stored
     // anything that leaves no trace in times.
@@ -368,7 +370,7 @@ fn check_as_copied(inode: &Inode, source: &Source) -> Result<(), Stayed> {
         || inode.changes.load(Ordering::Acquire) != source.changes
         || differs(&source.stat, &stat_descriptor(&source.file)?)
     {
-        return Err(Stayed::Changed);
+        return Err(NotMoved::Changed);
     }
     Ok(())
 }

@@ -15,11 +15,11 @@ use super::inodes::Inodes;
 use super::job::Ahead;
 use super::leftovers::Leftovers;
 use super::migrate::{Manner, Migrator};
+use super::not_moved::{COPY_SLACK, NotMoved, ROOM_FOR_NAMES};
 use super::pass::Passing;
 use super::placement::{Except, Leaving, Placement, Plan};
 use super::residents::{Resident, Residents};
 use super::signal::Signal;
-use super::stayed::{COPY_SLACK, ROOM_FOR_NAMES, Stayed};
 use super::tiers::{Entry, Tiers};
 use super::uses::AllUses;
 use super::watermarks::Watermarks;
@@ -134,13 +134,13 @@ impl Executor {
             let pushed =
                 all_at_once(now, one_by_one, |(entry, resident)| self.push_out(*entry, resident));
             for pushed in pushed {
-                if matches!(pushed, Err(Stayed::Failed(_))) {
+                if matches!(pushed, Err(NotMoved::Failed(_))) {
                     failures += 1;
                     continue;
                 }
                 failures = 0;
                 // Somebody else may have been quicker.
-                room.moved |= matches!(pushed, Ok(_) | Err(Stayed::There | Stayed::Gone));
+                room.moved |= matches!(pushed, Ok(_) | Err(NotMoved::There | NotMoved::Gone));
             }
             left = later;
         }
@@ -175,11 +175,11 @@ impl Executor {
     }
 
     /// Demotes one file that has to make room.
-    fn push_out(&self, entry: Entry, resident: &Resident) -> Result<u64, Stayed> {
-        let inode = self.inodes.inode_of(entry, resident).ok_or(Stayed::Gone)?;
-        self.migrator.demote(&inode, Manner::Yielding, &mut |_| true).inspect_err(|stayed| {
+    fn push_out(&self, entry: Entry, resident: &Resident) -> Result<u64, NotMoved> {
+        let inode = self.inodes.inode_of(entry, resident).ok_or(NotMoved::Gone)?;
+        self.migrator.demote(&inode, Manner::Yielding, &mut |_| true).inspect_err(|why| {
             tracing::debug!(
-                "{}: not demoted: {stayed}",
+                "{}: not demoted: {why}",
                 self.catalog.view().path_of(resident).display()
             );
         })
@@ -193,21 +193,21 @@ impl Executor {
         kept: u64,
         stays: Except<'_>,
         told: super::copy::Told<'_>,
-    ) -> Result<u64, Stayed> {
+    ) -> Result<u64, NotMoved> {
         for _ in 0..BRING_ATTEMPTS {
             let need = self.room_needed(inode)?.saturating_add(kept);
             let room = self.make_room(need, &|number| number == inode.number || stays(number));
             if room.enough {
                 match self.migrator.migrate(inode, 0, Manner::Yielding, told) {
                     // Somebody else took the room that was made.
-                    Err(Stayed::NoRoom) => {}
+                    Err(NotMoved::NoRoom) => {}
                     other => return other,
                 }
             } else if !room.moved {
                 break;
             }
         }
-        Err(Stayed::NoRoom)
+        Err(NotMoved::NoRoom)
     }
 
     /// The same for many small files, which need `need` bytes together; `None` for those that are to
@@ -228,13 +228,13 @@ impl Executor {
         }
     }
 
-    /// Bytes that must be free on the SSD for a file to come there; [`Stayed::NoRoom`] where they
+    /// Bytes that must be free on the SSD for a file to come there; [`NotMoved::NoRoom`] where they
     /// never are.
-    fn room_needed(&self, inode: &Inode) -> Result<u64, Stayed> {
+    fn room_needed(&self, inode: &Inode) -> Result<u64, NotMoved> {
         let place = inode.place.read();
         let stat = stat_descriptor(&*inode.physical(&self.tiers, &place)?)?;
         let need = stat.disk_bytes() + COPY_SLACK;
-        if need > self.residents.account.limit { Err(Stayed::NoRoom) } else { Ok(need) }
+        if need > self.residents.account.limit { Err(NotMoved::NoRoom) } else { Ok(need) }
     }
 
     /// Brings an opened file to the SSD if the policy wants it there and it fits.
@@ -255,8 +255,8 @@ impl Executor {
         }
         match self.migrator.migrate(inode, 0, Manner::Yielding, &mut |_| true) {
             Ok(_) => true,
-            Err(stayed) => {
-                tracing::debug!("served in place: {stayed}");
+            Err(why) => {
+                tracing::debug!("served in place: {why}");
                 false
             }
         }

@@ -24,6 +24,7 @@ use super::leftovers::Leftovers;
 use super::migrate::{Manner, Migrator};
 use super::mirror;
 use super::mirror::ACL;
+use super::not_moved::{NotMoved, ROOM_FOR_NAMES};
 use super::numbers::Numbers;
 use super::pending_syncs::PendingSyncs;
 use super::permissions;
@@ -31,7 +32,6 @@ use super::permissions::Permissions;
 use super::placement::Placement;
 use super::residents::Residents;
 use super::signal::Signal;
-use super::stayed::{ROOM_FOR_NAMES, Stayed};
 use super::steps::Steps;
 use super::tiers::Tiers;
 use super::uses::AllUses;
@@ -258,8 +258,8 @@ impl Files {
         let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);
         if full || self.placement.is_excluded(&inode, self.catalog.view()) {
             // Its bytes will not fit: better now, while it is empty.
-            if let Err(stayed) = self.migrator.demote(&inode, Manner::Yielding, &mut |_| true) {
-                tracing::debug!("a new file stays on the SSD: {stayed}");
+            if let Err(why) = self.migrator.demote(&inode, Manner::Yielding, &mut |_| true) {
+                tracing::debug!("a new file stays on the SSD: {why}");
             }
         }
         Ok((Node(inode), stat, handle))
@@ -322,8 +322,8 @@ impl Files {
                     self.signal.wake_mover();
                     return Ok(());
                 }
-                Err(Stayed::There) => return Ok(()),
-                Err(stayed) => tracing::debug!(tier, "cannot spill: {stayed}"),
+                Err(NotMoved::There) => return Ok(()),
+                Err(why) => tracing::debug!(tier, "cannot spill: {why}"),
             }
         }
         let before = self.residents.free();

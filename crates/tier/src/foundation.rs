@@ -15,9 +15,9 @@ use super::dir_times::DirTimes;
 use super::inode::Table;
 use super::intents::Intents;
 use super::leftovers::Leftovers;
+use super::linked_nodes::LinkedNodes;
 use super::links::Links;
 use super::lost::Lost;
-use super::many_names::ManyNames;
 use super::marks::Marks;
 use super::numbers::Numbers;
 use super::options::{TierOptions, TierSet};
@@ -44,7 +44,7 @@ pub(crate) struct Foundation {
     pub(super) table: Arc<Table>,
     pub(super) numbers: Arc<Numbers>,
     pub(super) residents: Arc<Residents>,
-    pub(super) many_names: Arc<ManyNames>,
+    pub(super) linked_nodes: Arc<LinkedNodes>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) intents: Arc<Intents>,
     pub(super) marks: Arc<Marks>,
@@ -105,15 +105,15 @@ impl Foundation {
         let tiers = Tiers::new(dirs, Links::new(&set.roots, &former), first_name)?;
         let (tiers, residents) = (Arc::new(tiers), Arc::new(Residents::new(limit)));
         let (table, signal) = (Arc::<Table>::default(), Arc::new(Signal::new(&clock)));
-        let many_names = Arc::<ManyNames>::default();
+        let linked_nodes = Arc::<LinkedNodes>::default();
         Ok(Self {
             numbers: Arc::new(Numbers::new(table.clone(), started)),
             table,
-            catalog: Arc::new(Catalog::new(&tiers, &residents, &many_names)),
+            catalog: Arc::new(Catalog::new(&tiers, &residents, &linked_nodes)),
             leftovers: Arc::new(Leftovers::new(&tiers, &intents, &signal)),
             tiers,
             residents,
-            many_names,
+            linked_nodes,
             intents,
             marks,
             pending_syncs: Arc::default(),

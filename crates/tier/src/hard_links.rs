@@ -27,8 +27,8 @@ use super::foundation::Foundation;
 use super::inode::{Inode, Place, Table};
 use super::inodes::Inodes;
 use super::intents::Intents;
-use super::many_names::{ManyNames, Name};
-use super::stayed::{NAMES_MAX, Stayed};
+use super::linked_nodes::{LinkedNodes, Name};
+use super::not_moved::{NAMES_MAX, NotMoved};
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::statx::{set_attr_on, stat_at, system_time};
@@ -57,7 +57,7 @@ pub(super) fn temporary_name(first: &str, at: usize) -> String {
 pub(super) struct HardLinks {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
-    many_names: Arc<ManyNames>,
+    linked_nodes: Arc<LinkedNodes>,
     intents: Arc<Intents>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
@@ -70,7 +70,7 @@ impl HardLinks {
         Self {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
-            many_names: base.many_names.clone(),
+            linked_nodes: base.linked_nodes.clone(),
             intents: base.intents.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
@@ -89,11 +89,11 @@ impl HardLinks {
     /// All `count` names of an entry.
     ///
     /// # Errors
-    /// [`Stayed::HardLinked`] where the mount does not know all of them, or they are more than
+    /// [`NotMoved::HardLinked`] where the mount does not know all of them, or they are more than
     /// [`NAMES_MAX`].
-    pub(super) fn all_names(&self, entry: &Node, count: u64) -> Result<Vec<Name>, Stayed> {
+    pub(super) fn all_names(&self, entry: &Node, count: u64) -> Result<Vec<Name>, NotMoved> {
         if count > NAMES_MAX {
-            return Err(Stayed::HardLinked { names: count, known: NAMES_MAX });
+            return Err(NotMoved::HardLinked { names: count, known: NAMES_MAX });
         }
         let mut names = entry.names();
         // Somebody may have changed some behind the mount.
@@ -103,11 +103,11 @@ impl HardLinks {
             there.is_ok_and(|stat| stat.key() == entry.key())
         });
         let known = names.len() as u64;
-        if known == count { Ok(names) } else { Err(Stayed::HardLinked { names: count, known }) }
+        if known == count { Ok(names) } else { Err(NotMoved::HardLinked { names: count, known }) }
     }
 
     /// Why a file with several names cannot move, if so.
-    pub(super) fn why_linked(&self, inode: &Inode) -> Option<Stayed> {
+    pub(super) fn why_linked(&self, inode: &Inode) -> Option<NotMoved> {
         let place = inode.place.read();
         let count = inode.count_names(&self.tiers, &place).ok().filter(|count| *count > 1)?;
         self.all_names(&place.entry, count).err()
@@ -184,10 +184,10 @@ impl HardLinks {
         (inode, place): (&Inode, &Place),
         source: &Source,
         (id, first): (&str, &str),
-    ) -> Result<(Node, Stat, Vec<Node>), Stayed> {
+    ) -> Result<(Node, Stat, Vec<Node>), NotMoved> {
         let names = self.all_names(&source.entry, inode.count_names(&self.tiers, place)?)?;
         if names.len() != source.names {
-            return Err(Stayed::Changed);
+            return Err(NotMoved::Changed);
         }
         let notes = Notes::of(id);
         let tmp = self.tiers.ssd().tmp().as_fd();
@@ -228,9 +228,9 @@ impl HardLinks {
                 }
             }
         }
-        let (entry, mut stat) = switched.ok_or(Stayed::Gone)?;
+        let (entry, mut stat) = switched.ok_or(NotMoved::Gone)?;
         inode.own_links.store(1, Ordering::Release);
-        self.many_names.keep(&entry);
+        self.linked_nodes.keep(&entry);
         stat.raw.st_nlink = names.len() as u64;
         let mut parents: Vec<Node> = Vec::new();
         for (parent, _) in names.into_iter().rev() {
@@ -383,7 +383,7 @@ impl HardLinks {
             && let Ok((node, _)) = self.tiers.tree().lookup(dir, name)
             && node.key() == stat.key()
         {
-            self.many_names.keep(&node);
+            self.linked_nodes.keep(&node);
         }
     }
 }

@@ -14,8 +14,8 @@ use super::dir_times::DirTimes;
 use super::foundation::Foundation;
 use super::inode::{Inode, Node, Place, Table};
 use super::link_owner;
+use super::linked_nodes::LinkedNodes;
 use super::lost;
-use super::many_names::ManyNames;
 use super::numbers::Numbers;
 use super::residents::{Resident, Residents};
 use super::tiers::{Entry, Tiers};
@@ -31,7 +31,7 @@ pub(super) struct Inodes {
     table: Arc<Table>,
     numbers: Arc<Numbers>,
     residents: Arc<Residents>,
-    many_names: Arc<ManyNames>,
+    linked_nodes: Arc<LinkedNodes>,
     dir_times: Arc<DirTimes>,
     names: Arc<RwLock<()>>,
 }
@@ -44,7 +44,7 @@ impl Inodes {
             table: base.table.clone(),
             numbers: base.numbers.clone(),
             residents: base.residents.clone(),
-            many_names: base.many_names.clone(),
+            linked_nodes: base.linked_nodes.clone(),
             dir_times: base.dir_times.clone(),
             names: base.names.clone(),
         }
@@ -175,7 +175,7 @@ impl Inodes {
                 before,
             )?;
             self.table.moved(inode, before, entry.key());
-            self.many_names.forget(before);
+            self.linked_nodes.forget(before);
             drop(names);
             Ok(entry)
         });

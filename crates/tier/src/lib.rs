@@ -18,11 +18,11 @@
 //! - In memory: [`inode`] is what is known of a live file and [`numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
 //!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`uses`] and [`under_way`]
 //!   are for people; [`lost`] is what has a name and no place; [`leftovers`] go when [`signal`] says so; [`adopt`] is for what is no file;
-//!   [`stayed`] says why a file stays, [`copied`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
+//!   [`not_moved`] says why a file stays, [`copied`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
 //!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`pass`] tells what the kernel may serve, [`mapped`] which mappings stay.
 //! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
-//! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`many_names`]) at once, [`repair`] gives a file the place
+//! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`linked_nodes`]) at once, [`repair`] gives a file the place
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
 //! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`in_flight`]); the [`executor`] carries the policy's plans out by them.
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
@@ -63,15 +63,16 @@ mod jobs;
 mod judge;
 mod leftovers;
 mod link_owner;
+mod linked_nodes;
 mod links;
 mod lost;
-mod many_names;
 mod mapped;
 mod marks;
 mod migrate;
 mod mirror;
 mod moving;
 mod name_changes;
+mod not_moved;
 mod numbers;
 mod opener;
 mod operate;
@@ -88,7 +89,6 @@ mod serve;
 mod signal;
 mod staging;
 mod stamp;
-mod stayed;
 mod steps;
 mod survey;
 mod tier_dir;

@@ -19,9 +19,9 @@ use super::inode::{Inode, Place};
 use super::intents::Intents;
 use super::leftovers::{Leftovers, OldCopy};
 use super::mapped;
+use super::not_moved::{NotMoved, ROOM_FOR_NAMES};
 use super::repair::Repair;
 use super::staging::Staging;
-use super::stayed::{ROOM_FOR_NAMES, Stayed};
 use super::tiers::Tiers;
 use super::under_way::UnderWay;
 use super::uses::AllUses;
@@ -89,7 +89,7 @@ impl Migrator {
         tier: usize,
         manner: Manner,
         told: Told<'_>,
-    ) -> Result<u64, Stayed> {
+    ) -> Result<u64, NotMoved> {
         let moved = self.try_migrate(inode, tier, manner, told);
         match &moved {
             Ok(moved) => {
@@ -98,8 +98,8 @@ impl Migrator {
                     self.repair.repair(inode);
                 }
             }
-            Err(Stayed::There | Stayed::Gone) => {}
-            Err(stayed) => self.uses.stayed(inode.number, &stayed.to_string()),
+            Err(NotMoved::There | NotMoved::Gone) => {}
+            Err(why) => self.uses.stayed(inode.number, &why.to_string()),
         }
         moved.map(|moved| moved.bytes)
     }
@@ -110,7 +110,7 @@ impl Migrator {
         tier: usize,
         manner: Manner,
         told: Told<'_>,
-    ) -> Result<Moved, Stayed> {
+    ) -> Result<Moved, NotMoved> {
         let _moving = inode.moving.lock();
         let early = (manner == Manner::Forcing).then(|| inode.place.write());
         let source = match &early {
@@ -118,15 +118,15 @@ impl Migrator {
             None => self.staging.source(inode, &inode.place.read())?,
         };
         if source.from == tier {
-            return Err(Stayed::There);
+            return Err(NotMoved::There);
         }
         if inode.was_passed.load(Ordering::Acquire) {
             let _place = early.is_none().then(|| inode.place.write());
             if inode.passed.load(Ordering::Acquire) > 0 {
-                return Err(Stayed::PassedThrough);
+                return Err(NotMoved::PassedThrough);
             }
             if mapped::is_mapped(inode, &source.file) {
-                return Err(Stayed::Mapped);
+                return Err(NotMoved::Mapped);
             }
         }
         // A program that is kept waiting goes on with its file wherever that is.
@@ -147,9 +147,9 @@ impl Migrator {
         };
         let mut copied = self.staging.copy(inode, &source, (tier, expected), told)?;
         copied.keep = self.clean.keeps(&source, tier);
-        if let Err(stayed) = self.staging.settle(&source, &mut copied) {
+        if let Err(why) = self.staging.settle(&source, &mut copied) {
             copied.undo(&self.tiers, &self.intents);
-            return Err(stayed);
+            return Err(why);
         }
         self.finish_move(inode, source, &copied, early)?;
         self.counters.moved(tier == 0, bytes);
@@ -163,17 +163,17 @@ impl Migrator {
         source: Source,
         copied: &Copied,
         early: Option<RwLockWriteGuard<'i, Place>>,
-    ) -> Result<(), Stayed> {
+    ) -> Result<(), NotMoved> {
         match self.cutover.switch(inode, &source, copied, early) {
             Ok(resident) => {
                 self.leftovers.free_later(OldCopy { file: source.file, resident });
                 Ok(())
             }
             // The copy is the file to the next mount.
-            Err(stayed) if inode.is_torn() => Err(stayed),
-            Err(stayed) => {
+            Err(why) if inode.is_torn() => Err(why),
+            Err(why) => {
                 copied.undo(&self.tiers, &self.intents);
-                Err(stayed)
+                Err(why)
             }
         }
     }
@@ -185,7 +185,7 @@ impl Migrator {
         inode: &Arc<Inode>,
         manner: Manner,
         told: Told<'_>,
-    ) -> Result<u64, Stayed> {
+    ) -> Result<u64, NotMoved> {
         let demoted = self.move_down(inode, manner, told)?;
         self.leftovers.free_old_copies();
         Ok(demoted)
@@ -197,19 +197,19 @@ impl Migrator {
         inode: &Arc<Inode>,
         manner: Manner,
         told: Told<'_>,
-    ) -> Result<u64, Stayed> {
-        let mut last = Stayed::NoRoom;
+    ) -> Result<u64, NotMoved> {
+        let mut last = NotMoved::NoRoom;
         for tier in 1..self.tiers.dirs().len() {
             match self.migrate(inode, tier, manner, told) {
                 // More than was thought: metadata needs room, too.
-                Err(Stayed::NoRoom) if self.clean.give_way(tier, ROOM_FOR_NAMES) => {
+                Err(NotMoved::NoRoom) if self.clean.give_way(tier, ROOM_FOR_NAMES) => {
                     match self.migrate(inode, tier, manner, told) {
-                        Err(Stayed::NoRoom) => last = Stayed::NoRoom,
+                        Err(NotMoved::NoRoom) => last = NotMoved::NoRoom,
                         other => return other,
                     }
                 }
-                Err(Stayed::NoRoom) => last = Stayed::NoRoom,
-                Err(Stayed::Failed(error)) => last = Stayed::Failed(error),
+                Err(NotMoved::NoRoom) => last = NotMoved::NoRoom,
+                Err(NotMoved::Failed(error)) => last = NotMoved::Failed(error),
                 other => return other,
             }
         }

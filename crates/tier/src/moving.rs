@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::batch::{Outcomes, ToldOf, batch_of};
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
-use super::stayed::Stayed;
+use super::not_moved::NotMoved;
 use super::tree::Named;
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
 
@@ -36,7 +36,7 @@ impl Moving<'_> {
         &mut self,
         files: &[&Named],
         one_by_one: bool,
-        act: impl Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed> + Sync,
+        act: impl Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, NotMoved> + Sync,
     ) -> ControlFlow<()> {
         let shared = Mutex::new(&mut *self);
         let outcomes = all_at_once(files, one_by_one, |file| {
@@ -45,7 +45,7 @@ impl Moving<'_> {
         for (file, outcome) in files.iter().zip(outcomes) {
             let outcome = match outcome {
                 // The others held room for their copies, more than they have taken by now.
-                Err(Stayed::NoRoom) if files.len() > 1 && !self.stop => {
+                Err(NotMoved::NoRoom) if files.len() > 1 && !self.stop => {
                     act(file, &mut |bytes| self.tell(file, bytes))
                 }
                 other => other,
@@ -59,7 +59,7 @@ impl Moving<'_> {
     /// Moves many files as a batch, and those that it leaves some at once.
     fn many<A, B>(&mut self, files: &[&Named], by: &By<A, B>) -> ControlFlow<()>
     where
-        A: Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed> + Sync,
+        A: Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, NotMoved> + Sync,
         B: Fn(&[&Named], ToldOf<'_>) -> Outcomes,
     {
         let shared = Mutex::new(&mut *self);
@@ -82,7 +82,7 @@ impl Moving<'_> {
         if self.stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    fn count(&mut self, file: &Named, outcome: Result<u64, Stayed>) {
+    fn count(&mut self, file: &Named, outcome: Result<u64, NotMoved>) {
         match outcome {
             Ok(bytes) => {
                 self.report.bytes += bytes;
@@ -90,10 +90,10 @@ impl Moving<'_> {
                 self.report.clean_bytes += if bytes == 0 { file.size } else { 0 };
                 self.report.files += 1;
             }
-            Err(Stayed::There) => self.report.already_files += 1,
-            Err(Stayed::Gone) => {}
+            Err(NotMoved::There) => self.report.already_files += 1,
+            Err(NotMoved::Gone) => {}
             Err(_) if self.stop => {}
-            Err(stayed) => self.skip(file, stayed.to_string()),
+            Err(why) => self.skip(file, why.to_string()),
         }
     }
 
@@ -119,12 +119,12 @@ pub(super) fn move_all<A, B>(
     files: &[Named],
     dry_run: bool,
     wanted: impl Fn(&Named) -> bool,
-    stays: impl Fn(&Named) -> Option<Stayed>,
+    stays: impl Fn(&Named) -> Option<NotMoved>,
     by: &By<A, B>,
     sink: ProgressSink<'_>,
 ) -> MoveReport
 where
-    A: Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, Stayed> + Sync,
+    A: Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, NotMoved> + Sync,
     B: Fn(&[&Named], ToldOf<'_>) -> Outcomes,
 {
     let total = files.iter().filter(|file| wanted(file)).map(|file| file.size).sum();
@@ -133,8 +133,8 @@ where
     let mut moving = Moving { sink, total, done: 0, stop: false, report };
     let mut moves = Vec::new();
     for file in files.iter().filter(|file| wanted(file)) {
-        if let Some(stayed) = stays(file) {
-            moving.skip(file, stayed.to_string());
+        if let Some(why) = stays(file) {
+            moving.skip(file, why.to_string());
         } else if dry_run {
             moving.report.files += 1;
             moving.report.bytes += file.size;
@@ -184,7 +184,7 @@ mod tests {
                 return Ok(file.size);
             }
             refused.push(file.path.clone());
-            Err(Stayed::NoRoom)
+            Err(NotMoved::NoRoom)
         };
         let sink = &mut |_| ControlFlow::Continue(());
         let alone = |files: &[&Named], _: ToldOf<'_>| files.iter().map(|_| None).collect();

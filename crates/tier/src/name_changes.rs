@@ -18,8 +18,8 @@ use super::inodes::Inodes;
 use super::intents::{Intent, Intents, Removal};
 use super::link_owner;
 use super::link_owner::Said;
+use super::linked_nodes::LinkedNodes;
 use super::lost::Lost;
-use super::many_names::ManyNames;
 use super::pending_syncs::PendingSyncs;
 use super::permissions::Permissions;
 use super::placement::Placement;
@@ -38,7 +38,7 @@ pub(super) struct NameChanges {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
     residents: Arc<Residents>,
-    many_names: Arc<ManyNames>,
+    linked_nodes: Arc<LinkedNodes>,
     intents: Arc<Intents>,
     pending_syncs: Arc<PendingSyncs>,
     lost: Arc<Lost>,
@@ -69,7 +69,7 @@ impl NameChanges {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
             residents: base.residents.clone(),
-            many_names: base.many_names.clone(),
+            linked_nodes: base.linked_nodes.clone(),
             intents: base.intents.clone(),
             pending_syncs: base.pending_syncs.clone(),
             lost: base.lost.clone(),
@@ -106,7 +106,7 @@ impl NameChanges {
                 continue;
             }
             let names = self.names.read();
-            let counted = self.many_names.count();
+            let counted = self.linked_nodes.count();
             // Moved since we looked?
             if self.table.find(entry.key()).is_some_and(|now| Arc::ptr_eq(&now, inode)) {
                 if away.is_some() && entry.known_as().is_none() {
@@ -117,7 +117,7 @@ impl NameChanges {
                 let _changing = inode.changing()?;
                 let link = || self.tiers.tree().link(&entry, parent, name);
                 let stat = inode.show(self.tiers.ssd().steps.step("linking", link)?);
-                self.many_names.keep(&entry);
+                self.linked_nodes.keep(&entry);
                 drop((counted, names));
                 return if away.is_some() { self.hard_links.touched(inode) } else { Ok(stat) };
             }
@@ -131,7 +131,7 @@ impl NameChanges {
         }
         let names = self.names.read();
         let mut seen = self.tiers.tree().before_removal(parent, name)?;
-        let counted = self.many_names.count_before(&seen.stat);
+        let counted = self.linked_nodes.count_before(&seen.stat);
         if counted.is_some() {
             seen = self.tiers.tree().before_removal(parent, name)?;
         }
@@ -179,7 +179,7 @@ impl NameChanges {
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
         let (moved, moved_stat) = self.tiers.tree().lookup(from.0, from.1)?;
         let mut other = self.tiers.tree().lookup(to.0, to.1).ok();
-        let counted = other.as_ref().and_then(|(_, stat)| self.many_names.count_before(stat));
+        let counted = other.as_ref().and_then(|(_, stat)| self.linked_nodes.count_before(stat));
         if counted.is_some() {
             other = self.tiers.tree().lookup(to.0, to.1).ok();
         }
@@ -292,7 +292,7 @@ impl NameChanges {
         let live = self.table.find(removed.key);
         let last = removed.last || self.hard_links.is_last(&removed.stat);
         if last {
-            self.many_names.forget(removed.key);
+            self.linked_nodes.forget(removed.key);
         }
         if let Some(intent) = leaving {
             match (self.tiers.dirs()[intent.tier].look(&intent.place), &live) {

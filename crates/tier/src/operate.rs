@@ -12,7 +12,7 @@ use super::batch::ToldOf;
 use super::inode::Inode;
 use super::migrate::Manner;
 use super::moving::{By, move_all};
-use super::stayed::{COPY_SLACK, Stayed};
+use super::not_moved::{COPY_SLACK, NotMoved};
 use super::tree::{LISTED_MAX, Named};
 use super::wiring::Core;
 use halocline_api::config::Mode;
@@ -120,10 +120,10 @@ impl Controlled for FileTier {
         let room = Cell::new((core.base.residents.account.limit - kept).saturating_sub(here));
         let stays = |file: &Named| {
             if core.base.placement.is_excluded(&file.inode, core.base.catalog.view()) {
-                return Some(Stayed::Excluded);
+                return Some(NotMoved::Excluded);
             }
             if file.disk_bytes + COPY_SLACK > room.get() {
-                return Some(Stayed::NoRoom);
+                return Some(NotMoved::NoRoom);
             }
             room.set(room.get() - file.disk_bytes);
             None
@@ -148,7 +148,7 @@ impl Controlled for FileTier {
         once_each(&mut files);
         let stays = |file: &Named| {
             let pinned = core.base.placement.is_pinned(&file.inode, core.base.catalog.view());
-            pinned.then_some(Stayed::Pinned).or_else(|| {
+            pinned.then_some(NotMoved::Pinned).or_else(|| {
                 core.hard_links.why_linked(&file.inode).filter(|_| file.has_other_names)
             })
         };

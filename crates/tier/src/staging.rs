@@ -20,9 +20,9 @@ use super::inode::{Inode, Place};
 use super::intents::Intents;
 use super::is_private_path;
 use super::mirror;
+use super::not_moved::{COPY_SLACK, NotMoved};
 use super::numbers::keep_number;
 use super::residents::Residents;
-use super::stayed::{COPY_SLACK, Stayed};
 use super::tiers::Tiers;
 use halocline_api::control::tier::PRIVATE;
 use halocline_vfs::namespace::{Node, reopen, stat_descriptor};
@@ -53,9 +53,9 @@ impl Staging {
         }
     }
 
-    pub(super) fn source(&self, inode: &Arc<Inode>, place: &Place) -> Result<Source, Stayed> {
+    pub(super) fn source(&self, inode: &Arc<Inode>, place: &Place) -> Result<Source, NotMoved> {
         if inode.passed.load(Ordering::Acquire) > 0 {
-            return Err(Stayed::PassedThrough);
+            return Err(NotMoved::PassedThrough);
         }
         self.source_in_place(inode, place)
     }
@@ -65,12 +65,12 @@ impl Staging {
         &self,
         inode: &Arc<Inode>,
         place: &Place,
-    ) -> Result<Source, Stayed> {
+    ) -> Result<Source, NotMoved> {
         let changes = inode.changes.load(Ordering::Acquire);
         let fd = inode.physical(&self.tiers, place)?;
         let stat = stat_descriptor(&fd)?;
         if stat.kind() != libc::S_IFREG {
-            return Err(Stayed::NotAFile);
+            return Err(NotMoved::NotAFile);
         }
         let from = place.tier();
         let name = place.entry.known_as();
@@ -82,7 +82,7 @@ impl Staging {
         };
         if from > 0 && stat.raw.st_nlink > 1 {
             // Somebody made hard links there.
-            return Err(Stayed::HardLinked { names: stat.raw.st_nlink, known: 1 });
+            return Err(NotMoved::HardLinked { names: stat.raw.st_nlink, known: 1 });
         }
         for (at, (parent, _)) in names.iter().enumerate() {
             if names[..at].iter().all(|(other, _)| other != parent) {
@@ -90,7 +90,7 @@ impl Staging {
             }
         }
         if inode.is_torn() {
-            return Err(Stayed::Failed(Errno::IO.into()));
+            return Err(NotMoved::Failed(Errno::IO.into()));
         }
         let names = names.len();
         let file = match reopen(&fd, libc::O_RDONLY | libc::O_NOATIME) {
@@ -103,10 +103,10 @@ impl Staging {
 
     /// Whether names in a directory may be replaced; only an ordinary user's mount may not. To be
     /// known before a file is copied, each time that room is wanted.
-    fn check_open(&self, dir: &Node) -> Result<(), Stayed> {
+    fn check_open(&self, dir: &Node) -> Result<(), NotMoved> {
         let dir = self.tiers.tree().descriptor(dir)?;
         match accessat(&*dir, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
-            Err(Errno::ACCESS) => Err(Stayed::Closed),
+            Err(Errno::ACCESS) => Err(NotMoved::Closed),
             other => Ok(other?),
         }
     }
@@ -118,7 +118,7 @@ impl Staging {
         source: &Source,
         to: (usize, Expected),
         told: Told<'_>,
-    ) -> Result<Copied, Stayed> {
+    ) -> Result<Copied, NotMoved> {
         let copied = self.copy_for_now(inode, source, to, told)?;
         match self.tiers.dirs()[copied.tier].steps.sync("syncing a copy", &copied.file) {
             Ok(()) => Ok(copied),
@@ -136,14 +136,14 @@ impl Staging {
         source: &Source,
         (tier, expected): (usize, Expected),
         told: Told<'_>,
-    ) -> Result<Copied, Stayed> {
+    ) -> Result<Copied, NotMoved> {
         let need = source.stat.disk_bytes() + COPY_SLACK;
         let reserved = match tier {
-            0 => Some(self.residents.reserve(need).ok_or(Stayed::NoRoom)?),
+            0 => Some(self.residents.reserve(need).ok_or(NotMoved::NoRoom)?),
             _ => None,
         };
         if !self.clean.has_room_on(tier, need)? {
-            return Err(Stayed::NoRoom);
+            return Err(NotMoved::NoRoom);
         }
         let temporary = self.tiers.fresh_name();
         let file = self.tiers.dirs()[tier].temporary(&temporary)?;
@@ -180,7 +180,7 @@ impl Staging {
     }
 
     /// Gives the copy its place on a lower tier, where a link can name it.
-    pub(super) fn settle(&self, source: &Source, copied: &mut Copied) -> Result<(), Stayed> {
+    pub(super) fn settle(&self, source: &Source, copied: &mut Copied) -> Result<(), NotMoved> {
         if copied.tier == 0 || source.name.is_none() {
             return Ok(());
         }
@@ -218,6 +218,6 @@ impl Staging {
                 }
             }
         }
-        Err(Stayed::Gone)
+        Err(NotMoved::Gone)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::many_names::ManyNames;
+use super::linked_nodes::LinkedNodes;
 use super::residents::{Resident, Residents};
 use halocline_vfs::namespace::{Namespace, Node};
 
@@ -12,21 +12,22 @@ pub(super) struct View<'a> {
     /// The files on the SSD.
     pub(super) residents: &'a Residents,
     tree: &'a Namespace,
-    many_names: &'a ManyNames,
+    linked_nodes: &'a LinkedNodes,
 }
 
 impl<'a> View<'a> {
     pub(super) const fn new(
         residents: &'a Residents,
         tree: &'a Namespace,
-        many_names: &'a ManyNames,
+        linked_nodes: &'a LinkedNodes,
     ) -> Self {
-        Self { residents, tree, many_names }
+        Self { residents, tree, linked_nodes }
     }
 
     /// Paths of all names of a file that the mount knows; one at least.
     pub(super) fn paths_of(self, entry: &Node) -> Vec<PathBuf> {
-        let known = self.many_names.node(entry.key()).map(|node| node.names()).unwrap_or_default();
+        let known =
+            self.linked_nodes.node(entry.key()).map(|node| node.names()).unwrap_or_default();
         if known.len() < 2 {
             return vec![self.tree.path_of(entry)];
         }
@@ -36,7 +37,7 @@ impl<'a> View<'a> {
     /// The same of a file on the SSD.
     pub(super) fn paths_of_resident(self, resident: &Resident) -> Vec<PathBuf> {
         let entry = self.residents.numbered(resident.number).map(|(entry, _)| entry);
-        match entry.and_then(|entry| self.many_names.node(entry)) {
+        match entry.and_then(|entry| self.linked_nodes.node(entry)) {
             Some(node) => self.paths_of(&node),
             None => vec![self.path_of(resident)],
         }

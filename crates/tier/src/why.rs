@@ -8,11 +8,11 @@ use super::catalog::Catalog;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inodes::Inodes;
+use super::not_moved::{COPY_SLACK, NotMoved};
 use super::options::TierOptions;
 use super::placement::Placement;
 use super::reporter::Reporter;
 use super::residents::Residents;
-use super::stayed::{COPY_SLACK, Stayed};
 use super::tree::{Named, Tree};
 use super::uses::AllUses;
 use halocline_api::control::FileExplanation;
@@ -86,7 +86,7 @@ impl Explainer {
         let hard_links =
             if file.has_other_names { self.inodes.stat(&inode)?.raw.st_nlink } else { 1 };
         let known_names = match self.hard_links.why_linked(&inode) {
-            Some(Stayed::HardLinked { known, .. }) => known,
+            Some(NotMoved::HardLinked { known, .. }) => known,
             _ => hard_links,
         };
         let uses = self.uses.of(inode.number);
@@ -136,7 +136,7 @@ fn why_on_ssd(told: &FileExplanation) -> Vec<String> {
         why.push(if known == names {
             format!("it has {names} names (hard links), which move together")
         } else {
-            Stayed::HardLinked { names, known }.to_string()
+            NotMoved::HardLinked { names, known }.to_string()
         });
     }
     if let (Some(before), Some(all)) = (told.leaves_after, told.may_leave) {

@@ -14,14 +14,14 @@ pub(super) type Name = (Node, OsString);
 
 /// What has several names in the tree: its node knows them as long as somebody holds it.
 #[derive(Debug, Default)]
-pub(super) struct ManyNames {
+pub(super) struct LinkedNodes {
     nodes: Mutex<FxHashMap<Entry, Node>>,
     /// Held by who adds or removes a name of what has others, or may have: of two who remove the
     /// last two, one must know that it is the last.
     counted: Mutex<()>,
 }
 
-impl ManyNames {
+impl LinkedNodes {
     /// An entry has several names.
     pub(super) fn keep(&self, entry: &Node) {
         self.nodes.lock().insert(entry.key(), entry.clone());

@@ -15,7 +15,7 @@ pub(super) const NAMES_MAX: u64 = 1024;
 
 /// Why a file stayed where it was.
 #[derive(Debug)]
-pub(super) enum Stayed {
+pub(super) enum NotMoved {
     /// It is there already.
     There,
     /// Only regular files move.
@@ -42,7 +42,7 @@ pub(super) enum Stayed {
     Failed(Error),
 }
 
-impl fmt::Display for Stayed {
+impl fmt::Display for NotMoved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::There => write!(f, "it is there already"),
@@ -76,7 +76,7 @@ impl fmt::Display for Stayed {
     }
 }
 
-impl<E: Into<Error>> From<E> for Stayed {
+impl<E: Into<Error>> From<E> for NotMoved {
     fn from(error: E) -> Self {
         let error = error.into();
         if error.is_full() { Self::NoRoom } else { Self::Failed(error) }
