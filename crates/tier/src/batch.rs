@@ -27,6 +27,7 @@ use super::counters::Counters;
 use super::cutover::{CutOver, Cutover, PATIENCE};
 use super::decorations::BatchBounds;
 use super::foundation::Foundation;
+use super::history::History;
 use super::in_flight::{ALONE_BYTES, together};
 use super::inode::Inode;
 use super::intents::Intents;
@@ -40,7 +41,6 @@ use super::residents::Residents;
 use super::staging::Staging;
 use super::tiers::Tiers;
 use super::under_way::{UnderWay, UnderWayGuard};
-use super::uses::AllUses;
 use halocline_api::config::Copies;
 use halocline_vfs::namespace::Node;
 
@@ -84,7 +84,7 @@ pub(super) struct Batches {
     pending_syncs: Arc<PendingSyncs>,
     counters: Arc<Counters>,
     under_way: Arc<UnderWay>,
-    uses: Arc<AllUses>,
+    history: Arc<History>,
     options: Arc<TierOptions>,
     bounds: BatchBounds,
     staging: Arc<Staging>,
@@ -102,7 +102,7 @@ impl Batches {
             pending_syncs: base.pending_syncs.clone(),
             counters: base.counters.clone(),
             under_way: base.under_way.clone(),
-            uses: base.uses.clone(),
+            history: base.history.clone(),
             options: base.options.clone(),
             bounds: base.batch_bounds,
             staging: staging.clone(),
@@ -276,7 +276,7 @@ impl Batches {
                 self.cutover.clean_up(&copied, switched.old, (dir, false));
             }
             self.counters.moved(tier == 0, bytes);
-            self.uses.moved(inode.number);
+            self.history.moved(inode.number);
             old_copies.push(OldCopy { file: source.file, resident: switched.resident });
             done.push((at, bytes));
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::batch::{Batches, Outcomes, ToldOf, batch_of};
 use super::catalog::Catalog;
 use super::foundation::Foundation;
+use super::history::History;
 use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::inode::Inode;
 use super::inodes::Inodes;
@@ -21,7 +22,6 @@ use super::placement::{Except, Leaving, Placement, Plan};
 use super::residents::{Resident, Residents};
 use super::signal::Signal;
 use super::tiers::{Entry, Tiers};
-use super::uses::AllUses;
 use super::watermarks::Watermarks;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
@@ -49,7 +49,7 @@ pub(super) struct Executor {
     placement: Arc<Placement>,
     watermarks: Watermarks,
     passing: Arc<Passing>,
-    uses: Arc<AllUses>,
+    history: Arc<History>,
     signal: Arc<Signal>,
     inodes: Arc<Inodes>,
     migrator: Arc<Migrator>,
@@ -72,7 +72,7 @@ impl Executor {
             placement: base.placement.clone(),
             watermarks: base.watermarks,
             passing: base.passing.clone(),
-            uses: base.uses.clone(),
+            history: base.history.clone(),
             signal: base.signal.clone(),
             inodes: inodes.clone(),
             migrator: migrator.clone(),
@@ -246,7 +246,7 @@ impl Executor {
         self.leftovers.free_old_copies();
         let plan = self.placement.plan_promotion(inode.number, need, ahead, self.catalog.view());
         let Some(plan) = plan else {
-            self.uses.stayed(inode.number, "the policy kept what is on the SSD instead");
+            self.history.not_moved(inode.number, "the policy kept what is on the SSD instead");
             return false;
         };
         for (entry, resident) in plan.demote {

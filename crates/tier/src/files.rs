@@ -17,6 +17,7 @@ use super::counters::{Counters, Opening};
 use super::dir_times::DirTimes;
 use super::executor::Executor;
 use super::foundation::Foundation;
+use super::history::History;
 use super::inode::{Inode, Node, Opened, Place, Table};
 use super::inodes::Inodes;
 use super::job::Ahead;
@@ -34,7 +35,6 @@ use super::residents::Residents;
 use super::signal::Signal;
 use super::steps::Steps;
 use super::tiers::Tiers;
-use super::uses::AllUses;
 use super::watermarks::Watermarks;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Allocate;
@@ -61,7 +61,7 @@ pub(super) struct Files {
     placement: Arc<Placement>,
     watermarks: Watermarks,
     counters: Arc<Counters>,
-    uses: Arc<AllUses>,
+    history: Arc<History>,
     signal: Arc<Signal>,
     archive_queue: Arc<ArchiveQueue>,
     clean: Arc<CleanCopies>,
@@ -95,7 +95,7 @@ impl Files {
             placement: base.placement.clone(),
             watermarks: base.watermarks,
             counters: base.counters.clone(),
-            uses: base.uses.clone(),
+            history: base.history.clone(),
             signal: base.signal.clone(),
             archive_queue: archive_queue.clone(),
             clean: clean.clone(),
@@ -253,7 +253,7 @@ impl Files {
         // A job file made from a trace has the files that a job makes, too.
         self.follow_jobs(&inode, by.caller.pid);
         self.placement.created(inode.number);
-        self.uses.opened(inode.number);
+        self.history.opened(inode.number);
         let handle = Handle(Opened::new(&inode, flags, file, 0));
         let full = self.residents.free() < ROOM_FOR_NAMES.min(self.residents.account.limit / 16);
         if full || self.placement.is_excluded(&inode, self.catalog.view()) {
@@ -364,7 +364,7 @@ impl Files {
     /// is worth that (Algorithm 1).
     fn used(&self, inode: &Arc<Inode>, by: u32) {
         let ahead = self.follow_jobs(inode, by);
-        self.uses.opened(inode.number);
+        self.history.opened(inode.number);
         let mut away = false;
         let bytes = self.bytes_on_disk(inode);
         self.placement.referenced(inode.number, bytes, || {

@@ -12,6 +12,7 @@ use super::counters::Counters;
 use super::decorations::{BatchBounds, Decorations};
 use super::defects::Defects;
 use super::dir_times::DirTimes;
+use super::history::History;
 use super::inode::Table;
 use super::intents::Intents;
 use super::leftovers::Leftovers;
@@ -29,7 +30,6 @@ use super::signal::Signal;
 use super::tier_dir::TierDir;
 use super::tiers::Tiers;
 use super::under_way::UnderWay;
-use super::uses::AllUses;
 use super::watermarks::Watermarks;
 use halocline_api::control::tier::PRIVATE;
 use halocline_meta::owner::Owner;
@@ -59,7 +59,7 @@ pub(crate) struct Foundation {
     pub(super) passing: Arc<Passing>,
     pub(super) counters: Arc<Counters>,
     pub(super) under_way: Arc<UnderWay>,
-    pub(super) uses: Arc<AllUses>,
+    pub(super) history: Arc<History>,
     pub(super) defects: Arc<Defects>,
     /// Work for the background threads.
     pub(super) signal: Arc<Signal>,
@@ -125,7 +125,7 @@ impl Foundation {
             passing: Arc::new(Passing::new(&options, &clock)),
             counters: Arc::default(),
             under_way: Arc::new(UnderWay::new(&clock)),
-            uses: Arc::new(AllUses::new(&clock)),
+            history: Arc::new(History::new(&clock)),
             defects: Arc::default(),
             signal,
             options: Arc::new(options),

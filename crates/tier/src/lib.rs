@@ -16,7 +16,7 @@
 //! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a [`watcher`] hears of), [`links`] the form of links between them,
 //!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`totals`] what `df` shows.
 //! - In memory: [`inode`] is what is known of a live file and [`numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
-//!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`uses`] and [`under_way`]
+//!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`under_way`]
 //!   are for people; [`lost`] is what has a name and no place; [`leftovers`] go when [`signal`] says so; [`adopt`] is for what is no file;
 //!   [`not_moved`] says why a file stays, [`copied`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
@@ -53,6 +53,7 @@ mod foundation;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod hard_links;
+mod history;
 mod in_flight;
 mod inode;
 mod inodes;
@@ -96,7 +97,6 @@ mod tiers;
 mod totals;
 mod tree;
 mod under_way;
-mod uses;
 mod view;
 mod watcher;
 mod watermarks;

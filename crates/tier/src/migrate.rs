@@ -15,6 +15,7 @@ use super::copy::{Expected, Told};
 use super::counters::Counters;
 use super::cutover::Cutover;
 use super::foundation::Foundation;
+use super::history::History;
 use super::inode::{Inode, Place};
 use super::intents::Intents;
 use super::leftovers::{Leftovers, OldCopy};
@@ -24,7 +25,6 @@ use super::repair::Repair;
 use super::staging::Staging;
 use super::tiers::Tiers;
 use super::under_way::UnderWay;
-use super::uses::AllUses;
 
 /// How a migration treats programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) struct Migrator {
     leftovers: Arc<Leftovers>,
     counters: Arc<Counters>,
     under_way: Arc<UnderWay>,
-    uses: Arc<AllUses>,
+    history: Arc<History>,
     clean: Arc<CleanCopies>,
     repair: Arc<Repair>,
     staging: Arc<Staging>,
@@ -73,7 +73,7 @@ impl Migrator {
             leftovers: base.leftovers.clone(),
             counters: base.counters.clone(),
             under_way: base.under_way.clone(),
-            uses: base.uses.clone(),
+            history: base.history.clone(),
             clean: clean.clone(),
             repair: repair.clone(),
             staging: staging.clone(),
@@ -93,13 +93,13 @@ impl Migrator {
         let moved = self.try_migrate(inode, tier, manner, told);
         match &moved {
             Ok(moved) => {
-                self.uses.moved(inode.number);
+                self.history.moved(inode.number);
                 if moved.strayed {
                     self.repair.repair(inode);
                 }
             }
             Err(NotMoved::There | NotMoved::Gone) => {}
-            Err(why) => self.uses.stayed(inode.number, &why.to_string()),
+            Err(why) => self.history.not_moved(inode.number, &why.to_string()),
         }
         moved.map(|moved| moved.bytes)
     }

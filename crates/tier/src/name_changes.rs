@@ -13,6 +13,7 @@ use super::archive_queue::ArchiveQueue;
 use super::clean::CleanCopies;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
+use super::history::History;
 use super::inode::{Away, Inode, Table};
 use super::inodes::Inodes;
 use super::intents::{Intent, Intents, Removal};
@@ -27,7 +28,6 @@ use super::repair::Repair;
 use super::residents::{Resident, Residents};
 use super::signal::Signal;
 use super::tiers::{Entry, Tiers};
-use super::uses::AllUses;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{self, Removed};
@@ -44,7 +44,7 @@ pub(super) struct NameChanges {
     lost: Arc<Lost>,
     names: Arc<RwLock<()>>,
     placement: Arc<Placement>,
-    uses: Arc<AllUses>,
+    history: Arc<History>,
     signal: Arc<Signal>,
     archive_queue: Arc<ArchiveQueue>,
     clean: Arc<CleanCopies>,
@@ -75,7 +75,7 @@ impl NameChanges {
             lost: base.lost.clone(),
             names: base.names.clone(),
             placement: base.placement.clone(),
-            uses: base.uses.clone(),
+            history: base.history.clone(),
             signal: base.signal.clone(),
             archive_queue: archive_queue.clone(),
             clean: clean.clone(),
@@ -311,7 +311,7 @@ impl NameChanges {
             let number = self.table.number(removed.key).unwrap_or(removed.key.1);
             self.table.removed(removed.key);
             self.placement.removed(number);
-            self.uses.removed(number);
+            self.history.removed(number);
             self.pending_syncs.forget(number);
         } else if let (Some(resident), Some(node)) =
             (self.residents.get(removed.key), &removed.node)

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use super::catalog::Catalog;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
+use super::history::History;
 use super::inodes::Inodes;
 use super::not_moved::{COPY_SLACK, NotMoved};
 use super::options::TierOptions;
@@ -14,7 +15,6 @@ use super::placement::Placement;
 use super::reporter::Reporter;
 use super::residents::Residents;
 use super::tree::{Named, Tree};
-use super::uses::AllUses;
 use halocline_api::control::FileExplanation;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
@@ -25,7 +25,7 @@ pub(super) struct Explainer {
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
     placement: Arc<Placement>,
-    uses: Arc<AllUses>,
+    history: Arc<History>,
     options: Arc<TierOptions>,
     inodes: Arc<Inodes>,
     hard_links: Arc<HardLinks>,
@@ -46,7 +46,7 @@ impl Explainer {
             residents: base.residents.clone(),
             catalog: base.catalog.clone(),
             placement: base.placement.clone(),
-            uses: base.uses.clone(),
+            history: base.history.clone(),
             options: base.options.clone(),
             inodes: inodes.clone(),
             hard_links: hard_links.clone(),
@@ -89,8 +89,8 @@ impl Explainer {
             Some(NotMoved::HardLinked { known, .. }) => known,
             _ => hard_links,
         };
-        let uses = self.uses.of(inode.number);
-        let stayed = self.uses.last_stay(inode.number);
+        let opened = self.history.of(inode.number);
+        let stayed = self.history.last_not_moved(inode.number);
         let passed = inode.passed.load(Ordering::Relaxed);
         let limit = self.residents.account.limit;
         let file = self.reporter.describe(file)?;
@@ -104,8 +104,8 @@ impl Explainer {
             ssd_limit_bytes: limit,
             // Others may use its file system, too.
             ssd_free_bytes: self.residents.free().min(self.reporter.ssd_room()?),
-            opens: uses.count,
-            last_open_ms: (uses.count > 0).then_some(uses.last_ms),
+            opens: opened.opens,
+            last_open_ms: (opened.opens > 0).then_some(opened.last_ms),
             leaves_after: rank.map(|(before, _)| before),
             may_leave: rank.map(|(_, all)| all),
             jobs: self.placement.jobs().that_want(&file.path),

@@ -13,25 +13,25 @@ use halocline_os::clock::Clock;
 /// Files whose opens are known at most.
 const OPENED_MAX: usize = 1 << 17;
 /// Files whose failed moves are known at most.
-const STAYED_MAX: usize = 1 << 10;
+const NOT_MOVED_MAX: usize = 1 << 10;
 
 /// Opens of one file since the mount began.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Uses {
-    pub(super) count: u64,
+pub(super) struct OpenCount {
+    pub(super) opens: u64,
     /// Milliseconds since 1970.
     pub(super) last_ms: u64,
 }
 
 /// Of all files.
 #[derive(Debug, Default)]
-pub(super) struct AllUses {
+pub(super) struct History {
     clock: Clock,
-    opened: Mutex<FxHashMap<u64, Uses>>,
-    stayed: Mutex<FxHashMap<u64, (u64, Arc<str>)>>,
+    opened: Mutex<FxHashMap<u64, OpenCount>>,
+    not_moved: Mutex<FxHashMap<u64, (u64, Arc<str>)>>,
 }
 
-impl AllUses {
+impl History {
     /// Nothing is known yet.
     pub(super) fn new(clock: &Clock) -> Self {
         Self { clock: clock.clone(), ..Self::default() }
@@ -43,32 +43,32 @@ impl AllUses {
         if opened.len() >= OPENED_MAX && !opened.contains_key(&number) {
             opened.clear();
         }
-        let uses = opened.entry(number).or_default();
-        (uses.count, uses.last_ms) = (uses.count + 1, self.clock.now_ms());
+        let count = opened.entry(number).or_default();
+        (count.opens, count.last_ms) = (count.opens + 1, self.clock.now_ms());
     }
 
     /// What is known of its opens.
-    pub(super) fn of(&self, number: u64) -> Uses {
+    pub(super) fn of(&self, number: u64) -> OpenCount {
         self.opened.lock().get(&number).copied().unwrap_or_default()
     }
 
     /// It should have moved, and did not.
-    pub(super) fn stayed(&self, number: u64, why: &str) {
-        let mut stayed = self.stayed.lock();
-        if stayed.len() >= STAYED_MAX && !stayed.contains_key(&number) {
-            stayed.clear();
+    pub(super) fn not_moved(&self, number: u64, why: &str) {
+        let mut not_moved = self.not_moved.lock();
+        if not_moved.len() >= NOT_MOVED_MAX && !not_moved.contains_key(&number) {
+            not_moved.clear();
         }
-        stayed.insert(number, (self.clock.now_ms(), why.into()));
+        not_moved.insert(number, (self.clock.now_ms(), why.into()));
     }
 
     /// It moved.
     pub(super) fn moved(&self, number: u64) {
-        self.stayed.lock().remove(&number);
+        self.not_moved.lock().remove(&number);
     }
 
-    /// When it stayed last, in milliseconds since 1970, and why.
-    pub(super) fn last_stay(&self, number: u64) -> Option<(u64, Arc<str>)> {
-        self.stayed.lock().get(&number).cloned()
+    /// When it was last to move and did not, in milliseconds since 1970, and why.
+    pub(super) fn last_not_moved(&self, number: u64) -> Option<(u64, Arc<str>)> {
+        self.not_moved.lock().get(&number).cloned()
     }
 
     /// It is no more.
@@ -84,17 +84,17 @@ mod tests {
 
     #[test]
     fn what_is_known_of_files_is_bounded() {
-        let all = AllUses::default();
+        let all = History::default();
         let last = 2 * OPENED_MAX as u64;
         for number in 0..=last {
             all.opened(number);
-            all.stayed(number, "why");
+            all.not_moved(number, "why");
         }
         assert!(all.opened.lock().len() <= OPENED_MAX);
-        assert!(all.stayed.lock().len() <= STAYED_MAX);
-        assert_eq!(all.of(last).count, 1);
-        assert_eq!(&*all.last_stay(last).unwrap().1, "why");
+        assert!(all.not_moved.lock().len() <= NOT_MOVED_MAX);
+        assert_eq!(all.of(last).opens, 1);
+        assert_eq!(&*all.last_not_moved(last).unwrap().1, "why");
         all.removed(last);
-        assert_eq!((all.of(last).count, all.last_stay(last)), (0, None));
+        assert_eq!((all.of(last).opens, all.last_not_moved(last)), (0, None));
     }
 }
