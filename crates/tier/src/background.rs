@@ -5,8 +5,8 @@ use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
 
+use super::components::Components;
 use super::signal::Signal;
-use super::wiring::Core;
 use halocline_os::error::Result;
 use halocline_os::unpanicked::caught;
 
@@ -55,26 +55,26 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Starts the threads of `core`.
-    pub(super) fn start(core: &Arc<Core>) -> Result<Self> {
-        let signal = core.base.signal.clone();
+    /// Starts the threads of `components`.
+    pub(super) fn start(components: &Arc<Components>) -> Result<Self> {
+        let signal = components.base.signal.clone();
         let mut threads = Vec::new();
         for work in WORK {
-            let core = core.clone();
-            let working = core.base.clock.work();
+            let components = components.clone();
+            let working = components.base.clock.work();
             let thread = thread::Builder::new().name(work.name.into()).spawn(move || {
                 let _working = working.begin();
                 yield_to_programs();
-                work.run(&core);
+                work.run(&components);
             })?;
             threads.push(thread);
         }
         Ok(Self { signal, threads: Mutex::new(threads) })
     }
 
-    /// No threads: somebody else does the chores of `core`.
-    pub(super) fn by_others(core: &Core) -> Self {
-        Self { signal: core.base.signal.clone(), threads: Mutex::default() }
+    /// No threads: somebody else does the chores of `components`.
+    pub(super) fn by_others(components: &Components) -> Self {
+        Self { signal: components.base.signal.clone(), threads: Mutex::default() }
     }
 
     /// Ends the threads after what they are doing.
@@ -95,25 +95,25 @@ impl Drop for Background {
 impl Work {
     /// Round after round. One that panics moved its files to the step at which it did, as a kill does: they are
     /// where their names say, and what is left over is finished at the next mount.
-    fn run(&self, core: &Core) {
+    fn run(&self, components: &Components) {
         let (mut in_vain, mut panics) = (false, 0);
-        while (self.wait)(&core.base.signal, in_vain) {
-            match caught(|| self.round(core, in_vain)) {
+        while (self.wait)(&components.base.signal, in_vain) {
+            match caught(|| self.round(components, in_vain)) {
                 Ok(now) => (in_vain, panics) = (now, 0),
                 Err(panicked) => {
-                    core.base.defects.defect(self.name, &panicked);
+                    components.base.defects.defect(self.name, &panicked);
                     panics += 1;
-                    core.base.signal.rest(panics);
+                    components.base.signal.rest(panics);
                 }
             }
         }
     }
 
     /// One round; whether it was in vain, which is told once of several `in_vain` in a row.
-    fn round(&self, core: &Core, in_vain: bool) -> bool {
+    fn round(&self, components: &Components, in_vain: bool) -> bool {
         let mut all_done = true;
         for chore in self.chores {
-            all_done &= chore.round(core).unwrap_or_else(|error| {
+            all_done &= chore.round(components).unwrap_or_else(|error| {
                 if !in_vain {
                     tracing::warn!(%error, "data of removed files stays for now");
                 }
@@ -126,13 +126,13 @@ impl Work {
 
 impl Chore {
     /// Does what is due in this thread; `false` where nothing could be done of it.
-    pub(super) fn round(self, core: &Core) -> Result<bool> {
-        let stops = &|| core.base.signal.is_stopping();
+    pub(super) fn round(self, components: &Components) -> Result<bool> {
+        let stops = &|| components.base.signal.is_stopping();
         match self {
-            Self::Reap => core.base.leftovers.finish()?,
-            Self::Demote => return Ok(!core.executor.keep_below_marks()),
-            Self::MarkCopies => core.permissions.mark_anew(stops),
-            Self::Archive => core.archiver.archive_due(stops),
+            Self::Reap => components.base.leftovers.finish()?,
+            Self::Demote => return Ok(!components.executor.keep_below_marks()),
+            Self::MarkCopies => components.permissions.mark_anew(stops),
+            Self::Archive => components.archiver.archive_due(stops),
         }
         Ok(true)
     }

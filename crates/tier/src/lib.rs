@@ -29,7 +29,7 @@
 //! - Commands and mounts: [`tree`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
 //!   each [`Problem`](halocline_api::control::tier::Problem); [`moving`] is a move for a command.
 //! - [`answering`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`why`] explains a file.
-//! - On top, the [`wiring`] makes all of these; [`background`] demotes before the SSD is full; [`serve`] answers the front end and [`operate`] the control socket.
+//! - On top, the [`components`] makes all of these; [`background`] demotes before the SSD is full; [`serve`] answers the front end and [`operate`] the control socket.
 
 mod adopt;
 mod answering;
@@ -39,6 +39,7 @@ mod background;
 mod batch;
 mod catalog;
 mod clean;
+mod components;
 mod copied;
 mod copy;
 mod counters;
@@ -101,7 +102,6 @@ mod view;
 mod watcher;
 mod watermarks;
 mod why;
-mod wiring;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ pub use options::{TierOptions, TierSet};
 pub use watcher::Watcher;
 
 use background::Background;
-use wiring::Core;
+use components::Components;
 
 /// The extended attribute of a migrated copy that keeps the number programs know the file by.
 const NUMBER_XATTR: &str = "user.halocline.inode";
@@ -126,7 +126,7 @@ const NUMBER_XATTR: &str = "user.halocline.inode";
 /// Whole files on an ordered list of tiers, the first of which holds the tree.
 #[derive(Debug)]
 pub struct FileTier {
-    core: Arc<Core>,
+    components: Arc<Components>,
     background: Background,
 }
 
@@ -149,18 +149,18 @@ impl FileTier {
         options: TierOptions,
         around: &Decorations,
     ) -> Result<(Self, Found)> {
-        let core = Arc::new(Core::open(set, options, around)?);
-        let found = core.scan.recover()?;
+        let components = Arc::new(Components::open(set, options, around)?);
+        let found = components.scan.recover()?;
         for problem in &found.problems {
             tracing::warn!("{problem}");
-            core.base.defects.note(problem.to_string());
+            components.base.defects.note(problem.to_string());
         }
         let background = if around.own_threads {
-            Background::start(&core)?
+            Background::start(&components)?
         } else {
-            Background::by_others(&core)
+            Background::by_others(&components)
         };
-        Ok((Self { core, background }, found))
+        Ok((Self { components, background }, found))
     }
 
     /// Does a chore in this thread, as threads of the tier do where they are to
@@ -169,35 +169,35 @@ impl FileTier {
     /// # Errors
     /// Of removing what is left: it is tried again with the next such chore.
     pub fn work(&self, chore: Chore) -> Result<bool> {
-        chore.round(&self.core)
+        chore.round(&self.components)
     }
 
     /// Says in the status what a person should know of the tiers.
     pub fn note_of_tiers(&self, note: &str) {
-        self.core.base.defects.note(note.to_owned());
+        self.components.base.defects.note(note.to_owned());
     }
 
     /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order
     /// as a mount would. Without, directories that never were tiers do not become ones.
     pub fn check(set: &TierSet, repair: bool) -> Result<Found> {
         let options = TierOptions::default();
-        let core = if repair {
-            Core::open(set, options, &Decorations::NONE)
+        let components = if repair {
+            Components::open(set, options, &Decorations::NONE)
         } else {
-            Core::look(set, options)
+            Components::look(set, options)
         };
-        core?.scan.survey(repair)
+        components?.scan.survey(repair)
     }
 
     /// Ends background work and finishes what is under way. Nothing is called after it.
     pub fn close(&self) -> Result<()> {
         self.background.stop();
-        self.core.base.placement.jobs().note_places();
-        self.core.permissions.mark_anew(&|| false);
-        if let Err(error) = self.core.base.leftovers.finish() {
+        self.components.base.placement.jobs().note_places();
+        self.components.permissions.mark_anew(&|| false);
+        if let Err(error) = self.components.base.leftovers.finish() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");
         }
-        if let Err(error) = self.core.base.marks.end_era() {
+        if let Err(error) = self.components.base.marks.end_era() {
             tracing::warn!(%error, "clean copies are compared before they are used again");
         }
         Ok(())

@@ -158,8 +158,8 @@ where
 mod tests {
     use std::path::Path;
 
+    use super::super::components::Components;
     use super::super::options::{TierOptions, TierSet};
-    use super::super::wiring::Core;
     use super::*;
     use crate::decorations::Decorations;
 
@@ -174,9 +174,10 @@ mod tests {
             std::fs::write(dir.path().join("hdd").join(name), name).unwrap();
         }
         let set = TierSet::below(dir.path(), &["ssd", "hdd"]).unwrap();
-        let core = Core::open(&set, TierOptions::default(), &Decorations::NONE).unwrap();
-        core.scan.recover().unwrap();
-        let files = core.tree.named(Path::new(""), usize::MAX).unwrap();
+        let components =
+            Components::open(&set, TierOptions::default(), &Decorations::NONE).unwrap();
+        components.scan.recover().unwrap();
+        let files = components.tree.named(Path::new(""), usize::MAX).unwrap();
         let refused = Mutex::new(Vec::new());
         let act = |file: &Named, _: &mut dyn FnMut(u64) -> bool| {
             let mut refused = refused.lock();

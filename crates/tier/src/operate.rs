@@ -9,12 +9,12 @@ use halocline_model::request::ByteRange;
 
 use super::FileTier;
 use super::batch::ToldOf;
+use super::components::Components;
 use super::inode::Inode;
 use super::migrate::Manner;
 use super::moving::{By, move_all};
 use super::not_moved::{COPY_SLACK, NotMoved};
 use super::tree::{LISTED_MAX, Named};
-use super::wiring::Core;
 use halocline_api::config::Mode;
 use halocline_api::control::{
     Controlled, Explanation, ExtentInfo, FileExplanation, FileInfo, JobChange, JobInfo, MoveReport,
@@ -25,21 +25,21 @@ use halocline_os::error::{Error, Result};
 
 impl Controlled for FileTier {
     fn status(&self) -> Status {
-        let core = &self.core;
-        let told = core.reporter.told();
+        let components = &self.components;
+        let told = components.reporter.told();
         // In front of it what was freed would count.
-        let used = core.base.residents.used();
+        let used = components.base.residents.used();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            origin: core.base.tiers.dirs().last().expect("two tiers").path.clone(),
-            cache: core.base.tiers.ssd().path.clone(),
+            origin: components.base.tiers.dirs().last().expect("two tiers").path.clone(),
+            cache: components.base.tiers.ssd().path.clone(),
             // The mount tells.
             transport: String::new(),
             mode: Mode::WriteBack,
-            policy: core.base.options.policy.clone(),
-            eviction: core.base.options.policy.clone(),
-            limit_bytes: core.base.residents.account.limit,
+            policy: components.base.options.policy.clone(),
+            eviction: components.base.options.policy.clone(),
+            limit_bytes: components.base.residents.account.limit,
             used_bytes: used,
             records_bytes: 0,
             mapped_bytes: used,
@@ -62,23 +62,23 @@ impl Controlled for FileTier {
     }
 
     fn tier_status(&self) -> Option<TierStatus> {
-        Some(self.core.reporter.told_of_tiers())
+        Some(self.components.reporter.told_of_tiers())
     }
 
     fn report(&self) -> Report {
         Report {
-            policy: self.core.base.options.policy.clone(),
-            elapsed_s: self.core.base.clock.elapsed(self.core.base.begun).as_secs_f64(),
+            policy: self.components.base.options.policy.clone(),
+            elapsed_s: self.components.base.clock.elapsed(self.components.base.begun).as_secs_f64(),
             ..Report::default()
         }
     }
 
     fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
         let path = path.to_owned();
-        let core = Arc::clone(&self.core);
-        let (size, away) = self.core.answering.answered(move || {
-            let node = core.tree.node_at(&path)?;
-            let size = core.inodes.stat(&node.0)?.raw.st_size.unsigned_abs();
+        let components = Arc::clone(&self.components);
+        let (size, away) = self.components.answering.answered(move || {
+            let node = components.tree.node_at(&path)?;
+            let size = components.inodes.stat(&node.0)?.raw.st_size.unsigned_abs();
             let away = node.0.place.read().away.is_some();
             Ok((size, away))
         })?;
@@ -104,22 +104,22 @@ impl Controlled for FileTier {
     }
 
     fn flush(&self, _: Option<&Path>, _: bool, _: ProgressSink<'_>) -> Result<MoveReport> {
-        Ok(self.core.base.leftovers.finish_what_goes())
+        Ok(self.components.base.leftovers.finish_what_goes())
     }
 
     fn warm(&self, paths: &[PathBuf], dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
-        let core = &self.core;
+        let components = &self.components;
         let mut files = Vec::new();
         for path in paths {
-            files.extend(core.tree.named(path, usize::MAX)?);
+            files.extend(components.tree.named(path, usize::MAX)?);
         }
         let asked = once_each(&mut files);
         // What is asked for does not push out what was asked for.
         let here = files.iter().filter(|file| file.tier == 0).map(|file| file.disk_bytes).sum();
-        let kept = core.base.watermarks.kept_free();
-        let room = Cell::new((core.base.residents.account.limit - kept).saturating_sub(here));
+        let kept = components.base.watermarks.kept_free();
+        let room = Cell::new((components.base.residents.account.limit - kept).saturating_sub(here));
         let stays = |file: &Named| {
-            if core.base.placement.is_excluded(&file.inode, core.base.catalog.view()) {
+            if components.base.placement.is_excluded(&file.inode, components.base.catalog.view()) {
                 return Some(NotMoved::Excluded);
             }
             if file.disk_bytes + COPY_SLACK > room.get() {
@@ -130,72 +130,74 @@ impl Controlled for FileTier {
         };
         let asked = &|other| asked.contains(&other);
         let by = By {
-            one_by_one: core.base.tiers.one_by_one(),
+            one_by_one: components.base.tiers.one_by_one(),
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-                core.executor.bring(&file.inode, kept, asked, told)
+                components.executor.bring(&file.inode, kept, asked, told)
             },
             many: |files: &[&Named], told: ToldOf<'_>| {
                 let need = files.iter().map(|file| file.disk_bytes + COPY_SLACK).sum();
-                core.executor.bring_batch((&inodes_of(files), need), kept, asked, told)
+                components.executor.bring_batch((&inodes_of(files), need), kept, asked, told)
             },
         };
-        Ok(timed(core, || move_all(&files, dry_run, |file| file.tier > 0, stays, &by, sink)))
+        Ok(timed(components, || move_all(&files, dry_run, |file| file.tier > 0, stays, &by, sink)))
     }
 
     fn evict(&self, path: &Path, dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
-        let core = &self.core;
-        let mut files = core.tree.named(path, usize::MAX)?;
+        let components = &self.components;
+        let mut files = components.tree.named(path, usize::MAX)?;
         once_each(&mut files);
         let stays = |file: &Named| {
-            let pinned = core.base.placement.is_pinned(&file.inode, core.base.catalog.view());
+            let pinned =
+                components.base.placement.is_pinned(&file.inode, components.base.catalog.view());
             pinned.then_some(NotMoved::Pinned).or_else(|| {
-                core.hard_links.why_linked(&file.inode).filter(|_| file.has_other_names)
+                components.hard_links.why_linked(&file.inode).filter(|_| file.has_other_names)
             })
         };
         let by = By {
-            one_by_one: core.base.tiers.one_by_one(),
+            one_by_one: components.base.tiers.one_by_one(),
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
-                core.migrator.move_down(&file.inode, Manner::Yielding, told)
+                components.migrator.move_down(&file.inode, Manner::Yielding, told)
             },
             many: |files: &[&Named], told: ToldOf<'_>| {
-                core.batches.migrate_batch(&inodes_of(files), 1, told)
+                components.batches.migrate_batch(&inodes_of(files), 1, told)
             },
         };
-        Ok(timed(core, || move_all(&files, dry_run, |file| file.tier == 0, stays, &by, sink)))
+        Ok(timed(components, || move_all(&files, dry_run, |file| file.tier == 0, stays, &by, sink)))
     }
 
     fn change_rules(&self, change: &RuleChange) -> Result<Rules> {
         if let RuleChange::Pin(glob) = change {
-            check_pin(&self.core, glob)?;
+            check_pin(&self.components, glob)?;
         }
-        let mut globs = self.core.base.placement.change_rules();
+        let mut globs = self.components.base.placement.change_rules();
         match change {
             RuleChange::Pin(glob) => globs.add_pin(glob)?,
             RuleChange::Unpin(glob) => globs.remove_pin(glob)?,
             RuleChange::Exclude(glob) => globs.add_exclude(glob)?,
             RuleChange::Include(glob) => globs.remove_exclude(glob)?,
         }
-        globs.save(&self.core.base.tiers.private_dir())?;
+        globs.save(&self.components.base.tiers.private_dir())?;
         drop(globs);
         if matches!(change, RuleChange::Pin(_) | RuleChange::Unpin(_)) {
-            self.core.base.placement.changed_for_many();
+            self.components.base.placement.changed_for_many();
         }
         if let RuleChange::Exclude(glob) = change {
-            let mut files = self.core.tree.matching(glob)?;
+            let mut files = self.components.tree.matching(glob)?;
             once_each(&mut files);
             files.retain(|file| {
                 file.tier == 0
                     && self
-                        .core
+                        .components
                         .base
                         .placement
-                        .is_excluded(&file.inode, self.core.base.catalog.view())
+                        .is_excluded(&file.inode, self.components.base.catalog.view())
             });
             for file in files {
-                let _ = self.core.migrator.demote(&file.inode, Manner::Yielding, &mut |_| true);
+                let _ =
+                    self.components.migrator.demote(&file.inode, Manner::Yielding, &mut |_| true);
             }
         }
-        Ok(self.core.reporter.rules())
+        Ok(self.components.reporter.rules())
     }
 
     fn hint(&self, _hint: &ProcessHint) -> Result<()> {
@@ -204,24 +206,25 @@ impl Controlled for FileTier {
 
     fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
         let path = path.to_owned();
-        let core = Arc::clone(&self.core);
-        self.core.answering.answered(move || {
-            core.tree
+        let components = Arc::clone(&self.components);
+        self.components.answering.answered(move || {
+            components
+                .tree
                 .named(&path, LISTED_MAX)?
                 .into_iter()
-                .map(|file| core.reporter.describe(file))
+                .map(|file| components.reporter.describe(file))
                 .collect()
         })
     }
 
     fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
         let path = path.to_owned();
-        let explainer = Arc::clone(&self.core.explainer);
-        self.core.answering.answered(move || explainer.explain_file(&path))
+        let explainer = Arc::clone(&self.components.explainer);
+        self.components.answering.answered(move || explainer.explain_file(&path))
     }
 
     fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {
-        let mut jobs = self.core.base.placement.jobs();
+        let mut jobs = self.components.base.placement.jobs();
         match change {
             JobChange::Add(text) => jobs.add(text)?,
             JobChange::Remove(name) => jobs.remove(name)?,
@@ -231,18 +234,18 @@ impl Controlled for FileTier {
         let listed = jobs.list();
         drop(jobs);
         if !matches!(change, JobChange::List) {
-            self.core.base.placement.changed_for_many();
+            self.components.base.placement.changed_for_many();
         }
         Ok(listed)
     }
 }
 
 /// A pin that is larger than the SSD could never be kept (USERS 8).
-fn check_pin(core: &Core, glob: &str) -> Result<()> {
-    let mut files = core.tree.matching(glob)?;
+fn check_pin(components: &Components, glob: &str) -> Result<()> {
+    let mut files = components.tree.matching(glob)?;
     once_each(&mut files);
     let bytes: u64 = files.iter().map(|file| file.size).sum();
-    let limit = core.base.residents.account.limit;
+    let limit = components.base.residents.account.limit;
     if bytes > limit {
         return Err(Error::invalid(
             format!("the files that {glob:?} pins have {bytes} bytes, the SSD's limit is {limit}"),
@@ -253,10 +256,10 @@ fn check_pin(core: &Core, glob: &str) -> Result<()> {
 }
 
 /// A move with the time that it took.
-fn timed(core: &Core, act: impl FnOnce() -> MoveReport) -> MoveReport {
-    let begun = core.base.clock.instant();
+fn timed(components: &Components, act: impl FnOnce() -> MoveReport) -> MoveReport {
+    let begun = components.base.clock.instant();
     let report = act();
-    MoveReport { seconds: core.base.clock.elapsed(begun).as_secs_f64(), ..report }
+    MoveReport { seconds: components.base.clock.elapsed(begun).as_secs_f64(), ..report }
 }
 
 fn inodes_of<'a>(files: &[&'a Named]) -> Vec<&'a Arc<Inode>> {

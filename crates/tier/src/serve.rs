@@ -26,13 +26,13 @@ impl Engine for FileTier {
     type Handle = Handle;
 
     fn below<'a>(&'a self, node: &'a Node) -> (&'a Namespace, Cow<'a, namespace::Node>) {
-        (self.core.base.tiers.tree(), Cow::Owned(node.0.entry()))
+        (self.components.base.tiers.tree(), Cow::Owned(node.0.entry()))
     }
 
     fn root(&self) -> Node {
-        let root = self.core.base.tiers.tree().root();
+        let root = self.components.base.tiers.tree().root();
         let number = root.key().1;
-        Node(self.core.base.table.intern(&root, || (number, None, None)))
+        Node(self.components.base.table.intern(&root, || (number, None, None)))
     }
 
     fn key(&self, node: &Node) -> (u64, u64) {
@@ -40,11 +40,11 @@ impl Engine for FileTier {
     }
 
     fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Node, Stat)> {
-        self.core.inodes.lookup(&parent.0.entry(), name)
+        self.components.inodes.lookup(&parent.0.entry(), name)
     }
 
     fn stat(&self, node: &Node, _handle: Option<&Handle>) -> Result<Stat> {
-        self.core.inodes.stat(&node.0)
+        self.components.inodes.stat(&node.0)
     }
 
     fn set_attr(
@@ -54,7 +54,7 @@ impl Engine for FileTier {
         change: &SetAttr,
         _caller: Caller,
     ) -> Result<Stat> {
-        self.core.files.set_attr(&node.0, handle, change)
+        self.components.files.set_attr(&node.0, handle, change)
     }
 
     fn read_link(&self, node: &Node) -> Result<OsString> {
@@ -62,8 +62,8 @@ impl Engine for FileTier {
         if place.away.is_some() {
             return Err(Errno::INVAL.into());
         }
-        let stored = self.core.base.tiers.tree().read_link(&place.entry)?;
-        Ok(match self.core.base.tiers.links().read(stored.as_bytes()) {
+        let stored = self.components.base.tiers.tree().read_link(&place.entry)?;
+        Ok(match self.components.base.tiers.links().read(stored.as_bytes()) {
             Target::Users(target) => target,
             // Not ours, whatever it looks like.
             Target::Away(..) => stored,
@@ -76,32 +76,32 @@ impl Engine for FileTier {
         what: Make<'_>,
         by: Maker,
     ) -> Result<(Node, Stat)> {
-        let (core, dir) = (&self.core, parent.0.entry());
-        if core.base.tiers.is_private(&dir, name) {
+        let (components, dir) = (&self.components, parent.0.entry());
+        if components.base.tiers.is_private(&dir, name) {
             return Err(Errno::PERM.into());
         }
         let stored;
         let what = match what {
             Make::Symlink(target) => {
-                stored = core.base.tiers.links().stored(target);
+                stored = components.base.tiers.links().stored(target);
                 Make::Symlink(&stored)
             }
             other => other,
         };
-        core.executor.with_room(|| {
-            let _names = core.base.names.read();
-            let make = || core.base.tiers.tree().make((&dir, name), what, by);
-            let (entry, stat) = core.base.tiers.ssd().steps.step("making a name", make)?;
-            let inode = core.base.table.intern(&entry, || {
-                let number = core.base.numbers.here(&core.base.tiers, &entry, &stat);
+        components.executor.with_room(|| {
+            let _names = components.base.names.read();
+            let make = || components.base.tiers.tree().make((&dir, name), what, by);
+            let (entry, stat) = components.base.tiers.ssd().steps.step("making a name", make)?;
+            let inode = components.base.table.intern(&entry, || {
+                let number = components.base.numbers.here(&components.base.tiers, &entry, &stat);
                 let regular = stat.kind() == libc::S_IFREG;
                 let resident = regular.then(|| {
                     let name = (dir.clone(), name.to_owned());
-                    core.base.residents.add(entry.key(), number, name, 0)
+                    components.base.residents.add(entry.key(), number, name, 0)
                 });
                 (number, None, resident)
             });
-            core.archive_queue.add_made(&inode);
+            components.archive_queue.add_made(&inode);
             Ok((Node(inode), stat))
         })
     }
@@ -114,50 +114,54 @@ impl Engine for FileTier {
         by: Maker,
     ) -> Result<(Node, Stat, Handle)> {
         let dir = parent.0.entry();
-        if self.core.base.tiers.is_private(&dir, name) {
+        if self.components.base.tiers.is_private(&dir, name) {
             return Err(Errno::PERM.into());
         }
-        self.core.executor.with_room(|| self.core.files.create((&dir, name), mode, flags, by))
+        self.components
+            .executor
+            .with_room(|| self.components.files.create((&dir, name), mode, flags, by))
     }
 
     fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<Stat> {
         let dir = parent.0.entry();
-        self.core.executor.with_room(|| self.core.name_changes.link(&node.0, &dir, name))
+        self.components
+            .executor
+            .with_room(|| self.components.name_changes.link(&node.0, &dir, name))
     }
 
     fn unlink(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let dir = parent.0.entry();
-        self.core.executor.with_room(|| self.core.name_changes.unlink(&dir, name))
+        self.components.executor.with_room(|| self.components.name_changes.unlink(&dir, name))
     }
 
     fn remove_dir(&self, parent: &Node, name: &OsStr) -> Result<()> {
         let dir = parent.0.entry();
-        if self.core.base.tiers.is_private(&dir, name) {
+        if self.components.base.tiers.is_private(&dir, name) {
             return Err(Errno::NOENT.into());
         }
-        let path = self.core.base.tiers.tree().path_of(&dir).join(name);
-        self.core.executor.with_room(|| {
-            let _names = self.core.base.names.read();
-            let remove = || self.core.base.tiers.tree().remove_dir(&dir, name).map(drop);
-            self.core.base.tiers.ssd().steps.step("removing a directory", remove)
+        let path = self.components.base.tiers.tree().path_of(&dir).join(name);
+        self.components.executor.with_room(|| {
+            let _names = self.components.base.names.read();
+            let remove = || self.components.base.tiers.tree().remove_dir(&dir, name).map(drop);
+            self.components.base.tiers.ssd().steps.step("removing a directory", remove)
         })?;
-        self.core.base.tiers.directory_gone(&path);
+        self.components.base.tiers.directory_gone(&path);
         Ok(())
     }
 
     fn rename(&self, from: (&Node, &OsStr), to: (&Node, &OsStr), flags: u32) -> Result<()> {
         let (from_dir, to_dir) = (from.0.0.entry(), to.0.0.entry());
-        self.core.executor.with_room(|| {
-            self.core.name_changes.rename((&from_dir, from.1), (&to_dir, to.1), flags)
+        self.components.executor.with_room(|| {
+            self.components.name_changes.rename((&from_dir, from.1), (&to_dir, to.1), flags)
         })
     }
 
     fn open(&self, node: &Node, flags: i32, caller: Caller) -> Result<Handle> {
-        self.core.files.open_file(&node.0, flags, caller.pid)
+        self.components.files.open_file(&node.0, flags, caller.pid)
     }
 
     fn passes_through(&self) -> bool {
-        self.core.base.options.passthrough
+        self.components.base.options.passthrough
     }
 
     fn pass_through(
@@ -166,11 +170,11 @@ impl Engine for FileTier {
         must: bool,
         register: &mut dyn FnMut(BorrowedFd<'_>) -> std::io::Result<()>,
     ) -> bool {
-        let (core, opened) = (&self.core, &handle.0);
-        let ready = |place: &Place| core.files.ready_for_kernel(&opened.inode, place);
-        core.base.passing.pass_through(
+        let (components, opened) = (&self.components, &handle.0);
+        let ready = |place: &Place| components.files.ready_for_kernel(&opened.inode, place);
+        components.base.passing.pass_through(
             (opened, must),
-            (&core.base.tiers, &core.base.residents),
+            (&components.base.tiers, &components.base.residents),
             ready,
             register,
         )
@@ -182,21 +186,21 @@ impl Engine for FileTier {
     }
 
     fn read(&self, handle: &Handle, offset: u64, buf: &mut [u8], _caller: Caller) -> Result<usize> {
-        self.core.files.with_file(&handle.0, |place, file| {
-            let steps = self.core.base.tiers.steps(place.tier());
+        self.components.files.with_file(&handle.0, |place, file| {
+            let steps = self.components.base.tiers.steps(place.tier());
             let read = steps.step("reading", || contents::read(file, offset, buf))?;
-            self.core.base.counters.read(place.tier(), read);
+            self.components.base.counters.read(place.tier(), read);
             Ok(read)
         })
     }
 
     fn write(&self, handle: &Handle, offset: u64, data: &[u8], _caller: Caller) -> Result<()> {
-        self.core.files.write(&handle.0, offset, data)
+        self.components.files.write(&handle.0, offset, data)
     }
 
     fn sync_dir(&self, dir: &Directory) -> Result<()> {
         dir.sync()?;
-        self.core.archiver.remove_given_up();
+        self.components.archiver.remove_given_up();
         Ok(())
     }
 
@@ -205,27 +209,30 @@ impl Engine for FileTier {
     }
 
     fn fsync(&self, handle: &Handle, data_only: bool) -> Result<()> {
-        self.core.files.with_file(&handle.0, |place, file| {
-            let steps = self.core.base.tiers.steps(place.tier());
+        self.components.files.with_file(&handle.0, |place, file| {
+            let steps = self.components.base.tiers.steps(place.tier());
             if data_only {
                 steps.sync_data("syncing", file)?;
             } else {
                 steps.sync("syncing", file)?;
             }
-            self.core.base.pending_syncs.sync(handle.0.inode.number, &self.core.base.tiers)?;
+            self.components
+                .base
+                .pending_syncs
+                .sync(handle.0.inode.number, &self.components.base.tiers)?;
             if let Some(resident) = place.resident.as_ref().filter(|_| !data_only) {
-                self.core.permissions.mark_one_anew(resident);
+                self.components.permissions.mark_one_anew(resident);
             }
             Ok(())
         })
     }
 
     fn allocate(&self, handle: &Handle, offset: u64, len: u64, how: Allocate) -> Result<()> {
-        self.core.files.allocate(&handle.0, offset, len, how)
+        self.components.files.allocate(&handle.0, offset, len, how)
     }
 
     fn seek(&self, handle: &Handle, offset: u64, what: Seek) -> Result<u64> {
-        self.core.files.with_file(&handle.0, |_, file| contents::seek(file, offset, what))
+        self.components.files.with_file(&handle.0, |_, file| contents::seek(file, offset, what))
     }
 
     fn read_dir(
@@ -234,32 +241,38 @@ impl Engine for FileTier {
         offset: u64,
         take: &mut dyn FnMut(DirEntry) -> bool,
     ) -> Result<()> {
-        let (core, node) = (&self.core, dir.node());
+        let (components, node) = (&self.components, dir.node());
         dir.read(offset, &mut |entry| {
-            core.base.tiers.is_private(node, &entry.name) || take(core.inodes.shown(node, entry))
+            components.base.tiers.is_private(node, &entry.name)
+                || take(components.inodes.shown(node, entry))
         })
     }
 
     fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
-        totals::totals(&self.core.base.tiers, &self.core.base.residents, &self.core.base.marks)
+        totals::totals(
+            &self.components.base.tiers,
+            &self.components.base.residents,
+            &self.components.base.marks,
+        )
     }
 
     fn get_xattr(&self, node: &Node, name: &OsStr) -> Result<Vec<u8>> {
         if name == SOCKET_XATTR {
-            return Ok(self.core.base.tiers.socket().into_os_string().into_encoded_bytes());
+            return Ok(self.components.base.tiers.socket().into_os_string().into_encoded_bytes());
         }
         if hidden_xattr(name) {
             return Err(Errno::NODATA.into());
         }
         let place = node.0.place.read();
         // Whoever lists a directory asks for these, too, and a lost name is to be seen there.
-        let file = lost::found(&self.core.base.tiers, &node.0, &place)?.ok_or(Errno::NODATA)?;
+        let file =
+            lost::found(&self.components.base.tiers, &node.0, &place)?.ok_or(Errno::NODATA)?;
         xattr::get_on(&*file, name)
     }
 
     fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
         let place = node.0.place.read();
-        let file = lost::found(&self.core.base.tiers, &node.0, &place)?;
+        let file = lost::found(&self.components.base.tiers, &node.0, &place)?;
         file.map_or(Ok(Vec::new()), |file| Ok(shown_xattrs(&xattr::list_on(&*file)?)))
     }
 
@@ -268,7 +281,7 @@ impl Engine for FileTier {
             return Err(Errno::PERM.into());
         }
         let set = |fd: &OwnedFd| xattr::set_on(fd, name, value, flags);
-        self.core.files.change_attribute(&node.0, ("setting an attribute", name), set)
+        self.components.files.change_attribute(&node.0, ("setting an attribute", name), set)
     }
 
     fn remove_xattr(&self, node: &Node, name: &OsStr) -> Result<()> {
@@ -276,6 +289,6 @@ impl Engine for FileTier {
             return Err(Errno::NODATA.into());
         }
         let remove = |fd: &OwnedFd| xattr::remove_on(fd, name);
-        self.core.files.change_attribute(&node.0, ("removing an attribute", name), remove)
+        self.components.files.change_attribute(&node.0, ("removing an attribute", name), remove)
     }
 }

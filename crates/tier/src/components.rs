@@ -31,7 +31,7 @@ use halocline_os::error::Result;
 
 /// What the front end, the movers and the control interface call.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Components {
     pub(super) archive_queue: Arc<ArchiveQueue>,
     pub(super) permissions: Arc<Permissions>,
     pub(super) inodes: Arc<Inodes>,
@@ -51,7 +51,7 @@ pub(crate) struct Core {
     pub(super) base: Foundation,
 }
 
-impl Core {
+impl Components {
     /// Opens the tiers of `set`, which become tiers, within what is `around`.
     pub(super) fn open(set: &TierSet, options: TierOptions, around: &Decorations) -> Result<Self> {
         Ok(Self::new(Foundation::new(set, options, around, |owner| set.record(owner.identity()))?))
