@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use super::answering::Answering;
 use super::archive::Archiver;
 use super::archive_queue::ArchiveQueue;
 use super::batch::Batches;
@@ -17,6 +16,7 @@ use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inodes::Inodes;
 use super::judge::Judge;
+use super::liveness::Liveness;
 use super::migrate::Migrator;
 use super::name_changes::NameChanges;
 use super::options::{TierOptions, TierSet};
@@ -44,7 +44,7 @@ pub(crate) struct Components {
     pub(super) files: Arc<Files>,
     pub(super) tree: Arc<Tree>,
     pub(super) scan: Arc<Scan>,
-    pub(super) answering: Arc<Answering>,
+    pub(super) liveness: Arc<Liveness>,
     pub(super) reporter: Arc<Reporter>,
     pub(super) explainer: Arc<Explainer>,
     /// What all of them stand on. The last to go: it has the lock of the set.
@@ -97,8 +97,8 @@ impl Components {
         let tree = Arc::new(Tree::new(&base, &inodes));
         let judge = Arc::new(Judge::new(&base, &archive_queue));
         let scan = Arc::new(Scan::new(&base, &archive_queue, &hard_links, &judge));
-        let answering = Arc::new(Answering::new(&base));
-        let reporter = Arc::new(Reporter::new(&base, &archive_queue, &answering));
+        let liveness = Arc::new(Liveness::new(&base));
+        let reporter = Arc::new(Reporter::new(&base, &archive_queue, &liveness));
         let explainer = Arc::new(Explainer::new(&base, &inodes, &hard_links, &tree, &reporter));
         Self {
             archive_queue,
@@ -113,7 +113,7 @@ impl Components {
             files,
             tree,
             scan,
-            answering,
+            liveness,
             reporter,
             explainer,
             base,

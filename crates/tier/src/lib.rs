@@ -28,11 +28,10 @@
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
 //! - Commands and mounts: [`tree`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
 //!   each [`Problem`](halocline_api::control::tier::Problem); [`moving`] is a move for a command.
-//! - [`answering`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`why`] explains a file.
+//! - [`liveness`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`why`] explains a file.
 //! - On top, the [`components`] makes all of these; [`background`] demotes before the SSD is full; [`serve`] answers the front end and [`operate`] the control socket.
 
 mod adopt;
-mod answering;
 mod archive;
 mod archive_queue;
 mod background;
@@ -67,6 +66,7 @@ mod leftovers;
 mod link_owner;
 mod linked_nodes;
 mod links;
+mod liveness;
 mod lost;
 mod mapped;
 mod marks;

@@ -76,7 +76,7 @@ impl Controlled for FileTier {
     fn locate(&self, path: &Path, range: Option<ByteRange>) -> Result<Vec<ExtentInfo>> {
         let path = path.to_owned();
         let components = Arc::clone(&self.components);
-        let (size, away) = self.components.answering.answered(move || {
+        let (size, away) = self.components.liveness.while_alive(move || {
             let node = components.tree.node_at(&path)?;
             let size = components.inodes.stat(&node.0)?.raw.st_size.unsigned_abs();
             let away = node.0.place.read().away.is_some();
@@ -207,7 +207,7 @@ impl Controlled for FileTier {
     fn files(&self, path: &Path) -> Result<Vec<FileInfo>> {
         let path = path.to_owned();
         let components = Arc::clone(&self.components);
-        self.components.answering.answered(move || {
+        self.components.liveness.while_alive(move || {
             components
                 .tree
                 .named(&path, LISTED_MAX)?
@@ -220,7 +220,7 @@ impl Controlled for FileTier {
     fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
         let path = path.to_owned();
         let explainer = Arc::clone(&self.components.explainer);
-        self.components.answering.answered(move || explainer.explain_file(&path))
+        self.components.liveness.while_alive(move || explainer.explain_file(&path))
     }
 
     fn change_jobs(&self, change: &JobChange) -> Result<Vec<JobInfo>> {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::answering::Answering;
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
 use super::counters::Counters;
 use super::defects::Defects;
 use super::foundation::Foundation;
 use super::leftovers::Leftovers;
+use super::liveness::Liveness;
 use super::lost;
 use super::lost::Lost;
 use super::marks::Marks;
@@ -52,7 +52,7 @@ pub(super) struct Reporter {
     defects: Arc<Defects>,
     options: Arc<TierOptions>,
     archive_queue: Arc<ArchiveQueue>,
-    answering: Arc<Answering>,
+    liveness: Arc<Liveness>,
 }
 
 impl Reporter {
@@ -60,7 +60,7 @@ impl Reporter {
     pub(super) fn new(
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
-        answering: &Arc<Answering>,
+        liveness: &Arc<Liveness>,
     ) -> Self {
         Self {
             tiers: base.tiers.clone(),
@@ -77,14 +77,14 @@ impl Reporter {
             defects: base.defects.clone(),
             options: base.options.clone(),
             archive_queue: archive_queue.clone(),
-            answering: answering.clone(),
+            liveness: liveness.clone(),
         }
     }
 
     /// What a status tells; where a tier does not answer that, and nothing that might wait for it.
     pub(super) fn told(self: &Arc<Self>) -> Told {
         let reporter = Arc::clone(self);
-        let told = self.answering.answered(move || {
+        let told = self.liveness.while_alive(move || {
             reporter.leftovers.free_old_copies();
             Ok(Told {
                 health: reporter.health(),
@@ -110,10 +110,10 @@ impl Reporter {
     /// The state of the tiers; without what is free on them where one does not answer.
     pub(super) fn told_of_tiers(self: &Arc<Self>) -> TierStatus {
         let reporter = Arc::clone(self);
-        let told = self.answering.answered(move || Ok(reporter.tier_status(true)));
+        let told = self.liveness.while_alive(move || Ok(reporter.tier_status(true)));
         let known = || {
             let reporter = Arc::clone(self);
-            self.answering.remembered(move || reporter.tier_status(false))
+            self.liveness.remembered(move || reporter.tier_status(false))
         };
         told.ok().or_else(known).unwrap_or_else(|| TierStatus {
             tiers: self.states(false),

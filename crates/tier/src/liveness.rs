@@ -18,12 +18,12 @@ const MEMORY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Asks the tiers, each look in a thread of its own.
 #[derive(Debug)]
-pub(super) struct Answering {
+pub(super) struct Liveness {
     tiers: Arc<Tiers>,
     looks: Looks,
 }
 
-impl Answering {
+impl Liveness {
     /// Over what it uses.
     pub(super) fn new(base: &Foundation) -> Self {
         Self { tiers: base.tiers.clone(), looks: Looks::default() }
@@ -46,7 +46,7 @@ impl Answering {
     ///
     /// # Errors
     /// Those of `act`, and `ETIMEDOUT` where a tier does not answer; `act` goes on by itself then.
-    pub(super) fn answered<T: Send + 'static>(
+    pub(super) fn while_alive<T: Send + 'static>(
         &self,
         act: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
