@@ -29,7 +29,7 @@
 //! - Commands and mounts: [`tree`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
 //!   each [`Problem`](halocline_api::control::tier::Problem); [`moving`] is a move for a command.
 //! - [`liveness`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`why`] explains a file.
-//! - On top, the [`components`] makes all of these; [`background`] demotes before the SSD is full; [`serve`] answers the front end and [`operate`] the control socket.
+//! - On top, the [`components`] makes all of these; [`background`] demotes before the SSD is full; [`engine`] answers the front end and [`control`] the control socket.
 
 mod adopt;
 mod archive;
@@ -39,6 +39,7 @@ mod batch;
 mod catalog;
 mod clean;
 mod components;
+mod control;
 mod copied;
 mod copy;
 mod counters;
@@ -46,6 +47,7 @@ mod cutover;
 mod decorations;
 mod defects;
 mod dir_times;
+mod engine;
 mod eviction_order;
 mod executor;
 mod files;
@@ -77,7 +79,6 @@ mod name_changes;
 mod not_moved;
 mod numbers;
 mod opener;
-mod operate;
 mod options;
 mod pass;
 mod pending_syncs;
@@ -87,7 +88,6 @@ mod repair;
 mod reporter;
 mod residents;
 mod scan;
-mod serve;
 mod signal;
 mod staging;
 mod stamp;

@@ -1,4 +1,4 @@
-//! The file tier behind a front end.
+//! The file tier as an engine: what a front end asks of it.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
