@@ -12,7 +12,7 @@ use super::FileTier;
 use super::files::Handle;
 use super::inode::{Node, Place};
 use super::links::Target;
-use super::lost;
+use super::lost_files;
 use super::totals;
 use halocline_api::control::SOCKET_XATTR;
 use halocline_os::error::Result;
@@ -265,14 +265,14 @@ impl Engine for FileTier {
         }
         let place = node.0.place.read();
         // Whoever lists a directory asks for these, too, and a lost name is to be seen there.
-        let file =
-            lost::found(&self.components.base.tiers, &node.0, &place)?.ok_or(Errno::NODATA)?;
+        let file = lost_files::found(&self.components.base.tiers, &node.0, &place)?
+            .ok_or(Errno::NODATA)?;
         xattr::get_on(&*file, name)
     }
 
     fn list_xattr(&self, node: &Node) -> Result<Vec<u8>> {
         let place = node.0.place.read();
-        let file = lost::found(&self.components.base.tiers, &node.0, &place)?;
+        let file = lost_files::found(&self.components.base.tiers, &node.0, &place)?;
         file.map_or(Ok(Vec::new()), |file| Ok(shown_xattrs(&xattr::list_on(&*file)?)))
     }
 

@@ -18,7 +18,7 @@ use super::intents::Intents;
 use super::leftovers::Leftovers;
 use super::linked_nodes::LinkedNodes;
 use super::links::Links;
-use super::lost::Lost;
+use super::lost_files::LostFiles;
 use super::marks::Marks;
 use super::numbers::Numbers;
 use super::options::{TierOptions, TierSet};
@@ -51,7 +51,7 @@ pub(crate) struct Foundation {
     pub(super) leftovers: Arc<Leftovers>,
     pub(super) pending_syncs: Arc<PendingSyncs>,
     pub(super) dir_times: Arc<DirTimes>,
-    pub(super) lost: Arc<Lost>,
+    pub(super) lost_files: Arc<LostFiles>,
     /// Shared by whoever reads or changes names, exclusive for a switch (taken last).
     pub(super) names: Arc<RwLock<()>>,
     pub(super) placement: Arc<Placement>,
@@ -118,7 +118,7 @@ impl Foundation {
             marks,
             pending_syncs: Arc::default(),
             dir_times: Arc::default(),
-            lost: Arc::default(),
+            lost_files: Arc::default(),
             names: Arc::default(),
             placement: Arc::new(Placement::new(&private, &options, limit, &clock)?),
             watermarks: Watermarks::new(limit, &options),

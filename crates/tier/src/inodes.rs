@@ -15,7 +15,7 @@ use super::foundation::Foundation;
 use super::inode::{Inode, Node, Place, Table};
 use super::link_owner;
 use super::linked_nodes::LinkedNodes;
-use super::lost;
+use super::lost_files;
 use super::numbers::Numbers;
 use super::residents::{Resident, Residents};
 use super::tiers::{Entry, Tiers};
@@ -105,8 +105,8 @@ impl Inodes {
                 let _names = self.names.read();
                 self.dir_times.show(self.tiers.tree().stat(&place.entry)?)
             }
-            Some(_) => match lost::found(&self.tiers, inode, &place)? {
-                None => return lost::stat_lost(&self.tiers, inode, &place),
+            Some(_) => match lost_files::found(&self.tiers, inode, &place)? {
+                None => return lost_files::stat_lost(&self.tiers, inode, &place),
                 Some(found) => stat_descriptor(&*found)?,
             },
         };

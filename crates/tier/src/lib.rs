@@ -17,7 +17,7 @@
 //!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`totals`] what `df` shows.
 //! - In memory: [`inode`] is what is known of a live file and [`numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
 //!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`under_way`]
-//!   are for people; [`lost`] is what has a name and no place; [`leftovers`] go when [`signal`] says so; [`adopt`] is for what is no file;
+//!   are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go when [`signal`] says so; [`adopt`] is for what is no file;
 //!   [`not_moved`] says why a file stays, [`copied`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
 //!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`pass`] tells what the kernel may serve, [`mapped`] which mappings stay.
@@ -69,7 +69,7 @@ mod link_owner;
 mod linked_nodes;
 mod links;
 mod liveness;
-mod lost;
+mod lost_files;
 mod mapped;
 mod marks;
 mod migrate;

@@ -20,7 +20,7 @@ use super::intents::{Intent, Intents, Removal};
 use super::link_owner;
 use super::link_owner::Said;
 use super::linked_nodes::LinkedNodes;
-use super::lost::Lost;
+use super::lost_files::LostFiles;
 use super::pending_syncs::PendingSyncs;
 use super::permissions::Permissions;
 use super::placement::Placement;
@@ -41,7 +41,7 @@ pub(super) struct NameChanges {
     linked_nodes: Arc<LinkedNodes>,
     intents: Arc<Intents>,
     pending_syncs: Arc<PendingSyncs>,
-    lost: Arc<Lost>,
+    lost_files: Arc<LostFiles>,
     names: Arc<RwLock<()>>,
     placement: Arc<Placement>,
     history: Arc<History>,
@@ -72,7 +72,7 @@ impl NameChanges {
             linked_nodes: base.linked_nodes.clone(),
             intents: base.intents.clone(),
             pending_syncs: base.pending_syncs.clone(),
-            lost: base.lost.clone(),
+            lost_files: base.lost_files.clone(),
             names: base.names.clone(),
             placement: base.placement.clone(),
             history: base.history.clone(),
@@ -299,7 +299,7 @@ impl NameChanges {
                 (Ok(fd), Some(live)) => *live.kept.lock() = Some(Arc::new(fd)),
                 (Err(Errno::NOENT | Errno::NOTDIR), _) => {
                     let path = self.tiers.tree().path_of(parent).join(name);
-                    self.lost.removed(path, &intent.place);
+                    self.lost_files.removed(path, &intent.place);
                 }
                 _ => {}
             }

@@ -9,8 +9,8 @@ use super::defects::Defects;
 use super::foundation::Foundation;
 use super::leftovers::Leftovers;
 use super::liveness::Liveness;
-use super::lost;
-use super::lost::Lost;
+use super::lost_files;
+use super::lost_files::LostFiles;
 use super::marks::Marks;
 use super::options::TierOptions;
 use super::pass::Passing;
@@ -43,7 +43,7 @@ pub(super) struct Reporter {
     catalog: Arc<Catalog>,
     marks: Arc<Marks>,
     leftovers: Arc<Leftovers>,
-    lost: Arc<Lost>,
+    lost_files: Arc<LostFiles>,
     placement: Arc<Placement>,
     watermarks: Watermarks,
     passing: Arc<Passing>,
@@ -68,7 +68,7 @@ impl Reporter {
             catalog: base.catalog.clone(),
             marks: base.marks.clone(),
             leftovers: base.leftovers.clone(),
-            lost: base.lost.clone(),
+            lost_files: base.lost_files.clone(),
             placement: base.placement.clone(),
             watermarks: base.watermarks,
             passing: base.passing.clone(),
@@ -104,7 +104,7 @@ impl Reporter {
     /// What a person should know.
     fn notes(&self) -> Vec<String> {
         let full = self.tiers.dirs().iter().filter_map(note_of_full);
-        self.defects.notes().into_iter().chain(self.lost.note()).chain(full).collect()
+        self.defects.notes().into_iter().chain(self.lost_files.note()).chain(full).collect()
     }
 
     /// The state of the tiers; without what is free on them where one does not answer.
@@ -143,9 +143,9 @@ impl Reporter {
         let pinned = self.placement.is_pinned(&file.inode, self.catalog.view());
         let excluded = self.placement.is_excluded(&file.inode, self.catalog.view());
         let place = file.inode.place.read();
-        let lost = place.away.as_ref().is_some_and(|away| lost::is_lost(&self.tiers, away));
+        let lost = place.away.as_ref().is_some_and(|away| lost_files::is_lost(&self.tiers, away));
         let stat = if lost {
-            lost::stat_lost(&self.tiers, &file.inode, &place)?
+            lost_files::stat_lost(&self.tiers, &file.inode, &place)?
         } else {
             stat_descriptor(&*file.inode.physical(&self.tiers, &place)?)?
         };

@@ -19,9 +19,9 @@ use halocline_vfs::Stat;
 
 /// Lost names that were removed since the mount.
 #[derive(Debug, Default)]
-pub(super) struct Lost(Mutex<Option<(u64, PathBuf)>>);
+pub(super) struct LostFiles(Mutex<Option<(u64, PathBuf)>>);
 
-impl Lost {
+impl LostFiles {
     /// The lost name of a file that was at `place` was removed or replaced.
     pub(super) fn removed(&self, name: PathBuf, place: &Path) {
         tracing::warn!(
