@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::active_moves::ActiveMoves;
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
 use super::clean::CleanCopies;
@@ -34,7 +35,6 @@ use super::residents::{Resident, Residents};
 use super::staging::Staging;
 use super::stamp::Stamp;
 use super::tiers::{Entry, Tiers};
-use super::under_way::UnderWay;
 use halocline_os::clock::Clock;
 use halocline_os::error::Error;
 use halocline_vfs::Stat;
@@ -66,7 +66,7 @@ pub(super) struct Archiver {
     marks: Arc<Marks>,
     leftovers: Arc<Leftovers>,
     counters: Arc<Counters>,
-    under_way: Arc<UnderWay>,
+    active_moves: Arc<ActiveMoves>,
     options: Arc<TierOptions>,
     clock: Clock,
     archive_queue: Arc<ArchiveQueue>,
@@ -94,7 +94,7 @@ impl Archiver {
             marks: base.marks.clone(),
             leftovers: base.leftovers.clone(),
             counters: base.counters.clone(),
-            under_way: base.under_way.clone(),
+            active_moves: base.active_moves.clone(),
             options: base.options.clone(),
             clock: base.clock.clone(),
             archive_queue: archive_queue.clone(),
@@ -162,9 +162,9 @@ impl Archiver {
             self.clean.drop_copy(resident);
         }
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
-        let under_way = self.under_way.begin(source.entry.clone(), (0, tier), bytes);
+        let active_move = self.active_moves.begin(source.entry.clone(), (0, tier), bytes);
         let told: super::copy::Told<'_> = &mut |more| {
-            under_way.copied(more);
+            active_move.copied(more);
             // A program that writes may need to have the file moved.
             told(more) && inode.changes.load(Ordering::Acquire) == source.changes
         };

@@ -21,6 +21,7 @@ use std::thread;
 use parking_lot::Mutex;
 use rustix::fs::{Advice, fadvise};
 
+use super::active_moves::{ActiveMove, ActiveMoves};
 use super::copied::{Copied, Source};
 use super::copy::Expected;
 use super::counters::Counters;
@@ -40,7 +41,6 @@ use super::pending_syncs::PendingSyncs;
 use super::residents::Residents;
 use super::staging::Staging;
 use super::tiers::Tiers;
-use super::under_way::{UnderWay, UnderWayGuard};
 use halocline_api::config::Copies;
 use halocline_vfs::namespace::Node;
 
@@ -66,7 +66,7 @@ struct Member<'a> {
     source: Source,
     copied: Copied,
     bytes: u64,
-    _under_way: UnderWayGuard<'a>,
+    _active_move: ActiveMove<'a>,
 }
 
 /// How many of the first of some files go as a batch, by their bytes.
@@ -83,7 +83,7 @@ pub(super) struct Batches {
     leftovers: Arc<Leftovers>,
     pending_syncs: Arc<PendingSyncs>,
     counters: Arc<Counters>,
-    under_way: Arc<UnderWay>,
+    active_moves: Arc<ActiveMoves>,
     history: Arc<History>,
     options: Arc<TierOptions>,
     bounds: BatchBounds,
@@ -101,7 +101,7 @@ impl Batches {
             leftovers: base.leftovers.clone(),
             pending_syncs: base.pending_syncs.clone(),
             counters: base.counters.clone(),
-            under_way: base.under_way.clone(),
+            active_moves: base.active_moves.clone(),
             history: base.history.clone(),
             options: base.options.clone(),
             bounds: base.batch_bounds,
@@ -193,14 +193,14 @@ impl Batches {
         told: ToldOf<'_>,
     ) -> Option<Member<'a>> {
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
-        let under_way = self.under_way.begin(source.entry.clone(), (source.from, tier), bytes);
+        let active_move = self.active_moves.begin(source.entry.clone(), (source.from, tier), bytes);
         let expected = if tier == 0 { Expected::Soon } else { Expected::NotSoon };
         let copied = self.staging.copy_for_now(inode, &source, (tier, expected), &mut |more| {
-            under_way.copied(more);
+            active_move.copied(more);
             told(at, more)
         });
         let copied = copied.ok()?;
-        Some(Member { at, inode, source, copied, bytes, _under_way: under_way })
+        Some(Member { at, inode, source, copied, bytes, _active_move: active_move })
     }
 
     /// Gives copies their places on a lower tier, which intents name durably; the places are not
@@ -269,7 +269,7 @@ impl Batches {
         let mut done = Vec::new();
         let mut old_copies = Vec::new();
         for (member, switched) in switched {
-            let Member { at, inode, source, copied, bytes, _under_way } = member;
+            let Member { at, inode, source, copied, bytes, _active_move } = member;
             let dir = &switched.parents[0];
             if dirs.contains(&dir.key()) {
                 self.pending_syncs.synced(inode.number, dir);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
+use super::active_moves::ActiveMoves;
 use super::catalog::Catalog;
 use super::counters::Counters;
 use super::decorations::{BatchBounds, Decorations};
@@ -29,7 +30,6 @@ use super::residents::Residents;
 use super::signal::Signal;
 use super::tier_dir::TierDir;
 use super::tiers::Tiers;
-use super::under_way::UnderWay;
 use super::watermarks::Watermarks;
 use halocline_api::control::tier::PRIVATE;
 use halocline_meta::owner::Owner;
@@ -58,7 +58,7 @@ pub(crate) struct Foundation {
     pub(super) watermarks: Watermarks,
     pub(super) passing: Arc<Passing>,
     pub(super) counters: Arc<Counters>,
-    pub(super) under_way: Arc<UnderWay>,
+    pub(super) active_moves: Arc<ActiveMoves>,
     pub(super) history: Arc<History>,
     pub(super) defects: Arc<Defects>,
     /// Work for the background threads.
@@ -124,7 +124,7 @@ impl Foundation {
             watermarks: Watermarks::new(limit, &options),
             passing: Arc::new(Passing::new(&options, &clock)),
             counters: Arc::default(),
-            under_way: Arc::new(UnderWay::new(&clock)),
+            active_moves: Arc::new(ActiveMoves::new(&clock)),
             history: Arc::new(History::new(&clock)),
             defects: Arc::default(),
             signal,

@@ -16,7 +16,7 @@
 //! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a [`watcher`] hears of), [`links`] the form of links between them,
 //!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`totals`] what `df` shows.
 //! - In memory: [`inode`] is what is known of a live file and [`numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
-//!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`under_way`]
+//!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`active_moves`]
 //!   are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go when [`signal`] says so; [`adopt`] is for what is no file;
 //!   [`not_moved`] says why a file stays, [`copied`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
@@ -31,6 +31,7 @@
 //! - [`liveness`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`why`] explains a file.
 //! - On top, the [`components`] makes all of these; [`background`] demotes before the SSD is full; [`engine`] answers the front end and [`control`] the control socket.
 
+mod active_moves;
 mod adopt;
 mod archive;
 mod archive_queue;
@@ -97,7 +98,6 @@ mod tier_dir;
 mod tiers;
 mod totals;
 mod tree;
-mod under_way;
 mod view;
 mod watcher;
 mod watermarks;

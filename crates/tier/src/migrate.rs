@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::RwLockWriteGuard;
 
+use super::active_moves::ActiveMoves;
 use super::clean::CleanCopies;
 use super::copied::{Copied, Source};
 use super::copy::{Expected, Told};
@@ -24,7 +25,6 @@ use super::not_moved::{NotMoved, ROOM_FOR_NAMES};
 use super::repair::Repair;
 use super::staging::Staging;
 use super::tiers::Tiers;
-use super::under_way::UnderWay;
 
 /// How a migration treats programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) struct Migrator {
     intents: Arc<Intents>,
     leftovers: Arc<Leftovers>,
     counters: Arc<Counters>,
-    under_way: Arc<UnderWay>,
+    active_moves: Arc<ActiveMoves>,
     history: Arc<History>,
     clean: Arc<CleanCopies>,
     repair: Arc<Repair>,
@@ -72,7 +72,7 @@ impl Migrator {
             intents: base.intents.clone(),
             leftovers: base.leftovers.clone(),
             counters: base.counters.clone(),
-            under_way: base.under_way.clone(),
+            active_moves: base.active_moves.clone(),
             history: base.history.clone(),
             clean: clean.clone(),
             repair: repair.clone(),
@@ -140,9 +140,9 @@ impl Migrator {
             self.counters.switched(bytes);
             return Ok(Moved { bytes: 0, strayed: true });
         }
-        let under_way = self.under_way.begin(source.entry.clone(), (source.from, tier), bytes);
+        let active_move = self.active_moves.begin(source.entry.clone(), (source.from, tier), bytes);
         let told: Told<'_> = &mut |more| {
-            under_way.copied(more);
+            active_move.copied(more);
             told(more)
         };
         let mut copied = self.staging.copy(inode, &source, (tier, expected), told)?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::active_moves::ActiveMoves;
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
 use super::counters::Counters;
@@ -19,7 +20,6 @@ use super::residents::Residents;
 use super::tier_dir::TierDir;
 use super::tiers::Tiers;
 use super::tree::Named;
-use super::under_way::UnderWay;
 use super::watermarks::Watermarks;
 use halocline_api::control::tier::{CopiesStatus, Moved, TierState};
 use halocline_api::control::{FileInfo, Health, Rules, TierStatus};
@@ -48,7 +48,7 @@ pub(super) struct Reporter {
     watermarks: Watermarks,
     passing: Arc<Passing>,
     counters: Arc<Counters>,
-    under_way: Arc<UnderWay>,
+    active_moves: Arc<ActiveMoves>,
     defects: Arc<Defects>,
     options: Arc<TierOptions>,
     archive_queue: Arc<ArchiveQueue>,
@@ -73,7 +73,7 @@ impl Reporter {
             watermarks: base.watermarks,
             passing: base.passing.clone(),
             counters: base.counters.clone(),
-            under_way: base.under_way.clone(),
+            active_moves: base.active_moves.clone(),
             defects: base.defects.clone(),
             options: base.options.clone(),
             archive_queue: archive_queue.clone(),
@@ -189,8 +189,8 @@ impl Reporter {
             demoted: self.counters.demoted(),
             copies: self.copies_status(),
             opens: self.counters.opens(),
-            moving: self.under_way.now(self.tiers.tree()),
-            moving_rate: self.under_way.rate(),
+            moving: self.active_moves.now(self.tiers.tree()),
+            moving_rate: self.active_moves.rate(),
             requests: self.counters.requests(),
             passthrough: self.passing.status(&self.tiers),
             jobs: self.placement.jobs().list(),

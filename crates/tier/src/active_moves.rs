@@ -18,7 +18,7 @@ const NAMED_MAX: usize = 100;
 
 /// All moves under way.
 #[derive(Debug, Default)]
-pub(super) struct UnderWay {
+pub(super) struct ActiveMoves {
     clock: Clock,
     state: Mutex<State>,
 }
@@ -42,7 +42,7 @@ struct Move {
     begun: Instant,
 }
 
-impl UnderWay {
+impl ActiveMoves {
     /// Nothing moves yet.
     pub(super) fn new(clock: &Clock) -> Self {
         Self { clock: clock.clone(), state: Mutex::default() }
@@ -54,13 +54,13 @@ impl UnderWay {
         entry: Node,
         (from, to): (usize, usize),
         total: u64,
-    ) -> UnderWayGuard<'_> {
+    ) -> ActiveMove<'_> {
         let mut state = self.state.lock();
         let id = state.next;
         state.next += 1;
         let begun = self.clock.instant();
         state.moves.insert(id, Move { entry, from, to, done: 0, total, begun });
-        UnderWayGuard { all: self, id }
+        ActiveMove { all: self, id }
     }
 
     /// What moves now, the longest under way first.
@@ -111,19 +111,19 @@ impl State {
 }
 
 /// One move under way.
-pub(super) struct UnderWayGuard<'a> {
-    all: &'a UnderWay,
+pub(super) struct ActiveMove<'a> {
+    all: &'a ActiveMoves,
     id: u64,
 }
 
-impl UnderWayGuard<'_> {
+impl ActiveMove<'_> {
     /// `bytes` more bytes are copied. Called once a piece or file, not once a request.
     pub(super) fn copied(&self, bytes: u64) {
         self.all.state.lock().copied(self.id, bytes, self.all.clock.instant());
     }
 }
 
-impl Drop for UnderWayGuard<'_> {
+impl Drop for ActiveMove<'_> {
     fn drop(&mut self) {
         self.all.state.lock().moves.remove(&self.id);
     }
@@ -137,7 +137,7 @@ mod tests {
     fn the_rate_is_that_of_the_last_seconds() {
         let dir = tempfile::tempdir().unwrap();
         let root = Namespace::open(dir.path()).unwrap().root();
-        let all = UnderWay::default();
+        let all = ActiveMoves::default();
         let guard = all.begin(root, (1, 0), 100);
         let begun = Instant::now();
         for tenth in 0..100 {
