@@ -19,7 +19,6 @@ use super::copy::Expected;
 use super::counters::Counters;
 use super::cutover::differs;
 use super::foundation::Foundation;
-use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::inode::Inode;
 use super::inodes::Inodes;
 use super::intents::{Intent, Intents, Removal};
@@ -30,6 +29,7 @@ use super::marks::{Mark, Marks};
 use super::mirror;
 use super::not_moved::{COPY_SLACK, NotMoved};
 use super::options::TierOptions;
+use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
 use super::permissions::Permissions;
 use super::residents::{Resident, Residents};
 use super::staging::Staging;
@@ -112,8 +112,8 @@ impl Archiver {
         let mut left = &due[..];
         while !left.is_empty() && !stops() {
             let sizes = left.iter().map(|(_, resident)| resident.bytes());
-            let (some, later) = left.split_at(together(sizes, u64::MAX, IN_FLIGHT));
-            let outcomes = all_at_once(some, self.tiers.one_by_one(), |(entry, resident)| {
+            let (some, later) = left.split_at(parallel_count(sizes, u64::MAX, PARALLEL_MAX));
+            let outcomes = in_parallel(some, self.tiers.one_by_one(), |(entry, resident)| {
                 let outcome = self.archive_one(*entry, resident, &mut |_| !stops());
                 outcome.unwrap_or_else(Outcome::Failed)
             });

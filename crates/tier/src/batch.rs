@@ -29,7 +29,6 @@ use super::cutover::{CutOver, Cutover, PATIENCE};
 use super::decorations::BatchBounds;
 use super::foundation::Foundation;
 use super::history::History;
-use super::in_flight::{ALONE_BYTES, together};
 use super::inode::Inode;
 use super::intents::Intents;
 use super::is_private_path;
@@ -37,6 +36,7 @@ use super::leftovers::{Leftovers, OldCopy};
 use super::mirror;
 use super::not_moved::NotMoved;
 use super::options::TierOptions;
+use super::parallel::{ALONE_BYTES, parallel_count};
 use super::pending_syncs::PendingSyncs;
 use super::residents::Residents;
 use super::staging::Staging;
@@ -71,7 +71,7 @@ struct Member<'a> {
 
 /// How many of the first of some files go as a batch, by their bytes.
 pub(super) fn batch_of(sizes: impl IntoIterator<Item = u64>, bytes: u64) -> usize {
-    together(sizes, bytes.min(BATCH_BYTES), BATCH_MAX)
+    parallel_count(sizes, bytes.min(BATCH_BYTES), BATCH_MAX)
 }
 
 /// Moves many small files together.

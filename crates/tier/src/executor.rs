@@ -10,13 +10,13 @@ use super::batch::{Batches, Outcomes, ToldOf, batch_of};
 use super::catalog::Catalog;
 use super::foundation::Foundation;
 use super::history::History;
-use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::inode::Inode;
 use super::inodes::Inodes;
 use super::job::Ahead;
 use super::leftovers::Leftovers;
 use super::migrate::{Manner, Migrator};
 use super::not_moved::{COPY_SLACK, NotMoved, ROOM_FOR_NAMES};
+use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
 use super::pass::Passing;
 use super::placement::{Except, Leaving, Placement, Plan};
 use super::residents::{Resident, Residents};
@@ -128,11 +128,11 @@ impl Executor {
                     continue;
                 }
             }
-            let most = if goes_well { IN_FLIGHT } else { FAILURES_MAX - failures };
-            let (now, later) = left.split_at(together(sizes, missing, most));
+            let most = if goes_well { PARALLEL_MAX } else { FAILURES_MAX - failures };
+            let (now, later) = left.split_at(parallel_count(sizes, missing, most));
             let one_by_one = self.tiers.one_by_one();
             let pushed =
-                all_at_once(now, one_by_one, |(entry, resident)| self.push_out(*entry, resident));
+                in_parallel(now, one_by_one, |(entry, resident)| self.push_out(*entry, resident));
             for pushed in pushed {
                 if matches!(pushed, Err(NotMoved::Failed(_))) {
                     failures += 1;
@@ -159,8 +159,8 @@ impl Executor {
         if any {
             let left = known.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
             let left: Vec<_> = left.map(|(inode, _)| inode).collect();
-            for some in left.chunks(IN_FLIGHT) {
-                all_at_once(some, self.tiers.one_by_one(), |inode| {
+            for some in left.chunks(PARALLEL_MAX) {
+                in_parallel(some, self.tiers.one_by_one(), |inode| {
                     self.migrator.demote(inode, Manner::Yielding, &mut |_| true)
                 });
             }

@@ -24,7 +24,7 @@
 //! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
 //! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`linked_nodes`]) at once, [`repair`] gives a file the place
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
-//! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`in_flight`]); the [`executor`] carries the policy's plans out by them.
+//! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`parallel`]); the [`executor`] carries the policy's plans out by them.
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
 //! - Commands and mounts: [`tree`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
 //!   each [`Problem`](halocline_api::control::tier::Problem); [`moving`] is a move for a command.
@@ -57,7 +57,6 @@ mod foundation;
 pub mod fuzzing;
 mod hard_links;
 mod history;
-mod in_flight;
 mod inode;
 mod inodes;
 mod intents;
@@ -81,6 +80,7 @@ mod not_moved;
 mod numbers;
 mod opener;
 mod options;
+mod parallel;
 mod pass;
 mod pending_syncs;
 mod permissions;

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use parking_lot::Mutex;
 
 use super::batch::{Outcomes, ToldOf, batch_of};
-use super::in_flight::{IN_FLIGHT, all_at_once, together};
 use super::not_moved::NotMoved;
+use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
 use super::tree::Named;
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
 
@@ -39,7 +39,7 @@ impl Moving<'_> {
         act: impl Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, NotMoved> + Sync,
     ) -> ControlFlow<()> {
         let shared = Mutex::new(&mut *self);
-        let outcomes = all_at_once(files, one_by_one, |file| {
+        let outcomes = in_parallel(files, one_by_one, |file| {
             act(file, &mut |bytes| shared.lock().tell(file, bytes))
         });
         for (file, outcome) in files.iter().zip(outcomes) {
@@ -74,7 +74,7 @@ impl Moving<'_> {
         self.done = self.report.bytes;
         let mut left = &alone[..];
         while !left.is_empty() && !self.stop {
-            let count = together(left.iter().map(|file| file.size), u64::MAX, IN_FLIGHT);
+            let count = parallel_count(left.iter().map(|file| file.size), u64::MAX, PARALLEL_MAX);
             let (now, later) = left.split_at(count);
             self.some(now, by.one_by_one, &by.one)?;
             left = later;

@@ -1,4 +1,4 @@
-//! Several small files moved at once.
+//! Several small files moved in parallel.
 //!
 //! Moving a small file is waiting for syncs: those of several are one commit of their file systems'
 //! journals. Each move is whole by itself and keeps its order of steps, so a kill or a power loss
@@ -8,13 +8,13 @@
 use std::thread;
 
 /// Files moved at once.
-pub(super) const IN_FLIGHT: usize = 64;
+pub(super) const PARALLEL_MAX: usize = 64;
 /// From so many bytes on a file goes alone.
 pub(super) const ALONE_BYTES: u64 = 1 << 20;
 
 /// Calls `act` for all items at once, or, where they must come `one_by_one`, in this thread; the
 /// outcomes in their order.
-pub(super) fn all_at_once<T: Sync, R: Send>(
+pub(super) fn in_parallel<T: Sync, R: Send>(
     items: &[T],
     one_by_one: bool,
     act: impl Fn(&T) -> R + Sync,
@@ -43,7 +43,11 @@ pub(super) fn all_at_once<T: Sync, R: Send>(
 
 /// How many of the first of some files go at once, by their bytes: as many as have `bytes` together,
 /// and no more than `most`.
-pub(super) fn together(sizes: impl IntoIterator<Item = u64>, bytes: u64, most: usize) -> usize {
+pub(super) fn parallel_count(
+    sizes: impl IntoIterator<Item = u64>,
+    bytes: u64,
+    most: usize,
+) -> usize {
     let (mut count, mut sum) = (0, 0);
     for size in sizes {
         let alone = size >= ALONE_BYTES;
@@ -65,7 +69,7 @@ mod tests {
 
     #[test]
     fn small_files_go_together_as_far_as_they_are_needed() {
-        let count = |sizes: &[u64], bytes| together(sizes.iter().copied(), bytes, 4);
+        let count = |sizes: &[u64], bytes| parallel_count(sizes.iter().copied(), bytes, 4);
         assert_eq!(count(&[], 10), 0);
         assert_eq!(count(&[4, 4, 4, 4, 4, 4], u64::MAX), 4);
         assert_eq!(count(&[4, 4, 4, 4], 8), 2);
@@ -76,9 +80,9 @@ mod tests {
 
     #[test]
     fn outcomes_come_in_the_order_of_the_items() {
-        let items: Vec<usize> = (0..IN_FLIGHT).collect();
+        let items: Vec<usize> = (0..PARALLEL_MAX).collect();
         for one_by_one in [false, true] {
-            assert_eq!(all_at_once(&items, one_by_one, |item| item * 2)[..3], [0, 2, 4]);
+            assert_eq!(in_parallel(&items, one_by_one, |item| item * 2)[..3], [0, 2, 4]);
         }
     }
 }
