@@ -9,10 +9,10 @@ use halocline_model::request::ByteRange;
 
 use super::FileTier;
 use super::batch::ToldOf;
+use super::bulk::{MoveBy, move_all};
 use super::components::Components;
 use super::inode::Inode;
 use super::migrate::Manner;
-use super::moving::{By, move_all};
 use super::not_moved::{COPY_SLACK, NotMoved};
 use super::tree::{LISTED_MAX, Named};
 use halocline_api::config::Mode;
@@ -129,7 +129,7 @@ impl Controlled for FileTier {
             None
         };
         let asked = &|other| asked.contains(&other);
-        let by = By {
+        let by = MoveBy {
             one_by_one: components.base.tiers.one_by_one(),
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
                 components.executor.bring(&file.inode, kept, asked, told)
@@ -153,7 +153,7 @@ impl Controlled for FileTier {
                 components.hard_links.why_linked(&file.inode).filter(|_| file.has_other_names)
             })
         };
-        let by = By {
+        let by = MoveBy {
             one_by_one: components.base.tiers.one_by_one(),
             one: |file: &Named, told: &mut dyn FnMut(u64) -> bool| {
                 components.migrator.move_down(&file.inode, Manner::Yielding, told)

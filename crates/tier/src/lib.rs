@@ -27,7 +27,7 @@
 //! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`parallel`]); the [`executor`] carries the policy's plans out by them.
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
 //! - Commands and mounts: [`tree`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
-//!   each [`Problem`](halocline_api::control::tier::Problem); [`moving`] is a move for a command.
+//!   each [`Problem`](halocline_api::control::tier::Problem); [`bulk`] is a move for a command.
 //! - [`liveness`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`why`] explains a file.
 //! - On top, the [`components`] makes all of these; [`background`] demotes before the SSD is full; [`engine`] answers the front end and [`control`] the control socket.
 
@@ -37,6 +37,7 @@ mod archive;
 mod archive_queue;
 mod background;
 mod batch;
+mod bulk;
 mod catalog;
 mod clean;
 mod components;
@@ -74,7 +75,6 @@ mod mapped;
 mod marks;
 mod migrate;
 mod mirror;
-mod moving;
 mod name_changes;
 mod not_moved;
 mod numbers;

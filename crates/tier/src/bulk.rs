@@ -11,7 +11,7 @@ use super::tree::Named;
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
 
 /// A move under way.
-struct Moving<'a> {
+struct BulkMove<'a> {
     sink: ProgressSink<'a>,
     total: u64,
     /// Bytes copied, also of files that are not done.
@@ -21,7 +21,7 @@ struct Moving<'a> {
     report: MoveReport,
 }
 
-impl Moving<'_> {
+impl BulkMove<'_> {
     /// Bytes of a file were copied; `false` stops.
     fn tell(&mut self, file: &Named, bytes: u64) -> bool {
         self.done += bytes;
@@ -57,7 +57,7 @@ impl Moving<'_> {
     }
 
     /// Moves many files as a batch, and those that it leaves some at once.
-    fn many<A, B>(&mut self, files: &[&Named], by: &By<A, B>) -> ControlFlow<()>
+    fn many<A, B>(&mut self, files: &[&Named], by: &MoveBy<A, B>) -> ControlFlow<()>
     where
         A: Fn(&Named, &mut dyn FnMut(u64) -> bool) -> Result<u64, NotMoved> + Sync,
         B: Fn(&[&Named], ToldOf<'_>) -> Outcomes,
@@ -104,7 +104,7 @@ impl Moving<'_> {
 }
 
 /// How files are moved.
-pub(super) struct By<A, B> {
+pub(super) struct MoveBy<A, B> {
     /// One, given what to tell of bytes copied.
     pub(super) one: A,
     /// Many small ones: those that it leaves are moved one by one.
@@ -120,7 +120,7 @@ pub(super) fn move_all<A, B>(
     dry_run: bool,
     wanted: impl Fn(&Named) -> bool,
     stays: impl Fn(&Named) -> Option<NotMoved>,
-    by: &By<A, B>,
+    by: &MoveBy<A, B>,
     sink: ProgressSink<'_>,
 ) -> MoveReport
 where
@@ -130,7 +130,7 @@ where
     let total = files.iter().filter(|file| wanted(file)).map(|file| file.size).sum();
     let already_files = files.iter().filter(|file| !wanted(file)).count() as u64;
     let report = MoveReport { already_files, ..MoveReport::default() };
-    let mut moving = Moving { sink, total, done: 0, stop: false, report };
+    let mut moving = BulkMove { sink, total, done: 0, stop: false, report };
     let mut moves = Vec::new();
     for file in files.iter().filter(|file| wanted(file)) {
         if let Some(why) = stays(file) {
@@ -189,7 +189,7 @@ mod tests {
         };
         let sink = &mut |_| ControlFlow::Continue(());
         let alone = |files: &[&Named], _: ToldOf<'_>| files.iter().map(|_| None).collect();
-        let by = By { one: act, many: alone, one_by_one: false };
+        let by = MoveBy { one: act, many: alone, one_by_one: false };
         let report = move_all(&files, false, |_| true, |_| None, &by, sink);
         assert_eq!((report.files, report.skipped.len()), (3, 0), "{report:?}");
     }
