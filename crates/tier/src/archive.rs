@@ -24,9 +24,9 @@ use super::inodes::Inodes;
 use super::intents::{Intent, Intents, Removal};
 use super::is_private_path;
 use super::leftovers::Leftovers;
-use super::mapped;
 use super::marks::{Mark, Marks};
 use super::mirror;
+use super::mmap;
 use super::not_moved::{COPY_SLACK, NotMoved};
 use super::options::TierOptions;
 use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
@@ -208,7 +208,7 @@ impl Archiver {
             // What the kernel or a mapping writes is not seen.
             let place = inode.place.write();
             let source = self.staging.source_in_place(inode, &place).map_err(Err)?;
-            if inode.passed.load(Ordering::Acquire) > 0 || mapped::is_mapped(inode, &source.file) {
+            if inode.passed.load(Ordering::Acquire) > 0 || mmap::is_mapped(inode, &source.file) {
                 return Err(Ok(Outcome::Later(self.options.archive_after)));
             }
         }

@@ -93,7 +93,8 @@ impl Engine for FileTier {
             let make = || components.base.tiers.tree().make((&dir, name), what, by);
             let (entry, stat) = components.base.tiers.ssd().steps.step("making a name", make)?;
             let inode = components.base.table.intern(&entry, || {
-                let number = components.base.numbers.here(&components.base.tiers, &entry, &stat);
+                let number =
+                    components.base.inode_numbers.here(&components.base.tiers, &entry, &stat);
                 let regular = stat.kind() == libc::S_IFREG;
                 let resident = regular.then(|| {
                     let name = (dir.clone(), name.to_owned());
@@ -172,7 +173,7 @@ impl Engine for FileTier {
     ) -> bool {
         let (components, opened) = (&self.components, &handle.0);
         let ready = |place: &Place| components.files.ready_for_kernel(&opened.inode, place);
-        components.base.passing.pass_through(
+        components.base.passthrough.pass_through(
             (opened, must),
             (&components.base.tiers, &components.base.residents),
             ready,

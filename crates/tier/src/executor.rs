@@ -17,7 +17,7 @@ use super::leftovers::Leftovers;
 use super::migrate::{Manner, Migrator};
 use super::not_moved::{COPY_SLACK, NotMoved, ROOM_FOR_NAMES};
 use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
-use super::pass::Passing;
+use super::passthrough::Passthrough;
 use super::placement::{Except, Leaving, Placement, Plan};
 use super::residents::{Resident, Residents};
 use super::signal::Signal;
@@ -48,7 +48,7 @@ pub(super) struct Executor {
     leftovers: Arc<Leftovers>,
     placement: Arc<Placement>,
     watermarks: Watermarks,
-    passing: Arc<Passing>,
+    passthrough: Arc<Passthrough>,
     history: Arc<History>,
     signal: Arc<Signal>,
     inodes: Arc<Inodes>,
@@ -71,7 +71,7 @@ impl Executor {
             leftovers: base.leftovers.clone(),
             placement: base.placement.clone(),
             watermarks: base.watermarks,
-            passing: base.passing.clone(),
+            passthrough: base.passthrough.clone(),
             history: base.history.clone(),
             signal: base.signal.clone(),
             inodes: inodes.clone(),
@@ -82,7 +82,7 @@ impl Executor {
 
     /// Demotes files where the SSD is fuller than it should be. Whether that was in vain.
     pub(super) fn keep_below_marks(&self) -> bool {
-        self.passing.count(&self.tiers);
+        self.passthrough.count(&self.tiers);
         let wanted = self.watermarks.wanted_room(&self.tiers, &self.residents);
         wanted.is_some_and(|bytes| !self.signal.is_stopping() && !self.free_up(bytes, u64::MAX))
     }

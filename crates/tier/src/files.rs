@@ -19,6 +19,7 @@ use super::executor::Executor;
 use super::foundation::Foundation;
 use super::history::History;
 use super::inode::{Inode, Node, Opened, Place, Table};
+use super::inode_numbers::InodeNumbers;
 use super::inodes::Inodes;
 use super::job::Ahead;
 use super::leftovers::Leftovers;
@@ -26,7 +27,6 @@ use super::migrate::{Manner, Migrator};
 use super::mirror;
 use super::mirror::ACL;
 use super::not_moved::{NotMoved, ROOM_FOR_NAMES};
-use super::numbers::Numbers;
 use super::pending_syncs::PendingSyncs;
 use super::permissions;
 use super::permissions::Permissions;
@@ -51,7 +51,7 @@ pub struct Handle(pub(super) Arc<Opened>);
 pub(super) struct Files {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
-    numbers: Arc<Numbers>,
+    inode_numbers: Arc<InodeNumbers>,
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
     leftovers: Arc<Leftovers>,
@@ -85,7 +85,7 @@ impl Files {
         Self {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
-            numbers: base.numbers.clone(),
+            inode_numbers: base.inode_numbers.clone(),
             residents: base.residents.clone(),
             catalog: base.catalog.clone(),
             leftovers: base.leftovers.clone(),
@@ -242,7 +242,7 @@ impl Files {
         };
         let inode = self.table.intern(&entry, || {
             let name = (parent.clone(), name.to_owned());
-            let number = self.numbers.here(&self.tiers, &entry, &stat);
+            let number = self.inode_numbers.here(&self.tiers, &entry, &stat);
             (number, None, Some(self.residents.add(entry.key(), number, name, stat.disk_bytes())))
         });
         drop(names);

@@ -15,15 +15,15 @@ use super::defects::Defects;
 use super::dir_times::DirTimes;
 use super::history::History;
 use super::inode::Table;
+use super::inode_numbers::InodeNumbers;
 use super::intents::Intents;
 use super::leftovers::Leftovers;
 use super::linked_nodes::LinkedNodes;
 use super::links::Links;
 use super::lost_files::LostFiles;
 use super::marks::Marks;
-use super::numbers::Numbers;
 use super::options::{TierOptions, TierSet};
-use super::pass::Passing;
+use super::passthrough::Passthrough;
 use super::pending_syncs::PendingSyncs;
 use super::placement::Placement;
 use super::residents::Residents;
@@ -42,7 +42,7 @@ use halocline_os::error::{Error, Result};
 pub(crate) struct Foundation {
     pub(super) tiers: Arc<Tiers>,
     pub(super) table: Arc<Table>,
-    pub(super) numbers: Arc<Numbers>,
+    pub(super) inode_numbers: Arc<InodeNumbers>,
     pub(super) residents: Arc<Residents>,
     pub(super) linked_nodes: Arc<LinkedNodes>,
     pub(super) catalog: Arc<Catalog>,
@@ -56,7 +56,7 @@ pub(crate) struct Foundation {
     pub(super) names: Arc<RwLock<()>>,
     pub(super) placement: Arc<Placement>,
     pub(super) watermarks: Watermarks,
-    pub(super) passing: Arc<Passing>,
+    pub(super) passthrough: Arc<Passthrough>,
     pub(super) counters: Arc<Counters>,
     pub(super) active_moves: Arc<ActiveMoves>,
     pub(super) history: Arc<History>,
@@ -107,7 +107,7 @@ impl Foundation {
         let (table, signal) = (Arc::<Table>::default(), Arc::new(Signal::new(&clock)));
         let linked_nodes = Arc::<LinkedNodes>::default();
         Ok(Self {
-            numbers: Arc::new(Numbers::new(table.clone(), started)),
+            inode_numbers: Arc::new(InodeNumbers::new(table.clone(), started)),
             table,
             catalog: Arc::new(Catalog::new(&tiers, &residents, &linked_nodes)),
             leftovers: Arc::new(Leftovers::new(&tiers, &intents, &signal)),
@@ -122,7 +122,7 @@ impl Foundation {
             names: Arc::default(),
             placement: Arc::new(Placement::new(&private, &options, limit, &clock)?),
             watermarks: Watermarks::new(limit, &options),
-            passing: Arc::new(Passing::new(&options, &clock)),
+            passthrough: Arc::new(Passthrough::new(&options, &clock)),
             counters: Arc::default(),
             active_moves: Arc::new(ActiveMoves::new(&clock)),
             history: Arc::new(History::new(&clock)),

@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use super::dir_times::DirTimes;
 use super::foundation::Foundation;
 use super::inode::{Inode, Node, Place, Table};
+use super::inode_numbers::InodeNumbers;
 use super::link_owner;
 use super::linked_nodes::LinkedNodes;
 use super::lost_files;
-use super::numbers::Numbers;
 use super::residents::{Resident, Residents};
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::Result;
@@ -29,7 +29,7 @@ use halocline_vfs::{DirEntry, Stat};
 pub(super) struct Inodes {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
-    numbers: Arc<Numbers>,
+    inode_numbers: Arc<InodeNumbers>,
     residents: Arc<Residents>,
     linked_nodes: Arc<LinkedNodes>,
     dir_times: Arc<DirTimes>,
@@ -42,7 +42,7 @@ impl Inodes {
         Self {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
-            numbers: base.numbers.clone(),
+            inode_numbers: base.inode_numbers.clone(),
             residents: base.residents.clone(),
             linked_nodes: base.linked_nodes.clone(),
             dir_times: base.dir_times.clone(),
@@ -87,10 +87,12 @@ impl Inodes {
         let here = away.is_none();
         let inode = self.table.intern(entry, || match away {
             None => {
-                let number = self.numbers.here(&self.tiers, entry, stat);
+                let number = self.inode_numbers.here(&self.tiers, entry, stat);
                 (number, None, self.residents.get(entry.key()))
             }
-            Some(away) => (self.numbers.away(&self.tiers, entry, stat, &away), Some(away), None),
+            Some(away) => {
+                (self.inode_numbers.away(&self.tiers, entry, stat, &away), Some(away), None)
+            }
         });
         Ok((inode, here))
     }
@@ -150,7 +152,7 @@ impl Inodes {
             && node.key() == key
         {
             entry.kind = libc::DT_REG;
-            entry.inode = self.numbers.away(&self.tiers, &node, &link, &away);
+            entry.inode = self.inode_numbers.away(&self.tiers, &node, &link, &away);
         }
     }
 

@@ -15,12 +15,12 @@
 //! - Around all: the [`decorations`] that stand between a tier and the machine.
 //! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a [`watcher`] hears of), [`links`] the form of links between them,
 //!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`totals`] what `df` shows.
-//! - In memory: [`inode`] is what is known of a live file and [`numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
+//! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
 //!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`active_moves`]
 //!   are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go when [`signal`] says so; [`adopt`] is for what is no file;
 //!   [`not_moved`] says why a file stays, [`copied`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
-//!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`pass`] tells what the kernel may serve, [`mapped`] which mappings stay.
+//!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
 //! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
 //! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`linked_nodes`]) at once, [`repair`] gives a file the place
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
@@ -59,6 +59,7 @@ pub mod fuzzing;
 mod hard_links;
 mod history;
 mod inode;
+mod inode_numbers;
 mod inodes;
 mod intents;
 mod job;
@@ -71,17 +72,16 @@ mod linked_nodes;
 mod links;
 mod liveness;
 mod lost_files;
-mod mapped;
 mod marks;
 mod migrate;
 mod mirror;
+mod mmap;
 mod name_changes;
 mod not_moved;
-mod numbers;
 mod opener;
 mod options;
 mod parallel;
-mod pass;
+mod passthrough;
 mod pending_syncs;
 mod permissions;
 mod placement;

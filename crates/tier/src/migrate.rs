@@ -20,7 +20,7 @@ use super::history::History;
 use super::inode::{Inode, Place};
 use super::intents::Intents;
 use super::leftovers::{Leftovers, OldCopy};
-use super::mapped;
+use super::mmap;
 use super::not_moved::{NotMoved, ROOM_FOR_NAMES};
 use super::repair::Repair;
 use super::staging::Staging;
@@ -125,7 +125,7 @@ impl Migrator {
             if inode.passed.load(Ordering::Acquire) > 0 {
                 return Err(NotMoved::PassedThrough);
             }
-            if mapped::is_mapped(inode, &source.file) {
+            if mmap::is_mapped(inode, &source.file) {
                 return Err(NotMoved::Mapped);
             }
         }

@@ -14,7 +14,7 @@ use super::lost_files;
 use super::lost_files::LostFiles;
 use super::marks::Marks;
 use super::options::TierOptions;
-use super::pass::Passing;
+use super::passthrough::Passthrough;
 use super::placement::Placement;
 use super::residents::Residents;
 use super::tier_dir::TierDir;
@@ -46,7 +46,7 @@ pub(super) struct Reporter {
     lost_files: Arc<LostFiles>,
     placement: Arc<Placement>,
     watermarks: Watermarks,
-    passing: Arc<Passing>,
+    passthrough: Arc<Passthrough>,
     counters: Arc<Counters>,
     active_moves: Arc<ActiveMoves>,
     defects: Arc<Defects>,
@@ -71,7 +71,7 @@ impl Reporter {
             lost_files: base.lost_files.clone(),
             placement: base.placement.clone(),
             watermarks: base.watermarks,
-            passing: base.passing.clone(),
+            passthrough: base.passthrough.clone(),
             counters: base.counters.clone(),
             active_moves: base.active_moves.clone(),
             defects: base.defects.clone(),
@@ -192,7 +192,7 @@ impl Reporter {
             moving: self.active_moves.now(self.tiers.tree()),
             moving_rate: self.active_moves.rate(),
             requests: self.counters.requests(),
-            passthrough: self.passing.status(&self.tiers),
+            passthrough: self.passthrough.status(&self.tiers),
             jobs: self.placement.jobs().list(),
         }
     }

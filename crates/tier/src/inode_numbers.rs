@@ -41,13 +41,13 @@ pub(super) fn keep_number(fd: &impl AsFd, number: u64) -> Result<()> {
 
 /// Gives out the numbers.
 #[derive(Debug)]
-pub(super) struct Numbers {
+pub(super) struct InodeNumbers {
     table: Arc<Table>,
     /// For a file whose own number another is known by.
     next: AtomicU64,
 }
 
-impl Numbers {
+impl InodeNumbers {
     /// For the files of `table`, of a mount that began `started` after 1970.
     pub(super) fn new(table: Arc<Table>, started: Duration) -> Self {
         let micros = u64::try_from(started.as_micros()).unwrap_or_default();

@@ -6,7 +6,7 @@
 //! before they are closed (I5): so a handle that may write is ours. Beside handles that were passed
 //! through it must be, too; then the kernel serves its mappings alone, and reads and writes come to
 //! us. With `passthrough_writes` it is passed through where it is not expected to make the file
-//! grow, and while the SSD has ample room. Mappings outlive handles: see [`super::mapped`].
+//! grow, and while the SSD has ample room. Mappings outlive handles: see [`super::mmap`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::inode::{Inode, Opened, Place};
-use super::mapped;
+use super::mmap;
 use super::options::TierOptions;
 use super::residents::{Resident, Residents};
 use super::tiers::Tiers;
@@ -42,7 +42,7 @@ const NAMED_MAX: usize = 100;
 
 /// Which files the kernel serves.
 #[derive(Debug)]
-pub(super) struct Passing {
+pub(super) struct Passthrough {
     /// Files may be handed to it.
     wanted: bool,
     /// So may handles that write.
@@ -66,7 +66,7 @@ struct State {
     room: Option<(Instant, bool)>,
 }
 
-impl Passing {
+impl Passthrough {
     /// Nothing is handed over yet.
     pub(super) fn new(options: &TierOptions, clock: &Clock) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl Passing {
         let place = handle.inode.place.read();
         let Ok(file) = handle.current(tiers, &place) else { return false };
         // A mapping that is left of an earlier handle goes past us: so must this one.
-        let must = must || mapped::may_be_mapped(&handle.inode, &file);
+        let must = must || mmap::may_be_mapped(&handle.inode, &file);
         let refused = |why| {
             *self.state.lock().refused.entry(why).or_default() += 1;
             false
@@ -123,19 +123,19 @@ impl Passing {
                         handle.inode.wrote_past.store(true, Ordering::Release);
                     }
                 }
-                let mut passing = self.state.lock();
-                passing.works = Some(true);
-                passing.files.insert(handle.inode.id, Arc::downgrade(&handle.inode));
+                let mut state = self.state.lock();
+                state.works = Some(true);
+                state.files.insert(handle.inode.id, Arc::downgrade(&handle.inode));
                 true
             }
             Err(error) => {
-                let mut passing = self.state.lock();
-                if passing.works.is_none() {
+                let mut state = self.state.lock();
+                if state.works.is_none() {
                     tracing::info!(%error, "no kernel passthrough");
-                    passing.works = Some(false);
-                    passing.reason = Some(passing::explain(&error));
+                    state.works = Some(false);
+                    state.reason = Some(passing::explain(&error));
                 }
-                drop(passing);
+                drop(state);
                 refused("the kernel takes no files")
             }
         }
@@ -215,13 +215,13 @@ impl Passing {
             .map(|inode| end_of(&tiers.tree().path_of(&inode.entry()).display().to_string()))
             .collect();
         files.sort();
-        let passing = self.state.lock();
-        let reason = passing
+        let state = self.state.lock();
+        let reason = state
             .reason
             .clone()
             .or_else(|| (!self.wanted).then(|| "switched off (--passthrough=false)".to_owned()));
-        let refused = passing.refused.iter().map(|(why, count)| ((*why).to_owned(), *count));
-        PassthroughStatus { works: passing.works, reason, files, refused: refused.collect() }
+        let refused = state.refused.iter().map(|(why, count)| ((*why).to_owned(), *count));
+        PassthroughStatus { works: state.works, reason, files, refused: refused.collect() }
     }
 }
 
