@@ -13,8 +13,7 @@ use std::time::Duration;
 use super::active_moves::ActiveMoves;
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
-use super::clean::CleanCopies;
-use super::copied::{Copied, Source};
+use super::clean_copies::CleanCopies;
 use super::copy::Expected;
 use super::counters::Counters;
 use super::cutover::differs;
@@ -32,6 +31,7 @@ use super::options::TierOptions;
 use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
 use super::permissions::Permissions;
 use super::residents::{Resident, Residents};
+use super::staged_copy::{Source, StagedCopy};
 use super::staging::Staging;
 use super::stamp::Stamp;
 use super::tiers::{Entry, Tiers};
@@ -266,7 +266,7 @@ impl Archiver {
     fn place_archived(
         &self,
         resident: &Resident,
-        copied: &mut Copied,
+        copied: &mut StagedCopy,
         own: PathBuf,
     ) -> Result<(), NotMoved> {
         let tier_dir = &self.tiers.dirs()[copied.tier];
@@ -290,7 +290,7 @@ impl Archiver {
     }
 
     /// Puts a copy in the place of an older one, which an intent names durably.
-    fn replace_stale(&self, copied: &Copied, stale: &Mark) -> Result<Intent, NotMoved> {
+    fn replace_stale(&self, copied: &StagedCopy, stale: &Mark) -> Result<Intent, NotMoved> {
         let tier_dir = &self.tiers.dirs()[copied.tier];
         let intent = stale.retired.clone().ok_or(NotMoved::Changed)?;
         let is_ours = match tier_dir.look(&stale.place) {
@@ -317,7 +317,7 @@ impl Archiver {
         inode: &Inode,
         resident: &Resident,
         source: &Source,
-        copied: &Copied,
+        copied: &StagedCopy,
     ) -> Result<(), NotMoved> {
         let Some((own, _)) = &copied.placed else { return Err(NotMoved::Gone) };
         let place = inode.place.write();

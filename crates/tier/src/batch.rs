@@ -22,7 +22,6 @@ use parking_lot::Mutex;
 use rustix::fs::{Advice, fadvise};
 
 use super::active_moves::{ActiveMove, ActiveMoves};
-use super::copied::{Copied, Source};
 use super::copy::Expected;
 use super::counters::Counters;
 use super::cutover::{CutOver, Cutover, PATIENCE};
@@ -39,6 +38,7 @@ use super::options::TierOptions;
 use super::parallel::{ALONE_BYTES, parallel_count};
 use super::pending_syncs::PendingSyncs;
 use super::residents::Residents;
+use super::staged_copy::{Source, StagedCopy};
 use super::staging::Staging;
 use super::tiers::Tiers;
 use halocline_api::config::Copies;
@@ -64,7 +64,7 @@ struct Member<'a> {
     at: usize,
     inode: &'a Arc<Inode>,
     source: Source,
-    copied: Copied,
+    copied: StagedCopy,
     bytes: u64,
     _active_move: ActiveMove<'a>,
 }

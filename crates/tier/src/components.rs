@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::archive::Archiver;
 use super::archive_queue::ArchiveQueue;
 use super::batch::Batches;
-use super::clean::CleanCopies;
+use super::clean_copies::CleanCopies;
 use super::cutover::Cutover;
 use super::decorations::Decorations;
 use super::executor::Executor;

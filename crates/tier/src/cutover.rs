@@ -14,8 +14,7 @@ use std::time::Duration;
 use parking_lot::{RwLock, RwLockWriteGuard};
 
 use super::archive_queue::ArchiveQueue;
-use super::clean::CleanCopies;
-use super::copied::{Copied, Source};
+use super::clean_copies::CleanCopies;
 use super::dir_times::DirTimes;
 use super::foundation::Foundation;
 use super::hard_links::{HardLinks, temporary_name};
@@ -27,6 +26,7 @@ use super::not_moved::NotMoved;
 use super::pending_syncs::PendingSyncs;
 use super::placement::Placement;
 use super::residents::{Resident, Residents};
+use super::staged_copy::{Source, StagedCopy};
 use super::tiers::Tiers;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{Node, stat_descriptor};
@@ -102,7 +102,7 @@ impl Cutover {
         &self,
         inode: &'i Arc<Inode>,
         source: &Source,
-        copied: &Copied,
+        copied: &StagedCopy,
         early: Option<RwLockWriteGuard<'i, Place>>,
     ) -> Result<Option<Arc<Resident>>, NotMoved> {
         let mut place = early.unwrap_or_else(|| inode.place.write());
@@ -133,7 +133,7 @@ impl Cutover {
         &self,
         inode: &Arc<Inode>,
         source: &Source,
-        copied: &Copied,
+        copied: &StagedCopy,
     ) -> Result<CutOver, NotMoved> {
         let mut place = inode.place.try_write_for(PATIENCE).ok_or(NotMoved::Changed)?;
         check_as_copied(inode, source)?;
@@ -152,7 +152,7 @@ impl Cutover {
         inode: &Arc<Inode>,
         place: &mut Place,
         source: &Source,
-        copied: &Copied,
+        copied: &StagedCopy,
     ) -> Result<CutOver, NotMoved> {
         let (parent, name) = source.name.as_ref().ok_or(NotMoved::Gone)?;
         let switch = self.prepare((inode.number, source.names), place, copied)?;
@@ -198,7 +198,7 @@ impl Cutover {
         &self,
         place: &Place,
         source: &Source,
-        copied: &Copied,
+        copied: &StagedCopy,
         old: Option<&Intent>,
     ) -> bool {
         let kept = copied.keep && self.clean.keep_old(place, source, (old, &copied.file));
@@ -227,7 +227,7 @@ impl Cutover {
         &self,
         (number, names): (u64, usize),
         place: &Place,
-        copied: &Copied,
+        copied: &StagedCopy,
     ) -> Result<Switch, NotMoved> {
         let new_name = match &copied.placed {
             Some(_) => format!("{}-link", copied.temporary),
@@ -304,7 +304,7 @@ impl Cutover {
         &self,
         inode: &Arc<Inode>,
         place: &mut Place,
-        copied: &Copied,
+        copied: &StagedCopy,
     ) -> Result<(), NotMoved> {
         let tier_dir = &self.tiers.dirs()[copied.tier];
         if copied.tier == 0 {
@@ -325,7 +325,7 @@ impl Cutover {
     /// Opens every handle at the new place; one that cannot be now is when it is next used. A mount
     /// of an ordinary user may not open what a program made read-only and still writes (as `git`
     /// does): such a handle shares the open copy.
-    fn follow(&self, inode: &Arc<Inode>, place: &Place, copied: &Copied) {
+    fn follow(&self, inode: &Arc<Inode>, place: &Place, copied: &StagedCopy) {
         for handle in inode.handles() {
             let opened = handle.file(place.moves, |flags| {
                 inode.open_again(&self.tiers, place, flags).or_else(|error| match error.errno() {
@@ -344,7 +344,7 @@ impl Cutover {
     /// What a mark keeps stays.
     pub(super) fn clean_up(
         &self,
-        copied: &Copied,
+        copied: &StagedCopy,
         old: Option<Intent>,
         (parent, kept): (&Node, bool),
     ) {

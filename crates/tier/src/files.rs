@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
-use super::clean::CleanCopies;
+use super::clean_copies::CleanCopies;
 use super::counters::{Counters, Opening};
 use super::dir_times::DirTimes;
 use super::executor::Executor;

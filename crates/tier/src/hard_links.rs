@@ -21,7 +21,6 @@ use parking_lot::RwLock;
 use rustix::fs::{AtFlags, linkat, unlinkat};
 use rustix::io::Errno;
 
-use super::copied::Source;
 use super::dir_times::DirTimes;
 use super::foundation::Foundation;
 use super::inode::{Inode, Place, Table};
@@ -29,6 +28,7 @@ use super::inodes::Inodes;
 use super::intents::Intents;
 use super::linked_nodes::{LinkedNodes, Name};
 use super::not_moved::{NAMES_MAX, NotMoved};
+use super::staged_copy::Source;
 use super::tiers::{Entry, Tiers};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::statx::{set_attr_on, stat_at, system_time};

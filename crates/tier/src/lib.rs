@@ -18,10 +18,10 @@
 //! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
 //!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`active_moves`]
 //!   are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go when [`signal`] says so; [`adopt`] is for what is no file;
-//!   [`not_moved`] says why a file stays, [`copied`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
+//!   [`not_moved`] says why a file stays, [`staged_copy`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
 //!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
-//! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
+//! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean_copies`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
 //! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`linked_nodes`]) at once, [`repair`] gives a file the place
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
 //! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`parallel`]); the [`executor`] carries the policy's plans out by them.
@@ -39,10 +39,9 @@ mod background;
 mod batch;
 mod bulk;
 mod catalog;
-mod clean;
+mod clean_copies;
 mod components;
 mod control;
-mod copied;
 mod copy;
 mod counters;
 mod cutover;
@@ -90,6 +89,7 @@ mod reporter;
 mod residents;
 mod scan;
 mod signal;
+mod staged_copy;
 mod staging;
 mod stamp;
 mod steps;

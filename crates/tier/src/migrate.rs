@@ -10,8 +10,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::RwLockWriteGuard;
 
 use super::active_moves::ActiveMoves;
-use super::clean::CleanCopies;
-use super::copied::{Copied, Source};
+use super::clean_copies::CleanCopies;
 use super::copy::{Expected, Told};
 use super::counters::Counters;
 use super::cutover::Cutover;
@@ -23,6 +22,7 @@ use super::leftovers::{Leftovers, OldCopy};
 use super::mmap;
 use super::not_moved::{NotMoved, ROOM_FOR_NAMES};
 use super::repair::Repair;
+use super::staged_copy::{Source, StagedCopy};
 use super::staging::Staging;
 use super::tiers::Tiers;
 
@@ -161,7 +161,7 @@ impl Migrator {
         &self,
         inode: &'i Arc<Inode>,
         source: Source,
-        copied: &Copied,
+        copied: &StagedCopy,
         early: Option<RwLockWriteGuard<'i, Place>>,
     ) -> Result<(), NotMoved> {
         match self.cutover.switch(inode, &source, copied, early) {

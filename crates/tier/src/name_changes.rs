@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use rustix::io::Errno;
 
 use super::archive_queue::ArchiveQueue;
-use super::clean::CleanCopies;
+use super::clean_copies::CleanCopies;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::history::History;

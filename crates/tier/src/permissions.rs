@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
-use super::clean::CleanCopies;
+use super::clean_copies::CleanCopies;
 use super::foundation::Foundation;
 use super::inode::{Inode, Place};
 use super::intents::Intents;

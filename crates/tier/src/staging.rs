@@ -1,7 +1,7 @@
 //! Making a copy that can become the file.
 //!
 //! What must hold (I10): a copy is durable, and has its place durably, before it can become the file;
-//! one that does not is taken back ([`Copied::undo`](super::copied::Copied::undo)).
+//! one that does not is taken back ([`Copied::undo`](super::staged_copy::Copied::undo)).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,8 +10,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
 
-use super::clean::CleanCopies;
-use super::copied::{Copied, Source};
+use super::clean_copies::CleanCopies;
 use super::copy;
 use super::copy::{End, Expected, Told};
 use super::foundation::Foundation;
@@ -23,6 +22,7 @@ use super::is_private_path;
 use super::mirror;
 use super::not_moved::{COPY_SLACK, NotMoved};
 use super::residents::Residents;
+use super::staged_copy::{Source, StagedCopy};
 use super::tiers::Tiers;
 use halocline_api::control::tier::PRIVATE;
 use halocline_vfs::namespace::{Node, reopen, stat_descriptor};
@@ -118,7 +118,7 @@ impl Staging {
         source: &Source,
         to: (usize, Expected),
         told: Told<'_>,
-    ) -> Result<Copied, NotMoved> {
+    ) -> Result<StagedCopy, NotMoved> {
         let copied = self.copy_for_now(inode, source, to, told)?;
         match self.tiers.dirs()[copied.tier].steps.sync("syncing a copy", &copied.file) {
             Ok(()) => Ok(copied),
@@ -136,7 +136,7 @@ impl Staging {
         source: &Source,
         (tier, expected): (usize, Expected),
         told: Told<'_>,
-    ) -> Result<Copied, NotMoved> {
+    ) -> Result<StagedCopy, NotMoved> {
         let need = source.stat.disk_bytes() + COPY_SLACK;
         let reserved = match tier {
             0 => Some(self.residents.reserve(need).ok_or(NotMoved::NoRoom)?),
@@ -148,7 +148,7 @@ impl Staging {
         let temporary = self.tiers.fresh_name();
         let file = self.tiers.dirs()[tier].temporary(&temporary)?;
         let copied =
-            Copied { tier, temporary, file, placed: None, keep: false, _reserved: reserved };
+            StagedCopy { tier, temporary, file, placed: None, keep: false, _reserved: reserved };
         match self.fill(inode, source, (&copied, expected), told) {
             Ok(()) => Ok(copied),
             Err(error) => {
@@ -162,7 +162,7 @@ impl Staging {
         &self,
         inode: &Inode,
         source: &Source,
-        (copied, expected): (&Copied, Expected),
+        (copied, expected): (&StagedCopy, Expected),
         told: Told<'_>,
     ) -> halocline_os::error::Result<()> {
         let steps = &self.tiers.dirs()[copied.tier].steps;
@@ -180,7 +180,7 @@ impl Staging {
     }
 
     /// Gives the copy its place on a lower tier, where a link can name it.
-    pub(super) fn settle(&self, source: &Source, copied: &mut Copied) -> Result<(), NotMoved> {
+    pub(super) fn settle(&self, source: &Source, copied: &mut StagedCopy) -> Result<(), NotMoved> {
         if copied.tier == 0 || source.name.is_none() {
             return Ok(());
         }

@@ -12,7 +12,6 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::archive_queue::ArchiveQueue;
-use super::copied::{Copied, Source};
 use super::copy;
 use super::foundation::Foundation;
 use super::inode::{Inode, Place};
@@ -24,6 +23,7 @@ use super::marks::{Mark, Marks};
 use super::options::TierOptions;
 use super::residents::{Resident, Residents};
 use super::signal::Signal;
+use super::staged_copy::{Source, StagedCopy};
 use super::stamp::Stamp;
 use super::tiers::{Entry, Tiers};
 use super::totals;
@@ -294,7 +294,7 @@ impl CleanCopies {
 
     /// A file's clean copy, ready to be the file; `None` where it has none that is believed: then it
     /// has none.
-    pub(super) fn clean_copy(&self, inode: &Inode, source: &Source) -> Option<Copied> {
+    pub(super) fn clean_copy(&self, inode: &Inode, source: &Source) -> Option<StagedCopy> {
         if source.from > 0 {
             return None;
         }
@@ -302,7 +302,7 @@ impl CleanCopies {
         let found = self.take_clean(&resident, source);
         self.drop_copy(&resident);
         let (file, mark, intent) = found?;
-        let copied = Copied {
+        let copied = StagedCopy {
             tier: mark.tier,
             temporary: self.tiers.fresh_name(),
             file,
@@ -361,7 +361,7 @@ impl CleanCopies {
     }
 
     /// Gives a clean copy the attributes of its file, durably.
-    fn dress(&self, inode: &Inode, source: &Source, copied: &Copied) -> Result<()> {
+    fn dress(&self, inode: &Inode, source: &Source, copied: &StagedCopy) -> Result<()> {
         let steps = &self.tiers.dirs()[copied.tier].steps;
         let changed = steps.step("giving a copy its attributes", || {
             let changed = copy::liken(&source.file, &source.stat, &copied.file)?;

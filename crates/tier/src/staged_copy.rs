@@ -26,7 +26,7 @@ pub(super) struct Source {
 }
 
 /// A copy that is durable but not yet the file.
-pub(super) struct Copied {
+pub(super) struct StagedCopy {
     pub(super) tier: usize,
     pub(super) temporary: String,
     pub(super) file: File,
@@ -37,7 +37,7 @@ pub(super) struct Copied {
     pub(super) _reserved: Option<Reserved>,
 }
 
-impl Copied {
+impl StagedCopy {
     /// Takes back what a migration that did not happen has made.
     pub(super) fn undo(&self, tiers: &Tiers, intents: &Intents) {
         let tier_dir = &tiers.dirs()[self.tier];
