@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use parking_lot::Mutex;
 
 use super::components::Components;
-use super::signal::Signal;
+use super::wakeups::Wakeups;
 use halocline_os::error::Result;
 use halocline_os::unpanicked::caught;
 
@@ -27,22 +27,22 @@ pub enum Chore {
 /// round was in vain, and what it does then.
 struct Work {
     name: &'static str,
-    wait: fn(&Signal, bool) -> bool,
+    wait: fn(&Wakeups, bool) -> bool,
     chores: &'static [Chore],
 }
 
 const WORK: [Work; 3] = [
-    Work { name: "tier-reaper", wait: |signal, _| signal.wait_to_reap(), chores: &[Chore::Reap] },
+    Work { name: "tier-reaper", wait: |wakeups, _| wakeups.wait_to_reap(), chores: &[Chore::Reap] },
     Work {
-        name: "tier-mover",
+        name: "tier-demoter",
         // Each write to a full SSD calls. Where all that is there is pinned or in use, looking at all
         // of it again, or copying what changes meanwhile, is of no use before some time has passed.
-        wait: |signal, in_vain| signal.wait_to_demote(in_vain),
+        wait: |wakeups, in_vain| wakeups.wait_to_demote(in_vain),
         chores: &[Chore::Demote],
     },
     Work {
         name: "tier-archiver",
-        wait: |signal, _| signal.wait_a_tick(),
+        wait: |wakeups, _| wakeups.wait_a_tick(),
         chores: &[Chore::MarkCopies, Chore::Archive],
     },
 ];
@@ -50,14 +50,14 @@ const WORK: [Work; 3] = [
 /// The running threads.
 #[derive(Debug)]
 pub(super) struct Background {
-    signal: Arc<Signal>,
+    wakeups: Arc<Wakeups>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Background {
     /// Starts the threads of `components`.
     pub(super) fn start(components: &Arc<Components>) -> Result<Self> {
-        let signal = components.base.signal.clone();
+        let wakeups = components.base.wakeups.clone();
         let mut threads = Vec::new();
         for work in WORK {
             let components = components.clone();
@@ -69,17 +69,17 @@ impl Background {
             })?;
             threads.push(thread);
         }
-        Ok(Self { signal, threads: Mutex::new(threads) })
+        Ok(Self { wakeups, threads: Mutex::new(threads) })
     }
 
     /// No threads: somebody else does the chores of `components`.
     pub(super) fn by_others(components: &Components) -> Self {
-        Self { signal: components.base.signal.clone(), threads: Mutex::default() }
+        Self { wakeups: components.base.wakeups.clone(), threads: Mutex::default() }
     }
 
     /// Ends the threads after what they are doing.
     pub(super) fn stop(&self) {
-        self.signal.stop();
+        self.wakeups.stop();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
@@ -97,13 +97,13 @@ impl Work {
     /// where their names say, and what is left over is finished at the next mount.
     fn run(&self, components: &Components) {
         let (mut in_vain, mut panics) = (false, 0);
-        while (self.wait)(&components.base.signal, in_vain) {
+        while (self.wait)(&components.base.wakeups, in_vain) {
             match caught(|| self.round(components, in_vain)) {
                 Ok(now) => (in_vain, panics) = (now, 0),
                 Err(panicked) => {
                     components.base.defects.defect(self.name, &panicked);
                     panics += 1;
-                    components.base.signal.rest(panics);
+                    components.base.wakeups.rest(panics);
                 }
             }
         }
@@ -127,7 +127,7 @@ impl Work {
 impl Chore {
     /// Does what is due in this thread; `false` where nothing could be done of it.
     pub(super) fn round(self, components: &Components) -> Result<bool> {
-        let stops = &|| components.base.signal.is_stopping();
+        let stops = &|| components.base.wakeups.is_stopping();
         match self {
             Self::Reap => components.base.leftovers.finish()?,
             Self::Demote => return Ok(!components.executor.keep_below_marks()),

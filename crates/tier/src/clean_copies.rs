@@ -22,11 +22,11 @@ use super::leftovers::Leftovers;
 use super::marks::{Mark, Marks};
 use super::options::TierOptions;
 use super::residents::{Resident, Residents};
-use super::signal::Signal;
 use super::staged_copy::{Source, StagedCopy};
 use super::stamp::Stamp;
 use super::tiers::{Entry, Tiers};
 use super::totals;
+use super::wakeups::Wakeups;
 use halocline_api::config::Copies;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
@@ -52,7 +52,7 @@ pub(super) struct CleanCopies {
     intents: Arc<Intents>,
     marks: Arc<Marks>,
     leftovers: Arc<Leftovers>,
-    signal: Arc<Signal>,
+    wakeups: Arc<Wakeups>,
     options: Arc<TierOptions>,
     archive_queue: Arc<ArchiveQueue>,
 }
@@ -66,7 +66,7 @@ impl CleanCopies {
             intents: base.intents.clone(),
             marks: base.marks.clone(),
             leftovers: base.leftovers.clone(),
-            signal: base.signal.clone(),
+            wakeups: base.wakeups.clone(),
             options: base.options.clone(),
             archive_queue: archive_queue.clone(),
         }
@@ -135,7 +135,7 @@ impl CleanCopies {
     fn remove_later(&self, resident: &Resident, intent: Intent, copy: Stamp) {
         *resident.clean.ended.lock() = Some(Box::new((intent.clone(), copy)));
         self.intents.later(Removal::Copy(intent, copy));
-        self.signal.wake_reaper();
+        self.wakeups.wake_reaper();
     }
 
     /// Removes a file's copy now, for the room that it has or because it is not believed. Bytes on

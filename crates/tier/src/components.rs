@@ -29,7 +29,7 @@ use super::tree::Tree;
 use super::why::Explainer;
 use halocline_os::error::Result;
 
-/// What the front end, the movers and the control interface call.
+/// What the front end, the background threads and the control interface call.
 #[derive(Debug)]
 pub(crate) struct Components {
     pub(super) archive_queue: Arc<ArchiveQueue>,

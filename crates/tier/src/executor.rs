@@ -20,8 +20,8 @@ use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
 use super::passthrough::Passthrough;
 use super::placement::{Except, Leaving, Placement, Plan};
 use super::residents::{Resident, Residents};
-use super::signal::Signal;
 use super::tiers::{Entry, Tiers};
+use super::wakeups::Wakeups;
 use super::watermarks::Watermarks;
 use halocline_os::error::Result;
 use halocline_vfs::namespace::stat_descriptor;
@@ -50,7 +50,7 @@ pub(super) struct Executor {
     watermarks: Watermarks,
     passthrough: Arc<Passthrough>,
     history: Arc<History>,
-    signal: Arc<Signal>,
+    wakeups: Arc<Wakeups>,
     inodes: Arc<Inodes>,
     migrator: Arc<Migrator>,
     batches: Arc<Batches>,
@@ -73,7 +73,7 @@ impl Executor {
             watermarks: base.watermarks,
             passthrough: base.passthrough.clone(),
             history: base.history.clone(),
-            signal: base.signal.clone(),
+            wakeups: base.wakeups.clone(),
             inodes: inodes.clone(),
             migrator: migrator.clone(),
             batches: batches.clone(),
@@ -84,7 +84,7 @@ impl Executor {
     pub(super) fn keep_below_marks(&self) -> bool {
         self.passthrough.count(&self.tiers);
         let wanted = self.watermarks.wanted_room(&self.tiers, &self.residents);
-        wanted.is_some_and(|bytes| !self.signal.is_stopping() && !self.free_up(bytes, u64::MAX))
+        wanted.is_some_and(|bytes| !self.wakeups.is_stopping() && !self.free_up(bytes, u64::MAX))
     }
 
     /// Demotes files until `bytes` are free on the SSD, in the policy's order. `false` where that

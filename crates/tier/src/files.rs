@@ -32,9 +32,9 @@ use super::permissions;
 use super::permissions::Permissions;
 use super::placement::Placement;
 use super::residents::Residents;
-use super::signal::Signal;
 use super::steps::Steps;
 use super::tiers::Tiers;
+use super::wakeups::Wakeups;
 use super::watermarks::Watermarks;
 use halocline_os::error::{Error, Result};
 use halocline_vfs::Allocate;
@@ -62,7 +62,7 @@ pub(super) struct Files {
     watermarks: Watermarks,
     counters: Arc<Counters>,
     history: Arc<History>,
-    signal: Arc<Signal>,
+    wakeups: Arc<Wakeups>,
     archive_queue: Arc<ArchiveQueue>,
     clean: Arc<CleanCopies>,
     permissions: Arc<Permissions>,
@@ -96,7 +96,7 @@ impl Files {
             watermarks: base.watermarks,
             counters: base.counters.clone(),
             history: base.history.clone(),
-            signal: base.signal.clone(),
+            wakeups: base.wakeups.clone(),
             archive_queue: archive_queue.clone(),
             clean: clean.clone(),
             permissions: permissions.clone(),
@@ -286,7 +286,7 @@ impl Files {
                         self.pending_syncs.sync(handle.inode.number, &self.tiers)?;
                     }
                     if self.watermarks.is_crowded(&self.residents) {
-                        self.signal.wake_mover();
+                        self.wakeups.wake_demoter();
                     }
                     return Ok(());
                 }
@@ -319,7 +319,7 @@ impl Files {
                 Ok(bytes) => {
                     self.leftovers.free_old_copies();
                     tracing::debug!(bytes, number = inode.number, tier, "spilled");
-                    self.signal.wake_mover();
+                    self.wakeups.wake_demoter();
                     return Ok(());
                 }
                 Err(NotMoved::There) => return Ok(()),

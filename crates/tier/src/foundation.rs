@@ -27,9 +27,9 @@ use super::passthrough::Passthrough;
 use super::pending_syncs::PendingSyncs;
 use super::placement::Placement;
 use super::residents::Residents;
-use super::signal::Signal;
 use super::tier_dir::TierDir;
 use super::tiers::Tiers;
+use super::wakeups::Wakeups;
 use super::watermarks::Watermarks;
 use halocline_api::control::tier::PRIVATE;
 use halocline_meta::owner::Owner;
@@ -62,7 +62,7 @@ pub(crate) struct Foundation {
     pub(super) history: Arc<History>,
     pub(super) defects: Arc<Defects>,
     /// Work for the background threads.
-    pub(super) signal: Arc<Signal>,
+    pub(super) wakeups: Arc<Wakeups>,
     pub(super) options: Arc<TierOptions>,
     pub(super) batch_bounds: BatchBounds,
     /// No mount has seen these tiers before.
@@ -104,13 +104,13 @@ impl Foundation {
         let marks = Arc::new(Marks::open(private_dir, steps, count)?);
         let tiers = Tiers::new(dirs, Links::new(&set.roots, &former), first_name)?;
         let (tiers, residents) = (Arc::new(tiers), Arc::new(Residents::new(limit)));
-        let (table, signal) = (Arc::<Table>::default(), Arc::new(Signal::new(&clock)));
+        let (table, wakeups) = (Arc::<Table>::default(), Arc::new(Wakeups::new(&clock)));
         let linked_nodes = Arc::<LinkedNodes>::default();
         Ok(Self {
             inode_numbers: Arc::new(InodeNumbers::new(table.clone(), started)),
             table,
             catalog: Arc::new(Catalog::new(&tiers, &residents, &linked_nodes)),
-            leftovers: Arc::new(Leftovers::new(&tiers, &intents, &signal)),
+            leftovers: Arc::new(Leftovers::new(&tiers, &intents, &wakeups)),
             tiers,
             residents,
             linked_nodes,
@@ -127,7 +127,7 @@ impl Foundation {
             active_moves: Arc::new(ActiveMoves::new(&clock)),
             history: Arc::new(History::new(&clock)),
             defects: Arc::default(),
-            signal,
+            wakeups,
             options: Arc::new(options),
             batch_bounds: around.batches,
             is_new,

@@ -9,9 +9,9 @@ use rustix::io::Errno;
 
 use super::intents::{Intent, Intents, Removal};
 use super::residents::Resident;
-use super::signal::Signal;
 use super::stamp::Stamp;
 use super::tiers::Tiers;
+use super::wakeups::Wakeups;
 use halocline_api::control::{MoveReport, Skipped};
 use halocline_os::error::Result;
 use halocline_vfs::namespace::{Node, stat_descriptor};
@@ -31,30 +31,30 @@ pub(super) struct Leftovers {
     old_copies: Mutex<Vec<OldCopy>>,
     tiers: Arc<Tiers>,
     intents: Arc<Intents>,
-    signal: Arc<Signal>,
+    wakeups: Arc<Wakeups>,
 }
 
 impl Leftovers {
-    /// None yet; `signal` wakes who removes them.
-    pub(super) fn new(tiers: &Arc<Tiers>, intents: &Arc<Intents>, signal: &Arc<Signal>) -> Self {
+    /// None yet; `wakeups` wakes who removes them.
+    pub(super) fn new(tiers: &Arc<Tiers>, intents: &Arc<Intents>, wakeups: &Arc<Wakeups>) -> Self {
         Self {
             old_copies: Mutex::default(),
             tiers: tiers.clone(),
             intents: intents.clone(),
-            signal: signal.clone(),
+            wakeups: wakeups.clone(),
         }
     }
 
     /// Leaves an old copy to the background.
     pub(super) fn free_later(&self, old: OldCopy) {
         self.old_copies.lock().push(old);
-        self.signal.wake_reaper();
+        self.wakeups.wake_reaper();
     }
 
     /// The same of several, at once.
     pub(super) fn free_all_later(&self, old: Vec<OldCopy>) {
         self.old_copies.lock().extend(old);
-        self.signal.wake_reaper();
+        self.wakeups.wake_reaper();
     }
 
     /// Frees old copies now; whether there were any.

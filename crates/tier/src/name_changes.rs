@@ -26,8 +26,8 @@ use super::permissions::Permissions;
 use super::placement::Placement;
 use super::repair::Repair;
 use super::residents::{Resident, Residents};
-use super::signal::Signal;
 use super::tiers::{Entry, Tiers};
+use super::wakeups::Wakeups;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{self, Removed};
@@ -45,7 +45,7 @@ pub(super) struct NameChanges {
     names: Arc<RwLock<()>>,
     placement: Arc<Placement>,
     history: Arc<History>,
-    signal: Arc<Signal>,
+    wakeups: Arc<Wakeups>,
     archive_queue: Arc<ArchiveQueue>,
     clean: Arc<CleanCopies>,
     permissions: Arc<Permissions>,
@@ -76,7 +76,7 @@ impl NameChanges {
             names: base.names.clone(),
             placement: base.placement.clone(),
             history: base.history.clone(),
-            signal: base.signal.clone(),
+            wakeups: base.wakeups.clone(),
             archive_queue: archive_queue.clone(),
             clean: clean.clone(),
             permissions: permissions.clone(),
@@ -304,7 +304,7 @@ impl NameChanges {
                 _ => {}
             }
             self.intents.later(Removal::Wanted(intent, parent.clone()));
-            self.signal.wake_reaper();
+            self.wakeups.wake_reaper();
         }
         if last {
             self.residents.remove(removed.key, live.is_some());

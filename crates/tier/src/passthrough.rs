@@ -30,7 +30,7 @@ use halocline_storage::device::passing;
 use halocline_vfs::Stat;
 use halocline_vfs::namespace::{stat_descriptor, xattr};
 
-/// What must be free where a handle may write: this part of the limit, or so many bytes. The mover
+/// What must be free where a handle may write: this part of the limit, or so many bytes. The demoter
 /// counts such files each second, and no SSD fills that many bytes in a second.
 const AMPLE_PART: u64 = 4;
 const AMPLE_BYTES: u64 = 8 << 30;

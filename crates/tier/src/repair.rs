@@ -11,8 +11,8 @@ use super::intents::{Intent, Intents};
 use super::leftovers::Leftovers;
 use super::mirror;
 use super::pending_syncs::PendingSyncs;
-use super::signal::Signal;
 use super::tiers::Tiers;
+use super::wakeups::Wakeups;
 use halocline_os::error::Result;
 use halocline_vfs::namespace;
 use halocline_vfs::namespace::stat_descriptor;
@@ -24,7 +24,7 @@ pub(super) struct Repair {
     intents: Arc<Intents>,
     leftovers: Arc<Leftovers>,
     pending_syncs: Arc<PendingSyncs>,
-    signal: Arc<Signal>,
+    wakeups: Arc<Wakeups>,
     inodes: Arc<Inodes>,
 }
 
@@ -36,7 +36,7 @@ impl Repair {
             intents: base.intents.clone(),
             leftovers: base.leftovers.clone(),
             pending_syncs: base.pending_syncs.clone(),
-            signal: base.signal.clone(),
+            wakeups: base.wakeups.clone(),
             inodes: inodes.clone(),
         }
     }
@@ -103,7 +103,7 @@ impl Repair {
         if let Ok(now) = stat_descriptor(&file) {
             inode.keep_ctime(&before, &now);
         }
-        self.signal.wake_reaper();
+        self.wakeups.wake_reaper();
         Ok(())
     }
 

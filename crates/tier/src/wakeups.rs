@@ -11,7 +11,7 @@ const TICK: Duration = Duration::from_secs(1);
 
 /// What the background threads are told.
 #[derive(Debug, Default)]
-pub(super) struct Signal {
+pub(super) struct Wakeups {
     clock: Clock,
     state: Mutex<State>,
     changed: Condvar,
@@ -24,7 +24,7 @@ struct State {
     demote: bool,
 }
 
-impl Signal {
+impl Wakeups {
     /// Nobody was told anything yet.
     pub(super) fn new(clock: &Clock) -> Self {
         Self { clock: clock.clone(), ..Self::default() }
@@ -36,7 +36,7 @@ impl Signal {
     }
 
     /// The SSD may be fuller than it should be.
-    pub(super) fn wake_mover(&self) {
+    pub(super) fn wake_demoter(&self) {
         self.set(|state| state.demote = true);
     }
 
@@ -102,17 +102,17 @@ mod tests {
     /// Programs that write call all the time; who heeds them no more still gets its tick.
     #[test]
     fn calls_that_are_not_heeded_do_not_put_the_tick_off() {
-        let (signal, enough) = (Signal::default(), AtomicBool::new(false));
+        let (wakeups, enough) = (Wakeups::default(), AtomicBool::new(false));
         thread::scope(|scope| {
             let calls = scope.spawn(|| {
                 let begun = Instant::now();
                 while !enough.load(Ordering::Relaxed) && begun.elapsed() < 20 * TICK {
-                    signal.set(|state| state.demote = true);
+                    wakeups.set(|state| state.demote = true);
                     thread::sleep(TICK / 100);
                 }
                 enough.load(Ordering::Relaxed)
             });
-            assert!(signal.wait(|_| false));
+            assert!(wakeups.wait(|_| false));
             enough.store(true, Ordering::Relaxed);
             assert!(calls.join().unwrap(), "the tick came only after the last call");
         });
