@@ -101,7 +101,7 @@ impl Work {
             match caught(|| self.round(components, in_vain)) {
                 Ok(now) => (in_vain, panics) = (now, 0),
                 Err(panicked) => {
-                    components.base.defects.defect(self.name, &panicked);
+                    components.base.notes.add_panic(self.name, &panicked);
                     panics += 1;
                     components.base.wakeups.rest(panics);
                 }

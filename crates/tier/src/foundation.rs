@@ -11,7 +11,6 @@ use super::active_moves::ActiveMoves;
 use super::catalog::Catalog;
 use super::counters::Counters;
 use super::decorations::{BatchBounds, Decorations};
-use super::defects::Defects;
 use super::dir_times::DirTimes;
 use super::history::History;
 use super::inode::Table;
@@ -22,6 +21,7 @@ use super::linked_nodes::LinkedNodes;
 use super::links::Links;
 use super::lost_files::LostFiles;
 use super::marks::Marks;
+use super::notes::Notes;
 use super::options::{TierOptions, TierSet};
 use super::passthrough::Passthrough;
 use super::pending_syncs::PendingSyncs;
@@ -60,7 +60,7 @@ pub(crate) struct Foundation {
     pub(super) counters: Arc<Counters>,
     pub(super) active_moves: Arc<ActiveMoves>,
     pub(super) history: Arc<History>,
-    pub(super) defects: Arc<Defects>,
+    pub(super) notes: Arc<Notes>,
     /// Work for the background threads.
     pub(super) wakeups: Arc<Wakeups>,
     pub(super) options: Arc<TierOptions>,
@@ -126,7 +126,7 @@ impl Foundation {
             counters: Arc::default(),
             active_moves: Arc::new(ActiveMoves::new(&clock)),
             history: Arc::new(History::new(&clock)),
-            defects: Arc::default(),
+            notes: Arc::default(),
             wakeups,
             options: Arc::new(options),
             batch_bounds: around.batches,

@@ -18,7 +18,7 @@
 //! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
 //!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`active_moves`]
 //!   are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go when [`wakeups`] says so; [`adopt`] is for what is no file;
-//!   [`not_moved`] says why a file stays, [`staged_copy`] is its copy before it moves, and [`defects`] are what a person should know. All of it is the [`foundation`].
+//!   [`not_moved`] says why a file stays, [`staged_copy`] is its copy before it moves, and [`notes`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
 //!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
 //! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean_copies`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
@@ -46,7 +46,6 @@ mod copy;
 mod counters;
 mod cutover;
 mod decorations;
-mod defects;
 mod dir_times;
 mod engine;
 mod eviction_order;
@@ -77,6 +76,7 @@ mod mirror;
 mod mmap;
 mod name_changes;
 mod not_moved;
+mod notes;
 mod opener;
 mod options;
 mod parallel;
@@ -153,7 +153,7 @@ impl FileTier {
         let found = components.scan.recover()?;
         for problem in &found.problems {
             tracing::warn!("{problem}");
-            components.base.defects.note(problem.to_string());
+            components.base.notes.add(problem.to_string());
         }
         let background = if around.own_threads {
             Background::start(&components)?
@@ -174,7 +174,7 @@ impl FileTier {
 
     /// Says in the status what a person should know of the tiers.
     pub fn note_of_tiers(&self, note: &str) {
-        self.components.base.defects.note(note.to_owned());
+        self.components.base.notes.add(note.to_owned());
     }
 
     /// Looks at the tiers of `set`, which must not be mounted; with `repair` brings them in order

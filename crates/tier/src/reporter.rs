@@ -6,13 +6,13 @@ use super::active_moves::ActiveMoves;
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
 use super::counters::Counters;
-use super::defects::Defects;
 use super::foundation::Foundation;
 use super::leftovers::Leftovers;
 use super::liveness::Liveness;
 use super::lost_files;
 use super::lost_files::LostFiles;
 use super::marks::Marks;
+use super::notes::Notes;
 use super::options::TierOptions;
 use super::passthrough::Passthrough;
 use super::placement::Placement;
@@ -49,7 +49,7 @@ pub(super) struct Reporter {
     passthrough: Arc<Passthrough>,
     counters: Arc<Counters>,
     active_moves: Arc<ActiveMoves>,
-    defects: Arc<Defects>,
+    notes: Arc<Notes>,
     options: Arc<TierOptions>,
     archive_queue: Arc<ArchiveQueue>,
     liveness: Arc<Liveness>,
@@ -74,7 +74,7 @@ impl Reporter {
             passthrough: base.passthrough.clone(),
             counters: base.counters.clone(),
             active_moves: base.active_moves.clone(),
-            defects: base.defects.clone(),
+            notes: base.notes.clone(),
             options: base.options.clone(),
             archive_queue: archive_queue.clone(),
             liveness: liveness.clone(),
@@ -104,7 +104,7 @@ impl Reporter {
     /// What a person should know.
     fn notes(&self) -> Vec<String> {
         let full = self.tiers.dirs().iter().filter_map(note_of_full);
-        self.defects.notes().into_iter().chain(self.lost_files.note()).chain(full).collect()
+        self.notes.all().into_iter().chain(self.lost_files.note()).chain(full).collect()
     }
 
     /// The state of the tiers; without what is free on them where one does not answer.
@@ -232,7 +232,7 @@ impl Reporter {
                 return Health::Degraded { reason: format!("{path}: {failure}; {remedy}") };
             }
         }
-        if let Some(what) = self.defects.first() {
+        if let Some(what) = self.notes.first_panic() {
             let reason = format!(
                 "{what}; files stay where they are for now; unmount and mount again, and report it with the log"
             );

@@ -6,41 +6,41 @@ use parking_lot::Mutex;
 
 use halocline_os::unpanicked::Panicked;
 
-/// Notes of defects are added to fewer notes than these.
+/// Notes of panics are added to fewer notes than these.
 const NOTES_MAX: usize = 100;
 
-/// Notes, and the first defect.
+/// Notes, and the first panic.
 #[derive(Debug, Default)]
-pub(super) struct Defects {
+pub(super) struct Notes {
     /// What a person should know.
     notes: Mutex<Vec<String>>,
     /// The first panic of background work.
-    first: OnceLock<String>,
+    first_panic: OnceLock<String>,
 }
 
-impl Defects {
+impl Notes {
     /// Says something to whoever asks for the status.
-    pub(super) fn note(&self, note: String) {
+    pub(super) fn add(&self, note: String) {
         self.notes.lock().push(note);
     }
 
     /// All that was said so far.
-    pub(super) fn notes(&self) -> Vec<String> {
+    pub(super) fn all(&self) -> Vec<String> {
         self.notes.lock().clone()
     }
 
     /// Tells of background work that panicked.
-    pub(super) fn defect(&self, whose: &str, panicked: &Panicked) {
+    pub(super) fn add_panic(&self, whose: &str, panicked: &Panicked) {
         let what = format!("{whose}: {panicked}");
         let mut notes = self.notes.lock();
         if !notes.contains(&what) && notes.len() < NOTES_MAX {
             notes.push(what.clone());
         }
-        self.first.get_or_init(|| what);
+        self.first_panic.get_or_init(|| what);
     }
 
     /// The first such work, and its panic.
-    pub(super) fn first(&self) -> Option<&str> {
-        self.first.get().map(String::as_str)
+    pub(super) fn first_panic(&self) -> Option<&str> {
+        self.first_panic.get().map(String::as_str)
     }
 }
