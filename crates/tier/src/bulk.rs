@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::batch::{Outcomes, ToldOf, batch_of};
 use super::not_moved::NotMoved;
 use super::parallel::{PARALLEL_MAX, in_parallel, parallel_count};
-use super::tree::Named;
+use super::tree_walk::Named;
 use halocline_api::control::{MoveReport, Progress, ProgressSink, Skipped};
 
 /// A move under way.
@@ -177,7 +177,7 @@ mod tests {
         let components =
             Components::open(&set, TierOptions::default(), &Decorations::NONE).unwrap();
         components.scan.recover().unwrap();
-        let files = components.tree.named(Path::new(""), usize::MAX).unwrap();
+        let files = components.tree_walk.named(Path::new(""), usize::MAX).unwrap();
         let refused = Mutex::new(Vec::new());
         let act = |file: &Named, _: &mut dyn FnMut(u64) -> bool| {
             let mut refused = refused.lock();

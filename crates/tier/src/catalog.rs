@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::linked_nodes::LinkedNodes;
+use super::policy_view::PolicyView;
 use super::residents::Residents;
 use super::tiers::Tiers;
-use super::view::View;
 
 /// The files on the SSD, with their names.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Catalog {
     }
 
     /// What the policy is shown.
-    pub(super) fn view(&self) -> View<'_> {
-        View::new(&self.residents, self.tiers.tree(), &self.linked_nodes)
+    pub(super) fn view(&self) -> PolicyView<'_> {
+        PolicyView::new(&self.residents, self.tiers.tree(), &self.linked_nodes)
     }
 }

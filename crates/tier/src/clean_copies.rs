@@ -24,8 +24,8 @@ use super::options::TierOptions;
 use super::residents::{Resident, Residents};
 use super::staged_copy::{Source, StagedCopy};
 use super::stamp::Stamp;
+use super::statfs;
 use super::tiers::{Entry, Tiers};
-use super::totals;
 use super::wakeups::Wakeups;
 use halocline_api::config::Copies;
 use halocline_os::error::Result;
@@ -413,7 +413,7 @@ impl CleanCopies {
     pub(super) fn has_room_on(&self, tier: usize, bytes: u64) -> Result<bool> {
         let room = self.tiers.dirs()[tier].room()?;
         let copies =
-            totals::bytes_of_copies(&self.tiers, &self.marks, self.tiers.dirs()[tier].device);
+            statfs::bytes_of_copies(&self.tiers, &self.marks, self.tiers.dirs()[tier].device);
         if room >= bytes || room.saturating_add(copies) < bytes {
             return Ok(room >= bytes);
         }

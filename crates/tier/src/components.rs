@@ -11,6 +11,7 @@ use super::clean_copies::CleanCopies;
 use super::cutover::Cutover;
 use super::decorations::Decorations;
 use super::executor::Executor;
+use super::explain::Explainer;
 use super::files::Files;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
@@ -21,12 +22,11 @@ use super::migrate::Migrator;
 use super::name_changes::NameChanges;
 use super::options::{TierOptions, TierSet};
 use super::permissions::Permissions;
-use super::repair::Repair;
+use super::place_repair::PlaceRepair;
 use super::reporter::Reporter;
 use super::scan::Scan;
 use super::staging::Staging;
-use super::tree::Tree;
-use super::why::Explainer;
+use super::tree_walk::TreeWalk;
 use halocline_os::error::Result;
 
 /// What the front end, the background threads and the control interface call.
@@ -42,7 +42,7 @@ pub(crate) struct Components {
     pub(super) archiver: Arc<Archiver>,
     pub(super) name_changes: Arc<NameChanges>,
     pub(super) files: Arc<Files>,
-    pub(super) tree: Arc<Tree>,
+    pub(super) tree_walk: Arc<TreeWalk>,
     pub(super) scan: Arc<Scan>,
     pub(super) liveness: Arc<Liveness>,
     pub(super) reporter: Arc<Reporter>,
@@ -68,7 +68,7 @@ impl Components {
         let permissions = Arc::new(Permissions::new(&base, &archive_queue, &clean));
         let inodes = Arc::new(Inodes::new(&base));
         let hard_links = Arc::new(HardLinks::new(&base, &inodes));
-        let repair = Arc::new(Repair::new(&base, &inodes));
+        let repair = Arc::new(PlaceRepair::new(&base, &inodes));
         let staging = Arc::new(Staging::new(&base, &clean, &hard_links));
         let cutover = Arc::new(Cutover::new(&base, &archive_queue, &clean, &hard_links));
         let migrator = Arc::new(Migrator::new(&base, &clean, &repair, &staging, &cutover));
@@ -94,12 +94,13 @@ impl Components {
             &migrator,
             &executor,
         ));
-        let tree = Arc::new(Tree::new(&base, &inodes));
+        let tree_walk = Arc::new(TreeWalk::new(&base, &inodes));
         let judge = Arc::new(Judge::new(&base, &archive_queue));
         let scan = Arc::new(Scan::new(&base, &archive_queue, &hard_links, &judge));
         let liveness = Arc::new(Liveness::new(&base));
         let reporter = Arc::new(Reporter::new(&base, &archive_queue, &liveness));
-        let explainer = Arc::new(Explainer::new(&base, &inodes, &hard_links, &tree, &reporter));
+        let explainer =
+            Arc::new(Explainer::new(&base, &inodes, &hard_links, &tree_walk, &reporter));
         Self {
             archive_queue,
             permissions,
@@ -111,7 +112,7 @@ impl Components {
             archiver,
             name_changes,
             files,
-            tree,
+            tree_walk,
             scan,
             liveness,
             reporter,

@@ -14,7 +14,7 @@ use super::components::Components;
 use super::inode::Inode;
 use super::migrate::Manner;
 use super::not_moved::{COPY_SLACK, NotMoved};
-use super::tree::{LISTED_MAX, Named};
+use super::tree_walk::{LISTED_MAX, Named};
 use halocline_api::config::Mode;
 use halocline_api::control::{
     Controlled, Explanation, ExtentInfo, FileExplanation, FileInfo, JobChange, JobInfo, MoveReport,
@@ -77,7 +77,7 @@ impl Controlled for FileTier {
         let path = path.to_owned();
         let components = Arc::clone(&self.components);
         let (size, away) = self.components.liveness.while_alive(move || {
-            let node = components.tree.node_at(&path)?;
+            let node = components.tree_walk.node_at(&path)?;
             let size = components.inodes.stat(&node.0)?.raw.st_size.unsigned_abs();
             let away = node.0.place.read().away.is_some();
             Ok((size, away))
@@ -111,7 +111,7 @@ impl Controlled for FileTier {
         let components = &self.components;
         let mut files = Vec::new();
         for path in paths {
-            files.extend(components.tree.named(path, usize::MAX)?);
+            files.extend(components.tree_walk.named(path, usize::MAX)?);
         }
         let asked = once_each(&mut files);
         // What is asked for does not push out what was asked for.
@@ -144,7 +144,7 @@ impl Controlled for FileTier {
 
     fn evict(&self, path: &Path, dry_run: bool, sink: ProgressSink<'_>) -> Result<MoveReport> {
         let components = &self.components;
-        let mut files = components.tree.named(path, usize::MAX)?;
+        let mut files = components.tree_walk.named(path, usize::MAX)?;
         once_each(&mut files);
         let stays = |file: &Named| {
             let pinned =
@@ -182,7 +182,7 @@ impl Controlled for FileTier {
             self.components.base.placement.changed_for_many();
         }
         if let RuleChange::Exclude(glob) = change {
-            let mut files = self.components.tree.matching(glob)?;
+            let mut files = self.components.tree_walk.matching(glob)?;
             once_each(&mut files);
             files.retain(|file| {
                 file.tier == 0
@@ -209,7 +209,7 @@ impl Controlled for FileTier {
         let components = Arc::clone(&self.components);
         self.components.liveness.while_alive(move || {
             components
-                .tree
+                .tree_walk
                 .named(&path, LISTED_MAX)?
                 .into_iter()
                 .map(|file| components.reporter.describe(file))
@@ -242,7 +242,7 @@ impl Controlled for FileTier {
 
 /// A pin that is larger than the SSD could never be kept (USERS 8).
 fn check_pin(components: &Components, glob: &str) -> Result<()> {
-    let mut files = components.tree.matching(glob)?;
+    let mut files = components.tree_walk.matching(glob)?;
     once_each(&mut files);
     let bytes: u64 = files.iter().map(|file| file.size).sum();
     let limit = components.base.residents.account.limit;

@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use super::FileTier;
 use super::files::Handle;
 use super::inode::{Node, Place};
-use super::links::Target;
 use super::lost_files;
-use super::totals;
+use super::statfs;
+use super::tier_links::Target;
 use halocline_api::control::SOCKET_XATTR;
 use halocline_os::error::Result;
 use halocline_storage::volume::origin::{hidden_xattr, shown_xattrs};
@@ -250,7 +250,7 @@ impl Engine for FileTier {
     }
 
     fn statfs(&self, _node: &Node) -> Result<libc::statvfs64> {
-        totals::totals(
+        statfs::of_all(
             &self.components.base.tiers,
             &self.components.base.residents,
             &self.components.base.marks,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::NUMBER_XATTR;
 use super::inode::{Away, Table};
-use super::links::{can_keep, number_in};
+use super::tier_links::{can_keep, number_in};
 use super::tiers::Tiers;
 use halocline_os::error::Result;
 use halocline_vfs::Stat;

@@ -3,7 +3,7 @@
 //!
 //! `docs/decisions/0001-file-tier.md` says how it works. What must hold, besides I1 to I8:
 //! - I10 A file is in one place. Its name on the SSD says where: a regular file there is the
-//!   file, a link that [`links`] recognises names the place of the file on a lower tier. Any other
+//!   file, a link that [`tier_links`] recognises names the place of the file on a lower tier. Any other
 //!   copy is a leftover that an intent ([`intents`]) names, or was put there by somebody and is
 //!   never touched.
 //! - The place changes by one `rename` on the SSD ([`cutover`]), made after the copy is durable and
@@ -13,22 +13,22 @@
 //!
 //! Files, from the bottom; each takes what it needs of those before it, and none knows those after it:
 //! - Around all: the [`decorations`] that stand between a tier and the machine.
-//! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a [`watcher`] hears of), [`links`] the form of links between them,
-//!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`totals`] what `df` shows.
+//! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a [`watcher`] hears of), [`tier_links`] the form of links between them,
+//!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`statfs`] what `df` shows.
 //! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
 //!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`active_moves`]
 //!   are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go when [`wakeups`] says so; [`adopt`] is for what is no file;
 //!   [`not_moved`] says why a file stays, [`staged_copy`] is its copy before it moves, and [`notes`] are what a person should know. All of it is the [`foundation`].
-//! - Policy: [`placement`] plans which files are kept on the SSD, from a [`view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
+//! - Policy: [`placement`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
 //!   followed by who is its [`opener`]); [`eviction_order`] says who leaves first. [`passthrough`] tells what the kernel may serve, [`mmap`] which mappings stay.
 //! - Copies: [`archive_queue`] is what waits for a clean copy, [`clean_copies`] keeps copies below and gives them up, and [`permissions`] closes them with their files.
-//! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`linked_nodes`]) at once, [`repair`] gives a file the place
+//! - One file: [`inodes`] are what names stand for, [`hard_links`] moves all names of a file (of what has [`linked_nodes`]) at once, [`place_repair`] gives a file the place
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
 //! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`parallel`]); the [`executor`] carries the policy's plans out by them.
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
-//! - Commands and mounts: [`tree`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
+//! - Commands and mounts: [`tree_walk`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
 //!   each [`Problem`](halocline_api::control::tier::Problem); [`bulk`] is a move for a command.
-//! - [`liveness`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`why`] explains a file.
+//! - [`liveness`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`explain`] explains a file.
 //! - On top, the [`components`] makes all of these; [`background`] demotes before the SSD is full; [`engine`] answers the front end and [`control`] the control socket.
 
 mod active_moves;
@@ -50,6 +50,7 @@ mod dir_times;
 mod engine;
 mod eviction_order;
 mod executor;
+mod explain;
 mod files;
 mod foundation;
 #[cfg(any(test, fuzzing))]
@@ -67,7 +68,6 @@ mod judge;
 mod leftovers;
 mod link_owner;
 mod linked_nodes;
-mod links;
 mod liveness;
 mod lost_files;
 mod marks;
@@ -83,25 +83,25 @@ mod parallel;
 mod passthrough;
 mod pending_syncs;
 mod permissions;
+mod place_repair;
 mod placement;
-mod repair;
+mod policy_view;
 mod reporter;
 mod residents;
 mod scan;
 mod staged_copy;
 mod staging;
 mod stamp;
+mod statfs;
 mod steps;
 mod survey;
 mod tier_dir;
+mod tier_links;
 mod tiers;
-mod totals;
-mod tree;
-mod view;
+mod tree_walk;
 mod wakeups;
 mod watcher;
 mod watermarks;
-mod why;
 
 use std::path::Path;
 use std::sync::Arc;

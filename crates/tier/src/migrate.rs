@@ -21,7 +21,7 @@ use super::intents::Intents;
 use super::leftovers::{Leftovers, OldCopy};
 use super::mmap;
 use super::not_moved::{NotMoved, ROOM_FOR_NAMES};
-use super::repair::Repair;
+use super::place_repair::PlaceRepair;
 use super::staged_copy::{Source, StagedCopy};
 use super::staging::Staging;
 use super::tiers::Tiers;
@@ -53,7 +53,7 @@ pub(super) struct Migrator {
     active_moves: Arc<ActiveMoves>,
     history: Arc<History>,
     clean: Arc<CleanCopies>,
-    repair: Arc<Repair>,
+    repair: Arc<PlaceRepair>,
     staging: Arc<Staging>,
     cutover: Arc<Cutover>,
 }
@@ -63,7 +63,7 @@ impl Migrator {
     pub(super) fn new(
         base: &Foundation,
         clean: &Arc<CleanCopies>,
-        repair: &Arc<Repair>,
+        repair: &Arc<PlaceRepair>,
         staging: &Arc<Staging>,
         cutover: &Arc<Cutover>,
     ) -> Self {

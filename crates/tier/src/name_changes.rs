@@ -23,8 +23,8 @@ use super::linked_nodes::LinkedNodes;
 use super::lost_files::LostFiles;
 use super::pending_syncs::PendingSyncs;
 use super::permissions::Permissions;
+use super::place_repair::PlaceRepair;
 use super::placement::Placement;
-use super::repair::Repair;
 use super::residents::{Resident, Residents};
 use super::tiers::{Entry, Tiers};
 use super::wakeups::Wakeups;
@@ -51,7 +51,7 @@ pub(super) struct NameChanges {
     permissions: Arc<Permissions>,
     inodes: Arc<Inodes>,
     hard_links: Arc<HardLinks>,
-    repair: Arc<Repair>,
+    repair: Arc<PlaceRepair>,
 }
 
 impl NameChanges {
@@ -63,7 +63,7 @@ impl NameChanges {
         permissions: &Arc<Permissions>,
         inodes: &Arc<Inodes>,
         hard_links: &Arc<HardLinks>,
-        repair: &Arc<Repair>,
+        repair: &Arc<PlaceRepair>,
     ) -> Self {
         Self {
             tiers: base.tiers.clone(),

@@ -19,7 +19,7 @@ use super::placement::Placement;
 use super::residents::Residents;
 use super::tier_dir::TierDir;
 use super::tiers::Tiers;
-use super::tree::Named;
+use super::tree_walk::Named;
 use super::watermarks::Watermarks;
 use halocline_api::control::tier::{CopiesStatus, Moved, TierState};
 use halocline_api::control::{FileInfo, Health, Rules, TierStatus};

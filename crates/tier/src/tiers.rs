@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::symlinkat;
 
-use super::links::{Links, TARGET_BYTES_MAX, number_link};
 use super::steps::Steps;
 use super::tier_dir::TierDir;
+use super::tier_links::{TARGET_BYTES_MAX, TierLinks, number_link};
 use halocline_api::control::SOCKET_NAME;
 use halocline_api::control::tier::PRIVATE;
 use halocline_os::error::Result;
@@ -25,7 +25,7 @@ pub(super) struct Tiers {
     tree: Namespace,
     /// All tiers; the first is the SSD.
     dirs: Vec<TierDir>,
-    links: Links,
+    links: TierLinks,
     /// Who mounts, and makes our links.
     uid: u32,
     next_name: AtomicU64,
@@ -33,7 +33,7 @@ pub(super) struct Tiers {
 
 impl Tiers {
     /// The tiers of `dirs`, of which the first is the SSD; temporary names begin with `first_name`.
-    pub(super) fn new(dirs: Vec<TierDir>, links: Links, first_name: u64) -> Result<Self> {
+    pub(super) fn new(dirs: Vec<TierDir>, links: TierLinks, first_name: u64) -> Result<Self> {
         let (tree, next_name) = (dirs[0].tree()?, AtomicU64::new(first_name));
         Ok(Self { tree, dirs, links, uid: own_uid(), next_name })
     }
@@ -64,7 +64,7 @@ impl Tiers {
     }
 
     /// The form of links that name places.
-    pub(super) const fn links(&self) -> &Links {
+    pub(super) const fn links(&self) -> &TierLinks {
         &self.links
     }
 
@@ -159,7 +159,7 @@ mod tests {
         let roots: Vec<_> = dirs.iter().map(|dir| dir.path().to_owned()).collect();
         let tier_dir = |(tier, root): (usize, &PathBuf)| TierDir::open(root, tier, None).unwrap();
         let dirs = roots.iter().enumerate().map(tier_dir).collect();
-        let tiers = Tiers::new(dirs, Links::new(&roots, &[]), 0).unwrap();
+        let tiers = Tiers::new(dirs, TierLinks::new(&roots, &[]), 0).unwrap();
         assert!(!tiers.can_be_named(1, Path::new("")));
         assert!(tiers.can_be_named(1, Path::new("file")));
         assert!(!tiers.can_be_named(1, Path::new(&"n".repeat(TARGET_BYTES_MAX))));

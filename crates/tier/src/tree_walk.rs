@@ -53,13 +53,13 @@ struct Below {
 
 /// Walks the tree for commands.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct TreeWalk {
     tiers: Arc<Tiers>,
     table: Arc<Table>,
     inodes: Arc<Inodes>,
 }
 
-impl Tree {
+impl TreeWalk {
     /// Over what it uses.
     pub(super) fn new(base: &Foundation, inodes: &Arc<Inodes>) -> Self {
         Self { tiers: base.tiers.clone(), table: base.table.clone(), inodes: inodes.clone() }

@@ -63,7 +63,7 @@ fn sum(ssd: Ssd, lower: &[Lower]) -> Sum {
 }
 
 /// What all tiers have together, in blocks of the SSD's file system.
-pub(super) fn totals(
+pub(super) fn of_all(
     tiers: &Tiers,
     residents: &Residents,
     marks: &Marks,

@@ -19,7 +19,7 @@ use halocline_vfs::namespace::stat_descriptor;
 
 /// Gives files on lower tiers the places of their names.
 #[derive(Debug)]
-pub(super) struct Repair {
+pub(super) struct PlaceRepair {
     tiers: Arc<Tiers>,
     intents: Arc<Intents>,
     leftovers: Arc<Leftovers>,
@@ -28,7 +28,7 @@ pub(super) struct Repair {
     inodes: Arc<Inodes>,
 }
 
-impl Repair {
+impl PlaceRepair {
     /// Over what it uses.
     pub(super) fn new(base: &Foundation, inodes: &Arc<Inodes>) -> Self {
         Self {

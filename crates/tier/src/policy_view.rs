@@ -1,4 +1,4 @@
-//! What is known in memory of the files on the SSD: which there are, their bytes and their paths.
+//! What a policy may see: what is known in memory of the files on the SSD: which there are, their bytes and their paths.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ use halocline_vfs::namespace::{Namespace, Node};
 
 /// What a policy may see of the tiers. Nothing of it asks a disk.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct View<'a> {
+pub(super) struct PolicyView<'a> {
     /// The files on the SSD.
     pub(super) residents: &'a Residents,
     tree: &'a Namespace,
     linked_nodes: &'a LinkedNodes,
 }
 
-impl<'a> View<'a> {
+impl<'a> PolicyView<'a> {
     pub(super) const fn new(
         residents: &'a Residents,
         tree: &'a Namespace,

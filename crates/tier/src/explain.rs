@@ -14,7 +14,7 @@ use super::options::TierOptions;
 use super::placement::Placement;
 use super::reporter::Reporter;
 use super::residents::Residents;
-use super::tree::{Named, Tree};
+use super::tree_walk::{Named, TreeWalk};
 use halocline_api::control::FileExplanation;
 use halocline_os::counted::counted;
 use halocline_os::error::{Error, Result};
@@ -29,7 +29,7 @@ pub(super) struct Explainer {
     options: Arc<TierOptions>,
     inodes: Arc<Inodes>,
     hard_links: Arc<HardLinks>,
-    tree: Arc<Tree>,
+    tree_walk: Arc<TreeWalk>,
     reporter: Arc<Reporter>,
 }
 
@@ -39,7 +39,7 @@ impl Explainer {
         base: &Foundation,
         inodes: &Arc<Inodes>,
         hard_links: &Arc<HardLinks>,
-        tree: &Arc<Tree>,
+        tree_walk: &Arc<TreeWalk>,
         reporter: &Arc<Reporter>,
     ) -> Self {
         Self {
@@ -50,19 +50,19 @@ impl Explainer {
             options: base.options.clone(),
             inodes: inodes.clone(),
             hard_links: hard_links.clone(),
-            tree: tree.clone(),
+            tree_walk: tree_walk.clone(),
             reporter: reporter.clone(),
         }
     }
 
     /// Explains where the one file at `path` is. Changes nothing.
     pub(super) fn explain_file(&self, path: &Path) -> Result<FileExplanation> {
-        let node = self.tree.node_at(path).map_err(|error| {
+        let node = self.tree_walk.node_at(path).map_err(|error| {
             let source = std::io::Error::from_raw_os_error(error.errno());
             Error::at(path, "find the file on the mount")(source)
         })?;
         let is_file = self.inodes.stat(&node.0)?.kind() == libc::S_IFREG;
-        let file = if is_file { self.tree.named(path, 1)?.pop() } else { None };
+        let file = if is_file { self.tree_walk.named(path, 1)?.pop() } else { None };
         let file = file.ok_or_else(|| {
             let what = format!("{} is no regular file", path.display());
             Error::invalid(what, "`halocline where DIR` lists the files below a directory")

@@ -38,14 +38,14 @@ pub(super) enum Target {
 
 /// The roots by which links are told apart.
 #[derive(Debug, Default)]
-pub(super) struct Links {
+pub(super) struct TierLinks {
     /// Root with its slash, and the tier; present roots and those of earlier mounts.
     roots: Vec<(Vec<u8>, usize)>,
     /// The present root of each tier, with its slash.
     present: Vec<Vec<u8>>,
 }
 
-impl Links {
+impl TierLinks {
     /// `roots` are the tiers' absolute roots, `former` those they had at earlier mounts.
     pub(super) fn new(roots: &[PathBuf], former: &[(PathBuf, usize)]) -> Self {
         let slashed = |root: &Path| {
@@ -160,8 +160,8 @@ mod tests {
 
     use super::*;
 
-    fn links() -> Links {
-        Links::new(
+    fn links() -> TierLinks {
+        TierLinks::new(
             &["/data/ssd".into(), "/data/hdd".into(), "/data/hdd/deep".into()],
             &[("/old/hdd".into(), 1)],
         )
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_root_of_a_tier_that_is_not_there_means_no_place() {
         let links =
-            Links::new(&["/ssd".into(), "/hdd".into()], &[("/x".into(), 7), ("/y".into(), 0)]);
+            TierLinks::new(&["/ssd".into(), "/hdd".into()], &[("/x".into(), 7), ("/y".into(), 0)]);
         for target in ["/x/a", "/y/a"] {
             assert_eq!(links.read(target.as_bytes()), Target::Users(target.into()));
         }
