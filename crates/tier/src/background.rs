@@ -130,7 +130,7 @@ impl Chore {
         let stops = &|| components.base.wakeups.is_stopping();
         match self {
             Self::Reap => components.base.leftovers.finish()?,
-            Self::Demote => return Ok(!components.executor.keep_below_marks()),
+            Self::Demote => return Ok(!components.executor.keep_below_watermarks()),
             Self::MarkCopies => components.permissions.mark_anew(stops),
             Self::Archive => components.archiver.archive_due(stops),
         }

@@ -54,7 +54,9 @@ pub(crate) struct Components {
 impl Components {
     /// Opens the tiers of `set`, which become tiers, within what is `around`.
     pub(super) fn open(set: &TierSet, options: TierOptions, around: &Decorations) -> Result<Self> {
-        Ok(Self::new(Foundation::new(set, options, around, |owner| set.record(owner.identity()))?))
+        Ok(Self::new(Foundation::new(set, options, around, |owner| {
+            set.write_labels(owner.identity())
+        })?))
     }
 
     /// The same, without making the directories tiers.

@@ -81,7 +81,7 @@ impl Executor {
     }
 
     /// Demotes files where the SSD is fuller than it should be. Whether that was in vain.
-    pub(super) fn keep_below_marks(&self) -> bool {
+    pub(super) fn keep_below_watermarks(&self) -> bool {
         self.passthrough.count(&self.tiers);
         let wanted = self.watermarks.wanted_room(&self.tiers, &self.residents);
         wanted.is_some_and(|bytes| !self.wakeups.is_stopping() && !self.free_up(bytes, u64::MAX))

@@ -86,8 +86,8 @@ pub fn tree(bytes: &[u8]) {
     fs::write(at("outside"), "precious").expect("it is written");
     let mut lines = bytes.split(|byte| *byte == b'\n');
     for tier in ["ssd", "hdd"] {
-        if let Some(mark) = lines.next().filter(|mark| !mark.is_empty()) {
-            fs::write(at(tier).join(PRIVATE).join("tier.json"), mark).expect("it is written");
+        if let Some(label) = lines.next().filter(|label| !label.is_empty()) {
+            fs::write(at(tier).join(PRIVATE).join("tier.json"), label).expect("it is written");
         }
     }
     for line in lines.take(32) {

@@ -1,7 +1,7 @@
 //! Files with several names (hard links): all names move together, and the data once.
 //!
 //! The SSD's tree has the names, so it has the hard links too: those of the file where it is on the
-//! SSD, those of its link where it is below. The link of such a file is marked ([`super::tier_links`]),
+//! SSD, those of its link where it is below. The link of such a file has a form of its own ([`super::tier_links`]),
 //! because a second name of any other link is not believed.
 //!
 //! What must hold: while some names stand for the file and others for its copy, nobody changes

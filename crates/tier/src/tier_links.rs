@@ -17,10 +17,10 @@ use halocline_vfs::Stat;
 /// Times of links before this second stand for numbers; no file is as old as 1970.
 const NUMBERS_BEFORE: i64 = 365 * 24 * 3600;
 const NANOS: u64 = 1_000_000_000;
-/// What marks a user's link: a no-op on the way to the same file.
+/// What tells a user's link: a no-op on the way to the same file.
 const ESCAPE: &[u8] = b".//";
 
-/// What marks a link of ours that may have several names (hard links): the kernel resolves it to
+/// What tells a link of ours that may have several names (hard links): the kernel resolves it to
 /// the same file, and neither a plain path nor what is escaped begins so.
 const SHARED: &[u8] = b"./";
 
@@ -55,7 +55,7 @@ impl TierLinks {
         };
         let present: Vec<Vec<u8>> = roots.iter().map(|root| slashed(root)).collect();
         let now = present.iter().cloned().enumerate().skip(1).map(|(tier, root)| (root, tier));
-        // What a mark says was written by an earlier mount, or by somebody: no tier, no link.
+        // What a label says was written by an earlier mount, or by somebody: no tier, no link.
         let former = former.iter().filter(|(_, tier)| (1..present.len()).contains(tier));
         let before = former.map(|(root, tier)| (slashed(root), *tier));
         let mut roots: Vec<_> = now.chain(before).collect();

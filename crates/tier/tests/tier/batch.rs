@@ -239,8 +239,8 @@ fn i5_a_batch_brings_no_more_than_fits() {
 /// the move that went before.
 #[test]
 fn i4_a_batch_owes_nothing_to_synchronous_writes() {
-    let marks = TierOptions { high: 0.0, low: 0.0, ..limited(4 << 20) };
-    let fixture = Arc::new(with_files(marks));
+    let watermarks = TierOptions { high: 0.0, low: 0.0, ..limited(4 << 20) };
+    let fixture = Arc::new(with_files(watermarks));
     let handle = fixture.open_file("file30", libc::O_WRONLY | libc::O_DSYNC);
     let (watched, copied) = (Arc::downgrade(&fixture), AtomicBool::new(false));
     let switches: Arc<Mutex<Vec<Option<String>>>> = Arc::default();

@@ -110,10 +110,10 @@ fn change(fixture: &Fixture, random: &mut Random) {
         setxattr(file, NUMBER_XATTR, &number, XattrFlags::empty()).unwrap();
     }
     for tier in ["ssd", "hdd"] {
-        let mark = fixture.dir.path().join(tier).join(PRIVATE).join("tier.json");
+        let label = fixture.dir.path().join(tier).join(PRIVATE).join("tier.json");
         if random.below(4) == 0 {
-            let bytes = fs::read(&mark).unwrap();
-            fs::write(&mark, changed(&[&bytes], random)).unwrap();
+            let bytes = fs::read(&label).unwrap();
+            fs::write(&label, changed(&[&bytes], random)).unwrap();
         }
     }
 }
