@@ -1,7 +1,7 @@
 //! Archiving: what is new or changed on the SSD gets a clean copy below once writers leave it alone.
 //!
-//! The file stays where it is. What must hold: a copy is marked only if the file did not change
-//! while it was made, and after both are durable ([`super::marks`]); it lies at the path of the
+//! The file stays where it is. What must hold: a copy is recorded only if the file did not change
+//! while it was made, and after both are durable ([`super::copy_records`]); it lies at the path of the
 //! file's name, where a tier without its SSD finds it. A file that has changed since keeps its copy
 //! of before until the next one takes that place by one rename.
 
@@ -15,6 +15,7 @@ use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
 use super::clean_copies::CleanCopies;
 use super::copy::Expected;
+use super::copy_records::{CopyRecord, CopyRecords};
 use super::counters::Counters;
 use super::cutover::differs;
 use super::foundation::Foundation;
@@ -23,7 +24,6 @@ use super::inodes::Inodes;
 use super::intents::{Intent, Intents, Removal};
 use super::is_private_path;
 use super::leftovers::Leftovers;
-use super::marks::{Mark, Marks};
 use super::mirror;
 use super::mmap;
 use super::not_moved::{COPY_SLACK, NotMoved};
@@ -63,7 +63,7 @@ pub(super) struct Archiver {
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
     intents: Arc<Intents>,
-    marks: Arc<Marks>,
+    copy_records: Arc<CopyRecords>,
     leftovers: Arc<Leftovers>,
     counters: Arc<Counters>,
     active_moves: Arc<ActiveMoves>,
@@ -91,7 +91,7 @@ impl Archiver {
             residents: base.residents.clone(),
             catalog: base.catalog.clone(),
             intents: base.intents.clone(),
-            marks: base.marks.clone(),
+            copy_records: base.copy_records.clone(),
             leftovers: base.leftovers.clone(),
             counters: base.counters.clone(),
             active_moves: base.active_moves.clone(),
@@ -175,10 +175,10 @@ impl Archiver {
             }
             other => other?,
         };
-        let marked = is_as_it_was(&inode, &source)
+        let recorded = is_as_it_was(&inode, &source)
             .and_then(|()| self.place_archived(resident, &mut copied, own))
-            .and_then(|()| self.mark_archived(&inode, resident, &source, &copied));
-        match marked {
+            .and_then(|()| self.record_archived(&inode, resident, &source, &copied));
+        match recorded {
             Ok(()) => {
                 if let Some((_, intent)) = &copied.placed {
                     self.intents.clear(intent);
@@ -273,7 +273,7 @@ impl Archiver {
         tier_dir.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
         let stale = resident.clean.with(Option::take);
         let intent = if let Some(stale) = stale {
-            self.marks.discount(&stale);
+            self.copy_records.discount(&stale);
             self.replace_stale(copied, &stale)?
         } else {
             let name = format!("{}-{}", copied.temporary, copied.tier);
@@ -290,7 +290,7 @@ impl Archiver {
     }
 
     /// Puts a copy in the place of an older one, which an intent names durably.
-    fn replace_stale(&self, copied: &StagedCopy, stale: &Mark) -> Result<Intent, NotMoved> {
+    fn replace_stale(&self, copied: &StagedCopy, stale: &CopyRecord) -> Result<Intent, NotMoved> {
         let tier_dir = &self.tiers.dirs()[copied.tier];
         let intent = stale.retired.clone().ok_or(NotMoved::Changed)?;
         let is_ours = match tier_dir.look(&stale.place) {
@@ -311,8 +311,8 @@ impl Archiver {
         }
     }
 
-    /// Marks an archived copy if its file is still what was copied.
-    fn mark_archived(
+    /// Records an archived copy if its file is still what was copied.
+    fn record_archived(
         &self,
         inode: &Inode,
         resident: &Resident,
@@ -326,18 +326,18 @@ impl Archiver {
             return Err(NotMoved::Changed);
         }
         let (file, copy) = (stat_descriptor(&*source.file)?, stat_descriptor(&copied.file)?);
-        let mark = Mark {
+        let record = CopyRecord {
             file: Stamp::of(&file),
             copy: Stamp::of(&copy),
-            era: self.marks.era(),
+            era: self.copy_records.era(),
             tier: copied.tier,
             place: own.clone(),
             disk_bytes: copy.disk_bytes(),
             retired: None,
             stale: false,
-            unmarked: None,
+            unrecorded: None,
         };
-        if !self.clean.mark_clean(resident, mark, (&file, &copy)) {
+        if !self.clean.record_clean(resident, record, (&file, &copy)) {
             return Err(NotMoved::Changed);
         }
         self.archive_queue.done(place.entry.key(), resident);
@@ -363,48 +363,54 @@ impl Archiver {
         let Some(resident) = self.residents.get(entry) else { return Ok(()) };
         let Some(inode) = self.inodes.inode_of(entry, &resident) else { return Ok(()) };
         let _moving = inode.moving.lock();
-        self.permissions.mark_one_anew(&resident);
+        self.permissions.record_one_again(&resident);
         resident.clean.with(|slot| self.straighten_slot(&resident, slot))?;
         self.permissions.open_astray(&inode, &resident)
     }
 
     /// The same of the copy in a slot: nobody changes its permissions meanwhile.
-    fn straighten_slot(&self, resident: &Resident, slot: &mut Option<Mark>) -> Result<(), Error> {
-        let Some(mark) = slot.clone().filter(|mark| mark.retired.is_none()) else { return Ok(()) };
+    fn straighten_slot(
+        &self,
+        resident: &Resident,
+        slot: &mut Option<CopyRecord>,
+    ) -> Result<(), Error> {
+        let Some(record) = slot.clone().filter(|record| record.retired.is_none()) else {
+            return Ok(());
+        };
         let own = self.catalog.view().path_of(resident);
-        if own == mark.place || is_private_path(&own) {
+        if own == record.place || is_private_path(&own) {
             return Ok(());
         }
-        let tier_dir = &self.tiers.dirs()[mark.tier];
-        if !self.tiers.can_be_named(mark.tier, &own)
-            || !mark.copy.is(&stat_descriptor(tier_dir.look(&mark.place)?)?)
+        let tier_dir = &self.tiers.dirs()[record.tier];
+        if !self.tiers.can_be_named(record.tier, &own)
+            || !record.copy.is(&stat_descriptor(tier_dir.look(&record.place)?)?)
         {
             return Ok(());
         }
         tier_dir.make_parents(&own, &mut |dir, made| mirror::directory(&self.tiers, dir, made))?;
         let id = format!("{}-straight", self.tiers.fresh_name());
-        let intent = self.intents.note_durably(id, mark.tier, &own)?;
-        if let Err(error) = tier_dir.shift(&mark.place, &own) {
+        let intent = self.intents.note_durably(id, record.tier, &own)?;
+        if let Err(error) = tier_dir.shift(&record.place, &own) {
             self.intents.clear(&intent);
             return Err(error);
         }
-        let moved = || -> Result<Mark, Error> {
+        let moved = || -> Result<CopyRecord, Error> {
             tier_dir.sync_parent("syncing a place", &own)?;
-            tier_dir.sync_parent("syncing what is removed", &mark.place)?;
+            tier_dir.sync_parent("syncing what is removed", &record.place)?;
             let copy = Stamp::of(&stat_descriptor(tier_dir.look(&own)?)?);
-            let next = Mark { copy, place: own.clone(), ..mark.clone() };
-            self.marks.note(&next)?;
+            let next = CopyRecord { copy, place: own.clone(), ..record.clone() };
+            self.copy_records.note(&next)?;
             Ok(next)
         };
         match moved() {
             Ok(next) => {
                 // It names nothing any more.
-                let _ = self.marks.forget(&mark);
-                self.marks.discount(&mark);
+                let _ = self.copy_records.forget(&record);
+                self.copy_records.discount(&record);
                 *slot = Some(next);
                 self.intents.clear(&intent);
-                if let Some(dir) = mark.place.parent() {
-                    self.tiers.drop_empty_directories(mark.tier, dir);
+                if let Some(dir) = record.place.parent() {
+                    self.tiers.drop_empty_directories(record.tier, dir);
                 }
             }
             // The copy goes, whichever place it has after a power loss.

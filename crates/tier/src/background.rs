@@ -17,8 +17,8 @@ pub enum Chore {
     Reap,
     /// Demotes files where the SSD is fuller than its high watermark.
     Demote,
-    /// Marks the clean copies anew whose permissions have changed.
-    MarkCopies,
+    /// Records the clean copies again whose permissions have changed.
+    RecordCopies,
     /// Puts clean copies of renamed files to the paths of their names, and makes those that are due.
     Archive,
 }
@@ -43,7 +43,7 @@ const WORK: [Work; 3] = [
     Work {
         name: "tier-archiver",
         wait: |wakeups, _| wakeups.wait_a_tick(),
-        chores: &[Chore::MarkCopies, Chore::Archive],
+        chores: &[Chore::RecordCopies, Chore::Archive],
     },
 ];
 
@@ -131,7 +131,7 @@ impl Chore {
         match self {
             Self::Reap => components.base.leftovers.finish()?,
             Self::Demote => return Ok(!components.executor.keep_below_watermarks()),
-            Self::MarkCopies => components.permissions.mark_anew(stops),
+            Self::RecordCopies => components.permissions.record_again(stops),
             Self::Archive => components.archiver.archive_due(stops),
         }
         Ok(true)

@@ -3,7 +3,7 @@
 //! A promote keeps the lower tier's file as one, and a demote of a file that has one switches the
 //! name to it. What must hold (I10): a copy is never the file unless both are proven equal; where
 //! anything is doubtful the copy goes and the bytes are copied. Copies give way: nobody lacks room
-//! because of them. See [`super::marks`] for what is durable when.
+//! because of them. See [`super::copy_records`] for what is durable when.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use super::archive_queue::ArchiveQueue;
 use super::copy;
+use super::copy_records::{CopyRecord, CopyRecords};
 use super::foundation::Foundation;
 use super::inode::{Inode, Place};
 use super::inode_numbers::{keep_number, kept_number};
 use super::intents::{Intent, Intents, Removal};
 use super::leftovers;
 use super::leftovers::Leftovers;
-use super::marks::{Mark, Marks};
 use super::options::TierOptions;
 use super::residents::{Resident, Residents};
 use super::staged_copy::{Source, StagedCopy};
@@ -50,7 +50,7 @@ pub(super) struct CleanCopies {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
     intents: Arc<Intents>,
-    marks: Arc<Marks>,
+    copy_records: Arc<CopyRecords>,
     leftovers: Arc<Leftovers>,
     wakeups: Arc<Wakeups>,
     options: Arc<TierOptions>,
@@ -64,7 +64,7 @@ impl CleanCopies {
             tiers: base.tiers.clone(),
             residents: base.residents.clone(),
             intents: base.intents.clone(),
-            marks: base.marks.clone(),
+            copy_records: base.copy_records.clone(),
             leftovers: base.leftovers.clone(),
             wakeups: base.wakeups.clone(),
             options: base.options.clone(),
@@ -94,38 +94,38 @@ impl CleanCopies {
     }
 
     /// Ends that a copy is clean. Where it is to be archived anew it stays what it was before.
-    fn end(&self, resident: &Resident, slot: &mut Option<Mark>, until: Until) -> Result<()> {
-        let Some(mark) = slot else { return Ok(()) };
-        let retired = self.retire(mark).and_then(|intent| match until {
+    fn end(&self, resident: &Resident, slot: &mut Option<CopyRecord>, until: Until) -> Result<()> {
+        let Some(record) = slot else { return Ok(()) };
+        let retired = self.retire(record).and_then(|intent| match until {
             Until::Durable => self.intents.sync_retired().map(|()| intent),
             Until::Next => Ok(intent),
         });
         match retired {
             Ok(_) if until == Until::Durable && self.options.copies == Copies::Archive => {
-                (mark.stale, mark.unmarked) = (true, None);
+                (record.stale, record.unrecorded) = (true, None);
             }
             Ok(intent) => {
-                self.marks.discount(mark);
-                self.remove_later(resident, intent, mark.copy);
+                self.copy_records.discount(record);
+                self.remove_later(resident, intent, record.copy);
                 *slot = None;
             }
-            // A mark that names nothing is not believed.
-            Err(error) => self.remove_marked(slot).map_err(|_| error)?,
+            // A record that names nothing is not believed.
+            Err(error) => self.remove_recorded(slot).map_err(|_| error)?,
         }
         Ok(())
     }
 
-    /// Removes a copy that its mark names durably still, or an intent.
-    pub(super) fn remove_marked(&self, slot: &mut Option<Mark>) -> Result<()> {
-        let Some(mark) = slot else { return Ok(()) };
-        let named = mark.as_intent(String::new());
-        let tier_dir = &self.tiers.dirs()[mark.tier];
-        leftovers::remove_copy(&self.tiers, &named, &mark.copy)?;
-        tier_dir.sync_parent("syncing what is removed", &mark.place)?;
-        self.marks.discount(mark);
-        match &mark.retired {
+    /// Removes a copy that its record names durably still, or an intent.
+    pub(super) fn remove_recorded(&self, slot: &mut Option<CopyRecord>) -> Result<()> {
+        let Some(record) = slot else { return Ok(()) };
+        let named = record.as_intent(String::new());
+        let tier_dir = &self.tiers.dirs()[record.tier];
+        leftovers::remove_copy(&self.tiers, &named, &record.copy)?;
+        tier_dir.sync_parent("syncing what is removed", &record.place)?;
+        self.copy_records.discount(record);
+        match &record.retired {
             Some(intent) => self.intents.clear(intent),
-            None => drop(self.marks.forget(mark)),
+            None => drop(self.copy_records.forget(record)),
         }
         *slot = None;
         Ok(())
@@ -149,39 +149,39 @@ impl CleanCopies {
     }
 
     /// The same of the copy in a slot.
-    pub(super) fn drop_slot(&self, resident: &Resident, slot: &mut Option<Mark>) {
+    pub(super) fn drop_slot(&self, resident: &Resident, slot: &mut Option<CopyRecord>) {
         if let Some(taken) = self.take_retired(slot) {
             self.drop_taken(resident, taken);
         }
     }
 
-    fn take_retired(&self, slot: &mut Option<Mark>) -> Option<(Mark, Intent)> {
+    fn take_retired(&self, slot: &mut Option<CopyRecord>) -> Option<(CopyRecord, Intent)> {
         let intent = self.retire(slot.as_mut()?);
         let intent = intent.inspect_err(|error| tracing::warn!(%error, "a clean copy stays"));
         intent.ok().and_then(|intent| Some((slot.take()?, intent)))
     }
 
-    fn drop_taken(&self, resident: &Resident, (mark, intent): (Mark, Intent)) -> u64 {
-        self.marks.discount(&mark);
-        match leftovers::remove_copy(&self.tiers, &intent, &mark.copy) {
-            // Should a power loss bring the mark back, it names nothing.
+    fn drop_taken(&self, resident: &Resident, (record, intent): (CopyRecord, Intent)) -> u64 {
+        self.copy_records.discount(&record);
+        match leftovers::remove_copy(&self.tiers, &intent, &record.copy) {
+            // Should a power loss bring the record back, it names nothing.
             Ok(()) => self.intents.later(Removal::Done(intent)),
             Err(error) => {
                 tracing::warn!(%error, "a clean copy is removed later");
-                self.remove_later(resident, intent, mark.copy);
+                self.remove_later(resident, intent, record.copy);
                 return 0;
             }
         }
-        mark.disk_bytes
+        record.disk_bytes
     }
 
-    /// Makes the mark an intent, not durably yet.
-    pub(super) fn retire(&self, mark: &mut Mark) -> Result<Intent> {
-        if mark.retired.is_none() {
+    /// Makes the record an intent, not durably yet.
+    pub(super) fn retire(&self, record: &mut CopyRecord) -> Result<Intent> {
+        if record.retired.is_none() {
             let id = format!("{}-clean", self.tiers.fresh_name());
-            mark.retired = Some(self.marks.retire(mark, &self.intents, id)?);
+            record.retired = Some(self.copy_records.retire(record, &self.intents, id)?);
         }
-        Ok(mark.retired.clone().expect("it is retired"))
+        Ok(record.retired.clone().expect("it is retired"))
     }
 
     /// Makes a change of a file's attributes or names, by which its copy stays clean. The caller
@@ -214,18 +214,18 @@ impl CleanCopies {
     }
 
     /// A file that looked as `before` looks as `now`, with the same bytes.
-    fn restamp(&self, slot: &mut Option<Mark>, before: &Stat, now: &Stat) {
-        let live = slot.as_ref().filter(|mark| mark.is_live() && mark.file.is(before));
-        let Some(mark) = live else { return };
-        let next = Mark { file: Stamp::of(now), ..mark.clone() };
-        if next == *mark || next.file.size != mark.file.size {
+    fn restamp(&self, slot: &mut Option<CopyRecord>, before: &Stat, now: &Stat) {
+        let live = slot.as_ref().filter(|record| record.is_live() && record.file.is(before));
+        let Some(record) = live else { return };
+        let next = CopyRecord { file: Stamp::of(now), ..record.clone() };
+        if next == *record || next.file.size != record.file.size {
             return;
         }
-        if mark.unmarked.is_some() {
+        if record.unrecorded.is_some() {
             *slot = Some(next);
             return;
         }
-        match self.marks.restamp(mark, &next) {
+        match self.copy_records.restamp(record, &next) {
             Ok(()) => *slot = Some(next),
             // It is believed no more, and goes when the file next moves.
             Err(error) => tracing::debug!(%error, "a clean copy is lost"),
@@ -245,7 +245,7 @@ impl CleanCopies {
         synced.is_ok()
     }
 
-    /// Marks what the file of a promote was, which `old` names. The caller holds `place` exclusively, and
+    /// Records what the file of a promote was, which `old` names. The caller holds `place` exclusively, and
     /// the switch is durable.
     pub(super) fn keep_old(
         &self,
@@ -256,33 +256,33 @@ impl CleanCopies {
         let (Some(resident), Some(old)) = (&place.resident, old) else { return false };
         let stats = stat_descriptor(now).and_then(|now| Ok((now, stat_descriptor(&*source.file)?)));
         let Ok((file, copy)) = stats else { return false };
-        let mark = Mark {
+        let record = CopyRecord {
             file: Stamp::of(&file),
             copy: Stamp::of(&copy),
-            era: self.marks.era(),
+            era: self.copy_records.era(),
             tier: old.tier,
             place: old.place.clone(),
             disk_bytes: copy.disk_bytes(),
             retired: None,
             stale: false,
-            unmarked: None,
+            unrecorded: None,
         };
-        self.mark_clean(resident, mark, (&file, &copy))
+        self.record_clean(resident, record, (&file, &copy))
     }
 
-    /// Marks a copy whose file and which look so. The caller holds `place` exclusively.
-    pub(super) fn mark_clean(
+    /// Records a copy whose file and which look so. The caller holds `place` exclusively.
+    pub(super) fn record_clean(
         &self,
         resident: &Resident,
-        mark: Mark,
+        record: CopyRecord,
         (file, copy): (&Stat, &Stat),
     ) -> bool {
-        if !mark.file.is(file) || !mark.copy.is(copy) || mark.file.size != mark.copy.size {
+        if !record.file.is(file) || !record.copy.is(copy) || record.file.size != record.copy.size {
             return false;
         }
-        match self.marks.note(&mark) {
+        match self.copy_records.note(&record) {
             Ok(()) => {
-                resident.clean.with(|slot| *slot = Some(mark));
+                resident.clean.with(|slot| *slot = Some(record));
                 true
             }
             Err(error) => {
@@ -301,12 +301,12 @@ impl CleanCopies {
         let resident = self.residents.get(source.entry.key())?;
         let found = self.take_clean(&resident, source);
         self.drop_copy(&resident);
-        let (file, mark, intent) = found?;
+        let (file, record, intent) = found?;
         let copied = StagedCopy {
-            tier: mark.tier,
+            tier: record.tier,
             temporary: self.tiers.fresh_name(),
             file,
-            placed: Some((mark.place, intent)),
+            placed: Some((record.place, intent)),
             keep: false,
             _reserved: None,
         };
@@ -320,34 +320,38 @@ impl CleanCopies {
         }
     }
 
-    /// Takes the mark of a copy that is believed. An intent names it from now on, durably: it may
+    /// Takes the record of a copy that is believed. An intent names it from now on, durably: it may
     /// change.
-    fn take_clean(&self, resident: &Resident, source: &Source) -> Option<(File, Mark, Intent)> {
+    fn take_clean(
+        &self,
+        resident: &Resident,
+        source: &Source,
+    ) -> Option<(File, CopyRecord, Intent)> {
         source.name.as_ref()?;
-        let mark = resident.clean.with(|slot| slot.clone())?;
-        let file = self.believed(&mark, source)?;
+        let record = resident.clean.with(|slot| slot.clone())?;
+        let file = self.believed(&record, source)?;
         resident.clean.with(|slot| {
             // Somebody may have changed the file meanwhile.
-            let mark = slot.as_mut().filter(|now| **now == mark)?;
-            let intent = self.retire(mark).ok()?;
+            let record = slot.as_mut().filter(|now| **now == record)?;
+            let intent = self.retire(record).ok()?;
             self.intents.sync_retired().ok()?;
-            self.marks.discount(mark);
+            self.copy_records.discount(record);
             Some((file, slot.take()?, intent))
         })
     }
 
     /// The copy, open, if it has the bytes of its file.
-    fn believed(&self, mark: &Mark, source: &Source) -> Option<File> {
-        if !mark.is_live() || !mark.file.is(&source.stat) {
+    fn believed(&self, record: &CopyRecord, source: &Source) -> Option<File> {
+        if !record.is_live() || !record.file.is(&source.stat) {
             return None;
         }
-        let fd = self.tiers.dirs()[mark.tier].look(&mark.place).ok()?;
-        if !mark.copy.is(&stat_descriptor(&fd).ok()?) {
+        let fd = self.tiers.dirs()[record.tier].look(&record.place).ok()?;
+        if !record.copy.is(&stat_descriptor(&fd).ok()?) {
             return None;
         }
         let copy = reopen(&fd, libc::O_RDWR).ok()?;
-        if mark.era != self.marks.era() {
-            match is_equal(&source.file, &copy, mark.file.size) {
+        if record.era != self.copy_records.era() {
+            match is_equal(&source.file, &copy, record.file.size) {
                 Ok(true) => {}
                 Ok(false) => {
                     let path = self.tiers.tree().path_of(&source.entry);
@@ -380,7 +384,9 @@ impl CleanCopies {
     pub(super) fn give_way(&self, tier: usize, bytes: u64) -> bool {
         let device = self.tiers.dirs()[tier].device;
         let on = |tier: usize| self.tiers.dirs()[tier].device == device;
-        if !(1..self.tiers.dirs().len()).any(|tier| on(tier) && self.marks.bytes_on(tier) > 0) {
+        if !(1..self.tiers.dirs().len())
+            .any(|tier| on(tier) && self.copy_records.bytes_on(tier) > 0)
+        {
             return false;
         }
         // The files that they were are open until then.
@@ -389,7 +395,7 @@ impl CleanCopies {
         let mut copies: BTreeMap<(u64, Entry), Arc<Resident>> = BTreeMap::new();
         for (entry, resident) in self.residents.all() {
             let found = resident.clean.with(|slot| {
-                slot.as_ref().filter(|mark| on(mark.tier)).map(|mark| mark.disk_bytes)
+                slot.as_ref().filter(|record| on(record.tier)).map(|record| record.disk_bytes)
             });
             if let Some(bytes) = found.filter(|bytes| *bytes > 0) {
                 copies.insert((bytes, entry), resident);
@@ -412,8 +418,11 @@ impl CleanCopies {
     /// Whether `bytes` can be written on a tier, for which copies give way.
     pub(super) fn has_room_on(&self, tier: usize, bytes: u64) -> Result<bool> {
         let room = self.tiers.dirs()[tier].room()?;
-        let copies =
-            statfs::bytes_of_copies(&self.tiers, &self.marks, self.tiers.dirs()[tier].device);
+        let copies = statfs::bytes_of_copies(
+            &self.tiers,
+            &self.copy_records,
+            self.tiers.dirs()[tier].device,
+        );
         if room >= bytes || room.saturating_add(copies) < bytes {
             return Ok(room >= bytes);
         }

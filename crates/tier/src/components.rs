@@ -8,6 +8,7 @@ use super::archive::Archiver;
 use super::archive_queue::ArchiveQueue;
 use super::batch::Batches;
 use super::clean_copies::CleanCopies;
+use super::copy_verifier::CopyVerifier;
 use super::cutover::Cutover;
 use super::decorations::Decorations;
 use super::executor::Executor;
@@ -16,7 +17,6 @@ use super::files::Files;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inodes::Inodes;
-use super::judge::Judge;
 use super::liveness::Liveness;
 use super::migrate::Migrator;
 use super::name_changes::NameChanges;
@@ -97,8 +97,8 @@ impl Components {
             &executor,
         ));
         let tree_walk = Arc::new(TreeWalk::new(&base, &inodes));
-        let judge = Arc::new(Judge::new(&base, &archive_queue));
-        let scan = Arc::new(Scan::new(&base, &archive_queue, &hard_links, &judge));
+        let copy_verifier = Arc::new(CopyVerifier::new(&base, &archive_queue));
+        let scan = Arc::new(Scan::new(&base, &archive_queue, &hard_links, &copy_verifier));
         let liveness = Arc::new(Liveness::new(&base));
         let reporter = Arc::new(Reporter::new(&base, &archive_queue, &liveness));
         let explainer =

@@ -341,7 +341,7 @@ impl Cutover {
 
     /// After a switch that is durable: what it left goes, and the intents with it. Before, nobody
     /// knows which of the two copies a power loss would leave: the next mount decides.
-    /// What a mark keeps stays.
+    /// What a record keeps stays.
     pub(super) fn clean_up(
         &self,
         copied: &StagedCopy,

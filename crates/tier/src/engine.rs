@@ -222,7 +222,7 @@ impl Engine for FileTier {
                 .pending_syncs
                 .sync(handle.0.inode.number, &self.components.base.tiers)?;
             if let Some(resident) = place.resident.as_ref().filter(|_| !data_only) {
-                self.components.permissions.mark_one_anew(resident);
+                self.components.permissions.record_one_again(resident);
             }
             Ok(())
         })
@@ -253,7 +253,7 @@ impl Engine for FileTier {
         statfs::of_all(
             &self.components.base.tiers,
             &self.components.base.residents,
-            &self.components.base.marks,
+            &self.components.base.copy_records,
         )
     }
 

@@ -9,6 +9,7 @@ use parking_lot::RwLock;
 
 use super::active_moves::ActiveMoves;
 use super::catalog::Catalog;
+use super::copy_records::CopyRecords;
 use super::counters::Counters;
 use super::decorations::{BatchBounds, Decorations};
 use super::dir_times::DirTimes;
@@ -19,7 +20,6 @@ use super::intents::Intents;
 use super::leftovers::Leftovers;
 use super::linked_nodes::LinkedNodes;
 use super::lost_files::LostFiles;
-use super::marks::Marks;
 use super::notes::Notes;
 use super::options::{TierOptions, TierSet};
 use super::passthrough::Passthrough;
@@ -47,7 +47,7 @@ pub(crate) struct Foundation {
     pub(super) linked_nodes: Arc<LinkedNodes>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) intents: Arc<Intents>,
-    pub(super) marks: Arc<Marks>,
+    pub(super) copy_records: Arc<CopyRecords>,
     pub(super) leftovers: Arc<Leftovers>,
     pub(super) pending_syncs: Arc<PendingSyncs>,
     pub(super) dir_times: Arc<DirTimes>,
@@ -101,7 +101,7 @@ impl Foundation {
         let first_name = u64::try_from(started.as_nanos()).unwrap_or_default();
         let (private_dir, steps, count) = (dirs[0].private(), dirs[0].steps.clone(), dirs.len());
         let intents = Arc::new(Intents::open(private_dir, steps.clone())?);
-        let marks = Arc::new(Marks::open(private_dir, steps, count)?);
+        let copy_records = Arc::new(CopyRecords::open(private_dir, steps, count)?);
         let tiers = Tiers::new(dirs, TierLinks::new(&set.roots, &former), first_name)?;
         let (tiers, residents) = (Arc::new(tiers), Arc::new(Residents::new(limit)));
         let (table, wakeups) = (Arc::<Table>::default(), Arc::new(Wakeups::new(&clock)));
@@ -115,7 +115,7 @@ impl Foundation {
             residents,
             linked_nodes,
             intents,
-            marks,
+            copy_records,
             pending_syncs: Arc::default(),
             dir_times: Arc::default(),
             lost_files: Arc::default(),

@@ -11,9 +11,9 @@ use halocline_api::control::tier::PRIVATE;
 use halocline_os::bounded;
 use tempfile::TempDir;
 
+use crate::copy_records::{CopyRecord, fuzzing::era};
 use crate::intents;
 use crate::job_file::{JobFile, REFERENCES_MAX};
-use crate::marks::{Mark, fuzzing::era};
 use crate::tier_links::{Target, TierLinks};
 use crate::{FileTier, TierSet};
 
@@ -35,7 +35,7 @@ pub fn job_file(bytes: &[u8]) {
 }
 
 /// What symbolic links say, with a line for the name and one for the target: a place that is understood is below its
-/// tier, and marks, intents and targets are the same when they are written again.
+/// tier, and records, intents and targets are the same when they are written again.
 pub fn link(bytes: &[u8]) {
     let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     let (name, target) = (&bytes[..at], &bytes[(at + 1).min(bytes.len())..]);
@@ -59,10 +59,10 @@ pub fn link(bytes: &[u8]) {
         assert_eq!(intents::parse(again.as_bytes()), Some((tier, place)));
     }
     let Ok(name) = std::str::from_utf8(name) else { return };
-    if let Some(mark) = Mark::parse(name, target) {
-        assert!(mark.name().len() < 255);
-        let again = intents::target(mark.tier, &mark.place);
-        assert_eq!(Mark::parse(&mark.name(), again.as_bytes()), Some(mark));
+    if let Some(record) = CopyRecord::parse(name, target) {
+        assert!(record.name().len() < 255);
+        let again = intents::target(record.tier, &record.place);
+        assert_eq!(CopyRecord::parse(&record.name(), again.as_bytes()), Some(record));
     }
     era(name);
 }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn hostile_links() {
         let seeds = [
-            ("mark", "1.2.3.4.5.6-1.2.3.4.5.6-7\n1/d/copied"),
+            ("record", "1.2.3.4.5.6-1.2.3.4.5.6-7\n1/d/copied"),
             ("away", "\n/t/hdd/d/file"),
             ("shared", "\n/t/hdd/inner/./d/file"),
             ("users", "\n/t/hdd/.//d/../file"),
@@ -164,7 +164,7 @@ mod tests {
         let links = "a 1/file\n.halocline/intents/77 1/file\n.halocline/copies/era 1f 0e1c2d3f\n\
             .halocline/copies/1.2.3.4.5.6-1.2.3.4.5.6-7 1/file\nd/out ../../outside\nd/gone /t/hdd/gone";
         let seeds = [
-            ("marked", format!("{ssd}\n{hdd}\n{links}").into_bytes()),
+            ("recorded", format!("{ssd}\n{hdd}\n{links}").into_bytes()),
             ("new", format!("\n\n{links}").into_bytes()),
         ];
         run("tier_tree", &seeds, 300, tree);

@@ -155,7 +155,7 @@ impl Intents {
         self.steps.sync("syncing the intents", &self.dir)
     }
 
-    /// Makes durable that a mark became an intent.
+    /// Makes durable that a record became an intent.
     pub(super) fn sync_retired(&self) -> Result<()> {
         self.steps.sync("syncing the end of a clean copy", &self.dir)
     }

@@ -16,7 +16,7 @@
 //! - On disk: [`tiers`] are the tree and each tier's directory ([`tier_dir`], whose changes are [`steps`], which a [`watcher`] hears of), [`tier_links`] the form of links between them,
 //!   [`link_owner`] whose one is, [`intents`] what may be left over, [`mirror`] directories below, and [`statfs`] what `df` shows.
 //! - In memory: [`inode`] is what is known of a live file and [`inode_numbers`] its number; [`residents`] are the SSD's account, [`watermarks`] how full it may
-//!   be, [`marks`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`active_moves`]
+//!   be, [`copy_records`] the clean copies (by a [`stamp`] of each), [`pending_syncs`] moves that are not durable; [`dir_times`] hides moves from directories; [`counters`], [`history`] and [`active_moves`]
 //!   are for people; [`lost_files`] is what has a name and no place; [`leftovers`] go when [`wakeups`] says so; [`adopt`] is for what is no file;
 //!   [`not_moved`] says why a file stays, [`staged_copy`] is its copy before it moves, and [`notes`] are what a person should know. All of it is the [`foundation`].
 //! - Policy: [`placement`] plans which files are kept on the SSD, from a [`policy_view`] of the [`catalog`] in memory, with what [`jobs`] announce (each a [`job`] from a [`job_file`],
@@ -26,7 +26,7 @@
 //!   of its name, [`staging`] makes its [`copy`](mod@copy) and [`cutover`] makes that the file.
 //! - Moves: [`migrate`] moves one file, a [`batch`] many small ones, several of either at once ([`parallel`]); the [`executor`] carries the policy's plans out by them.
 //! - Programs and background: [`archive`] makes clean copies, [`name_changes`] links, renames and removes names, [`files`] are files in use.
-//! - Commands and mounts: [`tree_walk`] walks the tree, [`judge`] says what marks of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
+//! - Commands and mounts: [`tree_walk`] walks the tree, [`copy_verifier`] says what records of copies are worth, [`scan`] reads the tiers at mount for a [`survey`], which tells of
 //!   each [`Problem`](halocline_api::control::tier::Problem); [`bulk`] is a move for a command.
 //! - [`liveness`] waits for no tier that hangs, [`reporter`] tells of the tiers, and [`explain`] explains a file.
 //! - On top, the [`components`] makes all of these; [`background`] demotes before the SSD is full; [`engine`] answers the front end and [`control`] the control socket.
@@ -43,6 +43,8 @@ mod clean_copies;
 mod components;
 mod control;
 mod copy;
+mod copy_records;
+mod copy_verifier;
 mod counters;
 mod cutover;
 mod decorations;
@@ -64,13 +66,11 @@ mod intents;
 mod job;
 mod job_file;
 mod jobs;
-mod judge;
 mod leftovers;
 mod link_owner;
 mod linked_nodes;
 mod liveness;
 mod lost_files;
-mod marks;
 mod migrate;
 mod mirror;
 mod mmap;
@@ -193,11 +193,11 @@ impl FileTier {
     pub fn close(&self) -> Result<()> {
         self.background.stop();
         self.components.base.placement.jobs().note_places();
-        self.components.permissions.mark_anew(&|| false);
+        self.components.permissions.record_again(&|| false);
         if let Err(error) = self.components.base.leftovers.finish() {
             tracing::warn!(%error, "data of removed files is removed at the next mount");
         }
-        if let Err(error) = self.components.base.marks.end_era() {
+        if let Err(error) = self.components.base.copy_records.end_era() {
             tracing::warn!(%error, "clean copies are compared before they are used again");
         }
         Ok(())

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::active_moves::ActiveMoves;
 use super::archive_queue::ArchiveQueue;
 use super::catalog::Catalog;
+use super::copy_records::CopyRecords;
 use super::counters::Counters;
 use super::foundation::Foundation;
 use super::leftovers::Leftovers;
 use super::liveness::Liveness;
 use super::lost_files;
 use super::lost_files::LostFiles;
-use super::marks::Marks;
 use super::notes::Notes;
 use super::options::TierOptions;
 use super::passthrough::Passthrough;
@@ -41,7 +41,7 @@ pub(super) struct Reporter {
     tiers: Arc<Tiers>,
     residents: Arc<Residents>,
     catalog: Arc<Catalog>,
-    marks: Arc<Marks>,
+    copy_records: Arc<CopyRecords>,
     leftovers: Arc<Leftovers>,
     lost_files: Arc<LostFiles>,
     placement: Arc<Placement>,
@@ -66,7 +66,7 @@ impl Reporter {
             tiers: base.tiers.clone(),
             residents: base.residents.clone(),
             catalog: base.catalog.clone(),
-            marks: base.marks.clone(),
+            copy_records: base.copy_records.clone(),
             leftovers: base.leftovers.clone(),
             lost_files: base.lost_files.clone(),
             placement: base.placement.clone(),
@@ -164,9 +164,9 @@ impl Reporter {
             passed_through: file.inode.passed.load(std::sync::atomic::Ordering::Relaxed) > 0,
             lost,
             clean_copy: place.resident.as_ref().and_then(|resident| {
-                let tier = resident
-                    .clean
-                    .with(|slot| slot.as_ref().filter(|mark| mark.is_live()).map(|mark| mark.tier));
+                let tier = resident.clean.with(|slot| {
+                    slot.as_ref().filter(|record| record.is_live()).map(|record| record.tier)
+                });
                 tier.map(|tier| self.tiers.dirs()[tier].name())
             }),
             path: file.path,
@@ -199,7 +199,8 @@ impl Reporter {
 
     fn copies_status(&self) -> CopiesStatus {
         let mut clean = Moved::default();
-        let disk_bytes = (1..self.tiers.dirs().len()).map(|tier| self.marks.bytes_on(tier)).sum();
+        let disk_bytes =
+            (1..self.tiers.dirs().len()).map(|tier| self.copy_records.bytes_on(tier)).sum();
         let residents = self.residents.all();
         for (_, resident) in residents.iter().filter(|(_, resident)| resident.clean.is_clean()) {
             clean.files += 1;

@@ -14,19 +14,19 @@ use rustix::fs::symlinkat;
 use super::adopt;
 use super::adopt::Adopted;
 use super::archive_queue::ArchiveQueue;
+use super::copy_records::CopyRecords;
+use super::copy_verifier::CopyVerifier;
 use super::dir_times::DirTimes;
 use super::foundation::Foundation;
 use super::hard_links::HardLinks;
 use super::inode::{Away, Table};
 use super::inode_numbers::kept_number;
 use super::intents::{Intent, Intents};
-use super::judge::Judge;
 use super::link_owner;
 use super::link_owner::Said;
-use super::marks::Marks;
 use super::placement::Placement;
 use super::residents::Residents;
-use super::survey::{Marked, Numbered, OwnLink, Survey};
+use super::survey::{Numbered, OwnLink, Recorded, Survey};
 use super::tier_links::number_in;
 use super::tiers::{Entry, Tiers};
 use halocline_api::control::tier::Found;
@@ -44,13 +44,13 @@ pub(super) struct Scan {
     table: Arc<Table>,
     residents: Arc<Residents>,
     intents: Arc<Intents>,
-    marks: Arc<Marks>,
+    copy_records: Arc<CopyRecords>,
     dir_times: Arc<DirTimes>,
     placement: Arc<Placement>,
     is_new: bool,
     archive_queue: Arc<ArchiveQueue>,
     hard_links: Arc<HardLinks>,
-    judge: Arc<Judge>,
+    copy_verifier: Arc<CopyVerifier>,
 }
 
 impl Scan {
@@ -59,20 +59,20 @@ impl Scan {
         base: &Foundation,
         archive_queue: &Arc<ArchiveQueue>,
         hard_links: &Arc<HardLinks>,
-        judge: &Arc<Judge>,
+        copy_verifier: &Arc<CopyVerifier>,
     ) -> Self {
         Self {
             tiers: base.tiers.clone(),
             table: base.table.clone(),
             residents: base.residents.clone(),
             intents: base.intents.clone(),
-            marks: base.marks.clone(),
+            copy_records: base.copy_records.clone(),
             dir_times: base.dir_times.clone(),
             placement: base.placement.clone(),
             is_new: base.is_new,
             archive_queue: archive_queue.clone(),
             hard_links: hard_links.clone(),
-            judge: judge.clone(),
+            copy_verifier: copy_verifier.clone(),
         }
     }
 
@@ -89,8 +89,8 @@ impl Scan {
         let unswitched = self.hard_links.switch_torn(mend)?.into_iter();
         let unswitched = unswitched.filter(|_| !mend).map(|path| Problem::Unswitched { path });
         survey.found.problems.extend(unswitched);
-        let marks = self.marks.list()?;
-        survey.marked = marks.iter().map(|mark| (mark.file.inode, None)).collect();
+        let records = self.copy_records.list()?;
+        survey.recorded = records.iter().map(|record| (record.file.inode, None)).collect();
         if mend && !intents.is_empty() {
             // The names of a killed mount may be in memory only: what they tell to be a leftover
             // must be one after a power loss too.
@@ -106,7 +106,7 @@ impl Scan {
         }
         self.read_ssd(&mut survey, mend)?;
         self.settle_links(&mut survey, mend)?;
-        intents.extend(self.judge.judge_marks(marks, &mut survey, mend)?);
+        intents.extend(self.copy_verifier.verify(records, &mut survey, mend)?);
         let mut leftovers: HashSet<(usize, PathBuf)> =
             intents.iter().map(|intent| (intent.tier, intent.place.clone())).collect();
         // What any link names is left alone.
@@ -175,9 +175,9 @@ impl Scan {
                     }
                     libc::S_IFREG => {
                         let key = stat.key();
-                        if let Some(found) = survey.marked.get_mut(&key.1) {
+                        if let Some(found) = survey.recorded.get_mut(&key.1) {
                             let path = self.tiers.tree().path_of(&dir).join(&name);
-                            *found = Some(Marked { path, stat, has_copy: false });
+                            *found = Some(Recorded { path, stat, has_copy: false });
                         }
                         survey.found.files[0] += 1;
                         if stat.raw.st_nlink <= 1 || survey.counted.insert(key) {

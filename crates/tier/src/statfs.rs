@@ -6,7 +6,7 @@
 //! "available" is the largest file that can be written, wherever it ends up. Clean copies give way
 //! to whatever is written: their bytes are free.
 
-use super::marks::Marks;
+use super::copy_records::CopyRecords;
 use super::residents::Residents;
 use super::tiers::Tiers;
 use halocline_os::error::Result;
@@ -66,7 +66,7 @@ fn sum(ssd: Ssd, lower: &[Lower]) -> Sum {
 pub(super) fn of_all(
     tiers: &Tiers,
     residents: &Residents,
-    marks: &Marks,
+    records: &CopyRecords,
 ) -> Result<libc::statvfs64> {
     let mut told = tiers.ssd().totals()?;
     let own = tiers.ssd().device;
@@ -84,7 +84,7 @@ pub(super) fn of_all(
         }
         counted.push(tier_dir.device);
         let more = tier_dir.totals()?;
-        let of_copies = bytes_of_copies(tiers, marks, tier_dir.device);
+        let of_copies = bytes_of_copies(tiers, records, tier_dir.device);
         lower.push(Lower {
             total: more.f_blocks * more.f_frsize,
             free: more.f_bfree * more.f_frsize + of_copies,
@@ -101,9 +101,9 @@ pub(super) fn of_all(
 }
 
 /// Bytes that clean copies have on a file system.
-pub(super) fn bytes_of_copies(tiers: &Tiers, marks: &Marks, device: u64) -> u64 {
+pub(super) fn bytes_of_copies(tiers: &Tiers, records: &CopyRecords, device: u64) -> u64 {
     let dirs = tiers.dirs().iter().enumerate().filter(|(_, tier_dir)| tier_dir.device == device);
-    dirs.map(|(tier, _)| marks.bytes_on(tier)).sum()
+    dirs.map(|(tier, _)| records.bytes_on(tier)).sum()
 }
 
 #[cfg(test)]

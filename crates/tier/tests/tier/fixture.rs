@@ -22,7 +22,7 @@ use halocline_tier::{
 };
 use halocline_vfs::{Caller, Engine, Maker};
 
-use crate::mark::{Mark, marks_dir};
+use crate::copy_record::{CopyRecord, records_dir};
 
 pub(crate) const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 pub(crate) const BY: Maker = Maker { caller: CALLER, umask: 0 };
@@ -275,15 +275,16 @@ impl Fixture {
         files[0].tier
     }
 
-    /// Where marks say that clean copies are.
+    /// Where records say that clean copies are.
     pub(crate) fn copies(&self) -> Vec<PathBuf> {
-        let marks = fs::read_dir(self.ssd("").join(marks_dir())).unwrap();
+        let records = fs::read_dir(self.ssd("").join(records_dir())).unwrap();
         let place = |entry: std::io::Result<fs::DirEntry>| {
             let link = entry.unwrap().path();
-            let mark = Mark::of(link.file_name()?.to_str()?, &fs::read_link(&link).unwrap())?;
-            Some(self.dir.path().join(self.tiers[mark.tier]).join(mark.place))
+            let record =
+                CopyRecord::of(link.file_name()?.to_str()?, &fs::read_link(&link).unwrap())?;
+            Some(self.dir.path().join(self.tiers[record.tier]).join(record.place))
         };
-        marks.filter_map(place).collect()
+        records.filter_map(place).collect()
     }
 
     /// I10: demoted to their clean copies files have the bytes that they had.
@@ -306,7 +307,7 @@ impl Fixture {
     /// I10 on disk: every link of ours leads to a file, every file below has one link, and nothing
     /// is left in the private directories.
     pub(crate) fn check_places(&self) {
-        self.work(Chore::MarkCopies);
+        self.work(Chore::RecordCopies);
         self.reap().unwrap();
         let mut links = links_below(&self.ssd(""));
         links.extend(self.copies());

@@ -434,7 +434,7 @@ impl Fixture {
     }
 
     fn archives(&self) {
-        self.work(Chore::MarkCopies);
+        self.work(Chore::RecordCopies);
         self.work(Chore::Archive);
     }
 

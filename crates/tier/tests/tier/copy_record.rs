@@ -1,4 +1,4 @@
-//! Marks of clean copies as they lie on disk (docs/FORMAT.md): symbolic links whose names say what
+//! Records of clean copies as they lie on disk (docs/FORMAT.md): symbolic links whose names say what
 //! file and copy looked like, and whose targets name the copies. Read and written here without the engine's code.
 
 use std::fmt;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use halocline_api::control::tier::PRIVATE;
 
-/// The directory of marks, below the root of the SSD.
-pub(crate) fn marks_dir() -> PathBuf {
+/// The directory of records, below the root of the SSD.
+pub(crate) fn records_dir() -> PathBuf {
     Path::new(PRIVATE).join("copies")
 }
 
@@ -53,9 +53,9 @@ impl fmt::Display for Stamp {
     }
 }
 
-/// The mark of a clean copy.
+/// The record of a clean copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct CopyRecord {
     pub(crate) file: Stamp,
     pub(crate) copy: Stamp,
     pub(crate) era: String,
@@ -64,7 +64,7 @@ pub(crate) struct Mark {
     pub(crate) place: PathBuf,
 }
 
-impl Mark {
+impl CopyRecord {
     /// The one that a link is; `None` for the link that names the era.
     pub(crate) fn of(name: &str, target: &Path) -> Option<Self> {
         let mut parts = name.split('-');

@@ -1,4 +1,4 @@
-//! What a tier reads of its own when it is mounted, changed in each place: marks of copies, intents,
+//! What a tier reads of its own when it is mounted, changed in each place: records of copies, intents,
 //! links, numbers and the set's identity. None panics, none leads out of the tiers, and two files
 //! never have one number.
 
@@ -123,7 +123,7 @@ fn inode(path: &Path) -> u64 {
 }
 
 #[test]
-fn hostile_marks_lead_nowhere_and_two_files_never_have_one_number() {
+fn hostile_records_lead_nowhere_and_two_files_never_have_one_number() {
     let mut opened = 0;
     for seed in 0..TREES {
         let mut fixture = tiers();
