@@ -3,7 +3,7 @@
 //! Moving a small file alone is waiting for four syncs, each of which commits a journal. A batch
 //! makes each step for all of its files before the next step, with one sync between the two: all are
 //! copied, one sync makes their intents durable, all get their places, one sync of the file system
-//! makes copies and places durable, all names are switched, and each directory of names is synced
+//! makes copies and places durable, all names are cut over, and each directory of names is synced
 //! once (`docs/decisions/0023-batches-of-small-files.md`).
 //!
 //! What must hold (I10): each file goes through the steps of [`migrate`](super::migrate) in their
@@ -24,7 +24,7 @@ use rustix::fs::{Advice, fadvise};
 use super::active_moves::{ActiveMove, ActiveMoves};
 use super::copy::Expected;
 use super::counters::Counters;
-use super::cutover::{CutOver, Cutover, PATIENCE};
+use super::cutover::{Cutover, CutoverResult, PATIENCE};
 use super::decorations::BatchBounds;
 use super::foundation::Foundation;
 use super::history::History;
@@ -154,9 +154,9 @@ impl Batches {
             return outcomes;
         }
         // One after the other: each has all names to itself.
-        let switched: Vec<_> =
-            members.into_iter().filter_map(|member| self.switch_member(member)).collect();
-        for (at, bytes) in self.finish_members(switched, tier) {
+        let cut_over: Vec<_> =
+            members.into_iter().filter_map(|member| self.cut_over_member(member)).collect();
+        for (at, bytes) in self.finish_members(cut_over, tier) {
             outcomes[at] = Some(Ok(bytes));
         }
         outcomes
@@ -248,55 +248,55 @@ impl Batches {
     }
 
     /// Makes a durable copy the file, which is not durable yet; or takes it back.
-    fn switch_member<'a>(&self, member: Member<'a>) -> Option<(Member<'a>, CutOver)> {
-        if let Ok(switched) =
-            self.cutover.switch_for_now(member.inode, &member.source, &member.copied)
+    fn cut_over_member<'a>(&self, member: Member<'a>) -> Option<(Member<'a>, CutoverResult)> {
+        if let Ok(result) =
+            self.cutover.cut_over_for_now(member.inode, &member.source, &member.copied)
         {
-            Some((member, switched))
+            Some((member, result))
         } else {
             member.copied.undo(&self.tiers, &self.intents);
             None
         }
     }
 
-    /// Makes switches durable and lets go of what they left; the index and bytes of each file.
+    /// Makes cutovers durable and lets go of what they left; the index and bytes of each file.
     fn finish_members(
         &self,
-        switched: Vec<(Member<'_>, CutOver)>,
+        cut_over: Vec<(Member<'_>, CutoverResult)>,
         tier: usize,
     ) -> Vec<(usize, u64)> {
-        let dirs = self.sync_switches(&switched);
+        let dirs = self.sync_cutovers(&cut_over);
         let mut done = Vec::new();
         let mut old_copies = Vec::new();
-        for (member, switched) in switched {
+        for (member, result) in cut_over {
             let Member { at, inode, source, copied, bytes, _active_move } = member;
-            let dir = &switched.parents[0];
+            let dir = &result.parents[0];
             if dirs.contains(&dir.key()) {
                 self.pending_syncs.synced(inode.number, dir);
-                self.cutover.clean_up(&copied, switched.old, (dir, false));
+                self.cutover.clean_up(&copied, result.old, (dir, false));
             }
             self.counters.moved(tier == 0, bytes);
             self.history.moved(inode.number);
-            old_copies.push(OldCopy { file: source.file, resident: switched.resident });
+            old_copies.push(OldCopy { file: source.file, resident: result.resident });
             done.push((at, bytes));
         }
         self.leftovers.free_all_later(old_copies);
         done
     }
 
-    /// Syncs each directory in which names were switched once; the keys of those that are durable.
-    fn sync_switches(&self, switched: &[(Member<'_>, CutOver)]) -> HashSet<(u64, u64)> {
+    /// Syncs each directory in which names were cut over once; the keys of those that are durable.
+    fn sync_cutovers(&self, cut_over: &[(Member<'_>, CutoverResult)]) -> HashSet<(u64, u64)> {
         let mut dirs: Vec<&Node> = Vec::new();
         let mut keys = HashSet::new();
-        for (_, switched) in switched {
-            if keys.insert(switched.parents[0].key()) {
-                dirs.push(&switched.parents[0]);
+        for (_, result) in cut_over {
+            if keys.insert(result.parents[0].key()) {
+                dirs.push(&result.parents[0]);
             }
         }
         let whole = (dirs.len() > self.bounds.directories_max)
             .then(|| self.tiers.ssd().whole().ok())
             .flatten();
-        let synced = whole.map(|whole| self.tiers.ssd().steps.sync_all("syncing switches", &whole));
+        let synced = whole.map(|whole| self.tiers.ssd().steps.sync_all("syncing cutovers", &whole));
         if matches!(synced, Some(Ok(()))) {
             return keys;
         }

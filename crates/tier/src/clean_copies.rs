@@ -1,7 +1,7 @@
 //! Clean copies: what a file on the SSD has below, byte for byte, until it is changed.
 //!
-//! A promote keeps the lower tier's file as one, and a demote of a file that has one switches the
-//! name to it. What must hold (I10): a copy is never the file unless both are proven equal; where
+//! A promote keeps the lower tier's file as one, and a demote of a file that has one cuts the
+//! name over to it. What must hold (I10): a copy is never the file unless both are proven equal; where
 //! anything is doubtful the copy goes and the bytes are copied. Copies give way: nobody lacks room
 //! because of them. See [`super::copy_records`] for what is durable when.
 
@@ -246,7 +246,7 @@ impl CleanCopies {
     }
 
     /// Records what the file of a promote was, which `old` names. The caller holds `place` exclusively, and
-    /// the switch is durable.
+    /// the cutover is durable.
     pub(super) fn keep_old(
         &self,
         place: &Place,

@@ -34,8 +34,8 @@ use halocline_vfs::namespace::{Node, stat_descriptor};
 /// How long a batch waits for a request to a file to end.
 pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 
-/// What a switch that was made leaves.
-pub(super) struct CutOver {
+/// What a cutover that was made leaves.
+pub(super) struct CutoverResult {
     /// The account of the file on the SSD that it replaces.
     pub(super) resident: Option<Arc<Resident>>,
     /// The old place on a lower tier.
@@ -44,8 +44,8 @@ pub(super) struct CutOver {
     pub(super) parents: Vec<Node>,
 }
 
-/// What a switch needs and leaves.
-struct Switch {
+/// What a cutover needs and leaves.
+struct CutoverPlan {
     /// What replaces the name's entry on the SSD, in the directory of temporary names.
     new_name: String,
     /// How many names the file has; each has a temporary one of its own.
@@ -54,7 +54,7 @@ struct Switch {
     old: Option<Intent>,
 }
 
-/// Switches names to copies.
+/// Cuts names over to copies.
 #[derive(Debug)]
 pub(super) struct Cutover {
     tiers: Arc<Tiers>,
@@ -98,7 +98,7 @@ impl Cutover {
     }
 
     /// Makes the copy the file. Returns the account of the one on the SSD that it replaces.
-    pub(super) fn switch<'i>(
+    pub(super) fn cut_over<'i>(
         &self,
         inode: &'i Arc<Inode>,
         source: &Source,
@@ -108,10 +108,10 @@ impl Cutover {
         let mut place = early.unwrap_or_else(|| inode.place.write());
         check_as_copied(inode, source)?;
         if source.name.is_none() {
-            return self.switch_nameless(inode, &mut place, copied).map(|()| None);
+            return self.cut_over_nameless(inode, &mut place, copied).map(|()| None);
         }
-        let CutOver { resident, old, parents } =
-            self.switch_names(inode, &mut place, source, copied)?;
+        let CutoverResult { resident, old, parents } =
+            self.cut_over_names(inode, &mut place, source, copied)?;
         // Durable before anybody writes to the new place: a later fsync there must not be lost
         // with the link (I4).
         let notes = (source.names > 1).then_some(copied.temporary.as_str());
@@ -129,45 +129,45 @@ impl Cutover {
 
     /// The same in a batch, for a file with one name, and not durably yet: whoever makes something
     /// of the file durable syncs its directory first (`pending_syncs`, I4). The batch cleans up.
-    pub(super) fn switch_for_now(
+    pub(super) fn cut_over_for_now(
         &self,
         inode: &Arc<Inode>,
         source: &Source,
         copied: &StagedCopy,
-    ) -> Result<CutOver, NotMoved> {
+    ) -> Result<CutoverResult, NotMoved> {
         let mut place = inode.place.try_write_for(PATIENCE).ok_or(NotMoved::Changed)?;
         check_as_copied(inode, source)?;
-        let switched = self.switch_names(inode, &mut place, source, copied)?;
-        self.pending_syncs.add(inode.number, switched.parents[0].clone());
+        let result = self.cut_over_names(inode, &mut place, source, copied)?;
+        self.pending_syncs.add(inode.number, result.parents[0].clone());
         self.follow(inode, &place, copied);
         self.keep_or_archive(&place, source, copied, None);
         drop(place);
         self.placement.moved(inode.number, copied.tier == 0);
-        Ok(switched)
+        Ok(result)
     }
 
-    /// Switches the names of a file, of which there are some, to its copy.
-    fn switch_names(
+    /// Cuts the names of a file, of which there are some, over to its copy.
+    fn cut_over_names(
         &self,
         inode: &Arc<Inode>,
         place: &mut Place,
         source: &Source,
         copied: &StagedCopy,
-    ) -> Result<CutOver, NotMoved> {
+    ) -> Result<CutoverResult, NotMoved> {
         let (parent, name) = source.name.as_ref().ok_or(NotMoved::Gone)?;
-        let switch = self.prepare((inode.number, source.names), place, copied)?;
+        let plan = self.prepare((inode.number, source.names), place, copied)?;
         let names = self.names.write();
         let replaced = if source.names > 1 {
-            let id = (copied.temporary.as_str(), switch.new_name.as_str());
+            let id = (copied.temporary.as_str(), plan.new_name.as_str());
             self.hard_links.replace_all((inode, place), source, id)
         } else {
-            self.replace((inode, place), source, (parent, name), &switch.new_name)
+            self.replace((inode, place), source, (parent, name), &plan.new_name)
         };
         let (entry, stat, parents) = match replaced {
             Ok(replaced) => replaced,
             Err(why) => {
                 drop(names);
-                self.unprepare(&switch);
+                self.unprepare(&plan);
                 return Err(why);
             }
         };
@@ -189,7 +189,7 @@ impl Cutover {
         if let Ok(now) = stat_descriptor(&copied.file) {
             inode.keep_ctime(&source.stat, &now);
         }
-        Ok(CutOver { resident: left, old: switch.old, parents })
+        Ok(CutoverResult { resident: left, old: plan.old, parents })
     }
 
     /// Keeps what a promote leaves, which `old` names, as a clean copy if that is wanted; otherwise the
@@ -208,7 +208,7 @@ impl Cutover {
         kept
     }
 
-    /// Makes a switch in `parents` durable, of which the one that was changed last comes first; or
+    /// Makes a cutover in `parents` durable, of which the one that was changed last comes first; or
     /// notes that it is not. Then those go that tell how to go on with several names, by their id.
     fn make_durable(&self, inode: &Inode, parents: &[Node], notes: Option<&str>) -> bool {
         let durable = parents.iter().try_for_each(|parent| self.tiers.sync_directory(parent));
@@ -222,22 +222,22 @@ impl Cutover {
         durable.is_ok()
     }
 
-    /// Makes what the switching rename needs, and notes what it will leave.
+    /// Makes what the rename that cuts over needs, and notes what it will leave.
     fn prepare(
         &self,
         (number, names): (u64, usize),
         place: &Place,
         copied: &StagedCopy,
-    ) -> Result<Switch, NotMoved> {
+    ) -> Result<CutoverPlan, NotMoved> {
         let new_name = match &copied.placed {
             Some(_) => format!("{}-link", copied.temporary),
             None => copied.temporary.clone(),
         };
-        let mut switch = Switch { new_name, names, old: None };
-        // The old copy is a leftover from the switch on.
+        let mut plan = CutoverPlan { new_name, names, old: None };
+        // The old copy is a leftover from the cutover on.
         if let Some(away) = &place.away {
             let name = format!("{}-old", copied.temporary);
-            switch.old = Some(self.intents.note(name, away.tier, &away.path)?);
+            plan.old = Some(self.intents.note(name, away.tier, &away.path)?);
         }
         let made = match &copied.placed {
             Some((to, _)) => {
@@ -245,14 +245,14 @@ impl Cutover {
                     0..=1 => self.tiers.links().to(copied.tier, to),
                     _ => self.tiers.links().to_shared(copied.tier, to),
                 };
-                self.tiers.make_link(&switch.new_name, &target, Some(number))
+                self.tiers.make_link(&plan.new_name, &target, Some(number))
             }
             None => Ok(()),
         };
-        match made.and_then(|()| self.hard_links.make_names(&switch.new_name, names)) {
-            Ok(()) => Ok(switch),
+        match made.and_then(|()| self.hard_links.make_names(&plan.new_name, names)) {
+            Ok(()) => Ok(plan),
             Err(error) => {
-                self.unprepare(&switch);
+                self.unprepare(&plan);
                 Err(error.into())
             }
         }
@@ -260,16 +260,16 @@ impl Cutover {
 
     /// Takes back what was prepared. A temporary link goes here, a temporary copy with its
     /// migration.
-    fn unprepare(&self, switch: &Switch) {
-        for at in (0..switch.names.max(1)).rev() {
-            self.tiers.ssd().drop_temporary(&temporary_name(&switch.new_name, at));
+    fn unprepare(&self, plan: &CutoverPlan) {
+        for at in (0..plan.names.max(1)).rev() {
+            self.tiers.ssd().drop_temporary(&temporary_name(&plan.new_name, at));
         }
-        if let Some(old) = &switch.old {
+        if let Some(old) = &plan.old {
             self.intents.clear(old);
         }
     }
 
-    /// The switching rename. The caller holds `names` exclusively.
+    /// The rename that cuts over. The caller holds `names` exclusively.
     fn replace(
         &self,
         (inode, place): (&Inode, &Place),
@@ -283,14 +283,14 @@ impl Cutover {
         }
         let from = (self.tiers.ssd().tmp().as_fd(), new_name.as_ref());
         let to = (name.0, name.1.as_os_str());
-        let switched = self.dir_times.replace_unseen(
+        let done = self.dir_times.replace_unseen(
             &self.tiers,
-            "switching a name",
+            "cutting a name over",
             from,
             to,
             source.entry.key(),
         );
-        match switched {
+        match done {
             Ok((entry, stat)) => Ok((entry, stat, vec![name.0.clone()])),
             Err(error) if matches!(error.errno(), libc::ESTALE | libc::ENOENT) => {
                 Err(NotMoved::Gone)
@@ -300,7 +300,7 @@ impl Cutover {
     }
 
     /// Moves an open file that has no name any more: only its handles know it.
-    fn switch_nameless(
+    fn cut_over_nameless(
         &self,
         inode: &Arc<Inode>,
         place: &mut Place,
@@ -339,7 +339,7 @@ impl Cutover {
         }
     }
 
-    /// After a switch that is durable: what it left goes, and the intents with it. Before, nobody
+    /// After a cutover that is durable: what it left goes, and the intents with it. Before, nobody
     /// knows which of the two copies a power loss would leave: the next mount decides.
     /// What a record keeps stays.
     pub(super) fn clean_up(

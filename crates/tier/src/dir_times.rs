@@ -1,7 +1,7 @@
 //! Times of directories: a move renames something into one, which is no change that programs made.
 //!
 //! What must hold: a directory shows the times of the last change that a program made to it, and
-//! never an older time after a newer change. So a switch reads them, renames and sets them back
+//! never an older time after a newer change. So a cutover reads them, renames and sets them back
 //! while it holds `names` exclusively; whatever else changes a directory through the mount holds
 //! `names` shared, and so does whoever shows its times.
 //!

@@ -52,7 +52,7 @@ pub(crate) struct Foundation {
     pub(super) pending_syncs: Arc<PendingSyncs>,
     pub(super) dir_times: Arc<DirTimes>,
     pub(super) lost_files: Arc<LostFiles>,
-    /// Shared by whoever reads or changes names, exclusive for a switch (taken last).
+    /// Shared by whoever reads or changes names, exclusive for a cutover (taken last).
     pub(super) names: Arc<RwLock<()>>,
     pub(super) placement: Arc<Placement>,
     pub(super) watermarks: Watermarks,

@@ -8,7 +8,7 @@
 //! either, and hard links to both in the directory of intents, `ID-from` and `ID-to`, say which is
 //! which. Where a mount finds both, it gives the names that are left to what `ID-to` is; so the file
 //! that programs went on with is always that one. Either is removed only once all names are durably
-//! switched, or durably back.
+//! cut over, or durably back.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -176,7 +176,7 @@ impl HardLinks {
         })
     }
 
-    /// Switches all names of a file, to what has the temporary names that [`Self::make_names`] made
+    /// Cuts all names of a file over to what has the temporary names that [`Self::make_names`] made
     /// of `first`. The caller holds `place` and `names` exclusively. Returns what they stand for,
     /// and the directories to be synced, the last to be changed first.
     pub(super) fn replace_all(
@@ -198,24 +198,24 @@ impl HardLinks {
             return Err(error.into());
         }
         let expected = source.entry.key();
-        let mut switched = None;
+        let mut replaced = None;
         for (at, (parent, name)) in names.iter().enumerate() {
             let temporary = temporary_name(first, at);
             let from = (tmp, OsStr::new(&temporary));
             match self.dir_times.replace_unseen(
                 &self.tiers,
-                "switching a name",
+                "cutting a name over",
                 from,
                 (parent, name.as_os_str()),
                 expected,
             ) {
-                Ok(now) => switched = Some(now),
+                Ok(now) => replaced = Some(now),
                 Err(error) => {
-                    let to = switched.map(|(entry, _)| entry.key());
+                    let to = replaced.map(|(entry, _)| entry.key());
                     let back = to.map_or(Ok(()), |to| self.put_back(&names[..at], &notes, to));
                     let back = back.and_then(|()| self.drop_note(&notes.from));
                     if let Err(error) = back.and_then(|()| self.intents.sync()) {
-                        tracing::warn!(%error, "the next mount switches the names of a file");
+                        tracing::warn!(%error, "the next mount cuts the names over of a file");
                         // By whichever name it is looked up from now on, it is known.
                         for entry in to.into_iter().chain([expected]) {
                             self.table.set_number(entry, inode.number);
@@ -228,7 +228,7 @@ impl HardLinks {
                 }
             }
         }
-        let (entry, mut stat) = switched.ok_or(NotMoved::Gone)?;
+        let (entry, mut stat) = replaced.ok_or(NotMoved::Gone)?;
         inode.own_links.store(1, Ordering::Release);
         self.linked_nodes.keep(&entry);
         stat.raw.st_nlink = names.len() as u64;
@@ -241,7 +241,7 @@ impl HardLinks {
         Ok((entry, stat, parents))
     }
 
-    /// All names that [`Self::replace_all`] switched are durable. The caller holds `place`
+    /// All names that [`Self::replace_all`] cut over are durable. The caller holds `place`
     /// exclusively.
     pub(super) fn forget_notes(&self, inode: &Inode, id: &str) {
         let notes = Notes::of(id);
@@ -268,7 +268,7 @@ impl HardLinks {
         self.dir_times
             .replace_unseen(
                 &self.tiers,
-                "switching a name",
+                "cutting a name over",
                 from,
                 (parent, name.as_os_str()),
                 expected,
@@ -289,9 +289,9 @@ impl HardLinks {
 }
 
 impl HardLinks {
-    /// Switches names that a mount left unswitched; without `mend` only tells of them. Durable
+    /// Finishes the cutover of names that a mount left at their old file; without `mend` only tells of them. Durable
     /// before anything that told of them is removed.
-    pub(super) fn switch_torn(&self, mend: bool) -> Result<Vec<PathBuf>> {
+    pub(super) fn finish_torn(&self, mend: bool) -> Result<Vec<PathBuf>> {
         let (dir, mut torn, mut files) = (self.intents.dir(), HashMap::new(), Vec::new());
         for note in self.intents.names()? {
             let Ok(note) = note.into_string() else { continue };

@@ -1,6 +1,6 @@
 //! What names stand for: the inodes behind them, wherever their files are.
 //!
-//! `names` is held shared here, so that no switch changes what a name stands for meanwhile; no
+//! `names` is held shared here, so that no cutover changes what a name stands for meanwhile; no
 //! `place` is taken while it is held.
 
 use std::ffi::{OsStr, OsString};
@@ -103,7 +103,7 @@ impl Inodes {
         let stat = match &place.away {
             None if !place.may_be_directory() => self.tiers.tree().stat(&place.entry)?,
             None => {
-                // A directory's times are not what they seem while a switch changes it.
+                // A directory's times are not what they seem while a cutover changes it.
                 let _names = self.names.read();
                 self.dir_times.show(self.tiers.tree().stat(&place.entry)?)
             }
@@ -171,7 +171,7 @@ impl Inodes {
             let to = (&name.0, name.1.as_os_str());
             let (entry, _) = self.dir_times.replace_unseen(
                 &self.tiers,
-                "switching a place",
+                "cutting a place over",
                 from,
                 to,
                 before,

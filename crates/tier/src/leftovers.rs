@@ -139,7 +139,7 @@ impl Leftovers {
         report
     }
 
-    /// Removes a file's old place, once the switch in `parent` is durable.
+    /// Removes a file's old place, once the cutover in `parent` is durable.
     pub(super) fn drop_old(&self, old: Intent, parent: &Node) {
         self.intents.later(match self.tiers.dirs()[old.tier].remove(&old.place) {
             // Gone for the tier's users; the intent goes once that is durable.

@@ -37,7 +37,7 @@ pub(super) enum Manner {
 
 /// What a move has done.
 struct Moved {
-    /// Bytes copied: none where the name was switched to a clean copy.
+    /// Bytes copied: none where the name was cut over to a clean copy.
     bytes: u64,
     /// The file may be at another place than that of its name.
     strayed: bool,
@@ -137,7 +137,7 @@ impl Migrator {
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());
         if let Some(copied) = self.clean.clean_copy(inode, &source) {
             self.finish_move(inode, source, &copied, early)?;
-            self.counters.switched(bytes);
+            self.counters.cut_over(bytes);
             return Ok(Moved { bytes: 0, strayed: true });
         }
         let active_move = self.active_moves.begin(source.entry.clone(), (source.from, tier), bytes);
@@ -156,7 +156,7 @@ impl Migrator {
         Ok(Moved { bytes, strayed: false })
     }
 
-    /// Switches to a copy that has its place, or takes it back.
+    /// Cuts over to a copy that has its place, or takes it back.
     fn finish_move<'i>(
         &self,
         inode: &'i Arc<Inode>,
@@ -164,7 +164,7 @@ impl Migrator {
         copied: &StagedCopy,
         early: Option<RwLockWriteGuard<'i, Place>>,
     ) -> Result<(), NotMoved> {
-        match self.cutover.switch(inode, &source, copied, early) {
+        match self.cutover.cut_over(inode, &source, copied, early) {
             Ok(resident) => {
                 self.leftovers.free_later(OldCopy { file: source.file, resident });
                 Ok(())

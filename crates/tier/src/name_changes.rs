@@ -1,6 +1,6 @@
 //! Changes of names by programs: linking, renaming and removing them.
 //!
-//! `names` is held shared here, so that no switch changes what a name stands for meanwhile; no
+//! `names` is held shared here, so that no cutover changes what a name stands for meanwhile; no
 //! `place` is taken while it is held.
 
 use std::ffi::OsStr;

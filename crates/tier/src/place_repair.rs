@@ -78,10 +78,10 @@ impl PlaceRepair {
             self.intents.clear(&new);
             return Err(error);
         }
-        let switched = tier_dir
+        let done = tier_dir
             .sync_parent("syncing a place", &path)
-            .and_then(|()| self.switch_place(inode, &mut place, &away, (&name, &path)));
-        let old = match switched {
+            .and_then(|()| self.cut_over_place(inode, &mut place, &away, (&name, &path)));
+        let old = match done {
             Ok(old) => old,
             Err(error) => {
                 // While the second place may come back, its intent stays.
@@ -109,7 +109,7 @@ impl PlaceRepair {
 
     /// Makes a file's link name its second place, not durably yet. Returns what says that the
     /// first is a leftover from now on.
-    fn switch_place(
+    fn cut_over_place(
         &self,
         inode: &Arc<Inode>,
         place: &mut Place,

@@ -86,9 +86,9 @@ impl Scan {
         let mut survey = Survey::default();
         survey.found.files = vec![0; self.tiers.dirs().len()];
         let mut intents = self.intents.list(self.tiers.links())?;
-        let unswitched = self.hard_links.switch_torn(mend)?.into_iter();
-        let unswitched = unswitched.filter(|_| !mend).map(|path| Problem::Unswitched { path });
-        survey.found.problems.extend(unswitched);
+        let torn = self.hard_links.finish_torn(mend)?.into_iter();
+        let torn = torn.filter(|_| !mend).map(|path| Problem::NotCutOver { path });
+        survey.found.problems.extend(torn);
         let records = self.copy_records.list()?;
         survey.recorded = records.iter().map(|record| (record.file.inode, None)).collect();
         if mend && !intents.is_empty() {
@@ -202,7 +202,7 @@ impl Scan {
         let path = self.tiers.tree().path_of(dir).join(&name);
         if !ours {
             let whole = self.tiers.dirs()[tier].path.join(&place);
-            survey.found.problems.push(Problem::StrangeLink { path, place: whole });
+            survey.found.problems.push(Problem::UnownedLink { path, place: whole });
             survey.doubted.insert((tier, place));
             return;
         }

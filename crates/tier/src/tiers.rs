@@ -123,7 +123,7 @@ impl Tiers {
 
     /// Makes changes of names in a directory of the tree durable.
     pub(super) fn sync_directory(&self, dir: &Node) -> Result<()> {
-        self.ssd().steps.sync("syncing a switch", &self.tree.open_dir(dir)?)
+        self.ssd().steps.sync("syncing a cutover", &self.tree.open_dir(dir)?)
     }
 
     /// The directory at `dir` was removed: so is its mirror on lower tiers. Where data of removed

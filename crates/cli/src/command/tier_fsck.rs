@@ -42,7 +42,7 @@ fn check(root: &Path, config: &Config, repair: bool, json: bool) -> Outcome {
         !matches!(
             problem,
             Problem::Leftover { .. }
-                | Problem::Unswitched { .. }
+                | Problem::NotCutOver { .. }
                 | Problem::Unlinked { .. }
                 | Problem::CopyGone { .. }
                 | Problem::CopyDiffers { .. }

@@ -36,20 +36,20 @@ pub(crate) const AMPLE_ROOM: u64 = 1 << 40;
 
 /// Passes what all mounts of a fixture do on to the watcher of the moment, and says how much is free.
 #[derive(Debug, Default)]
-struct Switch {
+struct WatcherSlot {
     watcher: Mutex<Option<Arc<dyn Watcher>>>,
     /// Of tiers, where a test says it.
     room: Mutex<[Option<u64>; 3]>,
 }
 
-impl Switch {
+impl WatcherSlot {
     /// The watcher of the moment, which may itself change the tier: nothing is locked meanwhile.
     fn now(&self) -> Option<Arc<dyn Watcher>> {
         self.watcher.lock().clone()
     }
 }
 
-impl Watcher for Switch {
+impl Watcher for WatcherSlot {
     fn before(&self, tier: usize, what: &'static str) -> Result<()> {
         self.now().map_or(Ok(()), |watcher| watcher.before(tier, what))
     }
@@ -91,7 +91,7 @@ pub(crate) struct Fixture {
     pub(crate) clock: Clock,
     /// From the next mount on.
     pub(crate) own_threads: bool,
-    switch: Arc<Switch>,
+    slot: Arc<WatcherSlot>,
     pub(crate) tier: Option<FileTier>,
     /// What the last mount found.
     pub(crate) found: Found,
@@ -123,7 +123,7 @@ impl Fixture {
             options,
             clock: Clock::MACHINE,
             own_threads: false,
-            switch: Arc::default(),
+            slot: Arc::default(),
             tier: None,
             found: Found::default(),
             held: Mutex::default(),
@@ -146,9 +146,9 @@ impl Fixture {
     pub(crate) fn try_open(&mut self) -> Result<()> {
         self.held.lock().clear();
         self.tier = None;
-        *self.switch.room.lock() = Default::default();
+        *self.slot.room.lock() = Default::default();
         let around = Decorations {
-            watcher: Some(self.switch.clone()),
+            watcher: Some(self.slot.clone()),
             clock: self.clock.clone(),
             batches: BATCHES,
             own_threads: self.own_threads,
@@ -160,17 +160,17 @@ impl Fixture {
 
     /// Has all steps watched from now on.
     pub(crate) fn watch(&self, watcher: Arc<dyn Watcher>) {
-        *self.switch.watcher.lock() = Some(watcher);
+        *self.slot.watcher.lock() = Some(watcher);
     }
 
     /// Has nobody watch them any more.
     pub(crate) fn unwatch(&self) {
-        *self.switch.watcher.lock() = None;
+        *self.slot.watcher.lock() = None;
     }
 
     /// The file system of a tier has so many bytes until the next mount, all of them free.
     pub(crate) fn set_room(&self, tier: usize, bytes: u64) {
-        self.switch.room.lock()[tier] = Some(bytes);
+        self.slot.room.lock()[tier] = Some(bytes);
     }
 
     /// Whether what was to be done could be done.

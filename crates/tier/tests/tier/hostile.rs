@@ -132,7 +132,7 @@ fn a_second_name_of_a_link_of_ours_is_not_believed() {
     fs::hard_link(scene.fixture.ssd("bob/report"), scene.fixture.ssd("u/x")).unwrap();
     // Not before the other name is known either.
     scene.fixture.open();
-    let strange = |found: &Problem| matches!(found, Problem::StrangeLink { path, .. } if path == Path::new("u/x"));
+    let strange = |found: &Problem| matches!(found, Problem::UnownedLink { path, .. } if path == Path::new("u/x"));
     assert_eq!(scene.fixture.found.problems.iter().filter(|found| strange(found)).count(), 1);
     assert_eq!(scene.fixture.found.problems.len(), 1);
     scene.unlink("u/x").unwrap();
