@@ -105,7 +105,7 @@ pub(crate) fn open_tier(root: &Path, config: &Config) -> Result<FileTier> {
 /// How often it is looked whether a mount that ends has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How long another user's process is waited for, who may say for ever that it ends.
-const STRANGER_TIMEOUT: Duration = Duration::from_secs(30);
+const OTHER_USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often it is looked for the end of one whose control socket is gone already.
 const LAST_LOOKS: u32 = 100;
 
@@ -126,7 +126,7 @@ pub(crate) fn when_free(
             Err(taken) if taken.cache.as_os_str().is_empty() => return Err(taken.into()),
             Err(taken) => taken,
         };
-        if taken.uid != own && begun.elapsed() > STRANGER_TIMEOUT {
+        if taken.uid != own && begun.elapsed() > OTHER_USER_TIMEOUT {
             return Err(taken.into());
         }
         match places::reach_socket(&taken.cache.join(SOCKET_NAME), taken.uid) {

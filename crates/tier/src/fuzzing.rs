@@ -40,7 +40,7 @@ pub fn link(bytes: &[u8]) {
     let at = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     let (name, target) = (&bytes[..at], &bytes[(at + 1).min(bytes.len())..]);
     let roots = ["/t/ssd", "/t/hdd", "/t/hdd/inner"].map(PathBuf::from);
-    let links = TierLinks::new(&roots, &[("/former".into(), 1), ("/strange".into(), 9)]);
+    let links = TierLinks::new(&roots, &[("/former".into(), 1), ("/another".into(), 9)]);
     match links.read(target) {
         Target::Away(tier, place) => {
             assert!((1..3).contains(&tier));
