@@ -9,7 +9,7 @@ use halocline_testkit::place::said;
 use halocline_testkit::program;
 use halocline_testkit::scratch::Scratch;
 use halocline_testkit::skipping::skip;
-use halocline_testkit::waiting::{PATIENCE, eventually};
+use halocline_testkit::waiting::{WAIT_LIMIT, eventually};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
 use rustix::mount::UnmountFlags;
@@ -48,8 +48,8 @@ fn answered(mut child: Child) -> Output {
 #[track_caller]
 fn ends(pid: Pid) {
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    let patience = Timespec::try_from(PATIENCE).unwrap();
-    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)), Ok(1));
+    let wait_limit = Timespec::try_from(WAIT_LIMIT).unwrap();
+    assert_eq!(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&wait_limit)), Ok(1));
 }
 
 /// The second one was never answered, the control socket waited for its answer, and the process for that.

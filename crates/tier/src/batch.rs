@@ -24,7 +24,7 @@ use rustix::fs::{Advice, fadvise};
 use super::active_moves::{ActiveMove, ActiveMoves};
 use super::copy::Expected;
 use super::counters::Counters;
-use super::cutover::{Cutover, CutoverResult, PATIENCE};
+use super::cutover::{Cutover, CutoverResult, WAIT_LIMIT};
 use super::decorations::BatchBounds;
 use super::foundation::Foundation;
 use super::history::History;
@@ -169,7 +169,7 @@ impl Batches {
             return None;
         }
         let source = {
-            let place = inode.place.try_read_for(PATIENCE)?;
+            let place = inode.place.try_read_for(WAIT_LIMIT)?;
             self.staging.source(inode, &place).ok()?
         };
         let bytes = source.stat.raw.st_size.unsigned_abs().min(source.stat.disk_bytes());

@@ -32,7 +32,7 @@ use halocline_vfs::Stat;
 use halocline_vfs::namespace::{Node, stat_descriptor};
 
 /// How long a batch waits for a request to a file to end.
-pub(super) const PATIENCE: Duration = Duration::from_millis(20);
+pub(super) const WAIT_LIMIT: Duration = Duration::from_millis(20);
 
 /// What a cutover that was made leaves.
 pub(super) struct CutoverResult {
@@ -135,7 +135,7 @@ impl Cutover {
         source: &Source,
         copied: &StagedCopy,
     ) -> Result<CutoverResult, NotMoved> {
-        let mut place = inode.place.try_write_for(PATIENCE).ok_or(NotMoved::Changed)?;
+        let mut place = inode.place.try_write_for(WAIT_LIMIT).ok_or(NotMoved::Changed)?;
         check_as_copied(inode, source)?;
         let result = self.cut_over_names(inode, &mut place, source, copied)?;
         self.pending_syncs.add(inode.number, result.parents[0].clone());

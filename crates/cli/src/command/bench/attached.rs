@@ -11,7 +11,7 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// How long a process that serves a mount may take to unmount and end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A process that serves a mount. When this is dropped, or the benchmark killed, it unmounts and
 /// ends.
@@ -34,7 +34,7 @@ impl Attached {
         let pid = Pid::from_child(&self.0);
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         kill_process(pid, Signal::TERM)?;
-        let timeout = Timespec::try_from(PATIENCE).ok();
+        let timeout = Timespec::try_from(WAIT_LIMIT).ok();
         // The first process that ends sends us a signal, and so may a person who has no patience.
         retry_on_intr(|| poll(&mut [PollFd::new(&process, PollFlags::IN)], timeout.as_ref()))?;
         Ok(())
@@ -63,7 +63,7 @@ mod tests {
 
     /// Killed before it has unmounted, a process leaves a mount that nobody serves.
     #[test]
-    fn a_signal_that_we_get_does_not_cut_the_patience_short() {
+    fn a_signal_that_we_get_does_not_cut_the_wait_short() {
         let dir = tempfile::tempdir().unwrap();
         let (up, down) = (dir.path().join("up"), dir.path().join("down"));
         let script = "trap 'sleep 0.3; : > down; exit' TERM; : > up; while :; do sleep 0.01; done";
@@ -80,7 +80,7 @@ mod tests {
             drop(process);
         });
         let begun = Instant::now();
-        while !ending.is_finished() && begun.elapsed() < PATIENCE {
+        while !ending.is_finished() && begun.elapsed() < WAIT_LIMIT {
             // SAFETY: the thread is not joined yet, so its handle is valid; the signal is caught.
             unsafe { libc::pthread_kill(ending.as_pthread_t(), signal) };
             thread::sleep(Duration::from_millis(10));

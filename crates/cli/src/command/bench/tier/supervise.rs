@@ -27,7 +27,7 @@ use crate::failure::{Failure, Outcome};
 use crate::places;
 
 /// How long a mount may take to appear.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// How often it is looked for.
 const TICK: Duration = Duration::from_millis(5);
 /// What the mount process says.
@@ -114,7 +114,7 @@ impl Mounts {
             if let Some(signal) = signals.stop_signal() {
                 return Err(interrupted(signal));
             }
-            if begun.elapsed() > PATIENCE || process.has_ended()? {
+            if begun.elapsed() > WAIT_LIMIT || process.has_ended()? {
                 return Ok(false);
             }
             thread::sleep(TICK);
