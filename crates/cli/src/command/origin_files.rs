@@ -10,9 +10,9 @@ use halocline_storage::volume::Origin;
 use halocline_vfs::namespace::Namespace;
 
 /// The origin's tree and where it is, or why it cannot be looked at.
-pub(super) struct Names(Result<(Namespace, PathBuf), String>);
+pub(super) struct OriginFiles(Result<(Namespace, PathBuf), String>);
 
-impl Names {
+impl OriginFiles {
     /// The tree of the origin that a cache belongs to.
     pub(super) fn of(binding: &Binding) -> Self {
         let open = || {

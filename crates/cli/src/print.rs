@@ -13,12 +13,12 @@ use crate::text;
 
 /// A line on standard output, as with `println!`.
 macro_rules! say {
-    ($($words:tt)*) => { $crate::say::line(format_args!($($words)*)) };
+    ($($words:tt)*) => { $crate::print::line(format_args!($($words)*)) };
 }
 
 /// A line on standard error, as with `eprintln!`.
 macro_rules! tell {
-    ($($words:tt)*) => { $crate::say::line_aside(format_args!($($words)*)) };
+    ($($words:tt)*) => { $crate::print::line_aside(format_args!($($words)*)) };
 }
 
 pub(crate) use {say, tell};

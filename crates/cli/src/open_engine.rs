@@ -19,8 +19,8 @@ use halocline_tier::{FileTier, TierOptions, TierSet};
 
 use crate::host::Hosted;
 use crate::mount_paths::MountPaths;
-use crate::say::tell;
-use crate::{inherited, places, text};
+use crate::print::tell;
+use crate::{inherited, mount_lookup, text};
 
 impl Hosted for ExtentEngine {
     const BOUND: bool = false;
@@ -129,7 +129,7 @@ pub(crate) fn when_free(
         if taken.uid != own && begun.elapsed() > OTHER_USER_TIMEOUT {
             return Err(taken.into());
         }
-        match places::reach_socket(&taken.cache.join(SOCKET_NAME), taken.uid) {
+        match mount_lookup::reach_socket(&taken.cache.join(SOCKET_NAME), taken.uid) {
             Ok(mut client) => {
                 if !matches!(client.call(&Request::Ending {}, |_| {}), Ok(true)) {
                     return Err(taken.into());

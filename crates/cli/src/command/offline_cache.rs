@@ -16,12 +16,12 @@ use halocline_model::request::ByteRange;
 use halocline_os::error::{Error, Result};
 use halocline_storage::volume::{CacheObjects, Volume};
 
-use super::names::Names;
+use super::origin_files::OriginFiles;
 use crate::failure::Failure;
-use crate::{places, text};
+use crate::{mount_lookup, text};
 
 /// A cache that is open, with what its opening found.
-pub(super) struct Offline {
+pub(super) struct OfflineCache {
     pub(super) dmt: ExtentTable,
     pub(super) objects: CacheObjects,
     access: Access,
@@ -30,7 +30,7 @@ pub(super) struct Offline {
     /// What tells changes of the origin by others.
     pub(super) evidence: Evidence,
     /// What the origin has; `None` without an origin.
-    pub(super) names: Option<Names>,
+    pub(super) names: Option<OriginFiles>,
 }
 
 /// The real path of a directory that is a cache.
@@ -59,13 +59,13 @@ pub(super) fn cache_dir(named: &Path) -> Result<PathBuf, Failure> {
     Err(Failure::refused(format!("{dir} is no cache: nothing was ever cached here; {REMEDY}")))
 }
 
-impl Offline {
+impl OfflineCache {
     /// Opens the cache in `dir`.
     pub(super) fn open(dir: &Path, access: Access) -> Result<Self> {
         let binding = Binding::load(dir)?;
         // Before anything looks at it: who looks at an origin that hangs waits for ever.
         if let Some(binding) = &binding {
-            places::check_answers(&binding.origin)?;
+            mount_lookup::check_answers(&binding.origin)?;
         }
         let eviction = evict::POLICIES.first().map(|policy| (policy.make)());
         let eviction = eviction.ok_or_else(|| Error::invalid("no eviction policy", "rebuild"))?;
@@ -84,7 +84,7 @@ impl Offline {
             Volume::in_directory(dir, geometry.servers(), geometry.stripe(), &|_, device| device)?;
         let objects = CacheObjects::new(volume, geometry);
         let evidence = lease::evidence(dir)?;
-        let names = binding.as_ref().map(Names::of);
+        let names = binding.as_ref().map(OriginFiles::of);
         Ok(Self { dmt, objects, access, binding, recovery, evidence, names })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! What must hold: no directory goes that a benchmark works in. So each holds a lock on a file in its
 //! directory; the kernel frees it however the benchmark ends. The file is there only once it is
-//! locked, and what is mounted in the directory ends with the benchmark (see [`super::attached`]).
+//! locked, and what is mounted in the directory ends with the benchmark (see [`super::mount_processes`]).
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::say::tell;
+use crate::print::tell;
 use crate::text;
 use halocline_api::control::mount;
 use halocline_os::error::{Error, Result};
@@ -25,13 +25,13 @@ const LOCK: &str = "in-use";
 
 /// A directory of a benchmark; gone with it.
 #[derive(Debug)]
-pub(super) struct Claimed {
+pub(super) struct ScratchDir {
     dir: TempDir,
     #[cfg_attr(not(test), expect(dead_code, reason = "held, not used"))]
     lock: File,
 }
 
-impl Claimed {
+impl ScratchDir {
     /// A new directory in `dir`.
     pub(super) fn make_in(dir: &Path) -> Result<Self> {
         let failed = || Error::at(dir, "make a scratch directory in");
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_directory_in_use_stays_and_one_of_a_killed_benchmark_goes() {
         let dir = tempfile::tempdir().unwrap();
-        let mut claimed = Claimed::make_in(dir.path()).unwrap();
+        let mut claimed = ScratchDir::make_in(dir.path()).unwrap();
         let path = claimed.path().to_owned();
         assert_eq!(clear_away(&path).unwrap(), Found::Left);
         assert!(path.join(LOCK).exists());

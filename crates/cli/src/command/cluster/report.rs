@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::{AskArgs, print_json, state};
 use crate::cluster::StoreArgs;
 use crate::failure::{Failure, Outcome};
-use crate::say::say;
+use crate::print::say;
 use crate::text;
 
 /// Which file of which origin.

@@ -7,15 +7,15 @@ use halocline_os::counted::counted_with;
 
 use super::print_json;
 use crate::failure::{Failure, Outcome};
-use crate::places;
+use crate::mount_lookup;
+use crate::print::{self, tell};
 use crate::progress::Meter;
-use crate::say::{self, tell};
 use crate::text;
 
 /// Refuses a command at a mount of the other kind, a file tier or a cache; `remedy` is what to type
 /// there.
 pub(super) fn only_on_a_tier(tier: bool, place: &Place, remedy: &str) -> Result<(), Failure> {
-    let is_a_tier = places::status(place)?.tier.is_some();
+    let is_a_tier = mount_lookup::status(place)?.tier.is_some();
     if is_a_tier == tier {
         return Ok(());
     }
@@ -41,12 +41,13 @@ impl Telling {
     /// Asks the mount at `place` for a move and waits for its end.
     pub(super) fn ask(&self, place: &Place, request: &Request) -> Outcome {
         let mut meter = Meter::new(self.doing, self.json || self.dry_run);
-        let report: MoveReport = places::connect(place)?.call(request, |now| meter.tell(&now))?;
+        let report: MoveReport =
+            mount_lookup::connect(place)?.call(request, |now| meter.tell(&now))?;
         drop(meter);
         if self.json {
             print_json(&report)?;
         } else {
-            say::lines(&text::moved(self.done, &report, self.dry_run));
+            print::lines(&text::moved(self.done, &report, self.dry_run));
         }
         if report.left_bytes > 0 && !self.dry_run {
             return Err((self.left)(text::bytes(report.left_bytes)));

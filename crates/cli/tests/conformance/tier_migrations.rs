@@ -12,13 +12,13 @@ use crate::kill::Random;
 use crate::mount::Mount;
 
 /// A thread that moves files until it is dropped, or the mount is gone.
-pub(crate) struct Mover {
+pub(crate) struct Migrations {
     stop: Arc<AtomicBool>,
     moved: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Mover {
+impl Migrations {
     /// Starts moving the files of `mount`.
     pub(crate) fn start(mount: &Mount) -> Self {
         let (stop, moved) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -44,12 +44,12 @@ impl Mover {
     fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            thread.join().expect("the mover");
+            thread.join().expect("the migrations");
         }
     }
 }
 
-impl Drop for Mover {
+impl Drop for Migrations {
     fn drop(&mut self) {
         self.end();
     }

@@ -161,7 +161,16 @@ impl<E: Hosted> Host<E> {
     /// brings about: threads that wait for the origin end with it.
     pub(super) fn leave(self) -> Result<MoveReport> {
         self.members.close();
-        let Self { engine, session, server, endings, untold, recording, _claim: claim, .. } = self;
+        let Self {
+            engine,
+            session,
+            server,
+            unmount_requests,
+            untold,
+            recording,
+            _claim: claim,
+            ..
+        } = self;
         let (detached, answer) = channel();
         // Requests of programs may wait for the origin, and the session's end for them.
         let detach = thread::Builder::new().name("detach".into()).spawn(move || {
@@ -184,7 +193,7 @@ impl<E: Hosted> Host<E> {
         conflicts.append(&mut engine.take_conflicts());
         let report = MoveReport { left_bytes, skipped, conflicts, ..MoveReport::default() };
         let told = Ok(report);
-        endings.tell(&told);
+        unmount_requests.tell(&told);
         server.leave();
         // Their ends would wait for threads that wait for the origin.
         mem::forget((engine, claim));

@@ -23,7 +23,7 @@ use halocline_os::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::{Failure, Outcome};
-use crate::say::tell;
+use crate::print::tell;
 use crate::text;
 
 /// How long a look may take: far longer than a busy machine needs.

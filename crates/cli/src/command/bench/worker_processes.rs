@@ -10,8 +10,8 @@ use halocline_os::bound_process::bind;
 use rustix::process::Signal;
 
 use super::worker::{Done, Job, Word};
-use crate::again;
 use crate::failure::Failure;
+use crate::self_exec;
 
 /// How often a wish to stop is looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ pub(super) trait Watch {
 pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Failure> {
     let (gate, mut starter) = std::io::pipe()?;
     let (sender, words) = channel();
-    let mut crew = Crew { children: Vec::new(), words };
+    let mut crew = WorkerProcesses { children: Vec::new(), words };
     for job in jobs {
         crew.start(job, &gate, &sender)?;
     }
@@ -69,12 +69,12 @@ pub(super) fn run(jobs: &[Job], watch: &mut impl Watch) -> Result<Vec<Done>, Fai
 }
 
 /// Dropping it ends processes that still run.
-struct Crew {
+struct WorkerProcesses {
     children: Vec<Child>,
     words: Receiver<(usize, Word)>,
 }
 
-impl Crew {
+impl WorkerProcesses {
     fn start(
         &mut self,
         job: &Job,
@@ -82,7 +82,7 @@ impl Crew {
         words: &Sender<(usize, Word)>,
     ) -> Result<(), Failure> {
         let job = serde_json::to_string(job).map_err(std::io::Error::from)?;
-        let mut worker = again::command();
+        let mut worker = self_exec::command();
         worker.args(["bench", "worker", &job]);
         worker.stdin(Stdio::from(gate.try_clone()?)).stdout(Stdio::piped());
         let mut child = bind(&mut worker, Signal::KILL).spawn()?;
@@ -110,7 +110,7 @@ fn listen(index: usize, said: ChildStdout, words: &Sender<(usize, Word)>) {
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerProcesses {
     fn drop(&mut self) {
         for child in &mut self.children {
             // An ended process is only collected; the mount must be unused afterwards.

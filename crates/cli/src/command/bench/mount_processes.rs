@@ -16,9 +16,9 @@ const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// A process that serves a mount. When this is dropped, or the benchmark killed, it unmounts and
 /// ends.
 #[derive(Debug)]
-pub(super) struct Attached(Child);
+pub(super) struct MountProcess(Child);
 
-impl Attached {
+impl MountProcess {
     /// Starts `command`. It hears nothing of the terminal's Ctrl-C: programs use its mount until
     /// they are gone.
     pub(super) fn start(command: &mut Command) -> io::Result<Self> {
@@ -41,7 +41,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for MountProcess {
     fn drop(&mut self) {
         if !self.has_ended().unwrap_or(false) {
             let _ = self.tell_to_end();
@@ -73,7 +73,7 @@ mod tests {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).unwrap();
         // Whoever starts a process has to outlive it.
         let ending = thread::spawn(move || {
-            let process = Attached::start(&mut command).unwrap();
+            let process = MountProcess::start(&mut command).unwrap();
             while !up.exists() {
                 thread::sleep(Duration::from_millis(1));
             }

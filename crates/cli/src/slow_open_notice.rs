@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::say::tell;
+use crate::print::tell;
 use crate::text;
 
 /// How long it may take until something is said.
@@ -13,11 +13,11 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// Something is being opened, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct SlowOpenNotice {
     _ends: Option<Sender<()>>,
 }
 
-impl Opening {
+impl SlowOpenNotice {
     /// Opens `origin`, with what a killed mount left. Called where there may be more threads.
     pub(crate) fn of(origin: &Path) -> Self {
         let (ends, ended) = channel::<()>();

@@ -11,7 +11,7 @@ use halocline_fuse::MountedSession;
 use halocline_os::error::{Error, Result};
 
 /// Somebody asks for the end of the mount.
-pub(super) struct Ending {
+pub(super) struct UnmountRequest {
     pub(super) force: bool,
     pub(super) keep_dirty: bool,
     /// The origin does not answer: nothing is waited for that may wait for it.
@@ -20,20 +20,20 @@ pub(super) struct Ending {
 }
 
 /// All who asked and are not answered yet.
-pub(super) struct Endings {
-    asked: Receiver<Ending>,
+pub(super) struct UnmountRequests {
+    asked: Receiver<UnmountRequest>,
     /// Those who wait for the end.
     waiting: Vec<Sender<Result<MoveReport>>>,
 }
 
-impl Endings {
-    pub(super) fn new() -> (Sender<Ending>, Self) {
+impl UnmountRequests {
+    pub(super) fn new() -> (Sender<UnmountRequest>, Self) {
         let (sender, asked) = channel();
         (sender, Self { asked, waiting: Vec::new() })
     }
 
     /// The next who asks, within `wait`.
-    pub(super) fn next(&self, wait: Duration) -> Result<Ending, RecvTimeoutError> {
+    pub(super) fn next(&self, wait: Duration) -> Result<UnmountRequest, RecvTimeoutError> {
         self.asked.recv_timeout(wait)
     }
 
